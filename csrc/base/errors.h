@@ -1,0 +1,38 @@
+// One exception type per Python exception class; check() states an invariant or an argument rule.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+namespace gradred {
+
+class Error : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+class UsageError : public Error {  // the caller can mend it
+  using Error::Error;
+};
+class TransportError : public Error {  // the MPI or the network below failed
+  using Error::Error;
+};
+class TimeoutError : public TransportError {
+  using TransportError::TransportError;
+};
+class PeerLost : public TransportError {  // a peer's process is gone
+  using TransportError::TransportError;
+};
+class DeviceError : public Error {
+  using Error::Error;
+};
+
+// An internal invariant: a failure is a bug in gradred and says where.
+inline void check(bool condition, const char* what,
+                  std::source_location where = std::source_location::current()) {
+  if (!condition) {
+    throw Error(std::string("internal error: ") + what + " (" + where.file_name() + ":" +
+                std::to_string(where.line()) + ")");
+  }
+}
+
+}  // namespace gradred

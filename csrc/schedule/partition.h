@@ -1,0 +1,23 @@
+// Where the chunks of a vector lie: the only place that divides.
+#pragma once
+
+#include <cstddef>
+
+namespace gradred {
+
+// `count` elements in `chunks` chunks, in order, lengths differing by at most one, the longer first.
+struct Partition {
+  std::size_t count = 0;
+  std::size_t chunks = 1;
+
+  std::size_t begin(std::size_t chunk) const {
+    const std::size_t base = count / chunks, longer = count % chunks;
+    return chunk * base + (chunk < longer ? chunk : longer);
+  }
+  std::size_t length(std::size_t first, std::size_t run = 1) const {
+    return begin(first + run) - begin(first);
+  }
+  std::size_t longest() const { return chunks == 0 ? 0 : (count + chunks - 1) / chunks; }
+};
+
+}  // namespace gradred
