@@ -1,0 +1,77 @@
+#include "engine/execution.h"
+
+#include <cstring>
+
+#include "base/errors.h"
+
+namespace gradred {
+
+Execution::Execution(const Schedule& schedule, std::unique_ptr<Channel> channel, std::size_t count,
+                     std::size_t element, const ReduceFunctions* reduce)
+    : schedule_(schedule),
+      channel_(std::move(channel)),
+      partition_{count, schedule.chunks},
+      element_(element),
+      reduce_(reduce),
+      scratch_(schedule.scratch_slots * partition_.longest() * element) {}
+
+void Execution::start(void* work, std::uint32_t tag, const Signature& signature) {
+  check(!active_, "an execution was started twice");
+  work_ = static_cast<std::byte*>(work);
+  round_ = 0;
+  active_ = true;
+  channel_->begin(tag, signature);
+  start_round();
+}
+
+bool Execution::advance() {
+  while (round_ < schedule_.rounds.size()) {
+    if (!channel_->test()) return false;
+    finish_round();
+    ++round_;
+    start_round();
+  }
+  active_ = false;
+  return true;
+}
+
+void Execution::abandon() noexcept {
+  channel_->abandon();
+  active_ = false;
+}
+
+void Execution::start_round() {
+  if (round_ == schedule_.rounds.size()) return;
+  for (const Step& step : schedule_.rounds[round_]) {  // receives first: they find their buffers
+    if (step.kind == StepKind::kRecv) {
+      channel_->recv(step.peer, address(step.target), bytes(step.target));
+    }
+  }
+  for (const Step& step : schedule_.rounds[round_]) {
+    if (step.kind == StepKind::kSend) {
+      channel_->send(step.peer, address(step.source), bytes(step.source));
+    }
+  }
+}
+
+void Execution::finish_round() {
+  for (const Step& step : schedule_.rounds[round_]) {
+    if (step.kind == StepKind::kReduce) {
+      reduce_->pair(address(step.target), address(step.target), address(step.source),
+                    bytes(step.target) / element_);
+    } else if (step.kind == StepKind::kCopy) {
+      std::memcpy(address(step.target), address(step.source), bytes(step.target));
+    }
+  }
+}
+
+std::byte* Execution::address(const Span& span) const {
+  if (span.buffer == BufferId::kWork) return work_ + partition_.begin(span.first) * element_;
+  return const_cast<std::byte*>(scratch_.data()) + span.slot * partition_.longest() * element_;
+}
+
+std::size_t Execution::bytes(const Span& span) const {
+  return partition_.length(span.first, span.chunks) * element_;
+}
+
+}  // namespace gradred

@@ -1,0 +1,50 @@
+// A plan in flight: one schedule on one run of elements. The one executor behind blocking,
+// non-blocking, persistent, sliced, traced and simulated operations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/signature.h"
+#include "reduce/reduce.h"
+#include "schedule/partition.h"
+#include "schedule/schedule.h"
+#include "transport/transport.h"
+
+namespace gradred {
+
+class Execution {
+ public:
+  // The schedule must outlive the execution. `element` is the size in bytes; `reduce` may be nullptr for schedules
+  // without reduce steps.
+  Execution(const Schedule& schedule, std::unique_ptr<Channel> channel, std::size_t count,
+            std::size_t element, const ReduceFunctions* reduce);
+
+  // Begin on `work` (count elements, holding this rank's input): posts the first round's messages.
+  void start(void* work, std::uint32_t tag, const Signature& signature);
+  // Go on as far as possible without blocking; true when the operation is complete. Throws what the channel throws.
+  bool advance();
+  // Give up: afterwards the memory is the caller's again.
+  void abandon() noexcept;
+  bool active() const { return active_; }
+
+ private:
+  void start_round();
+  void finish_round();
+  std::byte* address(const Span& span) const;
+  std::size_t bytes(const Span& span) const;
+
+  const Schedule& schedule_;
+  std::unique_ptr<Channel> channel_;
+  Partition partition_;
+  std::size_t element_;
+  const ReduceFunctions* reduce_;
+  std::vector<std::byte> scratch_;
+  std::byte* work_ = nullptr;
+  std::size_t round_ = 0;
+  bool active_ = false;
+};
+
+}  // namespace gradred
