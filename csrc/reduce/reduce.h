@@ -1,12 +1,15 @@
 // Elementwise reductions: one function per operation, element type and instruction set.
 //
 // All are symmetric bit for bit: f(a, b) and f(b, a) give the same bits, also for NaN (a NaN result
-// is the canonical quiet NaN), for signed zeros (min and max order -0 < +0) and infinities; min and max
-// propagate NaN. 16-bit floats are computed in float32: pair() rounds once per call, many() once.
+// is the canonical quiet NaN, in each part of a complex number), for signed zeros (min and max
+// order -0 < +0) and infinities; min and max propagate NaN. All instruction sets give the same
+// bits. Integers wrap; logical operations give 0 or 1; each byte of bool but 0 is true. 16-bit
+// floats are computed in float32: pair() rounds once per call, many() once.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "base/types.h"
 
@@ -15,22 +18,26 @@ namespace gradred {
 struct ReduceFunctions {
   // target[i] = a[i] op b[i]; target may be a or b, else nothing overlaps. No alignment is needed.
   void (*pair)(void* target, const void* a, const void* b, std::size_t count);
-  // target[i] = inputs[0][i] op ... op inputs[k - 1][i], folded from the left, k >= 1; target may be
-  // one of the inputs.
+  // target[i] = inputs[0][i] op ... op inputs[k - 1][i], folded from the left, k >= 1; target may
+  // be one of the inputs. k == 1 copies the bits.
   void (*many)(void* target, const void* const* inputs, std::size_t k, std::size_t count);
 };
 
 // The fastest functions for this processor; nullptr where the type lacks the operation (logical and
-// bitwise ones need integers or bool; min and max need an order; bool has no arithmetic).
+// bitwise ones need integers or bool; min and max need an order, false < true; bool has no
+// arithmetic).
 const ReduceFunctions* find_reduction(Op op, DType dtype);
 
-// The same for one instruction set by name ("generic", "avx2", "avx512", "neon"): for tests; nullptr where this
-// processor or build lacks it.
+// The same for one instruction set by name ("generic", "avx2", "avx512", "neon"): for tests;
+// nullptr where this processor or build lacks it.
 const ReduceFunctions* find_reduction(Op op, DType dtype, std::string_view isa);
 std::string_view best_isa();
+std::vector<std::string_view> isas();  // the ones available here, best first
 
-// data[i] *= factor: float16, bfloat16 and float32 in float32, float64 and complex in their own precision,
-// integers in float64 and truncated toward zero. `divide` divides by `factor` instead, exactly rounded.
+// data[i] *= factor: float16, bfloat16 and float32 in float32, float64 and complex in their own
+// precision (a complex number part by part), integers in float64, truncated toward zero and limited
+// to the type's range (NaN becomes 0). `divide` divides by `factor` instead, exactly rounded. bool
+// cannot be scaled: an internal error.
 void scale(void* data, std::size_t count, DType dtype, double factor, bool divide);
 
 }  // namespace gradred

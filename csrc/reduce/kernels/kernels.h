@@ -1,0 +1,35 @@
+// What one instruction set offers: the same tables, filled by kernels.cc once per set of compiler
+// flags.
+#pragma once
+
+#include <cstddef>
+
+#include "base/types.h"
+#include "reduce/reduce.h"
+
+namespace gradred {
+
+struct Kernels {
+  using Scale = void (*)(void* data, std::size_t count, double factor, bool divide);
+  struct Row {
+    ReduceFunctions of[kDTypes];  // {nullptr, nullptr} where the type lacks the operation
+  };
+
+  Row reduce[kOps];
+  Scale scale[kDTypes];  // real and complex types; nullptr for integers and bool
+};
+
+namespace generic {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace neon {
+extern const Kernels kKernels;
+}
+
+}  // namespace gradred

@@ -1,0 +1,132 @@
+// Chooses the instruction set once, by asking the processor; all else is a look-up in its tables.
+#include "reduce/reduce.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include <iterator>
+#include <limits>
+
+#include "base/errors.h"
+#include "reduce/kernels/kernels.h"
+
+namespace gradred {
+namespace {
+
+struct InstructionSet {
+  std::string_view name;
+  const Kernels* kernels;
+  bool (*available)();
+};
+
+#if defined(__x86_64__)
+
+bool has_f16c() {  // older compilers know no name for it
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") && has_f16c(); }
+
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+
+#endif
+
+bool always() { return true; }
+
+// Best first.
+constexpr InstructionSet kInstructionSets[] = {
+#if defined(__x86_64__)
+    {"avx512", &avx512::kKernels, has_avx512},
+    {"avx2", &avx2::kKernels, has_avx2},
+#elif defined(__aarch64__)
+    {"neon", &neon::kKernels, always},
+#endif
+    {"generic", &generic::kKernels, always},
+};
+
+const InstructionSet* find_best() {
+  const InstructionSet* set = kInstructionSets;
+  while (!set->available()) ++set;
+  return set;
+}
+
+const InstructionSet& best() {
+  static const InstructionSet* const chosen = find_best();
+  return *chosen;
+}
+
+const ReduceFunctions* look_up(const Kernels& kernels, Op op, DType dtype) {
+  const ReduceFunctions& found =
+      kernels.reduce[static_cast<std::size_t>(op)].of[static_cast<std::size_t>(dtype)];
+  return found.pair == nullptr ? nullptr : &found;
+}
+
+// Toward zero; what lies outside T's range becomes the nearest end of it, NaN becomes 0.
+template <class T>
+T truncated(double x) {
+  constexpr auto kMin = static_cast<double>(std::numeric_limits<T>::min());
+  // A power of two, hence exact, also where max itself is not a double.
+  constexpr double kEnd = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+  if (!(x > kMin)) return x <= kMin ? std::numeric_limits<T>::min() : T{0};
+  return x < kEnd ? static_cast<T>(x) : std::numeric_limits<T>::max();
+}
+
+template <class T>
+void scale_integers(void* data, std::size_t count, double factor, bool divide) {
+  char* bytes = static_cast<char*>(data);
+  for (std::size_t i = 0; i < count; ++i, bytes += sizeof(T)) {
+    T value;
+    __builtin_memcpy(&value, bytes, sizeof value);
+    const auto x = static_cast<double>(value);
+    value = truncated<T>(divide ? x / factor : x * factor);
+    __builtin_memcpy(bytes, &value, sizeof value);
+  }
+}
+
+constexpr Kernels::Scale kScaleIntegers[] = {
+    scale_integers<std::int8_t>,   scale_integers<std::int16_t>,  scale_integers<std::int32_t>,
+    scale_integers<std::int64_t>,  scale_integers<std::uint8_t>,  scale_integers<std::uint16_t>,
+    scale_integers<std::uint32_t>, scale_integers<std::uint64_t>,
+};
+static_assert(std::size(kScaleIntegers) == static_cast<std::size_t>(DType::kBool));
+
+}  // namespace
+
+const ReduceFunctions* find_reduction(Op op, DType dtype) {
+  return look_up(*best().kernels, op, dtype);
+}
+
+const ReduceFunctions* find_reduction(Op op, DType dtype, std::string_view isa) {
+  for (const InstructionSet& set : kInstructionSets) {
+    if (set.name == isa && set.available()) return look_up(*set.kernels, op, dtype);
+  }
+  return nullptr;
+}
+
+std::string_view best_isa() { return best().name; }
+
+std::vector<std::string_view> isas() {
+  std::vector<std::string_view> names;
+  for (const InstructionSet& set : kInstructionSets) {
+    if (set.available()) names.push_back(set.name);
+  }
+  return names;
+}
+
+void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) {
+  const auto index = static_cast<std::size_t>(dtype);
+  const Kernels::Scale function =
+      index < std::size(kScaleIntegers) ? kScaleIntegers[index] : best().kernels->scale[index];
+  check(function != nullptr, "scale() of a type without arithmetic");
+  function(data, count, factor, divide);
+}
+
+}  // namespace gradred

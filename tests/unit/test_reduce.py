@@ -1,0 +1,400 @@
+"""Reduction functions: every operation, type and instruction set, against NumPy, bit for bit."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gradred import _core
+
+Array = npt.NDArray[Any]
+
+SIGNED = ["int8", "int16", "int32", "int64"]
+UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]
+INTEGERS = SIGNED + UNSIGNED
+HALVES = ["float16", "bfloat16"]
+REALS = [*HALVES, "float32", "float64"]
+COMPLEX = ["complex64", "complex128"]
+DTYPES = [*INTEGERS, "bool", *REALS, *COMPLEX]
+
+SUMS = ["sum", "avg", "premul"]
+ORDERED = ["min", "max"]
+LOGICAL = ["land", "lor", "lxor"]
+BITWISE = ["band", "bor", "bxor"]
+OPS = ["sum", "prod", *ORDERED, *LOGICAL, *BITWISE, "avg", "premul"]
+
+COUNTS = [0, 1, 2, 3, 5, 7, 8, 13, 16, 31, 63, 64, 65, 127, 259, 1031]
+
+
+def supported(op: str, dtype: str) -> bool:
+    if dtype in INTEGERS:
+        return True
+    if dtype == "bool":
+        return op in ORDERED + LOGICAL + BITWISE
+    if dtype in REALS:
+        return op in [*SUMS, "prod", *ORDERED]
+    return op in [*SUMS, "prod"]
+
+
+SUPPORTED = [(op, dtype) for dtype in DTYPES for op in OPS if supported(op, dtype)]
+REFUSED = [(op, dtype) for dtype in DTYPES for op in OPS if not supported(op, dtype)]
+FLOATING = [(op, dtype) for op, dtype in SUPPORTED if dtype in REALS + COMPLEX]
+EXACT = [(op, dtype) for op, dtype in SUPPORTED if dtype in [*INTEGERS, "bool"]]
+
+each_isa = pytest.mark.parametrize("isa", _core.isas())
+
+
+def numpy_type(dtype: str) -> np.dtype[Any]:
+    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def random_array(dtype: str, count: int, seed: int) -> Array:
+    """Random bits for integers, so that arithmetic wraps; numbers of many magnitudes for floats."""
+    rng = np.random.default_rng([seed, count])
+    kind = numpy_type(dtype)
+    if dtype == "bool":
+        return rng.integers(0, 2, count).astype(bool)
+    if dtype in INTEGERS:
+        values = np.frombuffer(rng.bytes(count * kind.itemsize), kind).copy()
+        values[rng.integers(0, 4, count) == 0] = 0
+        return values
+    if dtype in COMPLEX:
+        part = "float32" if dtype == "complex64" else "float64"
+        return random_array(part, 2 * count, seed).view(kind)
+    return (rng.standard_normal(count) * np.exp2(rng.integers(-12, 12, count))).astype(kind)
+
+
+def bits(array: Array) -> Array:
+    """Bit patterns; of a complex array, those of its parts."""
+    kind = array.dtype
+    size = kind.itemsize // 2 if kind.kind == "c" else kind.itemsize
+    return np.ascontiguousarray(array).view(f"uint{8 * size}")
+
+
+def canonical(array: Array) -> Array:
+    """The same with each NaN (also in a complex part) positive, quiet and without payload."""
+    if array.dtype.kind == "c":
+        part = np.float32 if array.dtype == np.complex64 else np.float64
+        return canonical(array.view(part)).view(array.dtype)
+    result = array.copy()
+    with np.errstate(invalid="ignore"):  # ml_dtypes lets signalling NaN complain
+        result[np.isnan(array)] = np.array(np.nan).astype(array.dtype)
+    return result
+
+
+def wide(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+
+
+def ordered(op: str, a: Array, b: Array) -> Array:
+    """min or max with -0 < +0; NaN if one of both is."""
+    a_first = (a < b) | ((a == b) & np.signbit(a))
+    result = np.where(a_first == (op == "min"), a, b)
+    result[np.isnan(a) | np.isnan(b)] = np.nan
+    return result
+
+
+def complex_product(a: Array, b: Array) -> Array:
+    result = np.empty_like(a)
+    result.real = a.real * b.real - a.imag * b.imag
+    result.imag = a.real * b.imag + a.imag * b.real
+    return result
+
+
+def fold_step(op: str, a: Array, b: Array) -> Array:
+    """One step in the type of computation (float32 for 16-bit floats), not yet rounded."""
+    if a.dtype.kind == "c" and op == "prod":
+        return complex_product(a, b)
+    if a.dtype.kind == "f" and op in ORDERED:
+        return ordered(op, a, b)
+    functions = {
+        **dict.fromkeys(SUMS, np.add),
+        "prod": np.multiply,
+        "min": np.minimum,
+        "max": np.maximum,
+        "land": np.logical_and,
+        "lor": np.logical_or,
+        "lxor": np.logical_xor,
+        "band": np.bitwise_and,
+        "bor": np.bitwise_or,
+        "bxor": np.bitwise_xor,
+    }
+    return np.asarray(functions[op](a, b)).astype(a.dtype)
+
+
+def reference(op: str, inputs: list[Array]) -> Array:
+    kind = inputs[0].dtype
+    floating = str(kind) in REALS + COMPLEX
+    with np.errstate(all="ignore"):
+        step = functools.partial(fold_step, op)
+        if not floating:
+            return functools.reduce(step, inputs)
+        return canonical(functools.reduce(step, map(wide, inputs)).astype(kind))
+
+
+def unaligned(array: Array, offset: int = 1) -> Array:
+    """A copy of the bytes of `array` at an odd address, as uint8."""
+    raw = np.ascontiguousarray(array).view(np.uint8) if array.size else np.empty(0, np.uint8)
+    memory = np.empty(raw.size + 64 + offset, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    view = memory[start : start + raw.size]
+    view[:] = raw
+    return view
+
+
+def reduced(op: str, dtype: str, inputs: list[Array], isa: str, *, many: bool = False) -> Array:
+    """What the function of this instruction set gives; checks that it stays inside its target."""
+    views = [unaligned(array, 1 + 2 * i) for i, array in enumerate(inputs)]
+    size = views[0].size
+    guarded = np.full(size + 131, 0xA5, np.uint8)
+    target = guarded[65 : 65 + size]
+    if many:
+        _core.reduce_many(op, dtype, target, views, isa)
+    else:
+        _core.reduce_pair(op, dtype, target, views[0], views[1], isa)
+    assert (guarded[:65] == 0xA5).all()
+    assert (guarded[65 + size :] == 0xA5).all()
+    for view, array in zip(views, inputs, strict=True):
+        assert view.tobytes() == array.tobytes()
+    return target.copy().view(numpy_type(dtype))
+
+
+def special_numbers(dtype: str) -> Array:
+    """Zeros, infinities, NaN (quiet and signalling, signs, payloads), subnormals, ends, 1, 1.5."""
+    mantissa = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
+    size = 8 * numpy_type(dtype).itemsize
+    infinity = (1 << (size - 1)) - (1 << mantissa)
+    quiet = 1 << (mantissa - 1)
+    one = ((1 << (size - 2 - mantissa)) - 1) << mantissa
+    nans = [quiet, quiet | 1, quiet | 5, 1, 3, quiet - 1]
+    positive = [
+        0,
+        1,
+        2,
+        (1 << mantissa) - 1,
+        1 << mantissa,
+        one,
+        one + quiet,
+        infinity - 1,
+        infinity,
+    ]
+    positive += [infinity | payload for payload in nans]
+    patterns = positive + [pattern | 1 << (size - 1) for pattern in positive]
+    return np.array(patterns, f"uint{size}").view(numpy_type(dtype))
+
+
+def special_pairs(dtype: str) -> tuple[Array, Array]:
+    """All pairs; for complex types of numbers whose parts are every pair of a few."""
+    if dtype in COMPLEX:
+        part = special_numbers("float32" if dtype == "complex64" else "float64")
+        few = part[[0, 3, 5, 7, 8, 9, 14, 15, 21, 23, 25, 28]]
+        grid = np.array(np.meshgrid(few, few)).reshape(2, -1).T
+        numbers = np.ascontiguousarray(grid).view(dtype).reshape(-1)
+    else:
+        numbers = special_numbers(dtype)
+    count = numbers.size
+    return np.repeat(numbers, count), np.tile(numbers, count)
+
+
+@each_isa
+@pytest.mark.parametrize(("op", "dtype"), SUPPORTED)
+def test_pair_equals_numpy_for_odd_counts_and_addresses(op: str, dtype: str, isa: str) -> None:
+    for count in COUNTS:
+        inputs = [random_array(dtype, count, seed) for seed in (1, 2)]
+        found = reduced(op, dtype, inputs, isa)
+        np.testing.assert_array_equal(bits(found), bits(reference(op, inputs)))
+
+
+@each_isa
+@pytest.mark.parametrize(("op", "dtype"), SUPPORTED)
+def test_many_rounds_once_and_equals_numpy(op: str, dtype: str, isa: str) -> None:
+    for k in (1, 2, 3, 4, 5, 9):
+        for count in (0, 1, 17, 64, 261):
+            inputs = [random_array(dtype, count, seed) for seed in range(k)]
+            found = reduced(op, dtype, inputs, isa, many=True)
+            np.testing.assert_array_equal(bits(found), bits(reference(op, inputs)))
+
+
+@each_isa
+@pytest.mark.parametrize(("op", "dtype"), EXACT)
+def test_many_equals_folded_pairs_for_exact_types(op: str, dtype: str, isa: str) -> None:
+    inputs = [random_array(dtype, 333, seed) for seed in range(6)]
+    folded = functools.reduce(lambda a, b: reduced(op, dtype, [a, b], isa), inputs)
+    assert reduced(op, dtype, inputs, isa, many=True).tobytes() == folded.tobytes()
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sum_of_16_bit_floats_keeps_what_each_rounding_would_lose(dtype: str, isa: str) -> None:
+    lost = 2.0**-11 if dtype == "float16" else 2.0**-8  # half a unit in the last place of 1
+    inputs = [np.full(77, x).astype(numpy_type(dtype)) for x in (1.0, lost, lost)]
+    once = reduced("sum", dtype, inputs, isa, many=True)
+    pair = reduced("sum", dtype, inputs[:2], isa)
+    assert (once.astype(np.float64) == 1 + 2 * lost).all()
+    assert (pair.astype(np.float64) == 1).all()
+
+
+@each_isa
+@pytest.mark.parametrize(("op", "dtype"), FLOATING)
+def test_special_values_are_symmetric_and_the_same_on_each_isa(
+    op: str, dtype: str, isa: str
+) -> None:
+    a, b = special_pairs(dtype)
+    found = bits(reduced(op, dtype, [a, b], isa))
+    np.testing.assert_array_equal(found, bits(reduced(op, dtype, [b, a], isa)))
+    np.testing.assert_array_equal(found, bits(reduced(op, dtype, [a, b], "generic")))
+    np.testing.assert_array_equal(found, bits(reference(op, [a, b])))
+
+
+@each_isa
+@pytest.mark.parametrize(("op", "dtype"), FLOATING)
+def test_special_values_pass_through_many(op: str, dtype: str, isa: str) -> None:
+    a, b = special_pairs(dtype)
+    inputs = [a, b, np.roll(a, 7), np.roll(b, 3)]
+    found = reduced(op, dtype, inputs, isa, many=True)
+    np.testing.assert_array_equal(bits(found), bits(reference(op, inputs)))
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", HALVES)
+def test_each_16_bit_number_times_one_is_itself(dtype: str, isa: str) -> None:
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(numpy_type(dtype))
+    ones = np.ones(numbers.size, numbers.dtype)
+    found = reduced("prod", dtype, [numbers, ones], isa)
+    np.testing.assert_array_equal(bits(found), bits(canonical(numbers)))
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_16_bit_results_round_to_nearest_even(op: str, dtype: str, isa: str) -> None:
+    rng = np.random.default_rng(7)
+    a, b = rng.integers(0, 1 << 16, (2, 200_001), np.uint16).view(numpy_type(dtype))
+    found = reduced(op, dtype, [a, b], isa)
+    np.testing.assert_array_equal(bits(found), bits(reference(op, [a, b])))
+
+
+@each_isa
+def test_float16_sums_overflow_from_65520_on(isa: str) -> None:
+    below = [np.full(9, x, np.float16) for x in (65504, 16 - 2**-7, 2**-8)]  # 65520 - 2**-8
+    assert (reduced("sum", "float16", below, isa, many=True) == 65504).all()
+    at = [np.full(9, x, np.float16) for x in (65504, 16)]
+    assert np.isposinf(reduced("sum", "float16", at, isa)).all()
+
+
+@each_isa
+@pytest.mark.parametrize(("op", "dtype"), SUPPORTED)
+def test_target_may_be_any_input(op: str, dtype: str, isa: str) -> None:
+    count = 407
+    inputs = [random_array(dtype, count, seed) for seed in range(5)]
+    for index in (0, 1):
+        views = [unaligned(array) for array in inputs[:2]]
+        _core.reduce_pair(op, dtype, views[index], views[0], views[1], isa)
+        assert views[index].tobytes() == reference(op, inputs[:2]).tobytes()
+        assert views[1 - index].tobytes() == inputs[1 - index].tobytes()
+    same = unaligned(inputs[0])
+    _core.reduce_pair(op, dtype, same, same, same, isa)
+    assert same.tobytes() == reference(op, [inputs[0], inputs[0]]).tobytes()
+    for index in range(5):
+        views = [unaligned(array) for array in inputs]
+        _core.reduce_many(op, dtype, views[index], views, isa)
+        assert views[index].tobytes() == reference(op, inputs).tobytes()
+
+
+@each_isa
+@pytest.mark.parametrize("op", LOGICAL + BITWISE + ORDERED)
+def test_each_byte_of_bool_but_zero_is_true(op: str, isa: str) -> None:
+    a, b = (
+        np.repeat([0, 1, 2, 255], 4).astype(np.uint8),
+        np.tile([0, 1, 4, 255], 4).astype(np.uint8),
+    )
+    found = np.empty(16, np.uint8)
+    _core.reduce_pair(op, "bool", found, a, b, isa)
+    assert found.tolist() == reference(op, [a != 0, b != 0]).astype(np.uint8).tolist()
+
+
+@pytest.mark.parametrize(("op", "dtype"), REFUSED)
+def test_operations_that_a_type_lacks_are_refused(op: str, dtype: str) -> None:
+    data = np.zeros(16, np.uint8)
+    for isa in ["", *_core.isas()]:
+        with pytest.raises(ValueError, match=f"{op} of {dtype} does not exist"):
+            _core.reduce_pair(op, dtype, data, data, data, isa)
+
+
+def test_unknown_names_and_unequal_sizes_are_refused() -> None:
+    data = np.zeros(16, np.uint8)
+    with pytest.raises(ValueError, match="no operation is named plus"):
+        _core.reduce_pair("plus", "int8", data, data, data)
+    with pytest.raises(ValueError, match="no type is named int7"):
+        _core.reduce_pair("sum", "int7", data, data, data)
+    with pytest.raises(ValueError, match="for mmx"):
+        _core.reduce_pair("sum", "int8", data, data, data, "mmx")
+    with pytest.raises(ValueError, match="differ in size"):
+        _core.reduce_many("sum", "int8", data, [data, data[:8]])
+    with pytest.raises(ValueError, match="at least one input"):
+        _core.reduce_many("sum", "int8", data, [])
+    with pytest.raises(ValueError, match="whole elements of int32"):
+        _core.reduce_pair("sum", "int32", data[:6], data[:6], data[:6])
+
+
+def test_the_best_isa_is_available_and_used() -> None:
+    assert _core.best_isa() == _core.isas()[0]
+    assert _core.isas()[-1] == "generic"
+
+
+def scaled(array: Array, factor: float, *, divide: bool) -> Array:
+    view = unaligned(array)
+    _core.scale(str(array.dtype), view, factor, divide)
+    return view.copy().view(array.dtype)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+@pytest.mark.parametrize("divide", [False, True])
+@pytest.mark.parametrize("factor", [3.0, 0.1, -7.0, 0.0])
+def test_scale_of_floats_equals_numpy(dtype: str, divide: bool, factor: float) -> None:
+    for count in COUNTS:
+        numbers = np.concatenate([special_numbers(dtype), random_array(dtype, count, 3)])
+        x = wide(numbers)
+        with np.errstate(all="ignore"):
+            expected = x / x.dtype.type(factor) if divide else x * x.dtype.type(factor)
+            expected = canonical(expected.astype(numbers.dtype))
+        np.testing.assert_array_equal(bits(scaled(numbers, factor, divide=divide)), bits(expected))
+
+
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_scale_of_complex_numbers_takes_part_by_part(dtype: str) -> None:
+    numbers = random_array(dtype, 37, 5)
+    part = numbers.real.dtype.type
+    by = scaled(numbers, 3.0, divide=True)
+    assert (by.real == numbers.real / part(3)).all()
+    assert (by.imag == numbers.imag / part(3)).all()
+    times = scaled(numbers, 0.1, divide=False)
+    assert (times.imag == numbers.imag * part(0.1)).all()
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("factor", [3.0, 0.3, -2.5, 1e30, -1e30, 0.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("divide", [False, True])
+def test_scale_of_integers_truncates_and_saturates(dtype: str, factor: float, divide: bool) -> None:
+    info = np.iinfo(dtype)
+    numbers = np.concatenate(
+        [random_array(dtype, 41, 9), np.array([0, 1, 7, info.min, info.max], dtype)]
+    )
+    with np.errstate(all="ignore"):
+        x = numbers.astype(np.float64)
+        exact = np.trunc(x / factor if divide else x * factor)
+    expected = [
+        0 if np.isnan(y) else int(max(info.min, min(info.max, int(y) if np.isfinite(y) else y)))
+        for y in exact
+    ]
+    assert scaled(numbers, factor, divide=divide).tolist() == expected
+
+
+def test_scale_of_bool_is_refused() -> None:
+    with pytest.raises(ValueError, match="bool cannot be scaled"):
+        _core.scale("bool", np.ones(3, np.uint8), 0.5, False)
