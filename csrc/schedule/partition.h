@@ -5,7 +5,7 @@
 
 namespace gradred {
 
-// `count` elements in `chunks` chunks, in order, lengths differing by at most one, the longer first.
+// `count` elements in `chunks` chunks, in order, of equal length or one more, the longer first.
 struct Partition {
   std::size_t count = 0;
   std::size_t chunks = 1;

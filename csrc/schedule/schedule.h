@@ -2,8 +2,8 @@
 //
 // The vector is cut into `chunks` chunks (partition.h is the only place that divides). A span is a
 // run of chunks [first, first + chunks) of that vector, held either at its own place in the work
-// buffer or in a slot of the scratch buffer; every scratch slot is as large as the largest chunk, and
-// a span of k chunks takes k consecutive slots and lies dense from the start of the first one.
+// buffer or in a slot of the scratch buffer; every scratch slot is as large as the largest chunk,
+// and a span of k chunks takes k consecutive slots and lies dense from the start of the first one.
 // So a span always knows which part of the vector it is, and never holds an address.
 //
 // Within a round all sends and receives are in flight together; when all have completed, the local
@@ -41,14 +41,22 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
+// What of a step counts: messages have a peer; an end that a kind lacks is ignored.
+constexpr bool is_message(StepKind kind) {
+  return kind == StepKind::kSend || kind == StepKind::kRecv;
+}
+constexpr bool reads_source(StepKind kind) { return kind != StepKind::kRecv; }
+constexpr bool writes_target(StepKind kind) { return kind != StepKind::kSend; }
+
 using Round = std::vector<Step>;
 
 // What the work buffer holds before and after, with c(r) the chunks that rank r owns
 // (r * chunks / size ... (r + 1) * chunks / size):
-//   kAllreduce       every rank its input                 -> every rank the reduction of all
-//   kReduceScatter   every rank its input                 -> rank r the reduction in c(r), else anything
-//   kAllgather       rank r its input in c(r)             -> every rank all inputs
-//   kBcast           the root its input                   -> every rank the root's input
+//   kAllreduce       every rank its input        -> every rank the reduction of all
+//   kReduceScatter   every rank its input        -> rank r the reduction in c(r), else anything
+//   kAllgather       rank r its input in c(r)    -> every rank all inputs
+//   kBcast           the root its input          -> every rank the root's input
+// With reduce-scatter and allgather, chunks is a multiple of size.
 struct Schedule {
   std::string name;
   Collective collective = Collective::kAllreduce;

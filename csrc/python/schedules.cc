@@ -1,0 +1,324 @@
+// Schedules in Python: readable and constructible from there, verified, costed and mutated in C++.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/errors.h"
+#include "schedule/algorithms.h"
+#include "schedule/cost.h"
+#include "schedule/mutants.h"
+#include "schedule/validate.h"
+#include "schedule/verify.h"
+
+namespace gradred {
+namespace {
+
+namespace py = pybind11;
+
+constexpr std::array<std::string_view, 4> kKinds = {"send", "recv", "reduce", "copy"};
+constexpr std::array<std::string_view, 2> kBuffers = {"work", "scratch"};
+
+std::string_view kind_of(const Step& step) { return kKinds[static_cast<std::size_t>(step.kind)]; }
+std::string_view buffer_of(const Span& span) {
+  return kBuffers[static_cast<std::size_t>(span.buffer)];
+}
+
+// The smallest scratch buffer that holds all spans.
+std::uint32_t slots_needed(const std::vector<Round>& rounds) {
+  std::uint64_t slots = 0;
+  const auto include = [&](const Span& span) {
+    if (span.buffer == BufferId::kScratch) {
+      slots = std::max(slots, std::uint64_t{span.slot} + span.chunks);
+    }
+  };
+  for (const Round& round : rounds) {
+    for (const Step& step : round) {
+      if (reads_source(step.kind)) include(step.source);
+      if (writes_target(step.kind)) include(step.target);
+    }
+  }
+  if (slots > UINT32_MAX) throw UsageError("the scratch slots do not fit 32 bits");
+  return static_cast<std::uint32_t>(slots);
+}
+
+// Any iterable of iterables of steps, so that a generator function serves.
+std::vector<Round> rounds_from(const py::iterable& rounds) {
+  std::vector<Round> result;
+  for (const py::handle& round : rounds) {
+    Round steps;
+    if (!py::isinstance<py::iterable>(round)) throw py::type_error("a round is a list of steps");
+    for (const py::handle& step : round) {
+      if (!py::isinstance<Step>(step)) {
+        throw py::type_error("a step is what send, recv, reduce or copy makes, not " +
+                             py::repr(step).cast<std::string>());
+      }
+      steps.push_back(step.cast<Step>());
+    }
+    result.push_back(std::move(steps));
+  }
+  return result;
+}
+
+py::tuple rounds_of(const Schedule& schedule) {
+  py::tuple rounds(schedule.rounds.size());
+  for (std::size_t i = 0; i < schedule.rounds.size(); ++i) {
+    rounds[i] = py::tuple(py::cast(schedule.rounds[i]));
+  }
+  return rounds;
+}
+
+Schedule schedule_from(const py::iterable& rounds, int rank, int size, std::uint32_t chunks,
+                       const std::string& collective, int root, const std::string& name) {
+  Schedule schedule;
+  schedule.name = name;
+  schedule.collective = collective_named(collective);
+  schedule.rank = rank;
+  schedule.size = size;
+  schedule.root = root;
+  schedule.chunks = chunks;
+  schedule.rounds = rounds_from(rounds);
+  schedule.scratch_slots = slots_needed(schedule.rounds);
+  return schedule;
+}
+
+// Pickled as flat numbers: a kind, a peer and two spans per step.
+py::tuple state_of(const Schedule& schedule) {
+  py::list rounds;
+  for (const Round& round : schedule.rounds) {
+    py::list steps;
+    for (const Step& s : round) {
+      steps.append(py::make_tuple(static_cast<int>(s.kind), s.peer,
+                                  static_cast<int>(s.source.buffer), s.source.first,
+                                  s.source.chunks, s.source.slot, static_cast<int>(s.target.buffer),
+                                  s.target.first, s.target.chunks, s.target.slot));
+    }
+    rounds.append(py::tuple(steps));
+  }
+  return py::make_tuple(schedule.name, static_cast<int>(schedule.collective), schedule.rank,
+                        schedule.size, schedule.root, schedule.chunks, schedule.scratch_slots,
+                        py::tuple(rounds));
+}
+
+template <class Enum>
+Enum tag(const py::handle& number, Enum last) {
+  const int value = number.cast<int>();
+  if (value < 0 || value > static_cast<int>(last)) {
+    throw UsageError("this is no pickled schedule of this version");
+  }
+  return static_cast<Enum>(value);
+}
+
+Span span_from(const py::tuple& s, std::size_t at) {
+  return {tag(s[at], BufferId::kScratch), s[at + 1].cast<std::uint32_t>(),
+          s[at + 2].cast<std::uint32_t>(), s[at + 3].cast<std::uint32_t>()};
+}
+
+Schedule from_state(const py::tuple& state) {
+  if (state.size() != 8) throw UsageError("this is no pickled schedule of this version");
+  Schedule schedule;
+  schedule.name = state[0].cast<std::string>();
+  schedule.collective = tag(state[1], Collective::kBcast);
+  schedule.rank = state[2].cast<int>();
+  schedule.size = state[3].cast<int>();
+  schedule.root = state[4].cast<int>();
+  schedule.chunks = state[5].cast<std::uint32_t>();
+  schedule.scratch_slots = state[6].cast<std::uint32_t>();
+  for (const py::handle& round : state[7]) {
+    Round& steps = schedule.rounds.emplace_back();
+    for (const py::handle& step : round) {
+      const auto s = step.cast<py::tuple>();
+      steps.push_back(
+          {tag(s[0], StepKind::kCopy), s[1].cast<int>(), span_from(s, 2), span_from(s, 6)});
+    }
+  }
+  return schedule;
+}
+
+bool takes(const Algorithm& algorithm, std::string_view parameter) {
+  const std::string list = " " + std::string(algorithm.parameters) + " ";
+  return list.find(" " + std::string(parameter) + " ") != std::string::npos;
+}
+
+template <class Type>
+void assign(Type& parameter, const std::string& name, const py::handle& value) {
+  try {
+    parameter = value.cast<Type>();
+  } catch (const py::cast_error&) {
+    throw UsageError(name + "=" + py::repr(value).cast<std::string>() + ": give " +
+                     (std::is_same_v<Type, int> ? "a small whole number" : "a name"));
+  }
+}
+
+Parameters parameters_from(const Algorithm& algorithm, const py::dict& given) {
+  Parameters parameters;
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    if (!takes(algorithm, name)) {
+      throw UsageError(std::string(algorithm.name) + " takes no parameter '" + name +
+                       "'; it takes " +
+                       (algorithm.parameters.empty() ? "none" : std::string(algorithm.parameters)));
+    }
+    if (name == "root") assign(parameters.root, name, value);
+    if (name == "k") assign(parameters.k, name, value);
+    if (name == "local") assign(parameters.local, name, value);
+    if (name == "inside") assign(parameters.inside, name, value);
+    if (name == "across") assign(parameters.across, name, value);
+  }
+  return parameters;
+}
+
+Schedule make(const std::string& collective, const std::string& name, int rank, int size,
+              const py::dict& given) {
+  const Collective kind = collective_named(collective);
+  return make_schedule(kind, name, rank, size, parameters_from(find_algorithm(kind, name), given));
+}
+
+// The registry, one dictionary per algorithm.
+py::list table() {
+  py::list rows;
+  for (const Algorithm& algorithm : algorithms()) {
+    py::dict row;
+    row["name"] = algorithm.name;
+    row["collective"] = name_of(algorithm.collective);
+    row["parameters"] = py::str(algorithm.parameters).attr("split")();
+    row["restriction"] = algorithm.restriction;
+    row["about"] = algorithm.about;
+    row["cost"] = algorithm.cost;
+    row["paper"] = algorithm.paper;
+    rows.append(row);
+  }
+  return rows;
+}
+
+std::string text_of(const Span& span) {
+  const std::string chunks =
+      std::to_string(span.first) + (span.chunks == 1 ? "" : ", " + std::to_string(span.chunks));
+  if (span.buffer == BufferId::kWork) return "work(" + chunks + ")";
+  return "scratch(" + std::to_string(span.slot) + ", " + chunks + ")";
+}
+
+std::string text_of(const Step& step) {
+  std::string ends = is_message(step.kind) ? std::to_string(step.peer) : text_of(step.source);
+  ends += ", " + text_of(step.kind == StepKind::kSend ? step.source : step.target);
+  return std::string(kind_of(step)) + "(" + ends + ")";
+}
+
+std::string text_of(const Schedule& schedule) {
+  return "<Schedule " + schedule.name + ": " + std::string(name_of(schedule.collective)) +
+         ", rank " + std::to_string(schedule.rank) + " of " + std::to_string(schedule.size) + ", " +
+         std::to_string(schedule.rounds.size()) + " rounds>";
+}
+
+// The end of a step, None where its kind has none.
+py::object end_of(bool there, const Span& span) {
+  return there ? py::cast(span) : py::object(py::none());
+}
+
+void bind_steps(py::module_& m) {
+  py::class_<Span>(m, "Span", "A run of chunks, at its place in the vector or in scratch slots.")
+      .def_property_readonly("buffer", buffer_of)
+      .def_readonly("first", &Span::first)
+      .def_readonly("chunks", &Span::chunks)
+      .def_readonly("slot", &Span::slot)
+      .def(
+          "__eq__", [](const Span& a, const Span& b) { return a == b; }, py::is_operator())
+      .def("__hash__", [](const Span& span) { return py::hash(py::str(text_of(span))); })
+      .def("__repr__", [](const Span& span) { return text_of(span); });
+  py::class_<Step>(m, "Step", "One thing that a rank does in a round: send, recv, reduce or copy.")
+      .def_property_readonly("kind", kind_of)
+      .def_property_readonly("peer",
+                             [](const Step& step) -> py::object {
+                               if (!is_message(step.kind)) return py::none();
+                               return py::int_(step.peer);
+                             })
+      .def_property_readonly("source",
+                             [](const Step& s) { return end_of(reads_source(s.kind), s.source); })
+      .def_property_readonly("target",
+                             [](const Step& s) { return end_of(writes_target(s.kind), s.target); })
+      .def(
+          "__eq__", [](const Step& a, const Step& b) { return a == b; }, py::is_operator())
+      .def("__hash__", [](const Step& step) { return py::hash(py::str(text_of(step))); })
+      .def("__repr__", [](const Step& step) { return text_of(step); });
+  m.def("work", &work, py::arg("first"), py::arg("chunks") = 1);
+  m.def("scratch", &scratch, py::arg("slot"), py::arg("first"), py::arg("chunks") = 1);
+  m.def("send", &send, py::arg("peer"), py::arg("source"));
+  m.def("recv", &recv, py::arg("peer"), py::arg("target"));
+  m.def("reduce", &gradred::reduce, py::arg("source"), py::arg("target"));
+  m.def("copy", &gradred::copy, py::arg("source"), py::arg("target"));
+}
+
+void bind_schedule(py::module_& m) {
+  py::class_<Schedule>(m, "Schedule", "What one rank does in one collective operation, in rounds.")
+      .def(py::init(&schedule_from), py::arg("rounds"), py::kw_only(), py::arg("rank"),
+           py::arg("size"), py::arg("chunks"), py::arg("collective") = "allreduce",
+           py::arg("root") = 0, py::arg("name") = "user")
+      .def_readonly("name", &Schedule::name)
+      .def_property_readonly("collective",
+                             [](const Schedule& schedule) { return name_of(schedule.collective); })
+      .def_readonly("rank", &Schedule::rank)
+      .def_readonly("size", &Schedule::size)
+      .def_readonly("root", &Schedule::root)
+      .def_readonly("chunks", &Schedule::chunks)
+      .def_readonly("scratch_slots", &Schedule::scratch_slots)
+      .def_property_readonly("rounds", rounds_of)
+      .def(
+          "__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
+      .def("__hash__", [](const Schedule& schedule) { return py::hash(state_of(schedule)); })
+      .def("__repr__", [](const Schedule& schedule) { return text_of(schedule); })
+      .def(py::pickle(&state_of, &from_state));
+}
+
+void bind_results(py::module_& m) {
+  py::class_<Report>(m, "ScheduleReport", "What the verifier found.")
+      .def_readonly("ok", &Report::ok)
+      .def_property_readonly("reason",
+                             [](const Report& r) { return r.ok ? "" : describe(r.problem); })
+      .def_property_readonly("rank", [](const Report& r) { return r.problem.rank; })
+      .def_property_readonly("round", [](const Report& r) { return r.problem.round; })
+      .def_property_readonly("step", [](const Report& r) { return r.problem.step; })
+      .def_readonly("digest", &Report::digest)
+      .def_readonly("rounds", &Report::rounds)
+      .def_readonly("messages", &Report::messages)
+      .def_readonly("sums", &Report::sums);
+  py::class_<Traffic>(m, "Traffic", "What one rank moves: messages sent, and bytes.")
+      .def_readonly("messages", &Traffic::messages)
+      .def_readonly("sent", &Traffic::sent)
+      .def_readonly("received", &Traffic::received)
+      .def_readonly("reduced", &Traffic::reduced);
+  py::class_<MutationResult>(m, "MutationResult", "How the verifier judged changed schedules.")
+      .def_readonly("mutants", &MutationResult::mutants)
+      .def_readonly("rejected", &MutationResult::rejected)
+      .def_readonly("equivalent", &MutationResult::equivalent)
+      .def_readonly("different", &MutationResult::different);
+}
+
+}  // namespace
+
+void bind_schedules(py::module_& m) {
+  bind_steps(m);
+  bind_schedule(m);
+  bind_results(m);
+  m.def("schedule_table", &table);
+  m.def("make_schedule", &make, py::arg("collective"), py::arg("name"), py::arg("rank"),
+        py::arg("size"), py::arg("parameters"));
+  m.def("validate_schedule", &validate, py::arg("schedule"));
+  const py::call_guard<py::gil_scoped_release> free;  // pure C++ that may take seconds
+  m.def("verify_schedules", &verify, py::arg("schedules"), free);
+  m.def("schedule_traffic", py::overload_cast<const Schedule&, std::size_t>(&traffic),
+        py::arg("schedule"), py::arg("bytes"));
+  m.def(
+      "schedule_cost",
+      [](const std::vector<Schedule>& schedules, std::size_t bytes, double alpha, double beta,
+         double gamma) { return cost(schedules, bytes, {alpha, beta, gamma}); },
+      py::arg("schedules"), py::arg("bytes"), py::arg("alpha"), py::arg("beta"), py::arg("gamma"));
+  m.def("mutate_schedules", &mutation_test, py::arg("schedules"), py::arg("sample") = 0,
+        py::arg("seed") = 1, free);
+}
+
+}  // namespace gradred

@@ -1,0 +1,194 @@
+#include "schedule/algorithms.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/errors.h"
+#include "schedule/combinators.h"
+#include "schedule/generators.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::array<std::string_view, 4> kCollectives = {"allreduce", "reduce_scatter",
+                                                          "allgather", "bcast"};
+
+template <Schedule (*generator)(int, int)>
+Schedule plain(int rank, int size, const Parameters&) {
+  return generator(rank, size);
+}
+
+template <Schedule (*generator)(int, int, int)>
+Schedule rooted(int rank, int size, const Parameters& parameters) {
+  if (parameters.root < 0 || parameters.root >= size) {
+    throw UsageError("root=" + std::to_string(parameters.root) + ": there are " +
+                     std::to_string(size) + " ranks; give a root from 0 to " +
+                     std::to_string(size - 1));
+  }
+  return generator(rank, size, parameters.root);
+}
+
+Schedule k_ary(int rank, int size, const Parameters& parameters) {
+  if (parameters.k < 2) {
+    throw UsageError("k=" + std::to_string(parameters.k) +
+                     ": recursive_multiplying needs k of 2 or more");
+  }
+  return recursive_multiplying(rank, size, parameters.k);
+}
+
+Schedule grouped(int rank, int size, const Parameters& parameters) {
+  const int local = parameters.local;
+  if (local < 1 || size % local != 0) {
+    throw UsageError("hierarchical with local=" + std::to_string(local) + " and " +
+                     std::to_string(size) +
+                     " ranks: give local, the ranks of a group, such that the size is a multiple");
+  }
+  if (parameters.across == "hierarchical") {
+    throw UsageError("across='hierarchical': the parameters describe one level; name another one");
+  }
+  const auto named = [&](Collective collective, const std::string& name) {
+    return
+        [&, collective](int r, int p) { return make_schedule(collective, name, r, p, parameters); };
+  };
+  return hierarchical(rank, size, local,
+                      {named(Collective::kReduceScatter, parameters.inside),
+                       named(Collective::kAllreduce, parameters.across),
+                       named(Collective::kAllgather, parameters.inside)});
+}
+
+constexpr auto kAllreduce = Collective::kAllreduce;
+constexpr auto kReduceScatter = Collective::kReduceScatter;
+constexpr auto kAllgather = Collective::kAllgather;
+constexpr auto kBcast = Collective::kBcast;
+
+constexpr std::string_view kAny = "any size";
+constexpr std::string_view kFolded = "any size; others than powers of two are folded";
+
+constexpr std::string_view kPatarasuk =
+    "Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 2009";
+constexpr std::string_view kTraeff =
+    "Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024";
+constexpr std::string_view kThakur =
+    "Thakur, Rabenseifner and Gropp, Optimization of collective communication, IJHPCA 2005";
+
+const std::vector<Algorithm> kTable = {
+    {"ring", kAllreduce, plain<ring>, "", kAny, "reduce-scatter and allgather around a ring",
+     "2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma", kPatarasuk},
+    {"recursive_doubling", kAllreduce, plain<recursive_doubling>, "", kFolded,
+     "pairs at distance 1, 2, 4, ... exchange the whole vector",
+     "lg p alpha + n lg p beta + n lg p gamma", kThakur},
+    {"rabenseifner", kAllreduce, plain<rabenseifner>, "", kFolded,
+     "recursive halving, the nearest ranks first, then recursive doubling",
+     "2 lg p alpha + 2(p-1)/p n beta + (p-1)/p n gamma",
+     "Rabenseifner, Optimization of collective reduction operations, ICCS 2004"},
+    {"circulant", kAllreduce, plain<circulant>, "", kAny,
+     "reduce-scatter and allgather on a circulant graph, fewest rounds and bytes at any size",
+     "2 ceil(lg p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma", kTraeff},
+    {"direct", kAllreduce, plain<direct>, "", kAny,
+     "every rank reduces its own chunk and sends it to all, two rounds",
+     "2 alpha + 2(p-1)/p n beta + (p-1)/p n gamma", kThakur},
+    {"recursive_multiplying", kAllreduce, k_ary, "k",
+     "any size; folded where p is no product of factors up to k",
+     "k ranks at a time exchange the whole vector",
+     "m alpha + m (k-1) n beta + m (k-1) n gamma for p = k^m",
+     "Rüfenacht, Bull and Booth, Generalisation of recursive doubling for allreduce, EuroMPI "
+     "2016"},
+    {"hierarchical", kAllreduce, grouped, "local inside across k", "multiples of local",
+     "reduce-scatter inside groups of neighbours, allreduce across them, allgather inside",
+     "the sum of its parts, the middle one with n/local",
+     "Cho et al., BlueConnect: decomposing all-reduce for deep learning, MLSys 2019"},
+    {"swing", kAllreduce, plain<swing>, "", kFolded,
+     "halving and doubling with peers at distance 1, -1, 3, -5, ... for tori",
+     "2 lg p alpha + 2(p-1)/p n beta + (p-1)/p n gamma",
+     "De Sensi et al., Swing: short-cutting rings for higher bandwidth allreduce, NSDI 2024"},
+    {"ring", kReduceScatter, plain<ring_reduce_scatter>, "", kAny,
+     "partial sums travel around a ring", "(p-1) alpha + (p-1)/p n beta + (p-1)/p n gamma",
+     kPatarasuk},
+    {"recursive_halving", kReduceScatter, plain<recursive_halving>, "", kFolded,
+     "pairs exchange halves of what is left, the farthest first",
+     "lg p alpha + (p-1)/p n beta + (p-1)/p n gamma", kThakur},
+    {"circulant", kReduceScatter, plain<circulant_reduce_scatter>, "", kAny,
+     "partial sums on a circulant graph, fewest rounds and bytes at any size",
+     "ceil(lg p) alpha + (p-1)/p n beta + (p-1)/p n gamma", kTraeff},
+    {"direct", kReduceScatter, plain<direct_reduce_scatter>, "", kAny,
+     "every rank sends each peer its chunk, one round", "alpha + (p-1)/p n beta + (p-1)/p n gamma",
+     kThakur},
+    {"ring", kAllgather, plain<ring_allgather>, "", kAny, "chunks travel around a ring",
+     "(p-1) alpha + (p-1)/p n beta", kPatarasuk},
+    {"recursive_doubling", kAllgather, plain<recursive_doubling_allgather>, "", kFolded,
+     "pairs exchange all they have, the nearest first", "lg p alpha + (p-1)/p n beta", kThakur},
+    {"circulant", kAllgather, plain<circulant_allgather>, "", kAny,
+     "chunks on a circulant graph, fewest rounds and bytes at any size",
+     "ceil(lg p) alpha + (p-1)/p n beta", kTraeff},
+    {"direct", kAllgather, plain<direct_allgather>, "", kAny,
+     "every rank sends each peer its own chunk, one round", "alpha + (p-1)/p n beta", kThakur},
+    {"binomial", kBcast, rooted<binomial_bcast>, "root", kAny,
+     "the whole vector down a binomial tree", "ceil(lg p) alpha + n ceil(lg p) beta", kThakur},
+    {"scatter_allgather", kBcast, rooted<scatter_allgather_bcast>, "root", kAny,
+     "chunks down a binomial tree, then allgather on a circulant graph",
+     "2 ceil(lg p) alpha + 2(p-1)/p n beta",
+     "Barnett et al., Interprocessor collective communication library, SHPCC 1994"},
+};
+
+// Edits from one word to the other (Levenshtein), to find what a misspelt name meant.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+const std::vector<Algorithm>& algorithms() { return kTable; }
+
+std::string_view name_of(Collective collective) {
+  return kCollectives[static_cast<std::size_t>(collective)];
+}
+
+Collective collective_named(std::string_view name) {
+  const auto found = std::find(kCollectives.begin(), kCollectives.end(), name);
+  if (found == kCollectives.end()) {
+    throw UsageError("no collective is called '" + std::string(name) +
+                     "'; use allreduce, reduce_scatter, allgather or bcast");
+  }
+  return static_cast<Collective>(found - kCollectives.begin());
+}
+
+const Algorithm& find_algorithm(Collective collective, std::string_view name) {
+  std::string names;
+  const Algorithm* nearest = nullptr;
+  for (const Algorithm& algorithm : kTable) {
+    if (algorithm.collective != collective) continue;
+    if (algorithm.name == name) return algorithm;
+    names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+    if (nearest == nullptr || distance(algorithm.name, name) < distance(nearest->name, name)) {
+      nearest = &algorithm;
+    }
+  }
+  throw UsageError("no " + std::string(name_of(collective)) + " algorithm is called '" +
+                   std::string(name) + "'; did you mean '" + std::string(nearest->name) +
+                   "'? There are: " + names);
+}
+
+Schedule make_schedule(Collective collective, std::string_view name, int rank, int size,
+                       const Parameters& parameters) {
+  const Algorithm& algorithm = find_algorithm(collective, name);
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw UsageError("rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                     " ranks: the rank must lie from 0 to size - 1");
+  }
+  Schedule schedule = algorithm.generate(rank, size, parameters);
+  schedule.name = algorithm.name;
+  return schedule;
+}
+
+}  // namespace gradred

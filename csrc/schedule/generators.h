@@ -1,0 +1,35 @@
+// The generators: pure functions from rank and size (and a parameter) to one rank's schedule.
+//
+// In the costs p is the number of ranks, n the bytes of the vector, alpha the seconds per round,
+// beta per byte sent or received, gamma per byte reduced, lg the logarithm to base 2. Where a
+// generator is folded, the cost holds for sizes that need no folding; folding an allreduce onto
+// a power of two adds 2 alpha + 2n beta + n gamma.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace gradred {
+
+Schedule ring_reduce_scatter(int rank, int size);
+Schedule ring_allgather(int rank, int size);
+Schedule ring(int rank, int size);
+
+Schedule circulant_reduce_scatter(int rank, int size);
+Schedule circulant_allgather(int rank, int size);
+Schedule circulant(int rank, int size);
+
+Schedule direct_reduce_scatter(int rank, int size);
+Schedule direct_allgather(int rank, int size);
+Schedule direct(int rank, int size);
+
+Schedule recursive_halving(int rank, int size);
+Schedule recursive_doubling_allgather(int rank, int size);
+Schedule rabenseifner(int rank, int size);
+Schedule swing(int rank, int size);
+Schedule recursive_doubling(int rank, int size);
+Schedule recursive_multiplying(int rank, int size, int k);
+
+Schedule binomial_bcast(int rank, int size, int root);
+Schedule scatter_allgather_bcast(int rank, int size, int root);
+
+}  // namespace gradred

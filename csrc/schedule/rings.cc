@@ -1,0 +1,147 @@
+// Ring, circulant and direct exchange: any number of ranks, chunk r is finished at rank r.
+#include <vector>
+
+#include "schedule/combinators.h"
+#include "schedule/generators.h"
+
+namespace gradred {
+namespace {
+
+int wrap(int number, int size) { return (number % size + size) % size; }
+
+Span chunk(int number, int size) { return work(static_cast<std::uint32_t>(wrap(number, size))); }
+
+// `count` chunks from `first` on around the end of the vector: spans never wrap, so one or two.
+std::vector<Span> wrapped(int first, int count, int size) {
+  const int start = wrap(first, size), beyond = start + count - size;
+  const auto begin = static_cast<std::uint32_t>(start);
+  if (beyond <= 0) return {work(begin, static_cast<std::uint32_t>(count))};
+  return {work(begin, static_cast<std::uint32_t>(count - beyond)),
+          work(0, static_cast<std::uint32_t>(beyond))};
+}
+
+}  // namespace
+
+// Ring reduce-scatter: partial sums travel to the right and grow by each rank's part.
+// Cost: (p-1) alpha + (p-1)/p n beta + (p-1)/p n gamma.
+// Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
+Schedule ring_reduce_scatter(int rank, int size) {
+  Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size > 1 ? 1 : 0);
+  const int right = wrap(rank + 1, size), left = wrap(rank - 1, size);
+  for (int s = 1; s < size; ++s) {
+    const Span mine = chunk(rank - s - 1, size), inbox = scratch(0, mine.first);
+    schedule.rounds.push_back(
+        {send(right, chunk(rank - s, size)), recv(left, inbox), reduce(inbox, mine)});
+  }
+  return schedule;
+}
+
+// Ring allgather: finished chunks travel to the right.
+// Cost: (p-1) alpha + (p-1)/p n beta.
+// Source: as above.
+Schedule ring_allgather(int rank, int size) {
+  Schedule schedule = blank(Collective::kAllgather, rank, size, size);
+  const int right = wrap(rank + 1, size), left = wrap(rank - 1, size);
+  for (int s = 0; s < size - 1; ++s) {
+    schedule.rounds.push_back(
+        {send(right, chunk(rank - s, size)), recv(left, chunk(rank - s - 1, size))});
+  }
+  return schedule;
+}
+
+// Cost: 2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma.
+Schedule ring(int rank, int size) {
+  return then(ring_reduce_scatter(rank, size), ring_allgather(rank, size), Collective::kAllreduce);
+}
+
+// Circulant reduce-scatter: a rank holds partial sums for itself and the next `held` - 1 ranks and
+// gives the farther half to the rank `skip` further on; halves are rounded, so any size will do.
+// Cost: ceil(lg p) alpha + (p-1)/p n beta + (p-1)/p n gamma.
+// Source: Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.
+Schedule circulant_reduce_scatter(int rank, int size) {
+  Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size / 2);
+  for (int held = size, skip = 0; held > 1; held = skip) {
+    skip = (held + 1) / 2;
+    Round round, reductions;
+    for (const Span& given : wrapped(rank + skip, held - skip, size)) {
+      round.push_back(send(wrap(rank + skip, size), given));
+    }
+    std::uint32_t slot = 0;
+    for (const Span& mine : wrapped(rank, held - skip, size)) {
+      const Span inbox = scratch(slot, mine.first, mine.chunks);
+      round.push_back(recv(wrap(rank - skip, size), inbox));
+      reductions.push_back(reduce(inbox, mine));
+      slot += mine.chunks;
+    }
+    round.insert(round.end(), reductions.begin(), reductions.end());
+    schedule.rounds.push_back(std::move(round));
+  }
+  return schedule;
+}
+
+// Circulant allgather: the same messages backwards in time.
+// Cost: ceil(lg p) alpha + (p-1)/p n beta.
+// Source: as above; Bruck et al., "Efficient algorithms for all-to-all communications", TPDS 1997.
+Schedule circulant_allgather(int rank, int size) {
+  Schedule schedule = blank(Collective::kAllgather, rank, size, size);
+  for (int held = size, skip = 0; held > 1; held = skip) {
+    skip = (held + 1) / 2;
+    Round round;
+    for (const Span& mine : wrapped(rank, held - skip, size)) {
+      round.push_back(send(wrap(rank - skip, size), mine));
+    }
+    for (const Span& taken : wrapped(rank + skip, held - skip, size)) {
+      round.push_back(recv(wrap(rank + skip, size), taken));
+    }
+    schedule.rounds.insert(schedule.rounds.begin(), std::move(round));
+  }
+  return schedule;
+}
+
+// Cost: 2 ceil(lg p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma.
+Schedule circulant(int rank, int size) {
+  return then(circulant_reduce_scatter(rank, size), circulant_allgather(rank, size),
+              Collective::kAllreduce);
+}
+
+// Direct reduce-scatter: every rank sends each peer its chunk, all at once.
+// Cost: alpha + (p-1)/p n beta + (p-1)/p n gamma (and p-1 messages in the round).
+// Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication", IJHPCA 2005.
+Schedule direct_reduce_scatter(int rank, int size) {
+  Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size - 1);
+  if (size == 1) return schedule;
+  Round round, reductions;
+  for (int s = 1; s < size; ++s) {  // each rank begins with another peer
+    const Span mine = chunk(rank, size);
+    const Span inbox = scratch(static_cast<std::uint32_t>(s - 1), mine.first);
+    round.push_back(send(wrap(rank + s, size), chunk(rank + s, size)));
+    round.push_back(recv(wrap(rank - s, size), inbox));
+    reductions.push_back(reduce(inbox, mine));
+  }
+  round.insert(round.end(), reductions.begin(), reductions.end());
+  schedule.rounds.push_back(std::move(round));
+  return schedule;
+}
+
+// Direct allgather: every rank sends each peer its own chunk, all at once.
+// Cost: alpha + (p-1)/p n beta (and p-1 messages in the round).
+// Source: as above.
+Schedule direct_allgather(int rank, int size) {
+  Schedule schedule = blank(Collective::kAllgather, rank, size, size);
+  if (size == 1) return schedule;
+  Round round;
+  for (int s = 1; s < size; ++s) {
+    round.push_back(send(wrap(rank + s, size), chunk(rank, size)));
+    round.push_back(recv(wrap(rank - s, size), chunk(rank - s, size)));
+  }
+  schedule.rounds.push_back(std::move(round));
+  return schedule;
+}
+
+// Cost: 2 alpha + 2(p-1)/p n beta + (p-1)/p n gamma (and 2(p-1) messages).
+Schedule direct(int rank, int size) {
+  return then(direct_reduce_scatter(rank, size), direct_allgather(rank, size),
+              Collective::kAllreduce);
+}
+
+}  // namespace gradred

@@ -1,0 +1,65 @@
+// Broadcasts. They are written for root 0; another root is the same among renumbered ranks.
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "schedule/combinators.h"
+#include "schedule/generators.h"
+
+namespace gradred {
+namespace {
+
+// Rank i of `generator` is rank (root + i) mod size.
+Schedule rooted(int rank, int size, int root, Schedule (*generator)(int, int)) {
+  std::vector<int> members;
+  for (int i = 0; i < size; ++i) members.push_back((root + i) % size);
+  return embed(generator((rank - root + size) % size, size), members, size);
+}
+
+// Down a binomial tree, the farthest ranks first: in each round the ranks that have something give
+// to the rank `distance` further on. `part` says which chunks the subtree of `ranks` ranks from
+// `first` on gets.
+template <class Part>
+Schedule binomial(int rank, int size, int chunks, Part part) {
+  Schedule schedule = blank(Collective::kBcast, rank, size, chunks);
+  const auto span = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size)));
+  for (int distance = span / 2; distance > 0; distance /= 2) {
+    const int to = rank + distance, from = rank - distance, subtree = 2 * distance;
+    Round round;
+    if (rank % subtree == 0 && to < size) {
+      round.push_back(send(to, part(to, std::min(distance, size - to))));
+    } else if (rank % subtree == distance) {
+      round.push_back(recv(from, part(rank, std::min(distance, size - rank))));
+    }
+    schedule.rounds.push_back(std::move(round));
+  }
+  return schedule;
+}
+
+Schedule whole(int rank, int size) {
+  return binomial(rank, size, 1, [](int, int) { return work(0); });
+}
+
+Schedule scattered(int rank, int size) {
+  const Schedule scatter = binomial(rank, size, size, [](int first, int ranks) {
+    return work(static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(ranks));
+  });
+  return then(scatter, circulant_allgather(rank, size), Collective::kBcast);
+}
+
+}  // namespace
+
+// Binomial tree broadcast: the whole vector down the tree.
+// Cost: ceil(lg p) alpha + n ceil(lg p) beta.
+// Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication", IJHPCA 2005.
+Schedule binomial_bcast(int rank, int size, int root) { return rooted(rank, size, root, whole); }
+
+// Scatter down a binomial tree, then allgather.
+// Cost: 2 ceil(lg p) alpha + 2(p-1)/p n beta.
+// Source: Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, "Interprocessor collective
+// communication library (InterCom)", SHPCC 1994.
+Schedule scatter_allgather_bcast(int rank, int size, int root) {
+  return rooted(rank, size, root, scattered);
+}
+
+}  // namespace gradred

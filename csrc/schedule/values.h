@@ -1,0 +1,57 @@
+// Symbolic values: inputs and sums of two values, interned so that equal sums (up to a+b = b+a) are
+// equal numbers.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace gradred {
+
+using Value = std::uint32_t;
+inline constexpr Value kNothing = UINT32_MAX;  // nobody has written here
+
+struct Place {
+  int rank = -1, round = -1, step = -1;
+};
+
+struct Sum {
+  Value a, b;
+  std::uint32_t inputs;  // leaves of the tree, at most kNothing
+  Place formed;          // where it was added up first
+};
+
+class Values {
+ public:
+  Values(int ranks, std::uint32_t chunks);
+
+  Value input(int rank, std::uint32_t chunk) const {
+    return static_cast<Value>(rank) * chunks_ + chunk;
+  }
+  Value sum(Value a, Value b, Place formed);
+
+  bool is_input(Value value) const { return value < inputs_; }
+  int rank_of(Value input) const { return static_cast<int>(input / chunks_); }
+  const Sum& sum_of(Value value) const { return sums_[value - inputs_]; }
+  std::uint32_t count(Value value) const { return is_input(value) ? 1 : sum_of(value).inputs; }
+
+  // Whether every rank's input is in the value, once.
+  bool each_once(Value value) const;
+  // How often each rank's input is in the value.
+  std::vector<std::uint64_t> ranks(Value value) const;
+  // The first sum inside `value` that counts an input twice; kNothing when there is none.
+  Value doubled(Value value) const;
+  // A number that depends on the tree alone, and not on the order in which values were met.
+  std::uint64_t hash(Value value) const;
+  std::size_t sums() const { return sums_.size(); }
+
+ private:
+  int size_;
+  std::uint32_t chunks_;
+  Value inputs_;
+  std::vector<Sum> sums_;
+  std::vector<std::uint64_t> hashes_;  // of the sums
+  std::unordered_map<std::uint64_t, Value> known_;
+};
+
+}  // namespace gradred

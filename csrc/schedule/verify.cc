@@ -1,0 +1,320 @@
+#include "schedule/verify.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schedule/algorithms.h"
+#include "schedule/values.h"
+
+namespace gradred {
+namespace {
+
+// A slot of the scratch buffer. A run lies dense from its first slot on and chunks differ in
+// length, so where a chunk lies depends on where its run begins: a reader must name the same
+// beginning.
+struct Cell {
+  Value value = kNothing;
+  std::uint32_t slot = 0, first = 0;  // the beginning of the run that the value came in
+};
+
+struct Rank {
+  const Schedule* schedule;
+  std::vector<Value> work;
+  std::vector<Cell> scratch;
+  std::size_t round = 0;
+  std::vector<std::size_t> posted;  // messages of this round that wait for their counterpart
+  bool done() const { return round == schedule->rounds.size(); }
+  const Round& steps() const { return schedule->rounds[round]; }
+};
+
+class Verifier {
+ public:
+  explicit Verifier(const std::vector<Schedule>& schedules);
+  Report run();
+
+ private:
+  [[noreturn]] void fail(const Rank& rank, std::size_t step, std::string reason) const;
+  void initialise(Rank& rank);
+  void enter_round(Rank& rank);
+  bool match(Rank& rank, std::size_t step);
+  void transfer(Rank& from, std::size_t sent, Rank& to, std::size_t received);
+  void finish_round(Rank& rank);
+  Value read(const Rank& rank, std::size_t step, const Span& span, std::uint32_t i) const;
+  void write(Rank& rank, const Span& span, std::uint32_t i, Value value);
+  void begin_write(Rank& rank, const Span& span);
+  void explain_deadlock() const;
+  void check_final();
+  void check_chunk(const Rank& rank, std::uint32_t chunk);
+  void check_sum(const Rank& rank, std::uint32_t chunk, Value value) const;
+  std::uint32_t owned(int rank) const;  // the first chunk that a rank owns
+
+  const Schedule& head_;
+  Values values_;
+  std::vector<Rank> ranks_;
+  std::vector<int> ready_;  // ranks whose messages of the round have all completed
+  Report report_;
+};
+
+Verifier::Verifier(const std::vector<Schedule>& schedules)
+    : head_(schedules.front()), values_(head_.size, head_.chunks) {
+  for (const Schedule& schedule : schedules) {
+    ranks_.push_back({&schedule, {}, {}, 0, {}});
+    report_.rounds = std::max(report_.rounds, schedule.rounds.size());
+  }
+}
+
+void Verifier::fail(const Rank& rank, std::size_t step, std::string reason) const {
+  throw ScheduleError({rank.schedule->rank, static_cast<int>(rank.round), static_cast<int>(step),
+                       std::move(reason)});
+}
+
+std::uint32_t Verifier::owned(int rank) const {
+  return head_.chunks / static_cast<std::uint32_t>(head_.size) * static_cast<std::uint32_t>(rank);
+}
+
+void Verifier::initialise(Rank& rank) {
+  const int r = rank.schedule->rank;
+  rank.work.assign(head_.chunks, kNothing);
+  rank.scratch.resize(rank.schedule->scratch_slots);
+  for (std::uint32_t slot = 0; slot < rank.scratch.size(); ++slot) rank.scratch[slot].slot = slot;
+  std::uint32_t begin = 0, end = head_.chunks;
+  if (head_.collective == Collective::kAllgather) begin = owned(r), end = owned(r + 1);
+  if (head_.collective == Collective::kBcast && r != head_.root) end = 0;
+  for (std::uint32_t chunk = begin; chunk < end; ++chunk) {
+    rank.work[chunk] = values_.input(r, chunk);
+  }
+}
+
+Report Verifier::run() {
+  for (Rank& rank : ranks_) initialise(rank);
+  for (Rank& rank : ranks_) enter_round(rank);
+  while (!ready_.empty()) {
+    Rank& rank = ranks_[static_cast<std::size_t>(ready_.back())];
+    ready_.pop_back();
+    finish_round(rank);
+    ++rank.round;
+    enter_round(rank);
+  }
+  explain_deadlock();
+  check_final();
+  report_.ok = true;
+  report_.sums = values_.sums();
+  return report_;
+}
+
+void Verifier::enter_round(Rank& rank) {
+  if (rank.done()) return;
+  bool waiting = false;
+  for (std::size_t step = 0; step < rank.steps().size(); ++step) {
+    if (is_message(rank.steps()[step].kind) && !match(rank, step)) {
+      rank.posted.push_back(step);
+      waiting = true;
+    }
+  }
+  if (!waiting) ready_.push_back(rank.schedule->rank);
+}
+
+// Find the peer's first posted message that points here: messages of a pair match in order.
+bool Verifier::match(Rank& rank, std::size_t step) {
+  const Step& mine = rank.steps()[step];
+  Rank& peer = ranks_[static_cast<std::size_t>(mine.peer)];
+  const auto found = std::find_if(peer.posted.begin(), peer.posted.end(), [&](std::size_t other) {
+    const Step& theirs = peer.steps()[other];
+    return theirs.kind != mine.kind && theirs.peer == rank.schedule->rank;
+  });
+  if (found == peer.posted.end()) return false;
+  if (mine.kind == StepKind::kSend) {
+    transfer(rank, step, peer, *found);
+  } else {
+    transfer(peer, *found, rank, step);
+  }
+  peer.posted.erase(found);
+  if (peer.posted.empty()) ready_.push_back(peer.schedule->rank);
+  return true;
+}
+
+void Verifier::transfer(Rank& from, std::size_t sent, Rank& to, std::size_t received) {
+  const Span& source = from.steps()[sent].source;
+  const Span& target = to.steps()[received].target;
+  if (source.first != target.first || source.chunks != target.chunks) {
+    fail(to, received,
+         "receives " + describe(target) + " where rank " + std::to_string(from.schedule->rank) +
+             " (round " + std::to_string(from.round) + ", step " + std::to_string(sent) +
+             ") sends " + describe(source));
+  }
+  begin_write(to, target);
+  for (std::uint32_t i = 0; i < source.chunks; ++i) {
+    write(to, target, i, read(from, sent, source, i));
+  }
+  ++report_.messages;
+}
+
+void Verifier::finish_round(Rank& rank) {
+  for (std::size_t step = 0; step < rank.steps().size(); ++step) {
+    const Step& local = rank.steps()[step];
+    if (is_message(local.kind)) continue;
+    if (local.kind == StepKind::kCopy) begin_write(rank, local.target);
+    for (std::uint32_t i = 0; i < local.source.chunks; ++i) {
+      Value value = read(rank, step, local.source, i);
+      if (local.kind == StepKind::kReduce) {
+        const Place here{rank.schedule->rank, static_cast<int>(rank.round), static_cast<int>(step)};
+        value = values_.sum(value, read(rank, step, local.target, i), here);
+      }
+      write(rank, local.target, i, value);
+    }
+  }
+}
+
+Value Verifier::read(const Rank& rank, std::size_t step, const Span& span, std::uint32_t i) const {
+  const Step& reader = rank.steps()[step];
+  Value value = kNothing;
+  if (span.buffer == BufferId::kWork) {
+    value = rank.work[span.first + i];
+  } else {
+    const Cell& cell = rank.scratch[span.slot + i];
+    value = cell.value;
+    if (value != kNothing && (cell.slot != span.slot || cell.first != span.first)) {
+      fail(rank, step,
+           describe(reader) + ": slot " + std::to_string(span.slot + i) +
+               " was written as part of a run from chunk " + std::to_string(cell.first) +
+               " in slot " + std::to_string(cell.slot));
+    }
+  }
+  if (value == kNothing) {
+    fail(rank, step,
+         describe(reader) + ": nobody has written chunk " + std::to_string(span.first + i) +
+             " there");
+  }
+  return value;
+}
+
+void Verifier::write(Rank& rank, const Span& span, std::uint32_t i, Value value) {
+  if (span.buffer == BufferId::kWork) {
+    rank.work[span.first + i] = value;
+  } else {
+    rank.scratch[span.slot + i] = {value, span.slot, span.first};
+  }
+}
+
+// A new run destroys the tail of an older one that began before its end: that lies dense, so lower
+// than its slots say. Only a rewrite of the older run's own beginning leaves the tail as it is.
+void Verifier::begin_write(Rank& rank, const Span& span) {
+  if (span.buffer == BufferId::kWork) return;
+  const Cell& head = rank.scratch[span.slot];
+  if (head.value != kNothing && head.slot == span.slot && head.first == span.first) return;
+  const std::uint32_t end = span.slot + span.chunks;
+  for (std::uint32_t slot = end; slot < rank.scratch.size(); ++slot) {
+    if (rank.scratch[slot].slot >= end) break;
+    rank.scratch[slot] = {kNothing, slot, 0};
+  }
+}
+
+void Verifier::explain_deadlock() const {
+  for (const Rank& rank : ranks_) {
+    if (rank.done()) continue;
+    const std::size_t step = rank.posted.front();
+    const Rank& peer = ranks_[static_cast<std::size_t>(rank.steps()[step].peer)];
+    std::string reason =
+        describe(rank.steps()[step]) + " is never met: rank " + std::to_string(peer.schedule->rank);
+    if (peer.done()) {
+      reason += " has finished";
+    } else {
+      reason += " waits in round " + std::to_string(peer.round) + " to " +
+                describe(peer.steps()[peer.posted.front()]);
+    }
+    fail(rank, step, std::move(reason));
+  }
+}
+
+void Verifier::check_final() {
+  for (const Rank& rank : ranks_) {
+    std::uint32_t begin = 0, end = head_.chunks;
+    if (head_.collective == Collective::kReduceScatter) {
+      begin = owned(rank.schedule->rank), end = owned(rank.schedule->rank + 1);
+    }
+    for (std::uint32_t chunk = begin; chunk < end; ++chunk) check_chunk(rank, chunk);
+  }
+}
+
+void Verifier::check_chunk(const Rank& rank, std::uint32_t chunk) {
+  const Value value = rank.work[chunk];
+  const auto fail_end = [&](const std::string& reason) {
+    throw ScheduleError({rank.schedule->rank, -1, -1,
+                         "ends with chunk " + std::to_string(chunk) + " wrong: " + reason});
+  };
+  if (value == kNothing) fail_end("nobody has written it");
+  if (head_.collective == Collective::kAllgather || head_.collective == Collective::kBcast) {
+    // No other input of this chunk exists, and steps keep values in their chunk.
+    if (!values_.is_input(value)) fail_end("inputs were added up");
+  } else if (head_.collective == Collective::kAllreduce && value != ranks_[0].work[chunk]) {
+    check_sum(rank, chunk, value);
+    fail_end("it is added up in another order than on rank 0");
+  } else if (&rank == &ranks_[0] || head_.collective == Collective::kReduceScatter) {
+    check_sum(rank, chunk, value);
+  }
+  report_.digest = report_.digest * 0x9e3779b97f4a7c15ULL + values_.hash(value);
+}
+
+void Verifier::check_sum(const Rank& rank, std::uint32_t chunk, Value value) const {
+  if (values_.each_once(value)) return;
+  const std::string result = "the result for chunk " + std::to_string(chunk);
+  const std::vector<std::uint64_t> counts = values_.ranks(value);
+  for (std::size_t input = 0; input < counts.size(); ++input) {
+    if (counts[input] == 1) continue;
+    if (counts[input] == 0) {
+      throw ScheduleError({rank.schedule->rank, -1, -1,
+                           result + " lacks the input of rank " + std::to_string(input)});
+    }
+    const Place place = values_.sum_of(values_.doubled(value)).formed;
+    throw ScheduleError({place.rank, place.round, place.step,
+                         result + " on rank " + std::to_string(rank.schedule->rank) +
+                             " counts an input twice: this sum has it on both sides"});
+  }
+}
+
+// Chunks and slots of all ranks together: 3 GiB of symbolic state, and values that fit 32 bits.
+constexpr std::uint64_t kCellsAtMost = std::uint64_t{1} << 28;
+
+// What all ranks must have in common before they can be run together.
+void check_together(const std::vector<Schedule>& schedules) {
+  if (schedules.empty()) throw ScheduleError({-1, -1, -1, "there is no schedule"});
+  const Schedule& head = schedules.front();
+  if (schedules.size() != static_cast<std::size_t>(std::max(head.size, 0))) {
+    throw ScheduleError({-1, -1, -1,
+                         std::to_string(schedules.size()) + " schedules were given for " +
+                             std::to_string(head.size) + " ranks"});
+  }
+  std::uint64_t cells = 0;
+  for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+    const Schedule& schedule = schedules[rank];
+    const int r = static_cast<int>(rank);
+    if (schedule.rank != r) {
+      throw ScheduleError(
+          {r, -1, -1, "this place holds the schedule of rank " + std::to_string(schedule.rank)});
+    }
+    if (schedule.size != head.size || schedule.chunks != head.chunks ||
+        schedule.root != head.root || schedule.collective != head.collective) {
+      throw ScheduleError({r, -1, -1, "size, chunks, root or collective differ from rank 0's"});
+    }
+    validate(schedule);
+    cells += std::uint64_t{schedule.chunks} + schedule.scratch_slots;
+    if (cells > kCellsAtMost) {
+      throw ScheduleError({r, -1, -1, "too large to verify: more than 2^28 chunks and slots"});
+    }
+  }
+}
+
+}  // namespace
+
+Report verify(const std::vector<Schedule>& schedules) {
+  try {
+    check_together(schedules);
+    return Verifier(schedules).run();
+  } catch (const ScheduleError& error) {
+    Report report;
+    report.problem = error.problem();
+    return report;
+  }
+}
+
+}  // namespace gradred

@@ -1,0 +1,364 @@
+"""Algorithms as data: make, read, write, verify, cost and draw schedules.
+
+A schedule says what one rank does in one collective operation: rounds of steps, each of which
+sends, receives, reduces or copies a span of chunks. The vector is cut into `chunks` chunks of equal
+length (the first ones one element longer). A span is a run of chunks, at its place in the vector
+(`work`) or in the slots of a scratch buffer (`scratch`). The messages of a round are in flight
+together; when all have completed, its reduce and copy steps run in order.
+
+A generator is a function of rank and size, and `verify` proves that what it makes is right:
+
+    >>> from gradred.schedules import Schedule, recv, reduce, scratch, send, verify, work
+    >>> def exchange(rank, size):
+    ...     '''Two ranks swap their vectors, and each adds the other's to its own.'''
+    ...     peer = 1 - rank
+    ...     swap = [send(peer, work(0)), recv(peer, scratch(0, 0)), reduce(scratch(0, 0), work(0))]
+    ...     return Schedule([swap], rank=rank, size=size, chunks=1, name="exchange")
+    >>> verify([exchange(rank, 2) for rank in range(2)]).messages
+    2
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from colorsys import hls_to_rgb
+from typing import Literal, TypedDict
+
+from gradred import _core
+from gradred._core import (
+    Schedule,
+    ScheduleReport,
+    Span,
+    Step,
+    Traffic,
+    copy,
+    recv,
+    reduce,
+    scratch,
+    send,
+    work,
+)
+from gradred.errors import UsageError, explain
+
+__all__ = [
+    "Algorithm",
+    "Schedule",
+    "ScheduleReport",
+    "Span",
+    "Step",
+    "Traffic",
+    "algorithms",
+    "copy",
+    "cost",
+    "draw",
+    "make",
+    "make_all",
+    "names",
+    "recv",
+    "reduce",
+    "scratch",
+    "send",
+    "traffic",
+    "validate",
+    "verify",
+    "work",
+]
+
+
+class Algorithm(TypedDict):
+    """What the table of algorithms says about one of them, in words."""
+
+    name: str
+    collective: str
+    parameters: list[str]
+    restriction: str
+    about: str
+    cost: str
+    paper: str
+
+
+def algorithms() -> list[Algorithm]:
+    """The table of all algorithms, in its own order."""
+    return _core.schedule_table()
+
+
+def names(collective: str = "allreduce") -> list[str]:
+    """The names of the algorithms for a collective.
+
+    Args:
+        collective: "allreduce", "reduce_scatter", "allgather" or "bcast".
+
+    Raises:
+        UsageError: no collective has that name.
+
+    Example:
+        >>> names("bcast")
+        ['binomial', 'scatter_allgather']
+    """
+    found = [row["name"] for row in algorithms() if row["collective"] == collective]
+    if not found:
+        known = sorted({row["collective"] for row in algorithms()})
+        raise UsageError(
+            explain(f"collective {collective!r}", "there is none", f"Use one of {', '.join(known)}")
+        )
+    return found
+
+
+def make(
+    name: str, rank: int, size: int, *, collective: str = "allreduce", **parameters: int | str
+) -> Schedule:
+    """One rank's schedule of a built-in algorithm.
+
+    Args:
+        name: one of `names(collective)`.
+        rank: from 0 to size - 1.
+        size: the number of ranks.
+        collective: see `names`.
+        **parameters: what `algorithms()` lists: `root` for broadcasts; `k`, ranks that exchange at
+            once; `local`, ranks of a group, `inside` and `across`, names of the algorithms for the
+            two levels.
+
+    Raises:
+        UsageError: an unknown name or parameter, or a size that the algorithm does not serve.
+
+    Example:
+        >>> make("ring", 0, 4)
+        <Schedule ring: allreduce, rank 0 of 4, 6 rounds>
+    """
+    return _core.make_schedule(collective, name, rank, size, parameters)
+
+
+def make_all(
+    name: str, size: int, *, collective: str = "allreduce", **parameters: int | str
+) -> list[Schedule]:
+    """The schedules of all ranks, in order; the arguments are those of `make`."""
+    return [make(name, rank, size, collective=collective, **parameters) for rank in range(size)]
+
+
+def validate(schedule: Schedule) -> None:
+    """Check one rank's schedule by itself: a validated one never leaves its buffers.
+
+    Raises:
+        UsageError: names rank, round, step and reason: a span outside the vector or the scratch
+            buffer, a peer that does not exist, two ends of a step that are different chunks or
+            overlap, messages of one round that overlap.
+    """
+    _core.validate_schedule(schedule)
+
+
+def verify(schedules: Iterable[Schedule]) -> ScheduleReport:
+    """Prove that the schedules of all ranks together do what their collective promises.
+
+    Runs them on symbolic values, without MPI: every message is met by one of the same chunks,
+    nothing deadlocks even when a send completes only once its receive is posted, nothing in flight
+    overlaps, every rank is counted exactly once, and all ranks build the same tree of sums (up to
+    a+b = b+a).
+
+    Args:
+        schedules: one per rank, in order of rank.
+
+    Returns:
+        A report with the numbers of rounds, messages and different sums, and a digest of the final
+        state: equal for schedules that build the same sums.
+
+    Raises:
+        UsageError: names rank, round, step and reason of the first fault.
+
+    Example:
+        >>> verify(make_all("ring", 3)).rounds
+        4
+    """
+    given = list(schedules)
+    report = _core.verify_schedules(given)
+    if not report.ok:
+        name = given[0].name if given else ""
+        raise UsageError(f"schedule {name!r} is wrong: {report.reason}")
+    return report
+
+
+def traffic(schedule: Schedule, nbytes: int) -> Traffic:
+    """What one rank moves for a vector of `nbytes` bytes: messages sent; bytes by kind."""
+    return _core.schedule_traffic(schedule, nbytes)
+
+
+def cost(
+    schedules: Schedule | Iterable[Schedule],
+    nbytes: int,
+    *,
+    alpha: float,
+    beta: float,
+    gamma: float = 0.0,
+) -> float:
+    """Estimate the seconds that an operation takes.
+
+    The sum over the rounds of what the busiest rank needs: alpha, beta for each byte sent or
+    received (whichever is more), gamma for each byte reduced. Rounds are taken to run in step, and
+    many messages in one round cost one alpha.
+
+    Args:
+        schedules: of all ranks, or of one to look at that rank alone.
+        nbytes: the length of the vector.
+        alpha: seconds per round with messages.
+        beta: seconds per byte sent or received.
+        gamma: seconds per byte reduced.
+
+    Example:
+        >>> cost(make_all("ring", 4), 4000, alpha=1.0, beta=0.001)
+        12.0
+    """
+    given = [schedules] if isinstance(schedules, Schedule) else list(schedules)
+    return _core.schedule_cost(given, nbytes, alpha, beta, gamma)
+
+
+def draw(
+    schedules: Schedule | Iterable[Schedule],
+    format: Literal["text", "svg"] = "text",  # noqa: A002
+) -> str:
+    """A picture: ranks as rows, rounds as columns, messages labelled with their chunks.
+
+    In text, `→1[3]` sends chunk 3 to rank 1, `←1[3]` receives it, `+[3]` reduces into it and `=[3]`
+    copies it. Equal schedules give equal pictures.
+
+    Args:
+        schedules: of all ranks or of some of them; they may be wrong, a picture helps to see why.
+        format: "text", or "svg" for a whole SVG document.
+
+    Raises:
+        UsageError: nothing to draw, or another format.
+
+    Example:
+        >>> print(draw(make_all("recursive_doubling", 2)))
+        recursive_doubling: allreduce, 2 ranks, 1 chunk
+                round 0
+        rank 0  →1[0] ←1[0] +[0]
+        rank 1  →0[0] ←0[0] +[0]
+    """
+    given = [schedules] if isinstance(schedules, Schedule) else list(schedules)
+    if not given:
+        raise UsageError(explain("draw", "there is no schedule", "Give the schedules of all ranks"))
+    if format not in ("text", "svg"):
+        raise UsageError(explain(f"format {format!r}", "there is none", "Use 'text' or 'svg'"))
+    return _text(given) if format == "text" else _svg(given)
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _title(first: Schedule) -> str:
+    ranks, chunks = _plural(first.size, "rank"), _plural(first.chunks, "chunk")
+    return f"{first.name}: {first.collective}, {ranks}, {chunks}"
+
+
+def _run(step: Step) -> str:
+    """The chunks of a step: `3`, or `3-5` for a run."""
+    span = step.target or step.source
+    assert span is not None
+    return str(span.first) + (f"-{span.first + span.chunks - 1}" if span.chunks > 1 else "")
+
+
+def _mark(step: Step) -> str:
+    sign = {"send": "→", "recv": "←", "reduce": "+", "copy": "="}[step.kind]
+    return f"{sign}{'' if step.peer is None else step.peer}[{_run(step)}]"
+
+
+def _text(schedules: Sequence[Schedule]) -> str:
+    count = max(len(schedule.rounds) for schedule in schedules)
+    rows = [["", *(f"round {number}" for number in range(count))]]
+    for schedule in schedules:
+        cells = [" ".join(map(_mark, steps)) for steps in schedule.rounds]
+        rows.append([f"rank {schedule.rank}", *cells, *[""] * (count - len(cells))])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join([_title(schedules[0]), *lines])
+
+
+# The measures of an SVG picture, in pixels: margins, a row, a character, the reach of an arrow.
+_LEFT, _TOP, _ROW, _CHARACTER, _REACH = 64, 64, 44, 6, 70
+
+
+class _Columns:
+    """Where a round lies from left to right: what is sent, the arrows, what is done on arrival."""
+
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        rounds = [steps for schedule in schedules for steps in schedule.rounds]
+        before = max((len(_sends(steps)) for steps in rounds), default=0) * _CHARACTER + 10
+        after = max((len(_locals(steps)) for steps in rounds), default=0) * _CHARACTER + 10
+        self.tail, self.head = before, before + _REACH
+        self.width = self.head + after
+        self.count = max(len(schedule.rounds) for schedule in schedules)
+
+    def start(self, number: int) -> int:
+        return _LEFT + number * self.width
+
+
+def _sends(steps: Sequence[Step]) -> str:
+    return " ".join(_mark(step) for step in steps if step.kind == "send")
+
+
+def _locals(steps: Sequence[Step]) -> str:
+    return " ".join(_mark(step) for step in steps if step.peer is None)
+
+
+def _grid(size: int, columns: _Columns) -> list[str]:
+    right, bottom = columns.start(columns.count), _TOP + size * _ROW
+    shapes = []
+    for number in range(columns.count):
+        x = columns.start(number)
+        middle = x + columns.width // 2
+        shapes.append(f'<text x="{middle}" y="42" text-anchor="middle">round {number}</text>')
+        shapes.append(f'<path d="M{x} 48V{bottom - 20}" stroke="#ddd"/>')
+    for rank in range(size):
+        y = _TOP + rank * _ROW
+        shapes.append(f'<text x="12" y="{y + 4}">rank {rank}</text>')
+        shapes.append(f'<path d="M{_LEFT} {y}H{right}" stroke="#bbb"/>')
+    return shapes
+
+
+def _arrow(x: int, source: int, target: int, what: str, size: int) -> str:
+    colour = "#" + "".join(f"{int(255 * c):02x}" for c in hls_to_rgb(source / size, 0.38, 0.65))
+    y0, y1 = _TOP + source * _ROW, _TOP + target * _ROW
+    return (
+        f'<line x1="{x}" y1="{y0}" x2="{x + _REACH}" y2="{y1}" stroke="{colour}" '
+        f'marker-end="url(#head)"><title>rank {source} to {target}: {what}</title></line>'
+    )
+
+
+def _cell(rank: int, steps: Sequence[Step], x: int, columns: _Columns) -> list[str]:
+    """What one rank does in one round, written on its line on both sides of the arrows."""
+    y = _TOP + rank * _ROW - 4
+    sides = [(x + 4, _sends(steps)), (x + columns.head + 4, _locals(steps))]
+    return [f'<text x="{left}" y="{y}" class="steps">{text}</text>' for left, text in sides if text]
+
+
+def _svg(schedules: Sequence[Schedule]) -> str:
+    size, columns = schedules[0].size, _Columns(schedules)
+    title, drawn = html.escape(_title(schedules[0])), {schedule.rank for schedule in schedules}
+    width = max(columns.start(columns.count) + 16, 24 + 9 * len(title))
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_TOP + size * _ROW}" '
+        'font-family="sans-serif" font-size="11">',
+        f"<title>{title}</title>",
+        "<style>.title{font-size:14px;font-weight:bold} .steps{font-size:10px}</style>",
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#333"/></marker></defs>',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="12" y="22" class="title">{title}</text>',
+        *_grid(size, columns),
+    ]
+    for schedule in schedules:
+        for number, steps in enumerate(schedule.rounds):
+            x = columns.start(number)
+            lines += _cell(schedule.rank, steps, x, columns)
+            for step in steps:
+                if step.peer is None:
+                    continue
+                if step.kind == "send":
+                    ends = schedule.rank, step.peer
+                elif step.peer not in drawn:
+                    ends = step.peer, schedule.rank
+                else:
+                    continue  # the sender's own row draws it
+                lines.append(_arrow(x + columns.tail, *ends, _run(step), size))
+    return "\n".join([*lines, "</svg>", ""])
