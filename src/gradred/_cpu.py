@@ -1,0 +1,93 @@
+"""The processor as this process may use it: cores by affinity and cgroup quota, model, features."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from collections.abc import Callable
+
+_CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """Cores this process may use: the affinity mask, cut by the cgroup's quota; at least 1."""
+    allowed = len(os.sched_getaffinity(0))
+    quota = cgroup_quota()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def cgroup_quota(
+    root: pathlib.Path = _CGROUPS, membership: pathlib.Path = pathlib.Path("/proc/self/cgroup")
+) -> float | None:
+    """Cores' worth of time that the cgroups grant, the smallest of all levels; None if unlimited.
+
+    Args:
+        root: where the cgroup file systems are mounted, version 1 or 2.
+        membership: the file that names the cgroups of this process.
+    """
+    quotas: list[float] = []
+    for line in _lines(membership):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            quotas += _quotas(root, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            quotas += _quotas(root / controllers, path, _quota_v1)
+    return min(quotas, default=None)
+
+
+def model() -> str:
+    """The processor's name as the kernel gives it."""
+    return _cpuinfo("model name") or _cpuinfo("CPU part") or os.uname().machine
+
+
+def features() -> list[str]:
+    """The vector extensions that matter to reductions, in the kernel's spelling."""
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    interesting = ("avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "asimd", "sve")
+    return [name for name in interesting if name in flags]
+
+
+def numa_nodes() -> int:
+    """Memory nodes of this host."""
+    nodes = pathlib.Path("/sys/devices/system/node").glob("node[0-9]*")
+    return max(1, sum(1 for _ in nodes))
+
+
+def _quotas(
+    root: pathlib.Path, path: str, read: Callable[[pathlib.Path], float | None]
+) -> list[float]:
+    # Inside a container the path may be the host's and not exist here: then its root is the cgroup.
+    group = root / path.lstrip("/")
+    levels = [group, *group.parents] if group.is_dir() else [root]
+    found = (read(level) for level in levels if level == root or root in level.parents)
+    return [quota for quota in found if quota is not None]
+
+
+def _quota_v2(level: pathlib.Path) -> float | None:
+    for line in _lines(level / "cpu.max"):
+        quota, period = line.split()
+        return None if quota == "max" else int(quota) / int(period)
+    return None
+
+
+def _quota_v1(level: pathlib.Path) -> float | None:
+    quota = _lines(level / "cpu.cfs_quota_us")
+    period = _lines(level / "cpu.cfs_period_us")
+    return int(quota[0]) / int(period[0]) if quota and period and int(quota[0]) > 0 else None
+
+
+def _cpuinfo(key: str) -> str:
+    for line in _lines(pathlib.Path("/proc/cpuinfo")):
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+    """A kernel file's lines; none where this kernel does not have it."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

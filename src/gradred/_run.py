@@ -1,0 +1,285 @@
+"""`gradred.run`: call a function on ranks started for it, from any Python process."""
+
+from __future__ import annotations
+
+import codecs
+import collections
+import json
+import os
+import pathlib
+import pickle
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from gradred import _processes, _worker, config, launch
+from gradred.errors import Error, TimeoutError, UsageError, explain  # noqa: A004
+
+R = TypeVar("R")
+
+_LOOK_EVERY = 0.02  # seconds between looks into the job's folder
+_FOR_OTHERS = 0.3  # seconds that other ranks have to report the same failure
+_DRAIN = 0.2  # seconds to read what is left once the launcher has ended
+
+
+def run(
+    fn: Callable[..., R],
+    args: Sequence[Any] = (),
+    *,
+    np: int = 4,
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> list[R]:
+    """Call `fn(*args, **kwargs)` on `np` new ranks of this host and return their results.
+
+    Works from a script, a notebook, a REPL or a test, with the MPI that mpi4py loads in this
+    interpreter. What the ranks print appears in this process's `sys.stdout` and `sys.stderr`. The
+    call blocks until all ranks have ended; Ctrl-C ends them.
+
+    Args:
+        fn: sent to the ranks by name if a module can be imported there that has it; otherwise
+            (a lambda, a function of `__main__` or a notebook) by value, which takes cloudpickle.
+        args: positional arguments, the same for every rank; must be picklable, as `kwargs`.
+        np: number of ranks; may exceed the cores.
+        kwargs: keyword arguments.
+        timeout: seconds for everything, start included; None for no limit.
+
+    Returns:
+        The ranks' results, rank 0's first. They travel through files: pass back what is needed,
+        not the model.
+
+    Raises:
+        UsageError: in a rank, with a function that cannot be sent, or without an MPI.
+        TimeoutError: the ranks had not finished; tells where each one was.
+        Error: a rank raised, exited or died. The message holds the traceback of the first; its
+            exception is the `__cause__` where that can be unpickled.
+
+    Example:
+        >>> import gradred, operator
+        >>> gradred.run(operator.add, (1, 2), np=2)  # doctest: +SKIP
+        [3, 3]
+    """
+    asked = f"gradred.run of {getattr(fn, '__name__', fn)} on {np} ranks"
+    _check(asked, fn, np, timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    payload = _payload(asked, fn, args, dict(kwargs or {}))
+    mpi = launch.find_mpi()
+    with tempfile.TemporaryDirectory(prefix="gradred-run-", ignore_cleanup_errors=True) as folder:
+        job = _Job(asked, np, pathlib.Path(folder))
+        try:
+            job.start(mpi, payload, deadline)
+            in_time = job.wait(deadline)
+            deaths = job.deaths()  # before ending the others makes more of them
+        finally:
+            job.end()
+        if timeout is not None and not in_time:
+            raise TimeoutError(job.too_late(timeout))
+        return job.results(deaths)
+
+
+def _check(asked: str, fn: object, np: int, timeout: float | None) -> None:
+    if not callable(fn):
+        raise UsageError(explain(asked, "it is not callable", "Pass a function"))
+    if isinstance(np, bool) or not isinstance(np, int) or np < 1:
+        raise UsageError(explain(asked, "np is no number of ranks", "Pass a whole number >= 1"))
+    if timeout is not None and not timeout > 0:
+        raise UsageError(explain(asked, f"timeout is {timeout}", "Pass seconds above 0, or None"))
+    config.load()
+    launch.refuse_inside_job(asked)
+    mpi4py = sys.modules.get("mpi4py.MPI")
+    if mpi4py is not None and mpi4py.Is_initialized() and not mpi4py.Is_finalized():
+        world = mpi4py.COMM_WORLD
+        if world.size > 1:
+            found = f"this process is rank {world.rank} of {world.size}"
+            raise UsageError(explain(asked, found, "Call it from a process that is not a rank"))
+
+
+def _payload(asked: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> bytes:
+    pickler = _worker.pickler()
+    remedy = "Define it in a module and pass picklable arguments"
+    if pickler is pickle:
+        remedy = "Install cloudpickle, which sends functions by value, or define it in a module"
+        if getattr(fn, "__module__", None) == "__main__":
+            found = "a function of __main__ cannot be found by the ranks"
+            raise UsageError(explain(asked, found, remedy))
+    try:
+        payload: bytes = pickler.dumps((fn, tuple(args), kwargs))
+    except Exception as error:  # pickling runs code of the objects: it can raise anything
+        raise UsageError(explain(asked, f"it cannot be sent ({error})", remedy)) from error
+    return payload
+
+
+class _Relay:
+    """Passes one of the job's streams on to this process's stream of the same name."""
+
+    def __init__(self, name: str, last_lines: collections.deque[str]) -> None:
+        self._name = name
+        self._last_lines = last_lines
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def pass_on(self, data: bytes) -> None:
+        text = self._decoder.decode(data, final=not data)
+        self._last_lines.extend(line for line in text.splitlines() if line.strip(" ="))
+        stream = getattr(sys, self._name)  # looked up now: notebooks and tests replace it
+        stream.write(text)
+        stream.flush()
+
+
+class _Job:
+    """The ranks of one call: their launcher, their folder, and what became of them."""
+
+    def __init__(self, asked: str, ranks: int, folder: pathlib.Path) -> None:
+        self._asked = asked
+        self._ranks = ranks
+        self._folder = folder
+        self._record = folder / "failures"
+        self._last_lines: collections.deque[str] = collections.deque(maxlen=12)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, mpi: launch.Mpi, payload: bytes, deadline: float | None) -> None:
+        call = _worker.Call(payload, _processes.tree(os.getpid())[0], deadline)
+        (self._folder / "call.pickle").write_bytes(pickle.dumps(call))
+        (self._folder / "sys.json").write_text(json.dumps([sys.path, sys.argv]))
+        environment = launch.rank_environment(mpi, self._ranks)
+        launcher = launch.launcher_command(mpi, self._ranks, environment=environment)
+        worker = [sys.executable, "-c", _worker.BOOTSTRAP, str(self._folder)]
+        self._process = subprocess.Popen(
+            launcher + launch.recorded(worker, self._record),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is this process's to handle
+        )
+
+    def wait(self, deadline: float | None) -> bool:
+        """Pass output on until the job has ended or failed; False if time was over before.
+
+        After a failure or the deadline the ranks have a moment to report the same.
+        """
+        assert self._process is not None
+        stop_at: float | None = None
+        in_time = True
+        with selectors.DefaultSelector() as pipes:
+            for stream, name in (
+                (self._process.stdout, "stdout"),
+                (self._process.stderr, "stderr"),
+            ):
+                assert stream is not None
+                pipes.register(stream, selectors.EVENT_READ, _Relay(name, self._last_lines))
+            while stop_at is None or time.monotonic() < stop_at:
+                self._pass_on(pipes)
+                now = time.monotonic()
+                if stop_at is not None:
+                    continue
+                if self._process.poll() is not None:
+                    stop_at = now + (_DRAIN if pipes.get_map() else 0.0)
+                elif self._has_failed():
+                    stop_at = now + _FOR_OTHERS
+                elif deadline is not None and now >= deadline:
+                    stop_at, in_time = now + _FOR_OTHERS, False
+        return in_time
+
+    def end(self) -> None:
+        """End whatever is left of the job."""
+        if self._process is not None:
+            _processes.end_tree(self._process, grace=1.0)
+            for stream in (self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    stream.close()
+
+    def deaths(self) -> list[launch.Failure]:
+        """The ranks that ended with a status other than 0, first one first."""
+        return launch.failures(self._record)
+
+    def results(self, deaths: Sequence[launch.Failure]) -> list[Any]:
+        """All ranks' results, or the error that says what went wrong first."""
+        raised = [pickle.loads(path.read_bytes()) for path in self._folder.glob("failure.*")]
+        raised.sort(key=lambda failure: failure.at)
+        if deaths:  # what other ranks raised then is the consequence
+            raise Error(self._death(deaths[0], [failure.rank for failure in raised]))
+        if raised:
+            raise Error(self._exception(raised)) from _unpickled(raised[0].exception)
+        missing = [rank for rank in range(self._ranks) if not self._result(rank).exists()]
+        if missing:
+            raise Error(self._silence(missing))
+        return [pickle.loads(self._result(rank).read_bytes()) for rank in range(self._ranks)]
+
+    def too_late(self, timeout: float) -> str:
+        """The message of a timeout, with the Python stack of each rank that was still busy."""
+        busy = [rank for rank in range(self._ranks) if not self._result(rank).exists()]
+        ranks = ", ".join(map(str, busy)) or "none, but their processes had not ended"
+        found = f"not finished after {timeout:g} s (ranks: {ranks})"
+        stacks = "".join(f"\n\nRank {rank} was here:\n{self._stacks(rank)}" for rank in busy)
+        return explain(self._asked, found, "Raise timeout=, or see where they wait") + stacks
+
+    def _pass_on(self, pipes: selectors.BaseSelector) -> None:
+        if not pipes.get_map():
+            time.sleep(_LOOK_EVERY)
+        for key, _ in pipes.select(_LOOK_EVERY):
+            data = os.read(key.fd, 65536)
+            key.data.pass_on(data)
+            if not data:
+                pipes.unregister(key.fileobj)
+
+    def _has_failed(self) -> bool:
+        return self._record.exists() or any(self._folder.glob("failure.*"))
+
+    def _result(self, rank: int) -> pathlib.Path:
+        return self._folder / f"result.{rank}"
+
+    def _stacks(self, rank: int) -> str:
+        path = self._folder / f"stacks.{rank}"
+        text = path.read_text(errors="replace").strip() if path.exists() else ""
+        return text or "(not in Python yet: it was still starting)"
+
+    def _death(self, death: launch.Failure, others: Sequence[int]) -> str:
+        cause = f"ended with status {death.status}"
+        if death.status > 128:
+            cause = f"was ended by signal {death.status - 128} ({_signal_name(death.status - 128)})"
+        found = f"rank {death.rank} {cause}"
+        if others:
+            found += f", whereupon ranks {', '.join(map(str, others))} raised"
+        path = self._folder / f"stacks.{death.rank}"
+        stacks = path.read_text(errors="replace").strip() if path.exists() else ""
+        crash = f"\n\nRank {death.rank} was here:\n{stacks}" if stacks else ""
+        return explain(self._asked, found, "The other ranks were ended") + crash
+
+    def _exception(self, raised: Sequence[_worker.Failure]) -> str:
+        first = raised[0]
+        found = f"rank {first.rank} raised {first.headline}"
+        remedy = "The other ranks were ended"
+        if len(raised) > 1:
+            remedy += "; also raised: " + ", ".join(
+                f"rank {failure.rank} {failure.headline}" for failure in raised[1:]
+            )
+        return explain(self._asked, found, remedy) + f"\n\nOn rank {first.rank}:\n{first.traceback}"
+
+    def _silence(self, missing: Sequence[int]) -> str:
+        assert self._process is not None
+        found = f"no result from ranks {', '.join(map(str, missing))}"
+        remedy = f"mpiexec ended with status {self._process.returncode}; its last lines follow"
+        return explain(self._asked, found, remedy) + "\n\n" + "\n".join(self._last_lines)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"
+
+
+def _unpickled(exception: bytes | None) -> BaseException | None:
+    """A rank's exception, if this process can make one of it."""
+    if exception is None:
+        return None
+    try:
+        error = pickle.loads(exception)
+    except Exception:  # its class may want other arguments, or be known to the rank alone
+        return None
+    return error if isinstance(error, BaseException) else None

@@ -1,0 +1,76 @@
+"""The command `gradred`: one module per command, loaded only when it is the one asked for.
+
+A command's module has `configure(parser)` and `main(arguments) -> exit status`. The statuses are 0
+done, 1 a check failed or gradred failed, 2 usage, 130 interrupted; `run` hands on the program's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from gradred import __version__
+from gradred.errors import Error, UsageError
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+# The one table of commands: name -> what it does; its module is gradred.cli.<name>.
+COMMANDS = {
+    "run": "start a program as the ranks of an MPI job",
+    "info": "what gradred finds here, and each setting with its source",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; None stands for this process's own arguments."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(words)
+    except UsageError as error:
+        return _complain(words, error, USAGE)
+    except Error as error:
+        return _complain(words, error, FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = None  # the reader left: nothing more to flush
+        return DONE
+
+
+def _dispatch(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="gradred", description="Allreduce for Python programs on MPI.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=help_text, description=_sentence(help_text), allow_abbrev=False
+        )
+        if words and words[0] == name:
+            module = importlib.import_module(f"gradred.cli.{name}")
+            module.configure(command)
+            command.set_defaults(main=module.main)
+    parsed = parser.parse_args(words)
+    if parsed.version:
+        print(f"gradred {__version__}")
+        return DONE
+    if parsed.command is None:
+        parser.print_usage(sys.stderr)
+        print(f"gradred: name a command: {', '.join(COMMANDS)}", file=sys.stderr)
+        return USAGE
+    status: int = parsed.main(parsed)
+    sys.stdout.flush()
+    return status
+
+
+def _complain(words: Sequence[str], error: Error, status: int) -> int:
+    command = f"gradred {words[0]}" if words and words[0] in COMMANDS else "gradred"
+    print(f"{command}: {error}", file=sys.stderr)
+    return status
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

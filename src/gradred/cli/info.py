@@ -1,0 +1,100 @@
+"""`gradred info`: what gradred finds on this machine, and each setting with its source."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+
+from gradred import __version__, _cpu, config, launch
+from gradred.errors import UsageError, explain
+
+SCHEMA = 1
+_ABSENT = "not available: this version of gradred has no {}"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "key", nargs="?", metavar="KEY", help=f"print one value: {', '.join(FACTS)}, or a setting"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print all facts and settings, or one."""
+    settings = config.snapshot()
+    if arguments.key is not None:
+        return _print_one(arguments.key, arguments.json)
+    facts = {name: value() for name, value in FACTS.items()}
+    if arguments.json:
+        shown = {
+            name: {"value": config.show(name, entry.value), "source": entry.source}
+            for name, entry in settings.items()
+        }
+        print(json.dumps({"schema": SCHEMA, **facts, "config": shown}, indent=2))
+        return 0
+    for name, text in facts.items():
+        print(f"{name}: {text}")
+    for name, entry in settings.items():
+        value = config.show(name, entry.value)
+        print(f"{config.variable(name)}: {value} ({entry.source})")
+    return 0
+
+
+def _print_one(key: str, as_json: bool) -> int:
+    name = key.removeprefix(config.PREFIX).lower()
+    if key in FACTS:
+        value = FACTS[key]()
+    elif name in config.snapshot():
+        value = config.show(name, config.get(name))
+    else:
+        found = "there is no such key"
+        raise UsageError(explain(key, found, f"Take one of {', '.join(FACTS)}, or a setting"))
+    print(json.dumps({"schema": SCHEMA, key: value}) if as_json else value)
+    return 0
+
+
+def _version() -> str:
+    return f"{__version__} (Python {sys.version.split()[0]})"
+
+
+def _mpi() -> str:
+    try:
+        return str(launch.find_mpi())
+    except UsageError as error:
+        return f"not available: {error}"
+
+
+def _launcher() -> str:
+    try:
+        return str(launch.find_mpi().launcher)
+    except UsageError as error:
+        return f"not available: {error}"
+
+
+def _cpu_line() -> str:
+    features = " ".join(_cpu.features()) or "no vector extension that gradred uses"
+    return f"{_cpu.model()}, {_cpu.cores()} of {os.cpu_count()} cores usable, {features}"
+
+
+def _topology() -> str:
+    job = launch.inside_job()
+    where = f"rank {job[0]} of {job[1]}" if job else "outside a job"
+    return f"host {os.uname().nodename}, memory nodes {_cpu.numa_nodes()}, {where}"
+
+
+# The one table of facts: key -> its value as text.
+FACTS: dict[str, Callable[[], str]] = {
+    "version": _version,
+    "mpi": _mpi,
+    "launcher": _launcher,
+    "preload": lambda: _ABSENT.format("preload library"),
+    "horovod_path": lambda: _ABSENT.format("module named horovod"),
+    "cuda": lambda: _ABSENT.format("path for GPU memory"),
+    "nccl": lambda: _ABSENT.format("path through NCCL"),
+    "cpu": _cpu_line,
+    "topology": _topology,
+}

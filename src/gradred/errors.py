@@ -1,0 +1,62 @@
+"""What can go wrong: one class per kind of trouble, and the form of every message."""
+
+from __future__ import annotations
+
+import builtins
+
+__all__ = [
+    "DeviceError",
+    "Error",
+    "PeerLost",
+    "TimeoutError",
+    "TransportError",
+    "UsageError",
+    "UsageTypeError",
+    "explain",
+]
+
+
+class Error(RuntimeError):
+    """Any error that gradred raises; the classes below say which kind."""
+
+
+class UsageError(Error, ValueError):
+    """The call cannot be carried out as asked, and the caller can mend it."""
+
+
+class UsageTypeError(UsageError, TypeError):
+    """A `UsageError` where mpi4py raises `TypeError`, so that existing handlers still match."""
+
+
+class TransportError(Error):
+    """The MPI, the network or the shared memory below failed."""
+
+
+class TimeoutError(TransportError, builtins.TimeoutError):  # noqa: A001
+    """Ranks did not arrive within the time allowed; also a builtin `TimeoutError`."""
+
+
+class PeerLost(TransportError):  # noqa: N818
+    """The process of another rank is gone."""
+
+
+class DeviceError(Error):
+    """A GPU, its driver or its memory failed."""
+
+
+def explain(asked: str, found: str, remedy: str) -> str:
+    """Word a message the way every gradred error does.
+
+    Args:
+        asked: what the caller wanted, for example `GRADRED_TIMEOUT=soon`.
+        found: why that is impossible, without a full stop.
+        remedy: one sentence that says what to do, without a full stop.
+
+    Returns:
+        The message, on one line unless a part has several.
+
+    Example:
+        >>> explain("allreduce of x", "x is read-only", "Pass a writable array as out=")
+        'allreduce of x: x is read-only. Pass a writable array as out=.'
+    """
+    return f"{asked}: {found}. {remedy}."

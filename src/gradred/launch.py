@@ -1,0 +1,294 @@
+"""The MPI that mpi4py loads in this interpreter, its launcher, and the command that starts ranks.
+
+Nothing here imports `mpi4py.MPI`: that would be MPI_Init in the launcher. A child process is asked
+instead, with initialisation switched off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from gradred import _cpu
+from gradred.config import PREFIX
+from gradred.errors import UsageError, explain
+
+Family = Literal["Open MPI", "MPICH", "Intel MPI"]
+Binding = Literal["none", "core", "numa"]
+
+INSTALL = 'Install one with: pip install "gradred[mpich]"'
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+# What a rank's launcher says about it: (rank, size), per kind of launcher.
+_RANK_VARIABLES = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+_LAUNCHER_NAMES: dict[Family, tuple[str, ...]] = {
+    "Open MPI": ("mpiexec.openmpi", "mpiexec", "mpirun"),
+    "MPICH": ("mpiexec.mpich", "mpiexec.hydra", "mpiexec"),
+    "Intel MPI": ("mpiexec.hydra", "mpiexec"),
+}
+_PLACEMENT = ("--map-by", "-map-by", "--host", "-host", "-H", "--hostfile", "-hostfile")
+_PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", *THREAD_VARIABLES)
+
+# Run in a child: mpi4py finds its libmpi here exactly as it would in a rank.
+_PROBE = """
+import json
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+with open("/proc/self/maps") as maps:
+    files = {line.split(maxsplit=5)[5].strip() for line in maps if "/lib" in line}
+print(json.dumps([MPI.Get_library_version(), sorted(files)]))
+"""
+
+# Between launcher and rank, so that the status of the first rank to fail is known on every MPI
+# (MPICH's launcher reports the bitwise or of all). It ends by the signal that ended the rank,
+# which is what the launcher watches for. Only rank 0 reads stdin: MPICH's launcher leaves the
+# others a pipe that never ends. `$0` is the file for the record, `$1` what rank 0 reads or `-`.
+_RECORDER = """
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+stdin=$1
+shift
+if [ "$rank" != 0 ]; then "$@" </dev/null
+elif [ "$stdin" = - ]; then "$@"
+else "$@" <"$stdin"
+fi
+status=$?
+[ $status -eq 0 ] && exit 0
+echo "$rank $status" >>"$0"
+[ $status -gt 128 ] && kill -$((status - 128)) $$
+exit $status
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mpi:
+    """An MPI installation: its library as mpi4py loads it, and the launcher that belongs to it."""
+
+    family: Family
+    version: str
+    library: pathlib.Path
+    launcher: pathlib.Path
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.version} ({self.library})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A rank that ended with a status other than 0; 128 + signal if a signal ended it."""
+
+    rank: int
+    status: int
+
+
+@functools.cache
+def find_mpi() -> Mpi:
+    """The MPI that mpi4py loads in this interpreter, and its launcher; asked once per process.
+
+    Blocks for about 0.1 s, the time of a child process.
+
+    Raises:
+        UsageError: no mpi4py, no MPI, or no launcher of the same MPI; with the line that helps.
+    """
+    probe = subprocess.run(
+        [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False
+    )
+    if probe.returncode != 0:
+        reason = (probe.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise UsageError(explain("no MPI found", f"mpi4py cannot load one ({reason})", INSTALL))
+    text, files = json.loads(probe.stdout.splitlines()[-1])
+    family, version = _identify(text)
+    library = _libmpi(files)
+    return Mpi(family, version, library, _find_launcher(family, library))
+
+
+def inside_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
+    """Rank and size if this process, or an ancestor, was started as a rank by mpiexec."""
+    environment = os.environ if environment is None else environment
+    for rank, size in _RANK_VARIABLES:
+        if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
+            return int(environment[rank]), int(environment[size])
+    return None
+
+
+def refuse_inside_job(asked: str) -> None:
+    """Raise UsageError in a rank: launchers of most MPIs cannot start jobs from there."""
+    job = inside_job()
+    if job is not None:
+        found = f"this process already belongs to a job (rank {job[0]} of {job[1]})"
+        raise UsageError(explain(asked, found, "Start it from a process that is not a rank"))
+
+
+def rank_environment(mpi: Mpi, ranks: int, binding: Binding = "none") -> dict[str, str]:
+    """This process's environment with what the ranks of a job on this host need.
+
+    `python` means this interpreter, and each rank's numerical libraries get its share of the cores
+    unless the user said otherwise.
+    """
+    environment = dict(os.environ)
+    here = os.path.dirname(sys.executable)
+    environment["PATH"] = os.pathsep.join([here, *filter(None, [environment.get("PATH")])])
+    for name in THREAD_VARIABLES:
+        environment.setdefault(name, str(max(1, _cpu.cores() // ranks)))
+    if mpi.family == "Open MPI" and os.geteuid() == 0:
+        environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
+        environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    if mpi.family == "Intel MPI":
+        environment.setdefault("I_MPI_PIN", "0" if binding == "none" else "1")
+        if binding != "none":
+            environment.setdefault("I_MPI_PIN_DOMAIN", binding)
+    return environment
+
+
+def launcher_command(
+    mpi: Mpi,
+    ranks: int,
+    *,
+    options: Sequence[str] = (),
+    binding: Binding = "none",
+    environment: Mapping[str, str],
+) -> list[str]:
+    """The launcher and its options; the program and its arguments are to follow.
+
+    Args:
+        mpi: whose launcher.
+        ranks: how many.
+        options: passed to the launcher as they are. With a placement among them (hosts, mapping)
+            gradred adds none of its own.
+        binding: of each rank to a core or memory node.
+        environment: as `rank_environment` made it; Open MPI takes to other hosts only what it is
+            told to.
+    """
+    command = [str(mpi.launcher), "-n", str(ranks)]
+    if mpi.family == "Open MPI":
+        if not _has_placement(options):
+            # Its slots are physical cores; with hosts this would put every rank on the first.
+            command += ["--map-by", ":OVERSUBSCRIBE"]
+        bound = {"core": "core:overload-allowed"}.get(binding, binding)
+        command += ["--bind-to", bound]
+        names = [name for name in environment if name.startswith(PREFIX) or name in _PASSED_ON]
+        command += [word for name in sorted(names) for word in ("-x", name)]
+    elif mpi.family == "MPICH" and binding != "none":
+        command += ["-bind-to", binding]
+    return command + list(options)
+
+
+def program_command(program: Sequence[str], path: str) -> list[str]:
+    """A program and its arguments as the ranks run them; a `.py` file runs with this interpreter.
+
+    Raises:
+        UsageError: there is no such program or file.
+    """
+    name = program[0]
+    if name.endswith(".py"):
+        if not os.path.isfile(name):
+            raise UsageError(explain(name, "there is no such file", "Give the program's path"))
+        return [sys.executable, *program]
+    if shutil.which(name, path=path) is None:
+        found = "there is no such program, or it is not executable"
+        raise UsageError(explain(name, found, "Give its path, or a name that is in PATH"))
+    return list(program)
+
+
+def recorded(program: Sequence[str], record: pathlib.Path, stdin: str = "-") -> list[str]:
+    """The program under a shell that appends a failing rank's number and status to `record`.
+
+    `stdin` is the file that rank 0 reads, or `-` for what the launcher passes on; see
+    `readable_stdin`.
+    """
+    return ["/bin/sh", "-c", _RECORDER, str(record), stdin, *program]
+
+
+def readable_stdin(mpi: Mpi, options: Sequence[str]) -> str:
+    """A name by which rank 0 can open this process's stdin, or `-` if the launcher passes it on.
+
+    Open MPI 5's launcher never passes on the end of a file or pipe, so that `cat` as a rank would
+    never end. A terminal stays with the launcher, and so does all input of a job on other hosts.
+    """
+    mode = os.fstat(0).st_mode
+    openable = (
+        stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(0))
+    )
+    if mpi.family != "Open MPI" or _has_placement(options) or not openable:
+        return "-"
+    return f"/proc/{os.getpid()}/fd/0"
+
+
+def failures(record: pathlib.Path) -> list[Failure]:
+    """The ranks that failed, in the order in which they did."""
+    if not record.exists():
+        return []
+    lines = (line.split() for line in record.read_text().splitlines())
+    return [Failure(int(rank), int(status)) for rank, status in lines]
+
+
+def _has_placement(options: Sequence[str]) -> bool:
+    return any(option.split("=")[0] in _PLACEMENT for option in options)
+
+
+def _identify(text: str) -> tuple[Family, str]:
+    """Family and version in the text of MPI_Get_library_version or of `mpiexec --version`."""
+    patterns: tuple[tuple[Family, str], ...] = (
+        (
+            "Intel MPI",
+            r"Intel\(R\) MPI Library.*?[Vv]ersion\s*([\d.]+)|Intel\(R\) MPI Library ([\d.]+)",
+        ),
+        ("Open MPI", r"(?:Open MPI v|\(Open MPI\) |\(OpenRTE\) )([\w.]+)"),
+        ("MPICH", r"(?:MPICH Version|HYDRA build details:\s*Version):\s*([\w.]+)"),
+    )
+    for family, pattern in patterns:
+        match = re.search(pattern, text, re.DOTALL)
+        if match is not None:
+            return family, match[match.lastindex or 0]
+    first = text.strip().splitlines()[0] if text.strip() else "an empty version text"
+    found = f"it is none that gradred can start ranks with ({first})"
+    raise UsageError(explain("the MPI of this interpreter", found, INSTALL))
+
+
+def _libmpi(files: Sequence[str]) -> pathlib.Path:
+    """The MPI library among the files a process has mapped."""
+    for file in files:
+        if re.fullmatch(r"libmpi(ch)?\.so[.\d]*", os.path.basename(file)):
+            return pathlib.Path(file)
+    found = "mpi4py has loaded no file named libmpi or libmpich"
+    raise UsageError(explain("no MPI found", found, INSTALL))
+
+
+def _find_launcher(family: Family, library: pathlib.Path) -> pathlib.Path:
+    """The family's launcher nearest to the library: same prefix, environment, then PATH."""
+    folders = [parent / "bin" for parent in library.parents]
+    folders.append(pathlib.Path(sys.executable).parent)
+    folders += [pathlib.Path(folder) for folder in os.get_exec_path() if folder]
+    for folder in folders:
+        for name in _LAUNCHER_NAMES[family]:
+            if os.access(folder / name, os.X_OK) and _belongs(folder / name, family):
+                return folder / name
+    found = f"there is no mpiexec of {family} in its prefix, this environment or PATH"
+    raise UsageError(explain(f"the launcher of {library}", found, INSTALL))
+
+
+def _belongs(launcher: pathlib.Path, family: Family) -> bool:
+    answer = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+    try:
+        return _identify(answer.stdout)[0] == family
+    except UsageError:
+        return False
+
+
+def quoted(command: Sequence[str]) -> str:
+    """A command as one would type it."""
+    return shlex.join(command)

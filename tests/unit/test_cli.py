@@ -1,0 +1,210 @@
+"""The command line: statuses, `gradred info`, and jobs started by `gradred run`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gradred import cli, config, launch
+
+PATHS = os.pathsep.join(filter(None, sys.path))
+needs_no_job = pytest.mark.skipif(
+    launch.inside_job() is not None, reason="ranks cannot start ranks"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(config.PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+
+
+def gradred(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "gradred", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,
+    )
+
+
+def status_of(words):
+    try:
+        return cli.main(words)
+    except SystemExit as ended:  # argparse's own
+        return ended.code
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["run", "--help"], 0),
+        (["info", "cpu"], 0),
+        ([], 2),
+        (["fly"], 2),
+        (["info", "colour"], 2),
+        (["run", "python"], 2),
+        (["run", "-np", "0", "python"], 2),
+        (["run", "-np", "two", "python"], 2),
+        (["run", "-np", "2"], 2),
+        (["run", "-np", "2", "no-such-program"], 2),
+    ],
+)
+def test_exit_status(words, status, capsys):
+    assert status_of(words) == status
+    assert bool(capsys.readouterr().err) == (status == 2)
+
+
+def test_misspelt_knob_is_a_usage_error(monkeypatch, capsys):
+    monkeypatch.setenv("GRADRED_TIMEOT", "3")
+    assert cli.main(["info"]) == 2
+    assert "GRADRED_TIMEOUT" in capsys.readouterr().err
+
+
+def test_interrupt_has_its_status(monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config, "snapshot", interrupt)
+    assert cli.main(["info"]) == 130
+
+
+def test_info_prints_every_fact_and_setting_once(monkeypatch, capsys):
+    monkeypatch.setenv("GRADRED_TIMEOUT", "2min")
+    assert cli.main(["info"]) == 0
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    facts = [
+        "version",
+        "mpi",
+        "launcher",
+        "preload",
+        "horovod_path",
+        "cuda",
+        "nccl",
+        "cpu",
+        "topology",
+    ]
+    assert list(lines)[: len(facts)] == facts
+    assert lines["GRADRED_TIMEOUT"] == "120s (environment)"
+    assert lines["GRADRED_SHM"] == "1 (default)"
+    assert lines["launcher"] == str(launch.find_mpi().launcher)
+
+
+def test_info_key_prints_one_value(capsys):
+    assert cli.main(["info", "launcher"]) == 0
+    assert capsys.readouterr().out == f"{launch.find_mpi().launcher}\n"
+    assert cli.main(["info", "GRADRED_WARN_AFTER"]) == 0
+    assert capsys.readouterr().out == "60s\n"
+
+
+def test_info_json_has_a_schema_and_sources(capsys):
+    assert cli.main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == 1
+    assert found["mpi"] == str(launch.find_mpi())
+    assert found["config"]["timeout"] == {"value": "none", "source": "default"}
+
+
+def test_info_says_why_there_is_no_mpi(monkeypatch, capsys):
+    monkeypatch.setattr(launch, "_PROBE", "raise RuntimeError('cannot load MPI library')")
+    launch.find_mpi.cache_clear()
+    assert cli.main(["info", "mpi"]) == 0
+    assert "not available: no MPI found: mpi4py cannot load one" in capsys.readouterr().out
+    assert cli.main(["run", "-np", "2", "true"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@needs_no_job
+def test_dry_run_prints_the_command_and_starts_nothing(tmp_path, capsys):
+    marker = tmp_path / "started"
+    assert cli.main(["run", "-n", "3", "--dry-run", "touch", str(marker), "-n", "9"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{launch.find_mpi().launcher} -n 3 ")
+    assert printed.endswith(f"touch {marker} -n 9\n")
+    assert not marker.exists()
+
+
+@needs_no_job
+def test_run_starts_ranks_of_one_world_with_this_python(tmp_path):
+    program = tmp_path / "a program.py"
+    program.write_text(
+        "import sys; from mpi4py import MPI; w = MPI.COMM_WORLD\n"
+        "line = f'{w.allreduce(w.rank)} {w.size} {sys.argv[1:]} {sys.executable}'\n"
+        "sys.stdout.write(line + '\\n')  # in one piece: ranks write at the same time\n"
+    )
+    answer = gradred("run", "-np", "3", str(program), "--flag", "-n")
+    line = f"3 3 ['--flag', '-n'] {sys.executable}"
+    assert answer.stdout.splitlines() == [line] * 3, answer.stderr
+    assert answer.returncode == 0
+
+
+@needs_no_job
+def test_status_is_that_of_the_first_rank_that_failed():
+    program = "sleep $(( ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} == 1 ? 0 : 3 )); " + (
+        "exit $(( ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} + 5 ))"
+    )
+    assert gradred("run", "-np", "3", "sh", "-c", program).returncode == 6
+
+
+@needs_no_job
+def test_status_of_a_killed_rank_is_128_and_the_signal():
+    program = "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ] && kill -9 $$; sleep 20"
+    assert gradred("run", "-np", "2", "sh", "-c", program).returncode == 137
+
+
+@needs_no_job
+def test_rank_zero_reads_stdin_to_its_end():
+    answer = gradred("run", "-np", "2", "cat", input="hello\n")
+    assert (answer.stdout, answer.returncode) == ("hello\n", 0)
+
+
+@needs_no_job
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_at_the_launcher_ends_all_ranks(tmp_path, sent, status):
+    program = f"echo $$ >'{tmp_path}'/$$; exec sleep 300"
+    command = [sys.executable, "-m", "gradred", "run", "-np", "2", "sh", "-c", program]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 20
+    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(sent)
+    assert process.wait(timeout=20) == status
+    assert len(os.listdir(tmp_path)) == 2
+    for pid in os.listdir(tmp_path):
+        assert not running(pid)
+
+
+def running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@needs_no_job
+def test_run_inside_a_rank_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert cli.main(["run", "-np", "2", "true"]) == 2
+    assert "rank 1 of 4" in capsys.readouterr().err
+
+
+def test_command_line_loads_neither_numpy_nor_mpi(monkeypatch):
+    program = (
+        "import sys; from gradred import cli; cli.main(['run', '-np', '2', '--dry-run', 'true'])"
+    )
+    program += "; print(*sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    modules = answer.stdout.split()
+    assert "gradred.cli.run" in modules
+    assert not {"mpi4py.MPI", "numpy"} & set(modules)

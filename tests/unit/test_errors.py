@@ -1,0 +1,48 @@
+"""The error classes: what each may be caught as, and that they travel between processes."""
+
+import builtins
+import inspect
+import pickle
+
+import pytest
+
+from gradred import errors
+
+CLASSES = [
+    value
+    for _, value in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(value, errors.Error)
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "base"),
+    [
+        (errors.Error, RuntimeError),
+        (errors.UsageError, ValueError),
+        (errors.UsageTypeError, TypeError),
+        (errors.UsageTypeError, errors.UsageError),
+        (errors.TimeoutError, builtins.TimeoutError),
+        (errors.TimeoutError, errors.TransportError),
+        (errors.PeerLost, errors.TransportError),
+        (errors.DeviceError, errors.Error),
+    ],
+)
+def test_error_is_caught_as(error, base):
+    with pytest.raises(base, match="the reason"):
+        raise error("the reason")
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_error_survives_pickling_with_its_message(error):
+    copy = pickle.loads(pickle.dumps(error("the reason")))
+    assert type(copy) is error
+    assert str(copy) == "the reason"
+
+
+def test_every_class_is_exported():
+    assert {error.__name__ for error in CLASSES} == {*errors.__all__} - {"explain"}
+
+
+def test_message_says_what_was_asked_found_and_to_be_done():
+    assert errors.explain("asked", "found", "Do this") == "asked: found. Do this."

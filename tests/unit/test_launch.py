@@ -1,0 +1,217 @@
+"""Finding the MPI, building its command, and the share of cores that each rank gets."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from gradred import _cpu, launch
+from gradred.errors import UsageError
+
+OPEN_MPI = launch.Mpi("Open MPI", "5.0", pathlib.Path("/p/lib/libmpi.so.40"), pathlib.Path("/p/m"))
+MPICH = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/lib/libmpi.so.12"), pathlib.Path("/p/m"))
+INTEL = launch.Mpi("Intel MPI", "2021", pathlib.Path("/p/lib/libmpi.so.12"), pathlib.Path("/p/m"))
+
+
+def test_mpi_of_this_interpreter_is_found_with_its_own_launcher():
+    found = launch.find_mpi()
+    assert found.library.name.startswith("libmpi")
+    said = subprocess.run([found.launcher, "--version"], capture_output=True, text=True).stdout
+    assert launch._identify(said)[0] == found.family
+    assert found.version[0].isdigit()
+
+
+def test_finding_the_mpi_does_not_initialise_one_here():
+    program = "import sys; from gradred import launch; launch.find_mpi(); print(*sys.modules)"
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    modules = answer.stdout.split()
+    assert "gradred.launch" in modules
+    assert "mpi4py.MPI" not in modules
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "version"),
+    [
+        ("Open MPI v5.0.11, package: Open MPI user@localhost", "Open MPI", "5.0.11"),
+        ("mpiexec (OpenRTE) 4.1.4\n", "Open MPI", "4.1.4"),
+        ("mpiexec (Open MPI) 5.0.11\n", "Open MPI", "5.0.11"),
+        ("MPICH Version:      4.0.2\nMPICH Release date: x", "MPICH", "4.0.2"),
+        ("HYDRA build details:\n    Version:          5.0.2\n", "MPICH", "5.0.2"),
+        ("Intel(R) MPI Library 2021.18 for Linux* OS\n", "Intel MPI", "2021.18"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.10 Build 1", "Intel MPI", "2021.10"),
+    ],
+)
+def test_family_and_version_are_read_from_what_an_mpi_says(text, family, version):
+    assert launch._identify(text) == (family, version)
+
+
+def test_unknown_mpi_is_refused_by_its_name():
+    with pytest.raises(UsageError, match="Frobnicator 3"):
+        launch._identify("Frobnicator 3\nmore")
+
+
+def test_without_an_mpi_the_message_is_the_line_that_installs_one(monkeypatch):
+    monkeypatch.setattr(launch, "_PROBE", "raise RuntimeError('cannot load MPI library')")
+    launch.find_mpi.cache_clear()
+    with pytest.raises(UsageError, match=r'pip install "gradred\[mpich\]"'):
+        launch.find_mpi()
+
+
+def make_launcher(folder, name, says):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_launcher_of_the_librarys_prefix_wins_over_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "path"), prepend=":")
+    make_launcher(tmp_path / "path", "mpiexec.openmpi", "mpiexec (OpenRTE) 4.1.4")
+    near = make_launcher(tmp_path / "prefix/bin", "mpiexec", "mpiexec (Open MPI) 5.0.11")
+    library = tmp_path / "prefix/lib/openmpi/lib/libmpi.so.40"
+    assert launch._find_launcher("Open MPI", library) == near
+
+
+def test_launcher_of_another_family_is_passed_over(tmp_path):
+    make_launcher(tmp_path / "near/bin", "mpiexec", "mpiexec (OpenRTE) 4.1.4")
+    right = make_launcher(tmp_path / "bin", "mpiexec", "HYDRA build details: Version: 4.0")
+    assert launch._find_launcher("MPICH", tmp_path / "near/lib/libmpich.so.12") == right
+
+
+def test_open_mpi_is_not_bound_and_may_exceed_its_slots():
+    command = launch.launcher_command(OPEN_MPI, 4, environment={})
+    assert command == ["/p/m", "-n", "4", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+
+
+@pytest.mark.parametrize("option", ["-H", "--hostfile=x", "--map-by"])
+def test_placement_by_the_user_is_left_alone(option):
+    command = launch.launcher_command(OPEN_MPI, 4, options=[option], environment={})
+    assert ":OVERSUBSCRIBE" not in command
+    assert command[-1] == option
+
+
+def test_open_mpi_passes_knobs_on_to_other_hosts():
+    environment = {"GRADRED_TIMEOUT": "9", "HOME": "/h", "OMP_NUM_THREADS": "2"}
+    command = launch.launcher_command(OPEN_MPI, 1, environment=environment)
+    assert command[-4:] == ["-x", "GRADRED_TIMEOUT", "-x", "OMP_NUM_THREADS"]
+
+
+def test_mpich_is_bound_only_on_request():
+    assert launch.launcher_command(MPICH, 3, environment={}) == ["/p/m", "-n", "3"]
+    bound = launch.launcher_command(MPICH, 3, binding="core", environment={})
+    assert bound[-2:] == ["-bind-to", "core"]
+
+
+def test_intel_mpi_is_told_by_environment_not_to_bind(monkeypatch):
+    monkeypatch.delenv("I_MPI_PIN", raising=False)
+    assert launch.rank_environment(INTEL, 2)["I_MPI_PIN"] == "0"
+    assert launch.rank_environment(INTEL, 2, "core")["I_MPI_PIN_DOMAIN"] == "core"
+
+
+@pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
+def test_each_rank_gets_its_share_of_the_cores(monkeypatch, cores, ranks, threads):
+    for name in launch.THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    monkeypatch.setattr(_cpu, "cores", lambda: cores)
+    environment = launch.rank_environment(MPICH, ranks)
+    assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == threads
+    assert environment["MKL_NUM_THREADS"] == "7"
+
+
+def test_python_means_this_interpreter():
+    path = launch.rank_environment(MPICH, 1)["PATH"].split(os.pathsep)
+    assert path[0] == os.path.dirname(sys.executable)
+
+
+def test_python_file_runs_with_this_interpreter(tmp_path):
+    program = tmp_path / "train.py"
+    program.touch()
+    command = launch.program_command([str(program), "-n", "3"], os.environ["PATH"])
+    assert command == [sys.executable, str(program), "-n", "3"]
+
+
+@pytest.mark.parametrize("name", ["missing.py", "no-such-program"])
+def test_missing_program_is_named(name):
+    with pytest.raises(UsageError, match=name):
+        launch.program_command([name], os.environ["PATH"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "job"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
+        ({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "5"}, None),
+    ],
+)
+def test_rank_is_recognised_by_its_launchers_variables(environment, job):
+    assert launch.inside_job(environment) == job
+
+
+def shell(program, record, rank="0", stdin="-", text=""):
+    return subprocess.run(
+        launch.recorded(program, record, stdin),
+        env={"PMI_RANK": rank, "PATH": os.environ["PATH"]},
+        input=text,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_failures_are_recorded_in_their_order(tmp_path):
+    record = tmp_path / "with space"
+    assert shell(["sh", "-c", "exit 5"], record, "3").returncode == 5
+    assert shell(["true"], record, "0").returncode == 0
+    assert shell(["sh", "-c", "kill -9 $$"], record, "2").returncode == -9
+    assert launch.failures(record) == [launch.Failure(3, 5), launch.Failure(2, 137)]
+
+
+def test_only_rank_zero_reads_stdin(tmp_path):
+    assert shell(["cat"], tmp_path / "r", "0", text="hello").stdout == "hello"
+    assert shell(["cat"], tmp_path / "r", "1", text="hello").stdout == ""
+    (tmp_path / "in").write_text("file")
+    assert shell(["cat"], tmp_path / "r", "0", str(tmp_path / "in")).stdout == "file"
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "quota"),
+    [
+        ("0::/a/b\n", {"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, 1.5),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000", "a/b/cpu.max": "200000 100000"}, 2.0),
+        ("0::/\n", {}, None),
+        ("0::/only/outside\n", {"cpu.max": "50000 100000"}, 0.5),
+        (
+            "4:cpu,cpuacct:/c\n",
+            {
+                "cpu,cpuacct/c/cpu.cfs_quota_us": "300000",
+                "cpu,cpuacct/c/cpu.cfs_period_us": "100000",
+            },
+            3.0,
+        ),
+        (
+            "4:cpu:/c\n",
+            {"cpu/c/cpu.cfs_quota_us": "-1", "cpu/c/cpu.cfs_period_us": "100000"},
+            None,
+        ),
+    ],
+)
+def test_cgroup_quota_is_the_smallest_of_all_levels(tmp_path, membership, files, quota):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    (tmp_path / "membership").write_text(membership)
+    assert _cpu.cgroup_quota(tmp_path, tmp_path / "membership") == quota
+
+
+def test_cores_respect_affinity_and_quota(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    for quota, cores in ((None, 6), (2.5, 3), (0.2, 1), (64.0, 6)):
+        monkeypatch.setattr(_cpu, "cgroup_quota", lambda quota=quota: quota)
+        assert _cpu.cores() == cores
