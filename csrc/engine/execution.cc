@@ -15,6 +15,10 @@ Execution::Execution(const Schedule& schedule, std::unique_ptr<Channel> channel,
       reduce_(reduce),
       scratch_(schedule.scratch_slots * partition_.longest() * element) {}
 
+Execution::~Execution() {
+  if (active_) abandon();
+}
+
 void Execution::start(void* work, std::uint32_t tag, const Signature& signature) {
   check(!active_, "an execution was started twice");
   work_ = static_cast<std::byte*>(work);
@@ -59,7 +63,7 @@ void Execution::finish_round() {
     if (step.kind == StepKind::kReduce) {
       reduce_->pair(address(step.target), address(step.target), address(step.source),
                     bytes(step.target) / element_);
-    } else if (step.kind == StepKind::kCopy) {
+    } else if (step.kind == StepKind::kCopy && bytes(step.target) > 0) {  // null is no memcpy's
       std::memcpy(address(step.target), address(step.source), bytes(step.target));
     }
   }

@@ -21,6 +21,9 @@ class Execution {
   // without reduce steps.
   Execution(const Schedule& schedule, std::unique_ptr<Channel> channel, std::size_t count,
             std::size_t element, const ReduceFunctions* reduce);
+  ~Execution();  // abandons what is in flight, while scratch and work are still there
+  Execution(const Execution&) = delete;
+  Execution& operator=(const Execution&) = delete;
 
   // Begin on `work` (count elements, holding this rank's input): posts the first round's messages.
   void start(void* work, std::uint32_t tag, const Signature& signature);

@@ -1,0 +1,46 @@
+#include "base/signature.h"
+
+#include <array>
+#include <string_view>
+
+namespace gradred {
+namespace {
+
+struct KindInfo {
+  std::string_view name;
+  bool reduces;  // whether the op means anything
+};
+
+constexpr std::array<KindInfo, 6> kKinds = {{
+    {"allreduce", true},
+    {"reduce_scatter_block", true},
+    {"allgather", false},
+    {"bcast", false},
+    {"allreduce_many", true},
+    {"a call with refused arguments", false},
+}};
+
+}  // namespace
+
+// A signature may come from a peer of another version, so every field is looked up with care.
+std::string describe(const Signature& signature) {
+  const auto kind = static_cast<std::size_t>(signature.what >> 60);
+  const auto op = static_cast<std::size_t>(signature.what >> 54 & 63);
+  const auto dtype = static_cast<std::size_t>(signature.what >> 48 & 63);
+  const std::uint64_t count = signature.what & ((1ULL << 48) - 1);
+
+  if (kind >= kKinds.size()) return "an unknown kind of call (" + std::to_string(kind) + ")";
+  std::string text(kKinds[kind].name);
+  if (kind == static_cast<std::size_t>(Kind::kAborted)) {
+    return text + " (reason " + std::to_string(signature.detail) + ")";
+  }
+  text += " of " + std::to_string(count) + " ";
+  text += dtype < kDTypes ? kDTypeInfo[dtype].name : "elements of an unknown type";
+  if (kKinds[kind].reduces) {
+    text += " with ";
+    text += op < kOps ? kOpNames[op] : "an unknown op";
+  }
+  return text + " (detail " + std::to_string(signature.detail) + ")";
+}
+
+}  // namespace gradred

@@ -1,0 +1,178 @@
+#include "base/trace.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string_view>
+
+#include "base/errors.h"
+
+namespace gradred {
+namespace {
+
+// An operation as far as its events are still in the buffer. A channel cannot know which round is
+// the last, so the end of an operation is found here and not recorded.
+struct Extent {
+  TraceEvent whole;
+  bool abandoned = false;
+};
+
+std::map<std::uint64_t, Extent> operations_of(const std::vector<TraceEvent>& events) {
+  std::map<std::uint64_t, Extent> operations;
+  for (const TraceEvent& event : events) {
+    const auto [found, is_new] = operations.try_emplace(event.operation, Extent{event, false});
+    Extent& extent = found->second;
+    extent.whole.start_ns = std::min(extent.whole.start_ns, event.start_ns);
+    extent.whole.end_ns = std::max(extent.whole.end_ns, event.end_ns);
+    extent.abandoned |= event.kind == TraceEvent::Kind::kAbandon;
+  }
+  return operations;
+}
+
+// Chrome counts in microseconds; three decimals keep the nanoseconds.
+std::string microseconds(std::uint64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%llu.%03u", static_cast<unsigned long long>(ns / 1000),
+                static_cast<unsigned>(ns % 1000));
+  return text;
+}
+
+std::string duration_event(int rank, const TraceEvent& event, const std::string& name,
+                           const std::string& args) {
+  return "{\"ph\": \"X\", \"name\": \"" + name + "\", \"pid\": " + std::to_string(rank) +
+         ", \"tid\": " + std::to_string(event.line) + ", \"ts\": " + microseconds(event.start_ns) +
+         ", \"dur\": " + microseconds(event.end_ns - event.start_ns) + ", \"args\": {" + args +
+         "}}";
+}
+
+std::string operation_json(int rank, const Extent& extent) {
+  return duration_event(rank, extent.whole, describe(extent.whole.signature),
+                        "\"operation\": " + std::to_string(extent.whole.operation) +
+                            ", \"tag\": " + std::to_string(extent.whole.tag) +
+                            ", \"abandoned\": " + (extent.abandoned ? "true" : "false"));
+}
+
+std::string part_json(int rank, const TraceEvent& event) {
+  const std::string shared = "\"operation\": " + std::to_string(event.operation) +
+                             ", \"round\": " + std::to_string(event.round) +
+                             ", \"bytes\": " + std::to_string(event.bytes);
+  if (event.kind == TraceEvent::Kind::kRound) {
+    return duration_event(rank, event, "round " + std::to_string(event.round), shared);
+  }
+  const std::string peer = std::to_string(event.peer);
+  const char* name = event.kind == TraceEvent::Kind::kSend ? "send to " : "receive from ";
+  return duration_event(rank, event, name + peer, shared + ", \"peer\": " + peer);
+}
+
+std::string name_json(int rank, const char* what, std::uint32_t line, const std::string& name) {
+  return std::string("{\"ph\": \"M\", \"name\": \"") + what +
+         "\", \"pid\": " + std::to_string(rank) + ", \"tid\": " + std::to_string(line) +
+         ", \"args\": {\"name\": \"" + name + " " +
+         std::to_string(what[0] == 'p' ? static_cast<std::uint32_t>(rank) : line) + "\"}}";
+}
+
+bool is_part(const TraceEvent& event) {
+  return event.kind != TraceEvent::Kind::kBegin && event.kind != TraceEvent::Kind::kAbandon;
+}
+
+}  // namespace
+
+Trace::Trace(int rank, std::size_t capacity) : rank_(rank), capacity_(capacity) {
+  check(capacity > 0, "a trace without room");
+}
+
+void Trace::record(const std::vector<TraceEvent>& events) {
+  const std::lock_guard lock(mutex_);
+  for (const TraceEvent& event : events) {
+    if (events_.size() < capacity_) {
+      events_.push_back(event);
+    } else {
+      events_[recorded_ % capacity_] = event;
+    }
+    ++recorded_;
+  }
+}
+
+std::uint64_t Trace::next_operation() {
+  const std::lock_guard lock(mutex_);
+  return operations_++;
+}
+
+std::uint32_t Trace::open_line() {
+  const std::lock_guard lock(mutex_);
+  const auto free = std::find(lines_.begin(), lines_.end(), false);
+  const auto line = static_cast<std::uint32_t>(free - lines_.begin());
+  if (free == lines_.end()) {
+    lines_.push_back(true);
+  } else {
+    *free = true;
+  }
+  return line;
+}
+
+void Trace::close_line(std::uint32_t line) {
+  const std::lock_guard lock(mutex_);
+  lines_[line] = false;
+}
+
+std::vector<TraceEvent> Trace::in_order() const {
+  std::vector<TraceEvent> events = events_;
+  if (recorded_ > events.size()) {
+    const auto oldest = static_cast<std::ptrdiff_t>(recorded_ % capacity_);
+    std::rotate(events.begin(), events.begin() + oldest, events.end());
+  }
+  return events;
+}
+
+std::string Trace::json() const {
+  const std::lock_guard lock(mutex_);
+  const std::vector<TraceEvent> events = in_order();
+
+  std::string text = "{\"traceEvents\": [\n" + name_json(rank_, "process_name", 0, "rank");
+  for (std::uint32_t line = 0; line < lines_.size(); ++line) {
+    text += ",\n" + name_json(rank_, "thread_name", line, "execution");
+  }
+  for (const auto& [number, extent] : operations_of(events)) {
+    text += ",\n" + operation_json(rank_, extent);
+  }
+  for (const TraceEvent& event : events) {
+    if (is_part(event)) text += ",\n" + part_json(rank_, event);
+  }
+  return text + "\n],\n\"displayTimeUnit\": \"ns\",\n\"otherData\": {\"replaced_events\": " +
+         std::to_string(recorded_ - events.size()) + "}}\n";
+}
+
+void Trace::write(const std::string& path) const {
+  const std::string target = trace_path(path, rank_);
+  errno = 0;
+  std::ofstream file(target, std::ios::binary | std::ios::trunc);
+  file << json();
+  file.close();
+  if (!file) {
+    const std::string cause = errno == 0 ? "write error" : std::strerror(errno);
+    throw UsageError("the trace file '" + target + "' cannot be written (" + cause +
+                     "); name a file in a folder that exists and is writable");
+  }
+}
+
+std::string trace_path(const std::string& path, int rank) {
+  const std::string number = std::to_string(rank);
+  constexpr std::string_view kPlace = "{rank}";
+  if (path.find(kPlace) != std::string::npos) {
+    std::string filled = path;
+    for (std::size_t at = 0; (at = filled.find(kPlace, at)) != std::string::npos;) {
+      filled.replace(at, kPlace.size(), number);
+    }
+    return filled;
+  }
+  const std::size_t slash = path.rfind('/');
+  const std::size_t name = slash == std::string::npos ? 0 : slash + 1;
+  const std::size_t dot = path.rfind('.');
+  if (dot == std::string::npos || dot <= name) return path + "." + number;  // no suffix
+  return path.substr(0, dot) + "." + number + path.substr(dot);
+}
+
+}  // namespace gradred

@@ -1,0 +1,91 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/errors.h"
+
+namespace gradred {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The thread sleeps this many times as long as its last look took: at most 5 % of a core.
+constexpr int kRest = 20;
+constexpr auto kShortestNap = std::chrono::microseconds(20);
+constexpr auto kLongestNap = std::chrono::milliseconds(2);
+
+}  // namespace
+
+void Engine::add(std::shared_ptr<Operation> operation, bool threaded) {
+  const std::lock_guard lock(mutex_);
+  operations_.push_back(std::move(operation));
+  if (!threaded) return;
+  if (!thread_.joinable()) {
+    stopping_ = false;
+    thread_ = std::thread([this] { run(); });
+  }
+  wake_.notify_one();
+}
+
+void Engine::progress() {
+  bool any_ended = false;
+  for (const auto& operation : snapshot()) any_ended |= operation->advance();
+  if (any_ended) drop_ended();
+}
+
+void Engine::run() {
+  auto nap = Clock::duration(kShortestNap);
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (operations_.empty()) {
+      wake_.wait(lock, [this] { return stopping_ || !operations_.empty(); });
+      nap = kShortestNap;
+      continue;
+    }
+    lock.unlock();
+    const auto begin = Clock::now();
+    if (waiting_.load(std::memory_order_relaxed) == 0) progress();
+    const auto rest = kRest * (Clock::now() - begin);
+    nap = std::clamp<Clock::duration>(std::max<Clock::duration>(rest, nap + nap / 4), kShortestNap,
+                                      std::max<Clock::duration>(rest, kLongestNap));
+    lock.lock();
+    if (wake_.wait_for(lock, nap) == std::cv_status::no_timeout) nap = kShortestNap;
+  }
+}
+
+void Engine::stop() noexcept {
+  std::thread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    thread.swap(thread_);
+    wake_.notify_all();
+  }
+  if (thread.joinable()) thread.join();
+  for (const auto& operation : snapshot()) {
+    operation->abandon(std::make_exception_ptr(TransportError("the operation was in flight at exit")));
+  }
+  drop_ended();
+}
+
+std::size_t Engine::in_flight() {
+  const std::lock_guard lock(mutex_);
+  return operations_.size();
+}
+
+std::vector<std::shared_ptr<Operation>> Engine::snapshot() {
+  const std::lock_guard lock(mutex_);
+  return operations_;
+}
+
+void Engine::drop_ended() {
+  std::vector<std::shared_ptr<Operation>> ended;  // destroyed after the lock is gone
+  const std::lock_guard lock(mutex_);
+  const auto middle = std::stable_partition(operations_.begin(), operations_.end(),
+                                            [](const auto& o) { return !o->ended(); });
+  ended.assign(std::make_move_iterator(middle), std::make_move_iterator(operations_.end()));
+  operations_.erase(middle, operations_.end());
+}
+
+}  // namespace gradred

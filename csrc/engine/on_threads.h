@@ -1,0 +1,32 @@
+// A collective operation with one thread per rank: how tests run schedules without an MPI.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "schedule/schedule.h"
+#include "transport/faulty.h"
+#include "transport/threads.h"
+
+namespace gradred {
+
+struct ThreadsRun {
+  std::vector<const Schedule*> schedules;  // one per rank, in order
+  std::vector<Buffer> buffers;             // each rank's input, replaced by its result
+  Op op = Op::kSum;                        // kAvg and kPremul only combine: no scaling
+  std::size_t slices = 1;                  // parts of the vector, all in flight together
+  Protocol protocol = Protocol::kRendezvous;
+  std::optional<FaultSpec> fault;
+  std::string trace;  // where each rank writes its trace (Trace::write); empty: nowhere
+  std::chrono::duration<double> timeout{60.0};
+};
+
+// Blocks until all ranks have finished. When ranks fail, throws the kind of error that was the
+// first, with one line for each failed rank: "rank 2: PeerLost: ...". The buffers are then
+// undefined.
+void run_on_threads(const ThreadsRun& run);
+
+}  // namespace gradred

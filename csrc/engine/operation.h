@@ -1,0 +1,38 @@
+// A collective operation in flight, driven by whoever has time: the user's Test and Wait, another
+// operation that waits, the progress thread.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+
+namespace gradred {
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  // Goes on as far as possible without blocking. True once the operation has ended, well or not. Any
+  // thread may call it; while one thread is at it, the others are told "not yet".
+  bool advance() noexcept;
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  // Throws what ended the operation, if it did not end well. Only after ended().
+  void rethrow() const;
+  bool failed() const { return failure_ != nullptr; }  // only after the end
+  // Ends it with an error; what it held is the caller's again.
+  void abandon(std::exception_ptr reason) noexcept;
+
+ protected:
+  virtual bool step() = 0;                // as far as possible; true when complete; may throw
+  virtual void withdraw() noexcept = 0;   // after step() has thrown, or to give up
+  virtual void on_end(bool /*well*/) noexcept {}  // once, before the end is visible
+
+ private:
+  void end(std::exception_ptr failure) noexcept;
+
+  std::mutex mutex_;
+  std::atomic<bool> ended_{false};
+  std::exception_ptr failure_;
+};
+
+}  // namespace gradred

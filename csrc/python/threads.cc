@@ -1,0 +1,128 @@
+// _core.run_threads: a collective operation with one thread per rank, for tests.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/errors.h"
+#include "engine/on_threads.h"
+
+namespace gradred {
+namespace {
+
+namespace py = pybind11;
+
+// Writable memory of a Python object, held until this goes out of scope.
+class HeldBuffer {
+ public:
+  explicit HeldBuffer(const py::handle& object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_CONTIG) != 0) throw py::error_already_set();
+  }
+  ~HeldBuffer() { PyBuffer_Release(&view_); }
+  HeldBuffer(const HeldBuffer&) = delete;
+  HeldBuffer& operator=(const HeldBuffer&) = delete;
+
+  Buffer as(DType dtype) const {
+    const auto bytes = static_cast<std::size_t>(view_.len);
+    if (bytes % size_of(dtype) != 0) {
+      throw UsageError("an input of " + std::to_string(bytes) + " bytes holds no whole number of " +
+                       std::string(name_of(dtype)) + " elements");
+    }
+    return {view_.buf, bytes / size_of(dtype), dtype};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+template <class Tag, class Names>
+Tag find_tag(const Names& names, const std::string& name, const char* what) {
+  std::string known;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == name) return static_cast<Tag>(i);
+    known += (i == 0 ? "" : ", ") + std::string(names[i]);
+  }
+  throw UsageError("there is no " + std::string(what) + " of this name; choose one of " + known);
+}
+
+DType find_dtype(const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const DTypeInfo& info : kDTypeInfo) names.push_back(info.name);
+  return find_tag<DType>(names, name, "element type");
+}
+
+std::chrono::duration<double> seconds(double timeout) {
+  if (!(timeout >= 0 && timeout <= 1e6)) {  // also refuses NaN
+    throw UsageError("the timeout must be a number of seconds from 0 to 1000000");
+  }
+  return std::chrono::duration<double>(timeout);
+}
+
+struct Options {
+  std::string dtype;
+  std::string op;
+  std::size_t slices;
+  bool rendezvous;
+  std::string fault;
+  std::string trace;
+  double timeout;
+};
+
+void run(const std::vector<const Schedule*>& schedules, const py::list& inputs,
+         const Options& options) {
+  const DType dtype = find_dtype(options.dtype);
+  ThreadsRun run;
+  run.schedules = schedules;
+  run.op = find_tag<Op>(kOpNames, options.op, "op");
+  run.slices = options.slices;
+  run.protocol = options.rendezvous ? Protocol::kRendezvous : Protocol::kEager;
+  if (!options.fault.empty()) run.fault = parse_fault(options.fault);
+  run.trace = options.trace;
+  run.timeout = seconds(options.timeout);
+
+  std::deque<HeldBuffer> held;
+  for (const py::handle input : inputs) {
+    held.emplace_back(input);
+    run.buffers.push_back(held.back().as(dtype));
+  }
+  const py::gil_scoped_release release;
+  run_on_threads(run);
+}
+
+constexpr const char* kDoc = R"(Run one collective operation with one thread per rank; for tests.
+
+Args:
+    schedules: One schedule per rank, in order.
+    inputs: One writable, C-contiguous buffer per rank; holds the result afterwards.
+    dtype: Name of the element type; the buffers' own formats are not looked at.
+    op: Name of the op. "avg" and "premul" only combine; scaling is the caller's.
+    slices: Parts of the vector that are in flight together.
+    rendezvous: Whether a send completes only when it has been received.
+    fault: "rank:operation:round:kind[:milliseconds]" (kinds drop, delay, corrupt, die, stop;
+        "*" for any), or nothing.
+    trace: Path of the Chrome traces, one per rank; "{rank}" is filled in.
+    timeout: Seconds until TimeoutError.
+
+Blocks without the GIL until all ranks have finished. A failure is raised as the kind of error that
+came first, with one line per failed rank: "rank 2: PeerLost: ...".)";
+
+}  // namespace
+
+void bind_threads(py::module_& m) {
+  m.def(
+      "run_threads",
+      [](const std::vector<const Schedule*>& schedules, const py::list& inputs,
+         const std::string& dtype, const std::string& op, std::size_t slices, bool rendezvous,
+         const std::string& fault, const std::string& trace, double timeout) {
+        run(schedules, inputs, {dtype, op, slices, rendezvous, fault, trace, timeout});
+      },
+      py::arg("schedules"), py::arg("inputs"), py::arg("dtype"), py::arg("op"),
+      py::arg("slices") = 1, py::arg("rendezvous") = true, py::arg("fault") = "",
+      py::arg("trace") = "", py::arg("timeout") = 60.0, kDoc);
+}
+
+}  // namespace gradred

@@ -1,0 +1,213 @@
+#include "transport/mpi.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/errors.h"
+
+namespace gradred {
+namespace {
+
+// MPI counts are ints, and Open MPI's transports prefer less than 2 GiB: longer messages go in pieces.
+constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
+// The first message to a peer carries the signature before its data, in one piece up to this size.
+constexpr std::size_t kInlineBytes = 4096;
+// Between looks at the signatures that have arrived while an operation waits.
+constexpr unsigned kTestsPerLook = 64;
+
+struct Envelope {
+  Signature signature;
+  std::array<std::byte, kInlineBytes> data;
+};
+
+class MpiChannel final : public Channel {
+ public:
+  explicit MpiChannel(const MpiTransport& transport)
+      : mpi_(mpi::get()),
+        transport_(transport),
+        sent_(static_cast<std::size_t>(transport.size())),
+        received_(static_cast<std::size_t>(transport.size())) {}
+  ~MpiChannel() override { abandon(); }
+
+  void begin(std::uint32_t tag, const Signature& signature) override {
+    tag_ = transport_.tags().tag(tag);
+    signature_ = signature;
+    ++operation_;
+    envelopes_used_ = 0;
+  }
+
+  void send(int peer, const void* data, std::size_t bytes) override {
+    if (first(sent_, peer)) {
+      Envelope& envelope = next_envelope();
+      envelope.signature = signature_;
+      const std::size_t inlined = bytes <= kInlineBytes ? bytes : 0;
+      if (inlined > 0) std::memcpy(envelope.data.data(), data, inlined);
+      post_send(peer, &envelope, sizeof(Signature) + inlined);
+      if (bytes <= kInlineBytes) return;
+    }
+    pieces(static_cast<const std::byte*>(data), bytes,
+           [&](const std::byte* piece, std::size_t n) { post_send(peer, piece, n); });
+  }
+
+  void recv(int peer, void* data, std::size_t bytes) override {
+    if (first(received_, peer)) {
+      // Room for any first message: a peer that disagrees must not overrun, only be found out.
+      Envelope& envelope = next_envelope();
+      envelope.signature = {};
+      arrivals_.push_back({peer, &envelope, data, bytes <= kInlineBytes ? bytes : 0, requests_});
+      post_recv(peer, &envelope, sizeof(Envelope));
+      if (bytes <= kInlineBytes) return;
+    }
+    pieces(static_cast<std::byte*>(data), bytes,
+           [&](std::byte* piece, std::size_t n) { post_recv(peer, piece, n); });
+  }
+
+  bool test() override {
+    if (requests_ == 0) return true;
+    int done = 0;
+    const int code = mpi_.call.Testall(static_cast<int>(requests_), storage_.data(), &done,
+                                       mpi_.is.status_ignore);
+    if (code != 0) {
+      look_at_signatures();
+      mpi_.check(code, "a message of an allreduce");
+    }
+    if (done == 0) {
+      if (++tests_ % kTestsPerLook == 0) look_at_signatures();
+      return false;
+    }
+    requests_ = 0;
+    for (const Arrival& arrival : arrivals_) {
+      compare(arrival);
+      if (arrival.bytes > 0) std::memcpy(arrival.target, arrival.envelope->data.data(), arrival.bytes);
+    }
+    arrivals_.clear();
+    return true;
+  }
+
+  void abandon() noexcept override {
+    for (std::size_t i = 0; i < requests_; ++i) {
+      if (mpi_.normalise(read(i)) == mpi_.is.request_null) continue;
+      mpi_.call.Cancel(slot(i));
+      mpi_.call.Request_free(slot(i));
+    }
+    requests_ = 0;
+    arrivals_.clear();
+  }
+
+ private:
+  struct Arrival {  // a first message from a peer
+    int peer;
+    Envelope* envelope;
+    void* target;
+    std::size_t bytes;    // that came along with the signature
+    std::size_t request;  // its place among the requests
+  };
+
+  bool first(std::vector<std::uint64_t>& last_operation, int peer) const {
+    std::uint64_t& last = last_operation[static_cast<std::size_t>(peer)];
+    const bool is_first = last != operation_;
+    last = operation_;
+    return is_first;
+  }
+
+  Envelope& next_envelope() {
+    if (envelopes_used_ == envelopes_.size()) envelopes_.push_back(std::make_unique<Envelope>());
+    return *envelopes_[envelopes_used_++];
+  }
+
+  template <class Byte, class Post>
+  void pieces(Byte* data, std::size_t bytes, Post post) {
+    do {
+      const std::size_t piece = std::min(bytes, kLargestPiece);
+      post(data, piece);
+      data += piece;
+      bytes -= piece;
+    } while (bytes > 0);
+  }
+
+  void post_send(int peer, const void* data, std::size_t bytes) {
+    mpi_.check(mpi_.call.Isend(data, static_cast<int>(bytes), mpi_.is.byte_type, peer, tag_,
+                               transport_.comm(), next_request()),
+               "sending to a peer");
+    ++requests_;
+  }
+
+  void post_recv(int peer, void* data, std::size_t bytes) {
+    mpi_.check(mpi_.call.Irecv(data, static_cast<int>(bytes), mpi_.is.byte_type, peer, tag_,
+                               transport_.comm(), next_request()),
+               "receiving from a peer");
+    ++requests_;
+  }
+
+  // Requests stand densely in the MPI's own handle size, so that Testall can read them.
+  mpi::Handle* slot(std::size_t i) {
+    return reinterpret_cast<mpi::Handle*>(reinterpret_cast<std::byte*>(storage_.data()) +
+                                          i * mpi_.is.handle_bytes);
+  }
+  mpi::Handle read(std::size_t i) {
+    mpi::Handle value = 0;
+    std::memcpy(&value, slot(i), mpi_.is.handle_bytes);
+    return value;
+  }
+  mpi::Handle* next_request() {
+    if (storage_.size() < requests_ + 2) storage_.resize(2 * requests_ + 8);
+    return slot(requests_);
+  }
+
+  void look_at_signatures() {
+    for (const Arrival& arrival : arrivals_) {
+      int arrived = 0;
+      if (mpi_.normalise(read(arrival.request)) != mpi_.is.request_null &&
+          (mpi_.call.Test(slot(arrival.request), &arrived, mpi_.is.status_ignore) != 0 ||
+           arrived == 0)) {
+        continue;
+      }
+      compare(arrival);
+    }
+  }
+
+  void compare(const Arrival& arrival) const {
+    if (arrival.envelope->signature == signature_) return;
+    throw UsageError("rank " + std::to_string(transport_.rank()) + " called " +
+                     describe(signature_) + ", rank " + std::to_string(arrival.peer) + " called " +
+                     describe(arrival.envelope->signature) +
+                     ": all ranks must make the same call");
+  }
+
+  const mpi::Mpi& mpi_;
+  const MpiTransport& transport_;
+  int tag_ = 0;
+  Signature signature_{};
+  std::uint64_t operation_ = 0;
+  std::vector<std::uint64_t> sent_, received_;  // the last operation that exchanged with each peer
+  std::vector<std::unique_ptr<Envelope>> envelopes_;
+  std::size_t envelopes_used_ = 0;
+  std::vector<Arrival> arrivals_;
+  std::vector<mpi::Handle> storage_ = std::vector<mpi::Handle>(8);
+  std::size_t requests_ = 0;
+  unsigned tests_ = 0;
+};
+
+}  // namespace
+
+TagSpace TagSpace::make(int id, int largest_tag) {
+  const int bits = std::bit_width(static_cast<unsigned>(largest_tag)) - 1;  // whole bits below the bound
+  return {id, std::clamp(bits - 12, 4, 14)};
+}
+
+int TagSpace::most_ids(int largest_tag) {
+  return (largest_tag >> make(0, largest_tag).operation_bits) - 1;
+}
+
+std::unique_ptr<Channel> MpiTransport::open() { return std::make_unique<MpiChannel>(*this); }
+
+void MpiTransport::progress() const {
+  const mpi::Mpi& mpi = mpi::get();
+  int flag = 0;
+  mpi.check(mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, comm_, &flag, mpi.is.status_ignore),
+            "MPI_Iprobe");
+}
+
+}  // namespace gradred

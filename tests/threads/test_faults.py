@@ -1,0 +1,220 @@
+"""Faults on purpose: what they do to the rank they strike, and what the others get to see."""
+
+from __future__ import annotations
+
+import re
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threads.reference import make_inputs, reduction, view
+
+from gradred import _core, errors, schedules
+from gradred.errors import Error, PeerLost, TransportError, UsageError
+
+SIZE = 4
+COUNT = 1024  # a multiple of the size: all messages are as long as each other
+PROTOCOLS = pytest.mark.parametrize("rendezvous", [True, False], ids=["rendezvous", "eager"])
+SLICES = pytest.mark.parametrize("slices", [1, 3])
+
+
+def allreduce(name: str = "ring", **options: Any) -> tuple[list[Any], Any]:
+    """The results of all ranks, and the right one."""
+    inputs = make_inputs(SIZE, COUNT, "float32", "sum")
+    wanted = reduction(inputs, "sum")
+    _core.run_threads(schedules.make_all(name, SIZE), view(inputs), "float32", "sum", **options)
+    return inputs, wanted
+
+
+def failures(error: BaseException) -> dict[int, str]:
+    """What each rank that failed says."""
+    lines = re.findall(r"^rank (\d+): (\w+): ", str(error), re.MULTILINE)
+    return {int(rank): kind for rank, kind in lines}
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("name", schedules.names("allreduce")[:4])
+def test_dropped_messages_end_in_a_timeout_error_in_time(name: str, rendezvous: bool) -> None:
+    start = monotonic()
+    with pytest.raises(errors.TimeoutError) as caught:
+        allreduce(name, fault="2:0:1:drop", rendezvous=rendezvous, timeout=0.3)
+    assert 0.3 <= monotonic() - start < 5
+    assert "deadline" in str(caught.value)
+
+
+@PROTOCOLS
+@SLICES
+def test_stopped_rank_ends_in_a_timeout_error_for_all(rendezvous: bool, slices: int) -> None:
+    with pytest.raises(errors.TimeoutError) as caught:
+        allreduce(fault="1:*:2:stop", rendezvous=rendezvous, slices=slices, timeout=0.3)
+    assert failures(caught.value).keys() == set(range(SIZE))
+
+
+@PROTOCOLS
+@SLICES
+def test_corrupted_messages_change_the_result(rendezvous: bool, slices: int) -> None:
+    results, wanted = allreduce(fault="2:0:1:corrupt", rendezvous=rendezvous, slices=slices)
+    changed = [int(np.sum(result != wanted)) for result in results]
+    assert changed == [1] * SIZE  # one byte, reduced once and then passed on to all
+
+
+@PROTOCOLS
+@SLICES
+@pytest.mark.parametrize("fault", ["2:0:1:delay:40", "*:*:*:delay:2"])
+def test_delayed_messages_change_only_the_time(fault: str, rendezvous: bool, slices: int) -> None:
+    start = monotonic()
+    results, wanted = allreduce(fault=fault, rendezvous=rendezvous, slices=slices)
+    rounds = 2 * (SIZE - 1)
+    assert monotonic() - start >= (0.040 if fault.startswith("2") else 0.002 * rounds)
+    for result in results:
+        np.testing.assert_array_equal(result, wanted)
+
+
+@PROTOCOLS
+@SLICES
+def test_dead_rank_is_an_error_on_all_others_long_before_the_deadline(
+    rendezvous: bool, slices: int
+) -> None:
+    start = monotonic()
+    with pytest.raises(PeerLost, match="rank 2 failed") as caught:
+        allreduce(fault="2:0:1:die", rendezvous=rendezvous, slices=slices, timeout=30)
+    assert monotonic() - start < 10
+    assert failures(caught.value) == dict.fromkeys(range(SIZE), "PeerLost")
+
+
+def test_fault_strikes_only_at_its_coordinate() -> None:
+    for fault in ["9:*:*:die", "2:7:*:die", "2:0:99:die", "2:0:6:die"]:  # the ring has 6 rounds
+        results, wanted = allreduce(fault=fault)
+        for result in results:
+            np.testing.assert_array_equal(result, wanted)
+
+
+@PROTOCOLS
+@SLICES
+@pytest.mark.parametrize("name", schedules.names("allreduce")[:4])
+def test_ranks_that_disagree_about_the_count_all_get_a_usage_error(
+    name: str, rendezvous: bool, slices: int
+) -> None:
+    inputs = make_inputs(SIZE, 9, "int32", "sum")
+    inputs[3] = make_inputs(SIZE, 12, "int32", "sum")[3]
+    plans = schedules.make_all(name, SIZE)
+    with pytest.raises(UsageError) as caught:
+        _core.run_threads(
+            plans, view(inputs), "int32", "sum", slices=slices, rendezvous=rendezvous, timeout=20
+        )
+    assert failures(caught.value) == dict.fromkeys(range(SIZE), "UsageError")
+    for words in ["rank 3 called allreduce of 12 int32 with sum", "allreduce of 9 int32 with sum"]:
+        assert words in str(caught.value)
+
+
+def test_ranks_that_disagree_about_the_collective_get_a_usage_error() -> None:
+    plans = schedules.make_all("binomial", 3, collective="bcast")
+    plans[0] = schedules.make("ring", 0, 3)
+    with pytest.raises(UsageError, match=r"called allreduce of 5 .*bcast of 5 int32 \(detail 0\)"):
+        _core.run_threads(plans, view(make_inputs(3, 5, "int32", "sum")), "int32", "sum")
+
+
+@PROTOCOLS
+def test_messages_between_two_ranks_match_in_order(rendezvous: bool) -> None:
+    def chunk(rank: int, number: int) -> schedules.Step:
+        span = schedules.work(number)
+        return schedules.send(1, span) if rank == 0 else schedules.recv(0, span)
+
+    numbers = range(6)  # twice three in flight together
+    plans = [
+        schedules.Schedule(
+            [[chunk(rank, n) for n in numbers[:3]], [chunk(rank, n) for n in numbers[3:]]],
+            rank=rank,
+            size=2,
+            chunks=len(numbers),
+            collective="bcast",
+        )
+        for rank in range(2)
+    ]
+    for _ in range(20):
+        work = [np.arange(6, dtype=np.int32), np.zeros(6, dtype=np.int32)]
+        _core.run_threads(plans, view(work), "int32", "sum", rendezvous=rendezvous)
+        np.testing.assert_array_equal(work[1], work[0])
+
+
+def test_schedule_that_needs_buffering_hangs_under_rendezvous_alone() -> None:
+    def both(rank: int) -> Any:
+        peer, whole = 1 - rank, schedules.work(0)
+        into = schedules.scratch(0, 0)
+        rounds = [
+            [schedules.send(peer, whole)],
+            [schedules.recv(peer, into), schedules.reduce(into, whole)],
+        ]
+        return schedules.Schedule(rounds, rank=rank, size=2, chunks=1)
+
+    inputs = make_inputs(2, 5, "int32", "sum")
+    work = [array.copy() for array in inputs]
+    _core.run_threads([both(0), both(1)], view(work), "int32", "sum", rendezvous=False)
+    np.testing.assert_array_equal(work[1], reduction(inputs, "sum"))
+    with pytest.raises(errors.TimeoutError):
+        _core.run_threads([both(0), both(1)], view(work), "int32", "sum", timeout=0.3)
+
+
+def test_messages_of_another_size_than_expected_are_an_internal_error() -> None:
+    whole, part = schedules.work(0, 2), schedules.work(0, 1)
+    plans = [
+        schedules.Schedule([[schedules.send(1, whole)]], rank=0, size=2, chunks=2),
+        schedules.Schedule([[schedules.recv(0, part)]], rank=1, size=2, chunks=2),
+    ]
+    with pytest.raises(Error, match="another size") as caught:
+        _core.run_threads(plans, view(make_inputs(2, 4, "int32", "sum")), "int32", "sum")
+    assert not isinstance(caught.value, (UsageError, TransportError))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("1:2", "2 fields instead of 4 or 5"),
+        ("a:0:0:drop", "'a' where the rank"),
+        ("0:-1:0:drop", "'-1' where the operation"),
+        ("0:0:1.5:drop", "'1.5' where the round"),
+        ("0:0::drop", "'' where the round"),
+        ("99999999999:0:0:drop", "'99999999999' where the rank"),
+        ("*:*:*:boom", "of the kind 'boom'"),
+        ("0:0:0:drop:3", "only delay takes"),
+        ("0:0:0:delay", "by how many milliseconds"),
+        ("0:0:0:delay:-1", "no number from 0"),
+        ("0:0:0:delay:99999999999", "no number from 0"),
+        ("1:2:3:delay:4:5", "6 fields"),
+    ],
+)
+def test_malformed_fault_is_refused_with_what_is_wrong(fault: str, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)) as caught:
+        allreduce(fault=fault)
+    assert "rank:operation:round:kind[:milliseconds]" in str(caught.value)
+
+
+FIELDS = st.one_of(
+    st.sampled_from(["*", "0", "7", "-1", "", "drop", "delay", "die", "stop", "corrupt", "5 "]),
+    st.integers(-(2**70), 2**70).map(str),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=80),
+)
+
+
+def refusal(fault: str) -> str:
+    """What is said against a fault; nothing when it is accepted."""
+    try:
+        _core.run_threads(
+            schedules.make_all("ring", 1), [bytearray(8)], "float32", "sum", fault=fault
+        )
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@given(st.lists(FIELDS, max_size=7))
+def test_any_fault_text_is_either_accepted_or_refused_in_printable_words(fields: list[str]) -> None:
+    text = "9:" + ":".join(fields)  # rank 9 does not exist: an accepted fault strikes nobody
+    words = refusal(text)
+    assert words.isprintable()
+    assert len(words) < 400
+    right = r"9(:(\*|[0-9]+)){2}:(drop|corrupt|die|stop|delay:[0-9]+)"
+    assert words or re.fullmatch(right, text)

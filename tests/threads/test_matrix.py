@@ -1,0 +1,140 @@
+"""Every algorithm on threads, against NumPy: sizes, counts, types, ops, slices, protocols."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from threads.reference import make_inputs, owners, reduction, view
+
+from gradred import _core, schedules
+
+ALGORITHMS = [(row["collective"], row["name"]) for row in schedules.algorithms()]
+SIZES = [1, 2, 3, 4, 5, 7, 8]
+TYPES = [
+    ("float32", "sum"),
+    ("int64", "prod"),
+    ("bfloat16", "sum"),
+    ("uint8", "bxor"),
+    ("float64", "min"),
+    ("float16", "max"),
+    ("complex64", "sum"),
+    ("int16", "band"),
+    ("bool", "lor"),
+    ("complex128", "prod"),
+]
+
+
+def parameters_of(name: str, size: int) -> dict[str, int | str]:
+    """Arguments that make the algorithm do something of its own on `size` ranks."""
+    if name == "hierarchical":
+        return {"local": next((n for n in (2, 3) if size % n == 0), 1), "inside": "circulant"}
+    return {"k": 3} if name == "recursive_multiplying" else {}
+
+
+def counts_of(size: int) -> list[int]:
+    return sorted({0, 1, size - 1, size, size + 1, 1009})
+
+
+def run(
+    collective: str, name: str, inputs: list[Any], dtype: str, op: str, **options: Any
+) -> tuple[list[schedules.Schedule], list[Any]]:
+    """The schedules, and the work buffers afterwards; the inputs are left as they are."""
+    plans = schedules.make_all(
+        name, len(inputs), collective=collective, **parameters_of(name, len(inputs))
+    )
+    work = [array.copy() for array in inputs]
+    _core.run_threads(plans, view(work), dtype, op, **options)
+    return plans, work
+
+
+def expected(plan: schedules.Schedule, inputs: list[Any], op: str, slices: int) -> list[Any]:
+    """The right results by rank; elements that may be anything are masked."""
+    count = len(inputs[0])
+    if plan.collective == "bcast":
+        return [inputs[plan.root]] * plan.size
+    if plan.collective == "allgather":
+        owner = owners(plan, count, slices)
+        return [np.array([inputs[r][i] for i, r in enumerate(owner)], inputs[0].dtype)] * plan.size
+    whole = reduction(inputs, op)
+    if plan.collective == "allreduce":
+        return [whole] * plan.size
+    owner = owners(plan, count, slices)
+    return [np.ma.masked_array(whole, owner != rank) for rank in range(plan.size)]
+
+
+def check(collective: str, name: str, inputs: list[Any], dtype: str, op: str, slices: int) -> None:
+    for rendezvous in (True, False):
+        options = {"slices": slices, "rendezvous": rendezvous, "timeout": 20.0}
+        plans, work = run(collective, name, inputs, dtype, op, **options)
+        wanted = expected(plans[0], inputs, op, slices)
+        for found, right in zip(work, wanted, strict=True):
+            np.testing.assert_array_equal(found, right)
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
+def test_result_equals_numpy(collective: str, name: str, size: int, slices: int) -> None:
+    for turn, count in enumerate(counts_of(size)):
+        dtype, op = TYPES[(turn + size + slices) % len(TYPES)]
+        check(collective, name, make_inputs(size, count, dtype, op), dtype, op, slices)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("dtype", "op"), TYPES)
+@pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
+def test_result_equals_numpy_for_every_type(
+    collective: str, name: str, dtype: str, op: str
+) -> None:
+    for size, slices in product(SIZES, [1, 2, 7]):
+        for count in [*counts_of(size), 100_003]:
+            check(collective, name, make_inputs(size, count, dtype, op), dtype, op, slices)
+
+
+@pytest.mark.parametrize("name", schedules.names("allreduce"))
+@pytest.mark.parametrize("slices", [1, 3])
+def test_all_ranks_get_the_same_bits(name: str, slices: int) -> None:
+    rng = np.random.default_rng(7)
+    inputs = [rng.standard_normal(1009).astype(np.float32) for _ in range(6)]
+    for _ in range(3):
+        _, work = run("allreduce", name, inputs, "float32", "sum", slices=slices)
+        assert len({array.tobytes() for array in work}) == 1
+        np.testing.assert_allclose(work[0], np.sum(inputs, axis=0), rtol=1e-5, atol=1e-5)
+
+
+def test_more_slices_than_elements_are_allowed() -> None:
+    inputs = make_inputs(3, 2, "int32", "sum")
+    check("allreduce", "ring", inputs, "int32", "sum", slices=5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dtype": "float31"}, "no element type of this name"),
+        ({"op": "mean"}, "no op of this name"),
+        ({"slices": 0}, "0 slices"),
+        ({"timeout": float("nan")}, "timeout must be"),
+        ({"inputs": [bytearray(8)]}, "2 schedules but 1 inputs"),
+        ({"inputs": [bytearray(7), bytearray(7)]}, "no whole number of float32"),
+        ({"op": "band"}, "no band of float32"),
+        ({"schedules": schedules.make_all("ring", 3)[:2]}, "for rank 0 of 3"),
+        ({"schedules": [None, None]}, "is None"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(change: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {
+        "schedules": schedules.make_all("ring", 2),
+        "inputs": [bytearray(8), bytearray(8)],
+        "dtype": "float32",
+        "op": "sum",
+    }
+    with pytest.raises(ValueError, match=words):
+        _core.run_threads(**(arguments | change))
+
+
+def test_read_only_input_is_refused() -> None:
+    with pytest.raises(BufferError):
+        _core.run_threads(schedules.make_all("ring", 1), [b"12345678"], "float32", "sum")
