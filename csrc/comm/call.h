@@ -1,0 +1,41 @@
+// One collective call as the caller made it, and what a caller does while it waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/signature.h"
+#include "base/types.h"
+#include "schedule/schedule.h"
+
+namespace gradred {
+
+// `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,
+// allgather). A null `send` means in place.
+struct Call {
+  Kind kind = Kind::kAllreduce;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::kUInt8;
+  Op op = Op::kSum;
+  double factor = 1.0;       // kPremul only
+  int root = 0;              // kBcast only
+  std::uint64_t layout = 0;  // hash of what else ranks must agree on; 0 for plain buffers
+  const char* plan = nullptr;                // an algorithm by name, "node" or "mpi"; null: the selector's
+  std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own
+
+  Signature signature() const;
+};
+
+// Called again and again while a call waits: the place to release a lock, look for signals, or leave by
+// throwing. `waiting` must be cheap; the first calls come within the first microsecond.
+class WaitHook {
+ public:
+  virtual ~WaitHook() = default;
+  virtual void waiting() = 0;
+  virtual void long_work() = 0;  // once, before work that takes more than microseconds
+};
+
+}  // namespace gradred

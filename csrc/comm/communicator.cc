@@ -1,0 +1,205 @@
+#include "comm/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "comm/set_up.h"
+
+namespace gradred {
+namespace {
+
+int on_self_delete(mpi::Handle, int, void*, void*) {
+  engine().stop();  // MPI_Finalize deletes MPI_COMM_SELF's attributes first
+  return 0;
+}
+
+int no_copy(mpi::Handle, int, void*, void*, void*, int* flag) {
+  *flag = 0;
+  return 0;
+}
+
+void stop_engine_at_finalize() {
+  const mpi::Mpi& mpi = mpi::get();
+  int keyval = 0;
+  mpi.check(mpi.call.Comm_create_keyval(no_copy, on_self_delete, &keyval, nullptr),
+            "MPI_Comm_create_keyval");
+  mpi.check(mpi.call.Comm_set_attr(mpi.is.comm_self, keyval, nullptr), "MPI_Comm_set_attr");
+}
+
+void require_running_mpi() {
+  const mpi::Mpi& mpi = mpi::get();
+  int initialized = 0, finalized = 0;
+  mpi.call.Initialized(&initialized);
+  mpi.call.Finalized(&finalized);
+  if (initialized == 0) throw UsageError("MPI is not initialised: call MPI.Init() first");
+  if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
+}
+
+}  // namespace
+
+Settings& settings() {
+  static Settings values;
+  return values;
+}
+
+Engine& engine() {
+  static auto* engine = new Engine;  // MPI_Finalize may come after static destructors
+  return *engine;
+}
+
+void wait_for(Operation& operation, WaitHook& hook) {
+  const Engine::Waiting waiting(engine());
+  Patience patience;
+  while (!operation.advance()) {
+    patience.wait([&] {
+      hook.waiting();
+      engine().progress();
+    });
+  }
+  operation.rethrow();
+}
+
+void validate(const Call& call, int size) {
+  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
+  if (reduces && find_reduction(call.op, call.dtype) == nullptr) {
+    throw UsageError(std::string(name_of(call.dtype)) + " has no operation '" +
+                     std::string(name_of(call.op)) + "'");
+  }
+  if (call.kind == Kind::kBcast && (call.root < 0 || call.root >= size)) {
+    throw UsageError("root " + std::to_string(call.root) + " is no rank of this communicator of " +
+                     std::to_string(size));
+  }
+}
+
+std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
+  const mpi::Mpi& mpi = mpi::get();
+  comm = mpi.normalise(comm);
+  if (comm == mpi.is.comm_null) throw UsageError("the communicator is MPI.COMM_NULL");
+  require_running_mpi();
+  static std::once_flag once;
+  std::call_once(once, stop_engine_at_finalize);
+  using Shared = std::shared_ptr<Communicator>;
+  static std::mutex mutex;  // two threads may meet a communicator for the first time together
+  const std::lock_guard lock(mutex);
+  const int keyval = Registry::get().keyval();
+  Shared* attached = nullptr;
+  int found = 0;
+  mpi.check(mpi.call.Comm_get_attr(comm, keyval, &attached, &found), "MPI_Comm_get_attr");
+  if (found != 0) return *attached;
+  int inter = 0, rank = 0, size = 0;
+  mpi.check(mpi.call.Comm_test_inter(comm, &inter), "MPI_Comm_test_inter");
+  if (inter != 0) throw UsageError("gradred serves intracommunicators, this is an intercommunicator");
+  mpi.check(mpi.call.Comm_rank(comm, &rank), "MPI_Comm_rank");
+  mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
+  auto made = std::make_shared<Communicator>(comm, rank, size);
+  mpi.check(mpi.call.Comm_set_attr(comm, keyval, new Shared(made)), "MPI_Comm_set_attr");
+  return made;
+}
+
+void Communicator::detach(void* attribute) noexcept {
+  const std::unique_ptr<std::shared_ptr<Communicator>> owned(
+      static_cast<std::shared_ptr<Communicator>*>(attribute));
+  (*owned)->freed_.store(true, std::memory_order_relaxed);
+}
+
+Communicator::~Communicator() {
+  if (node_) Registry::get().count_segment(-1);
+}
+
+// ---- blocking calls -------------------------------------------------------------------------
+
+void Communicator::run(const Call& call, WaitHook& hook) {
+  if (size_ == 1) return run_alone(call);
+  if (!blocking_set_up_) set_up(hook);
+  if (native(call)) return run_on_node(call, hook);
+  if (path_ == nullptr || is_mpi_plan(call)) return run_on_mpi(call);
+  run_schedule(call, hook);
+}
+
+bool Communicator::is_mpi_plan(const Call& call) const {
+  return std::string_view(call.plan != nullptr ? call.plan : settings().plan.c_str()) == "mpi";
+}
+
+bool Communicator::native(const Call& call) const {
+  if (call.schedule) return false;
+  const std::string_view plan = call.plan != nullptr ? call.plan : settings().plan.c_str();
+  if (plan == "node" && node_ == nullptr) {
+    throw UsageError("plan 'node' needs memory that all ranks share: " + node_reason_);
+  }
+  return node_ != nullptr && (plan.empty() || plan == "node");
+}
+
+void Communicator::run_on_node(const Call& call, WaitHook& hook) {
+  NodePoll poll(*this, hook);
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  if (bytes > kLongWorkBytes) hook.long_work();
+  AllreduceArgs args{.send = call.send,
+                     .recv = call.recv,
+                     .count = call.count,
+                     .element = size_of(call.dtype),
+                     .reduce = find_reduction(call.op, call.dtype),
+                     .signature = call.signature(),
+                     .poll = &poll};
+  std::vector<std::byte> scaled;
+  if (call.op == Op::kPremul) args.send = scaled_input(call, size_, scaled);
+  switch (call.kind) {
+    case Kind::kReduceScatterBlock:
+      node_->reduce_scatter_block(args);
+      break;
+    case Kind::kAllgather:
+      node_->allgather(args);
+      return;
+    case Kind::kBcast:
+      node_->bcast({call.recv, bytes, call.root, args.signature, &poll});
+      return;
+    default:
+      node_->allreduce(args);
+  }
+  scale_result(call, call.recv, call.count, size_);
+}
+
+void Communicator::run_schedule(const Call& call, WaitHook& hook) {
+  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
+  const std::shared_ptr<Operation> operation = this->operation(call);
+  wait_for(*operation, hook);
+}
+
+void Communicator::run_alone(const Call& call) const {
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  if (call.kind != Kind::kBcast && call.send != nullptr && call.send != call.recv && bytes > 0) {
+    std::memcpy(call.recv, call.send, bytes);
+  }
+  scale_input(call, call.recv, call.count);  // an average over one rank is the input
+}
+
+// ---- non-blocking calls ---------------------------------------------------------------------
+
+bool Communicator::starts() {
+  if (size_ > 1 && state_ == State::kFresh) start_duplicating();
+  return state_ != State::kMpiOnly;
+}
+
+Choice Communicator::plan_for(const Call& call, bool blocking) const {
+  const std::size_t slices = settings().slices;
+  const bool cut = call.kind == Kind::kAllreduce || call.kind == Kind::kBcast;
+  const char* plan = call.plan != nullptr ? call.plan : settings().plan.c_str();
+  if (call.schedule) {
+    return {call.schedule->name, cut && slices > 0 ? slices : 1, {}, "the caller's own schedule"};
+  }
+  if (size_ == 1) return {"copy", 1, {}, "one rank"};
+  if (blocking && native(call)) return {"node", 1, {}, "all ranks share memory"};
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  Choice choice = choose(collective_of(call.kind), bytes, size_, topology_);
+  if (*plan != '\0' && std::string_view(plan) != "node" && std::string_view(plan) != "mpi") {
+    choice = {plan, 1, {}, "as asked"};
+    choice.parameters.local = topology_.local;
+  }
+  choice.parameters.root = call.root;
+  if (slices > 0) choice.slices = slices;
+  if (!cut) choice.slices = 1;
+  return choice;
+}
+
+}  // namespace gradred

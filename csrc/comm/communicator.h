@@ -1,0 +1,130 @@
+// gradred's side of an MPI communicator: topology, the paths its calls can take, operations in flight.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "comm/call.h"
+#include "comm/path.h"
+#include "comm/registry.h"
+#include "comm/selector.h"
+#include "engine/engine.h"
+#include "node/group.h"
+
+namespace gradred {
+
+class CommOperation;
+class StartedOperation;
+
+// What the user may set; the same on all ranks unless said otherwise.
+struct Settings {
+  bool shared_memory = true;
+  std::string plan;             // for every call that names none; empty: the selector's
+  std::size_t slices = 0;       // 0: the selector's
+  std::size_t ranks_on_host = 0;  // of the whole program; 0: those of the communicator
+};
+Settings& settings();
+
+Engine& engine();
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  // The state that hangs on an intracommunicator, made at first need. Local. Throws UsageError for
+  // communicators that gradred does not serve and before MPI is initialised.
+  static std::shared_ptr<Communicator> of(mpi::Handle comm);
+  // MPI is deleting the attribute: the communicator is being freed.
+  static void detach(void* attribute) noexcept;
+
+  Communicator(mpi::Handle comm, int rank, int size) : user_(comm), rank_(rank), size_(size) {}
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool freed() const { return freed_.load(std::memory_order_relaxed); }
+  mpi::Handle handle() const { return user_; }
+
+  // Blocking: returns when the result is in place. The first such call on a communicator sets up what
+  // gradred needs, together with all ranks.
+  void run(const Call& call, WaitHook& hook);
+  // Local: returns at once, before any peer has to do anything. Where MPI calls from several threads are
+  // allowed, the progress thread drives it, and the MPI has a request for it; else only those who wait do.
+  std::shared_ptr<StartedOperation> start(const Call& call);
+  // Whether start() can serve this communicator; false, on all ranks alike, where the MPI has no
+  // communicators left.
+  bool starts();
+
+  // Lets the MPI underneath and all operations in flight get on.
+  void progress();
+  // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the first run().
+  Choice plan_for(const Call& call, bool blocking) const;
+  const Topology& topology() const { return topology_; }
+  bool shares_memory() const { return node_ != nullptr; }
+  std::string node_reason() const { return node_reason_; }
+
+ private:
+  friend class CommOperation;
+  enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly };
+
+  void set_up(WaitHook& hook);
+  void set_up_path();
+  void set_up_topology();
+  void set_up_node();
+  void start_duplicating();
+  bool path_ready();         // whether MPI_Comm_idup has done its work
+  bool path_ready_locked();
+
+  bool native(const Call& call) const;
+  bool is_mpi_plan(const Call& call) const;
+  void run_on_node(const Call& call, WaitHook& hook);
+  void run_on_mpi(const Call& call) const;
+  void run_schedule(const Call& call, WaitHook& hook);
+  void run_alone(const Call& call) const;
+  std::shared_ptr<StartedOperation> operation(const Call& call);
+  bool may_start(std::uint64_t first_tag, std::size_t slices);
+  void tags_free(std::uint64_t first_tag);
+
+  mpi::Handle user_;
+  int rank_, size_;
+  std::atomic<bool> freed_{false};
+  std::atomic<State> state_{State::kFresh};
+  bool blocking_set_up_ = false;  // agreed: whether a blocking call has set up the rest
+  std::mutex mutex_;              // of what set-up changes
+  Topology topology_;
+  std::unique_ptr<Lane> lane_;
+  std::unique_ptr<SchedulePath> path_;
+  std::unique_ptr<NodeGroup> node_;
+  std::string node_reason_ = "no blocking call yet";
+  mpi::Handle duplicating_ = 0, duplicate_ = 0;  // MPI_Comm_idup in flight
+  std::mutex tags_mutex_;
+  std::uint64_t next_tag_ = 0;
+  std::set<std::uint64_t> unfinished_;  // first tags of the operations that have not ended
+};
+
+// A call in flight, with the generalized request by which the MPI's own Wait and Test know it.
+class StartedOperation : public ScheduledOperation {
+ public:
+  using ScheduledOperation::ScheduledOperation;
+  // MPI_REQUEST_NULL where there is none. Who takes it hands it to the MPI's Wait, Test or Request_free.
+  mpi::Handle request() const { return request_; }
+  void open_request(const std::shared_ptr<Operation>& self);
+
+ protected:
+  void close_request() noexcept;
+
+ private:
+  mpi::Handle request_ = mpi::get().is.request_null;
+};
+
+// Drives an operation, and all others in flight, until it has ended; throws what ended it.
+void wait_for(Operation& operation, WaitHook& hook);
+
+// Throws UsageError where the type lacks the operation, and for what no path serves.
+void validate(const Call& call, int size);
+
+}  // namespace gradred

@@ -1,0 +1,90 @@
+#include "comm/path.h"
+
+#include "base/errors.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::size_t kMostKept = 64;
+constexpr std::size_t kMostBytesKept = std::size_t{256} << 20;
+
+std::string name_with_parameters(const Choice& choice) {
+  const Parameters& p = choice.parameters;
+  return choice.name + "/" + std::to_string(p.root) + "/" + std::to_string(p.k) + "/" +
+         std::to_string(p.local) + "/" + p.inside + "/" + p.across;
+}
+
+std::size_t work_count(const Call& call, int size) {
+  const bool blocks = call.kind == Kind::kReduceScatterBlock || call.kind == Kind::kAllgather;
+  return blocks ? call.count * static_cast<std::size_t>(size) : call.count;
+}
+
+}  // namespace
+
+Collective collective_of(Kind kind) {
+  switch (kind) {
+    case Kind::kReduceScatterBlock:
+      return Collective::kReduceScatter;
+    case Kind::kAllgather:
+      return Collective::kAllgather;
+    case Kind::kBcast:
+      return Collective::kBcast;
+    default:
+      return Collective::kAllreduce;
+  }
+}
+
+std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Choice& choice) {
+  const RunnerKey key = {collective_of(call.kind),
+                         call.schedule ? std::string() : name_with_parameters(choice),
+                         call.schedule.get(),
+                         work_count(call, transport_.size()),
+                         choice.slices,
+                         call.dtype,
+                         call.op};
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto kept = kept_.begin(); kept != kept_.end(); ++kept) {
+      if ((*kept)->key != key) continue;
+      std::unique_ptr<Runner> runner = std::move(*kept);
+      kept_.erase(kept);
+      return runner;
+    }
+  }
+  return make_runner(key, schedule_for(call, choice), transport_);
+}
+
+void SchedulePath::give_back(std::unique_ptr<Runner> runner) {
+  std::list<std::unique_ptr<Runner>> dropped;  // freed after the lock is gone
+  const std::lock_guard lock(mutex_);
+  kept_.push_front(std::move(runner));
+  std::size_t bytes = 0, runners = 0;
+  auto kept = kept_.begin();
+  for (; kept != kept_.end(); ++kept) {
+    bytes += (*kept)->bytes_held();
+    if (++runners > kMostKept || bytes > kMostBytesKept) break;
+  }
+  dropped.splice(dropped.begin(), kept_, kept, kept_.end());
+}
+
+std::shared_ptr<const Schedule> SchedulePath::schedule_for(const Call& call,
+                                                           const Choice& choice) const {
+  const Collective collective = collective_of(call.kind);
+  if (!call.schedule) {
+    return std::make_shared<const Schedule>(make_schedule(
+        collective, choice.name, transport_.rank(), transport_.size(), choice.parameters));
+  }
+  const Schedule& own = *call.schedule;
+  if (own.collective != collective || own.rank != transport_.rank() ||
+      own.size != transport_.size()) {
+    throw UsageError("the schedule '" + own.name + "' is for rank " + std::to_string(own.rank) +
+                     " of " + std::to_string(own.size) + " and " +
+                     std::string(name_of(own.collective)) + ", this is rank " +
+                     std::to_string(transport_.rank()) + " of " +
+                     std::to_string(transport_.size()) + " and " +
+                     std::string(name_of(collective)));
+  }
+  return call.schedule;
+}
+
+}  // namespace gradred

@@ -1,0 +1,36 @@
+// Schedules over the MPI underneath, for one communicator: runners, kept between calls.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "comm/call.h"
+#include "comm/scheduled.h"
+#include "comm/selector.h"
+#include "transport/mpi.h"
+
+namespace gradred {
+
+class SchedulePath {
+ public:
+  SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags)
+      : transport_(comm, rank, size, tags) {}
+
+  MpiTransport& transport() { return transport_; }
+  // A runner for this call, new or used before; give it back after use.
+  std::unique_ptr<Runner> take(const Call& call, const Choice& choice);
+  void give_back(std::unique_ptr<Runner> runner);
+
+ private:
+  std::shared_ptr<const Schedule> schedule_for(const Call& call, const Choice& choice) const;
+
+  MpiTransport transport_;
+  std::mutex mutex_;
+  std::list<std::unique_ptr<Runner>> kept_;  // the last one given back first
+};
+
+Collective collective_of(Kind kind);
+
+}  // namespace gradred

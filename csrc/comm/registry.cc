@@ -1,0 +1,209 @@
+#include "comm/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+
+#include "base/errors.h"
+#include "comm/communicator.h"
+#include "transport/mpi.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::size_t kMostOffered = 6;
+constexpr int kMostSegments = 64;
+
+// What the leader, rank 0, proposes to the others.
+struct Proposal {
+  std::int64_t id = -1;         // -1: no tags left
+  std::int64_t serial = 0;      // for a new duplicate
+  std::int64_t offered = 0;     // how many of the serials below
+  std::array<std::int64_t, kMostOffered> serials{};
+};
+constexpr int kProposalWords = sizeof(Proposal) / sizeof(std::int64_t);
+
+int no_copy(mpi::Handle, int, void*, void*, void*, int* flag) {
+  *flag = 0;  // a duplicate of the user's is a communicator of its own
+  return 0;
+}
+
+int on_delete(mpi::Handle, int, void* value, void*) {
+  Communicator::detach(value);
+  return 0;
+}
+
+}  // namespace
+
+Duplicate::~Duplicate() {
+  Registry& registry = Registry::get();
+  const std::lock_guard lock(registry.mutex_);
+  registry.to_free_.push_back(comm);
+}
+
+Lane::~Lane() {
+  if (leader_id >= 0) Registry::get().give_back_id(leader_id);
+}
+
+Registry& Registry::get() {
+  static auto* registry = new Registry;  // MPI's callbacks at exit may come after static destructors
+  return *registry;
+}
+
+std::unique_ptr<Lane> Registry::agree(mpi::Handle comm, int rank, int largest_tag) {
+  const mpi::Mpi& mpi = mpi::get();
+  reap();
+  const std::vector<int> group = world_ranks(comm);
+  const std::vector<std::shared_ptr<Duplicate>> mine = known(group);
+
+  Proposal proposal;
+  if (rank == 0) {
+    proposal.id = reserve_id(TagSpace::most_ids(largest_tag));
+    const std::lock_guard lock(mutex_);
+    proposal.serial = static_cast<std::int64_t>(next_serial_++);
+    proposal.offered = static_cast<std::int64_t>(std::min(mine.size(), kMostOffered));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(proposal.offered); ++i) {
+      proposal.serials[i] = static_cast<std::int64_t>(mine[i]->serial);
+    }
+  }
+  mpi.check(mpi.call.Bcast(&proposal, kProposalWords, mpi.is.int64_type, 0, comm), "MPI_Bcast");
+  auto lane = std::make_unique<Lane>();
+  lane->leader_id = rank == 0 ? static_cast<int>(proposal.id) : -1;
+  if (proposal.id < 0) return nullptr;
+  lane->id = static_cast<int>(proposal.id);
+
+  // A duplicate serves if every rank still has it; `mine` keeps it alive until that is known.
+  std::uint64_t have = 0, common = 0;
+  std::array<std::shared_ptr<Duplicate>, kMostOffered> offered{};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(proposal.offered); ++i) {
+    for (const auto& candidate : mine) {
+      if (candidate->serial != static_cast<std::uint64_t>(proposal.serials[i])) continue;
+      have |= 1ULL << i;
+      offered[i] = candidate;
+    }
+  }
+  mpi.check(mpi.call.Allreduce(&have, &common, 1, mpi.is.uint64_type, mpi.is.band_op, comm),
+            "MPI_Allreduce");
+  if (common != 0) {
+    lane->duplicate = offered[static_cast<std::size_t>(std::countr_zero(common))];
+  } else {
+    lane->duplicate = duplicate(comm, group, static_cast<std::uint64_t>(proposal.serial));
+  }
+  return lane->duplicate ? std::move(lane) : nullptr;
+}
+
+std::shared_ptr<Duplicate> Registry::duplicate(mpi::Handle comm, std::vector<int> group,
+                                               std::uint64_t serial) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle copy = 0;
+  if (mpi.call.Comm_dup(comm, &copy) != 0) return nullptr;  // fails on all ranks alike
+  mpi.check(mpi.call.Comm_set_errhandler(copy, mpi.is.errors_return), "MPI_Comm_set_errhandler");
+  auto made = std::make_shared<Duplicate>();
+  made->comm = mpi.normalise(copy);
+  made->serial = serial;
+  made->group = std::move(group);
+  const std::lock_guard lock(mutex_);
+  if (!made->group.empty()) duplicates_.push_back(made);
+  return made;
+}
+
+std::vector<std::shared_ptr<Duplicate>> Registry::known(const std::vector<int>& group) {
+  std::vector<std::shared_ptr<Duplicate>> all;  // outlives the lock: a last owner's destructor takes it
+  {
+    const std::lock_guard lock(mutex_);
+    duplicates_.remove_if([](const auto& entry) { return entry.expired(); });
+    for (const auto& entry : duplicates_) {
+      if (auto duplicate = entry.lock()) all.push_back(std::move(duplicate));
+    }
+  }
+  std::erase_if(all, [&](const auto& entry) { return entry->group != group; });
+  return all;
+}
+
+std::vector<int> Registry::world_ranks(mpi::Handle comm) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle group = 0, world = 0;
+  int size = 0;
+  mpi.check(mpi.call.Comm_group(comm, &group), "MPI_Comm_group");
+  mpi.check(mpi.call.Comm_group(mpi.is.comm_world, &world), "MPI_Comm_group");
+  mpi.check(mpi.call.Group_size(group, &size), "MPI_Group_size");
+  std::vector<int> ranks(static_cast<std::size_t>(size)), translated(ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  mpi.check(mpi.call.Group_translate_ranks(group, size, ranks.data(), world, translated.data()),
+            "MPI_Group_translate_ranks");
+  mpi.call.Group_free(&group);
+  mpi.call.Group_free(&world);
+  // Ranks from outside MPI_COMM_WORLD (spawned, connected) have no common name.
+  if (std::ranges::find(translated, mpi.is.undefined) != translated.end()) translated.clear();
+  return translated;
+}
+
+void Registry::reap() {
+  std::vector<mpi::Handle> unused;
+  {
+    const std::lock_guard lock(mutex_);
+    unused.swap(to_free_);
+  }
+  for (mpi::Handle& comm : unused) mpi::get().call.Comm_free(&comm);
+}
+
+int Registry::keyval() {
+  const std::lock_guard lock(mutex_);
+  if (!keyval_) {
+    int value = 0;
+    mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, on_delete, &value, nullptr),
+                     "MPI_Comm_create_keyval");
+    keyval_ = value;
+  }
+  return *keyval_;
+}
+
+int Registry::largest_tag() {
+  const std::lock_guard lock(mutex_);
+  if (!largest_tag_) {
+    const mpi::Mpi& mpi = mpi::get();
+    int* bound = nullptr;
+    int found = 0;
+    mpi.check(mpi.call.Comm_get_attr(mpi.is.comm_world, mpi.is.tag_ub, &bound, &found),
+              "MPI_Comm_get_attr");
+    largest_tag_ = found != 0 && bound != nullptr ? *bound : 32767;
+  }
+  return *largest_tag_;
+}
+
+int Registry::thread_level() {
+  int level = 0;
+  mpi::get().check(mpi::get().call.Query_thread(&level), "MPI_Query_thread");
+  return level;
+}
+
+bool Registry::may_add_segment() {
+  const std::lock_guard lock(mutex_);
+  return segments_ < kMostSegments;
+}
+
+void Registry::count_segment(int change) {
+  const std::lock_guard lock(mutex_);
+  segments_ += change;
+}
+
+int Registry::reserve_id(int most) {
+  const std::lock_guard lock(mutex_);
+  const auto free = std::ranges::find(ids_, false);
+  const auto id = static_cast<int>(free - ids_.begin());
+  if (id >= most) return -1;
+  if (free == ids_.end()) {
+    ids_.push_back(true);
+  } else {
+    *free = true;
+  }
+  return id;
+}
+
+void Registry::give_back_id(int id) {
+  const std::lock_guard lock(mutex_);
+  ids_[static_cast<std::size_t>(id)] = false;
+}
+
+}  // namespace gradred

@@ -1,0 +1,70 @@
+// What this process keeps about MPI communicators: gradred's state on each (an MPI attribute), and the
+// duplicates on which gradred's own messages travel, shared by all communicators over one group.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "mpi/mpi.h"
+
+namespace gradred {
+
+// A communicator of gradred's own; freed by Registry::reap() after the last user let go.
+struct Duplicate {
+  mpi::Handle comm = 0;
+  std::vector<int> group;    // ranks in MPI_COMM_WORLD; empty: cannot be shared
+  std::uint64_t serial = 0;  // the same on all ranks of the group
+
+  ~Duplicate();
+};
+
+// The ranks that agree on a duplicate and on tags. Collective over `comm`; blocks. nullopt, on all ranks,
+// where the MPI has no communicators or tags left.
+struct Lane {
+  std::shared_ptr<Duplicate> duplicate;
+  int id = 0;       // among the communicators on this duplicate
+  int leader_id = -1;  // what the leader must give back; -1 elsewhere
+
+  ~Lane();
+};
+
+class Registry {
+ public:
+  static Registry& get();
+
+  std::unique_ptr<Lane> agree(mpi::Handle comm, int rank, int largest_tag);
+  // Frees what has no user any more. Not from within an MPI callback.
+  void reap();
+
+  int keyval();
+  int largest_tag();
+  int thread_level();
+
+  // Node groups alive at once are bounded, and with them the shared memory.
+  bool may_add_segment();
+  void count_segment(int change);
+
+ private:
+  friend struct Duplicate;
+  friend struct Lane;
+
+  std::vector<int> world_ranks(mpi::Handle comm);
+  std::vector<std::shared_ptr<Duplicate>> known(const std::vector<int>& group);
+  std::shared_ptr<Duplicate> duplicate(mpi::Handle comm, std::vector<int> group, std::uint64_t serial);
+  int reserve_id(int most);
+  void give_back_id(int id);
+
+  std::mutex mutex_;
+  std::list<std::weak_ptr<Duplicate>> duplicates_;
+  std::vector<mpi::Handle> to_free_;
+  std::vector<bool> ids_;
+  std::uint64_t next_serial_ = 1;
+  int segments_ = 0;
+  std::optional<int> keyval_, largest_tag_;
+};
+
+}  // namespace gradred

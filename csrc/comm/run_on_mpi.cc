@@ -1,0 +1,88 @@
+// Plan "mpi": the MPI's own collective, for comparison and where gradred has no communicator of its own.
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "base/errors.h"
+#include "comm/communicator.h"
+
+namespace gradred {
+namespace {
+
+struct Handles {
+  mpi::Handle type, op;
+};
+
+Handles handles_for(const Call& call) {
+  const mpi::Mpi& mpi = mpi::get();
+  const Op op = call.op == Op::kAvg || call.op == Op::kPremul ? Op::kSum : call.op;
+  const auto type = mpi.handle_of(call.dtype);
+  if (!type) {
+    throw UsageError("the MPI underneath has no type " + std::string(name_of(call.dtype)) +
+                     ": plan 'mpi' cannot serve this call");
+  }
+  return {*type, *mpi.handle_of(op)};
+}
+
+void* or_in_place(const void* send) {
+  return send != nullptr ? const_cast<void*>(send) : mpi::get().is.in_place;
+}
+
+// MPI counts are ints: longer vectors go in pieces, which an elementwise operation does not notice.
+constexpr std::size_t kLargestCount = std::size_t{1} << 30;
+
+void allreduce(const Call& call, mpi::Handle comm) {
+  const mpi::Mpi& mpi = mpi::get();
+  const Handles handles = handles_for(call);
+  const std::size_t element = size_of(call.dtype);
+  auto* recv = static_cast<std::byte*>(call.recv);
+  const auto* send = static_cast<const std::byte*>(call.send);
+  if (call.op == Op::kPremul && call.count > 0) {
+    if (send != nullptr) std::memcpy(recv, send, call.count * element);
+    send = nullptr;
+    scale_input(call, recv, call.count);
+  }
+  for (std::size_t begin = 0; begin == 0 || begin < call.count; begin += kLargestCount) {
+    const std::size_t count = std::min(call.count - begin, kLargestCount);
+    const void* from = send != nullptr ? send + begin * element : nullptr;
+    mpi.check(mpi.call.Allreduce(or_in_place(from), recv + begin * element, static_cast<int>(count),
+                                 handles.type, handles.op, comm),
+              "MPI_Allreduce");
+  }
+}
+
+}  // namespace
+
+void Communicator::run_on_mpi(const Call& call) const {
+  const mpi::Mpi& mpi = mpi::get();
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  const bool reduces = call.kind == Kind::kAllreduce;
+  if (!reduces && bytes > INT_MAX) throw UsageError("plan 'mpi' takes at most 2 GiB per rank here");
+  switch (call.kind) {
+    case Kind::kAllgather:
+      mpi.check(mpi.call.Allgather(or_in_place(call.send), static_cast<int>(bytes), mpi.is.byte_type,
+                                   call.recv, static_cast<int>(bytes), mpi.is.byte_type, user_),
+                "MPI_Allgather");
+      return;
+    case Kind::kBcast:
+      mpi.check(mpi.call.Bcast(call.recv, static_cast<int>(bytes), mpi.is.byte_type, call.root, user_),
+                "MPI_Bcast");
+      return;
+    case Kind::kReduceScatterBlock: {  // by an allreduce: rare, and right
+      Call whole = call;
+      std::vector<std::byte> all(bytes * static_cast<std::size_t>(size_));
+      std::memcpy(all.data(), call.send != nullptr ? call.send : call.recv, all.size());
+      whole.send = nullptr;
+      whole.recv = all.data();
+      whole.count = call.count * static_cast<std::size_t>(size_);
+      allreduce(whole, user_);
+      std::memcpy(call.recv, all.data() + bytes * static_cast<std::size_t>(rank_), bytes);
+      break;
+    }
+    default:
+      allreduce(call, user_);
+  }
+  scale_result(call, call.recv, call.count, size_);
+}
+
+}  // namespace gradred

@@ -1,0 +1,175 @@
+#include "comm/set_up.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "base/errors.h"
+
+namespace gradred {
+namespace {
+
+// Ranks with equal names may share memory; NodeGroup::create() finds out.
+struct HostName {
+  std::array<char, 128> text{};
+  bool operator<(const HostName& other) const { return text < other.text; }
+};
+
+HostName host_name() {
+  std::string name(64, '\0');
+  gethostname(name.data(), name.size() - 1);
+  name.resize(std::strlen(name.c_str()));
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  name += "/" + boot;
+  HostName host;
+  std::memcpy(host.text.data(), name.data(), std::min(name.size(), host.text.size() - 1));
+  return host;
+}
+
+class MpiBootstrap final : public Bootstrap {
+ public:
+  MpiBootstrap(mpi::Handle comm, int rank, int size) : comm_(comm), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void allgather(const void* mine, std::size_t bytes, void* all) override {
+    const mpi::Mpi& mpi = mpi::get();
+    const auto count = static_cast<int>(bytes);
+    mpi.check(mpi.call.Allgather(mine, count, mpi.is.byte_type, all, count, mpi.is.byte_type, comm_),
+              "MPI_Allgather");
+  }
+  void barrier() override { mpi::get().check(mpi::get().call.Barrier(comm_), "MPI_Barrier"); }
+
+ private:
+  mpi::Handle comm_;
+  int rank_, size_;
+};
+
+std::vector<int> number_hosts(const std::vector<HostName>& names) {
+  std::map<HostName, int> numbers;
+  std::vector<int> host_of;
+  for (const HostName& name : names) {
+    host_of.push_back(numbers.try_emplace(name, static_cast<int>(numbers.size())).first->second);
+  }
+  return host_of;
+}
+
+}  // namespace
+
+void NodePoll::poll() {
+  hook_.waiting();
+  comm_.progress();
+}
+
+const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {
+  const bool blocks = call.kind == Kind::kReduceScatterBlock;
+  const std::size_t count = call.count * (blocks ? static_cast<std::size_t>(size) : 1);
+  const auto* input = static_cast<const std::byte*>(call.send != nullptr ? call.send : call.recv);
+  storage.assign(input, input + count * size_of(call.dtype));
+  scale_input(call, storage.data(), count);
+  return storage.data();
+}
+
+// ---- set-up ---------------------------------------------------------------------------------
+
+void Communicator::progress() {
+  if (path_) path_->transport().progress();
+  engine().progress();
+}
+
+// Blocking and collective: only within a call that blocks anyway.
+void Communicator::set_up(WaitHook& hook) {
+  hook.long_work();
+  const std::lock_guard lock(mutex_);
+  if (blocking_set_up_) return;
+  if (state_ == State::kFresh) set_up_path();
+  const Engine::Waiting waiting(engine());
+  for (Patience patience; state_ == State::kDuplicating && !path_ready_locked();) {
+    patience.wait([&] { hook.waiting(); });
+  }
+  set_up_topology();
+  set_up_node();
+  blocking_set_up_ = true;
+}
+
+void Communicator::set_up_path() {
+  Registry& registry = Registry::get();
+  const int largest_tag = registry.largest_tag();
+  lane_ = registry.agree(user_, rank_, largest_tag);
+  if (lane_ == nullptr) {
+    state_ = State::kMpiOnly;
+    return;
+  }
+  path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
+                                         TagSpace::make(lane_->id, largest_tag));
+  state_ = State::kReady;
+}
+
+void Communicator::set_up_topology() {
+  MpiBootstrap bootstrap(user_, rank_, size_);
+  std::vector<HostName> names(static_cast<std::size_t>(size_));
+  const HostName mine = host_name();
+  bootstrap.allgather(&mine, sizeof mine, names.data());
+  topology_ = Topology::of(number_hosts(names));
+}
+
+void Communicator::set_up_node() {
+  MpiBootstrap bootstrap(user_, rank_, size_);
+  Registry& registry = Registry::get();
+  // Rank 0's bound and the settings of all: one rank without shared memory is all without.
+  const std::int64_t mine = settings().shared_memory ? (registry.may_add_segment() ? 2 : 1) : 0;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(size_));
+  bootstrap.allgather(&mine, sizeof mine, all.data());
+  if (topology_.hosts != 1) {
+    node_reason_ = "the ranks are on " + std::to_string(topology_.hosts) + " hosts";
+  } else if (std::ranges::find(all, 0) != all.end()) {
+    node_reason_ = "GRADRED_SHM is off";
+  } else if (std::ranges::find(all, 1) != all.end()) {
+    node_reason_ = "64 other communicators share memory already";
+  } else {
+    node_ = NodeGroup::create(bootstrap, NodeOptions{.ranks_on_host = settings().ranks_on_host}, node_reason_);
+  }
+  if (node_) registry.count_segment(1);
+}
+
+// Local: MPI_Comm_idup returns at once. A blocking MPI_Comm_dup here would hang legal programs.
+void Communicator::start_duplicating() {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kFresh) return;
+  const mpi::Mpi& mpi = mpi::get();
+  if (mpi.call.Comm_idup(user_, &duplicate_, &duplicating_) != 0) {
+    state_ = State::kMpiOnly;
+    return;
+  }
+  state_ = State::kDuplicating;
+}
+
+bool Communicator::path_ready() {
+  if (state_ == State::kReady) return true;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock.owns_lock() && path_ready_locked();
+}
+
+bool Communicator::path_ready_locked() {
+  if (state_ == State::kReady) return true;
+  const mpi::Mpi& mpi = mpi::get();
+  int done = 0;
+  mpi.check(mpi.call.Test(&duplicating_, &done, mpi.is.status_ignore), "MPI_Comm_idup");
+  if (done == 0) return false;
+  lane_ = std::make_unique<Lane>();
+  lane_->duplicate = std::make_shared<Duplicate>();
+  lane_->duplicate->comm = mpi.normalise(duplicate_);
+  mpi.check(mpi.call.Comm_set_errhandler(lane_->duplicate->comm, mpi.is.errors_return),
+            "MPI_Comm_set_errhandler");
+  const int largest_tag = Registry::get().largest_tag();
+  path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
+                                         TagSpace::make(0, largest_tag));
+  state_ = State::kReady;
+  return true;
+}
+
+}  // namespace gradred

@@ -1,0 +1,137 @@
+#include "mpi/mpi.h"
+
+#include <dlfcn.h>
+
+#include <array>
+
+#include "base/errors.h"
+#include "mpi/families.h"
+
+namespace gradred::mpi {
+namespace {
+
+struct Loaded {
+  Mpi mpi;
+  FamilyTables tables;
+};
+
+Loaded* table = nullptr;  // set once, before any communicator exists, and never freed
+
+void* symbol(void* library, const char* name) { return dlsym(library, name); }
+
+// The profiling name first: what gradred asks for on its own account is no business of a tool
+// that interposes on the user's calls.
+template <class Function>
+void resolve(void* library, const char* name, Function& function) {
+  void* found = symbol(library, (std::string("PMPI_") + name).c_str());
+  if (found == nullptr) found = symbol(library, (std::string("MPI_") + name).c_str());
+  if (found == nullptr) {
+    throw TransportError(std::string("the MPI of this process has no MPI_") + name +
+                         "; gradred needs an MPI of version 3.1 or later");
+  }
+  function = reinterpret_cast<Function>(found);
+}
+
+Functions resolve_all(void* lib) {
+  Functions f{};
+  resolve(lib, "Initialized", f.Initialized);
+  resolve(lib, "Finalized", f.Finalized);
+  resolve(lib, "Query_thread", f.Query_thread);
+  resolve(lib, "Get_library_version", f.Get_library_version);
+  resolve(lib, "Error_string", f.Error_string);
+  resolve(lib, "Error_class", f.Error_class);
+  resolve(lib, "Comm_rank", f.Comm_rank);
+  resolve(lib, "Comm_size", f.Comm_size);
+  resolve(lib, "Comm_dup", f.Comm_dup);
+  resolve(lib, "Comm_idup", f.Comm_idup);
+  resolve(lib, "Comm_free", f.Comm_free);
+  resolve(lib, "Comm_group", f.Comm_group);
+  resolve(lib, "Comm_test_inter", f.Comm_test_inter);
+  resolve(lib, "Comm_set_errhandler", f.Comm_set_errhandler);
+  resolve(lib, "Comm_create_keyval", f.Comm_create_keyval);
+  resolve(lib, "Comm_set_attr", f.Comm_set_attr);
+  resolve(lib, "Comm_get_attr", f.Comm_get_attr);
+  resolve(lib, "Comm_delete_attr", f.Comm_delete_attr);
+  resolve(lib, "Group_size", f.Group_size);
+  resolve(lib, "Group_translate_ranks", f.Group_translate_ranks);
+  resolve(lib, "Group_free", f.Group_free);
+  resolve(lib, "Isend", f.Isend);
+  resolve(lib, "Irecv", f.Irecv);
+  resolve(lib, "Testall", f.Testall);
+  resolve(lib, "Test", f.Test);
+  resolve(lib, "Wait", f.Wait);
+  resolve(lib, "Cancel", f.Cancel);
+  resolve(lib, "Request_free", f.Request_free);
+  resolve(lib, "Iprobe", f.Iprobe);
+  resolve(lib, "Allreduce", f.Allreduce);
+  resolve(lib, "Allgather", f.Allgather);
+  resolve(lib, "Bcast", f.Bcast);
+  resolve(lib, "Barrier", f.Barrier);
+  resolve(lib, "Grequest_start", f.Grequest_start);
+  resolve(lib, "Grequest_complete", f.Grequest_complete);
+  resolve(lib, "Status_set_elements", f.Status_set_elements);
+  resolve(lib, "Status_set_cancelled", f.Status_set_cancelled);
+  return f;
+}
+
+template <class Value>
+std::optional<Value> find(std::span<const Named<Value>> names, Handle handle) {
+  for (const Named<Value>& name : names) {
+    if (name.handle == handle) return name.value;
+  }
+  return std::nullopt;
+}
+
+template <class Value>
+std::optional<Handle> find_handle(std::span<const Named<Value>> names, Value value) {
+  for (const Named<Value>& name : names) {
+    if (name.value == value) return name.handle;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool loaded() { return table != nullptr; }
+
+const Mpi& get() {
+  if (table == nullptr) throw UsageError("MPI is not loaded: import mpi4py.MPI first");
+  return table->mpi;
+}
+
+void load(void* library) {
+  if (table != nullptr) return;
+  const Family family = find_family(library, symbol);
+  const FamilyTables tables = tables_of(family, library, symbol);
+  table = new Loaded{{family, resolve_all(library), tables.constants}, tables};
+}
+
+std::optional<DType> Mpi::dtype(Handle type) const {
+  return find(table->tables.types, normalise(type));
+}
+
+std::optional<Op> Mpi::op(Handle op) const { return find(table->tables.ops, normalise(op)); }
+
+std::optional<Handle> Mpi::handle_of(DType dtype) const {
+  return find_handle(table->tables.types, dtype);
+}
+std::optional<Handle> Mpi::handle_of(Op op) const { return find_handle(table->tables.ops, op); }
+
+void Mpi::check(int code, const char* what) const {
+  if (code == 0) return;
+  std::array<char, 1024> text{};
+  int length = 0;
+  call.Error_string(code, text.data(), &length);
+  throw TransportError(std::string(what) + " failed in the MPI underneath: " + text.data());
+}
+
+std::string Mpi::version() const {
+  std::string text(8192, '\0');
+  int length = 0;
+  call.Get_library_version(text.data(), &length);
+  text.resize(static_cast<std::size_t>(length));
+  while (!text.empty() && (text.back() == '\0' || text.back() == '\n')) text.pop_back();
+  return text;
+}
+
+}  // namespace gradred::mpi

@@ -1,0 +1,102 @@
+// The MPI of this process, found at run time: one binary for every MPI.
+//
+// No mpi.h and no libmpi at link time. Handles travel as integers wide enough for every family;
+// `normalise` masks what a family does not use. Constants come from one table per family (families.cc).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/types.h"
+
+namespace gradred::mpi {
+
+using Handle = std::uintptr_t;  // MPI_Comm, MPI_Datatype, MPI_Op, MPI_Request, MPI_Group
+
+enum class Family : std::uint8_t { kMpich, kOpenMpi, kStandardAbi };
+std::string_view name_of(Family family);
+
+// Signatures as in the MPI standard with handles as integers; a handle result needs a zeroed variable.
+struct Functions {
+  int (*Initialized)(int* flag);
+  int (*Finalized)(int* flag);
+  int (*Query_thread)(int* provided);
+  int (*Get_library_version)(char* version, int* length);
+  int (*Error_string)(int code, char* text, int* length);
+  int (*Error_class)(int code, int* error_class);
+  int (*Comm_rank)(Handle comm, int* rank);
+  int (*Comm_size)(Handle comm, int* size);
+  int (*Comm_dup)(Handle comm, Handle* duplicate);
+  int (*Comm_idup)(Handle comm, Handle* duplicate, Handle* request);
+  int (*Comm_free)(Handle* comm);
+  int (*Comm_group)(Handle comm, Handle* group);
+  int (*Comm_test_inter)(Handle comm, int* flag);
+  int (*Comm_set_errhandler)(Handle comm, Handle handler);
+  int (*Comm_create_keyval)(int (*copy)(Handle, int, void*, void*, void*, int*),
+                            int (*remove)(Handle, int, void*, void*), int* keyval, void* extra);
+  int (*Comm_set_attr)(Handle comm, int keyval, void* value);
+  int (*Comm_get_attr)(Handle comm, int keyval, void* value, int* flag);
+  int (*Comm_delete_attr)(Handle comm, int keyval);
+  int (*Group_size)(Handle group, int* size);
+  int (*Group_translate_ranks)(Handle a, int n, const int* ranks, Handle b, int* translated);
+  int (*Group_free)(Handle* group);
+  int (*Isend)(const void* data, int count, Handle type, int peer, int tag, Handle comm,
+               Handle* request);
+  int (*Irecv)(void* data, int count, Handle type, int peer, int tag, Handle comm,
+               Handle* request);
+  int (*Testall)(int count, Handle* requests, int* flag, void* statuses);
+  int (*Test)(Handle* request, int* flag, void* status);
+  int (*Wait)(Handle* request, void* status);
+  int (*Cancel)(Handle* request);
+  int (*Request_free)(Handle* request);
+  int (*Iprobe)(int peer, int tag, Handle comm, int* flag, void* status);
+  int (*Allreduce)(const void* send, void* recv, int count, Handle type, Handle op, Handle comm);
+  int (*Allgather)(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
+                   Handle recv_type, Handle comm);
+  int (*Bcast)(void* data, int count, Handle type, int root, Handle comm);
+  int (*Barrier)(Handle comm);
+  int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*), int (*cancel)(void*, int),
+                        void* extra, Handle* request);
+  int (*Grequest_complete)(Handle request);
+  int (*Status_set_elements)(void* status, Handle type, int count);
+  int (*Status_set_cancelled)(void* status, int flag);
+};
+
+struct Constants {
+  std::size_t handle_bytes;  // of a handle in the arrays this MPI reads
+  Handle comm_world, comm_self, comm_null, request_null, errors_return;
+  Handle byte_type, int64_type, uint64_type, band_op, max_op, min_op;
+  void* status_ignore;    // also MPI_STATUSES_IGNORE: the families give both one value
+  void* in_place;
+  int any_source, any_tag, tag_ub, undefined, err_other, thread_multiple;
+};
+
+struct Mpi {
+  Family family;
+  Functions call;
+  Constants is;
+
+  Handle normalise(Handle handle) const {
+    return is.handle_bytes == 4 ? handle & 0xffffffffU : handle;
+  }
+  // The element type or operation behind a handle; nothing where gradred leaves it to the MPI.
+  std::optional<DType> dtype(Handle type) const;
+  std::optional<Op> op(Handle op) const;
+  // The other way round; nothing for the types and operations that MPI lacks.
+  std::optional<Handle> handle_of(DType dtype) const;
+  std::optional<Handle> handle_of(Op op) const;
+  // Throws TransportError with the MPI's own words unless `code` is MPI_SUCCESS.
+  void check(int code, const char* what) const;
+  std::string version() const;
+};
+
+// The table, after load(); throws UsageError before.
+const Mpi& get();
+bool loaded();
+// Fills the table from the library behind `library` (a dlopen handle) or whatever it depends on.
+void load(void* library);
+
+}  // namespace gradred::mpi

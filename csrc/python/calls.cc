@@ -1,0 +1,160 @@
+// Calls with everything resolved to addresses: what the Python modules build on.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "python/errors.h"
+#include "python/mpi4py.h"
+#include "python/wait_hook.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+template <class Names>
+std::size_t index_of(const Names& names, std::string_view name, const char* what) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) throw UsageError(std::string("unknown ") + what + " '" + std::string(name) + "'");
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+constexpr std::array<std::string_view, 4> kKindNames = {"allreduce", "reduce_scatter_block",
+                                                        "allgather", "bcast"};
+
+DType dtype_named(std::string_view name) {
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    if (kDTypeInfo[i].name == name) return static_cast<DType>(i);
+  }
+  throw UsageError("unknown type '" + std::string(name) + "'");
+}
+
+// A call as Python holds it: what it points to must outlive it.
+struct PyCall {
+  Call call;
+  std::string plan;
+};
+
+std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, std::uintptr_t recv,
+                                  std::size_t count, const std::string& dtype, const std::string& op,
+                                  double factor, int root, std::uint64_t layout,
+                                  const std::string& plan, std::shared_ptr<Schedule> schedule) {
+  auto made = std::make_shared<PyCall>();
+  made->plan = plan;
+  made->call = {.kind = static_cast<Kind>(index_of(kKindNames, kind, "kind of call")),
+                .send = reinterpret_cast<const void*>(send),
+                .recv = reinterpret_cast<void*>(recv),
+                .count = count,
+                .dtype = dtype_named(dtype),
+                .op = static_cast<Op>(index_of(kOpNames, op, "operation")),
+                .factor = factor,
+                .root = root,
+                .layout = layout,
+                .plan = plan.empty() ? nullptr : made->plan.c_str(),
+                .schedule = std::move(schedule)};
+  return made;
+}
+
+void run(const py::object& comm, const PyCall& call) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  const auto alive = communicator.shared_from_this();
+  validate(call.call, communicator.size());
+  GilHook hook;
+  communicator.run(call.call, hook);
+}
+
+// A non-blocking call in flight.
+class PyOperation {
+ public:
+  explicit PyOperation(std::shared_ptr<StartedOperation> operation)
+      : operation_(std::move(operation)) {}
+  bool test() {
+    if (!operation_->ended()) {
+      const py::gil_scoped_release released;
+      operation_->advance();
+    }
+    return operation_->ended();
+  }
+  void wait() {
+    GilHook hook;
+    wait_for(*operation_, hook);
+  }
+  void rethrow() const { operation_->rethrow(); }
+  bool ended() const { return operation_->ended(); }
+  std::size_t request() const { return operation_->request(); }
+  bool has_request() const { return operation_->request() != mpi::get().is.request_null; }
+
+ private:
+  std::shared_ptr<StartedOperation> operation_;
+};
+
+PyOperation start(const py::object& comm, const PyCall& call) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  validate(call.call, communicator.size());
+  return PyOperation(communicator.start(call.call));
+}
+
+py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
+  const Choice choice = communicator_of(comm.ptr()).plan_for(call.call, blocking);
+  py::dict result;
+  result["plan"] = choice.name;
+  result["slices"] = choice.slices;
+  result["reason"] = choice.reason;
+  return result;
+}
+
+py::dict comm_info(const py::object& comm) {
+  const Communicator& communicator = communicator_of(comm.ptr());
+  py::dict result;
+  result["hosts"] = communicator.topology().hosts;
+  result["host_of"] = communicator.topology().host_of;
+  result["shares_memory"] = communicator.shares_memory();
+  result["node_reason"] = communicator.node_reason();
+  return result;
+}
+
+void configure(bool shared_memory, const std::string& plan, std::size_t slices,
+               std::size_t ranks_on_host) {
+  settings() = {shared_memory, plan, slices, ranks_on_host};
+}
+
+}  // namespace
+
+void bind_calls(py::module_& m) {
+  py::class_<PyCall, std::shared_ptr<PyCall>>(m, "Call")
+      .def(py::init(&make_call), py::arg("kind"), py::arg("send"), py::arg("recv"), py::arg("count"),
+           py::arg("dtype"), py::arg("op") = "sum", py::kw_only(), py::arg("factor") = 1.0,
+           py::arg("root") = 0, py::arg("layout") = 0, py::arg("plan") = "",
+           py::arg("schedule") = std::shared_ptr<Schedule>(),
+           "One collective call on raw addresses; send 0 means in place.");
+  py::class_<PyOperation>(m, "Operation")
+      .def("test", &PyOperation::test)
+      .def("wait", &PyOperation::wait)
+      .def("rethrow", &PyOperation::rethrow)
+      .def_property_readonly("ended", &PyOperation::ended)
+      .def_property_readonly("has_request", &PyOperation::has_request)
+      .def_property_readonly("request", &PyOperation::request);
+  m.def("run", &run, py::arg("comm"), py::arg("call"), "Blocks until the result is in place.");
+  m.def("start", &start, py::arg("comm"), py::arg("call"),
+        "Returns at once; the memory must live until the operation has ended.");
+  m.def("starts", [](const py::object& comm) { return communicator_of(comm.ptr()).starts(); },
+        py::arg("comm"));
+  m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
+  m.def("comm_info", &comm_info, py::arg("comm"));
+  m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
+        py::arg("ranks_on_host"));
+  m.def("thread_multiple", [] {
+    return Registry::get().thread_level() == mpi::get().is.thread_multiple;
+  });
+  m.def("in_flight", [] { return engine().in_flight(); });
+  m.def("reap", [] { Registry::get().reap(); },
+        "Free duplicates that no communicator uses any more.");
+  m.def("has_reduction", [](const std::string& op, const std::string& dtype) {
+    return find_reduction(static_cast<Op>(index_of(kOpNames, op, "operation")), dtype_named(dtype)) !=
+           nullptr;
+  });
+}
+
+}  // namespace gradred

@@ -1,0 +1,28 @@
+// The extension module gradred._core: one bind function per file, and the exceptions.
+#include <pybind11/pybind11.h>
+
+#include <exception>
+
+#include "python/errors.h"
+#include "python/numpy.h"
+
+namespace gradred {
+
+void bind_calls(pybind11::module_& m);
+void bind_mpi4py(pybind11::module_& m);
+void bind_reduce(pybind11::module_& m);
+void bind_schedules(pybind11::module_& m);
+void bind_threads(pybind11::module_& m);
+
+}  // namespace gradred
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The C++ core of gradred; use the package gradred.";
+  if (!gradred::load_numpy()) throw pybind11::error_already_set();
+  pybind11::register_local_exception_translator(gradred::translate);
+  gradred::bind_reduce(m);
+  gradred::bind_schedules(m);
+  gradred::bind_threads(m);
+  gradred::bind_mpi4py(m);
+  gradred::bind_calls(m);
+}

@@ -1,0 +1,117 @@
+#include "python/mpi4py.h"
+
+#include <dlfcn.h>
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+
+#include "base/errors.h"
+#include "python/comm.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+// Handle -> state, so that a call need not ask the MPI. An entry is trusted only while its
+// communicator is not freed; the shared pointer keeps it readable until the entry is replaced.
+struct Remembered {
+  mpi::Handle handle = 0;
+  std::shared_ptr<Communicator> state;
+};
+constexpr std::size_t kRemembered = 64;
+
+std::array<Remembered, kRemembered>& remembered() {
+  static auto* entries = new std::array<Remembered, kRemembered>;
+  return *entries;
+}
+
+std::size_t place_of(mpi::Handle handle) { return (handle ^ handle >> 6 ^ handle >> 12) % kRemembered; }
+
+// An attribute of mpi4py.MPI, never released.
+PyObject* keep(const py::object& mpi4py, const char* name) {
+  return py::object(mpi4py.attr(name)).release().ptr();
+}
+
+PyTypeObject* keep_type(const py::object& mpi4py, const char* name) {
+  return reinterpret_cast<PyTypeObject*>(keep(mpi4py, name));
+}
+
+void load_mpi(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NOW);
+  if (library == nullptr) throw UsageError("not loaded: " + path + "; import mpi4py.MPI first");
+  mpi::load(library);
+}
+
+void install(const py::object& mpi4py, const py::object& comm_class) {
+  load_mpi(mpi4py.attr("__file__").cast<std::string>());
+  Mpi4py& known = Mpi4py::get();
+  const py::object world = mpi4py.attr("COMM_WORLD");
+  known.handle_offset = mpi4py.attr("_addressof")(world).cast<std::size_t>() -
+                        reinterpret_cast<std::size_t>(world.ptr());
+  if (handle_of(world.ptr()) != mpi::get().is.comm_world) {
+    throw Error("mpi4py's communicators do not look as expected: this mpi4py is too new or too old");
+  }
+  known.comm_type = keep_type(mpi4py, "Comm");
+  known.datatype_type = keep_type(mpi4py, "Datatype");
+  known.op_type = keep_type(mpi4py, "Op");
+  known.in_place = keep(mpi4py, "IN_PLACE");
+  for (std::size_t op = 0; op < kOps; ++op) {
+    std::string name(kOpNames[op]);
+    for (char& letter : name) letter = static_cast<char>(letter - 'a' + 'A');
+    if (py::hasattr(mpi4py, name.c_str())) known.ops[op] = keep(mpi4py, name.c_str());
+  }
+  add_methods(reinterpret_cast<PyTypeObject*>(comm_class.ptr()));
+}
+
+}  // namespace
+
+Mpi4py& Mpi4py::get() {
+  static Mpi4py known;
+  return known;
+}
+
+Communicator& communicator_of(PyObject* comm) {
+  const mpi::Handle handle = handle_of(comm);
+  Remembered& entry = remembered()[place_of(handle)];
+  if (entry.handle == handle && entry.state && !entry.state->freed()) [[likely]] {
+    return *entry.state;
+  }
+  entry = {handle, Communicator::of(handle)};
+  return *entry.state;
+}
+
+std::optional<Op> op_of(PyObject* op) {
+  const Mpi4py& known = Mpi4py::get();
+  for (std::size_t i = 0; i < kOps; ++i) {
+    if (known.ops[i] == op) return static_cast<Op>(i);
+  }
+  if (PyObject_TypeCheck(op, known.op_type)) return mpi::get().op(handle_of(op));
+  return std::nullopt;
+}
+
+void bind_mpi4py(py::module_& m) {
+  m.def("install", &install, py::arg("mpi4py"), py::arg("comm_class"),
+        "Find the MPI that mpi4py has loaded and give `comm_class` its methods.");
+  m.def("mpi_family", [] { return std::string(mpi::name_of(mpi::get().family)); });
+  m.def("mpi_version", [] { return mpi::get().version(); });
+  m.def(
+      "datatype_name",
+      [](const py::object& datatype) -> py::object {
+        const auto dtype = mpi::get().dtype(handle_of(datatype.ptr()));
+        if (!dtype) return py::none();
+        return py::str(std::string(name_of(*dtype)));
+      },
+      py::arg("datatype"),
+      "NumPy's name of an MPI.Datatype, None for those that gradred leaves to the MPI.");
+  m.def(
+      "op_name",
+      [](const py::object& op) -> py::object {
+        const auto found = op_of(op.ptr());
+        if (!found) return py::none();
+        return py::str(std::string(name_of(*found)));
+      },
+      py::arg("op"), "The name of an MPI.Op, None for those that gradred leaves to the MPI.");
+}
+
+}  // namespace gradred

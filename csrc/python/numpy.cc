@@ -1,0 +1,63 @@
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION  // NumPy's way of choosing an API
+#include "python/numpy.h"
+
+#include <numpy/arrayobject.h>
+
+#include <array>
+
+namespace gradred {
+namespace {
+
+constexpr std::size_t kTypeNumbers = 32;
+
+// By NumPy's type number. bfloat16 is a type of other packages, with a number of its own.
+constexpr std::array<signed char, kTypeNumbers> make_table() {
+  std::array<signed char, kTypeNumbers> table{};
+  table.fill(-1);
+  const auto set = [&](int number, DType dtype) {
+    table[static_cast<std::size_t>(number)] = static_cast<signed char>(dtype);
+  };
+  set(NPY_BOOL, DType::kBool);
+  set(NPY_BYTE, DType::kInt8);
+  set(NPY_UBYTE, DType::kUInt8);
+  set(NPY_SHORT, DType::kInt16);
+  set(NPY_USHORT, DType::kUInt16);
+  set(NPY_INT, DType::kInt32);
+  set(NPY_UINT, DType::kUInt32);
+  set(NPY_LONG, DType::kInt64);
+  set(NPY_ULONG, DType::kUInt64);
+  set(NPY_LONGLONG, DType::kInt64);
+  set(NPY_ULONGLONG, DType::kUInt64);
+  set(NPY_HALF, DType::kFloat16);
+  set(NPY_FLOAT, DType::kFloat32);
+  set(NPY_DOUBLE, DType::kFloat64);
+  set(NPY_CFLOAT, DType::kComplex64);
+  set(NPY_CDOUBLE, DType::kComplex128);
+  return table;
+}
+static_assert(sizeof(long) == 8 && sizeof(long long) == 8);
+
+constexpr auto kTable = make_table();
+
+}  // namespace
+
+bool load_numpy() { return _import_array() == 0; }
+
+std::optional<ArrayView> view_of(PyObject* object) {
+  if (!PyArray_CheckExact(object)) return std::nullopt;
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
+  const int flags = PyArray_FLAGS(array);
+  const bool dense = (flags & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS)) != 0;
+  if (!dense || (flags & NPY_ARRAY_ALIGNED) == 0) return std::nullopt;
+  const PyArray_Descr* descr = PyArray_DESCR(array);
+  const auto number = static_cast<std::size_t>(descr->type_num);
+  if (number >= kTypeNumbers || kTable[number] < 0 || descr->byteorder == '>') return std::nullopt;
+  std::size_t count = 1;
+  for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
+    count *= static_cast<std::size_t>(PyArray_DIM(array, axis));
+  }
+  return ArrayView{PyArray_DATA(array), count, static_cast<DType>(kTable[number]),
+                   (flags & NPY_ARRAY_WRITEABLE) != 0};
+}
+
+}  // namespace gradred

@@ -1,0 +1,25 @@
+// NumPy arrays, read directly: the buffer protocol with a format costs more than an 8-byte allreduce.
+#pragma once
+
+#include <Python.h>
+
+#include <cstddef>
+#include <optional>
+
+#include "base/types.h"
+
+namespace gradred {
+
+struct ArrayView {
+  void* data;
+  std::size_t count;
+  DType dtype;
+  bool writable;
+};
+
+// Loads NumPy's function table; false with a Python exception set.
+bool load_numpy();
+// A plain, dense, aligned array in native byte order whose type gradred knows; nothing for all others.
+std::optional<ArrayView> view_of(PyObject* object);
+
+}  // namespace gradred

@@ -1,0 +1,161 @@
+"""MPI's progress rule: legal programs in which a rank must serve its peers while it waits here."""
+
+import gc
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+LARGE = 8 << 20  # bytes: no MPI sends that much before the receiver has asked for it
+COUNTS = [1, 1000, 1 << 20]
+
+
+@pytest.fixture(name="comm")
+def duplicated_world():
+    """A communicator that no earlier test has set up."""
+    plain = MPI.COMM_WORLD.Dup()
+    yield gradred.Comm(plain)
+    plain.Free()
+
+
+def vector(comm, count):
+    return np.full(count, comm.rank + 1, np.float32)
+
+
+def expected(comm, count):
+    return np.full(count, comm.size * (comm.size + 1) // 2, np.float32)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_isend_completes_while_its_sender_waits_in_allreduce(comm, count):
+    x, y = vector(comm, count), np.empty(count, np.float32)
+    message = np.full(LARGE, comm.rank, np.uint8)
+    if comm.rank == 0:
+        request = MPI.COMM_WORLD.Isend(message, dest=1)
+        comm.Allreduce(x, y)
+        request.Wait()
+    else:
+        if comm.rank == 1:
+            MPI.COMM_WORLD.Recv(message, source=0)
+            assert not message.any()
+        comm.Allreduce(x, y)
+    np.testing.assert_array_equal(y, expected(comm, count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_issend_completes_while_its_sender_waits_in_allreduce(comm, count):
+    x, y = vector(comm, count), np.empty(count, np.float32)
+    token = np.zeros(1)
+    if comm.rank == 0:
+        request = MPI.COMM_WORLD.Issend(token, dest=1)
+        comm.Allreduce(x, y)
+        request.Wait()
+    else:
+        if comm.rank == 1:
+            MPI.COMM_WORLD.Recv(token, source=0)
+        comm.Allreduce(x, y)
+    np.testing.assert_array_equal(y, expected(comm, count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_ibcast_completes_while_its_root_waits_in_allreduce(comm, count):
+    x, y = vector(comm, count), np.empty(count, np.float32)
+    message = np.full(LARGE, comm.rank, np.uint8)
+    request = MPI.COMM_WORLD.Ibcast(message, root=0)
+    if comm.rank != 0:
+        request.Wait()  # needs the root, which is already in allreduce
+    comm.Allreduce(x, y)
+    request.Wait()
+    assert not message.any()
+    np.testing.assert_array_equal(y, expected(comm, count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_one_sided_access_completes_while_its_target_waits_in_allreduce(comm, count):
+    x, y = vector(comm, count), np.empty(count, np.float32)
+    memory = np.zeros(1 << 16)
+    window = MPI.Win.Create(memory, memory.itemsize, comm=MPI.COMM_WORLD)
+    if comm.rank == 1:
+        window.Lock(0, MPI.LOCK_EXCLUSIVE)
+        window.Put(np.arange(1 << 16, dtype=np.float64), 0)
+        window.Unlock(0)  # complete at rank 0, which does nothing but wait
+    comm.Allreduce(x, y)
+    window.Free()
+    if comm.rank == 0:
+        np.testing.assert_array_equal(memory, np.arange(1 << 16))
+    np.testing.assert_array_equal(y, expected(comm, count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("send", ["Send", "Ssend"])
+def test_first_iallreduce_starts_without_its_peers(comm, count, send):
+    x, y = vector(comm, count), np.empty(count, np.float32)
+    token = np.zeros(1)
+    if comm.rank == 1:
+        MPI.COMM_WORLD.Recv(token, source=0)
+    request = comm.Iallreduce(x, y)
+    if comm.rank == 0:
+        getattr(MPI.COMM_WORLD, send)(token, dest=1)
+    request.Wait()
+    np.testing.assert_array_equal(y, expected(comm, count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_started_operations_of_two_communicators_may_cross(comm, count):
+    other = gradred.Comm(MPI.COMM_WORLD.Dup())
+    x = vector(comm, count)
+    results = [np.empty(count, np.float32) for _ in range(2)]
+    order = [(comm, results[0]), (other, results[1])]
+    if comm.rank % 2:
+        order.reverse()
+    requests = [c.Iallreduce(x, y) for c, y in order]
+    MPI.Request.Waitall(requests)
+    for y in results:
+        np.testing.assert_array_equal(y, expected(comm, count))
+    other.Free()
+
+
+def test_waitall_takes_gradred_requests_mixed_with_others(comm):
+    x, y = vector(comm, 1000), np.empty(1000, np.float32)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    arrived = np.empty(10)
+    requests = [
+        MPI.COMM_WORLD.Irecv(arrived, source=left),
+        comm.Iallreduce(x, y),
+        MPI.COMM_WORLD.Isend(np.full(10, float(comm.rank)), dest=right),
+    ]
+    MPI.Request.Waitall(requests)
+    assert all(request == MPI.REQUEST_NULL for request in requests)
+    np.testing.assert_array_equal(arrived, left)
+    np.testing.assert_array_equal(y, expected(comm, 1000))
+
+
+def test_2100_communicators_one_after_the_other():
+    x, y = np.ones(3), np.empty(3)
+    for i in range(2100):
+        comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+        if i % 2:
+            comm.Allreduce(x, y)
+        else:
+            comm.Iallreduce(x, y).Wait()
+        assert y[0] == comm.size
+        comm.Free()
+
+
+def test_1900_communicators_at_once():
+    """MPICH has 2,046 in all: what gradred duplicates must not double what a program needs."""
+    gc.collect()
+    x, y = np.ones(3), np.empty(3)
+    comms = []
+    try:
+        for _ in range(1900):
+            comms.append(gradred.Comm(MPI.COMM_WORLD.Dup()))
+            comms[-1].Allreduce(x, y)
+            assert y[0] == MPI.COMM_WORLD.size
+    finally:
+        for comm in comms:
+            comm.Free()
