@@ -1,0 +1,285 @@
+"""Compare gradred's Allreduce with that of the MPI underneath, from 8 B to 64 MiB.
+
+    gradred run -np 2 python benchmarks/allreduce.py --json out.json --plot out.svg
+
+`mpiexec -n 2 python ...` does as well. Both are called on the same buffers, out of place, the MPI
+through mpi4py on the plain COMM_WORLD; block by block in turn, in alternating order, for several
+rounds. Before its timing, each size's results are compared with exact ones, in place and not.
+
+The time of a call is the mean over a block of calls, on the slowest rank; shown is the median over
+the rounds. `ratio` is MPI's time over gradred's, round by round: above 1, gradred is faster.
+
+The JSON record (`schema` = "gradred-allreduce/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}
+    flag      {what, us}: the time of one signal between ranks 0 and 1; null on one rank
+    seconds   of the whole run
+    rows      [{bytes, count, calls, rounds, gradred_us, mpi_us, ratio, ratio_p10, ratio_p90,
+                gradred_rounds_us[rounds], mpi_rounds_us[rounds], checked}]
+
+Exit status: 0 done; 1 a result was wrong, or gradred was slower than --check-slower allows;
+2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from timeit import Timer
+from typing import Any
+
+import numpy as np
+from _common import (
+    MPI_OPS,
+    Inputs,
+    agree,
+    block_length,
+    describe,
+    interleave,
+    microseconds,
+    mpi_name,
+    parse_once,
+    ratio,
+    say,
+    write_json,
+)
+from mpi4py import MPI
+
+import gradred
+
+SCHEMA = "gradred-allreduce/1"
+TYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+TYPES += ["float32", "float64"]
+BETWEEN = (12 << 10, 192 << 10, 3 << 20)  # not powers of two, where plans tend to change
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="gradred's Allreduce against that of the MPI underneath"
+    )
+    parser.add_argument("--min", type=int, default=8, metavar="BYTES")
+    parser.add_argument("--max", type=int, default=64 << 20, metavar="BYTES")
+    parser.add_argument("--also", type=int, action="append", default=[], metavar="BYTES")
+    parser.add_argument("--type", choices=TYPES, default="float32")
+    parser.add_argument("--op", choices=sorted(MPI_OPS), default="sum")
+    parser.add_argument("--rounds", type=int, default=9, help="per size; 3 at least")
+    parser.add_argument("--seconds", type=float, default=15.0, help="the whole run, about")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="svg, png or pdf")
+    parser.add_argument(
+        "--check-slower",
+        type=float,
+        metavar="FACTOR",
+        help="fail where gradred takes more than FACTOR times as long, for example 1.05",
+    )
+    given = parser.parse_args()
+    if not 0 < given.min <= given.max or given.rounds < 3 or given.seconds <= 0:
+        parser.error("needs 0 < --min <= --max, --rounds of 3 or more and --seconds above 0")
+    if given.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install matplotlib, or leave --plot out")
+    return given
+
+
+def sizes(given: argparse.Namespace) -> list[int]:
+    """Powers of two from --min to --max, a few between, and --also; whole elements, in bytes."""
+    powers = [1 << k for k in range(given.max.bit_length()) if given.min <= 1 << k <= given.max]
+    between = [size for size in BETWEEN if given.min <= size <= given.max]
+    item = np.dtype(given.type).itemsize
+    return sorted({max(1, size // item) * item for size in [*powers, *between, *given.also]})
+
+
+class Pair:
+    """gradred and the MPI underneath, each called on one pair of buffers long enough for all."""
+
+    def __init__(self, given: argparse.Namespace, longest: int) -> None:
+        self.plain = MPI.COMM_WORLD
+        self.comm = gradred.Comm(MPI.COMM_WORLD)
+        self.item = np.dtype(given.type).itemsize
+        self._op = MPI_OPS[given.op]
+        self._inputs = Inputs(given.type, given.op, self.plain.size)
+        self._send, self._receive = (np.ones(longest, given.type) for _ in range(2))
+        self._inputs.fill(self._send, self.plain.rank)
+
+    def timers(self, count: int) -> list[Timer]:
+        """The calls as a user writes them: gradred's, then MPI's."""
+        names = {"x": self._send[:count], "y": self._receive[:count], "op": self._op}
+        return [
+            Timer("comm.Allreduce(x, y, op)", globals=names | {"comm": comm})
+            for comm in (self.comm, self.plain)
+        ]
+
+    def wrong(self, count: int) -> list[str]:
+        """What gave a wrong result on any rank: the same list on every rank."""
+        failures = []
+        send, receive = self._send[:count], self._receive[:count]
+        for name, comm in ("gradred", self.comm), ("MPI", self.plain):
+            receive.fill(0)
+            comm.Allreduce(send, receive, self._op)
+            right = self._inputs.holds_result(receive)
+            self._inputs.fill(receive, self.plain.rank)
+            comm.Allreduce(MPI.IN_PLACE, receive, self._op)
+            right_in_place = self._inputs.holds_result(receive)
+            for good, how in (right, ""), (right_in_place, " in place"):
+                if not self.plain.allreduce(good, MPI.LAND):
+                    failures.append(f"{name}{how}")
+        return failures
+
+
+def flag_time(comm: MPI.Intracomm, calls: int = 2000, blocks: int = 5) -> dict[str, Any] | None:
+    """The scale of the smallest times: how long one signal takes between ranks 0 and 1."""
+    if comm.size == 1:
+        return None
+    byte, times = bytearray(1), []
+    for _ in range(blocks):
+        comm.Barrier()
+        start = time.perf_counter()
+        for _ in range(calls if comm.rank < 2 else 0):
+            if comm.rank == 0:
+                comm.Send(byte, 1)
+                comm.Recv(byte, 1)
+            else:
+                comm.Recv(byte, 0)
+                comm.Send(byte, 0)
+        times.append((time.perf_counter() - start) / calls / 2)
+    us = comm.bcast(float(np.median(times)) * 1e6)
+    return {"what": "half of a 1-byte MPI ping-pong, called through mpi4py", "us": us}
+
+
+def measure(pair: Pair, size: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """Check and time one size in about `seconds`: its row."""
+    count = size // pair.item
+    failures = pair.wrong(count)
+    if failures:
+        raise ArithmeticError(f"wrong result at {size} bytes: {', '.join(failures)}")
+    timers = pair.timers(count)
+    block = min(block_length(timer, seconds / rounds / 2, pair.plain) for timer in timers)
+    times = interleave(timers, rounds, block, pair.plain)
+    compared = ratio(times[:, 1], times[:, 0])
+    return {
+        "bytes": size,
+        "count": count,
+        "calls": block,
+        "rounds": rounds,
+        "gradred_us": microseconds(times[:, 0]),
+        "mpi_us": microseconds(times[:, 1]),
+        "ratio": compared.median,
+        "ratio_p10": compared.p10,
+        "ratio_p90": compared.p90,
+        "gradred_rounds_us": (times[:, 0] * 1e6).tolist(),
+        "mpi_rounds_us": (times[:, 1] * 1e6).tolist(),
+        "checked": True,
+    }
+
+
+class Budget:
+    """Shares out --seconds: each size gets what it needs, and an equal part of what is left.
+
+    Lowers `given.rounds`, to 3 at least, where there is no room for more.
+    """
+
+    def __init__(self, pair: Pair, ladder: list[int], given: argparse.Namespace) -> None:
+        self._end = time.perf_counter() + given.seconds
+        self._comm = pair.plain
+        count = ladder[-1] // pair.item
+        start = time.perf_counter()
+        pair.wrong(count)
+        checked = time.perf_counter()
+        for timer in pair.timers(count):
+            timer.timeit(1)
+        check, both = checked - start, time.perf_counter() - checked
+
+        def needed(rounds: int) -> float:  # for the largest size; two more to find the block
+            return agree(check + both * (rounds + 2), self._comm)
+
+        while given.rounds > 3 and needed(given.rounds) * sum(ladder) / ladder[-1] > given.seconds:
+            given.rounds -= 1
+        self._per_byte = needed(given.rounds) / ladder[-1]
+
+    def share(self, ladder: list[int], rounds: int) -> tuple[float, int]:
+        """Seconds and rounds for the first of the sizes still to come; the same on every rank.
+
+        Fewer than `rounds`, but 3 at least, once the sizes so far have taken too long.
+        """
+        needed = self._per_byte * sum(ladder)
+        left = -agree(time.perf_counter() - self._end, self._comm)
+        spare = max(0.0, left - needed) / len(ladder)
+        rounds = max(3, min(rounds, int(rounds * left / needed)))
+        return self._per_byte * ladder[0] + spare, rounds
+
+
+HEADER = f"{'# bytes':>10} {'gradred':>12} {'MPI':>12} {'ratio':>7} {'p10-p90':>12}"
+
+
+def line(row: dict[str, Any]) -> str:
+    spread = f"{row['ratio_p10']:.2f}-{row['ratio_p90']:.2f}"
+    times = f"{row['gradred_us']:12.2f} {row['mpi_us']:12.2f}"
+    return f"{row['bytes']:10d} {times} {row['ratio']:7.2f} {spread:>12}"
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Draw time over size, log-log, the spread of the rounds shaded; the ratio below."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display on the machines that run benchmarks
+    from matplotlib import pyplot
+
+    rows = record["rows"]
+    size = [row["bytes"] for row in rows]
+    figure, (above, below) = pyplot.subplots(
+        2, sharex=True, figsize=(8, 7), height_ratios=(3, 1), layout="constrained"
+    )
+    for key, label in ("gradred", "gradred"), ("mpi", mpi_name()):
+        spread = [np.percentile(row[f"{key}_rounds_us"], [10, 50, 90]) for row in rows]
+        low, middle, high = np.transpose(spread)
+        (drawn,) = above.loglog(size, middle, marker="o", markersize=3, label=label)
+        above.fill_between(size, low, high, alpha=0.2, color=drawn.get_color())
+    above.set(ylabel="time of a call, us")
+    above.legend()
+    what = record["arguments"]
+    above.set_title(f"Allreduce, {record['ranks']} ranks, {what['type']} {what['op']}")
+    below.semilogx(size, [row["ratio"] for row in rows], marker="o", markersize=3)
+    below.axhline(1, color="grey", linewidth=0.8)
+    below.set(xlabel="bytes", ylabel="MPI / gradred", ylim=(0, None))
+    for axes in above, below:
+        axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def main() -> int:
+    start = time.perf_counter()
+    world = MPI.COMM_WORLD
+    given = parse_once(arguments, world)
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
+    record["flag"] = flag_time(world)
+    ladder = sizes(given)
+    pair = Pair(given, ladder[-1] // np.dtype(given.type).itemsize)
+    say(world, f"# Allreduce, {world.size} ranks, {given.type} {given.op}: gradred, {mpi_name()}")
+    if record["flag"]:
+        say(world, f"# {record['flag']['us']:.2f} us: {record['flag']['what']}")
+    say(world, f"# us per call, median of rounds; ratio: MPI's time / gradred's\n{HEADER}")
+    record["rows"] = rows = []
+    try:
+        budget = Budget(pair, ladder, given)
+        for done, size in enumerate(ladder):
+            rows.append(measure(pair, size, *budget.share(ladder[done:], given.rounds)))
+            say(world, line(rows[-1]))
+    except ArithmeticError as error:
+        say(world, f"benchmarks/allreduce.py: {error}", error=True)
+        return 1
+    record["seconds"] = agree(time.perf_counter() - start, world)
+    if world.rank == 0 and given.json:
+        write_json(given.json, record)
+    if world.rank == 0 and given.plot:
+        draw(record, given.plot)
+    slower = [row["bytes"] for row in rows if row["ratio"] * (given.check_slower or np.inf) < 1]
+    if slower:
+        say(world, f"slower than {given.check_slower} times MPI at bytes {slower}", error=True)
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

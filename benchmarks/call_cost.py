@@ -1,0 +1,105 @@
+"""What the Python call costs: Allreduce of 8 bytes, gradred's against mpi4py's.
+
+    gradred run -np 2 python benchmarks/call_cost.py --json out.json
+
+On one rank (COMM_SELF) nothing is communicated, so that what is left is the call; with more ranks
+the whole of COMM_WORLD is timed too. Block by block in turn; the mean over a block on the slowest
+rank, the median over the rounds. The loop around the calls, some 10 ns, is part of every time.
+
+The JSON record (`schema` = "gradred-call-cost/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}
+    rows      [{ranks, call, statement, us, rounds_us[rounds], calls}]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from timeit import Timer
+from typing import Any
+
+import numpy as np
+from _common import (
+    block_length,
+    describe,
+    interleave,
+    microseconds,
+    mpi_name,
+    parse_once,
+    say,
+    write_json,
+)
+from mpi4py import MPI
+
+import gradred
+
+SCHEMA = "gradred-call-cost/1"
+BLOCKING, PERSISTENT = "comm.Allreduce(x, y)", "p()"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="cost of an 8-byte Allreduce from Python")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=5.0, help="the whole run, about")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if given.rounds < 1 or given.seconds <= 0:
+        parser.error("needs --rounds of 1 or more and --seconds above 0")
+    return given
+
+
+def calls(plain: MPI.Intracomm) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By name: the statement to time, and the names that it uses."""
+    comm = gradred.Comm(plain)
+    x, y = np.ones(1), np.zeros(1)
+    names = {"x": x, "y": y}
+    return {
+        "mpi4py": (BLOCKING, names | {"comm": plain}),
+        "gradred": (BLOCKING, names | {"comm": comm}),
+        "mpi4py, persistent": ("p.Start(); p.Wait()", {"p": plain.Allreduce_init(x, y)}),
+        "gradred, persistent": (PERSISTENT, {"p": comm.Allreduce_init(x, y)}),
+    }
+
+
+def measure(plain: MPI.Intracomm, rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """The rows of one communicator; collective on it."""
+    timed = calls(plain)
+    timers = [Timer(statement, globals=names) for statement, names in timed.values()]
+    each = seconds / rounds / len(timers)
+    block = min(block_length(timer, each, plain) for timer in timers)
+    times = interleave(timers, rounds, block, plain)
+    for column, (name, (statement, _)) in zip(times.T, timed.items(), strict=True):
+        yield {
+            "ranks": plain.size,
+            "call": name,
+            "statement": statement,
+            "us": microseconds(column),
+            "rounds_us": (column * 1e6).tolist(),
+            "calls": block,
+        }
+    for _, names in timed.values():
+        if "p" in names:
+            names["p"].Free()
+
+
+def main() -> int:
+    world = MPI.COMM_WORLD
+    given = parse_once(arguments, world)
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
+    record["rows"] = rows = []
+    say(world, f"# 8 bytes from Python, {mpi_name()}; us per call, median of rounds")
+    for plain in [MPI.COMM_SELF, MPI.COMM_WORLD][: 1 if world.size == 1 else 2]:
+        for row in measure(plain, given.rounds, given.seconds / 2):
+            rows.append(row)
+            what = f"{row['call']:20} {row['statement']:22}"
+            say(world, f"{row['ranks']:3} ranks  {what} {row['us']:8.3f}")
+    if world.rank == 0 and given.json:
+        write_json(given.json, record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""The examples and benchmarks do what they say, on any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+
+ROOT = Path(__file__).resolve().parents[2]
+WORLD = MPI.COMM_WORLD
+
+
+@pytest.fixture(autouse=True)
+def _programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Import from the two folders as their programs do; one BLAS thread per rank."""
+    threadpoolctl = pytest.importorskip("threadpoolctl")  # comes with scikit-learn
+    for folder in ("examples", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    with threadpoolctl.threadpool_limits(1):
+        yield
+
+
+@pytest.fixture
+def shared_path(tmp_path: Path) -> Path:
+    """A folder of rank 0, the same on every rank."""
+    path: Path = WORLD.bcast(tmp_path)
+    return path
+
+
+def test_digits_weights_equal_those_of_one_process_in_all_bits() -> None:
+    import demo_parts
+    import digits
+
+    steps = 6
+    images, labels, batches, _ = digits.digits()
+    network = demo_parts.network(WORLD.size)
+    for batch in batches[:steps]:
+        network.step(gradred.Comm(WORLD), images, labels, batch)
+    assert network.weights.tobytes() == demo_parts.alone(WORLD.size, steps).tobytes()
+
+
+def test_digits_learns_from_shards_of_unequal_length() -> None:
+    import digits
+
+    images, labels, batches, test = digits.digits()
+    network = digits.Network()
+    for batch in batches[:24]:
+        network.step(gradred.Comm(WORLD), images, labels, batch[:101])  # a prime: never even
+    right = network.forward(images[test])[-1].argmax(axis=1) == labels[test]
+    assert right.mean() > 0.85
+
+
+def test_digits_gradient_of_shards_adds_up_to_that_of_the_batch() -> None:
+    import digits
+
+    images, labels, (batch, *_), _ = digits.digits()
+    whole, parts = digits.Network(), digits.Network()
+    whole.gradient(images[batch], labels[batch], len(batch))
+    total = np.zeros_like(whole.grads)
+    for shard in np.array_split(batch, 7):
+        parts.gradient(images[shard], labels[shard], len(batch))
+        total += parts.grads
+    np.testing.assert_allclose(total, whole.grads, rtol=0, atol=1e-6)
+
+
+def test_digits_gradient_is_the_slope_of_the_loss() -> None:
+    import digits
+
+    images, labels, (batch, *_), _ = digits.digits()
+    network = digits.Network()
+
+    def loss() -> float:
+        scores = network.forward(images[batch])[-1].astype(np.float64)
+        logs = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(batch)), labels[batch]]
+        return float(logs.mean())
+
+    network.gradient(images[batch], labels[batch], len(batch))
+    direction = network.grads / np.linalg.norm(network.grads)
+    before, step = network.weights.copy(), np.float32(1e-2)
+    network.weights[:] = before + step * direction
+    above = loss()
+    network.weights[:] = before - step * direction
+    slope = (above - loss()) / (2 * step)
+    assert slope == pytest.approx(np.linalg.norm(network.grads), rel=0.01)
+
+
+def test_rounded_gradients_add_up_alike_in_every_order() -> None:
+    import demo_parts
+    import digits
+
+    images, labels, (batch, *_), _ = digits.digits()
+    network = demo_parts.Rounded(5)
+    parts = []
+    for shard in np.array_split(batch, 5):
+        network.gradient(images[shard], labels[shard], len(batch))
+        parts.append(network.grads.copy())
+    exact = np.sum(parts, axis=0, dtype=np.float64).astype(np.float32)
+    for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
+        total = np.zeros_like(exact)
+        for index in order:
+            total += parts[index]
+        np.testing.assert_array_equal(total, exact)
+
+
+def test_adopted_program_prints_what_it_printed_before(capsys: pytest.CaptureFixture[str]) -> None:
+    source = (ROOT / "examples" / "adopt.py").read_text()
+    without = "\n".join(line for line in source.splitlines() if "<- the one line" not in line)
+    printed = []
+    for program in (source, without):
+        exec(compile(program, "adopt.py", "exec"), {"__name__": "__main__"})
+        printed.append(capsys.readouterr().out)
+    assert without.count("\n") == source.count("\n") - 2  # the line, and the end of the last
+    assert printed[0] == printed[1]
+    assert ("purity" in printed[0]) == (WORLD.rank == 0)
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float32", "float64"])
+def test_inputs_of_benchmarks_have_one_result_in_every_order(dtype: str, op: str) -> None:
+    import _common
+
+    size, count = 7, 3 * _common.PERIOD + 5
+    inputs = _common.Inputs(dtype, op, size)
+    vectors = np.empty((size, count), dtype)
+    for rank, vector in enumerate(vectors):
+        inputs.fill(vector, rank)
+    combine = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op]
+    for order in (range(size), [6, 0, 3, 1, 5, 2, 4]):
+        result = vectors[order[0]].copy()
+        for rank in order[1:]:
+            combine(result, vectors[rank], out=result)
+        assert inputs.holds_result(result)
+    exact = combine.reduce(vectors.astype(np.int64), axis=0)  # no sum has overflowed
+    np.testing.assert_array_equal(result, exact)
+    for wrong in (0, _common.PERIOD, count - 1):
+        changed = result.copy()
+        changed[wrong] += 1
+        assert not inputs.holds_result(changed)
+
+
+def run_benchmark(
+    program: Any, monkeypatch: pytest.MonkeyPatch, path: Path, *options: str
+) -> tuple[int, dict[str, Any]]:
+    """Exit status and, on every rank, the record that rank 0 wrote."""
+    monkeypatch.setattr(sys, "argv", [program.__name__, "--json", str(path), *options])
+    status = program.main()
+    return status, WORLD.bcast(json.loads(path.read_text()) if WORLD.rank == 0 else None)
+
+
+def test_benchmark_records_a_checked_row_for_each_size(
+    monkeypatch: pytest.MonkeyPatch, shared_path: Path
+) -> None:
+    import allreduce
+
+    options = ["--max", "16384", "--also", "4000", "--rounds", "3", "--seconds", "0.5"]
+    status, record = run_benchmark(allreduce, monkeypatch, shared_path / "a.json", *options)
+    assert status == 0
+    assert record["schema"] == "gradred-allreduce/1"
+    assert record["ranks"] == WORLD.size
+    assert [row["bytes"] for row in record["rows"]] == [
+        8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4000, 4096, 8192, 12288, 16384,
+    ]  # fmt: skip
+    for row in record["rows"]:
+        assert row["checked"]
+        assert len(row["gradred_rounds_us"]) == len(row["mpi_rounds_us"]) == 3
+        assert min(row["gradred_us"], row["mpi_us"], row["ratio"]) > 0
+
+
+def test_benchmark_fails_where_it_is_slower_than_allowed(
+    monkeypatch: pytest.MonkeyPatch, shared_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import allreduce
+
+    options = ["--max", "8", "--rounds", "3", "--seconds", "0.1", "--check-slower", "1e-9"]
+    status, _ = run_benchmark(allreduce, monkeypatch, shared_path / "a.json", *options)
+    assert status == 1
+    assert ("at bytes [8]" in capsys.readouterr().err) == (WORLD.rank == 0)
+
+
+def test_benchmark_refuses_a_wrong_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import allreduce
+
+    class Wrong(MPI.Intracomm):
+        def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:  # noqa: N802
+            super().Allreduce(sendbuf, recvbuf, op)
+            if sendbuf is MPI.IN_PLACE:
+                recvbuf[-1] += self.rank == self.size - 1
+
+    monkeypatch.setattr(gradred, "Comm", Wrong)
+    monkeypatch.setattr(sys, "argv", ["allreduce", "--max", "8", "--seconds", "0.1"])
+    assert allreduce.main() == 1
+    error = capsys.readouterr().err
+    assert ("wrong result at 8 bytes: gradred in place\n" in error) == (WORLD.rank == 0)
+
+
+def test_plot_takes_sizes_with_different_numbers_of_rounds(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    import allreduce
+
+    rows = [
+        {"bytes": 8, "ratio": 2.0, "gradred_rounds_us": [1, 2, 3], "mpi_rounds_us": [2, 4, 6]},
+        {"bytes": 16, "ratio": 2.0, "gradred_rounds_us": [1] * 4, "mpi_rounds_us": [2] * 4},
+    ]
+    record = {"rows": rows, "ranks": 2, "arguments": {"type": "float32", "op": "sum"}}
+    allreduce.draw(record, tmp_path / "new" / "plot.svg")
+    assert "</svg>" in (tmp_path / "new" / "plot.svg").read_text()
+
+
+def test_call_cost_times_every_way_to_call(
+    monkeypatch: pytest.MonkeyPatch, shared_path: Path
+) -> None:
+    import call_cost
+
+    options = ["--rounds", "2", "--seconds", "0.2"]
+    status, record = run_benchmark(call_cost, monkeypatch, shared_path / "c.json", *options)
+    assert status == 0
+    ways = ["mpi4py", "gradred", "mpi4py, persistent", "gradred, persistent"]
+    assert [row["call"] for row in record["rows"]] == ways * len({1, WORLD.size})
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_last_screen_of_the_demo_is_short_and_tells_unequal_weights(
+    tmp_path: Path, equal: bool
+) -> None:
+    import demo
+
+    row = {"bytes": 40, "gradred_us": 1500.0, "mpi_us": 3000.0, "ratio": 2.0}
+    row |= {"ratio_p10": 1.9, "ratio_p90": 2.1}
+    training = {"ranks": 2, "accuracy": 0.97, "tested": 360, "steps": 9, "bytes": 40}
+    contents = {
+        "training": training | {"exchange_seconds": 1.5, "ranks_alike": True},
+        "check": {"equal": equal, "weights": 10, "different": 3, "largest_difference": 1e-7},
+        "allreduce": {"rows": [row]},
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    screen = demo.last_screen(tmp_path, {"training": 1.0, "comparison": 2.0})
+    assert len(screen) <= 12
+    assert "40 bytes: gradred 1.50, mpi4py 3.00 ms; ratio 2.00 (rounds: 1.9 to 2.1)" in "\n".join(
+        screen
+    )
+    assert any("yes, all bits of 10" in line for line in screen) == equal
+    assert any("NO: 3 differ" in line for line in screen) != equal
