@@ -52,11 +52,16 @@ Engine& engine() {
 void wait_for(Operation& operation, WaitHook& hook) {
   const Engine::Waiting waiting(engine());
   Patience patience;
-  while (!operation.advance()) {
-    patience.wait([&] {
-      hook.waiting();
-      engine().progress();
-    });
+  try {
+    while (!operation.advance()) {
+      patience.wait([&] {
+        hook.waiting();
+        engine().progress();
+      });
+    }
+  } catch (...) {  // the hook wants to leave
+    operation.abandon(std::current_exception());
+    throw;
   }
   operation.rethrow();
 }
@@ -110,9 +115,13 @@ Communicator::~Communicator() {
 
 // ---- blocking calls -------------------------------------------------------------------------
 
+void Communicator::prepare(WaitHook& hook) {
+  if (size_ > 1 && !blocking_set_up_) set_up(hook);
+}
+
 void Communicator::run(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
-  if (!blocking_set_up_) set_up(hook);
+  prepare(hook);
   if (native(call)) return run_on_node(call, hook);
   if (path_ == nullptr || is_mpi_plan(call)) return run_on_mpi(call);
   run_schedule(call, hook);
@@ -131,7 +140,16 @@ bool Communicator::native(const Call& call) const {
   return node_ != nullptr && (plan.empty() || plan == "node");
 }
 
+void Communicator::run_startable(const Call& call, WaitHook& hook) {
+  if (size_ == 1) return run_alone(call);
+  if (starts_on_node(call)) return run_on_node(call, hook);
+  run_schedule(call, hook);
+}
+
 void Communicator::run_on_node(const Call& call, WaitHook& hook) {
+  if (any_started_.load(std::memory_order_relaxed)) [[unlikely]] {
+    finish_started(hook);
+  }
   NodePoll poll(*this, hook);
   const std::size_t bytes = call.count * size_of(call.dtype);
   if (bytes > kLongWorkBytes) hook.long_work();
@@ -189,7 +207,7 @@ Choice Communicator::plan_for(const Call& call, bool blocking) const {
     return {call.schedule->name, cut && slices > 0 ? slices : 1, {}, "the caller's own schedule"};
   }
   if (size_ == 1) return {"copy", 1, {}, "one rank"};
-  if (blocking && native(call)) return {"node", 1, {}, "all ranks share memory"};
+  if (blocking ? native(call) : starts_on_node(call)) return {"node", 1, {}, "all ranks share memory"};
   const std::size_t bytes = call.count * size_of(call.dtype);
   Choice choice = choose(collective_of(call.kind), bytes, size_, topology_);
   if (*plan != '\0' && std::string_view(plan) != "node" && std::string_view(plan) != "mpi") {

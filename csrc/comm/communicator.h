@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -12,13 +13,14 @@
 #include "comm/path.h"
 #include "comm/registry.h"
 #include "comm/selector.h"
+#include "comm/started.h"
 #include "engine/engine.h"
 #include "node/group.h"
 
 namespace gradred {
 
 class CommOperation;
-class StartedOperation;
+class NodeOperation;
 
 // What the user may set; the same on all ranks unless said otherwise.
 struct Settings {
@@ -26,10 +28,15 @@ struct Settings {
   std::string plan;             // for every call that names none; empty: the selector's
   std::size_t slices = 0;       // 0: the selector's
   std::size_t ranks_on_host = 0;  // of the whole program; 0: those of the communicator
+  std::string trace;              // file for a Chrome trace; empty: none; may differ
+  std::string fault;              // parse_fault(); empty: none
 };
 Settings& settings();
 
 Engine& engine();
+
+// Writes the trace of this process where settings().trace says; nothing where there is none.
+void write_trace();
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
@@ -49,6 +56,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool freed() const { return freed_.load(std::memory_order_relaxed); }
   mpi::Handle handle() const { return user_; }
 
+  // Blocking and collective: sets up what gradred needs, unless that is done.
+  void prepare(WaitHook& hook);
   // Blocking: returns when the result is in place. The first such call on a communicator sets up what
   // gradred needs, together with all ranks.
   void run(const Call& call, WaitHook& hook);
@@ -61,6 +70,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Lets the MPI underneath and all operations in flight get on.
   void progress();
+  // Blocking, on the path that start() takes: a rank may call this where a peer starts and waits.
+  void run_startable(const Call& call, WaitHook& hook);
   // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the first run().
   Choice plan_for(const Call& call, bool blocking) const;
   const Topology& topology() const { return topology_; }
@@ -69,6 +80,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
  private:
   friend class CommOperation;
+  friend class NodeOperation;
   enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly };
 
   void set_up(WaitHook& hook);
@@ -81,7 +93,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   bool native(const Call& call) const;
   bool is_mpi_plan(const Call& call) const;
+  bool starts_on_node(const Call& call) const;
+  std::shared_ptr<StartedOperation> node_operation(const Call& call);
   void run_on_node(const Call& call, WaitHook& hook);
+  void finish_started(WaitHook& hook);
   void run_on_mpi(const Call& call) const;
   void run_schedule(const Call& call, WaitHook& hook);
   void run_alone(const Call& call) const;
@@ -99,26 +114,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<SchedulePath> path_;
   std::unique_ptr<NodeGroup> node_;
+  std::mutex node_mutex_;                              // of the next two, and of node_ while they wait
+  std::deque<std::shared_ptr<NodeOperation>> started_;  // on the node, in order
+  std::atomic<bool> any_started_{false};
   std::string node_reason_ = "no blocking call yet";
   mpi::Handle duplicating_ = 0, duplicate_ = 0;  // MPI_Comm_idup in flight
   std::mutex tags_mutex_;
   std::uint64_t next_tag_ = 0;
   std::set<std::uint64_t> unfinished_;  // first tags of the operations that have not ended
-};
-
-// A call in flight, with the generalized request by which the MPI's own Wait and Test know it.
-class StartedOperation : public ScheduledOperation {
- public:
-  using ScheduledOperation::ScheduledOperation;
-  // MPI_REQUEST_NULL where there is none. Who takes it hands it to the MPI's Wait, Test or Request_free.
-  mpi::Handle request() const { return request_; }
-  void open_request(const std::shared_ptr<Operation>& self);
-
- protected:
-  void close_request() noexcept;
-
- private:
-  mpi::Handle request_ = mpi::get().is.request_null;
 };
 
 // Drives an operation, and all others in flight, until it has ended; throws what ended it.

@@ -3,46 +3,13 @@
 #include "comm/communicator.h"
 
 namespace gradred {
-namespace {
-
-using Shared = std::shared_ptr<Operation>;
-
-// The MPI asks at completion; a failed operation fails the request.
-int query(void* extra, void* status) {
-  const mpi::Mpi& mpi = mpi::get();
-  mpi.call.Status_set_elements(status, mpi.is.byte_type, 0);
-  mpi.call.Status_set_cancelled(status, 0);
-  return (*static_cast<Shared*>(extra))->failed() ? mpi.is.err_other : 0;
-}
-
-int release(void* extra) {
-  const std::unique_ptr<Shared> owned(static_cast<Shared*>(extra));
-  return 0;
-}
-
-int cancel(void*, int) { return 0; }  // a collective operation cannot be cancelled
-
-}  // namespace
-
-void StartedOperation::open_request(const std::shared_ptr<Operation>& self) {
-  const mpi::Mpi& mpi = mpi::get();
-  mpi::Handle request = 0;
-  mpi.check(mpi.call.Grequest_start(query, release, cancel, new Shared(self), &request),
-            "MPI_Grequest_start");
-  request_ = mpi.normalise(request);
-}
-
-void StartedOperation::close_request() noexcept {
-  const mpi::Mpi& mpi = mpi::get();
-  if (request_ != mpi.is.request_null) mpi.call.Grequest_complete(request_);
-}
 
 // Waits, without blocking, until the communicator has its duplicate and its tags are free; then runs.
-class CommOperation final : public StartedOperation {
+class CommOperation final : public ScheduledOperation {
  public:
   CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Choice choice,
                 std::uint64_t first_tag)
-      : StartedOperation(call, comm->rank(), comm->size(), first_tag),
+      : ScheduledOperation(call, comm->rank(), comm->size(), first_tag),
         comm_(std::move(comm)),
         choice_(std::move(choice)) {}
 
@@ -64,7 +31,7 @@ class CommOperation final : public StartedOperation {
     comm_->tags_free(first_tag_);
     auto runner = release_runner();
     if (well && runner) comm_->path_->give_back(std::move(runner));
-    close_request();
+    StartedOperation::on_end(well);
   }
 
  private:
@@ -88,7 +55,7 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call) {
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   if (!starts()) throw UsageError("the MPI has no communicators left for this one");
-  auto operation = this->operation(call);
+  auto operation = starts_on_node(call) ? node_operation(call) : this->operation(call);
   const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
   if (threads) operation->open_request(operation);
   if (!operation->advance()) engine().add(operation, threads);

@@ -34,6 +34,19 @@ Collective collective_of(Kind kind) {
   }
 }
 
+SchedulePath::SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags,
+                           const Decorations& decorations)
+    : transport_(comm, rank, size, tags), outermost_(decorate(decorations)) {}
+
+Transport& SchedulePath::decorate(const Decorations& decorations) {
+  Transport* outermost = &transport_;
+  if (decorations.fault) {
+    outermost = &faulty_.emplace(*outermost, *decorations.fault, Victim::kProcess);
+  }
+  if (decorations.trace != nullptr) outermost = &tracing_.emplace(*outermost, *decorations.trace);
+  return *outermost;
+}
+
 std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Choice& choice) {
   const RunnerKey key = {collective_of(call.kind),
                          call.schedule ? std::string() : name_with_parameters(choice),
@@ -51,7 +64,7 @@ std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Choice& choic
       return runner;
     }
   }
-  return make_runner(key, schedule_for(call, choice), transport_);
+  return make_runner(key, schedule_for(call, choice), outermost_);
 }
 
 void SchedulePath::give_back(std::unique_ptr<Runner> runner) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/started.h"
 #include "engine/execution.h"
-#include "engine/operation.h"
 
 namespace gradred {
 
@@ -42,7 +42,7 @@ struct Runner {
 std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedule> schedule,
                                     Transport& transport);
 
-class ScheduledOperation : public Operation {
+class ScheduledOperation : public StartedOperation {
  public:
   // The tags from first_tag on, one per slice, are this operation's.
   ScheduledOperation(const Call& call, int rank, int size, std::uint64_t first_tag)

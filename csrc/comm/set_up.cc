@@ -49,6 +49,27 @@ class MpiBootstrap final : public Bootstrap {
   int rank_, size_;
 };
 
+// One per process: made when the first communicator is set up with a trace wanted.
+std::unique_ptr<Trace>& trace() {
+  static auto* trace = new std::unique_ptr<Trace>;
+  return *trace;
+}
+
+Decorations decorations() {
+  Decorations wanted;
+  if (!settings().trace.empty()) {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      int rank = 0;
+      mpi::get().check(mpi::get().call.Comm_rank(mpi::get().is.comm_world, &rank), "MPI_Comm_rank");
+      trace() = std::make_unique<Trace>(rank);
+    });
+    wanted.trace = trace().get();
+  }
+  if (!settings().fault.empty()) wanted.fault = parse_fault(settings().fault);
+  return wanted;
+}
+
 std::vector<int> number_hosts(const std::vector<HostName>& names) {
   std::map<HostName, int> numbers;
   std::vector<int> host_of;
@@ -59,6 +80,10 @@ std::vector<int> number_hosts(const std::vector<HostName>& names) {
 }
 
 }  // namespace
+
+void write_trace() {
+  if (trace()) trace()->write(settings().trace);
+}
 
 void NodePoll::poll() {
   hook_.waiting();
@@ -105,7 +130,7 @@ void Communicator::set_up_path() {
     return;
   }
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
-                                         TagSpace::make(lane_->id, largest_tag));
+                                         TagSpace::make(lane_->id, largest_tag), decorations());
   state_ = State::kReady;
 }
 
@@ -167,7 +192,7 @@ bool Communicator::path_ready_locked() {
             "MPI_Comm_set_errhandler");
   const int largest_tag = Registry::get().largest_tag();
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
-                                         TagSpace::make(0, largest_tag));
+                                         TagSpace::make(0, largest_tag), decorations());
   state_ = State::kReady;
   return true;
 }

@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "python/call.h"
 #include "python/errors.h"
 #include "python/mpi4py.h"
+#include "python/persistent.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;
@@ -30,12 +32,6 @@ DType dtype_named(std::string_view name) {
   }
   throw UsageError("unknown type '" + std::string(name) + "'");
 }
-
-// A call as Python holds it: what it points to must outlive it.
-struct PyCall {
-  Call call;
-  std::string plan;
-};
 
 std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, std::uintptr_t recv,
                                   std::size_t count, const std::string& dtype, const std::string& op,
@@ -73,7 +69,7 @@ class PyOperation {
   bool test() {
     if (!operation_->ended()) {
       const py::gil_scoped_release released;
-      operation_->advance();
+      if (!operation_->advance()) engine().progress();  // others may have to go first
     }
     return operation_->ended();
   }
@@ -116,8 +112,8 @@ py::dict comm_info(const py::object& comm) {
 }
 
 void configure(bool shared_memory, const std::string& plan, std::size_t slices,
-               std::size_t ranks_on_host) {
-  settings() = {shared_memory, plan, slices, ranks_on_host};
+               std::size_t ranks_on_host, const std::string& trace, const std::string& fault) {
+  settings() = {shared_memory, plan, slices, ranks_on_host, trace, fault};
 }
 
 }  // namespace
@@ -136,15 +132,25 @@ void bind_calls(py::module_& m) {
       .def_property_readonly("ended", &PyOperation::ended)
       .def_property_readonly("has_request", &PyOperation::has_request)
       .def_property_readonly("request", &PyOperation::request);
+  m.def("persistent_type", &persistent_type, py::arg("prequest"),
+        "A class derived from MPI.Prequest whose instances can be called.");
   m.def("run", &run, py::arg("comm"), py::arg("call"), "Blocks until the result is in place.");
   m.def("start", &start, py::arg("comm"), py::arg("call"),
         "Returns at once; the memory must live until the operation has ended.");
+  m.def(
+      "prepare",
+      [](const py::object& comm) {
+        GilHook hook;
+        communicator_of(comm.ptr()).prepare(hook);
+      },
+      py::arg("comm"), "Blocking and collective: set up what gradred needs.");
   m.def("starts", [](const py::object& comm) { return communicator_of(comm.ptr()).starts(); },
         py::arg("comm"));
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
-        py::arg("ranks_on_host"));
+        py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "");
+  m.def("write_trace", &write_trace, "Write this rank's trace to the file that configure() named.");
   m.def("thread_multiple", [] {
     return Registry::get().thread_level() == mpi::get().is.thread_multiple;
   });

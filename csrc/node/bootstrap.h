@@ -1,0 +1,19 @@
+// How the ranks of a node group find each other before they share memory.
+#pragma once
+
+#include <cstddef>
+
+namespace gradred {
+
+// Collective calls over exactly the ranks of the group, used only while it is created.
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Every rank gives `bytes` bytes; `all` receives size() * bytes, in order of rank.
+  virtual void allgather(const void* mine, std::size_t bytes, void* all) = 0;
+  virtual void barrier() = 0;
+};
+
+}  // namespace gradred

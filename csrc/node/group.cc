@@ -1,0 +1,275 @@
+#include "node/group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "base/clock.h"
+#include "node/copy.h"
+
+namespace gradred {
+namespace {
+
+// What each rank tells the others when the group is made.
+struct Introduction {
+  ProcessId process;
+  Cores cores;
+};
+
+std::string name(std::size_t rank) { return "rank " + std::to_string(rank) + " of this host"; }
+
+// Sizes that the paths can work with, whatever was asked for.
+NodeOptions usable(NodeOptions options, std::size_t ranks) {
+  const auto pages = [](std::size_t bytes) { return std::max(kPage, bytes / kPage * kPage); };
+  options.slot_bytes = pages(options.slot_bytes);
+  options.chunk_bytes = pages(std::max(options.chunk_bytes, ranks * kCacheLine));
+  options.piece_bytes = pages(std::min(options.piece_bytes, options.chunk_bytes));
+  options.depth = std::max<std::size_t>(4, options.depth);
+  return options;
+}
+
+// The announcement has 32 bits for it; a full comparison of `what` stands beside.
+std::uint32_t hash_of(std::uint64_t detail) {
+  detail *= 0x9E3779B97F4A7C15ULL;
+  return static_cast<std::uint32_t>(detail >> 32);
+}
+
+template <std::size_t n>
+void set_text(char (&target)[n], std::string_view text) {
+  const std::size_t length = std::min(text.size(), n - 1);
+  std::memcpy(target, text.data(), length);
+  target[length] = '\0';
+}
+
+}  // namespace
+
+std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOptions& wanted,
+                                             std::string& reason) {
+  const auto size = static_cast<std::size_t>(bootstrap.size());
+  const NodeOptions options = usable(wanted, size);
+  auto segment = Segment::create(bootstrap, Layout(size, options).bytes, reason);
+  if (segment == nullptr) return nullptr;
+  if (bootstrap.rank() == 0) prepare(*segment, size, options);
+
+  const Introduction mine{this_process(), cores_of_this_thread()};
+  std::vector<Introduction> all(size);
+  bootstrap.allgather(&mine, sizeof mine, all.data());  // also: rank 0 has prepared
+  std::vector<ProcessId> processes;
+  std::vector<Cores> cores;
+  for (const Introduction& introduction : all) {
+    processes.push_back(introduction.process);
+    cores.push_back(introduction.cores);
+  }
+  const auto& agreed = reinterpret_cast<const Header*>(segment->data())->options;
+  const bool spins = each_has_a_core(cores, std::max(size, agreed.ranks_on_host));
+  const auto rank = static_cast<std::size_t>(bootstrap.rank());
+  return std::unique_ptr<NodeGroup>(
+      new NodeGroup(std::move(segment), rank, std::move(processes), spins));
+}
+
+// As if the operation before the first had just ended.
+void NodeGroup::prepare(Segment& segment, std::size_t ranks, const NodeOptions& options) {
+  reinterpret_cast<Header*>(segment.data())->options = options;
+  auto* states = reinterpret_cast<RankState*>(segment.data() + Layout(ranks, options).states);
+  const std::uint64_t last = options.first_operation - 1;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    states[rank].announcement[last & 1].head.store(last << 32, std::memory_order_relaxed);
+    states[rank].announcement[~last & 1].head.store((last - 1) << 32, std::memory_order_relaxed);
+    states[rank].progress.store(last << 32, std::memory_order_relaxed);
+  }
+}
+
+NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank,
+                     std::vector<ProcessId> processes, bool spins)
+    : segment_(std::move(segment)),
+      rank_(rank),
+      size_(processes.size()),
+      processes_(std::move(processes)),
+      header_(*reinterpret_cast<Header*>(segment_->data())),
+      options_(header_.options),
+      waiter_(spins, *this),
+      operation_(options_.first_operation - 1),
+      operands_(size_) {
+  const Layout layout(size_, options_);
+  states_ = reinterpret_cast<RankState*>(segment_->data() + layout.states);
+  slots_ = segment_->data() + layout.slots;
+  chunks_ = segment_->data() + layout.chunks;
+}
+
+NodeGroup::~NodeGroup() {
+  // A forked child that drops its copy of this object has not left the group.
+  if (processes_[rank_].pid != getpid()) return;
+  states_[rank_].departed.store(1, std::memory_order_release);
+  Waiter::ring(states_[rank_].bell);
+}
+
+void NodeGroup::enter(Poll* poll) {
+  waiter_.use(poll);
+  glance();
+  if (catch_up_) [[unlikely]] {
+    await_peers(operation_);
+    catch_up_ = false;
+  }
+  ++operation_;
+}
+
+std::uint64_t NodeGroup::head(const Signature& signature) const {
+  return operation_ << 32 | hash_of(signature.detail);
+}
+
+void NodeGroup::announce(const Signature& signature, const void* data, std::size_t bytes) {
+  RankState& state = states_[rank_];
+  Announcement& mine = announcement(rank_);
+  state.particulars[operation_ & 1].detail = signature.detail;
+  mine.what = signature.what;
+  copy_few(mine.data, static_cast<const std::byte*>(data), bytes);
+  waiter_.publish(mine.head, head(signature), state.bell);
+}
+
+void NodeGroup::await_announcements(const Signature& signature) {
+  const std::uint64_t agreed = head(signature);
+  bool same = true;
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const Announcement& theirs = announcement(peer);
+    waiter_.wait(theirs.head, operation_ << 32, states_[peer].bell);
+    same &= theirs.head.load(std::memory_order_relaxed) == agreed && theirs.what == signature.what;
+  }
+  if (!same) [[unlikely]] {
+    throw_disagreement(signature);
+  }
+}
+
+void NodeGroup::await_peers(std::uint64_t operation) {
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    waiter_.wait(states_[peer].announcement[operation & 1].head, operation << 32,
+                 states_[peer].bell);
+  }
+}
+
+bool NodeGroup::all_announced() const {
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && !Waiter::reached(announcement(peer).head, operation_ << 32)) return false;
+  }
+  return true;
+}
+
+// For waits that are the caller's own loop.
+void NodeGroup::check_now_and_then() {
+  constexpr std::uint64_t kEveryNs = 50'000'000;
+  const std::uint64_t now = now_ns();
+  if (now - checked_ns_ < kEveryNs) return;
+  checked_ns_ = now;
+  try {
+    check_awaited();
+  } catch (const PeerLost&) {
+    if (!all_announced()) throw;  // a peer may end right after its last publication
+  }
+}
+
+Signature NodeGroup::announced(std::size_t rank) const {
+  return {announcement(rank).what, states_[rank].particulars[operation_ & 1].detail};
+}
+
+// Not all announcements are equal, so every rank sees one that differs from its own. An aborted one
+// explains most.
+void NodeGroup::throw_disagreement(const Signature& signature) const {
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (announced(peer).what >> 60 != static_cast<std::uint64_t>(Kind::kAborted)) continue;
+    throw Disagreement(name(peer) + " refused its arguments of this collective call: " +
+                       states_[peer].particulars[operation_ & 1].reason +
+                       ". This rank asked for: " + describe(signature) +
+                       ". Mend the call on that rank; the communicator stays usable.");
+  }
+  std::size_t other = 0;
+  while (other == rank_ || announced(other) == signature) ++other;
+  throw Disagreement("the ranks disagree about this collective call: " + name(rank_) +
+                     " asked for: " + describe(signature) + "; " + name(other) +
+                     " asked for: " + describe(announced(other)) +
+                     ". Call the same operation with the same count, type and op on every rank.");
+}
+
+void NodeGroup::abort(std::string_view reason) {
+  operate(nullptr, [&] {
+    set_text(states_[rank_].particulars[operation_ & 1].reason, reason);
+    announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);
+    catch_up_ = true;
+  });
+}
+
+void NodeGroup::step_done(std::uint64_t step) {
+  waiter_.publish(states_[rank_].progress, (operation_ << 32) + step, states_[rank_].bell);
+}
+
+void NodeGroup::await_step(std::size_t rank, std::uint64_t step) {
+  waiter_.wait(states_[rank].progress, (operation_ << 32) + step, states_[rank].bell);
+}
+
+void NodeGroup::await_step(std::uint64_t step) {
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    await_step((rank_ + distance) % size_, step);
+  }
+}
+
+void NodeGroup::glance() {
+  if (header_.poison.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    throw_poisoned();
+  }
+}
+
+// A rank may free its group or end as soon as it has left the last operation, while others are
+// still in it: they need nothing more from that rank.
+void NodeGroup::check_awaited() {
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (states_[peer].finished.load(std::memory_order_acquire) != operation_) check_peer(peer);
+  }
+}
+
+void NodeGroup::check_peers() const {
+  if (header_.poison.load(std::memory_order_relaxed) != 0) throw_poisoned();
+  for (std::size_t peer = 0; peer < size_; ++peer) check_peer(peer);
+}
+
+void NodeGroup::check_peer(std::size_t peer) const {
+  if (peer == rank_) return;
+  const ProcessId& process = processes_[peer];
+  if (states_[peer].departed.load(std::memory_order_acquire) != 0) {
+    throw PeerLost(name(peer) + " has freed this communicator while others still use it");
+  }
+  if (process == processes_[rank_] || is_alive(process)) return;
+  throw PeerLost(name(peer) + " (process " + std::to_string(process.pid) +
+                 ") has ended; the communicator can no longer be used");
+}
+
+void NodeGroup::fail(std::string_view reason, Failure failure) noexcept {
+  if (header_.poison.load(std::memory_order_relaxed) != 0) return;
+  char text[kReasonBytes];
+  std::snprintf(text, sizeof text, "rank %zu of this host left operation %llu: %.*s", rank_,
+                static_cast<unsigned long long>(operation_), static_cast<int>(reason.size()),
+                reason.data());
+  poison(failure, text);
+}
+
+void NodeGroup::poison(Failure failure, std::string_view reason) noexcept {
+  std::uint32_t sound = 0;
+  if (!header_.poison.compare_exchange_strong(sound, 1, std::memory_order_acq_rel)) return;
+  header_.failure = failure;
+  set_text(header_.reason, reason);
+  header_.poison.store(2, std::memory_order_release);
+  for (std::size_t rank = 0; rank < size_; ++rank) Waiter::ring(states_[rank].bell);
+}
+
+void NodeGroup::throw_poisoned() const {
+  const bool written = header_.poison.load(std::memory_order_acquire) == 2;
+  const std::string text = "the communicator failed earlier and can no longer be used: " +
+                           std::string(written ? header_.reason : "the reason is being written");
+  if (written && header_.failure == Failure::kPeerLost) throw PeerLost(text);
+  if (written && header_.failure == Failure::kTimeout) throw TimeoutError(text);
+  throw TransportError(text);
+}
+
+}  // namespace gradred

@@ -1,0 +1,89 @@
+// What lies where in the shared segment of a node group.
+//
+//   Header | RankState of rank 0, 1, ... | slots | exchange chunks
+//
+// Each rank owns two slots, used by operations in turn, and `depth` chunks, used in a ring. Only
+// the owner writes into them. Everything starts as zero bytes, which is the right start for all of
+// it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "node/process.h"
+#include "node/wait.h"
+
+namespace gradred {
+
+inline constexpr std::size_t kCacheLine = 64;
+// The hardware fetches cache lines in pairs: what different ranks write keeps this distance.
+inline constexpr std::size_t kApart = 128;
+inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kReasonBytes = 256;
+
+// Sizes and limits that all ranks of a group share; the leader's count. A plan is a function of
+// these, the number of ranks and the agreed arguments.
+struct NodeOptions {
+  std::size_t slot_bytes = 128 << 10;      // of one slot
+  std::size_t chunk_bytes = 256 << 10;     // of one exchange chunk
+  std::size_t depth = 4;                   // exchange chunks per rank, at least 4
+  std::size_t one_shot_bytes = 128 << 10;  // of peers that every rank may read to reduce everything
+  std::size_t piece_bytes = 64 << 10;      // of a chunk where two ranks both reduce everything
+  std::size_t exchange_bytes = 4 << 20;    // from here two ranks reduce one half each
+  std::size_t streaming_bytes = 4 << 20;   // from here results bypass the caches
+  std::size_t ranks_on_host = 0;           // of the whole program; 0: those of this group
+  std::uint64_t first_operation = 1;       // its number; tests begin just before 32 bits are full
+};
+
+// One cache line: what a rank says at the start of an operation, with the data if they fit.
+struct alignas(kApart) Announcement {
+  static constexpr std::size_t kDataBytes = 48;
+
+  std::atomic<std::uint64_t> head;  // operation number << 32 | hash of Signature::detail
+  std::uint64_t what;               // Signature::what
+  std::byte data[kDataBytes];
+};
+static_assert(sizeof(Announcement) == kApart && offsetof(Announcement, data) == 16);
+
+// What only an error message needs.
+struct Particulars {
+  std::uint64_t detail;       // Signature::detail
+  char reason[kReasonBytes];  // of an aborted operation
+};
+
+struct alignas(kApart) RankState {
+  Announcement announcement[2];                         // of even and odd operations
+  alignas(kApart) std::atomic<std::uint64_t> progress;  // operation number << 32 | steps done
+  alignas(kApart) Bell bell;
+  std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
+  alignas(kApart) Particulars particulars[2];
+  std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
+};
+
+enum class Failure : std::uint32_t { kTransport, kPeerLost, kTimeout };
+
+struct alignas(kApart) Header {
+  std::uint64_t token;  // a random number: proof that all see the same memory
+  NodeOptions options;
+  std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
+  Failure failure;
+  char reason[kReasonBytes];
+};
+
+// Offsets in bytes from the start of the segment.
+struct Layout {
+  std::size_t states, slots, chunks, bytes;
+
+  Layout(std::size_t ranks, const NodeOptions& options)
+      : states(kPage),
+        slots(round_up(states + ranks * sizeof(RankState))),
+        chunks(slots + ranks * 2 * options.slot_bytes),
+        bytes(round_up(chunks + ranks * options.depth * options.chunk_bytes)) {}
+
+ private:
+  static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+};
+static_assert(sizeof(Header) <= kPage);
+
+}  // namespace gradred

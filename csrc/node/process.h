@@ -1,0 +1,35 @@
+// What this process may use and whether another one still lives.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <span>
+
+namespace gradred {
+
+// A process of this host: the start time tells a process from a later one with the same number.
+struct ProcessId {
+  std::int64_t pid = 0;
+  std::uint64_t start_time = 0;  // clock ticks since boot, from /proc/<pid>/stat
+
+  bool operator==(const ProcessId&) const = default;
+};
+
+ProcessId this_process();
+// False once the process has ended, also while it is a zombie. True when /proc does not tell.
+bool is_alive(const ProcessId& process);
+
+inline constexpr std::size_t kMaxCores = 1024;
+
+// The cores that a rank may run on.
+struct Cores {
+  std::bitset<kMaxCores> allowed;  // the affinity mask
+  std::uint32_t quota = 0;         // whole cores that the control group grants; 0: no limit
+};
+
+Cores cores_of_this_thread();
+// Whether all ranks can run at the same time, each on a core of its own: only then may a waiting
+// rank spin. `ranks` counts the ranks of the whole host, `group` holds the cores of some of them.
+bool each_has_a_core(std::span<const Cores> group, std::size_t ranks);
+
+}  // namespace gradred

@@ -1,0 +1,118 @@
+#include "python/persistent.h"
+
+#include <array>
+
+#include "base/errors.h"
+#include "python/call.h"
+#include "python/errors.h"
+#include "python/mpi4py.h"
+#include "python/wait_hook.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+// What an instance holds behind mpi4py's own fields.
+struct Bound {
+  std::shared_ptr<Communicator> comm;  // null: not bound, p() is not possible
+  std::shared_ptr<PyCall> call;
+  bool started = false;
+};
+
+std::size_t bound_offset = 0;  // of the pointer in an instance: where MPI.Prequest ends
+
+Bound*& bound_of(PyObject* self) {
+  return *reinterpret_cast<Bound**>(reinterpret_cast<std::byte*>(self) + bound_offset);
+}
+
+// p(): start and wait.
+PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
+  if (PyTuple_GET_SIZE(args) != 0 || keywords != nullptr) {
+    PyErr_SetString(PyExc_TypeError, "a persistent operation is called without arguments");
+    return nullptr;
+  }
+  const Bound* bound = bound_of(self);
+  if (bound == nullptr || bound->started || bound->comm->freed()) {  // with the right error or meaning
+    return PyObject_CallMethod(self, "_start_and_wait", nullptr);
+  }
+  try {
+    GilHook hook;
+    bound->comm->run_startable(bound->call->call, hook);
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  try {
+    if (nargs != 2) throw UsageError("_bind takes a communicator and a call");
+    auto made = std::make_unique<Bound>();
+    made->comm = communicator_of(args[0]).shared_from_this();
+    made->call = py::handle(args[1]).cast<std::shared_ptr<PyCall>>();
+    delete bound_of(self);
+    bound_of(self) = made.release();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* unbind(PyObject* self, PyObject*) {
+  delete bound_of(self);
+  bound_of(self) = nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* mark_started(PyObject* self, PyObject* flag) {
+  if (bound_of(self) != nullptr) bound_of(self)->started = PyObject_IsTrue(flag) == 1;
+  Py_RETURN_NONE;
+}
+
+// mpi4py's own part is a static type's, so that our heap type's reference is ours to drop.
+void dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete bound_of(self);
+  bound_of(self) = nullptr;
+  PyTypeObject* base = type;
+  while (base->tp_dealloc != dealloc) base = base->tp_base;
+  while (base->tp_dealloc == dealloc) base = base->tp_base;
+  base->tp_dealloc(self);
+  Py_DECREF(type);
+}
+
+std::array<PyMethodDef, 4> methods = {{
+    {"_bind", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(bind)), METH_FASTCALL,
+     nullptr},
+    {"_unbind", unbind, METH_NOARGS, nullptr},
+    {"_mark_started", mark_started, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+}};
+
+}  // namespace
+
+py::object persistent_type(const py::object& prequest) {
+  auto* base = reinterpret_cast<PyTypeObject*>(prequest.ptr());
+  bound_offset = static_cast<std::size_t>(base->tp_basicsize);
+  std::array<PyType_Slot, 4> slots = {{
+      {Py_tp_call, reinterpret_cast<void*>(call)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+      {Py_tp_methods, methods.data()},
+      {0, nullptr},
+  }};
+  PyType_Spec spec = {"gradred._core.PersistentBase",
+                      static_cast<int>(bound_offset + sizeof(Bound*)), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots.data()};
+  const py::tuple bases = py::make_tuple(prequest);
+  auto type = py::reinterpret_steal<py::object>(PyType_FromSpecWithBases(&spec, bases.ptr()));
+  if (!type) throw py::error_already_set();
+  return type;
+}
+
+}  // namespace gradred
