@@ -178,6 +178,14 @@ void Communicator::run_on_node(const Call& call, WaitHook& hook) {
   scale_result(call, call.recv, call.count, size_);
 }
 
+double Communicator::flag_time(WaitHook& hook) {
+  prepare(hook);
+  if (node_ == nullptr) return 0;
+  if (any_started_) finish_started(hook);
+  NodePoll poll(*this, hook);
+  return 1e-9 * node_->flag_time_ns(2000, &poll);
+}
+
 void Communicator::run_schedule(const Call& call, WaitHook& hook) {
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   const std::shared_ptr<Operation> operation = this->operation(call);

@@ -68,6 +68,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // communicators left.
   bool starts();
 
+  // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where no
+  // memory is shared. Blocking and collective.
+  double flag_time(WaitHook& hook);
   // Lets the MPI underneath and all operations in flight get on.
   void progress();
   // Blocking, on the path that start() takes: a rank may call this where a peer starts and waits.

@@ -86,6 +86,10 @@ class NodeGroup final : private Guard {
   void allgather(const BlockArgs& args);
   void bcast(const BcastArgs& args);
 
+  // Nanoseconds that a flag takes from rank 0 to rank 1, the mean of `turns` there and back; 0 on the
+  // other ranks. Collective; says what any time measured here is worth.
+  double flag_time_ns(unsigned turns, Poll* poll);
+
   // This rank's arguments were refused: take part in the agreement of the next operation, so that
   // the peers throw UsageError with this rank and reason. Does not wait.
   void abort(std::string_view reason);

@@ -69,6 +69,8 @@ struct alignas(kApart) Header {
   std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
   Failure failure;
   char reason[kReasonBytes];
+  alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::flag_time_ns
+  alignas(kApart) std::atomic<std::uint64_t> pong;
 };
 
 // Offsets in bytes from the start of the segment.

@@ -144,6 +144,20 @@ void bind_calls(py::module_& m) {
         communicator_of(comm.ptr()).prepare(hook);
       },
       py::arg("comm"), "Blocking and collective: set up what gradred needs.");
+  m.def(
+      "flag_time",
+      [](const py::object& comm) {
+        GilHook hook;
+        return communicator_of(comm.ptr()).flag_time(hook);
+      },
+      py::arg("comm"),
+      "Seconds that a flag takes between the cores of rank 0 and rank 1; blocking and collective. 0.0 on "
+      "other ranks, and where no memory is shared.");
+  m.def("stop", [] {
+    const py::gil_scoped_release released;
+    engine().stop();
+  }, "End the progress thread and give up what is in flight: at exit.");
+  m.def("forked", &forbid_communication, "This process is the fork of a rank: no calls from now on.");
   m.def("starts", [](const py::object& comm) { return communicator_of(comm.ptr()).starts(); },
         py::arg("comm"));
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);

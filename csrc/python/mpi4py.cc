@@ -21,6 +21,8 @@ struct Remembered {
 };
 constexpr std::size_t kRemembered = 64;
 
+bool is_forked = false;
+
 std::array<Remembered, kRemembered>& remembered() {
   static auto* entries = new std::array<Remembered, kRemembered>;
   return *entries;
@@ -71,11 +73,21 @@ Mpi4py& Mpi4py::get() {
   return known;
 }
 
+void forbid_communication() {
+  is_forked = true;
+  remembered().fill({0, nullptr});
+}
+
 Communicator& communicator_of(PyObject* comm) {
   const mpi::Handle handle = handle_of(comm);
   Remembered& entry = remembered()[place_of(handle)];
   if (entry.handle == handle && entry.state && !entry.state->freed()) [[likely]] {
     return *entry.state;
+  }
+  if (is_forked) {
+    throw UsageError(
+        "this process is a child that a rank has forked: only ranks communicate. Do it in the rank, "
+        "or start ranks of their own with gradred.run");
   }
   entry = {handle, Communicator::of(handle)};
   return *entry.state;

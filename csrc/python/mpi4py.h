@@ -35,6 +35,9 @@ inline mpi::Handle handle_of(PyObject* object) {
 // The state of a communicator object, remembered beside the MPI attribute for speed.
 Communicator& communicator_of(PyObject* comm);
 
+// In a child that a rank has forked: communicator_of() throws from now on.
+void forbid_communication();
+
 // An operation by MPI.Op object; nothing for user-defined ones.
 std::optional<Op> op_of(PyObject* op);
 
