@@ -3,6 +3,8 @@
 // Expected results come from folding all ranks' inputs in order of rank in this rank alone; they
 // must match bit for bit.
 
+#include <sched.h>
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -35,6 +37,7 @@ struct Call {
   std::size_t count = 0;  // of one rank's block
   bool in_place = false;
   int root = 0;
+  bool in_steps = false;  // where that is possible; may differ between ranks
 };
 
 // Small whole numbers: valid in every type, and cheap to make.
@@ -126,6 +129,12 @@ Case make_case(const Call& call, int rank, int size, unsigned seed) {
   return c;
 }
 
+// As allreduce() does it, but never waiting inside the group.
+void allreduce_in_steps(NodeGroup& group, const AllreduceArgs& args) {
+  while (!group.start_allreduce(args)) sched_yield();
+  while (!group.finish_allreduce(args)) sched_yield();
+}
+
 void perform(NodeGroup& group, const Call& call, const void* send, void* recv,
              Poll* poll = nullptr) {
   const auto signature = make_signature(call.kind, call.op, call.dtype, call.count,
@@ -135,7 +144,9 @@ void perform(NodeGroup& group, const Call& call, const void* send, void* recv,
       signature, poll};
   switch (call.kind) {
     case Kind::kAllreduce:
-      return group.allreduce(args);
+      return call.in_steps && group.starts(args.count * args.element)
+                 ? allreduce_in_steps(group, args)
+                 : group.allreduce(args);
     case Kind::kReduceScatterBlock:
       return group.reduce_scatter_block(args);
     case Kind::kAllgather:
@@ -263,6 +274,7 @@ void mixed_operations_back_to_back(BoardBootstrap& bootstrap) {
               .count = counts[agreed() % std::size(counts)]};
     call.in_place = agreed() % 2 == 0;
     call.root = static_cast<int>(agreed() % static_cast<unsigned>(group->size()));
+    call.in_steps = own() % 2 == 0;
     if (own() % 8 == 0) usleep(static_cast<useconds_t>(own() % 200));
     run_call(*group, call, i);
   }
@@ -290,7 +302,8 @@ void disagreement_is_a_usage_error_on_every_rank(BoardBootstrap& bootstrap) {
                                          {usual, other_kind}, {usual, other_root}};
   unsigned seed = 0;
   for (const auto& [mine, theirs] : pairs) {
-    const Call& call = odd_one ? theirs : mine;
+    Call call = odd_one ? theirs : mine;
+    call.in_steps = seed % 4 == 0;
     Bytes send(1 << 20, std::byte{1}), recv(1 << 20, std::byte{2});
     const Bytes before = recv;
     const std::string message =
@@ -311,7 +324,7 @@ void an_aborted_call_is_explained_to_the_peers(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   for (unsigned i = 0; i < 40; ++i) {
     const int culprit = static_cast<int>(i / 2) % group->size();  // twice in a row
-    const Call call{.count = i % 3 == 0 ? 9000U : 4U};
+    const Call call{.count = i % 3 == 0 ? 9000U : 4U, .in_steps = i % 2 == 0};
     if (group->rank() == culprit) {
       group->abort("the array is read-only");
     } else {
