@@ -1,0 +1,200 @@
+"""The pages: generated parts are up to date, every example runs, nothing claims what is not so."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def tool(name: str) -> ModuleType:
+    """A program of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(page: Path, language: str) -> Iterator[tuple[int, str]]:
+    """Line and text of a page's blocks in one language."""
+    text = page.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        if found[1] == language:
+            yield text.count("\n", 0, found.start(2)), found[2]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# ---- what is generated ------------------------------------------------------------------------
+
+
+def test_algorithm_pages_and_figures_are_up_to_date() -> None:
+    assert tool("gen_algorithm_docs").drifted() == []
+
+
+def test_changed_missing_and_left_over_figures_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = tool("gen_algorithm_docs")
+    monkeypatch.setattr(generator, "DOCS", tmp_path)
+    generator.write()
+    assert generator.drifted() == []
+    (tmp_path / "algorithms.md").write_text("other")
+    (tmp_path / "figures" / "allreduce-ring.svg").unlink()
+    (tmp_path / "figures" / "allreduce-gone.svg").write_text("<svg/>")
+    stale = ["algorithms.md", "figures/allreduce-gone.svg", "figures/allreduce-ring.svg"]
+    assert generator.drifted() == stale
+
+
+def test_table_of_results_in_readme_is_up_to_date() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert tool("gen_results_table").renewed(text) == text
+
+
+def record(date: str, mpi: str, ratio: float) -> dict[str, Any]:
+    row = {"bytes": 1 << 20, "gradred_us": 100.0, "mpi_us": 100.0 * ratio, "ratio": ratio}
+    row |= {"ratio_p10": ratio - 0.1, "ratio_p90": ratio + 0.1}
+    return {
+        "schema": "gradred-allreduce/1",
+        "date": date,
+        "ranks": 2,
+        "hosts": 1,
+        "arguments": {"type": "float32", "op": "sum"},
+        "machine": {"cpu": "a processor", "cores": 2},
+        "versions": {"mpi": mpi, "gradred": "0.1.0"},
+        "rows": [row],
+    }
+
+
+def test_newest_result_of_each_mpi_is_shown_and_slow_sizes_are_named(tmp_path: Path) -> None:
+    mpich, open_mpi = "MPICH Version: 5.0.2 MPICH Release date: x", "Open MPI v5.0.11, package: y"
+    records = {
+        "a.json": record("2030-01-02T00:00:00+00:00", mpich, 0.5),
+        "b.json": record("2030-01-01T00:00:00+00:00", mpich, 3.0),
+        "c.json": record("2030-01-01T00:00:00+00:00", open_mpi, 2.0),
+        "d.json": {"schema": "gradred-call-cost/1"},
+    }
+    for name, content in records.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    section = tool("gen_results_table").section(tmp_path)
+    assert "MPICH 5.0.2" in section
+    assert "Open MPI 5.0.11" in section
+    assert "(benchmarks/results/a.json)" in section
+    assert "b.json" not in section
+    assert "d.json" not in section
+    assert "| 1 MiB | 100.00 µs | 50.00 µs | 0.50 | 0.40-0.60 |" in section
+    assert "Slower than the MPI at: 1 MiB." in section
+    assert "Slower than the MPI at: no size measured." in section
+
+
+# ---- examples ---------------------------------------------------------------------------------
+
+
+def session(page: Path) -> str:
+    """A page with everything but its doctests blanked, so that line numbers stay."""
+    lines = [""] * (page.read_text(encoding="utf-8").count("\n") + 1)
+    for line, text in blocks(page, "pycon"):
+        for offset, content in enumerate(text.splitlines()):
+            lines[line + offset] = content
+    return "\n".join(lines) + "\n"
+
+
+RUN_SESSION = """
+import doctest, sys
+text, name = sys.stdin.read(), sys.argv[1]
+test = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+runner = doctest.DocTestRunner(optionflags=flags)
+runner.run(test)
+sys.exit(runner.summarize(verbose=False).failed > 0)
+"""
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GRADRED_")}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(blocks(page, "pycon"))], ids=name_of
+)
+def test_sessions_in_a_page_print_what_the_page_says(page: Path) -> None:
+    text = session(page)
+    assert doctest.DocTestParser().get_examples(text)
+    command = [sys.executable, "-c", RUN_SESSION, name_of(page)]
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, env=environment(), timeout=50
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+PROGRAMS = [(page, line, text) for page in PAGES for line, text in blocks(page, "python")]
+
+
+@pytest.mark.parametrize(
+    ("page", "line", "text"),
+    PROGRAMS,
+    ids=[f"{name_of(page)}:{line}" for page, line, _ in PROGRAMS],
+)
+def test_programs_in_a_page_run(page: Path, line: int, text: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pages_have_examples_of_both_sorts_and_no_session_hides() -> None:
+    assert len(PROGRAMS) >= 5
+    for page in PAGES:
+        for language in ("", "py", "python", "sh", "text"):
+            assert not any(">>>" in text for _, text in blocks(page, language)), (
+                f"{name_of(page)}: a session belongs into a pycon block"
+            )
+
+
+# ---- claims -----------------------------------------------------------------------------------
+
+
+def knobs_without_effect() -> list[str]:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    _, _, listed = text.partition("## Not in effect yet")
+    return re.findall(r"`(\w+)`", listed)
+
+
+@pytest.mark.parametrize("knob", knobs_without_effect())
+def test_knob_called_without_effect_is_read_nowhere(knob: str) -> None:
+    """When this fails the knob has come to life: take it off the list in docs/errors.md."""
+    from gradred import config
+
+    assert knob in {variable.removeprefix("GRADRED_").lower() for variable, *_ in config.table()}
+    use = re.compile(rf"(\bvalues|load\(\)|settings)\.{knob}\b|\bget\([\"']{knob}[\"']\)")
+    sources = [path for path in (ROOT / "src").rglob("*.py") if path.name != "config.py"]
+    assert [str(path) for path in sources if use.search(path.read_text(encoding="utf-8"))] == []
+
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    targets = [target for target in LINK.findall(prose) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []

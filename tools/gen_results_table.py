@@ -1,0 +1,123 @@
+"""Write README.md's table of measurements from benchmarks/results/; `--check` only compares.
+
+Of the records that benchmarks/allreduce.py wrote, the newest for each MPI and number of ranks is
+shown, a few sizes of it, with a link to the whole record. Nothing is chosen by its outcome.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- results: begin (tools/gen_results_table.py) -->", "<!-- results: end -->"
+
+SCHEMA = "gradred-allreduce/1"
+SIZES = (8, 1 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+NOTHING = "No record of a measurement is kept here yet. `make bench` measures on your machine.\n"
+
+Record = dict[str, Any]
+
+
+def newest(folder: Path = RESULTS) -> dict[str, Record]:
+    """File name and record of the newest measurement for each MPI and number of ranks."""
+    chosen: dict[tuple[str, int], tuple[str, Record]] = {}
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+            continue
+        key = (mpi_name(record), record["ranks"])
+        if key not in chosen or record["date"] >= chosen[key][1]["date"]:
+            chosen[key] = (path.name, record)
+    return dict(chosen[key] for key in sorted(chosen))
+
+
+def mpi_name(record: Record) -> str:
+    """`MPICH 5.0.2` or `Open MPI 5.0.11`, from the library's own long text."""
+    text = record["versions"]["mpi"]
+    for pattern, name in (
+        (r"Intel\(R\) MPI Library\D*([\d.]+)", "Intel MPI"),
+        (r"Open MPI v([\w.]+)", "Open MPI"),
+        (r"MPICH Version:\s*([\w.]+)", "MPICH"),
+    ):
+        found = re.search(pattern, text)
+        if found:
+            return f"{name} {found[1]}"
+    return str(text).split(",")[0][:40]
+
+
+def table(name: str, record: Record) -> str:
+    """One measurement: where and when, the sizes, and where gradred was slower."""
+    ranks = f"{record['ranks']} rank{'' if record['ranks'] == 1 else 's'}"
+    hosts = f"{record['hosts']} host{'' if record['hosts'] == 1 else 's'}"
+    machine, versions, what = record["machine"], record["versions"], record["arguments"]
+    where = (
+        f"{ranks} on {hosts}, {mpi_name(record)}, {what['type']} {what['op']}; {machine['cpu']}, "
+        f"{machine['cores']} cores; gradred {versions['gradred']}, {record['date'][:10]}; "
+        f"[all sizes and rounds](benchmarks/results/{name})"
+    )
+    lines = [
+        where,
+        "",
+        "| bytes | gradred | MPI | ratio | 10-90 % of rounds |",
+        "|---:|---:|---:|---:|---:|",
+        *(row_line(row) for row in record["rows"] if row["bytes"] in SIZES),
+        "",
+    ]
+    slower = [shown_bytes(row["bytes"]) for row in record["rows"] if row["ratio"] < 1]
+    lines += [f"Slower than the MPI at: {', '.join(slower) or 'no size measured'}.", ""]
+    return "\n".join(lines)
+
+
+def row_line(row: Record) -> str:
+    spread = f"{row['ratio_p10']:.2f}-{row['ratio_p90']:.2f}"
+    times = f"{shown_time(row['gradred_us'])} | {shown_time(row['mpi_us'])}"
+    return f"| {shown_bytes(row['bytes'])} | {times} | {row['ratio']:.2f} | {spread} |"
+
+
+def shown_bytes(count: int) -> str:
+    for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale and count % scale == 0:
+            return f"{count // scale} {unit}"
+    return f"{count} B"
+
+
+def shown_time(us: float) -> str:
+    return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.2f} µs"
+
+
+def section(folder: Path = RESULTS) -> str:
+    """What stands between the two marks."""
+    tables = [table(name, record) for name, record in newest(folder).items()]
+    return "\n" + ("\n".join(tables) or NOTHING) + "\n"
+
+
+def renewed(text: str, folder: Path = RESULTS) -> str:
+    """`text` with a new section between its marks; ValueError without marks."""
+    before, found, rest = text.partition(BEGIN)
+    _, found_end, after = rest.partition(END)
+    if not found or not found_end:
+        raise ValueError(f"the text needs the marks {BEGIN} and {END}")
+    return before + BEGIN + "\n" + section(folder) + END + after
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it has drifted")
+    text = README.read_text(encoding="utf-8")
+    if not parser.parse_args().check:
+        README.write_text(renewed(text), encoding="utf-8")
+    elif renewed(text) != text:
+        print("README.md has drifted: run python tools/gen_results_table.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
