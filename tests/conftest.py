@@ -1,0 +1,82 @@
+"""What every test shares: the size of the sweep, MPI tests by folder, and one rank that speaks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+HERE = Path(__file__).parent
+
+# The launcher's variables name the rank before MPI is initialised; without a launcher it is 0.
+RANK = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
+
+# tools/run_tests.py sets these two: where each rank leaves its results, and how many ranks it
+# started.
+RESULTS = os.environ.get("RUN_TESTS_RESULTS")
+RANKS = os.environ.get("RUN_TESTS_RANKS")
+
+# Derandomized, because ranks that draw different examples do not make the same collective calls.
+hypothesis.settings.register_profile(
+    "small", max_examples=25, deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.register_profile(
+    "full", hypothesis.settings.get_profile("small"), max_examples=500
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full", action="store_true", help="run the whole sweep, not the small one of every day"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
+    if RESULTS:
+        config.option.xmlpath = str(Path(RESULTS, f"results-{RANK}.xml"))
+        config.option.basetemp = str(Path(RESULTS, f"tmp-{RANK}"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Silence every rank but 0: their failures are read from their result files."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if RANK > 0 and reporter is not None:
+        reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE / "mpi" in item.path.parents:
+            item.add_marker(pytest.mark.mpi)
+    if not config.getoption("--full"):
+        large = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=large)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse N worlds of size 1 (a launcher of another MPI): every test would pass in them."""
+    if RANKS is None or session.config.option.collectonly:
+        return
+    from mpi4py import MPI
+
+    size = MPI.COMM_WORLD.Get_size()
+    if size != int(RANKS):
+        pytest.exit(f"the launcher was asked for {RANKS} ranks; MPI sees {size}", returncode=4)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Leave the name of the running test where a hang or a crash can be traced to it."""
+    if RESULTS:
+        Path(RESULTS, f"running-{RANK}").write_text(nodeid)
+
+
+@pytest.fixture(scope="session")
+def full(pytestconfig: pytest.Config) -> bool:
+    """Whether the whole sweep was asked for (mark tests that only it runs with `full`)."""
+    return bool(pytestconfig.getoption("--full"))

@@ -1,0 +1,204 @@
+"""Everything that continuous integration checks: the table STAGES, in order, with seconds.
+
+A failed stage does not stop the others. Exit status 0: every stage passed. `--only NAME` (a part of
+a name) runs some stages alone, in the environments of the last run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from processes import run_job
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = Path("build", "ci")
+MPICH = Path(".venv-ci")
+OPENMPI = Path(".venv-ci-openmpi")
+WARNINGS_ARE_ERRORS = "-DGRADRED_WERROR=ON"
+
+
+def run(*command: str | Path, seconds: float = 300, cmake_args: str = "") -> bool:
+    """Whether `command` ended with status 0 within `seconds`; no process of it is left."""
+    environment = {**os.environ, "CMAKE_ARGS": cmake_args}
+    job = run_job([str(word) for word in command], environment, seconds)
+    if job.problem:
+        print(f"{' '.join(str(word) for word in command)}: {job.problem}")
+    for process in job.left:
+        print(f"left behind: process {process}")
+    return not job.problem and not job.left
+
+
+def python_of(environment: Path) -> Path:
+    return environment / "bin" / "python"
+
+
+def make_test() -> bool:
+    """`make test` in a new environment, every warning of the compiler an error."""
+    shutil.rmtree(MPICH, ignore_errors=True)
+    command = ["make", "test", f"PYTHON={sys.executable}", f"ENV={MPICH}"]
+    return run(*command, seconds=900, cmake_args=WARNINGS_ARE_ERRORS)
+
+
+def lint() -> bool:
+    extras = "mpich,test,lint"
+    ready = run(
+        sys.executable, "tools/environment.py", MPICH, extras, cmake_args=WARNINGS_ARE_ERRORS
+    )
+    return ready and run(python_of(MPICH), "tools/lint.py")
+
+
+def doctests() -> bool:
+    options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
+    return run(python_of(MPICH), "-m", "pytest", *options)
+
+
+def docs() -> bool:
+    command = ["make", "docs", f"PYTHON={sys.executable}", f"ENV={MPICH}"]
+    return run(*command, cmake_args=WARNINGS_ARE_ERRORS)
+
+
+def full_sweep() -> bool:
+    """The threads matrix, the property tests and the mutants, all of them."""
+    options = ["--full", "--ranks", "", "--timeout", "400"]
+    return run(python_of(MPICH), "tools/run_tests.py", *options, seconds=420)
+
+
+def more_ranks_mpich() -> bool:
+    """What `make test` leaves out: it has run 2 and 3."""
+    return run(python_of(MPICH), "tools/run_tests.py", "--no-unit", "--ranks", "1,4,5,8")
+
+
+def wheel() -> bool:
+    """A wheel made from the source distribution, in a new environment with the other MPI."""
+    shutil.rmtree(BUILD / "dist", ignore_errors=True)
+    shutil.rmtree(OPENMPI, ignore_errors=True)
+    dist = BUILD / "dist"
+    dist.mkdir(parents=True)
+    build_sdist = f"from setuptools import build_meta; build_meta.build_sdist({str(dist)!r})"
+    if not run(python_of(MPICH), "-c", build_sdist):
+        return False
+    (sdist,) = dist.glob("*.tar.gz")
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
+    if not run(python_of(MPICH), "-m", "pip", "wheel", *options, sdist):
+        return False
+    (built,) = dist.glob("*.whl")
+    command = ["tools/environment.py", str(OPENMPI), "openmpi,test", "--wheel", str(built)]
+    return run(sys.executable, *command)
+
+
+def all_ranks_openmpi() -> bool:
+    """The binary that was built beside MPICH, on Open MPI."""
+    command = ["tools/run_tests.py", "--no-unit", "--ranks", "1,2,3,4,5,8"]
+    return run(python_of(OPENMPI), *command)
+
+
+def mpi4py_tests(environment: Path) -> bool:
+    """mpi4py's own test classes, with gradred's communicators in the place of its own."""
+    return run(python_of(environment), "tools/mpi4py_tests.py", seconds=600)
+
+
+def core_tests(sanitizer: str) -> bool:
+    """csrc/tests under a sanitizer; a program's name and verdict per line."""
+    build = BUILD / sanitizer
+    cmake = MPICH / "bin" / "cmake"
+    options = [f"-DGRADRED_SANITIZE={sanitizer}", "-DGRADRED_TESTS=ON", "-DGRADRED_WERROR=ON"]
+    options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={(MPICH / 'bin' / 'ninja').absolute()}"]
+    if not run(cmake, "-S", "csrc", "-B", build, *options):
+        return False
+    if not run(cmake, "--build", build, "-j", str(len(os.sched_getaffinity(0)))):
+        return False
+    programs = sorted(path for path in (build / "tests").glob("*") if os.access(path, os.X_OK))
+    if not programs:
+        print("csrc/tests holds no test")
+    # ThreadSanitizer's shadow needs the classic address layout, which newer kernels randomise away.
+    prefix = fixed_addresses() if sanitizer == "thread" else []
+    verdicts = {program.name: run(*prefix, program) for program in programs}
+    for name, passed in verdicts.items():
+        print(f"{name}: {'passed' if passed else 'FAILED'}")
+    return bool(verdicts) and all(verdicts.values())
+
+
+def fixed_addresses() -> list[str]:
+    """A prefix that turns address randomisation off, where the container allows that."""
+    prefix = ["setarch", platform.machine(), "--addr-no-randomize"]
+    if (
+        shutil.which("setarch")
+        and not subprocess.run([*prefix, "true"], capture_output=True).returncode
+    ):
+        return prefix
+    return []
+
+
+def clang() -> bool:
+    """Does the other compiler take the code? A check of what a package index cannot bring."""
+    compiler = shutil.which("clang++")
+    if compiler is None:
+        print("skipped: no clang++ on this machine (apt-get install clang)")
+        return True
+    build = BUILD / "clang"
+    options = ["-DGRADRED_TESTS=ON", "-DGRADRED_WERROR=ON", f"-DCMAKE_CXX_COMPILER={compiler}"]
+    options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={(MPICH / 'bin' / 'ninja').absolute()}"]
+    cmake = MPICH / "bin" / "cmake"
+    return run(cmake, "-S", "csrc", "-B", build, *options) and run(cmake, "--build", build)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One line of the table: a check prints what it finds and returns whether all is well."""
+
+    name: str
+    check: Callable[[], bool]
+
+
+STAGES = (
+    Stage("make test", make_test),
+    Stage("lint", lint),
+    Stage("doctests", doctests),
+    Stage("docs", docs),
+    Stage("full sweep", full_sweep),
+    Stage("mpich, more ranks", more_ranks_mpich),
+    Stage("sdist and wheel", wheel),
+    Stage("openmpi, all ranks", all_ranks_openmpi),
+    Stage("mpi4py's tests, mpich", lambda: mpi4py_tests(MPICH)),
+    Stage("mpi4py's tests, openmpi", lambda: mpi4py_tests(OPENMPI)),
+    Stage("address sanitizer", lambda: core_tests("address")),
+    Stage("thread sanitizer", lambda: core_tests("thread")),
+    Stage("clang++", clang),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="run the stages whose name contains this")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    lines = []
+    failed = 0
+    begin = time.monotonic()
+    for stage in STAGES:
+        if options.only and options.only not in stage.name:
+            continue
+        print(f"\n==== {stage.name} ====", flush=True)
+        start = time.monotonic()
+        passed = stage.check()
+        failed += not passed
+        verdict = "passed" if passed else "FAILED"
+        lines.append(f"{stage.name:24}{time.monotonic() - start:8.1f} s  {verdict}")
+        print(lines[-1], flush=True)
+    print("\n" + "\n".join(lines))
+    print(f"{len(lines) - failed} stages passed, {failed} failed, {time.monotonic() - begin:.0f} s")
+    return 1 if failed or not lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

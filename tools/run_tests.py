@@ -1,0 +1,160 @@
+"""Runs the tests: those without MPI, then tests/mpi at each number of ranks.
+
+Each run is a job with a time limit that ends all of its processes; results are read from the files
+that every rank writes, so a test counts as failed when it failed on any rank. The last line holds
+the sums. Exit status: 0 all passed, 1 a failure, a hang or a job without tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from processes import run_job
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path("build", "test-results")
+
+
+@dataclass
+class Outcome:
+    """What one job found; `ranks` of 0 means without MPI."""
+
+    name: str
+    seconds: float = 0.0
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def launcher(ranks: int) -> tuple[list[str], dict[str, str]]:
+    """The command that starts `ranks` ranks of the MPI in this environment, and its variables."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        sys.exit("no mpiexec: install an MPI, for example with pip install mpich")
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60)
+    if "Open MPI" in version.stdout or "OpenRTE" in version.stdout or "PRRTE" in version.stdout:
+        # Tests run as root in containers and with more ranks than cores; users decide that
+        # themselves, so these settings live here alone.
+        options = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+        variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return [mpiexec, "-n", str(ranks), *options], variables
+    return [mpiexec, "-n", str(ranks)], {}
+
+
+def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namespace) -> Outcome:
+    """One pytest per rank (one alone for `ranks` of 0) over `paths`."""
+    folder = ROOT / RESULTS / name.replace(" ", "-").replace(",", "")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    command = [sys.executable, "-m", "pytest", "-q", "--durations=3", *paths]
+    environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    if options.full:
+        command.append("--full")
+    if ranks:
+        prefix, variables = launcher(ranks)
+        command = [*prefix, *command, "--with-mpi", "-p", "no:cacheprovider"]
+        environment |= variables | {"RUN_TESTS_RANKS": str(ranks)}
+    print(f"\n== {name} ==", flush=True)
+    begin = time.monotonic()
+    job = run_job(command, environment, options.timeout)
+    outcome = read_results(name, folder, max(ranks, 1), job.problem)
+    outcome.failed += [f"{name}: left behind process {process}" for process in job.left]
+    outcome.seconds = time.monotonic() - begin
+    return outcome
+
+
+def read_results(name: str, folder: Path, ranks: int, problem: str | None) -> Outcome:
+    """Joins the result files of all ranks; `problem` says what went wrong with the job itself."""
+    outcome = Outcome(name)
+    verdicts: dict[str, set[str]] = {}
+    for rank in range(ranks):
+        at = f"{name}, rank {rank}" if ranks > 1 else name
+        file = folder / f"results-{rank}.xml"
+        if not file.exists():
+            running = folder / f"running-{rank}"
+            where = f"in {running.read_text()}" if running.exists() else "before the first test"
+            outcome.failed.append(f"{at}: ended {where} ({problem or 'no result file'})")
+            continue
+        for case in ElementTree.parse(file).iter("testcase"):
+            test = f"{case.get('classname')}::{case.get('name')}"
+            verdicts.setdefault(test, set()).add(verdict(case, f"{at}: {test}", outcome))
+    outcome.passed = sum("passed" in found and "failed" not in found for found in verdicts.values())
+    outcome.skipped = Counter(
+        next(iter(found)) for found in verdicts.values() if not found & {"passed", "failed"}
+    )
+    if not outcome.failed and problem:
+        outcome.failed.append(f"{name}: {problem}")
+    if not outcome.failed and not outcome.passed:
+        outcome.failed.append(f"{name}: no test ran")
+    return outcome
+
+
+def verdict(case: ElementTree.Element, title: str, outcome: Outcome) -> str:
+    """'passed', 'failed' (noted in `outcome`), or the reason of a skip."""
+    for child in case:
+        if child.tag in ("failure", "error"):
+            lines = (child.get("message") or "").splitlines()
+            outcome.failed.append(f"{title}: {lines[0] if lines else child.tag}")
+            if "rank 0" not in title and "rank" in title:
+                print(f"\n{title}\n{child.text}")  # only rank 0 has shown its own
+            return "failed"
+        if child.tag == "skipped":
+            return child.get("message") or "no reason given"
+    return "passed"
+
+
+def report(outcomes: list[Outcome]) -> int:
+    """Prints seconds, skips, failures and the closing line; returns the exit status."""
+    print(f"\n{'':28}{'seconds':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
+    for one in outcomes:
+        skips = sum(one.skipped.values())
+        print(f"{one.name:28}{one.seconds:8.1f}{one.passed:8}{len(one.failed):8}{skips:8}")
+    reasons = sum((one.skipped for one in outcomes), Counter())
+    for reason, count in reasons.most_common():
+        print(f"skipped {count}: {reason}")
+    failures = [failure for one in outcomes for failure in one.failed]
+    for failure in failures:
+        print(f"FAILED {failure}")
+    passed = sum(one.passed for one in outcomes)
+    print(f"{passed} passed, {len(failures)} failed, {reasons.total()} skipped")
+    return 1 if failures or not passed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--ranks", default="2,3", help="numbers of ranks for tests/mpi; '' for none"
+    )
+    parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
+    parser.add_argument(
+        "--full", action="store_true", help="the whole sweep of the tests without MPI"
+    )
+    parser.add_argument("--timeout", type=float, default=150, help="seconds for one job")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    outcomes = []
+    if not options.no_unit:
+        paths = [path for path in ("tests/unit", "tests/threads") if has_tests(path)]
+        outcomes.append(run_pytest("without MPI", paths, 0, options))
+    for ranks in [int(number) for number in options.ranks.split(",") if number]:
+        outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))
+    return report(outcomes)
+
+
+def has_tests(path: str) -> bool:
+    return any((ROOT / path).glob("test_*.py"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
