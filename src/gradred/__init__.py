@@ -1,0 +1,89 @@
+"""gradred: a fast and safe allreduce for Python programs on MPI.
+
+Importing this package neither initialises MPI nor imports `mpi4py.MPI`; the names that need it do
+so when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gradred.errors import (
+    DeviceError,
+    Error,
+    PeerLost,
+    TimeoutError,  # noqa: A004
+    TransportError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from gradred._run import run
+    from gradred.comm import Comm
+    from gradred.functions import Allreduce, allreduce, allreduce_many
+    from gradred.memory import empty, empty_like, zeros
+    from gradred.ops import OPS, Premul, premul
+    from gradred.parts import allgather, bcast, reduce_scatter_block
+    from gradred.persistent import PersistentAllreduce
+    from gradred.request import Request
+
+__version__ = "0.1.0"
+
+# Where each lazily loaded name lives.
+_LAZY = {
+    "Allreduce": "functions",
+    "Comm": "comm",
+    "OPS": "ops",
+    "PersistentAllreduce": "persistent",
+    "Premul": "ops",
+    "Request": "request",
+    "allgather": "parts",
+    "allreduce": "functions",
+    "allreduce_many": "functions",
+    "bcast": "parts",
+    "empty": "memory",
+    "empty_like": "memory",
+    "premul": "ops",
+    "reduce_scatter_block": "parts",
+    "run": "_run",
+    "zeros": "memory",
+}
+
+__all__ = [
+    "OPS",
+    "Allreduce",
+    "Comm",
+    "DeviceError",
+    "Error",
+    "PeerLost",
+    "PersistentAllreduce",
+    "Premul",
+    "Request",
+    "TimeoutError",
+    "TransportError",
+    "UsageError",
+    "__version__",
+    "allgather",
+    "allreduce",
+    "allreduce_many",
+    "bcast",
+    "empty",
+    "empty_like",
+    "premul",
+    "reduce_scatter_block",
+    "run",
+    "zeros",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'gradred' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"gradred.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,119 @@
+"""Arguments of the array calls: what all of them check and understand in the same way."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from gradred import arrays, ops, plans
+from gradred.arrays import ITEMSIZES, Array, Result
+from gradred.comm import Comm
+from gradred.errors import UsageError, UsageTypeError, explain
+
+if TYPE_CHECKING:
+    from gradred.ops import OpLike
+
+_world: Comm | None = None
+
+
+def communicator(comm: Any, asked: str) -> MPI.Intracomm:
+    """`comm`, or COMM_WORLD for None; UsageTypeError for anything else."""
+    global _world
+    if comm is None:
+        if _world is None:
+            _world = Comm(MPI.COMM_WORLD)
+        return _world
+    if not isinstance(comm, MPI.Intracomm):
+        found = f"comm is a {type(comm).__name__}"
+        message = explain(asked, found, "Pass an MPI.Intracomm, or None for COMM_WORLD")
+        raise UsageTypeError(message)
+    return comm  # a plain one serves as well
+
+
+def refuse_stream(stream: object, asked: str) -> None:
+    """UsageError unless it is None."""
+    if stream is not None:
+        found = "a stream orders work on a GPU, and this build of gradred has no GPU support"
+        raise UsageError(explain(f"{asked} with stream={stream!r}", found, "Pass stream=None"))
+
+
+def operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float] | None:
+    """Name and factor of an operation that the type has; None for the MPI's own."""
+    found = ops.resolve(op)
+    if found is not None:
+        ops.require(found[0], dtype, f"{asked} of {dtype}")
+    return found
+
+
+def own_operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float]:
+    """Name and factor of an operation that is not the MPI's own."""
+    found = operation(op, dtype, asked)
+    if found is None:
+        remedy = f"Use one of {', '.join(ops.OPS)} here, or allreduce"
+        raise UsageError(explain(asked, "the MPI alone knows this operation", remedy))
+    return found
+
+
+def require_c_order(given: Array, asked: str) -> None:
+    """UsageError unless the axes are in C order."""
+    if given.layout.order != tuple(range(len(given.shape))):
+        found = f"x is not in C order, but in the order of axes {given.layout.order}"
+        raise UsageError(explain(asked, found, "Pass numpy.ascontiguousarray(x)"))
+
+
+def result(
+    x: Any, given: Array, out: Any, asked: str, shape: tuple[int, ...] | None = None
+) -> Result:
+    """Where the result goes: `out` if there is one, checked, else a new array."""
+    if out is None:
+        return arrays.new_like(x, given, asked, shape)
+    target = arrays.describe(out, asked + " into out")
+    if not target.writable:
+        found = f"out is read-only ({type(out).__name__})"
+        raise UsageError(explain(asked, found, "Pass a writable array, or out=None for a new one"))
+    expected = given.layout
+    if shape is not None:
+        in_c_order = arrays.layout_of(shape, None, ITEMSIZES[given.dtype])
+        assert in_c_order is not None
+        expected = in_c_order
+    if (target.dtype, target.layout.hash) != (given.dtype, expected.hash):
+        found = (
+            f"out is {_text(target.dtype, target.shape, target.layout.order)}, the result "
+            f"{_text(given.dtype, given.shape if shape is None else shape, expected.order)}"
+        )
+        raise UsageError(explain(asked, found, "Pass an out= of that shape, type and order"))
+    return Result(target, lambda: out)
+
+
+def _text(dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> str:
+    return f"{dtype} of shape {shape}, axes in the order {order}"
+
+
+def same(given: Array, result: Array, asked: str) -> bool:
+    """Whether the result replaces the input; UsageError if it does so in part."""
+    if given.address == result.address:
+        return True
+    refuse_overlap(given, result, asked)
+    return False
+
+
+def refuse_overlap(given: Array, result: Array, asked: str) -> None:
+    """UsageError if the result would overwrite a part of the input."""
+    if arrays.overlap(given, result):
+        found = "the result would overwrite a part of the input"
+        raise UsageError(explain(asked, found, "Pass an out= that shares no memory with x"))
+
+
+def hash_of(value: object) -> int:
+    """64 bits that are the same on all ranks for values of the same repr."""
+    digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def with_plan(layout: int, plan: plans.Plan) -> int:
+    """What ranks compare: the layout, and of a user's schedule what all ranks have in common."""
+    if plan.schedule is None:
+        return layout
+    return hash_of((layout, plan.schedule.name, plan.schedule.chunks))

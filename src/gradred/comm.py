@@ -1,0 +1,402 @@
+"""`gradred.Comm`: an `MPI.Intracomm` whose collective reductions are gradred's."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mpi4py import MPI
+
+from gradred import _core, config, messages, moving
+from gradred.errors import UsageError, explain
+from gradred.persistent import PersistentAllreduce
+from gradred.request import Request
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, InPlace
+
+    from gradred.ops import OpLike
+
+CommT = TypeVar("CommT", bound="Comm")
+
+LARGE_OBJECT_BYTES = 1 << 20
+
+# How the launchers tell a rank the number of ranks on its host.
+_LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
+
+
+def _ranks_on_host() -> int:
+    """The number of ranks the launcher has put on this host; 0 where it does not say."""
+    for name in _LOCAL_SIZE_VARIABLES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return 0
+
+
+def _configure() -> None:
+    values = config.load()
+    _core.configure(
+        values.shm,
+        values.plan or "",
+        values.slices or 0,
+        _ranks_on_host(),
+        values.trace or "",
+        "" if values.fault is None else str(values.fault),
+    )
+
+
+class Comm(MPI.Intracomm):
+    """A communicator of mpi4py whose allreduce is gradred's.
+
+    `Comm(comm)` is local and shares the handle of `comm`, as mpi4py's constructors do; whatever
+    takes an `MPI.Intracomm` takes it. `Allreduce`, `Iallreduce`, `Allreduce_init`,
+    `Reduce_scatter_block`, `Ireduce_scatter_block`, `Allgather` and `Bcast` keep mpi4py's meaning
+    and are gradred's where it knows type and operation; all else is the MPI's. The communicators
+    that its methods make are of this kind too.
+
+    The knobs (`gradred.config`) are read when a communicator is made.
+
+    Raises:
+        gradred.UsageError: a knob has no meaning.
+        TypeError: `comm` is an intercommunicator.
+
+    Example:
+        >>> import numpy, gradred
+        >>> from mpi4py import MPI
+        >>> comm = gradred.Comm(MPI.COMM_SELF)
+        >>> x = numpy.arange(3.0)
+        >>> comm.Allreduce(MPI.IN_PLACE, x)
+        >>> x
+        array([0., 1., 2.])
+    """
+
+    __slots__ = ()
+
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
+        _configure()
+
+    if TYPE_CHECKING:  # at run time a method of the extension module, for its cost
+
+        def Allreduce(  # noqa: D102 (the extension documents it)
+            self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
+        ) -> None: ...
+
+    # ---- collective calls -------------------------------------------------------------------
+
+    def Iallreduce(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
+    ) -> MPI.Request:
+        """Start an allreduce; returns at once, before any other rank has to do anything.
+
+        Args:
+            sendbuf: this rank's input, not to be changed until the request is done.
+            recvbuf: where the result goes, not to be touched until then.
+            op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
+
+        Returns:
+            A request for its own `Wait` and `Test` and for `MPI.Request.Waitall` and its like.
+
+        Raises:
+            gradred.UsageError: the arguments do not fit each other.
+        """
+        found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
+        if found is None or not _starts(self, found):
+            return super().Iallreduce(sendbuf, recvbuf, _mpi_op(op))
+        return Request.start(self, found.call, found.owners)
+
+    def Allreduce_init(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        op: OpLike = MPI.SUM,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> PersistentAllreduce:
+        """Prepare an allreduce that is started many times on the same buffers.
+
+        Args:
+            sendbuf: this rank's input.
+            recvbuf: where the result goes.
+            op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
+            info: hints for the MPI, which has no use for them where the operation is gradred's.
+
+        Raises:
+            gradred.UsageError: the arguments do not fit each other.
+        """
+        found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
+        if found is None or not _starts(self, found):
+            request = super().Allreduce_init(sendbuf, recvbuf, _mpi_op(op), info)
+            return PersistentAllreduce.of_mpi(request, (sendbuf, recvbuf))
+        return PersistentAllreduce.prepare(self, found.call, found.owners)
+
+    def Reduce_scatter_block(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
+    ) -> None:
+        """Reduce the vectors of all ranks; rank r gets block r of the result. Blocks.
+
+        Args:
+            sendbuf: as many blocks as there are ranks; `MPI.IN_PLACE` takes them from `recvbuf`.
+            recvbuf: one block.
+            op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
+
+        Raises:
+            gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        """
+        found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
+        if found is None:
+            return super().Reduce_scatter_block(sendbuf, recvbuf, _mpi_op(op))
+        return _core.run(self, found.call)
+
+    def Ireduce_scatter_block(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
+    ) -> MPI.Request:
+        """Start a `Reduce_scatter_block`; see `Iallreduce`."""
+        found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
+        if found is None or not _starts(self, found):
+            return super().Ireduce_scatter_block(sendbuf, recvbuf, _mpi_op(op))
+        return Request.start(self, found.call, found.owners)
+
+    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
+        """Put the vectors of all ranks one after the other, on every rank. Blocks.
+
+        Args:
+            sendbuf: one block, of any MPI type; `MPI.IN_PLACE` takes it from its place in
+                `recvbuf`.
+            recvbuf: as many blocks as there are ranks.
+
+        Raises:
+            gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        """
+        moving.allgather(self, sendbuf, recvbuf)
+
+    def Bcast(self, buf: BufSpec, root: int = 0) -> None:
+        """Copy the elements of `root`'s buffer, of any MPI type, to those of all ranks. Blocks.
+
+        Raises:
+            gradred.UsageError: `buf` means nothing, or the ranks' calls differ.
+        """
+        moving.bcast(self, buf, root)
+
+    def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
+        """Reduce Python objects, by pickling: mpi4py's own method.
+
+        Warns once when it is given a large array, which `gradred.allreduce` reduces in place of
+        pickling it.
+        """
+        _warn_of_pickling(sendobj)
+        return super().allreduce(sendobj, op)
+
+    # ---- communicators from this one ----------------------------------------------------------
+
+    @classmethod
+    def fromhandle(cls: type[CommT], handle: int) -> CommT:
+        """A communicator of this class from an MPI handle."""
+        return cls(super().fromhandle(handle))
+
+    @classmethod
+    def fromint(cls: type[CommT], arg: int, /) -> CommT:
+        """A communicator of this class from an integer handle."""
+        return cls(super().fromint(arg))
+
+    @classmethod
+    def f2py(cls: type[CommT], arg: int) -> CommT:
+        """A communicator of this class from a Fortran handle."""
+        return cls(super().f2py(arg))
+
+    def Create(self, group: MPI.Group) -> Comm:
+        """A communicator of a subgroup; collective over this one."""
+        return Comm(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Comm:
+        """A communicator of a subgroup; collective over the group."""
+        return Comm(super().Create_group(group, tag))
+
+    @classmethod
+    def Create_from_group(
+        cls,
+        group: MPI.Group,
+        stringtag: str = "org.mpi4py",
+        info: MPI.Info = MPI.INFO_NULL,
+        errhandler: MPI.Errhandler | None = None,
+    ) -> Comm:
+        """A communicator of a group, without one to start from; collective over the group."""
+        return Comm(super().Create_from_group(group, stringtag, info, errhandler))
+
+    def Split(self, color: int = 0, key: int = 0) -> Comm:
+        """A communicator per color, in the order of the keys."""
+        return Comm(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Comm:
+        """A communicator per part of the machine, for example those that share memory."""
+        return Comm(super().Split_type(split_type, key, info))
+
+    def Shrink(self) -> Comm:
+        """A communicator of the ranks that live, where the MPI can tell."""
+        return Comm(super().Shrink())
+
+    def Ishrink(self) -> tuple[Comm, MPI.Request]:
+        """`Shrink`, with a request."""
+        comm, request = super().Ishrink()
+        return Comm(comm), request
+
+    def Create_cart(
+        self,
+        dims: Sequence[int],
+        periods: Sequence[bool] | None = None,
+        reorder: bool = False,
+    ) -> CartComm:
+        """A communicator with the topology of a grid."""
+        return CartComm(super().Create_cart(dims, periods, reorder))
+
+    def Create_graph(
+        self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
+    ) -> GraphComm:
+        """A communicator with the topology of a graph, known to all ranks."""
+        return GraphComm(super().Create_graph(index, edges, reorder))
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> DistGraphComm:
+        """A communicator with the topology of a graph; each rank names its own edges."""
+        made = super().Create_dist_graph_adjacent(
+            sources, destinations, sourceweights, destweights, info, reorder
+        )
+        return DistGraphComm(made)
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> DistGraphComm:
+        """A communicator with the topology of a graph; each rank names any edges."""
+        made = super().Create_dist_graph(sources, degrees, destinations, weights, info, reorder)
+        return DistGraphComm(made)
+
+    def Create_intercomm(
+        self,
+        local_leader: int,
+        peer_comm: MPI.Intracomm,
+        remote_leader: int,
+        tag: int = 0,
+    ) -> InterComm:
+        """An intercommunicator of this group and another; its collective calls are the MPI's."""
+        return InterComm(super().Create_intercomm(local_leader, peer_comm, remote_leader, tag))
+
+    def Free(self) -> None:
+        """Free the communicator, and what gradred keeps for it."""
+        super().Free()
+        _core.reap()
+
+    def free(self) -> None:
+        """`Free` if the communicator is not null."""
+        super().free()
+        _core.reap()
+
+    def Disconnect(self) -> None:
+        """Wait until nothing is in flight on the communicator, then free it."""
+        super().Disconnect()
+        _core.reap()
+
+
+class CartComm(Comm, MPI.Cartcomm):
+    """A `Comm` with the topology of a grid."""
+
+    __slots__ = ()
+
+    def Sub(self, remain_dims: Sequence[bool]) -> CartComm:
+        """A communicator per part of the grid."""
+        return CartComm(super().Sub(remain_dims))
+
+
+class GraphComm(Comm, MPI.Graphcomm):
+    """A `Comm` with the topology of a graph that all ranks know."""
+
+    __slots__ = ()
+
+
+class DistGraphComm(Comm, MPI.Distgraphcomm):
+    """A `Comm` with the topology of a graph of which each rank knows its own edges."""
+
+    __slots__ = ()
+
+
+class InterComm(MPI.Intercomm):
+    """An intercommunicator: mpi4py's own, except that merging it gives a `Comm`."""
+
+    __slots__ = ()
+
+    def Merge(self, high: bool = False) -> Comm:
+        """One communicator of both groups."""
+        return Comm(super().Merge(high))
+
+
+# ---- what the extension calls ---------------------------------------------------------------
+
+
+def _allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
+    """`Comm.Allreduce` for everything but plain NumPy arrays and predefined operations."""
+    found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op)
+    if found is None:
+        MPI.Intracomm.Allreduce(comm, sendbuf, recvbuf, _mpi_op(op))
+    else:
+        _core.run(comm, found.call)
+
+
+def _mpi_op(op: OpLike) -> MPI.Op:
+    """The operation for the MPI; `messages.reduction` has refused calls that only gradred knows."""
+    if isinstance(op, MPI.Op):
+        return op
+    known = getattr(MPI, op.upper() if isinstance(op, str) else "", None)
+    assert isinstance(known, MPI.Op)
+    return known
+
+
+def _starts(comm: MPI.Comm, found: messages.Reduction) -> bool:
+    """Whether a non-blocking call is gradred's; all ranks decide alike."""
+    if not _core.thread_multiple() and found.mpi_can:
+        return False  # the MPI carries it on where ours would wait for the program's Test or Wait
+    if _core.starts(comm):
+        return True
+    if found.mpi_can:
+        return False
+    message = explain(
+        "a non-blocking call that only gradred can do",
+        "the MPI has no communicators left for gradred to use",
+        "Free communicators that are not used any more",
+    )
+    raise UsageError(message)
+
+
+_warned_of_pickling = False
+
+
+def _warn_of_pickling(x: Any) -> None:
+    global _warned_of_pickling
+    nbytes = getattr(x, "nbytes", 0)
+    if _warned_of_pickling or not isinstance(nbytes, int) or nbytes < LARGE_OBJECT_BYTES:
+        return
+    _warned_of_pickling = True
+    warnings.warn(
+        f"comm.allreduce pickles this {type(x).__name__} of {nbytes / 2**20:.0f} MiB; "
+        "gradred.allreduce(x, comm=comm) reduces it without",
+        stacklevel=3,
+    )
+
+
+_core.install(sys.modules["mpi4py.MPI"], Comm)
+_configure()
+atexit.register(_core.write_trace)

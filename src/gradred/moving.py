@@ -1,0 +1,120 @@
+"""Bcast and Allgather of any MPI type, moved as bytes.
+
+Here ranks may describe the same elements by different types: a column of a matrix on one, a vector
+on another. What they agree on is the number of bytes, so that is what gradred is told; elements
+with gaps between them are packed before and unpacked after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from mpi4py import MPI
+
+from gradred import _core, messages
+from gradred.errors import TransportError, UsageError, explain
+from gradred.messages import Message
+
+
+def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
+    """Broadcast what a buffer specification describes; blocks until it is there.
+
+    Raises:
+        gradred.UsageError: the specification means nothing, or root is no rank.
+    """
+    sends = comm.Get_rank() == root
+    message = messages.read(buf, "Bcast's buf", writable=not sends)
+    nbytes = message.count * message.itemsize
+    memory = _Bytes(message)
+    if sends:
+        memory.pack()
+    _core.run(comm, _core.Call("bcast", 0, memory.address, nbytes, "uint8", root=root))
+    if not sends:
+        memory.unpack()
+
+
+def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
+    """Gather every rank's elements on every rank; blocks until they are there.
+
+    Raises:
+        gradred.UsageError: the specifications mean nothing or do not fit each other.
+    """
+    size = comm.Get_size()
+    recv = messages.read(recvbuf, "Allgather's recvbuf", writable=True, blocks=size)
+    nbytes = recv.count * recv.itemsize
+    in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
+    target = _Bytes(dataclasses.replace(recv, count=recv.count * size))
+    source = 0
+    if in_place:
+        target.pack()
+    else:
+        send = messages.read(sendbuf, "Allgather's sendbuf", writable=False)
+        _check(send, recv, size)
+        origin = _Bytes(send)
+        origin.pack()
+        source = origin.address
+    _core.run(comm, _core.Call("allgather", source, target.address, nbytes, "uint8"))
+    target.unpack()
+
+
+def _check(send: Message, recv: Message, size: int) -> None:
+    sent, expected = send.count * send.itemsize, recv.count * recv.itemsize
+    if sent != expected:
+        found = f"sendbuf has {sent} bytes, a block of recvbuf {expected}"
+        raise UsageError(explain("Allgather", found, "Pass as many in both"))
+    if send.dtype is not None and recv.dtype is not None:
+        messages.refuse_overlap("Allgather", send, recv, 1, size)
+
+
+class _Bytes:
+    """A message as contiguous bytes: where it lies, or packed elsewhere."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._packed: bytearray | None = None
+        self.address = message.address
+        if message.dtype is None and not _is_contiguous(message):
+            self._packed = bytearray(message.count * message.itemsize)
+            self.address = MPI.Get_address(self._packed) if self._packed else 0
+
+    def pack(self) -> None:
+        """Gather the elements into the bytes."""
+        if self._packed:
+            with_gaps = _from_address(self._message, self.address)
+            memory = MPI.buffer.fromaddress(self.address, 1)
+            position = with_gaps.Pack(memory, self._packed, 0, MPI.COMM_SELF)
+            with_gaps.Free()
+            self._check(position)
+
+    def unpack(self) -> None:
+        """Scatter the bytes to where the elements belong."""
+        if self._packed:
+            with_gaps = _from_address(self._message, self.address)
+            memory = MPI.buffer.fromaddress(self.address, 1)
+            position = with_gaps.Unpack(self._packed, 0, memory, MPI.COMM_SELF)
+            with_gaps.Free()
+            self._check(position)
+
+    def _check(self, position: int) -> None:
+        assert self._packed is not None
+        if position != len(self._packed):
+            raise TransportError(
+                f"MPI_Pack made {position} bytes of {len(self._packed)}: this MPI packs in a form "
+                "of its own, and gradred cannot move derived types on it"
+            )
+
+
+def _is_contiguous(message: Message) -> bool:
+    datatype = message.datatype
+    assert datatype is not None
+    return datatype.is_predefined and datatype.Get_extent() == (0, datatype.Get_size())
+
+
+def _from_address(message: Message, base: int) -> MPI.Datatype:
+    """All elements as one element that starts at `base` and, for mpi4py, is one byte long."""
+    assert message.datatype is not None
+    moved = message.datatype.Create_hindexed([message.count], [message.address - base])
+    resized = moved.Create_resized(0, 1).Commit()
+    moved.Free()
+    return resized

@@ -1,0 +1,116 @@
+"""The reduction operations: their names, and the one with a parameter."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from gradred.errors import UsageError, UsageTypeError, explain
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+OPS: Final = (
+    "sum",
+    "prod",
+    "min",
+    "max",
+    "land",
+    "lor",
+    "lxor",
+    "band",
+    "bor",
+    "bxor",
+    "avg",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Premul:
+    """A sum whose inputs are multiplied by `factor` first; made by `gradred.premul`."""
+
+    factor: float
+
+
+def premul(factor: float) -> Premul:
+    """An operation: multiply each rank's input by `factor`, then sum over the ranks.
+
+    Integers are multiplied in float64 and truncated toward zero. All ranks must give the same
+    factor. The name is NCCL's (`ncclRedOpCreatePreMulSum`).
+
+    Raises:
+        gradred.UsageError: the factor is not a finite number.
+
+    Example:
+        >>> import gradred
+        >>> gradred.premul(0.5)
+        Premul(factor=0.5)
+    """
+    try:
+        value = float(factor)
+    except (TypeError, ValueError):
+        message = explain(f"premul({factor!r})", "this is no real number", "Give a finite number")
+        raise UsageTypeError(message) from None
+    if not math.isfinite(value):
+        raise UsageError(
+            explain(f"premul({factor})", "the factor is not finite", "Give a finite number")
+        )
+    return Premul(value)
+
+
+OpLike: TypeAlias = "MPI.Op | str | Premul"
+
+
+def require(op: str, dtype: str, asked: str) -> None:
+    """Check that elements of this type have the operation.
+
+    Args:
+        op: a name from `OPS`, or `"premul"`.
+        dtype: gradred's name of the type.
+        asked: for the message.
+
+    Raises:
+        gradred.UsageError: they have not; the message lists those they have.
+    """
+    if not _has(op, dtype):
+        has = ", ".join(name for name in OPS if _has(name, dtype))
+        raise UsageError(explain(asked, f"{dtype} has no {op!r}", f"Use one of {has}"))
+
+
+@functools.cache
+def _has(op: str, dtype: str) -> bool:
+    from gradred import _core
+
+    return _core.has_reduction(op, dtype)
+
+
+def resolve(op: Any) -> tuple[str, float] | None:
+    """The name and factor of an operation; None for an `MPI.Op` that only the MPI can apply.
+
+    Raises:
+        gradred.UsageError: not an operation at all; the message names the nearest one.
+    """
+    if isinstance(op, str):
+        if op in OPS:
+            return op, 1.0
+        near = difflib.get_close_matches(op, OPS, n=1)
+        remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(OPS)}"
+        raise UsageError(explain(f"op={op!r}", "there is no such operation", remedy))
+    if isinstance(op, Premul):
+        return "premul", op.factor
+    from mpi4py import MPI
+
+    if isinstance(op, MPI.Op):
+        from gradred import _core
+
+        name = _core.op_name(op)
+        return None if name is None else (name, 1.0)
+    message = explain(
+        f"op={op!r}",
+        f"a {type(op).__name__} is no operation",
+        "Use an MPI.Op, a name from gradred.OPS or gradred.premul(factor)",
+    )
+    raise UsageTypeError(message)

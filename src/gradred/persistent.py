@@ -1,0 +1,183 @@
+"""Persistent allreduce: arguments are checked once, then started again and again."""
+
+# ruff: noqa: N802 (MPI's own names)
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Literal
+
+from mpi4py import MPI
+
+from gradred import _core
+from gradred.errors import UsageError, explain
+from gradred.request import keep_alive, let_go, release_handle
+
+if TYPE_CHECKING:
+
+    class _Base(MPI.Prequest):
+        """What the extension adds, so that `p()` costs next to nothing."""
+
+        def __call__(self) -> None: ...
+        def _bind(self, comm: MPI.Comm, call: _core.Call, /) -> None: ...
+        def _unbind(self) -> None: ...
+        def _mark_started(self, flag: bool, /) -> None: ...
+
+else:
+    _Base = _core.persistent_type(MPI.Prequest)
+
+
+class PersistentAllreduce(_Base):
+    """An allreduce on fixed buffers; made by `Comm.Allreduce_init`.
+
+    `p()` starts the operation and waits for it; `p.Start()` and `p.Wait()` do so in two steps.
+    All ranks must start their persistent operations in the same order, but one may say `p()`
+    where another says `Start` and `Wait`. Between them the buffers belong to the operation.
+
+    While it is started, `MPI.Request.Waitall` and its like take it too. To start several, use
+    `PersistentAllreduce.Startall`: `MPI.Prequest.Startall` knows only the MPI's own.
+
+    Example:
+        >>> import numpy, gradred
+        >>> from mpi4py import MPI
+        >>> x = numpy.ones(3)
+        >>> p = gradred.Comm(MPI.COMM_SELF).Allreduce_init(MPI.IN_PLACE, x)
+        >>> p()
+        >>> p.Free()
+        >>> x
+        array([1., 1., 1.])
+    """
+
+    __slots__ = ("_buffers", "_call", "_comm", "_operation")
+    _comm: MPI.Comm | None
+    _call: _core.Call | None
+    _buffers: Any
+    _operation: _core.Operation | None
+
+    @classmethod
+    def prepare(cls, comm: MPI.Comm, call: _core.Call, buffers: Any) -> PersistentAllreduce:
+        """A call of gradred's own; `buffers` is what must live as long as the request."""
+        self = cls()
+        self._comm, self._call, self._buffers, self._operation = comm, call, buffers, None
+        self._bind(comm, call)
+        return self
+
+    @classmethod
+    def of_mpi(cls, request: MPI.Prequest, buffers: Any) -> PersistentAllreduce:
+        """The MPI's own persistent operation, with this class's methods."""
+        self = cls(request)
+        self._comm, self._call, self._buffers, self._operation = None, None, buffers, None
+        return self
+
+    def Start(self) -> None:
+        """Start the operation; returns at once, before any other rank has to do anything.
+
+        Raises:
+            gradred.UsageError: it is started already, or freed.
+        """
+        if self._comm is None:
+            return super().Start()
+        if self._call is None:
+            message = explain("Start", "the request is freed", "Make a new one by Allreduce_init")
+            raise UsageError(message)
+        if self._active():
+            message = explain("Start", "the operation is started already", "Call Wait first")
+            raise UsageError(message)
+        self._operation = _core.start(self._comm, self._call)
+        self._mark_started(True)
+        keep_alive(self._operation, (self._call, self._buffers))
+        if self._operation.has_request:
+            self._take_handle(self._operation.request)
+        return None
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Block until the result is in place; at once if the operation is not started.
+
+        Raises:
+            gradred.Error: what ended the operation.
+        """
+        operation = self._operation
+        if operation is None:
+            return super().Wait(status)
+        try:
+            operation.wait()
+        finally:
+            if operation.ended:
+                self._release(operation, status)
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether the result is in place or the operation is not started. Does not block.
+
+        Raises:
+            gradred.Error: what ended the operation.
+        """
+        operation = self._operation
+        if operation is None:
+            return super().Test(status)
+        if not operation.test():
+            return False
+        self._release(operation, status)
+        operation.rethrow()
+        return True
+
+    def _start_and_wait(self) -> None:
+        """`p()` where the extension leaves it to us: the MPI's own, freed or started ones."""
+        self.Start()
+        self.Wait()
+
+    def Free(self) -> None:
+        """Give the request up; an operation in flight still ends, on the memory it holds."""
+        if self._comm is None:
+            return super().Free()
+        self._call = self._buffers = self._operation = None
+        self._unbind()
+        if MPI.Request.__ne__(self, MPI.REQUEST_NULL):
+            super().Free()
+        return None
+
+    def free(self) -> None:
+        """`Free`, by mpi4py's other name."""
+        if self._comm is None:
+            return super().free()
+        return self.Free()
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """`Wait`, by mpi4py's other name; there is no object to return."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """`Test`, by mpi4py's other name; there is no object to return."""
+        return self.Test(status), None
+
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
+        """Start several persistent operations, gradred's and the MPI's, in this order."""
+        for request in requests:
+            request.Start()
+
+    def _active(self) -> bool:
+        """Whether it is started, and neither waited for here nor by the MPI's own functions."""
+        operation = self._operation
+        if operation is None:
+            return False
+        if operation.has_request and MPI.Request.__eq__(self, MPI.REQUEST_NULL):
+            self._end(operation)  # completed by MPI.Request.Waitall or its like
+            return False
+        return True
+
+    def _end(self, operation: _core.Operation) -> None:
+        let_go(operation)
+        self._operation = None
+        self._mark_started(False)
+
+    def _release(self, operation: _core.Operation, status: MPI.Status | None) -> None:
+        self._end(operation)
+        release_handle(self, status)
+
+    def _take_handle(self, handle: int) -> None:
+        """Let the MPI's functions see the operation in this object.
+
+        mpi4py has no setter for a handle, but says where in an object it lies.
+        """
+        source = MPI.Request.fromhandle(handle)
+        ctypes.memmove(MPI._addressof(self), MPI._addressof(source), MPI._sizeof(MPI.Request))

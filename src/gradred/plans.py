@@ -1,0 +1,118 @@
+"""What `plan=` may be: a name, or a schedule of the user's own, validated once."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from gradred import schedules
+from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.schedules import Schedule
+
+PlanLike: TypeAlias = "str | Schedule | Callable[[int, int], Schedule] | None"
+
+# The largest size for which the schedules of all ranks are proved together, not only one's own.
+_VERIFIED_SIZE = 64
+
+
+class Plan(NamedTuple):
+    """A plan as `_core.Call` takes it."""
+
+    name: str = ""
+    schedule: Schedule | None = None
+
+
+_CHOSEN_BY_GRADRED = Plan()
+
+
+def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
+    """Understand `plan=`.
+
+    Args:
+        plan: None; a name; a Schedule of this rank; or a function of rank and size that makes one,
+            of which the schedules of all ranks are proved (up to 64 ranks).
+        collective: `"allreduce"`, `"reduce_scatter"`, `"allgather"` or `"bcast"`.
+        rank: of this rank.
+        size: of the communicator.
+
+    Raises:
+        gradred.UsageError: there is no such plan, or the schedule is wrong.
+    """
+    if plan is None:
+        return _CHOSEN_BY_GRADRED
+    if isinstance(plan, str):
+        return _named(plan, collective)
+    if isinstance(plan, Schedule):
+        return _own(_by_identity(plan), collective, rank, size)
+    if callable(plan):
+        return _made(plan, collective, rank, size)
+    message = explain(
+        f"plan={plan!r}",
+        f"a {type(plan).__name__} is no plan",
+        "Give a name, a gradred.schedules.Schedule, or a function (rank, size) -> Schedule",
+    )
+    raise UsageTypeError(message)
+
+
+@functools.cache
+def _named(name: str, collective: str) -> Plan:
+    known = ["node", "mpi", *schedules.names(collective)]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(known)}"
+        raise UsageError(
+            explain(f"plan={name!r}", f"no plan for {collective} has that name", remedy)
+        )
+    return Plan(name)
+
+
+class _by_identity:  # noqa: N801 (a wrapper, used like a function)
+    """A schedule that is equal only to itself: comparing all its steps would cost too much."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _by_identity) and self.schedule is other.schedule
+
+    def __hash__(self) -> int:
+        return id(self.schedule)
+
+
+@functools.lru_cache(maxsize=64)
+def _own(holder: _by_identity, collective: str, rank: int, size: int) -> Plan:
+    schedule = holder.schedule
+    _check(schedule, collective, rank, size)
+    schedules.validate(schedule)
+    return Plan("", schedule)
+
+
+@functools.lru_cache(maxsize=64)
+def _made(make: Callable[[int, int], Schedule], collective: str, rank: int, size: int) -> Plan:
+    if size > _VERIFIED_SIZE:
+        mine: Any = make(rank, size)
+        _check(mine, collective, rank, size)
+        schedules.validate(mine)
+        return Plan("", mine)
+    everyone: list[Any] = [make(each, size) for each in range(size)]
+    for each, schedule in enumerate(everyone):
+        _check(schedule, collective, each, size)
+    schedules.verify(everyone)
+    return Plan("", everyone[rank])
+
+
+def _check(schedule: Any, collective: str, rank: int, size: int) -> None:
+    if not isinstance(schedule, Schedule):
+        message = explain(
+            "a plan made by a function",
+            f"it made a {type(schedule).__name__}",
+            "Return a gradred.schedules.Schedule",
+        )
+        raise UsageTypeError(message)
+    if (schedule.collective, schedule.rank, schedule.size) != (collective, rank, size):
+        wanted = f"a schedule for {collective} by rank {rank} of {size}"
+        raise UsageError(
+            explain(f"plan={schedule!r}", f"this call needs {wanted}", "Give such one")
+        )

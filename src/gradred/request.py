@@ -1,0 +1,144 @@
+"""Requests of non-blocking calls: real MPI requests that gradred drives."""
+
+# ruff: noqa: N802 (MPI's own names)
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+from mpi4py import MPI
+
+from gradred import _core
+
+RequestT = TypeVar("RequestT", bound="Request")
+
+# What operations in flight read and write must live even if the program forgets its request.
+_in_flight: dict[_core.Operation, Any] = {}
+
+
+def keep_alive(operation: _core.Operation, buffers: Any) -> None:
+    """Hold `buffers` until the operation has ended; lets go of those of earlier operations."""
+    for earlier in list(_in_flight):
+        if not earlier.ended:
+            break  # those behind it are looked at when it has ended: most end in their order
+        _in_flight.pop(earlier, None)
+    if not operation.ended:
+        _in_flight[operation] = buffers
+
+
+def let_go(operation: _core.Operation) -> None:
+    """Hold the buffers of an operation that has ended no longer."""
+    _in_flight.pop(operation, None)
+
+
+class Request(MPI.Request):
+    """A non-blocking operation in flight; `MPI.Request.Waitall` and its like take it too.
+
+    `Wait` and `Test` of this class let the waiting thread itself carry the operation on, which is
+    faster than waiting for the progress thread.
+
+    Where MPI was initialised below `MPI.THREAD_MULTIPLE`, the MPI knows nothing of an operation
+    that only gradred can do (bfloat16, `"avg"`): there use this class's methods, `Request.Waitall`
+    among them, and not those of `MPI.Request`.
+    """
+
+    __slots__ = ("_operation",)
+    _operation: _core.Operation | None
+
+    @classmethod
+    def start(cls: type[RequestT], comm: MPI.Comm, call: _core.Call, buffers: Any) -> RequestT:
+        """Start `call` and return at once; `buffers` live until the operation has ended."""
+        operation = _core.start(comm, call)
+        keep_alive(operation, (call, buffers))
+        handle = MPI.Request.fromhandle(operation.request) if operation.has_request else None
+        request = cls(handle)
+        request._operation = operation
+        return request
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Block until the result is in place, then free the request.
+
+        Raises:
+            gradred.Error: what ended the operation.
+        """
+        operation = getattr(self, "_operation", None)
+        if operation is None:
+            return super().Wait(status)
+        try:
+            operation.wait()
+        finally:
+            if operation.ended:
+                self._release(status)
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether the result is in place; if so, free the request. Does not block.
+
+        Raises:
+            gradred.Error: what ended the operation.
+        """
+        operation = getattr(self, "_operation", None)
+        if operation is None:
+            return super().Test(status)
+        if not operation.test():
+            return False
+        self._release(status)
+        operation.rethrow()
+        return True
+
+    def _release(self, status: MPI.Status | None) -> None:
+        """Give the MPI's request back; the operation has ended."""
+        if self._operation is not None:
+            let_go(self._operation)
+        self._operation = None
+        release_handle(self, status)
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """`Wait`, by mpi4py's other name; there is no object to return."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """`Test`, by mpi4py's other name; there is no object to return."""
+        return self.Test(status), None
+
+    @classmethod
+    def Waitall(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> Literal[True]:
+        """Block until all requests, gradred's and the MPI's, are done.
+
+        Raises:
+            gradred.Error: what ended one of the operations; the others have ended as well.
+        """
+        failure: Exception | None = None
+        pending = list(range(len(requests)))
+        found = [MPI.Status() for _ in requests]
+        pause = 0.0
+        while pending:
+            before = len(pending)
+            for index in list(pending):
+                try:
+                    if not requests[index].Test(found[index]):
+                        continue
+                except Exception as error:
+                    failure = failure or error
+                pending.remove(index)
+            pause = 0.0 if len(pending) < before else min(pause + 1e-6, 1e-4)
+            if pending:
+                time.sleep(pause)  # lets go of the GIL: another thread may be what they wait for
+        if statuses is not None:
+            statuses[:] = found
+        if failure is not None:
+            raise failure
+        return True
+
+
+def release_handle(request: MPI.Request, status: MPI.Status | None) -> None:
+    """Complete the MPI's side of a request whose operation has ended."""
+    if MPI.Request.__eq__(request, MPI.REQUEST_NULL):
+        return
+    # Where the operation failed, the caller raises gradred's own error, which says more.
+    with contextlib.suppress(MPI.Exception):
+        MPI.Request.Wait(request, status)

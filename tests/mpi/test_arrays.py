@@ -1,0 +1,317 @@
+"""gradred.allreduce and its like: any array in, the same kind of array out."""
+
+from __future__ import annotations
+
+import array
+import mmap
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from mpi4py import MPI
+
+import gradred
+from gradred import UsageError, schedules
+from gradred.arrays import ITEMSIZES
+from gradred.schedules import Schedule
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+TOTAL = SIZE * (SIZE + 1) // 2
+
+
+def numpy_type(name: str) -> Any:
+    return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
+
+
+@pytest.mark.parametrize("dtype", [name for name in ITEMSIZES if name != "bool"])
+def test_numpy_arrays_of_every_type(dtype: str) -> None:
+    x = np.full((2, 3), RANK + 1, numpy_type(dtype))
+    y = gradred.allreduce(x)
+    assert (type(y), y.dtype, y.shape) == (type(x), x.dtype, x.shape)
+    assert (y == np.full((2, 3), TOTAL, numpy_type(dtype))).all()
+    assert (x == np.full((2, 3), RANK + 1, numpy_type(dtype))).all()
+
+
+@pytest.mark.parametrize("op", gradred.OPS)
+def test_every_operation_by_name(op: str) -> None:
+    x = np.array([RANK + 1, 2, RANK % 2], "int32")
+    everyone = np.array([[rank + 1, 2, rank % 2] for rank in range(SIZE)], "int32")
+    ufunc = {
+        **{"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum},
+        **{"land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor},
+        **{"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor},
+    }.get(op, np.add)
+    expected = everyone[0] if op[0] != "l" else everyone[0].astype(bool)
+    for row in everyone[1:]:
+        expected = ufunc(expected, row)
+    if op == "avg":
+        expected = np.trunc(expected / SIZE)
+    y = gradred.allreduce(x, op)
+    assert (y.astype(bool) if op[0] == "l" else y).tolist() == expected.astype(int).tolist()
+
+
+def test_premul_multiplies_first() -> None:
+    assert gradred.allreduce(np.ones(2), gradred.premul(0.25)).tolist() == [SIZE / 4] * 2
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1,), (1, 5, 1)])
+def test_odd_shapes(shape: tuple[int, ...]) -> None:
+    y = gradred.allreduce(np.full(shape, 2.0))
+    assert y.shape == shape
+    assert (y == 2.0 * SIZE).all()
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_dense_layouts_are_kept(axes: tuple[int, ...]) -> None:
+    base = np.arange(24.0).reshape(2, 3, 4).transpose(axes)
+    y = gradred.allreduce(base)
+    assert y.strides == base.strides
+    np.testing.assert_array_equal(y, base * SIZE)
+
+
+@pytest.mark.parametrize(
+    "x", [array.array("f", [1, 2]), bytearray(b"\x01\x02"), memoryview(np.ones(2)), b"\x01\x02"]
+)
+def test_other_kinds_come_back_as_they_are(x: Any) -> None:
+    y = gradred.allreduce(x)
+    assert type(y) is type(x)
+    assert np.asarray(memoryview(y)).tolist() == (np.asarray(memoryview(x)) * SIZE).tolist()
+
+
+def test_scalars_of_numpy_come_back_as_they_are() -> None:
+    y = gradred.allreduce(np.float32(RANK + 1))
+    assert (type(y), y) == (np.float32, TOTAL)
+
+
+def test_jax_arrays() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    for dtype in ("float32", "bfloat16"):
+        x = jnp.full((2, 3), RANK + 1, dtype)
+        y = gradred.allreduce(x)
+        assert isinstance(y, type(x))
+        assert y.dtype == x.dtype
+        assert (y == TOTAL).all()
+        with pytest.raises(UsageError, match="out is read-only"):
+            gradred.allreduce(x, out=x)
+
+
+def test_torch_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.full((2, 3, 4, 5), RANK + 1.0, dtype=dtype)
+        x = x.contiguous(memory_format=torch.channels_last)
+        y = gradred.allreduce(x)
+        assert (y.dtype, y.stride()) == (x.dtype, x.stride())
+        assert (y == TOTAL).all()
+        assert gradred.allreduce(x, out=x) is x
+        assert (x == TOTAL).all()
+    with pytest.raises(UsageError, match=r"gradred\.torch\.allreduce"):
+        gradred.allreduce(torch.ones(2, requires_grad=True))
+
+
+def test_out_receives_the_result() -> None:
+    x, y = np.full(3, RANK + 1), np.zeros(3, int)
+    assert gradred.allreduce(x, out=y) is y
+    assert y.tolist() == [TOTAL] * 3
+    assert gradred.allreduce(x, out=x) is x
+    assert x.tolist() == [TOTAL] * 3
+
+
+def read_only() -> npt.NDArray[Any]:
+    x = np.zeros((2, 3))
+    x.flags.writeable = False
+    return x
+
+
+MEMORY = np.zeros(20)
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "message"),
+    [
+        (np.zeros((2, 3)), read_only(), "out is read-only"),
+        (read_only(), None, ""),
+        (np.zeros((2, 3)), np.zeros((3, 2)), r"out is float64 of shape \(3, 2\).*result"),
+        (np.zeros((2, 3)), np.zeros((2, 3), order="F"), "axes in the order"),
+        (np.zeros((2, 3)), np.zeros((2, 3), "float32"), "out is float32"),
+        (MEMORY[:10], MEMORY[5:15], "would overwrite a part of the input"),
+        (np.zeros((4, 4))[:, ::2], None, "not dense"),
+        (np.zeros(3, object), None, "no reductions"),
+        (3.0, None, "a float is no array"),
+    ],
+)
+def test_arrays_that_do_not_fit(x: Any, out: Any, message: str) -> None:
+    if not message:
+        assert gradred.allreduce(x, out=out).flags.writeable
+        return
+    with pytest.raises(UsageError, match=message):
+        gradred.allreduce(x, out=out)
+    assert gradred.allreduce(np.ones(1))[0] == SIZE
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize(
+    "different",
+    [
+        lambda odd: np.zeros(5 if odd else 4),
+        lambda odd: np.zeros(4, "float32" if odd else "int32"),
+        lambda odd: np.zeros((2, 3) if odd else (3, 2)),
+        lambda odd: np.zeros((2, 3), order="F" if odd else "C"),
+    ],
+)
+def test_ranks_that_disagree_all_get_an_error(different: Any) -> None:
+    with pytest.raises(UsageError):
+        gradred.allreduce(different(RANK == SIZE - 1))
+    assert gradred.allreduce(np.ones(1))[0] == SIZE
+
+
+def test_many_arrays_of_mixed_types_and_sizes() -> None:
+    given = [
+        np.full((2, 3), RANK + 1, "float32"),
+        np.full(4, RANK, "int64"),
+        np.zeros(0, "float32"),
+        np.array(float(RANK)),
+        np.full((3, 2), 1, ml_dtypes.bfloat16).T,
+        array.array("f", [1, RANK]),
+    ]
+    results = gradred.allreduce_many(given)
+    for x, y in zip(given, results, strict=True):
+        assert type(y) is type(x)
+        np.testing.assert_array_equal(np.asarray(y), np.asarray(gradred.allreduce(x)))
+    assert results[4].strides == given[4].strides
+
+
+def test_many_arrays_in_place_and_into_out() -> None:
+    a, b, c = np.full(2, 1.0), np.full(3, 2.0), np.zeros(2)
+    assert gradred.allreduce_many([a, b], out=[c, b])[0] is c
+    assert (a.tolist(), b.tolist(), c.tolist()) == ([1, 1], [2 * SIZE] * 3, [SIZE] * 2)
+    with pytest.raises(UsageError, match="2 arrays, but 1 in out="):
+        gradred.allreduce_many([a, b], out=[a])
+    with pytest.raises(UsageError, match="bool has no 'sum'"):
+        gradred.allreduce_many([a, np.ones(2, bool)])
+    assert gradred.allreduce_many([]) == []
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize(
+    "lists",
+    [
+        ([np.ones(2), np.ones(3)], [np.ones(3), np.ones(2)]),
+        ([np.ones(2), np.ones(2, "i4")], [np.ones(2, "i4"), np.ones(2)]),
+        ([np.ones(2)], [np.ones(2), np.ones(2, "i4")]),
+        ([], [np.ones(2)]),
+    ],
+)
+def test_ranks_with_different_lists_all_get_an_error(lists: Any) -> None:
+    with pytest.raises(UsageError):
+        gradred.allreduce_many(lists[RANK == SIZE - 1])
+    assert gradred.allreduce(np.ones(1))[0] == SIZE
+
+
+@pytest.mark.parametrize("comm", [None, MPI.COMM_WORLD, gradred.Comm(MPI.COMM_WORLD)])
+def test_any_communicator_serves(comm: Any) -> None:
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+def test_arguments_for_later() -> None:
+    with pytest.raises(UsageError, match="no GPU support"):
+        gradred.allreduce(np.ones(2), stream=0)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"Pass an MPI\.Intracomm"):
+        gradred.allreduce(np.ones(2), comm="world")  # type: ignore[call-overload]
+
+
+# ---- plans ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", ["ring", "recursive_doubling", "mpi"])
+def test_plan_by_name(plan: str) -> None:
+    assert gradred.allreduce(np.arange(7.0), plan=plan).tolist() == [i * SIZE for i in range(7)]
+
+
+def test_unknown_plan_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'ring'"):
+        gradred.allreduce(np.ones(2), plan="rang")
+    with pytest.raises(TypeError, match="a float is no plan"):
+        gradred.allreduce(np.ones(2), plan=1.0)  # type: ignore[call-overload]
+
+
+def my_ring(rank: int, size: int) -> Schedule:
+    return schedules.make("ring", rank, size)
+
+
+def test_schedule_of_the_users_own() -> None:
+    for plan in (my_ring, my_ring(RANK, SIZE)):
+        for _ in range(2):
+            y = gradred.allreduce(np.arange(7.0), plan=plan)
+            assert y.tolist() == [i * SIZE for i in range(7)]
+
+
+def test_wrong_schedules_are_refused() -> None:
+    def does_nothing(rank: int, size: int) -> Schedule:
+        return Schedule([], rank=rank, size=size, chunks=1)
+
+    if SIZE > 1:
+        with pytest.raises(UsageError, match="is wrong"):
+            gradred.allreduce(np.ones(2), plan=does_nothing)
+    with pytest.raises(UsageError, match=f"by rank {RANK} of {SIZE}"):
+        gradred.allreduce(np.ones(2), plan=my_ring(0, SIZE + 1))
+    with pytest.raises(TypeError, match="it made a list"):
+        gradred.allreduce(np.ones(2), plan=lambda rank, size: [])  # type: ignore[call-overload]
+
+
+# ---- the parts of an allreduce --------------------------------------------------------------
+
+
+def test_reduce_scatter_block_gives_each_rank_its_block() -> None:
+    x = np.arange(2.0 * SIZE * 3).reshape(2 * SIZE, 3)
+    y = gradred.reduce_scatter_block(x)
+    np.testing.assert_array_equal(y, SIZE * x[2 * RANK : 2 * RANK + 2])
+    out = np.zeros((2, 3))
+    assert gradred.reduce_scatter_block(x, "max", out=out) is out
+    np.testing.assert_array_equal(out, x[2 * RANK : 2 * RANK + 2])
+    with pytest.raises(UsageError, match="equal blocks"):
+        gradred.reduce_scatter_block(np.array(1.0))
+    with pytest.raises(UsageError, match="not in C order"):
+        gradred.reduce_scatter_block(np.asfortranarray(np.ones((2 * SIZE, 2))))
+
+
+def test_allgather_puts_arrays_one_after_the_other() -> None:
+    y = gradred.allgather(np.full((2, 3), RANK))
+    assert y.shape == (2 * SIZE, 3)
+    assert y[:, 0].tolist() == [rank for rank in range(SIZE) for _ in range(2)]
+    assert gradred.allgather(np.array(RANK)).tolist() == list(range(SIZE))
+    assert list(gradred.allgather(array.array("i", [RANK]))) == list(range(SIZE))
+
+
+@pytest.mark.parametrize("root", range(SIZE))
+def test_bcast_gives_the_array_of_root(root: int) -> None:
+    x = np.full((2, 3), RANK, ml_dtypes.bfloat16, order="F")
+    y = gradred.bcast(x, root)
+    assert (y.astype(int) == root).all()
+    assert (x.astype(int) == RANK).all()
+    assert gradred.bcast(x, root, out=x) is x
+    assert (x.astype(int) == root).all()
+
+
+# ---- memory ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_empty_begins_at_a_page(dtype: str) -> None:
+    for shape in [(3, 5), 7, (), (0, 2)]:
+        x = gradred.empty(shape, dtype)
+        assert x.shape == ((shape,) if isinstance(shape, int) else shape)
+        assert x.ctypes.data % mmap.PAGESIZE == 0 or x.size == 0
+        assert (x.dtype, x.flags.c_contiguous) == (numpy_type(dtype), True)
+    assert gradred.zeros(1000, dtype, MPI.COMM_WORLD).astype(float).sum() == 0
+    with pytest.raises(UsageError, match="gradred does not reduce it"):
+        gradred.empty(3, "datetime64[s]")
+
+
+def test_empty_like_keeps_the_layout() -> None:
+    x = np.zeros((2, 3, 4), "int16").transpose(1, 2, 0)
+    y = gradred.empty_like(x)
+    assert (y.shape, y.strides, y.dtype) == (x.shape, x.strides, x.dtype)
+    assert y.ctypes.data % mmap.PAGESIZE == 0

@@ -1,0 +1,315 @@
+"""What gradred.arrays finds behind an array, and the new arrays it makes."""
+
+from __future__ import annotations
+
+import array
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gradred import DeviceError, UsageError, arrays
+from gradred.arrays import ITEMSIZES, describe, new_like
+
+ASKED = "allreduce of x"
+
+
+class Exporter:
+    """An array that speaks DLPack and nothing else."""
+
+    def __init__(self, data: npt.NDArray[Any], *, old: bool = False, device: int = 1) -> None:
+        self.data, self.old, self.device = data, old, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.old and options:
+            raise TypeError("an exporter from before version 1.0 takes no options")
+        return self.data.__dlpack__(**options)
+
+
+class GpuArray:
+    """What CuPy and Numba show of an array in GPU memory."""
+
+    __cuda_array_interface__ = types.MappingProxyType(
+        {"shape": (4,), "typestr": "<f4", "data": (0x7F0000000000, False), "version": 3}
+    )
+
+
+def first_bytes(found: arrays.Array, count: int) -> bytes:
+    import ctypes
+
+    return ctypes.string_at(found.address, count)
+
+
+@pytest.mark.parametrize("dtype", ITEMSIZES)
+def test_numpy_array_is_found_where_it_lies(dtype: str) -> None:
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    x = np.arange(6).reshape(2, 3).astype(kind)
+    found = describe(x, ASKED)
+    assert (found.dtype, found.shape, found.count, found.nbytes) == (dtype, (2, 3), 6, x.nbytes)
+    assert first_bytes(found, x.nbytes) == x.tobytes()
+    assert found.writable
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1, 1)])
+def test_arrays_without_length_are_dense(shape: tuple[int, ...]) -> None:
+    found = describe(np.zeros(shape, "float32"), ASKED)
+    assert (found.shape, found.count) == (shape, int(np.prod(shape)))
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)])
+def test_any_order_of_axes_is_dense(axes: tuple[int, ...]) -> None:
+    x = np.zeros((2, 3, 4), "float32").transpose(axes)
+    result = new_like(x, describe(x, ASKED), ASKED)
+    assert result.finish().strides == x.strides
+    assert result.array.layout == describe(x, ASKED).layout
+
+
+def test_channels_last_is_dense() -> None:
+    x = np.zeros((2, 5, 6, 3), "float32").transpose(0, 3, 1, 2)
+    assert describe(x, ASKED).layout.order == (0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        lambda x: x[:, ::2],
+        lambda x: x[::-1],
+        lambda x: x[:, :2],
+        lambda x: np.broadcast_to(x[0], (4, 4)),
+        lambda x: np.lib.stride_tricks.as_strided(x, (3, 3), (16, 4)),
+    ],
+)
+def test_gaps_and_overlaps_are_refused(gaps: Callable[[Any], Any]) -> None:
+    with pytest.raises(UsageError, match=r"allreduce of x: the array is not dense.*ascontiguous"):
+        describe(gaps(np.zeros((4, 4), "float32")), ASKED)
+
+
+def layout_hash(x: npt.NDArray[Any]) -> int:
+    return describe(x, ASKED).layout.hash
+
+
+def test_layout_hash_tells_shapes_and_orders_apart() -> None:
+    x = np.zeros((2, 3), "float32")
+    hashes = [layout_hash(x), layout_hash(x.T), layout_hash(np.asfortranarray(x))]
+    hashes += [layout_hash(x.reshape(3, 2)), layout_hash(x.reshape(6)), layout_hash(x[None])]
+    assert len(set(hashes)) == 6
+
+
+def test_layout_hash_does_not_see_strides_of_axes_of_length_one() -> None:
+    x = np.zeros((1, 5), "float32")
+    assert layout_hash(x) == layout_hash(np.asfortranarray(x))
+    assert layout_hash(np.zeros((1, 5), "float64")) == layout_hash(x)
+
+
+def test_layout_hash_is_the_same_in_every_process() -> None:
+    """A constant: ranks compare it."""
+    assert layout_hash(np.zeros((2, 3), "float32")) == 5175890337124979975
+
+
+@pytest.mark.parametrize(
+    "x", [np.zeros(2, ">f4"), np.zeros(2, "datetime64[s]"), np.zeros(2, "f4,i4"), np.array(["a"])]
+)
+def test_types_without_reductions_are_refused(x: npt.NDArray[Any]) -> None:
+    with pytest.raises(TypeError, match=r"gradred has no reductions for .*Convert the array"):
+        describe(x, ASKED)
+
+
+def test_object_arrays_are_refused() -> None:
+    with pytest.raises(TypeError, match="gradred has no reductions for NumPy's dtype"):
+        describe(np.array([1, "a"], object), ASKED)
+
+
+def test_masked_arrays_are_refused() -> None:
+    with pytest.raises(UsageError, match="the array is masked"):
+        describe(np.ma.masked_array([1.0, 2.0], [True, False]), ASKED)
+
+
+@pytest.mark.parametrize("x", [None, 3.0, "text", [1.0, 2.0], {"a": 1}])
+def test_what_is_no_array_is_refused(x: Any) -> None:
+    with pytest.raises(TypeError, match=r"is no array\. Pass an array.*comm\.allreduce"):
+        describe(x, ASKED)
+
+
+def test_read_only_memory_is_seen() -> None:
+    x = np.zeros(3)
+    x.flags.writeable = False
+    for readonly in (x, memoryview(x), memoryview(b"abc"), b"abc"):
+        assert not describe(readonly, ASKED).writable
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype", "shape"),
+    [
+        (array.array("f", [1, 2, 3]), "float32", (3,)),
+        (array.array("l", [1, 2]), "int64", (2,)),
+        (bytearray(5), "uint8", (5,)),
+        (memoryview(np.ones((2, 3), "int16")), "int16", (2, 3)),
+        (np.float32(3), "float32", ()),
+        (Exporter(np.ones((2, 3), "float32")), "float32", (2, 3)),
+        (Exporter(np.ones((2, 3), "complex64"), old=True), "complex64", (2, 3)),
+        (Exporter(np.ones(4, "bool")), "bool", (4,)),
+        (Exporter(np.ones((2, 3), "float32").T), "float32", (3, 2)),
+    ],
+)
+def test_other_arrays_are_read_where_they_lie(x: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    found = describe(x, ASKED)
+    assert (found.dtype, found.shape) == (dtype, shape)
+    data = x.data if isinstance(x, Exporter) else np.asarray(x)
+    assert first_bytes(found, found.nbytes) == data.tobytes("A")
+
+
+def test_read_only_dlpack_is_seen() -> None:
+    x = np.zeros(3)
+    x.flags.writeable = False
+    assert not describe(Exporter(x), ASKED).writable
+
+
+@pytest.mark.parametrize(
+    ("x", "where"),
+    [
+        (GpuArray(), "CUDA Array Interface"),
+        (Exporter(np.ones(3), device=2), "a CUDA device"),
+        (Exporter(np.ones(3), device=10), "a ROCm device"),
+    ],
+)
+def test_gpu_arrays_raise_device_error(x: Any, where: str) -> None:
+    with pytest.raises(DeviceError, match=rf"{where}.*no GPU support\. Copy the array to host"):
+        describe(x, ASKED)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.ones((2, 3), "float32"),
+        np.ones(3, ml_dtypes.bfloat16),
+        np.array(4.0),
+        array.array("d", [1, 2, 3]),
+        bytearray(b"abc"),
+        memoryview(np.ones((2, 2))),
+        np.float64(7),
+        b"abc",
+    ],
+)
+def test_new_array_is_of_the_same_kind(x: Any) -> None:
+    given = describe(x, ASKED)
+    result = new_like(x, given, ASKED)
+    assert (result.array.dtype, result.array.shape) == (given.dtype, given.shape)
+    assert result.array.writable
+    import ctypes
+
+    ctypes.memmove(result.array.address, given.address, given.nbytes)
+    made = result.finish()
+    assert type(made) is type(x)
+    assert np.asarray(made).tobytes() == np.asarray(x).tobytes()
+
+
+def test_new_array_of_another_shape_is_in_c_order() -> None:
+    x = np.ones((2, 3), "int8", order="F")
+    assert new_like(x, describe(x, ASKED), ASKED, (4, 3)).finish().flags.c_contiguous
+    many = array.array("i", [1, 2])
+    assert len(new_like(many, describe(many, ASKED), ASKED, (6,)).finish()) == 6
+
+
+def test_dlpack_array_of_an_unknown_library_needs_out() -> None:
+    x = Exporter(np.ones(3))
+    with pytest.raises(UsageError, match=r"cannot make a new Exporter.*out="):
+        new_like(x, describe(x, ASKED), ASKED)
+
+
+def test_overlap_is_by_bytes() -> None:
+    x = np.zeros(8)
+    a, b, c = (describe(part, ASKED) for part in (x[:4], x[4:], x[3:5]))
+    assert not arrays.overlap(a, b)
+    assert arrays.overlap(a, c)
+    assert arrays.overlap(c, b)
+
+
+# ---- PyTorch: a stand-in shows which of its properties are asked, the real one the rest -------
+
+
+class FakeTensor:
+    """As much of torch.Tensor as gradred looks at."""
+
+    layout = "torch.strided"
+    requires_grad = False
+
+    def __init__(self, data: npt.NDArray[Any], dtype: str, device: str = "cpu") -> None:
+        self.array, self.dtype, self.shape = data, f"torch.{dtype}", data.shape
+        self.device = types.SimpleNamespace(type=device)
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(step // self.array.itemsize for step in self.array.strides)
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def is_conj(self) -> bool:
+        return False
+
+    def is_neg(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def fake_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("torch")
+    module.Tensor = FakeTensor  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", module)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_torch_bfloat16_is_read_by_its_pointer() -> None:
+    x = np.arange(6, dtype=np.uint16).reshape(2, 3)
+    found = describe(FakeTensor(x.T, "bfloat16"), ASKED)
+    assert (found.address, found.dtype, found.shape) == (x.ctypes.data, "bfloat16", (3, 2))
+    assert found.layout.order == (1, 0)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_tensor_that_requires_grad_is_refused() -> None:
+    x = FakeTensor(np.zeros(3), "float64")
+    x.requires_grad = True
+    with pytest.raises(UsageError, match=r"requires grad.*gradred\.torch\.allreduce"):
+        describe(x, ASKED)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_tensor_on_a_gpu_raises_device_error() -> None:
+    with pytest.raises(DeviceError, match="memory of a cuda device"):
+        describe(FakeTensor(np.zeros(3), "float64", "cuda"), ASKED)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_tensor_of_an_unknown_type_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"no reductions for torch\.float8_e5m2"):
+        describe(FakeTensor(np.zeros(3, "uint8"), "float8_e5m2"), ASKED)
+
+
+def test_torch_tensors_of_every_type() -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("float32", "bfloat16", "bool", "complex64", "int16"):
+        x = torch.ones((2, 3, 4), dtype=getattr(torch, name)).permute(0, 2, 1)
+        result = new_like(x, describe(x, ASKED), ASKED)
+        assert (result.finish().dtype, result.finish().stride()) == (x.dtype, x.stride())
+
+
+def test_jax_arrays_are_immutable() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    x = jnp.arange(6, dtype="bfloat16").reshape(2, 3)
+    found = describe(x, ASKED)
+    assert (found.dtype, found.shape, found.writable) == ("bfloat16", (2, 3), False)
+    result = new_like(x, found, ASKED)
+    import ctypes
+
+    ctypes.memmove(result.array.address, found.address, found.nbytes)
+    made = result.finish()
+    assert type(made) is type(x)
+    assert (made == x).all()
