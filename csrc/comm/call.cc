@@ -18,7 +18,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 
 Signature Call::signature() const {
   std::uint64_t detail = layout;
-  if (kind == Kind::kBcast) detail = static_cast<std::uint64_t>(root);
+  if (kind == Kind::kBcast) detail += static_cast<std::uint64_t>(root);
   if (op == Op::kPremul) detail = mix(detail, std::bit_cast<std::uint64_t>(factor));
   if (plan != nullptr) {
     for (const char letter : std::string_view(plan)) {

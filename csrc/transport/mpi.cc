@@ -88,8 +88,10 @@ class MpiChannel final : public Channel {
 
   void abandon() noexcept override {
     for (std::size_t i = 0; i < requests_; ++i) {
+      int done = 0;
       if (mpi_.normalise(read(i)) == mpi_.is.request_null) continue;
-      mpi_.call.Cancel(slot(i));
+      if (mpi_.call.Test(slot(i), &done, mpi_.is.status_ignore) != 0 || done != 0) continue;
+      if (is_receive_[i]) mpi_.call.Cancel(slot(i));  // of a send it is deprecated, and crashes MPICH 5
       mpi_.call.Request_free(slot(i));
     }
     requests_ = 0;
@@ -131,14 +133,14 @@ class MpiChannel final : public Channel {
     mpi_.check(mpi_.call.Isend(data, static_cast<int>(bytes), mpi_.is.byte_type, peer, tag_,
                                transport_.comm(), next_request()),
                "sending to a peer");
-    ++requests_;
+    is_receive_[requests_++] = false;
   }
 
   void post_recv(int peer, void* data, std::size_t bytes) {
     mpi_.check(mpi_.call.Irecv(data, static_cast<int>(bytes), mpi_.is.byte_type, peer, tag_,
                                transport_.comm(), next_request()),
                "receiving from a peer");
-    ++requests_;
+    is_receive_[requests_++] = true;
   }
 
   // Requests stand densely in the MPI's own handle size, so that Testall can read them.
@@ -152,7 +154,10 @@ class MpiChannel final : public Channel {
     return value;
   }
   mpi::Handle* next_request() {
-    if (storage_.size() < requests_ + 2) storage_.resize(2 * requests_ + 8);
+    if (storage_.size() < requests_ + 2) {
+      storage_.resize(2 * requests_ + 8);
+      is_receive_.resize(storage_.size());
+    }
     return slot(requests_);
   }
 
@@ -185,7 +190,8 @@ class MpiChannel final : public Channel {
   std::vector<std::unique_ptr<Envelope>> envelopes_;
   std::size_t envelopes_used_ = 0;
   std::vector<Arrival> arrivals_;
-  std::vector<mpi::Handle> storage_ = std::vector<mpi::Handle>(8);
+  std::vector<mpi::Handle> storage_;
+  std::vector<bool> is_receive_;
   std::size_t requests_ = 0;
   unsigned tests_ = 0;
 };

@@ -131,6 +131,7 @@ class Comm(MPI.Intracomm):
         if found is None or not _starts(self, found):
             request = super().Allreduce_init(sendbuf, recvbuf, _mpi_op(op), info)
             return PersistentAllreduce.of_mpi(request, (sendbuf, recvbuf))
+        _core.prepare(self)  # may block, as MPI allows here, so that Start need not
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 
     def Reduce_scatter_block(
@@ -397,6 +398,15 @@ def _warn_of_pickling(x: Any) -> None:
     )
 
 
+def _leave() -> None:
+    """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
+    if os.getpid() == _rank_process:
+        _core.stop()
+        _core.write_trace()
+
+
 _core.install(sys.modules["mpi4py.MPI"], Comm)
 _configure()
-atexit.register(_core.write_trace)
+_rank_process = os.getpid()
+atexit.register(_leave)
+os.register_at_fork(after_in_child=_core.forked)

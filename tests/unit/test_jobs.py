@@ -1,0 +1,146 @@
+"""Whole programs under `gradred run`: traces, injected faults, thread levels, forks, exits."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+pytest.importorskip("mpi4py")
+
+
+def job(tmp_path, program, *, ranks=2, timeout=60, **environment):
+    """Run a program on some ranks; returns the completed `gradred run`."""
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), sys.executable, str(path)]
+    variables = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.run(
+        command,
+        env={**variables, **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=tmp_path,
+    )
+
+
+RING = """
+    import numpy as np
+    from mpi4py import MPI
+    import gradred
+
+    comm = gradred.Comm(MPI.COMM_WORLD)
+    x, y = np.full(1000, comm.rank + 1.0), np.empty(1000)
+    for _ in range(3):
+        comm.Allreduce(x, y)
+    assert (y == comm.size * (comm.size + 1) / 2).all()
+"""
+
+
+@pytest.mark.parametrize("name", ["trace.json", "of-{rank}.json"])
+def test_trace_has_a_file_per_rank_with_every_message(tmp_path, name):
+    done = job(tmp_path, RING, GRADRED_TRACE=str(tmp_path / name), GRADRED_PLAN="ring")
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        file = name.format(rank=rank) if "{rank}" in name else f"trace.{rank}.json"
+        events = json.loads((tmp_path / file).read_text())["traceEvents"]
+        sent = [e for e in events if e["ph"] == "X" and e["name"].startswith("send")]
+        assert len(sent) == 3 * 2  # three operations, two rounds each on two ranks
+        assert sum(e["args"]["bytes"] for e in sent) == 3 * 8000
+        assert {e["pid"] for e in sent} == {rank}
+
+
+def test_delayed_message_delays_the_operation_and_leaves_it_right(tmp_path):
+    begin = time.monotonic()
+    done = job(tmp_path, RING, GRADRED_FAULT="1:1:0:delay:700", GRADRED_PLAN="ring")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begin > 0.7
+
+
+def test_rank_that_dies_in_an_operation_ends_the_job_with_its_status(tmp_path):
+    done = job(tmp_path, RING, GRADRED_FAULT="1:1:0:die", GRADRED_PLAN="ring")
+    assert done.returncode == 128 + 9, done.stderr
+
+
+def test_corrupted_message_shows_in_the_result(tmp_path):
+    done = job(tmp_path, RING, GRADRED_FAULT="1:2:1:corrupt", GRADRED_PLAN="ring")
+    assert done.returncode != 0
+    assert "AssertionError" in done.stderr
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized", "multiple"])
+def test_every_thread_level_serves_every_kind_of_call(tmp_path, level):
+    program = f"""
+        import mpi4py
+        mpi4py.rc.thread_level = {level!r}
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        x, y = np.full(1000, comm.rank + 1.0), np.empty(1000)
+        total = comm.size * (comm.size + 1) / 2
+        comm.Iallreduce(x, y).Wait()
+        assert (y == total).all()
+        comm.Allreduce(x, y)
+        assert (y == total).all()
+        request = comm.Iallreduce(x, y, op="avg")  # which the MPI does not know
+        while not request.Test():
+            pass
+        assert (y == total / comm.size).all()
+        MPI.Request.Waitall([comm.Iallreduce(x, y)])
+        assert (y == total).all()
+        p = comm.Allreduce_init(x, y)
+        p.Start()
+        p.Wait()
+        p()
+        p.Free()
+        assert (y == total).all()
+    """
+    done = job(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_forked_child_of_a_rank_gets_an_error_and_the_rank_goes_on(tmp_path):
+    program = """
+        import os
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        x, y = np.ones(10), np.empty(10)
+        comm.Allreduce(x, y)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                comm.Allreduce(x, y)
+            except gradred.UsageError as error:
+                status = 0 if "fork" in str(error) else 2
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        comm.Allreduce(x, y)
+        assert (y == comm.size).all()
+    """
+    done = job(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_requests_dropped_in_flight_do_not_keep_the_program_from_ending(tmp_path):
+    program = """
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        for count in (10, 100_000):
+            comm.Iallreduce(np.ones(count), np.empty(count))
+        comm.Barrier()
+    """
+    done = job(tmp_path, program)
+    assert done.returncode == 0, done.stderr
