@@ -25,11 +25,10 @@ help:
 
 demo:
 	@$(prepare) $(MPI),demo
-	@"$(ENV)/bin/gradred" run -np 2 $(python) examples/digits.py
-	@$(python) benchmarks/allreduce.py
+	@$(python) examples/demo.py -np 2
 
 test:
-	@$(prepare) $(MPI),test
+	@$(prepare) $(MPI),test,demo
 	@$(python) tools/run_tests.py
 
 ci:
@@ -38,7 +37,9 @@ ci:
 
 bench:
 	@$(prepare) $(MPI),bench
-	@$(python) benchmarks/allreduce.py
+	@mkdir -p build/bench
+	@$(python) -m gradred run -np 2 --bind core $(python) benchmarks/allreduce.py \
+	  --json build/bench/allreduce.json --plot build/bench/allreduce.svg
 
 lint:
 	@$(prepare) $(MPI),test,lint

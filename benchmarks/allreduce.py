@@ -49,6 +49,7 @@ from _common import (
 from mpi4py import MPI
 
 import gradred
+from gradred import _core
 
 SCHEMA = "gradred-allreduce/1"
 TYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
@@ -132,6 +133,9 @@ def flag_time(comm: MPI.Intracomm, calls: int = 2000, blocks: int = 5) -> dict[s
     """The scale of the smallest times: how long one signal takes between ranks 0 and 1."""
     if comm.size == 1:
         return None
+    seconds = comm.bcast(_core.flag_time(gradred.Comm(comm)))
+    if seconds:
+        return {"what": "a flag in shared memory, from rank 0 to rank 1", "us": seconds * 1e6}
     byte, times = bytearray(1), []
     for _ in range(blocks):
         comm.Barrier()

@@ -14,6 +14,10 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRest = 20;
 constexpr auto kShortestNap = std::chrono::microseconds(20);
 constexpr auto kLongestNap = std::chrono::milliseconds(2);
+// With nothing in flight it naps this often before it sleeps for good: most operations follow others,
+// and to wake the thread for each would cost more than a small operation.
+constexpr auto kIdleNap = std::chrono::microseconds(200);
+constexpr int kIdleNaps = 50;
 
 }  // namespace
 
@@ -25,7 +29,7 @@ void Engine::add(std::shared_ptr<Operation> operation, bool threaded) {
     stopping_ = false;
     thread_ = std::thread([this] { run(); });
   }
-  wake_.notify_one();
+  if (asleep_) wake_.notify_one();
 }
 
 void Engine::progress() {
@@ -36,13 +40,21 @@ void Engine::progress() {
 
 void Engine::run() {
   auto nap = Clock::duration(kShortestNap);
+  int idle = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (operations_.empty()) {
-      wake_.wait(lock, [this] { return stopping_ || !operations_.empty(); });
       nap = kShortestNap;
+      if (++idle <= kIdleNaps) {
+        wake_.wait_for(lock, kIdleNap, [this] { return stopping_; });
+        continue;
+      }
+      asleep_ = true;
+      wake_.wait(lock, [this] { return stopping_ || !operations_.empty(); });
+      asleep_ = false;
       continue;
     }
+    idle = 0;
     lock.unlock();
     const auto begin = Clock::now();
     if (waiting_.load(std::memory_order_relaxed) == 0) progress();
@@ -50,7 +62,7 @@ void Engine::run() {
     nap = std::clamp<Clock::duration>(std::max<Clock::duration>(rest, nap + nap / 4), kShortestNap,
                                       std::max<Clock::duration>(rest, kLongestNap));
     lock.lock();
-    if (wake_.wait_for(lock, nap) == std::cv_status::no_timeout) nap = kShortestNap;
+    wake_.wait_for(lock, nap, [this] { return stopping_; });
   }
 }
 

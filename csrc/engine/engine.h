@@ -49,6 +49,7 @@ class Engine {
   std::thread thread_;
   std::atomic<int> waiting_{0};
   bool stopping_ = false;
+  bool asleep_ = false;  // the thread waits for add(), without a limit
 };
 
 }  // namespace gradred

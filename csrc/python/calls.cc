@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "python/call.h"
+#include "python/comm.h"
 #include "python/errors.h"
 #include "python/mpi4py.h"
 #include "python/persistent.h"
@@ -132,6 +133,16 @@ void bind_calls(py::module_& m) {
       .def_property_readonly("ended", &PyOperation::ended)
       .def_property_readonly("has_request", &PyOperation::has_request)
       .def_property_readonly("request", &PyOperation::request);
+  m.def(
+      "plain_allreduce",
+      [](py::handle send, py::handle recv, py::handle op) -> std::shared_ptr<PyCall> {
+        const auto call = plain_allreduce(send.ptr(), recv.ptr(), op.ptr());
+        if (!call || !mpi::get().handle_of(call->dtype)) return nullptr;
+        return std::make_shared<PyCall>(PyCall{*call, {}});
+      },
+      py::arg("sendbuf"), py::arg("recvbuf"), py::arg("op"),
+      "The call that plain NumPy arrays of MPI's types and a predefined MPI.Op mean; None where a "
+      "closer look is needed.");
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
         "A class derived from MPI.Prequest whose instances can be called.");
   m.def("run", &run, py::arg("comm"), py::arg("call"), "Blocks until the result is in place.");

@@ -17,31 +17,6 @@ bool overlap(const void* a, const void* b, std::size_t bytes) {
   return x < y + bytes && y < x + bytes;
 }
 
-// What a call with plain NumPy arrays means; nothing where a closer look is needed.
-std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op) {
-  const Mpi4py& known = Mpi4py::get();
-  const auto result = view_of(recv);
-  if (!result || !result->writable) return std::nullopt;
-  Call call{.kind = Kind::kAllreduce,
-            .recv = result->data,
-            .count = result->count,
-            .dtype = result->dtype};
-  if (send != known.in_place && send != Py_None) {
-    const auto input = view_of(send);
-    if (!input || input->count != result->count || input->dtype != result->dtype ||
-        overlap(input->data, result->data, result->count * size_of(result->dtype))) {
-      return std::nullopt;
-    }
-    call.send = input->data;
-  }
-  if (op != nullptr) {
-    const auto found = op_of(op);
-    if (!found) return std::nullopt;
-    call.op = *found;
-  }
-  return find_reduction(call.op, call.dtype) != nullptr ? std::optional(call) : std::nullopt;
-}
-
 PyObject* slow_allreduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   static PyObject* function = nullptr;
   if (function == nullptr) {
@@ -94,6 +69,30 @@ PyMethodDef allreduce_method = {
     "    gradred.PeerLost: the process of a peer has ended.\n"};
 
 }  // namespace
+
+std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op) {
+  const Mpi4py& known = Mpi4py::get();
+  const auto result = view_of(recv);
+  if (!result || !result->writable) return std::nullopt;
+  Call call{.kind = Kind::kAllreduce,
+            .recv = result->data,
+            .count = result->count,
+            .dtype = result->dtype};
+  if (send != known.in_place && send != Py_None) {
+    const auto input = view_of(send);
+    if (!input || input->count != result->count || input->dtype != result->dtype ||
+        overlap(input->data, result->data, result->count * size_of(result->dtype))) {
+      return std::nullopt;
+    }
+    call.send = input->data;
+  }
+  if (op != nullptr) {
+    const auto found = op_of(op);
+    if (!found) return std::nullopt;
+    call.op = *found;
+  }
+  return find_reduction(call.op, call.dtype) != nullptr ? std::optional(call) : std::nullopt;
+}
 
 void add_methods(PyTypeObject* comm_class) {
   PyObject* method = PyDescr_NewMethod(comm_class, &allreduce_method);

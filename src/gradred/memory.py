@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gradred import arguments, arrays
+from gradred import arrays
 from gradred.arrays import ITEMSIZES
 from gradred.errors import UsageTypeError, explain
 
@@ -39,6 +39,8 @@ def empty(
         (2, 3)
     """
     if comm is not None:
+        from gradred import arguments  # initialises MPI, which a data loader's worker must not
+
         arguments.communicator(comm, "empty")
     kind = arrays.numpy_dtype("bfloat16") if dtype == "bfloat16" else np.dtype(dtype)
     if arrays.dtype_name(kind) is None:

@@ -333,6 +333,10 @@ def reduction(kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any) -
     Raises:
         gradred.UsageError: the arguments do not fit each other.
     """
+    if kind == "allreduce":
+        plain = _core.plain_allreduce(sendbuf, recvbuf, op)
+        if plain is not None:
+            return Reduction(plain, True, (sendbuf, recvbuf))
     scatters = kind == "reduce_scatter_block"
     name = "Reduce_scatter_block" if scatters else "Allreduce"
     found = ops.resolve(op)
