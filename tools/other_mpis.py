@@ -1,0 +1,115 @@
+"""Runs tests/mpi on the MPIs that continuous integration does not have: one binary for every MPI.
+
+    python tools/other_mpis.py [--ranks 2] [NAME ...]
+
+Intel MPI comes from its Python package; Debian's Open MPI and MPICH have to be installed
+(apt-get install openmpi-bin mpich), else their row says so. gradred is built once, in an environment
+without any MPI, and the same binary serves all rows. Exit status 0: every MPI found has passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = Path("build", "other-mpis")
+TESTS = ["tests/mpi/test_surface.py", "tests/mpi/test_progress.py", "tests/mpi/test_arrays.py"]
+INTEL = "impi-rt==2021.18.1"  # 2021.19 asks for a newer libfabric than its package brings
+DEBIAN_OPEN_MPI = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
+DEBIAN_MPICH = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
+
+
+@dataclass(frozen=True)
+class Job:
+    """How to start ranks: the launcher's command, and the variables the ranks need."""
+
+    command: list[str]
+    variables: dict[str, str]
+
+
+def intel(environment: Path) -> Job | str:
+    pip(environment, INTEL)
+    launcher = environment / "bin" / "mpiexec"
+    return Job([str(launcher)], {"I_MPI_ROOT": str(environment.absolute())})
+
+
+def debian_open_mpi(environment: Path) -> Job | str:
+    launcher = shutil.which("mpiexec.openmpi")
+    if launcher is None or not DEBIAN_OPEN_MPI.exists():
+        return "not installed (apt-get install openmpi-bin)"
+    variables = {"MPI4PY_LIBMPI": str(DEBIAN_OPEN_MPI), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return Job([launcher, "--oversubscribe", "--bind-to", "none"], variables)
+
+
+def debian_mpich(environment: Path) -> Job | str:
+    launcher = shutil.which("mpiexec.mpich")
+    if launcher is None or not DEBIAN_MPICH.exists():
+        return "not installed (apt-get install mpich)"
+    # Debian gives the library another name than MPICH's ABI has, which mpi4py's wheel looks for.
+    folder = (environment / "debian-mpich").absolute()
+    folder.mkdir(exist_ok=True)
+    link = folder / "libmpi.so.12"
+    if not link.exists():
+        link.symlink_to(DEBIAN_MPICH)
+    return Job([launcher], {"LD_LIBRARY_PATH": str(folder), "MPI4PY_LIBMPI": str(link)})
+
+
+MPIS: dict[str, Callable[[Path], Job | str]] = {
+    "intel": intel,
+    "debian-openmpi": debian_open_mpi,
+    "debian-mpich": debian_mpich,
+}
+
+
+def pip(environment: Path, *packages: str) -> None:
+    command = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", *packages]
+    subprocess.run(command, check=True)
+
+
+def wheel() -> Path:
+    """gradred, built once."""
+    dist = WORK / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", dist, "."]
+    subprocess.run(command, check=True)
+    return next(dist.glob("*.whl"))
+
+
+def check(name: str, built: Path, ranks: int) -> str:
+    """The verdict on one MPI: 'passed', 'FAILED ...' or why it was not tried."""
+    environment = WORK / name
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    pip(environment, f"{built}[test]")
+    job = MPIS[name](environment)
+    if isinstance(job, str):
+        return job
+    python = str((environment / "bin" / "python").absolute())
+    command = [*job.command, "-n", str(ranks), python, "-m", "pytest", "-q", "--with-mpi"]
+    command += ["-p", "no:cacheprovider", *TESTS]
+    done = subprocess.run(command, env={**os.environ, **job.variables}, timeout=600)
+    return "passed" if done.returncode == 0 else f"FAILED with status {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("names", nargs="*", default=list(MPIS), metavar="NAME")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    built = wheel()
+    verdicts = {name: check(name, built, options.ranks) for name in options.names}
+    for name, verdict in verdicts.items():
+        print(f"{name:16} {verdict}")
+    return 1 if any(verdict.startswith("FAILED") for verdict in verdicts.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
