@@ -59,6 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Thousands of calls take minutes where each waits for the scheduler to run another rank."""
+    cores = len(os.sched_getaffinity(0))
+    if item.get_closest_marker("rank_per_core") and int(RANKS or 1) > cores:
+        pytest.skip(f"more ranks than the {cores} cores")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse N worlds of size 1 (a launcher of another MPI): every test would pass in them."""
     if RANKS is None or session.config.option.collectonly:

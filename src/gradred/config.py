@@ -7,6 +7,7 @@ read whenever values are asked for, so nothing depends on the order of imports.
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import difflib
 import math
 import os
@@ -206,7 +207,9 @@ def show(name: str, value: Any) -> str:
         return str(_KNOBS[name].metadata["unset"])
     if isinstance(value, bool):
         return "1" if value else "0"
-    return f"{value:g}s" if isinstance(value, float) else str(value)
+    if isinstance(value, float):  # all its digits, and no exponent: parse_duration takes none
+        return f"{decimal.Decimal(repr(value)).normalize():f}s"
+    return str(value)
 
 
 def load() -> Config:

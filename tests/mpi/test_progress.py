@@ -134,6 +134,7 @@ def test_waitall_takes_gradred_requests_mixed_with_others(comm):
     np.testing.assert_array_equal(y, expected(comm, 1000))
 
 
+@pytest.mark.rank_per_core
 def test_2100_communicators_one_after_the_other():
     x, y = np.ones(3), np.empty(3)
     for i in range(2100):
@@ -146,6 +147,7 @@ def test_2100_communicators_one_after_the_other():
         comm.Free()
 
 
+@pytest.mark.rank_per_core
 def test_1900_communicators_at_once():
     """MPICH has 2,046 in all: what gradred duplicates must not double what a program needs."""
     gc.collect()

@@ -1,0 +1,88 @@
+"""Inputs whose reductions are exact in every order of the ranks, and what should come out.
+
+Values are integers so small that no sum of eight ranks leaves what bfloat16 holds exactly, or, for
+products, powers of two (times powers of i in complex types). Integers wrap, in any order alike.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from gradred import OPS, _core
+from gradred.arrays import ITEMSIZES
+
+Array = NDArray[Any]
+
+DTYPES = tuple(ITEMSIZES)
+FACTOR = 0.5  # of premul: halves of small integers are exact too
+
+_FUNCTIONS: dict[str, np.ufunc] = {
+    **dict.fromkeys(("sum", "avg", "premul"), np.add),
+    **{"prod": np.multiply, "min": np.minimum, "max": np.maximum},
+    **{"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor},
+    **{"land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor},
+}
+
+
+def ops_of(dtype: str) -> list[str]:
+    """The operations that elements of this type have."""
+    return [op for op in (*OPS, "premul") if _core.has_reduction(op, dtype)]
+
+
+def numpy_type(dtype: str) -> np.dtype[Any]:
+    """NumPy's type of this name, bfloat16 included."""
+    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def make_input(rank: int, count: int, dtype: str, op: str = "sum") -> Array:
+    """One rank's vector; different on each rank and in each place."""
+    index = np.arange(count)
+    mixed = index * 7 + rank * 5 + index // 11
+    kind = numpy_type(dtype)
+    values: Array = mixed % 8 - 3
+    if op == "prod":
+        values = np.array([1, 1j, -1, 2])[mixed % 4] if kind.kind == "c" else 1 + mixed % 2
+    elif kind.kind == "c":
+        values = values + 1j * (mixed // 3 % 8 - 3)
+    elif kind.kind == "b":
+        values = mixed % 3 > 0
+    elif kind.kind == "u":
+        values = mixed % 8
+    return values.astype(kind)
+
+
+def reduced(size: int, count: int, dtype: str, op: str = "sum") -> Array:
+    """The reduction of the vectors of `size` ranks, in NumPy."""
+    vectors = [make_input(rank, count, dtype, op) for rank in range(size)]
+    kind = vectors[0].dtype
+    if op == "premul":
+        vectors = [_scaled(vector, FACTOR) for vector in vectors]
+    total: Array = functools.reduce(lambda a, b: _FUNCTIONS[op](a, b).astype(kind), vectors)
+    return _scaled(total, 1 / size, size) if op == "avg" else total
+
+
+def _scaled(vector: Array, factor: float, divisor: int = 0) -> Array:
+    """Times the factor (or over the divisor); integers in float64, truncated toward zero."""
+    if vector.dtype.kind in "iu":
+        exact = vector.astype(np.float64)
+        return np.trunc(exact / divisor if divisor else exact * factor).astype(vector.dtype)
+    if vector.dtype.kind == "c":  # part by part: NumPy multiplies complex numbers by a reciprocal
+        parts = vector.view(f"f{vector.dtype.itemsize // 2}")
+        return _scaled(parts, factor, divisor).view(vector.dtype)
+    wide = vector.astype(np.float32) if vector.dtype.itemsize == 2 else vector
+    kind = wide.dtype.type
+    scaled: Array = wide / kind(divisor) if divisor else wide * kind(factor)
+    return scaled.astype(vector.dtype)
+
+
+def differences(found: Array, expected: Array, title: str) -> list[str]:
+    """Empty if the arrays are equal, else one line; so a rank can go on and keep step."""
+    if found.dtype == expected.dtype and np.array_equal(found, expected):
+        return []
+    where = np.flatnonzero(np.ravel(found != expected))[:3].tolist()
+    return [f"{title}: at {where} {np.ravel(found)[where]}, not {np.ravel(expected)[where]}"]

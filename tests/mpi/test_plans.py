@@ -1,0 +1,226 @@
+"""Every plan by its name: exact results at every count, in place and out of place, in slices.
+
+`--full` runs the whole product; otherwise types and in place take turns over the counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi.exact import Array, differences, make_input, reduced
+from mpi4py import MPI
+
+import gradred
+from gradred import UsageError, _core, schedules
+from gradred.schedules import Schedule
+
+COMM = gradred.Comm(MPI.COMM_WORLD)
+RANK, SIZE = COMM.rank, COMM.size
+
+COUNTS = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, 1009, 65537})
+TYPES = [("float32", "sum"), ("int8", "max"), ("complex128", "prod"), ("uint16", "bxor")]
+TYPES += [("bfloat16", "sum"), ("int64", "avg"), ("float64", "min")]
+OF_THE_MPI = [("float32", "sum"), ("int32", "max"), ("float64", "avg")]
+
+
+def plans(collective: str) -> list[str]:
+    return ["node", "mpi", *schedules.names(collective)]
+
+
+def types_of(plan: str) -> list[tuple[str, str]]:
+    return OF_THE_MPI if plan == "mpi" else TYPES
+
+
+def cases(plan: str, full: bool) -> Iterator[tuple[int, str, str, bool]]:
+    """Count, type, operation, in place or not."""
+    types = types_of(plan)
+    if full:
+        for count, (dtype, op), in_place in product(COUNTS, types, (False, True)):
+            yield count, dtype, op, in_place
+    else:
+        for turn, count in enumerate(COUNTS):
+            for in_place in (False, True):
+                dtype, op = types[(2 * turn + in_place + SIZE) % len(types)]
+                yield count, dtype, op, in_place
+
+
+@pytest.fixture(scope="module")
+def shares_memory() -> bool:
+    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))  # the first call finds out
+    return SIZE == 1 or _core.comm_info(COMM)["shares_memory"]
+
+
+@pytest.fixture(autouse=True)
+def only_where_the_plan_can_be(request: pytest.FixtureRequest, shares_memory: bool) -> None:
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if parameters.get("plan") == "node" and not shares_memory:
+        pytest.skip("the ranks share no memory")
+
+
+@contextlib.contextmanager
+def configured(plan: str = "", slices: int = 0) -> Iterator[None]:
+    """These knobs in the extension, until the next communicator reads the environment's."""
+    _core.configure(True, plan, slices, 0)
+    try:
+        yield
+    finally:
+        _core.configure(True, "", 0, 0)
+
+
+def chosen(kind: Any, count: int, plan: str = "") -> str:
+    x = np.zeros(max(count, 1) * SIZE, "float32")
+    address = x.__array_interface__["data"][0]
+    call = _core.Call(kind, 0, address, count, "float32", plan=plan)
+    return _core.plan_for(COMM, call)["plan"]
+
+
+def same_everywhere(y: Array) -> bool:
+    mine = hashlib.sha256(y.tobytes()).digest()
+    return len(set(MPI.COMM_WORLD.allgather(mine))) == 1
+
+
+@pytest.mark.parametrize("plan", plans("allreduce"))
+def test_allreduce_is_exact_and_leaves_its_input(plan: str, full: bool) -> None:
+    wrong: list[str] = []
+    for count, dtype, op, in_place in cases(plan, full):
+        title = f"{count} {dtype} {op}{' in place' if in_place else ''}"
+        x = make_input(RANK, count, dtype, op)
+        y = x if in_place else np.empty_like(x)
+        gradred.allreduce(x, op, out=y, plan=plan, comm=COMM)
+        wrong += differences(y, reduced(SIZE, count, dtype, op), title)
+        if not in_place:
+            wrong += differences(x, make_input(RANK, count, dtype, op), f"input of {title}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("plan", plans("allreduce"))
+def test_all_ranks_get_the_same_bits_each_time(plan: str) -> None:
+    """Here the order of summation shows, so every rank must sum in the same one."""
+    x = np.random.default_rng(RANK).standard_normal(1009).astype("float32")
+    first = gradred.allreduce(x, plan=plan, comm=COMM)
+    assert same_everywhere(first)
+    if plan != "mpi":  # of the MPI's own no such promise is known
+        again = [gradred.allreduce(x, plan=plan, comm=COMM) for _ in range(3)]
+        assert {y.tobytes() for y in again} == {first.tobytes()}
+    everyone = [np.random.default_rng(rank).standard_normal(1009) for rank in range(SIZE)]
+    np.testing.assert_allclose(first, np.sum(everyone, axis=0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("plan", plans("allreduce"))
+def test_first_call_on_a_new_communicator_may_name_its_plan(plan: str) -> None:
+    comm = COMM.Dup()
+    y = gradred.allreduce(make_input(RANK, 100, "int32"), plan=plan, comm=comm)
+    comm.Free()
+    assert not differences(y, reduced(SIZE, 100, "int32"), plan)
+
+
+@pytest.mark.parametrize("slices", [2, 5])
+@pytest.mark.parametrize("plan", schedules.names("allreduce"))
+def test_slices_change_nothing(plan: str, slices: int) -> None:
+    wrong: list[str] = []
+    for count in (0, 1, slices, SIZE + 1, 1009):
+        x = make_input(RANK, count, "int32")
+        with configured(plan, slices):
+            COMM.Allreduce(MPI.IN_PLACE, x)
+        wrong += differences(x, reduced(SIZE, count, "int32"), f"{count} in {slices} slices")
+    assert not wrong
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank only copies")
+@pytest.mark.parametrize("plan", schedules.names("allreduce"))
+def test_plan_that_is_named_is_the_one_that_runs(plan: str) -> None:
+    assert chosen("allreduce", 100, plan) == plan
+    with configured(plan):
+        assert chosen("allreduce", 100) == plan
+
+
+@pytest.mark.parametrize("plan", plans("reduce_scatter"))
+def test_reduce_scatter_block_is_exact(plan: str, full: bool) -> None:
+    wrong: list[str] = []
+    for count, dtype, op, in_place in cases(plan, full):
+        title = f"{count} {dtype} {op}{' in place' if in_place else ''}"
+        x = make_input(RANK, count * SIZE, dtype, op)
+        if in_place:
+            y = x.copy()
+            with configured(plan):
+                COMM.Reduce_scatter_block(MPI.IN_PLACE, y, op)
+            y = y[:count]
+        else:
+            y = gradred.reduce_scatter_block(x, op, plan=plan, comm=COMM)
+        block = slice(RANK * count, (RANK + 1) * count)
+        wrong += differences(y, reduced(SIZE, count * SIZE, dtype, op)[block], title)
+        wrong += differences(x, make_input(RANK, count * SIZE, dtype, op), f"input of {title}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("plan", plans("allgather"))
+def test_allgather_is_exact(plan: str, full: bool) -> None:
+    wrong: list[str] = []
+    for count, dtype, _, in_place in cases(plan, full):
+        title = f"{count} {dtype}{' in place' if in_place else ''}"
+        x = make_input(RANK, count, dtype)
+        if in_place:
+            y = np.zeros((SIZE, count), x.dtype)
+            y[RANK] = x
+            with configured(plan):
+                COMM.Allgather(MPI.IN_PLACE, y)
+        else:
+            y = gradred.allgather(x, plan=plan, comm=COMM).reshape(SIZE, count)
+        expected = np.array([make_input(rank, count, dtype) for rank in range(SIZE)], x.dtype)
+        wrong += differences(y, expected.reshape(SIZE, count), title)
+    assert not wrong
+
+
+@pytest.mark.parametrize("plan", plans("bcast"))
+def test_bcast_is_exact_from_every_root(plan: str) -> None:
+    wrong: list[str] = []
+    for turn, (root, count) in enumerate(product(range(SIZE), (0, 1, SIZE + 1, 65537))):
+        dtype = types_of(plan)[turn % 3][0]
+        x = make_input(RANK, count, dtype)
+        y = gradred.bcast(x, root, out=x if turn % 2 else None, plan=plan, comm=COMM)
+        wrong += differences(y, make_input(root, count, dtype), f"{count} {dtype} from {root}")
+    assert not wrong
+
+
+# ---- schedules of the user's own ----------------------------------------------------------------
+
+
+def everyone_to_everyone(rank: int, size: int) -> Schedule:
+    """Each rank sends its vector to all others and adds what arrives in the order of the ranks."""
+    others = [peer for peer in range(size) if peer != rank]
+    exchange = [schedules.send(peer, schedules.work(0)) for peer in others]
+    exchange += [schedules.recv(peer, schedules.scratch(peer, 0)) for peer in others]
+    exchange.append(schedules.copy(schedules.work(0), schedules.scratch(rank, 0)))
+    adding = [
+        schedules.reduce(schedules.scratch(peer, 0), schedules.scratch(0, 0))
+        for peer in range(1, size)
+    ]
+    adding.append(schedules.copy(schedules.scratch(0, 0), schedules.work(0)))
+    return Schedule([exchange, adding], rank=rank, size=size, chunks=1, name="everyone")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_schedule_of_the_user_is_exact(dtype: str) -> None:
+    wrong: list[str] = []
+    for plan in (everyone_to_everyone, everyone_to_everyone(RANK, SIZE)):
+        for count in (0, 1, 1009):
+            y = gradred.allreduce(make_input(RANK, count, dtype), plan=plan, comm=COMM)
+            wrong += differences(y, reduced(SIZE, count, dtype), f"{count} {dtype}")
+    assert not wrong
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to forget")
+def test_schedule_that_forgets_a_rank_is_refused_before_it_runs() -> None:
+    def forgets(rank: int, size: int) -> Schedule:
+        return Schedule([], rank=rank, size=size, chunks=1, name="forgets")
+
+    with pytest.raises(UsageError, match="schedule 'forgets' is wrong"):
+        gradred.allreduce(np.ones(3), plan=forgets, comm=COMM)
+    y = gradred.allreduce(np.ones(3), comm=COMM)  # the communicator works on
+    assert y.tolist() == [SIZE] * 3

@@ -1,0 +1,32 @@
+"""What the children in test_workers.py do: functions that a new interpreter can import."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def use_gradred(_: int = 0) -> tuple[bool, float, int]:
+    """Import gradred and use what needs no communication: is mpi4py.MPI loaded, and two results."""
+    import numpy as np
+
+    import gradred
+    from gradred import _core, schedules
+
+    x = gradred.zeros(1000, "float32")
+    x += 1
+    _core.reduce_pair("sum", "float32", x, x.copy(), x.copy())
+    report = schedules.verify(schedules.make_all("ring", 5))
+    return "mpi4py.MPI" in sys.modules, float(np.sum(x)), report.rounds
+
+
+def compute(shard: list[int]) -> list[int]:
+    """The work of a data loader: no gradred at all."""
+    return [item * item for item in shard]
+
+
+def read_knobs(_: int) -> dict[str, Any]:
+    """The knobs as a child sees them."""
+    from gradred import config
+
+    return {name: entry.value for name, entry in config.snapshot().items()}
