@@ -20,17 +20,17 @@ struct Call {
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
-  double factor = 1.0;       // kPremul only
-  int root = 0;              // kBcast only
-  std::uint64_t layout = 0;  // hash of what else ranks must agree on; 0 for plain buffers
-  const char* plan = nullptr;                // an algorithm by name, "node" or "mpi"; null: the selector's
+  double factor = 1.0;         // kPremul only
+  int root = 0;                // kBcast only
+  std::uint64_t layout = 0;    // hash of what else ranks must agree on; 0 for plain buffers
+  const char* plan = nullptr;  // an algorithm by name, "node" or "mpi"; null: the selector's
   std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own
 
   Signature signature() const;
 };
 
-// Called again and again while a call waits: the place to release a lock, look for signals, or leave by
-// throwing. `waiting` must be cheap; the first calls come within the first microsecond.
+// Called again and again while a call waits: the place to release a lock, look for signals, or
+// leave by throwing. `waiting` must be cheap; the first calls come within the first microsecond.
 class WaitHook {
  public:
   virtual ~WaitHook() = default;

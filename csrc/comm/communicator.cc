@@ -95,7 +95,8 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   if (found != 0) return *attached;
   int inter = 0, rank = 0, size = 0;
   mpi.check(mpi.call.Comm_test_inter(comm, &inter), "MPI_Comm_test_inter");
-  if (inter != 0) throw UsageError("gradred serves intracommunicators, this is an intercommunicator");
+  if (inter != 0)
+    throw UsageError("gradred serves intracommunicators, this is an intercommunicator");
   mpi.check(mpi.call.Comm_rank(comm, &rank), "MPI_Comm_rank");
   mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
   auto made = std::make_shared<Communicator>(comm, rank, size);
@@ -215,7 +216,8 @@ Choice Communicator::plan_for(const Call& call, bool blocking) const {
     return {call.schedule->name, cut && slices > 0 ? slices : 1, {}, "the caller's own schedule"};
   }
   if (size_ == 1) return {"copy", 1, {}, "one rank"};
-  if (blocking ? native(call) : starts_on_node(call)) return {"node", 1, {}, "all ranks share memory"};
+  if (blocking ? native(call) : starts_on_node(call))
+    return {"node", 1, {}, "all ranks share memory"};
   const std::size_t bytes = call.count * size_of(call.dtype);
   Choice choice = choose(collective_of(call.kind), bytes, size_, topology_);
   if (*plan != '\0' && std::string_view(plan) != "node" && std::string_view(plan) != "mpi") {

@@ -1,4 +1,5 @@
-// gradred's side of an MPI communicator: topology, the paths its calls can take, operations in flight.
+// gradred's side of an MPI communicator: topology, the paths its calls can take, operations in
+// flight.
 #pragma once
 
 #include <atomic>
@@ -25,8 +26,8 @@ class NodeOperation;
 // What the user may set; the same on all ranks unless said otherwise.
 struct Settings {
   bool shared_memory = true;
-  std::string plan;             // for every call that names none; empty: the selector's
-  std::size_t slices = 0;       // 0: the selector's
+  std::string plan;               // for every call that names none; empty: the selector's
+  std::size_t slices = 0;         // 0: the selector's
   std::size_t ranks_on_host = 0;  // of the whole program; 0: those of the communicator
   std::string trace;              // file for a Chrome trace; empty: none; may differ
   std::string fault;              // parse_fault(); empty: none
@@ -58,24 +59,26 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Blocking and collective: sets up what gradred needs, unless that is done.
   void prepare(WaitHook& hook);
-  // Blocking: returns when the result is in place. The first such call on a communicator sets up what
-  // gradred needs, together with all ranks.
+  // Blocking: returns when the result is in place. The first such call on a communicator sets up
+  // what gradred needs, together with all ranks.
   void run(const Call& call, WaitHook& hook);
-  // Local: returns at once, before any peer has to do anything. Where MPI calls from several threads are
-  // allowed, the progress thread drives it, and the MPI has a request for it; else only those who wait do.
+  // Local: returns at once, before any peer has to do anything. Where MPI calls from several
+  // threads are allowed, the progress thread drives it, and the MPI has a request for it; else only
+  // those who wait do.
   std::shared_ptr<StartedOperation> start(const Call& call);
   // Whether start() can serve this communicator; false, on all ranks alike, where the MPI has no
   // communicators left.
   bool starts();
 
-  // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where no
-  // memory is shared. Blocking and collective.
+  // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where
+  // no memory is shared. Blocking and collective.
   double flag_time(WaitHook& hook);
   // Lets the MPI underneath and all operations in flight get on.
   void progress();
   // Blocking, on the path that start() takes: a rank may call this where a peer starts and waits.
   void run_startable(const Call& call, WaitHook& hook);
-  // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the first run().
+  // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the
+  // first run().
   Choice plan_for(const Call& call, bool blocking) const;
   const Topology& topology() const { return topology_; }
   bool shares_memory() const { return node_ != nullptr; }
@@ -91,7 +94,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void set_up_topology();
   void set_up_node();
   void start_duplicating();
-  bool path_ready();         // whether MPI_Comm_idup has done its work
+  bool path_ready();  // whether MPI_Comm_idup has done its work
   bool path_ready_locked();
 
   bool native(const Call& call) const;
@@ -117,7 +120,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<SchedulePath> path_;
   std::unique_ptr<NodeGroup> node_;
-  std::mutex node_mutex_;                              // of the next two, and of node_ while they wait
+  std::mutex node_mutex_;  // of the next two, and of node_ while they wait
   std::deque<std::shared_ptr<NodeOperation>> started_;  // on the node, in order
   std::atomic<bool> any_started_{false};
   std::string node_reason_ = "no blocking call yet";

@@ -4,8 +4,8 @@
 
 namespace gradred {
 
-// Operations on the node run in the order in which they were started: each announces itself once all
-// before it are finished, at the latest when somebody advances it.
+// Operations on the node run in the order in which they were started: each announces itself once
+// all before it are finished, at the latest when somebody advances it.
 class NodeOperation final : public StartedOperation {
  public:
   NodeOperation(std::shared_ptr<Communicator> comm, const Call& call)

@@ -4,7 +4,8 @@
 
 namespace gradred {
 
-// Waits, without blocking, until the communicator has its duplicate and its tags are free; then runs.
+// Waits, without blocking, until the communicator has its duplicate and its tags are free; then
+// runs.
 class CommOperation final : public ScheduledOperation {
  public:
   CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Choice choice,

@@ -90,12 +90,11 @@ std::shared_ptr<const Schedule> SchedulePath::schedule_for(const Call& call,
   const Schedule& own = *call.schedule;
   if (own.collective != collective || own.rank != transport_.rank() ||
       own.size != transport_.size()) {
-    throw UsageError("the schedule '" + own.name + "' is for rank " + std::to_string(own.rank) +
-                     " of " + std::to_string(own.size) + " and " +
-                     std::string(name_of(own.collective)) + ", this is rank " +
-                     std::to_string(transport_.rank()) + " of " +
-                     std::to_string(transport_.size()) + " and " +
-                     std::string(name_of(collective)));
+    throw UsageError(
+        "the schedule '" + own.name + "' is for rank " + std::to_string(own.rank) + " of " +
+        std::to_string(own.size) + " and " + std::string(name_of(own.collective)) +
+        ", this is rank " + std::to_string(transport_.rank()) + " of " +
+        std::to_string(transport_.size()) + " and " + std::string(name_of(collective)));
   }
   return call.schedule;
 }

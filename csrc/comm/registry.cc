@@ -17,9 +17,9 @@ constexpr int kMostSegments = 64;
 
 // What the leader, rank 0, proposes to the others.
 struct Proposal {
-  std::int64_t id = -1;         // -1: no tags left
-  std::int64_t serial = 0;      // for a new duplicate
-  std::int64_t offered = 0;     // how many of the serials below
+  std::int64_t id = -1;      // -1: no tags left
+  std::int64_t serial = 0;   // for a new duplicate
+  std::int64_t offered = 0;  // how many of the serials below
   std::array<std::int64_t, kMostOffered> serials{};
 };
 constexpr int kProposalWords = sizeof(Proposal) / sizeof(std::int64_t);
@@ -47,7 +47,8 @@ Lane::~Lane() {
 }
 
 Registry& Registry::get() {
-  static auto* registry = new Registry;  // MPI's callbacks at exit may come after static destructors
+  static auto* registry =
+      new Registry;  // MPI's callbacks at exit may come after static destructors
   return *registry;
 }
 
@@ -109,7 +110,8 @@ std::shared_ptr<Duplicate> Registry::duplicate(mpi::Handle comm, std::vector<int
 }
 
 std::vector<std::shared_ptr<Duplicate>> Registry::known(const std::vector<int>& group) {
-  std::vector<std::shared_ptr<Duplicate>> all;  // outlives the lock: a last owner's destructor takes it
+  std::vector<std::shared_ptr<Duplicate>>
+      all;  // outlives the lock: a last owner's destructor takes it
   {
     const std::lock_guard lock(mutex_);
     duplicates_.remove_if([](const auto& entry) { return entry.expired(); });

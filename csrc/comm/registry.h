@@ -1,5 +1,6 @@
-// What this process keeps about MPI communicators: gradred's state on each (an MPI attribute), and the
-// duplicates on which gradred's own messages travel, shared by all communicators over one group.
+// What this process keeps about MPI communicators: gradred's state on each (an MPI attribute), and
+// the duplicates on which gradred's own messages travel, shared by all communicators over one
+// group.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ struct Duplicate {
   ~Duplicate();
 };
 
-// The ranks that agree on a duplicate and on tags. Collective over `comm`; blocks. nullopt, on all ranks,
-// where the MPI has no communicators or tags left.
+// The ranks that agree on a duplicate and on tags. Collective over `comm`; blocks. nullopt, on all
+// ranks, where the MPI has no communicators or tags left.
 struct Lane {
   std::shared_ptr<Duplicate> duplicate;
-  int id = 0;       // among the communicators on this duplicate
+  int id = 0;          // among the communicators on this duplicate
   int leader_id = -1;  // what the leader must give back; -1 elsewhere
 
   ~Lane();
@@ -54,7 +55,8 @@ class Registry {
 
   std::vector<int> world_ranks(mpi::Handle comm);
   std::vector<std::shared_ptr<Duplicate>> known(const std::vector<int>& group);
-  std::shared_ptr<Duplicate> duplicate(mpi::Handle comm, std::vector<int> group, std::uint64_t serial);
+  std::shared_ptr<Duplicate> duplicate(mpi::Handle comm, std::vector<int> group,
+                                       std::uint64_t serial);
   int reserve_id(int most);
   void give_back_id(int id);
 

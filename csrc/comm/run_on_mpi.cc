@@ -1,4 +1,5 @@
-// Plan "mpi": the MPI's own collective, for comparison and where gradred has no communicator of its own.
+// Plan "mpi": the MPI's own collective, for comparison and where gradred has no communicator of its
+// own.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -60,13 +61,15 @@ void Communicator::run_on_mpi(const Call& call) const {
   if (!reduces && bytes > INT_MAX) throw UsageError("plan 'mpi' takes at most 2 GiB per rank here");
   switch (call.kind) {
     case Kind::kAllgather:
-      mpi.check(mpi.call.Allgather(or_in_place(call.send), static_cast<int>(bytes), mpi.is.byte_type,
-                                   call.recv, static_cast<int>(bytes), mpi.is.byte_type, user_),
-                "MPI_Allgather");
+      mpi.check(
+          mpi.call.Allgather(or_in_place(call.send), static_cast<int>(bytes), mpi.is.byte_type,
+                             call.recv, static_cast<int>(bytes), mpi.is.byte_type, user_),
+          "MPI_Allgather");
       return;
     case Kind::kBcast:
-      mpi.check(mpi.call.Bcast(call.recv, static_cast<int>(bytes), mpi.is.byte_type, call.root, user_),
-                "MPI_Bcast");
+      mpi.check(
+          mpi.call.Bcast(call.recv, static_cast<int>(bytes), mpi.is.byte_type, call.root, user_),
+          "MPI_Bcast");
       return;
     case Kind::kReduceScatterBlock: {  // by an allreduce: rare, and right
       Call whole = call;

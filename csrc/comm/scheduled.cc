@@ -66,7 +66,8 @@ std::byte* ScheduledOperation::put_input() {
     scale_input(call_, runner_->work.data(), runner_->key.count);
     return runner_->work.data();
   }
-  std::byte* place = call_.kind == Kind::kAllgather ? recv + bytes * static_cast<std::size_t>(rank_) : recv;
+  std::byte* place =
+      call_.kind == Kind::kAllgather ? recv + bytes * static_cast<std::size_t>(rank_) : recv;
   if (send != nullptr && send != place && bytes > 0) std::memcpy(place, send, bytes);
   scale_input(call_, recv, runner_->key.count);
   return recv;

@@ -39,8 +39,9 @@ class MpiBootstrap final : public Bootstrap {
   void allgather(const void* mine, std::size_t bytes, void* all) override {
     const mpi::Mpi& mpi = mpi::get();
     const auto count = static_cast<int>(bytes);
-    mpi.check(mpi.call.Allgather(mine, count, mpi.is.byte_type, all, count, mpi.is.byte_type, comm_),
-              "MPI_Allgather");
+    mpi.check(
+        mpi.call.Allgather(mine, count, mpi.is.byte_type, all, count, mpi.is.byte_type, comm_),
+        "MPI_Allgather");
   }
   void barrier() override { mpi::get().check(mpi::get().call.Barrier(comm_), "MPI_Barrier"); }
 
@@ -156,7 +157,8 @@ void Communicator::set_up_node() {
   } else if (std::ranges::find(all, 1) != all.end()) {
     node_reason_ = "64 other communicators share memory already";
   } else {
-    node_ = NodeGroup::create(bootstrap, NodeOptions{.ranks_on_host = settings().ranks_on_host}, node_reason_);
+    node_ = NodeGroup::create(bootstrap, NodeOptions{.ranks_on_host = settings().ranks_on_host},
+                              node_reason_);
   }
   if (node_) registry.count_segment(1);
 }

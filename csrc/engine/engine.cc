@@ -14,8 +14,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRest = 20;
 constexpr auto kShortestNap = std::chrono::microseconds(20);
 constexpr auto kLongestNap = std::chrono::milliseconds(2);
-// With nothing in flight it naps this often before it sleeps for good: most operations follow others,
-// and to wake the thread for each would cost more than a small operation.
+// With nothing in flight it naps this often before it sleeps for good: most operations follow
+// others, and to wake the thread for each would cost more than a small operation.
 constexpr auto kIdleNap = std::chrono::microseconds(200);
 constexpr int kIdleNaps = 50;
 
@@ -76,7 +76,8 @@ void Engine::stop() noexcept {
   }
   if (thread.joinable()) thread.join();
   for (const auto& operation : snapshot()) {
-    operation->abandon(std::make_exception_ptr(TransportError("the operation was in flight at exit")));
+    operation->abandon(
+        std::make_exception_ptr(TransportError("the operation was in flight at exit")));
   }
   drop_ended();
 }

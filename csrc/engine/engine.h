@@ -18,8 +18,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The engine keeps the operation until it has ended. With `threaded` the progress thread looks after
-  // it; else only progress() does.
+  // The engine keeps the operation until it has ended. With `threaded` the progress thread looks
+  // after it; else only progress() does.
   void add(std::shared_ptr<Operation> operation, bool threaded);
   // Advances everything in flight a little; never blocks.
   void progress();

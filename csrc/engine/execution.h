@@ -17,8 +17,8 @@ namespace gradred {
 
 class Execution {
  public:
-  // The schedule must outlive the execution. `element` is the size in bytes; `reduce` may be nullptr for schedules
-  // without reduce steps.
+  // The schedule must outlive the execution. `element` is the size in bytes; `reduce` may be
+  // nullptr for schedules without reduce steps.
   Execution(const Schedule& schedule, std::unique_ptr<Channel> channel, std::size_t count,
             std::size_t element, const ReduceFunctions* reduce);
   ~Execution();  // abandons what is in flight, while scratch and work are still there
@@ -27,7 +27,8 @@ class Execution {
 
   // Begin on `work` (count elements, holding this rank's input): posts the first round's messages.
   void start(void* work, std::uint32_t tag, const Signature& signature);
-  // Go on as far as possible without blocking; true when the operation is complete. Throws what the channel throws.
+  // Go on as far as possible without blocking; true when the operation is complete. Throws what the
+  // channel throws.
   bool advance();
   // Give up: afterwards the memory is the caller's again.
   void abandon() noexcept;

@@ -12,8 +12,8 @@ class Operation {
  public:
   virtual ~Operation() = default;
 
-  // Goes on as far as possible without blocking. True once the operation has ended, well or not. Any
-  // thread may call it; while one thread is at it, the others are told "not yet".
+  // Goes on as far as possible without blocking. True once the operation has ended, well or not.
+  // Any thread may call it; while one thread is at it, the others are told "not yet".
   bool advance() noexcept;
   bool ended() const { return ended_.load(std::memory_order_acquire); }
   // Throws what ended the operation, if it did not end well. Only after ended().
@@ -23,8 +23,8 @@ class Operation {
   void abandon(std::exception_ptr reason) noexcept;
 
  protected:
-  virtual bool step() = 0;                // as far as possible; true when complete; may throw
-  virtual void withdraw() noexcept = 0;   // after step() has thrown, or to give up
+  virtual bool step() = 0;               // as far as possible; true when complete; may throw
+  virtual void withdraw() noexcept = 0;  // after step() has thrown, or to give up
   virtual void on_end(bool /*well*/) noexcept {}  // once, before the end is visible
 
  private:

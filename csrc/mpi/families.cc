@@ -8,31 +8,38 @@ namespace gradred::mpi {
 namespace {
 
 void* pointer(std::intptr_t value) {
-  return reinterpret_cast<void*>(value);  // NOLINT: MPI's own constants are small integers as pointers
+  return reinterpret_cast<void*>(
+      value);  // NOLINT: MPI's own constants are small integers as pointers
 }
 
 // MPICH, Intel MPI, MVAPICH, Cray MPICH: fixed by the MPICH ABI initiative.
 constexpr std::array<Named<DType>, 30> kMpichTypes = {{
-    {0x4c000118, DType::kInt8},      {0x4c000101, DType::kInt8},      // SIGNED_CHAR, CHAR
-    {0x4c000137, DType::kInt8},      {0x4c000102, DType::kUInt8},     // INT8_T, UNSIGNED_CHAR
-    {0x4c00013b, DType::kUInt8},     {0x4c00010d, DType::kUInt8},     // UINT8_T, BYTE
-    {0x4c000203, DType::kInt16},     {0x4c000238, DType::kInt16},     // SHORT, INT16_T
-    {0x4c000204, DType::kUInt16},    {0x4c00023c, DType::kUInt16},    // UNSIGNED_SHORT, UINT16_T
-    {0x4c000405, DType::kInt32},     {0x4c000439, DType::kInt32},     // INT, INT32_T
-    {0x4c000406, DType::kUInt32},    {0x4c00043d, DType::kUInt32},    // UNSIGNED, UINT32_T
-    {0x4c000807, DType::kInt64},     {0x4c000809, DType::kInt64},     // LONG, LONG_LONG
-    {0x4c00083a, DType::kInt64},     {0x4c000843, DType::kInt64},     // INT64_T, AINT
-    {0x4c000844, DType::kInt64},     {0x4c000845, DType::kInt64},     // OFFSET, COUNT
-    {0x4c000808, DType::kUInt64},    {0x4c000819, DType::kUInt64},    // UNSIGNED_LONG(_LONG)
-    {0x4c00083e, DType::kUInt64},    {0x4c00013f, DType::kBool},      // UINT64_T, C_BOOL
-    {0x4c000133, DType::kBool},      {0x4c00040a, DType::kFloat32},   // CXX_BOOL, FLOAT
-    {0x4c00080b, DType::kFloat64},   {0x4c000840, DType::kComplex64}, // DOUBLE, C_FLOAT_COMPLEX
+    {0x4c000118, DType::kInt8},      {0x4c000101, DType::kInt8},        // SIGNED_CHAR, CHAR
+    {0x4c000137, DType::kInt8},      {0x4c000102, DType::kUInt8},       // INT8_T, UNSIGNED_CHAR
+    {0x4c00013b, DType::kUInt8},     {0x4c00010d, DType::kUInt8},       // UINT8_T, BYTE
+    {0x4c000203, DType::kInt16},     {0x4c000238, DType::kInt16},       // SHORT, INT16_T
+    {0x4c000204, DType::kUInt16},    {0x4c00023c, DType::kUInt16},      // UNSIGNED_SHORT, UINT16_T
+    {0x4c000405, DType::kInt32},     {0x4c000439, DType::kInt32},       // INT, INT32_T
+    {0x4c000406, DType::kUInt32},    {0x4c00043d, DType::kUInt32},      // UNSIGNED, UINT32_T
+    {0x4c000807, DType::kInt64},     {0x4c000809, DType::kInt64},       // LONG, LONG_LONG
+    {0x4c00083a, DType::kInt64},     {0x4c000843, DType::kInt64},       // INT64_T, AINT
+    {0x4c000844, DType::kInt64},     {0x4c000845, DType::kInt64},       // OFFSET, COUNT
+    {0x4c000808, DType::kUInt64},    {0x4c000819, DType::kUInt64},      // UNSIGNED_LONG(_LONG)
+    {0x4c00083e, DType::kUInt64},    {0x4c00013f, DType::kBool},        // UINT64_T, C_BOOL
+    {0x4c000133, DType::kBool},      {0x4c00040a, DType::kFloat32},     // CXX_BOOL, FLOAT
+    {0x4c00080b, DType::kFloat64},   {0x4c000840, DType::kComplex64},   // DOUBLE, C_FLOAT_COMPLEX
     {0x4c000834, DType::kComplex64}, {0x4c001041, DType::kComplex128},  // CXX_FLOAT_, C_DOUBLE_
 }};
 constexpr std::array<Named<Op>, 10> kMpichOps = {{
-    {0x58000001, Op::kMax},  {0x58000002, Op::kMin},  {0x58000003, Op::kSum},
-    {0x58000004, Op::kProd}, {0x58000005, Op::kLand}, {0x58000006, Op::kBand},
-    {0x58000007, Op::kLor},  {0x58000008, Op::kBor},  {0x58000009, Op::kLxor},
+    {0x58000001, Op::kMax},
+    {0x58000002, Op::kMin},
+    {0x58000003, Op::kSum},
+    {0x58000004, Op::kProd},
+    {0x58000005, Op::kLand},
+    {0x58000006, Op::kBand},
+    {0x58000007, Op::kLor},
+    {0x58000008, Op::kBor},
+    {0x58000009, Op::kLxor},
     {0x5800000a, Op::kBxor},
 }};
 
@@ -61,20 +68,28 @@ Constants mpich_constants() {
 
 // The standard ABI of MPI-5.0, chapter 20.
 constexpr std::array<Named<DType>, 29> kAbiTypes = {{
-    {0x244, DType::kInt8},      {0x243, DType::kInt8},      {0x240, DType::kInt8},
-    {0x245, DType::kUInt8},     {0x241, DType::kUInt8},     {0x247, DType::kUInt8},
-    {0x208, DType::kInt16},     {0x248, DType::kInt16},     {0x20c, DType::kUInt16},
-    {0x249, DType::kUInt16},    {0x209, DType::kInt32},     {0x250, DType::kInt32},
-    {0x20d, DType::kUInt32},    {0x251, DType::kUInt32},    {0x20a, DType::kInt64},
-    {0x20b, DType::kInt64},     {0x258, DType::kInt64},     {0x201, DType::kInt64},
-    {0x202, DType::kInt64},     {0x203, DType::kInt64},     {0x20e, DType::kUInt64},
-    {0x20f, DType::kUInt64},    {0x259, DType::kUInt64},    {0x238, DType::kBool},
-    {0x210, DType::kFloat32},   {0x214, DType::kFloat64},   {0x212, DType::kComplex64},
+    {0x244, DType::kInt8},      {0x243, DType::kInt8},       {0x240, DType::kInt8},
+    {0x245, DType::kUInt8},     {0x241, DType::kUInt8},      {0x247, DType::kUInt8},
+    {0x208, DType::kInt16},     {0x248, DType::kInt16},      {0x20c, DType::kUInt16},
+    {0x249, DType::kUInt16},    {0x209, DType::kInt32},      {0x250, DType::kInt32},
+    {0x20d, DType::kUInt32},    {0x251, DType::kUInt32},     {0x20a, DType::kInt64},
+    {0x20b, DType::kInt64},     {0x258, DType::kInt64},      {0x201, DType::kInt64},
+    {0x202, DType::kInt64},     {0x203, DType::kInt64},      {0x20e, DType::kUInt64},
+    {0x20f, DType::kUInt64},    {0x259, DType::kUInt64},     {0x238, DType::kBool},
+    {0x210, DType::kFloat32},   {0x214, DType::kFloat64},    {0x212, DType::kComplex64},
     {0x213, DType::kComplex64}, {0x216, DType::kComplex128},
 }};
 constexpr std::array<Named<Op>, 10> kAbiOps = {{
-    {0x21, Op::kSum},  {0x22, Op::kMin},  {0x23, Op::kMax},  {0x24, Op::kProd}, {0x28, Op::kBand},
-    {0x29, Op::kBor},  {0x2a, Op::kBxor}, {0x30, Op::kLand}, {0x31, Op::kLor},  {0x32, Op::kLxor},
+    {0x21, Op::kSum},
+    {0x22, Op::kMin},
+    {0x23, Op::kMax},
+    {0x24, Op::kProd},
+    {0x28, Op::kBand},
+    {0x29, Op::kBor},
+    {0x2a, Op::kBxor},
+    {0x30, Op::kLand},
+    {0x31, Op::kLor},
+    {0x32, Op::kLxor},
 }};
 
 Constants abi_constants() {

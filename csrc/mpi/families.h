@@ -22,8 +22,8 @@ struct FamilyTables {
   std::span<const Named<Op>> ops;
 };
 
-// Which family `library` belongs to, and its tables. Open MPI's constants are addresses of its symbols,
-// so that its tables are filled here, once.
+// Which family `library` belongs to, and its tables. Open MPI's constants are addresses of its
+// symbols, so that its tables are filled here, once.
 Family find_family(void* library, Lookup lookup);
 FamilyTables tables_of(Family family, void* library, Lookup lookup);
 

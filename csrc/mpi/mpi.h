@@ -1,7 +1,8 @@
 // The MPI of this process, found at run time: one binary for every MPI.
 //
 // No mpi.h and no libmpi at link time. Handles travel as integers wide enough for every family;
-// `normalise` masks what a family does not use. Constants come from one table per family (families.cc).
+// `normalise` masks what a family does not use. Constants come from one table per family
+// (families.cc).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ using Handle = std::uintptr_t;  // MPI_Comm, MPI_Datatype, MPI_Op, MPI_Request, 
 enum class Family : std::uint8_t { kMpich, kOpenMpi, kStandardAbi };
 std::string_view name_of(Family family);
 
-// Signatures as in the MPI standard with handles as integers; a handle result needs a zeroed variable.
+// Signatures as in the MPI standard with handles as integers; a handle result needs a zeroed
+// variable.
 struct Functions {
   int (*Initialized)(int* flag);
   int (*Finalized)(int* flag);
@@ -45,8 +47,7 @@ struct Functions {
   int (*Group_free)(Handle* group);
   int (*Isend)(const void* data, int count, Handle type, int peer, int tag, Handle comm,
                Handle* request);
-  int (*Irecv)(void* data, int count, Handle type, int peer, int tag, Handle comm,
-               Handle* request);
+  int (*Irecv)(void* data, int count, Handle type, int peer, int tag, Handle comm, Handle* request);
   int (*Testall)(int count, Handle* requests, int* flag, void* statuses);
   int (*Test)(Handle* request, int* flag, void* status);
   int (*Wait)(Handle* request, void* status);
@@ -58,8 +59,8 @@ struct Functions {
                    Handle recv_type, Handle comm);
   int (*Bcast)(void* data, int count, Handle type, int root, Handle comm);
   int (*Barrier)(Handle comm);
-  int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*), int (*cancel)(void*, int),
-                        void* extra, Handle* request);
+  int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*),
+                        int (*cancel)(void*, int), void* extra, Handle* request);
   int (*Grequest_complete)(Handle request);
   int (*Status_set_elements)(void* status, Handle type, int count);
   int (*Status_set_cancelled)(void* status, int flag);
@@ -69,7 +70,7 @@ struct Constants {
   std::size_t handle_bytes;  // of a handle in the arrays this MPI reads
   Handle comm_world, comm_self, comm_null, request_null, errors_return;
   Handle byte_type, int64_type, uint64_type, band_op, max_op, min_op;
-  void* status_ignore;    // also MPI_STATUSES_IGNORE: the families give both one value
+  void* status_ignore;  // also MPI_STATUSES_IGNORE: the families give both one value
   void* in_place;
   int any_source, any_tag, tag_ub, undefined, err_other, thread_multiple;
 };

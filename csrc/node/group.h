@@ -77,8 +77,9 @@ class NodeGroup final : private Guard {
   bool spins() const { return waiter_.spins(); }
 
   void allreduce(const AllreduceArgs& args);
-  // The same in two steps that never wait, for short vectors: what starts() says yes to. Other ranks
-  // may call allreduce() meanwhile. Start the next operation only after the last one is finished.
+  // The same in two steps that never wait, for short vectors: what starts() says yes to. Other
+  // ranks may call allreduce() meanwhile. Start the next operation only after the last one is
+  // finished.
   bool starts(std::size_t bytes) const;
   bool start_allreduce(const AllreduceArgs& args);   // false: not yet, call again
   bool finish_allreduce(const AllreduceArgs& args);  // likewise; throws as allreduce() does
@@ -86,8 +87,8 @@ class NodeGroup final : private Guard {
   void allgather(const BlockArgs& args);
   void bcast(const BcastArgs& args);
 
-  // Nanoseconds that a flag takes from rank 0 to rank 1, the mean of `turns` there and back; 0 on the
-  // other ranks. Collective; says what any time measured here is worth.
+  // Nanoseconds that a flag takes from rank 0 to rank 1, the mean of `turns` there and back; 0 on
+  // the other ranks. Collective; says what any time measured here is worth.
   double flag_time_ns(unsigned turns, Poll* poll);
 
   // This rank's arguments were refused: take part in the agreement of the next operation, so that

@@ -138,7 +138,7 @@ std::shared_ptr<Segment> accept(const Invitation& invitation) {
       "/proc/" + std::to_string(invitation.process.pid) + "/fd/" + std::to_string(invitation.fd);
   const File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file) throw TransportError(last_error("cannot open rank 0's memory " + path));
-  struct stat status {};
+  struct stat status{};
   std::uint64_t token = 0;
   if (fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_size != static_cast<off_t>(invitation.bytes) ||

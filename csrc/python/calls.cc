@@ -20,7 +20,8 @@ namespace {
 template <class Names>
 std::size_t index_of(const Names& names, std::string_view name, const char* what) {
   const auto found = std::ranges::find(names, name);
-  if (found == names.end()) throw UsageError(std::string("unknown ") + what + " '" + std::string(name) + "'");
+  if (found == names.end())
+    throw UsageError(std::string("unknown ") + what + " '" + std::string(name) + "'");
   return static_cast<std::size_t>(found - names.begin());
 }
 
@@ -35,9 +36,10 @@ DType dtype_named(std::string_view name) {
 }
 
 std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, std::uintptr_t recv,
-                                  std::size_t count, const std::string& dtype, const std::string& op,
-                                  double factor, int root, std::uint64_t layout,
-                                  const std::string& plan, std::shared_ptr<Schedule> schedule) {
+                                  std::size_t count, const std::string& dtype,
+                                  const std::string& op, double factor, int root,
+                                  std::uint64_t layout, const std::string& plan,
+                                  std::shared_ptr<Schedule> schedule) {
   auto made = std::make_shared<PyCall>();
   made->plan = plan;
   made->call = {.kind = static_cast<Kind>(index_of(kKindNames, kind, "kind of call")),
@@ -120,12 +122,12 @@ void configure(bool shared_memory, const std::string& plan, std::size_t slices,
 }  // namespace
 
 void bind_calls(py::module_& m) {
-  py::class_<PyCall, std::shared_ptr<PyCall>>(m, "Call")
-      .def(py::init(&make_call), py::arg("kind"), py::arg("send"), py::arg("recv"), py::arg("count"),
-           py::arg("dtype"), py::arg("op") = "sum", py::kw_only(), py::arg("factor") = 1.0,
-           py::arg("root") = 0, py::arg("layout") = 0, py::arg("plan") = "",
-           py::arg("schedule") = std::shared_ptr<Schedule>(),
-           "One collective call on raw addresses; send 0 means in place.");
+  py::class_<PyCall, std::shared_ptr<PyCall>>(m, "Call").def(
+      py::init(&make_call), py::arg("kind"), py::arg("send"), py::arg("recv"), py::arg("count"),
+      py::arg("dtype"), py::arg("op") = "sum", py::kw_only(), py::arg("factor") = 1.0,
+      py::arg("root") = 0, py::arg("layout") = 0, py::arg("plan") = "",
+      py::arg("schedule") = std::shared_ptr<Schedule>(),
+      "One collective call on raw addresses; send 0 means in place.");
   py::class_<PyOperation>(m, "Operation")
       .def("test", &PyOperation::test)
       .def("wait", &PyOperation::wait)
@@ -162,29 +164,35 @@ void bind_calls(py::module_& m) {
         return communicator_of(comm.ptr()).flag_time(hook);
       },
       py::arg("comm"),
-      "Seconds that a flag takes between the cores of rank 0 and rank 1; blocking and collective. 0.0 on "
+      "Seconds that a flag takes between the cores of rank 0 and rank 1; blocking and collective. "
+      "0.0 on "
       "other ranks, and where no memory is shared.");
-  m.def("stop", [] {
-    const py::gil_scoped_release released;
-    engine().stop();
-  }, "End the progress thread and give up what is in flight: at exit.");
-  m.def("forked", &forbid_communication, "This process is the fork of a rank: no calls from now on.");
-  m.def("starts", [](const py::object& comm) { return communicator_of(comm.ptr()).starts(); },
-        py::arg("comm"));
+  m.def(
+      "stop",
+      [] {
+        const py::gil_scoped_release released;
+        engine().stop();
+      },
+      "End the progress thread and give up what is in flight: at exit.");
+  m.def("forked", &forbid_communication,
+        "This process is the fork of a rank: no calls from now on.");
+  m.def(
+      "starts", [](const py::object& comm) { return communicator_of(comm.ptr()).starts(); },
+      py::arg("comm"));
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "");
   m.def("write_trace", &write_trace, "Write this rank's trace to the file that configure() named.");
-  m.def("thread_multiple", [] {
-    return Registry::get().thread_level() == mpi::get().is.thread_multiple;
-  });
+  m.def("thread_multiple",
+        [] { return Registry::get().thread_level() == mpi::get().is.thread_multiple; });
   m.def("in_flight", [] { return engine().in_flight(); });
-  m.def("reap", [] { Registry::get().reap(); },
-        "Free duplicates that no communicator uses any more.");
+  m.def(
+      "reap", [] { Registry::get().reap(); },
+      "Free duplicates that no communicator uses any more.");
   m.def("has_reduction", [](const std::string& op, const std::string& dtype) {
-    return find_reduction(static_cast<Op>(index_of(kOpNames, op, "operation")), dtype_named(dtype)) !=
-           nullptr;
+    return find_reduction(static_cast<Op>(index_of(kOpNames, op, "operation")),
+                          dtype_named(dtype)) != nullptr;
   });
 }
 

@@ -97,7 +97,8 @@ std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op
 void add_methods(PyTypeObject* comm_class) {
   PyObject* method = PyDescr_NewMethod(comm_class, &allreduce_method);
   if (method == nullptr) throw pybind11::error_already_set();
-  const int failed = PyObject_SetAttrString(reinterpret_cast<PyObject*>(comm_class), "Allreduce", method);
+  const int failed =
+      PyObject_SetAttrString(reinterpret_cast<PyObject*>(comm_class), "Allreduce", method);
   Py_DECREF(method);
   if (failed != 0) throw pybind11::error_already_set();
 }

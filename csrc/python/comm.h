@@ -9,8 +9,8 @@
 
 namespace gradred {
 
-// What an allreduce of plain NumPy arrays by a predefined operation means (`op` may be null: a sum);
-// nothing where a closer look is needed.
+// What an allreduce of plain NumPy arrays by a predefined operation means (`op` may be null: a
+// sum); nothing where a closer look is needed.
 std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op);
 
 // Puts them on the class, as method descriptors.

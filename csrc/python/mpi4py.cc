@@ -28,7 +28,9 @@ std::array<Remembered, kRemembered>& remembered() {
   return *entries;
 }
 
-std::size_t place_of(mpi::Handle handle) { return (handle ^ handle >> 6 ^ handle >> 12) % kRemembered; }
+std::size_t place_of(mpi::Handle handle) {
+  return (handle ^ handle >> 6 ^ handle >> 12) % kRemembered;
+}
 
 // An attribute of mpi4py.MPI, never released.
 PyObject* keep(const py::object& mpi4py, const char* name) {
@@ -52,7 +54,8 @@ void install(const py::object& mpi4py, const py::object& comm_class) {
   known.handle_offset = mpi4py.attr("_addressof")(world).cast<std::size_t>() -
                         reinterpret_cast<std::size_t>(world.ptr());
   if (handle_of(world.ptr()) != mpi::get().is.comm_world) {
-    throw Error("mpi4py's communicators do not look as expected: this mpi4py is too new or too old");
+    throw Error(
+        "mpi4py's communicators do not look as expected: this mpi4py is too new or too old");
   }
   known.comm_type = keep_type(mpi4py, "Comm");
   known.datatype_type = keep_type(mpi4py, "Datatype");
@@ -86,7 +89,8 @@ Communicator& communicator_of(PyObject* comm) {
   }
   if (is_forked) {
     throw UsageError(
-        "this process is a child that a rank has forked: only ranks communicate. Do it in the rank, "
+        "this process is a child that a rank has forked: only ranks communicate. Do it in the "
+        "rank, "
         "or start ranks of their own with gradred.run");
   }
   entry = {handle, Communicator::of(handle)};

@@ -1,4 +1,5 @@
-// NumPy arrays, read directly: the buffer protocol with a format costs more than an 8-byte allreduce.
+// NumPy arrays, read directly: the buffer protocol with a format costs more than an 8-byte
+// allreduce.
 #pragma once
 
 #include <Python.h>
@@ -19,7 +20,8 @@ struct ArrayView {
 
 // Loads NumPy's function table; false with a Python exception set.
 bool load_numpy();
-// A plain, dense, aligned array in native byte order whose type gradred knows; nothing for all others.
+// A plain, dense, aligned array in native byte order whose type gradred knows; nothing for all
+// others.
 std::optional<ArrayView> view_of(PyObject* object);
 
 }  // namespace gradred

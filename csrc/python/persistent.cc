@@ -33,7 +33,8 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
     return nullptr;
   }
   const Bound* bound = bound_of(self);
-  if (bound == nullptr || bound->started || bound->comm->freed()) {  // with the right error or meaning
+  if (bound == nullptr || bound->started ||
+      bound->comm->freed()) {  // with the right error or meaning
     return PyObject_CallMethod(self, "_start_and_wait", nullptr);
   }
   try {

@@ -254,7 +254,8 @@ void bind_steps(py::module_& m) {
 }
 
 void bind_schedule(py::module_& m) {
-  py::class_<Schedule, std::shared_ptr<Schedule>>(m, "Schedule", "What one rank does in one collective operation, in rounds.")
+  py::class_<Schedule, std::shared_ptr<Schedule>>(
+      m, "Schedule", "What one rank does in one collective operation, in rounds.")
       .def(py::init(&schedule_from), py::arg("rounds"), py::kw_only(), py::arg("rank"),
            py::arg("size"), py::arg("chunks"), py::arg("collective") = "allreduce",
            py::arg("root") = 0, py::arg("name") = "user")

@@ -9,8 +9,8 @@
 
 namespace gradred {
 
-// Holds the GIL through the first microsecond of a wait (letting go costs 50 to 100 ns), then releases
-// it; every 50 ms takes it back to see whether Ctrl-C was pressed.
+// Holds the GIL through the first microsecond of a wait (letting go costs 50 to 100 ns), then
+// releases it; every 50 ms takes it back to see whether Ctrl-C was pressed.
 class GilHook final : public WaitHook {
  public:
   GilHook() = default;

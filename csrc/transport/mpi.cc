@@ -10,7 +10,8 @@
 namespace gradred {
 namespace {
 
-// MPI counts are ints, and Open MPI's transports prefer less than 2 GiB: longer messages go in pieces.
+// MPI counts are ints, and Open MPI's transports prefer less than 2 GiB: longer messages go in
+// pieces.
 constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
 // The first message to a peer carries the signature before its data, in one piece up to this size.
 constexpr std::size_t kInlineBytes = 4096;
@@ -80,7 +81,8 @@ class MpiChannel final : public Channel {
     requests_ = 0;
     for (const Arrival& arrival : arrivals_) {
       compare(arrival);
-      if (arrival.bytes > 0) std::memcpy(arrival.target, arrival.envelope->data.data(), arrival.bytes);
+      if (arrival.bytes > 0)
+        std::memcpy(arrival.target, arrival.envelope->data.data(), arrival.bytes);
     }
     arrivals_.clear();
     return true;
@@ -91,7 +93,8 @@ class MpiChannel final : public Channel {
       int done = 0;
       if (mpi_.normalise(read(i)) == mpi_.is.request_null) continue;
       if (mpi_.call.Test(slot(i), &done, mpi_.is.status_ignore) != 0 || done != 0) continue;
-      if (is_receive_[i]) mpi_.call.Cancel(slot(i));  // of a send it is deprecated, and crashes MPICH 5
+      if (is_receive_[i])
+        mpi_.call.Cancel(slot(i));  // of a send it is deprecated, and crashes MPICH 5
       mpi_.call.Request_free(slot(i));
     }
     requests_ = 0;
@@ -177,8 +180,7 @@ class MpiChannel final : public Channel {
     if (arrival.envelope->signature == signature_) return;
     throw UsageError("rank " + std::to_string(transport_.rank()) + " called " +
                      describe(signature_) + ", rank " + std::to_string(arrival.peer) + " called " +
-                     describe(arrival.envelope->signature) +
-                     ": all ranks must make the same call");
+                     describe(arrival.envelope->signature) + ": all ranks must make the same call");
   }
 
   const mpi::Mpi& mpi_;
@@ -199,7 +201,8 @@ class MpiChannel final : public Channel {
 }  // namespace
 
 TagSpace TagSpace::make(int id, int largest_tag) {
-  const int bits = std::bit_width(static_cast<unsigned>(largest_tag)) - 1;  // whole bits below the bound
+  const int bits =
+      std::bit_width(static_cast<unsigned>(largest_tag)) - 1;  // whole bits below the bound
   return {id, std::clamp(bits - 12, 4, 14)};
 }
 

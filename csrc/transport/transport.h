@@ -12,7 +12,8 @@ namespace gradred {
 // The messages of one execution at a time. begin() names the operation; the tag is agreed by all
 // ranks and distinct from those of all operations in flight. The first message to each peer carries
 // the signature, and test() throws UsageError when a peer's differs: nothing that depends on that
-// peer is completed. Messages between two ranks under one tag match in order. Not thread-safe: one thread at a time.
+// peer is completed. Messages between two ranks under one tag match in order. Not thread-safe: one
+// thread at a time.
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -20,8 +21,8 @@ class Channel {
   // Post a message. The memory stays the channel's until test() has returned true.
   virtual void send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void recv(int peer, void* data, std::size_t bytes) = 0;
-  // Whether everything posted so far has completed. Never blocks, drives the transport's progress; throws
-  // UsageError, PeerLost or TransportError, after which only abandon() may be called.
+  // Whether everything posted so far has completed. Never blocks, drives the transport's progress;
+  // throws UsageError, PeerLost or TransportError, after which only abandon() may be called.
   virtual bool test() = 0;
   // Withdraw all that is posted, so that the memory is the caller's again.
   virtual void abandon() noexcept = 0;
@@ -32,7 +33,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::unique_ptr<Channel> open() = 0;  // thread-safe; the transport must outlive the channel
+  virtual std::unique_ptr<Channel>
+  open() = 0;  // thread-safe; the transport must outlive the channel
 };
 
 }  // namespace gradred
