@@ -3,8 +3,9 @@
     python tools/other_mpis.py [--ranks 2] [NAME ...]
 
 Intel MPI comes from its Python package; Debian's Open MPI and MPICH have to be installed
-(apt-get install openmpi-bin mpich), else their row says so. gradred is built once, in an environment
-without any MPI, and the same binary serves all rows. Exit status 0: every MPI found has passed.
+(apt-get install openmpi-bin mpich), else their row says so. gradred is built once, in an
+environment without any MPI, and the same binary serves all rows. Exit status 0: every MPI found has
+passed.
 """
 
 from __future__ import annotations
