@@ -47,8 +47,8 @@ import gradred
 from gradred import schedules
 
 x = numpy.ones(1000)
-y = gradred.allreduce(x, plan="ring")                        # by name
-schedules.verify(schedules.make_all("circulant", size=7))    # proved, or UsageError
+y = gradred.allreduce(x, plan="ring")  # by name
+schedules.verify(schedules.make_all("circulant", size=7))  # proved, or UsageError
 print(schedules.draw(schedules.make_all("recursive_doubling", size=4)))
 ```
 
