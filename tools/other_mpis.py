@@ -71,7 +71,7 @@ MPIS: dict[str, Callable[[Path], Job | str]] = {
 
 
 def pip(environment: Path, *packages: str) -> None:
-    command = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", *packages]
+    command = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
     subprocess.run(command, check=True)
 
 
@@ -79,7 +79,7 @@ def wheel() -> Path:
     """gradred, built once."""
     dist = WORK / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", dist, "."]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(dist), "."]
     subprocess.run(command, check=True)
     return next(dist.glob("*.whl"))
 
