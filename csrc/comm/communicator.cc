@@ -128,13 +128,11 @@ void Communicator::run(const Call& call, WaitHook& hook) {
   run_schedule(call, hook);
 }
 
-bool Communicator::is_mpi_plan(const Call& call) const {
-  return std::string_view(call.plan != nullptr ? call.plan : settings().plan.c_str()) == "mpi";
-}
+bool Communicator::is_mpi_plan(const Call& call) const { return plan_asked(call) == "mpi"; }
 
 bool Communicator::native(const Call& call) const {
   if (call.schedule) return false;
-  const std::string_view plan = call.plan != nullptr ? call.plan : settings().plan.c_str();
+  const std::string_view plan = plan_asked(call);
   if (plan == "node" && node_ == nullptr) {
     throw UsageError("plan 'node' needs memory that all ranks share: " + node_reason_);
   }
@@ -148,7 +146,7 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 }
 
 void Communicator::run_on_node(const Call& call, WaitHook& hook) {
-  if (any_started_.load(std::memory_order_relaxed)) [[unlikely]] {
+  if (any_started_.load(std::memory_order_acquire)) [[unlikely]] {
     finish_started(hook);
   }
   NodePoll poll(*this, hook);
@@ -208,25 +206,46 @@ bool Communicator::starts() {
   return state_ != State::kMpiOnly;
 }
 
-Choice Communicator::plan_for(const Call& call, bool blocking) const {
-  const std::size_t slices = settings().slices;
+// What the settings ask for, within the tags that an operation may take.
+std::size_t Communicator::slices_asked(const Call& call) const {
   const bool cut = call.kind == Kind::kAllreduce || call.kind == Kind::kBcast;
-  const char* plan = call.plan != nullptr ? call.plan : settings().plan.c_str();
+  const std::size_t asked = settings().slices;
+  if (!cut || asked == 0) return cut ? 0 : 1;
+  const std::size_t window = TagSpace::make(0, Registry::get().largest_tag()).window();
+  return std::min({asked, std::size_t{window / 4}, std::max<std::size_t>(call.count, 1)});
+}
+
+// A plan for every call is meant for those that have it; one that a call names itself, for that
+// call.
+std::string_view Communicator::plan_asked(const Call& call) const {
+  if (call.plan != nullptr) return call.plan;
+  const std::string_view plan = settings().plan;
+  if (plan.empty() || plan == "node" || plan == "mpi") return plan;
+  const auto serves = [&](const Algorithm& algorithm) {
+    return algorithm.collective == collective_of(call.kind) && algorithm.name == plan;
+  };
+  const bool served = call.kind == Kind::kAllreduce || std::ranges::any_of(algorithms(), serves);
+  return served ? plan : std::string_view();
+}
+
+Choice Communicator::plan_for(const Call& call, bool blocking) const {
+  const std::size_t slices = slices_asked(call);
   if (call.schedule) {
-    return {call.schedule->name, cut && slices > 0 ? slices : 1, {}, "the caller's own schedule"};
+    return {call.schedule->name, std::max<std::size_t>(slices, 1), {}, "the caller's own schedule"};
   }
   if (size_ == 1) return {"copy", 1, {}, "one rank"};
-  if (blocking ? native(call) : starts_on_node(call))
+  if (blocking ? native(call) : starts_on_node(call)) {
     return {"node", 1, {}, "all ranks share memory"};
+  }
   const std::size_t bytes = call.count * size_of(call.dtype);
   Choice choice = choose(collective_of(call.kind), bytes, size_, topology_);
-  if (*plan != '\0' && std::string_view(plan) != "node" && std::string_view(plan) != "mpi") {
-    choice = {plan, 1, {}, "as asked"};
+  const std::string_view plan = plan_asked(call);
+  if (!plan.empty() && plan != "node" && plan != "mpi") {
+    choice = {std::string(plan), 1, {}, "as asked"};
     choice.parameters.local = topology_.local;
   }
   choice.parameters.root = call.root;
   if (slices > 0) choice.slices = slices;
-  if (!cut) choice.slices = 1;
   return choice;
 }
 

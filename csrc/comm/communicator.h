@@ -97,6 +97,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool path_ready();  // whether MPI_Comm_idup has done its work
   bool path_ready_locked();
 
+  std::size_t slices_asked(const Call& call) const;     // 0: the selector's
+  std::string_view plan_asked(const Call& call) const;  // empty: the selector's
   bool native(const Call& call) const;
   bool is_mpi_plan(const Call& call) const;
   bool starts_on_node(const Call& call) const;

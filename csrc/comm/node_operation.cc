@@ -28,6 +28,12 @@ class NodeOperation final : public StartedOperation {
     return true;
   }
 
+  // Its number is taken on the peers: nothing that follows would match.
+  void give_up() noexcept override {
+    comm_->node_->poison(Failure::kTransport, "a rank gave up an operation that it had started");
+    withdraw();
+  }
+
   void withdraw() noexcept override {
     const std::lock_guard lock(comm_->node_mutex_);
     leave();

@@ -113,9 +113,12 @@ void Communicator::set_up(WaitHook& hook) {
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
   if (state_ == State::kFresh) set_up_path();
-  const Engine::Waiting waiting(engine());
+  // The operations in flight go on by the progress thread meanwhile, and by us.
   for (Patience patience; state_ == State::kDuplicating && !path_ready_locked();) {
-    patience.wait([&] { hook.waiting(); });
+    patience.wait([&] {
+      hook.waiting();
+      engine().progress();
+    });
   }
   set_up_topology();
   set_up_node();

@@ -23,9 +23,10 @@ class Operation {
   void abandon(std::exception_ptr reason) noexcept;
 
  protected:
-  virtual bool step() = 0;               // as far as possible; true when complete; may throw
-  virtual void withdraw() noexcept = 0;  // after step() has thrown, or to give up
-  virtual void on_end(bool /*well*/) noexcept {}  // once, before the end is visible
+  virtual bool step() = 0;  // as far as possible; true when complete; may throw
+  virtual void give_up() noexcept { withdraw(); }  // abandon() before the end
+  virtual void withdraw() noexcept = 0;            // after step() has thrown, or to give up
+  virtual void on_end(bool /*well*/) noexcept {}   // once, before the end is visible
 
  private:
   void end(std::exception_ptr failure) noexcept;

@@ -225,7 +225,14 @@ void NodeGroup::glance() {
 // still in it: they need nothing more from that rank.
 void NodeGroup::check_awaited() {
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    if (states_[peer].finished.load(std::memory_order_acquire) != operation_) check_peer(peer);
+    const std::atomic<std::uint64_t>& finished = states_[peer].finished;
+    if (finished.load(std::memory_order_acquire) == operation_) continue;
+    try {
+      check_peer(peer);
+    } catch (const PeerLost&) {
+      // It may have finished and left between the two looks.
+      if (finished.load(std::memory_order_acquire) != operation_) throw;
+    }
   }
 }
 

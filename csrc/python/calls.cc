@@ -70,6 +70,7 @@ class PyOperation {
   explicit PyOperation(std::shared_ptr<StartedOperation> operation)
       : operation_(std::move(operation)) {}
   bool test() {
+    require_rank();
     if (!operation_->ended()) {
       const py::gil_scoped_release released;
       if (!operation_->advance()) engine().progress();  // others may have to go first
@@ -77,6 +78,7 @@ class PyOperation {
     return operation_->ended();
   }
   void wait() {
+    require_rank();
     GilHook hook;
     wait_for(*operation_, hook);
   }

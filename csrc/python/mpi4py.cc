@@ -81,18 +81,22 @@ void forbid_communication() {
   remembered().fill({0, nullptr});
 }
 
+void require_rank() {
+  if (is_forked) [[unlikely]] {
+    throw UsageError(
+        "this process is a child that a rank has forked: only ranks communicate. Do it in the "
+        "rank, "
+        "or start ranks of their own with gradred.run");
+  }
+}
+
 Communicator& communicator_of(PyObject* comm) {
   const mpi::Handle handle = handle_of(comm);
   Remembered& entry = remembered()[place_of(handle)];
   if (entry.handle == handle && entry.state && !entry.state->freed()) [[likely]] {
     return *entry.state;
   }
-  if (is_forked) {
-    throw UsageError(
-        "this process is a child that a rank has forked: only ranks communicate. Do it in the "
-        "rank, "
-        "or start ranks of their own with gradred.run");
-  }
+  require_rank();
   entry = {handle, Communicator::of(handle)};
   return *entry.state;
 }

@@ -35,8 +35,10 @@ inline mpi::Handle handle_of(PyObject* object) {
 // The state of a communicator object, remembered beside the MPI attribute for speed.
 Communicator& communicator_of(PyObject* comm);
 
-// In a child that a rank has forked: communicator_of() throws from now on.
+// In a child that a rank has forked: nothing may communicate from now on.
 void forbid_communication();
+// Throws UsageError in such a child.
+void require_rank();
 
 // An operation by MPI.Op object; nothing for user-defined ones.
 std::optional<Op> op_of(PyObject* op);

@@ -38,6 +38,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
     return PyObject_CallMethod(self, "_start_and_wait", nullptr);
   }
   try {
+    require_rank();
     GilHook hook;
     bound->comm->run_startable(bound->call->call, hook);
   } catch (...) {

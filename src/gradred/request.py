@@ -114,7 +114,8 @@ class Request(MPI.Request):
         """
         failure: Exception | None = None
         pending = list(range(len(requests)))
-        found = [MPI.Status() for _ in requests]
+        given = list(statuses or [])[: len(requests)]  # filled in place, as mpi4py does it
+        found = given + [MPI.Status() for _ in requests[len(given) :]]
         pause = 0.0
         while pending:
             before = len(pending)

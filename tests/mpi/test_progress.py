@@ -123,6 +123,24 @@ def test_started_operations_of_two_communicators_may_cross(comm, count):
     other.Free()
 
 
+def test_setting_up_one_communicator_does_not_hold_up_another(comm):
+    other = gradred.Comm(MPI.COMM_WORLD.Dup())
+    x, y = vector(comm, 1 << 22), np.empty(1 << 22, np.float32)
+    small, result = np.ones(2), np.empty(2)
+    request = comm.Iallreduce(x, y)
+    if comm.rank == 0:  # sets up while the large one needs it
+        prepared = other.Allreduce_init(small, result)
+        request.Wait()
+    else:
+        request.Wait()
+        prepared = other.Allreduce_init(small, result)
+    prepared()
+    prepared.Free()
+    assert result[0] == comm.size
+    np.testing.assert_array_equal(y, expected(comm, 1 << 22))
+    other.Free()
+
+
 def test_waitall_takes_gradred_requests_mixed_with_others(comm):
     x, y = vector(comm, 1000), np.empty(1000, np.float32)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -115,13 +115,16 @@ def test_forked_child_of_a_rank_gets_an_error_and_the_rank_goes_on(tmp_path):
         comm = gradred.Comm(MPI.COMM_WORLD)
         x, y = np.ones(10), np.empty(10)
         comm.Allreduce(x, y)
+        p = comm.Allreduce_init(x, y)
         child = os.fork()
         if child == 0:
-            status = 1
-            try:
-                comm.Allreduce(x, y)
-            except gradred.UsageError as error:
-                status = 0 if "fork" in str(error) else 2
+            status = 0
+            for call in (lambda: comm.Allreduce(x, y), p, lambda: comm.Iallreduce(x, y)):
+                try:
+                    call()
+                    status = 1
+                except gradred.UsageError as error:
+                    status = status if "fork" in str(error) else 2
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         comm.Allreduce(x, y)
@@ -143,4 +146,30 @@ def test_requests_dropped_in_flight_do_not_keep_the_program_from_ending(tmp_path
         comm.Barrier()
     """
     done = job(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_plan_for_every_call_leaves_alone_what_does_not_have_it(tmp_path):
+    program = """
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        x, y = np.full(1000, comm.rank + 1.0), np.empty(1000)
+        comm.Allreduce(x, y)
+        assert (y == comm.size * (comm.size + 1) / 2).all()
+        every = np.empty(1000 * comm.size)
+        comm.Allgather(x, every)
+        assert every[0] == 1 and every[-1] == comm.size
+        comm.Bcast(y, root=1)
+        comm.Reduce_scatter_block(every, x)
+        assert x[0] == comm.size * (comm.rank + 1)
+    """
+    done = job(tmp_path, program, GRADRED_PLAN="rabenseifner")
+    assert done.returncode == 0, done.stderr
+
+
+def test_more_slices_than_tags_are_cut_down(tmp_path):
+    done = job(tmp_path, RING, GRADRED_PLAN="ring", GRADRED_SLICES="20000")
     assert done.returncode == 0, done.stderr
