@@ -61,7 +61,7 @@ def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namesp
     environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
     if options.full:
-        command.append("--full")
+        command += ["--full", "-m", "full or wider"]
     if ranks:
         prefix, variables = launcher(ranks)
         command = [*prefix, *command, "--with-mpi", "-p", "no:cacheprovider"]
@@ -143,7 +143,9 @@ def main() -> int:
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
     parser.add_argument(
-        "--full", action="store_true", help="the whole sweep of the tests without MPI"
+        "--full",
+        action="store_true",
+        help="what the small sweep of the tests without MPI leaves out",
     )
     parser.add_argument("--timeout", type=float, default=240, help="seconds for one job")
     options = parser.parse_args()

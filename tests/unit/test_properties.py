@@ -16,6 +16,8 @@ from gradred.arrays import describe, in_order, layout_of, new_like
 from gradred.errors import UsageError
 from gradred.schedules import Schedule, Step, make_all, validate, verify
 
+pytestmark = pytest.mark.wider
+
 ALGORITHMS = [(row["collective"], row["name"]) for row in schedules.algorithms()]
 
 
