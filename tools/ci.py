@@ -26,7 +26,7 @@ OPENMPI = Path(".venv-ci-openmpi")
 WARNINGS_ARE_ERRORS = "-DGRADRED_WERROR=ON"
 
 
-def run(*command: str | Path, seconds: float = 300, cmake_args: str = "") -> bool:
+def run(*command: str | Path, seconds: float = 900, cmake_args: str = "") -> bool:
     """Whether `command` ended with status 0 within `seconds`; no process of it is left."""
     environment = {**os.environ, "CMAKE_ARGS": cmake_args}
     job = run_job([str(word) for word in command], environment, seconds)
@@ -68,8 +68,8 @@ def docs() -> bool:
 
 def full_sweep() -> bool:
     """The threads matrix, the property tests and the mutants, all of them."""
-    options = ["--full", "--ranks", "", "--timeout", "400"]
-    return run(python_of(MPICH), "tools/run_tests.py", *options, seconds=420)
+    options = ["--full", "--ranks", "", "--timeout", "700"]
+    return run(python_of(MPICH), "tools/run_tests.py", *options)
 
 
 def more_ranks_mpich() -> bool:

@@ -147,7 +147,7 @@ def main() -> int:
         action="store_true",
         help="what the small sweep of the tests without MPI leaves out",
     )
-    parser.add_argument("--timeout", type=float, default=240, help="seconds for one job")
+    parser.add_argument("--timeout", type=float, default=400, help="seconds for one job")
     options = parser.parse_args()
     os.chdir(ROOT)
     outcomes = []
