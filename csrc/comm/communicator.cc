@@ -15,17 +15,10 @@ int on_self_delete(mpi::Handle, int, void*, void*) {
   return 0;
 }
 
-int no_copy(mpi::Handle, int, void*, void*, void*, int* flag) {
-  *flag = 0;
-  return 0;
-}
-
 void stop_engine_at_finalize() {
   const mpi::Mpi& mpi = mpi::get();
-  int keyval = 0;
-  mpi.check(mpi.call.Comm_create_keyval(no_copy, on_self_delete, &keyval, nullptr),
-            "MPI_Comm_create_keyval");
-  mpi.check(mpi.call.Comm_set_attr(mpi.is.comm_self, keyval, nullptr), "MPI_Comm_set_attr");
+  mpi.check(mpi.call.Comm_set_attr(mpi.is.comm_self, new_attribute(on_self_delete), nullptr),
+            "MPI_Comm_set_attr");
 }
 
 void require_running_mpi() {

@@ -36,6 +36,13 @@ int on_delete(mpi::Handle, int, void* value, void*) {
 
 }  // namespace
 
+int new_attribute(DeleteAttribute* on_delete) {
+  int key = 0;
+  mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, on_delete, &key, nullptr),
+                   "MPI_Comm_create_keyval");
+  return key;
+}
+
 Duplicate::~Duplicate() {
   Registry& registry = Registry::get();
   const std::lock_guard lock(registry.mutex_);
@@ -152,12 +159,7 @@ void Registry::reap() {
 
 int Registry::keyval() {
   const std::lock_guard lock(mutex_);
-  if (!keyval_) {
-    int value = 0;
-    mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, on_delete, &value, nullptr),
-                     "MPI_Comm_create_keyval");
-    keyval_ = value;
-  }
+  if (!keyval_) keyval_ = new_attribute(on_delete);
   return *keyval_;
 }
 

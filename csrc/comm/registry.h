@@ -14,6 +14,10 @@
 
 namespace gradred {
 
+// A key for attributes of communicators, which duplicates do not inherit.
+using DeleteAttribute = int(mpi::Handle, int, void*, void*);
+int new_attribute(DeleteAttribute* on_delete);
+
 // A communicator of gradred's own; freed by Registry::reap() after the last user let go.
 struct Duplicate {
   mpi::Handle comm = 0;

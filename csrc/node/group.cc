@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "node/copy.h"
 
 namespace gradred {
@@ -35,13 +36,6 @@ NodeOptions usable(NodeOptions options, std::size_t ranks) {
 std::uint32_t hash_of(std::uint64_t detail) {
   detail *= 0x9E3779B97F4A7C15ULL;
   return static_cast<std::uint32_t>(detail >> 32);
-}
-
-template <std::size_t n>
-void set_text(char (&target)[n], std::string_view text) {
-  const std::size_t length = std::min(text.size(), n - 1);
-  std::memcpy(target, text.data(), length);
-  target[length] = '\0';
 }
 
 }  // namespace

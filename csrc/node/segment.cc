@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "node/process.h"
 
 namespace gradred {
@@ -52,11 +53,6 @@ struct Verdict {
   bool failed = false;
   char error[160] = {};
 };
-
-template <std::size_t n>
-void set_text(char (&target)[n], const std::string& text) {
-  std::snprintf(target, n, "%s", text.c_str());
-}
 
 std::string last_error(const std::string& what) { return what + ": " + std::strerror(errno); }
 

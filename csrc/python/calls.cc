@@ -9,6 +9,7 @@
 #include "python/comm.h"
 #include "python/errors.h"
 #include "python/mpi4py.h"
+#include "python/names.h"
 #include "python/persistent.h"
 #include "python/wait_hook.h"
 
@@ -17,23 +18,8 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-template <class Names>
-std::size_t index_of(const Names& names, std::string_view name, const char* what) {
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end())
-    throw UsageError(std::string("unknown ") + what + " '" + std::string(name) + "'");
-  return static_cast<std::size_t>(found - names.begin());
-}
-
 constexpr std::array<std::string_view, 4> kKindNames = {"allreduce", "reduce_scatter_block",
                                                         "allgather", "bcast"};
-
-DType dtype_named(std::string_view name) {
-  for (std::size_t i = 0; i < kDTypes; ++i) {
-    if (kDTypeInfo[i].name == name) return static_cast<DType>(i);
-  }
-  throw UsageError("unknown type '" + std::string(name) + "'");
-}
 
 std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, std::uintptr_t recv,
                                   std::size_t count, const std::string& dtype,
@@ -42,12 +28,12 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, 
                                   std::shared_ptr<Schedule> schedule) {
   auto made = std::make_shared<PyCall>();
   made->plan = plan;
-  made->call = {.kind = static_cast<Kind>(index_of(kKindNames, kind, "kind of call")),
+  made->call = {.kind = find_tag<Kind>(kKindNames, kind, "kind of call"),
                 .send = reinterpret_cast<const void*>(send),
                 .recv = reinterpret_cast<void*>(recv),
                 .count = count,
                 .dtype = dtype_named(dtype),
-                .op = static_cast<Op>(index_of(kOpNames, op, "operation")),
+                .op = op_named(op),
                 .factor = factor,
                 .root = root,
                 .layout = layout,
@@ -193,8 +179,7 @@ void bind_calls(py::module_& m) {
       "reap", [] { Registry::get().reap(); },
       "Free duplicates that no communicator uses any more.");
   m.def("has_reduction", [](const std::string& op, const std::string& dtype) {
-    return find_reduction(static_cast<Op>(index_of(kOpNames, op, "operation")),
-                          dtype_named(dtype)) != nullptr;
+    return find_reduction(op_named(op), dtype_named(dtype)) != nullptr;
   });
 }
 

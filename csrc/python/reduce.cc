@@ -11,24 +11,12 @@
 
 #include "base/errors.h"
 #include "base/types.h"
+#include "python/names.h"
 
 namespace gradred {
 namespace {
 
 namespace py = pybind11;
-
-Op op_named(std::string_view name) {
-  const auto found = std::find(kOpNames.begin(), kOpNames.end(), name);
-  if (found == kOpNames.end()) throw UsageError("no operation is named " + std::string(name));
-  return static_cast<Op>(found - kOpNames.begin());
-}
-
-DType dtype_named(std::string_view name) {
-  const auto found = std::find_if(kDTypeInfo.begin(), kDTypeInfo.end(),
-                                  [&](const DTypeInfo& info) { return info.name == name; });
-  if (found == kDTypeInfo.end()) throw UsageError("no type is named " + std::string(name));
-  return static_cast<DType>(found - kDTypeInfo.begin());
-}
 
 const ReduceFunctions& functions(const std::string& op, const std::string& dtype,
                                  const std::string& isa) {

@@ -308,7 +308,7 @@ void bind_schedules(py::module_& m) {
   m.def("schedule_table", &table);
   m.def("make_schedule", &make, py::arg("collective"), py::arg("name"), py::arg("rank"),
         py::arg("size"), py::arg("parameters"));
-  m.def("validate_schedule", &validate, py::arg("schedule"));
+  m.def("validate_schedule", py::overload_cast<const Schedule&>(&validate), py::arg("schedule"));
   const py::call_guard<py::gil_scoped_release> free;  // pure C++ that may take seconds
   m.def("verify_schedules", &verify, py::arg("schedules"), free);
   m.def("schedule_traffic", py::overload_cast<const Schedule&, std::size_t>(&traffic),

@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "engine/on_threads.h"
+#include "python/names.h"
 
 namespace gradred {
 namespace {
@@ -39,22 +40,6 @@ class HeldBuffer {
   Py_buffer view_{};
 };
 
-template <class Tag, class Names>
-Tag find_tag(const Names& names, const std::string& name, const char* what) {
-  std::string known;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (names[i] == name) return static_cast<Tag>(i);
-    known += (i == 0 ? "" : ", ") + std::string(names[i]);
-  }
-  throw UsageError("there is no " + std::string(what) + " of this name; choose one of " + known);
-}
-
-DType find_dtype(const std::string& name) {
-  std::vector<std::string_view> names;
-  for (const DTypeInfo& info : kDTypeInfo) names.push_back(info.name);
-  return find_tag<DType>(names, name, "element type");
-}
-
 std::chrono::duration<double> seconds(double timeout) {
   if (!(timeout >= 0 && timeout <= 1e6)) {  // also refuses NaN
     throw UsageError("the timeout must be a number of seconds from 0 to 1000000");
@@ -74,10 +59,10 @@ struct Options {
 
 void run(const std::vector<const Schedule*>& schedules, const py::list& inputs,
          const Options& options) {
-  const DType dtype = find_dtype(options.dtype);
+  const DType dtype = dtype_named(options.dtype);
   ThreadsRun run;
   run.schedules = schedules;
-  run.op = find_tag<Op>(kOpNames, options.op, "op");
+  run.op = op_named(options.op);
   run.slices = options.slices;
   run.protocol = options.rendezvous ? Protocol::kRendezvous : Protocol::kEager;
   if (!options.fault.empty()) run.fault = parse_fault(options.fault);

@@ -113,8 +113,8 @@ def test_more_slices_than_elements_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"dtype": "float31"}, "no element type of this name"),
-        ({"op": "mean"}, "no op of this name"),
+        ({"dtype": "float31"}, "no element type 'float31'"),
+        ({"op": "mean"}, "no op 'mean'"),
         ({"slices": 0}, "0 slices"),
         ({"timeout": float("nan")}, "timeout must be"),
         ({"inputs": [bytearray(8)]}, "2 schedules but 1 inputs"),
