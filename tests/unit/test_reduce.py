@@ -328,9 +328,9 @@ def test_operations_that_a_type_lacks_are_refused(op: str, dtype: str) -> None:
 
 def test_unknown_names_and_unequal_sizes_are_refused() -> None:
     data = np.zeros(16, np.uint8)
-    with pytest.raises(ValueError, match="no op .plus"):
+    with pytest.raises(ValueError, match=r"no op .plus"):
         _core.reduce_pair("plus", "int8", data, data, data)
-    with pytest.raises(ValueError, match="no element type .int7"):
+    with pytest.raises(ValueError, match=r"no element type .int7"):
         _core.reduce_pair("sum", "int7", data, data, data)
     with pytest.raises(ValueError, match="for mmx"):
         _core.reduce_pair("sum", "int8", data, data, data, "mmx")
