@@ -1,7 +1,6 @@
 // One exception type per Python exception class; check() states an invariant or an argument rule.
 #pragma once
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 
@@ -27,11 +26,12 @@ class DeviceError : public Error {
 };
 
 // An internal invariant: a failure is a bug in gradred and says where.
-inline void check(bool condition, const char* what,
-                  std::source_location where = std::source_location::current()) {
+// (The builtins are what std::source_location is made of, which clang 14 cannot compile.)
+inline void check(bool condition, const char* what, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
   if (!condition) {
-    throw Error(std::string("internal error: ") + what + " (" + where.file_name() + ":" +
-                std::to_string(where.line()) + ")");
+    throw Error(std::string("internal error: ") + what + " (" + file + ":" + std::to_string(line) +
+                ")");
   }
 }
 

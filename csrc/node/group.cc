@@ -242,6 +242,8 @@ void NodeGroup::check_peer(std::size_t peer) const {
     throw PeerLost(name(peer) + " has freed this communicator while others still use it");
   }
   if (process == processes_[rank_] || is_alive(process)) return;
+  // It may have left because of an earlier failure, which it has written down before.
+  if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(name(peer) + " (process " + std::to_string(process.pid) +
                  ") has ended; the communicator can no longer be used");
 }

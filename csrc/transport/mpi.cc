@@ -202,7 +202,7 @@ class MpiChannel final : public Channel {
 
 TagSpace TagSpace::make(int id, int largest_tag) {
   const int bits =
-      std::bit_width(static_cast<unsigned>(largest_tag)) - 1;  // whole bits below the bound
+      static_cast<int>(std::bit_width(static_cast<unsigned>(largest_tag))) - 1;  // whole bits
   return {id, std::clamp(bits - 12, 4, 14)};
 }
 
