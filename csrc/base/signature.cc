@@ -11,13 +11,14 @@ struct KindInfo {
   bool reduces;  // whether the op means anything
 };
 
-constexpr std::array<KindInfo, 6> kKinds = {{
+constexpr std::array<KindInfo, 7> kKinds = {{
     {"allreduce", true},
     {"reduce_scatter_block", true},
     {"allgather", false},
     {"bcast", false},
     {"allreduce_many", true},
     {"a call with refused arguments", false},
+    {"a call left to the MPI", false},
 }};
 
 }  // namespace
@@ -31,8 +32,10 @@ std::string describe(const Signature& signature) {
 
   if (kind >= kKinds.size()) return "an unknown kind of call (" + std::to_string(kind) + ")";
   std::string text(kKinds[kind].name);
-  if (kind == static_cast<std::size_t>(Kind::kAborted)) {
-    return text + " (reason " + std::to_string(signature.detail) + ")";
+  if (kind == static_cast<std::size_t>(Kind::kAborted)) return text;
+  if (kind == static_cast<std::size_t>(Kind::kLeftToMpi)) {
+    const std::string_view inner = count < kKinds.size() ? kKinds[count].name : "a call";
+    return std::string(inner) + " of a type or op that gradred leaves to the MPI";
   }
   text += " of " + std::to_string(count) + " ";
   text += dtype < kDTypes ? kDTypeInfo[dtype].name : "elements of an unknown type";
@@ -40,7 +43,18 @@ std::string describe(const Signature& signature) {
     text += " with ";
     text += op < kOps ? kOpNames[op] : "an unknown op";
   }
-  return text + " (detail " + std::to_string(signature.detail) + ")";
+  return text;
+}
+
+std::string disagreement_text(int rank, const Signature& asked, int other,
+                              const Signature& other_asked) {
+  std::string text = "the ranks disagree about a collective call: rank " + std::to_string(rank) +
+                     " asked for " + describe(asked) + ", rank " + std::to_string(other) + " for " +
+                     describe(other_asked);
+  if (asked.what == other_asked.what) {
+    text += ", but with another root, factor, shape, order of axes or plan";
+  }
+  return text + ". Make the same call on every rank";
 }
 
 }  // namespace gradred

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/types.h"
 
@@ -14,7 +15,8 @@ enum class Kind : std::uint8_t {
   kAllgather,
   kBcast,
   kAllreduceMany,
-  kAborted,  // this rank's arguments were refused: `detail` is a reason code, nothing else counts
+  kAborted,    // this rank's arguments were refused: `detail` is a reason code, nothing else counts
+  kLeftToMpi,  // a call that the MPI carries out itself: the count is its kind
 };
 
 struct Signature {
@@ -24,6 +26,18 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 
+// FNV-1a, for the parts of a call that are compared but not shown.
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  for (int byte = 0; byte < 8; ++byte) {
+    hash = (hash ^ ((value >> (8 * byte)) & 0xff)) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+constexpr std::uint64_t mix(std::uint64_t hash, std::string_view text) {
+  for (const char letter : text) hash = mix(hash, static_cast<std::uint64_t>(letter));
+  return hash;
+}
+
 // Counts above 2^48 elements do not exist.
 constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t count,
                                    std::uint64_t detail = 0) {
@@ -32,7 +46,11 @@ constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t 
           detail};
 }
 
-// "allreduce of 12 float32 with sum (detail 0)": for error messages.
+// "allreduce of 12 float32 with sum": for error messages.
 std::string describe(const Signature& signature);
+
+// Two ranks that asked for different things, as an error message.
+std::string disagreement_text(int rank, const Signature& asked, int other,
+                              const Signature& other_asked);
 
 }  // namespace gradred

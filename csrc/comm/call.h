@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/signature.h"
 #include "base/types.h"
@@ -25,6 +26,8 @@ struct Call {
   std::uint64_t layout = 0;    // hash of what else ranks must agree on; 0 for plain buffers
   const char* plan = nullptr;  // an algorithm by name, "node" or "mpi"; null: the selector's
   std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own
+  std::uint64_t path = 0;                // hash of the plan, where ranks could take different ones
+  std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this
 
   Signature signature() const;
 };

@@ -103,6 +103,14 @@ void Communicator::detach(void* attribute) noexcept {
   (*owned)->freed_.store(true, std::memory_order_relaxed);
 }
 
+Communicator::Communicator(mpi::Handle comm, int rank, int size)
+    : user_(comm),
+      rank_(rank),
+      size_(size),
+      settings_(settings()),
+      plan_(settings_.plan),
+      slices_(settings_.slices) {}
+
 Communicator::~Communicator() {
   if (node_) Registry::get().count_segment(-1);
 }
@@ -117,8 +125,34 @@ void Communicator::run(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
   prepare(hook);
   if (native(call)) return run_on_node(call, hook);
-  if (path_ == nullptr || is_mpi_plan(call)) return run_on_mpi(call);
+  if (path_ == nullptr) return run_on_mpi(call);
+  if (is_mpi_plan(call)) {
+    leave_to_mpi(call.kind, hook);
+    return run_on_mpi(call);
+  }
   run_schedule(call, hook);
+}
+
+void Communicator::leave_to_mpi(Kind kind, WaitHook& hook) {
+  agree_on(
+      make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8, static_cast<std::uint64_t>(kind)),
+      hook);
+}
+
+void Communicator::agree_on_init(const Call& call, WaitHook& hook) {
+  Signature signature = planned_signature(call);
+  signature.detail = mix(signature.detail, std::string_view("init"));
+  agree_on(signature, hook);
+}
+
+void Communicator::agree_on(const Signature& signature, WaitHook& hook) {
+  if (size_ == 1) return;
+  prepare(hook);
+  if (node_ != nullptr) {
+    agree(signature, hook);
+  } else if (path_ != nullptr) {
+    run_numbered({.plan = "recursive_doubling", .agreement = signature}, hook);
+  }
 }
 
 bool Communicator::is_mpi_plan(const Call& call) const { return plan_asked(call) == "mpi"; }
@@ -178,9 +212,23 @@ double Communicator::flag_time(WaitHook& hook) {
   return 1e-9 * node_->flag_time_ns(2000, &poll);
 }
 
+// Nothing moves: the ranks only see that they asked for the same.
+void Communicator::agree(const Signature& signature, WaitHook& hook) {
+  if (any_started_) finish_started(hook);
+  NodePoll poll(*this, hook);
+  node_->allreduce({.signature = signature, .poll = &poll});
+}
+
 void Communicator::run_schedule(const Call& call, WaitHook& hook) {
+  check_plan(call);
+  // The root of a broadcast hears of nobody, so the ranks agree before they begin.
+  if (node_ != nullptr || call.kind == Kind::kBcast) agree_on(planned_signature(call), hook);
+  run_numbered(call, hook);
+}
+
+void Communicator::run_numbered(const Call& call, WaitHook& hook) {
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  const std::shared_ptr<Operation> operation = this->operation(call);
+  const std::shared_ptr<Operation> operation = this->operation(call, ledger_.begin());
   wait_for(*operation, hook);
 }
 
@@ -202,17 +250,15 @@ bool Communicator::starts() {
 // What the settings ask for, within the tags that an operation may take.
 std::size_t Communicator::slices_asked(const Call& call) const {
   const bool cut = call.kind == Kind::kAllreduce || call.kind == Kind::kBcast;
-  const std::size_t asked = settings().slices;
-  if (!cut || asked == 0) return cut ? 0 : 1;
-  const std::size_t window = TagSpace::make(0, Registry::get().largest_tag()).window();
-  return std::min({asked, std::size_t{window / 4}, std::max<std::size_t>(call.count, 1)});
+  if (!cut || slices_ == 0) return cut ? 0 : 1;
+  return std::min(slices_, std::max<std::size_t>(call.count, 1));
 }
 
 // A plan for every call is meant for those that have it; one that a call names itself, for that
 // call.
 std::string_view Communicator::plan_asked(const Call& call) const {
   if (call.plan != nullptr) return call.plan;
-  const std::string_view plan = settings().plan;
+  const std::string_view plan = plan_;
   if (plan.empty() || plan == "node" || plan == "mpi") return plan;
   const auto serves = [&](const Algorithm& algorithm) {
     return algorithm.collective == collective_of(call.kind) && algorithm.name == plan;
@@ -221,10 +267,18 @@ std::string_view Communicator::plan_asked(const Call& call) const {
   return served ? plan : std::string_view();
 }
 
+Signature Communicator::planned_signature(const Call& call) const {
+  Call planned = call;
+  planned.path = hash_of(plan_for(call, false));
+  return planned.signature();
+}
+
 Choice Communicator::plan_for(const Call& call, bool blocking) const {
   const std::size_t slices = slices_asked(call);
   if (call.schedule) {
-    return {call.schedule->name, std::max<std::size_t>(slices, 1), {}, "the caller's own schedule"};
+    const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
+    const std::size_t cut = std::clamp<std::size_t>(slices, 1, tags.most_slices());
+    return {call.schedule->name, cut, {}, "the caller's own schedule"};
   }
   if (size_ == 1) return {"copy", 1, {}, "one rank"};
   if (blocking ? native(call) : starts_on_node(call)) {
@@ -239,6 +293,8 @@ Choice Communicator::plan_for(const Call& call, bool blocking) const {
   }
   choice.parameters.root = call.root;
   if (slices > 0) choice.slices = slices;
+  const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
+  choice.slices = std::min<std::size_t>(choice.slices, tags.most_slices());
   return choice;
 }
 

@@ -7,10 +7,10 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 
 #include "comm/call.h"
+#include "comm/ledger.h"
 #include "comm/path.h"
 #include "comm/registry.h"
 #include "comm/selector.h"
@@ -22,6 +22,7 @@ namespace gradred {
 
 class CommOperation;
 class NodeOperation;
+class Settling;
 
 // What the user may set; the same on all ranks unless said otherwise.
 struct Settings {
@@ -47,7 +48,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // MPI is deleting the attribute: the communicator is being freed.
   static void detach(void* attribute) noexcept;
 
-  Communicator(mpi::Handle comm, int rank, int size) : user_(comm), rank_(rank), size_(size) {}
+  Communicator(mpi::Handle comm, int rank, int size);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -75,8 +76,21 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   double flag_time(WaitHook& hook);
   // Lets the MPI underneath and all operations in flight get on.
   void progress();
+  // This rank's arguments of its next call were refused: the peers' calls fail with this reason,
+  // and the communicator stays usable. The first for calls that block; the second for those that do
+  // not, and local as they are.
+  void refuse(std::string_view reason, WaitHook& hook);
+  void refuse_started(std::string_view reason);
+  // Blocking: all ranks agree to leave this call to the MPI.
+  void leave_to_mpi(Kind kind, WaitHook& hook);
+  // Blocking: all ranks agree on what a persistent call will be.
+  void agree_on_init(const Call& call, WaitHook& hook);
   // Blocking, on the path that start() takes: a rank may call this where a peer starts and waits.
   void run_startable(const Call& call, WaitHook& hook);
+  // For the operations that wait for their turn on the node.
+  std::shared_ptr<StartedOperation> operation(const Call& call, std::uint64_t number);
+  std::uint64_t next_number() { return ledger_.begin(); }
+  bool abort_on_node(std::string_view reason);
   // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the
   // first run().
   Choice plan_for(const Call& call, bool blocking) const;
@@ -87,10 +101,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  private:
   friend class CommOperation;
   friend class NodeOperation;
+  friend class Settling;
   enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly };
 
   void set_up(WaitHook& hook);
   void set_up_path();
+  void adopt_settings();
   void set_up_topology();
   void set_up_node();
   void start_duplicating();
@@ -102,20 +118,32 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool native(const Call& call) const;
   bool is_mpi_plan(const Call& call) const;
   bool starts_on_node(const Call& call) const;
+  Signature planned_signature(const Call& call) const;
+  void check_plan(const Call& call) const;
+  std::shared_ptr<StartedOperation> enqueue(std::shared_ptr<NodeOperation> operation);
   std::shared_ptr<StartedOperation> node_operation(const Call& call);
+  std::shared_ptr<StartedOperation> agreed_operation(const Call& call);
+  std::shared_ptr<StartedOperation> aborted_operation(std::string_view reason);
   void run_on_node(const Call& call, WaitHook& hook);
   void finish_started(WaitHook& hook);
   void run_on_mpi(const Call& call) const;
   void run_schedule(const Call& call, WaitHook& hook);
+  void run_numbered(const Call& call, WaitHook& hook);
+  void agree(const Signature& signature, WaitHook& hook);
+  void agree_on(const Signature& signature, WaitHook& hook);
   void run_alone(const Call& call) const;
-  std::shared_ptr<StartedOperation> operation(const Call& call);
-  bool may_start(std::uint64_t first_tag, std::size_t slices);
-  void tags_free(std::uint64_t first_tag);
+  std::string refused_text(std::string_view reason) const;
+  void leave(std::uint64_t number, std::string_view reason);
+  void fail(std::string_view reason) noexcept;
+  void throw_if_failed();
 
   mpi::Handle user_;
   int rank_, size_;
   std::atomic<bool> freed_{false};
   std::atomic<State> state_{State::kFresh};
+  const Settings settings_;  // this rank's, when it first met the communicator
+  std::string plan_;         // rank 0's since set-up, as these two
+  std::size_t slices_;
   bool blocking_set_up_ = false;  // agreed: whether a blocking call has set up the rest
   std::mutex mutex_;              // of what set-up changes
   Topology topology_;
@@ -127,9 +155,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> any_started_{false};
   std::string node_reason_ = "no blocking call yet";
   mpi::Handle duplicating_ = 0, duplicate_ = 0;  // MPI_Comm_idup in flight
-  std::mutex tags_mutex_;
-  std::uint64_t next_tag_ = 0;
-  std::set<std::uint64_t> unfinished_;  // first tags of the operations that have not ended
+  Ledger ledger_;
+  std::mutex failure_mutex_;
+  std::string failure_;  // why nothing can follow; empty: it can
 };
 
 // Drives an operation, and all others in flight, until it has ended; throws what ended it.

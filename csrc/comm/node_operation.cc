@@ -1,4 +1,6 @@
-// A small allreduce on shared memory that is started now and finished when the peers have come.
+// Operations that wait for their turn on shared memory: started now, finished when the peers have
+// come.
+#include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/set_up.h"
 
@@ -6,24 +8,20 @@ namespace gradred {
 
 // Operations on the node run in the order in which they were started: each announces itself once
 // all before it are finished, at the latest when somebody advances it.
-class NodeOperation final : public StartedOperation {
+class NodeOperation : public StartedOperation {
  public:
-  NodeOperation(std::shared_ptr<Communicator> comm, const Call& call)
-      : comm_(std::move(comm)), call_(call) {}
+  NodeOperation(std::shared_ptr<Communicator> comm, const AllreduceArgs& args)
+      : comm_(std::move(comm)), args_(args) {}
 
  protected:
+  virtual bool announce() { return comm_->node_->start_allreduce(args_); }
+  virtual bool finish() { return comm_->node_->finish_allreduce(args_); }
+
   bool step() override {
     const std::unique_lock lock(comm_->node_mutex_, std::try_to_lock);
     if (!lock.owns_lock() || comm_->started_.front().get() != this) return false;
-    const AllreduceArgs args{.send = call_.send,
-                             .recv = call_.recv,
-                             .count = call_.count,
-                             .element = size_of(call_.dtype),
-                             .reduce = find_reduction(call_.op, call_.dtype),
-                             .signature = call_.signature()};
-    announced_ = announced_ || comm_->node_->start_allreduce(args);
-    if (!announced_ || !comm_->node_->finish_allreduce(args)) return false;
-    scale_result(call_, call_.recv, call_.count, comm_->size());
+    announced_ = announced_ || announce();
+    if (!announced_ || !finish()) return false;
     leave();
     return true;
   }
@@ -39,6 +37,9 @@ class NodeOperation final : public StartedOperation {
     leave();
   }
 
+  const std::shared_ptr<Communicator> comm_;
+  const AllreduceArgs args_;
+
  private:
   // Its own place in the queue holds it alive no longer; the caller of advance() still does.
   void leave() noexcept {
@@ -46,10 +47,107 @@ class NodeOperation final : public StartedOperation {
     comm_->any_started_ = !comm_->started_.empty();
   }
 
-  std::shared_ptr<Communicator> comm_;
-  const Call call_;
   bool announced_ = false;
 };
+
+namespace {
+
+// What the small paths of the node carry out whole.
+AllreduceArgs whole(const Call& call) {
+  return {.send = call.send,
+          .recv = call.recv,
+          .count = call.count,
+          .element = size_of(call.dtype),
+          .reduce = find_reduction(call.op, call.dtype),
+          .signature = call.signature()};
+}
+
+class SmallAllreduce final : public NodeOperation {
+ public:
+  SmallAllreduce(std::shared_ptr<Communicator> comm, const Call& call)
+      : NodeOperation(std::move(comm), whole(call)), call_(call) {}
+
+ protected:
+  bool finish() override {
+    if (!NodeOperation::finish()) return false;
+    scale_result(call_, call_.recv, call_.count, comm_->size());
+    return true;
+  }
+
+ private:
+  const Call call_;
+};
+
+// The ranks see that they agree about an operation of the schedule path, which then gets its
+// number.
+class Agreement final : public NodeOperation {
+ public:
+  Agreement(std::shared_ptr<Communicator> comm, const Signature& signature)
+      : NodeOperation(std::move(comm), {.signature = signature}) {}
+  std::uint64_t number() const { return number_; }
+
+ protected:
+  bool finish() override {
+    if (!NodeOperation::finish()) return false;
+    number_ = comm_->next_number();  // here, since agreements end in one order on all ranks
+    return true;
+  }
+
+ private:
+  std::uint64_t number_ = 0;
+};
+
+class Abort final : public NodeOperation {
+ public:
+  Abort(std::shared_ptr<Communicator> comm, std::string_view reason)
+      : NodeOperation(std::move(comm), {}), reason_(reason) {}
+
+ protected:
+  bool announce() override { return comm_->abort_on_node(reason_); }
+  bool finish() override { return true; }
+
+ private:
+  const std::string reason_;
+};
+
+// First the agreement on the node, then the schedule.
+class AgreedOperation final : public StartedOperation {
+ public:
+  AgreedOperation(std::shared_ptr<Communicator> comm, const Call& call,
+                  std::shared_ptr<Agreement> agreement)
+      : comm_(std::move(comm)), call_(call), agreement_(std::move(agreement)) {}
+
+ protected:
+  bool step() override {
+    if (!scheduled_) {
+      if (!agreement_->advance()) return false;
+      agreement_->rethrow();
+      scheduled_ = comm_->operation(call_, agreement_->number());
+    }
+    if (!scheduled_->advance()) return false;
+    scheduled_->rethrow();
+    return true;
+  }
+
+  void give_up() noexcept override {
+    const auto reason = std::make_exception_ptr(TransportError("the operation was given up"));
+    if (scheduled_) {
+      scheduled_->abandon(reason);
+    } else {
+      agreement_->abandon(reason);
+    }
+  }
+
+  void withdraw() noexcept override {}  // its parts have ended
+
+ private:
+  const std::shared_ptr<Communicator> comm_;
+  const Call call_;
+  const std::shared_ptr<Agreement> agreement_;
+  std::shared_ptr<StartedOperation> scheduled_;
+};
+
+}  // namespace
 
 // Only what was agreed enters, so that all ranks take this path or none.
 bool Communicator::starts_on_node(const Call& call) const {
@@ -57,12 +155,31 @@ bool Communicator::starts_on_node(const Call& call) const {
          native(call) && node_->starts(call.count * size_of(call.dtype));
 }
 
-std::shared_ptr<StartedOperation> Communicator::node_operation(const Call& call) {
-  auto operation = std::make_shared<NodeOperation>(shared_from_this(), call);
+std::shared_ptr<StartedOperation> Communicator::enqueue(std::shared_ptr<NodeOperation> operation) {
   const std::lock_guard lock(node_mutex_);
   started_.push_back(operation);
   any_started_ = true;
   return operation;
+}
+
+std::shared_ptr<StartedOperation> Communicator::node_operation(const Call& call) {
+  return enqueue(std::make_shared<SmallAllreduce>(shared_from_this(), call));
+}
+
+std::shared_ptr<StartedOperation> Communicator::agreed_operation(const Call& call) {
+  auto agreement = std::make_shared<Agreement>(shared_from_this(), planned_signature(call));
+  enqueue(agreement);
+  return std::make_shared<AgreedOperation>(shared_from_this(), call, std::move(agreement));
+}
+
+std::shared_ptr<StartedOperation> Communicator::aborted_operation(std::string_view reason) {
+  return enqueue(std::make_shared<Abort>(shared_from_this(), reason));
+}
+
+bool Communicator::abort_on_node(std::string_view reason) {
+  if (!node_->may_abort()) return false;
+  node_->abort(reason);
+  return true;
 }
 
 // Before a blocking operation can announce itself.

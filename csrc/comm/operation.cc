@@ -1,18 +1,28 @@
 // One call on its way through a communicator's schedule path.
+#include "base/clock.h"
 #include "base/errors.h"
 #include "comm/communicator.h"
 
 namespace gradred {
+namespace {
 
-// Waits, without blocking, until the communicator has its duplicate and its tags are free; then
-// runs.
+// Between looks at what peers say of an operation that waits.
+constexpr unsigned kStepsPerLook = 64;
+// Ranks that wait longer compare what they wait for: they may wait for each other.
+constexpr std::uint64_t kPatienceNs = 50'000'000;
+
+}  // namespace
+
+// Waits, without blocking, until the communicator has its duplicate and the tags are free; then
+// runs. When it is refused, here or by a peer, it ends with an error once nothing of it is left.
 class CommOperation final : public ScheduledOperation {
  public:
   CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Choice choice,
-                std::uint64_t first_tag)
-      : ScheduledOperation(call, comm->rank(), comm->size(), first_tag),
+                std::uint64_t number)
+      : ScheduledOperation(call, comm->rank(), comm->size()),
         comm_(std::move(comm)),
-        choice_(std::move(choice)) {}
+        choice_(std::move(choice)),
+        number_(number) {}
 
  protected:
   bool step() override {
@@ -20,58 +30,155 @@ class CommOperation final : public ScheduledOperation {
       comm_->run_alone(call_);
       return true;
     }
-    if (!has_runner()) {
-      if (!comm_->path_ready()) return false;
-      if (!comm_->may_start(first_tag_, choice_.slices)) return false;
-      use(comm_->path_->take(call_, choice_));
+    if (!refusal_) {
+      try {
+        if ((has_runner() || find_runner()) && ScheduledOperation::step()) return true;
+        if (++looks_ % kStepsPerLook == 0) look();
+      } catch (const UsageError& error) {
+        refuse(error.what());
+      }
     }
-    return ScheduledOperation::step();
+    return refusal_ ? leave() : false;
   }
 
   void on_end(bool well) noexcept override {
-    comm_->tags_free(first_tag_);
     auto runner = release_runner();
+    if (well || !refusal_) comm_->ledger_.end(number_);
+    if (!well && !refusal_) comm_->fail("an operation on it was given up");
     if (well && runner) comm_->path_->give_back(std::move(runner));
     StartedOperation::on_end(well);
   }
 
  private:
+  bool find_runner() {
+    if (!comm_->path_ready()) return false;
+    comm_->throw_if_failed();
+    Ledger& ledger = comm_->ledger_;
+    if (const auto reason = ledger.refusal(number_)) throw UsageError(*reason);
+    if (!ledger.may_start(number_)) return false;
+    since_ns_ = now_ns();
+    use(comm_->path_->take(call_, choice_), comm_->path_->transport().tags().tag(number_));
+    return true;
+  }
+
+  void look() {
+    if (!comm_->path_ready()) return;
+    Ledger& ledger = comm_->ledger_;
+    ledger.progress();
+    ledger.answer(number_, call_.signature());
+    if (const auto reason = ledger.refusal(number_)) throw UsageError(*reason);
+    if (const auto reason = ledger.disagreement(number_, call_.signature())) {
+      throw UsageError(*reason);
+    }
+    if (told_ || !has_runner() || now_ns() - since_ns_ < kPatienceNs) return;
+    told_ = true;
+    ledger.tell_waiting(number_, call_.signature());
+  }
+
+  void refuse(const char* reason) {
+    refusal_ = reason;
+    drain();  // receives nothing any more, and so can say that it has left
+    comm_->leave(number_, reason);
+  }
+
+  // All ranks are in this operation, so that nothing of it need stay behind.
+  bool leave() {
+    comm_->ledger_.progress();
+    if (!drain() || !comm_->ledger_.settled(number_)) return false;
+    throw UsageError(*refusal_);
+  }
+
   std::shared_ptr<Communicator> comm_;
-  Choice choice_;
+  const Choice choice_;
+  const std::uint64_t number_;
+  std::optional<std::string> refusal_;
+  unsigned looks_ = 0;
+  std::uint64_t since_ns_ = 0;
+  bool told_ = false;
 };
 
-std::shared_ptr<StartedOperation> Communicator::operation(const Call& call) {
+// Clears away what is left of refused operations while the program goes on.
+class Settling final : public Operation {
+ public:
+  explicit Settling(std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {}
+
+ protected:
+  bool step() override { return comm_->path_ready() && comm_->ledger_.progress(); }
+  void withdraw() noexcept override {}
+
+ private:
+  std::shared_ptr<Communicator> comm_;
+};
+
+std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std::uint64_t number) {
   Choice choice = plan_for(call, false);
-  if (size_ > 1 && !call.schedule) {  // an unknown name is the caller's error, now
-    find_algorithm(collective_of(call.kind), choice.name);
-  }
-  const std::lock_guard lock(tags_mutex_);
-  const std::uint64_t first_tag = next_tag_;
-  next_tag_ += choice.slices;
-  auto operation =
-      std::make_shared<CommOperation>(shared_from_this(), call, std::move(choice), first_tag);
-  unfinished_.insert(first_tag);
-  return operation;
+  Call planned = call;
+  planned.path = hash_of(choice);
+  return std::make_shared<CommOperation>(shared_from_this(), planned, std::move(choice), number);
 }
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   if (!starts()) throw UsageError("the MPI has no communicators left for this one");
-  auto operation = starts_on_node(call) ? node_operation(call) : this->operation(call);
+  check_plan(call);
+  auto operation = starts_on_node(call) ? node_operation(call)
+                   : node_ != nullptr   ? agreed_operation(call)
+                                        : this->operation(call, ledger_.begin());
   const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
   if (threads) operation->open_request(operation);
   if (!operation->advance()) engine().add(operation, threads);
   return operation;
 }
 
-// Tags are used again after a whole window: not before their last user is done.
-bool Communicator::may_start(std::uint64_t first_tag, std::size_t slices) {
-  const std::lock_guard lock(tags_mutex_);
-  return first_tag + slices - *unfinished_.begin() <= path_->transport().tags().window();
+// An unknown name is the caller's error, before anything has begun.
+void Communicator::check_plan(const Call& call) const {
+  if (size_ == 1 || call.schedule) return;
+  const Choice choice = plan_for(call, false);
+  if (choice.name != "node") find_algorithm(collective_of(call.kind), choice.name);
 }
 
-void Communicator::tags_free(std::uint64_t first_tag) {
-  const std::lock_guard lock(tags_mutex_);
-  unfinished_.erase(first_tag);
+void Communicator::leave(std::uint64_t number, std::string_view reason) {
+  ledger_.leave(number, reason);
+  const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
+  auto settling = std::make_shared<Settling>(shared_from_this());
+  if (!settling->advance()) engine().add(std::move(settling), threads);
+}
+
+// ---- refused arguments ------------------------------------------------------------------------
+
+std::string Communicator::refused_text(std::string_view reason) const {
+  return "rank " + std::to_string(rank_) + " refused its arguments: " + std::string(reason);
+}
+
+void Communicator::refuse(std::string_view reason, WaitHook& hook) {
+  if (size_ == 1) return;
+  prepare(hook);
+  if (node_ != nullptr) {
+    if (any_started_) finish_started(hook);
+    node_->abort(reason);
+  } else if (path_ != nullptr) {
+    leave(ledger_.begin(), refused_text(reason));
+  }
+}
+
+void Communicator::refuse_started(std::string_view reason) {
+  const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
+  if (size_ == 1 || !threads || !starts()) return;  // else the peers' calls went to the MPI
+  if (node_ == nullptr) return leave(ledger_.begin(), refused_text(reason));
+  auto operation = aborted_operation(reason);
+  if (!operation->advance()) engine().add(std::move(operation), threads);
+}
+
+// ---- after an error that only some ranks know of ------------------------------------------------
+
+void Communicator::fail(std::string_view reason) noexcept {
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_.empty()) failure_ = reason;
+}
+
+void Communicator::throw_if_failed() {
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_.empty()) return;
+  throw TransportError("the communicator failed earlier and can no longer be used: " + failure_);
 }
 
 }  // namespace gradred

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::size_t kMostOffered = 6;
 constexpr int kMostSegments = 64;
+constexpr int kIdWords = 64;
+constexpr int kMostIds = 64 * kIdWords;
 
 // What the leader, rank 0, proposes to the others.
 struct Proposal {
@@ -50,7 +52,7 @@ Duplicate::~Duplicate() {
 }
 
 Lane::~Lane() {
-  if (leader_id >= 0) Registry::get().give_back_id(leader_id);
+  if (keeps_id) Registry::get().give_back_id(group, id);
 }
 
 Registry& Registry::get() {
@@ -59,15 +61,20 @@ Registry& Registry::get() {
   return *registry;
 }
 
-std::unique_ptr<Lane> Registry::agree(mpi::Handle comm, int rank, int largest_tag) {
+std::unique_ptr<Lane> Registry::agree(mpi::Handle comm, int rank) {
   const mpi::Mpi& mpi = mpi::get();
   reap();
   const std::vector<int> group = world_ranks(comm);
   const std::vector<std::shared_ptr<Duplicate>> mine = known(group);
 
+  const Ids mine_free = free_ids(group);
+  Ids free(kIdWords);
+  mpi.check(mpi.call.Allreduce(mine_free.data(), free.data(), kIdWords, mpi.is.uint64_type,
+                               mpi.is.band_op, comm),
+            "MPI_Allreduce");
   Proposal proposal;
   if (rank == 0) {
-    proposal.id = reserve_id(TagSpace::most_ids(largest_tag));
+    proposal.id = reserve_id(group, free);
     const std::lock_guard lock(mutex_);
     proposal.serial = static_cast<std::int64_t>(next_serial_++);
     proposal.offered = static_cast<std::int64_t>(std::min(mine.size(), kMostOffered));
@@ -77,9 +84,11 @@ std::unique_ptr<Lane> Registry::agree(mpi::Handle comm, int rank, int largest_ta
   }
   mpi.check(mpi.call.Bcast(&proposal, kProposalWords, mpi.is.int64_type, 0, comm), "MPI_Bcast");
   auto lane = std::make_unique<Lane>();
-  lane->leader_id = rank == 0 ? static_cast<int>(proposal.id) : -1;
   if (proposal.id < 0) return nullptr;
   lane->id = static_cast<int>(proposal.id);
+  lane->group = group;
+  lane->keeps_id = true;
+  keep_id(group, lane->id);
 
   // A duplicate serves if every rank still has it; `mine` keeps it alive until that is known.
   std::uint64_t have = 0, common = 0;
@@ -192,22 +201,38 @@ void Registry::count_segment(int change) {
   segments_ += change;
 }
 
-int Registry::reserve_id(int most) {
+Registry::Ids Registry::free_ids(const std::vector<int>& group) {
   const std::lock_guard lock(mutex_);
-  const auto free = std::ranges::find(ids_, false);
-  const auto id = static_cast<int>(free - ids_.begin());
-  if (id >= most) return -1;
-  if (free == ids_.end()) {
-    ids_.push_back(true);
-  } else {
-    *free = true;
+  Ids free(kIdWords, ~std::uint64_t{0});
+  if (const auto own = ids_.find(group); own != ids_.end()) {
+    for (const int id : own->second) free[static_cast<std::size_t>(id) / 64] &= ~(1ULL << id % 64);
   }
-  return id;
+  return free;
 }
 
-void Registry::give_back_id(int id) {
+// In the leader: another thread may just have reserved one for the same group.
+int Registry::reserve_id(const std::vector<int>& group, const Ids& free_on_all_ranks) {
+  const int most = std::min(TagSpace::most_ids(largest_tag()), kMostIds);
   const std::lock_guard lock(mutex_);
-  ids_[static_cast<std::size_t>(id)] = false;
+  std::set<int>& own = ids_[group];
+  for (int id = 0; id < most; ++id) {
+    const bool free = (free_on_all_ranks[static_cast<std::size_t>(id) / 64] >> id % 64 & 1) != 0;
+    if (free && own.insert(id).second) return id;
+  }
+  return -1;
+}
+
+void Registry::keep_id(const std::vector<int>& group, int id) {
+  const std::lock_guard lock(mutex_);
+  ids_[group].insert(id);
+}
+
+void Registry::give_back_id(const std::vector<int>& group, int id) {
+  const std::lock_guard lock(mutex_);
+  const auto own = ids_.find(group);
+  if (own == ids_.end()) return;
+  own->second.erase(id);
+  if (own->second.empty()) ids_.erase(own);
 }
 
 }  // namespace gradred

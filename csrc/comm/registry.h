@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "mpi/mpi.h"
@@ -31,8 +33,9 @@ struct Duplicate {
 // ranks, where the MPI has no communicators or tags left.
 struct Lane {
   std::shared_ptr<Duplicate> duplicate;
-  int id = 0;          // among the communicators on this duplicate
-  int leader_id = -1;  // what the leader must give back; -1 elsewhere
+  int id = 0;              // among the communicators on this duplicate
+  bool keeps_id = false;   // to be given back
+  std::vector<int> group;  // as of the duplicate
 
   ~Lane();
 };
@@ -41,7 +44,7 @@ class Registry {
  public:
   static Registry& get();
 
-  std::unique_ptr<Lane> agree(mpi::Handle comm, int rank, int largest_tag);
+  std::unique_ptr<Lane> agree(mpi::Handle comm, int rank);
   // Frees what has no user any more. Not from within an MPI callback.
   void reap();
 
@@ -61,13 +64,17 @@ class Registry {
   std::vector<std::shared_ptr<Duplicate>> known(const std::vector<int>& group);
   std::shared_ptr<Duplicate> duplicate(mpi::Handle comm, std::vector<int> group,
                                        std::uint64_t serial);
-  int reserve_id(int most);
-  void give_back_id(int id);
+  // Ids are free again when no rank of the group uses them any more.
+  using Ids = std::vector<std::uint64_t>;  // a bit each
+  Ids free_ids(const std::vector<int>& group);
+  int reserve_id(const std::vector<int>& group, const Ids& free_on_all_ranks);
+  void keep_id(const std::vector<int>& group, int id);
+  void give_back_id(const std::vector<int>& group, int id);
 
   std::mutex mutex_;
   std::list<std::weak_ptr<Duplicate>> duplicates_;
   std::vector<mpi::Handle> to_free_;
-  std::vector<bool> ids_;
+  std::map<std::vector<int>, std::set<int>> ids_;  // that this process uses, by group
   std::uint64_t next_serial_ = 1;
   int segments_ = 0;
   std::optional<int> keyval_, largest_tag_;

@@ -43,14 +43,23 @@ void ScheduledOperation::withdraw() noexcept {
   for (const auto& slice : runner_->slices) slice->abandon();
 }
 
+bool ScheduledOperation::drain() {
+  bool quiet = true;
+  if (runner_ && started_) {
+    for (const auto& slice : runner_->slices) quiet &= slice->drain();
+  }
+  return quiet;
+}
+
 void ScheduledOperation::start() {
   started_ = true;
   work_ = put_input();
   const Partition parts{runner_->key.count, runner_->slices.size()};
   const Signature signature = call_.signature();
   for (std::size_t i = 0; i < runner_->slices.size(); ++i) {
-    runner_->slices[i]->start(work_ + parts.begin(i) * size_of(call_.dtype),
-                              static_cast<std::uint32_t>(first_tag_ + i), signature);
+    runner_->slices[i]->start(
+        work_ + parts.begin(i) * size_of(call_.dtype),
+        static_cast<std::uint32_t>(first_tag_) + static_cast<std::uint32_t>(i), signature);
   }
 }
 

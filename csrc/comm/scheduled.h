@@ -44,21 +44,24 @@ std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedul
 
 class ScheduledOperation : public StartedOperation {
  public:
-  // The tags from first_tag on, one per slice, are this operation's.
-  ScheduledOperation(const Call& call, int rank, int size, std::uint64_t first_tag)
-      : call_(call), rank_(rank), size_(size), first_tag_(first_tag) {}
+  ScheduledOperation(const Call& call, int rank, int size)
+      : call_(call), rank_(rank), size_(size) {}
 
  protected:
   bool step() override;
   void withdraw() noexcept override;
 
   bool has_runner() const { return runner_ != nullptr; }
-  void use(std::unique_ptr<Runner> runner) { runner_ = std::move(runner); }
+  // The tags from first_tag on, one per slice, are this operation's.
+  void use(std::unique_ptr<Runner> runner, int first_tag) {
+    runner_ = std::move(runner);
+    first_tag_ = first_tag;
+  }
+  bool drain();  // Execution::drain() of every slice
   std::unique_ptr<Runner> release_runner() { return std::move(runner_); }
 
   const Call call_;
   const int rank_, size_;
-  const std::uint64_t first_tag_;
 
  private:
   void start();
@@ -66,6 +69,7 @@ class ScheduledOperation : public StartedOperation {
   void put_result();
 
   std::unique_ptr<Runner> runner_;
+  int first_tag_ = 0;
   std::byte* work_ = nullptr;
   bool started_ = false;
 };

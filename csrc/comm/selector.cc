@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/signature.h"
+
 namespace gradred {
 namespace {
 
@@ -48,6 +50,10 @@ Topology Topology::of(std::vector<int> host_of) {
   }
   topology.local = static_cast<int>(local);
   return topology;
+}
+
+std::uint64_t hash_of(const Choice& choice) {
+  return mix(mix(1, std::string_view(choice.name)), choice.slices) | 1;
 }
 
 Choice choose(Collective collective, std::size_t bytes, int size, const Topology& topology) {

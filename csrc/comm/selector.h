@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Choice {
   Parameters parameters;
   std::string reason;
 };
+std::uint64_t hash_of(const Choice& choice);  // never 0
 
 Choice choose(Collective collective, std::size_t bytes, int size, const Topology& topology);
 

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/errors.h"
+#include "base/text.h"
 
 namespace gradred {
 namespace {
@@ -56,9 +57,9 @@ std::unique_ptr<Trace>& trace() {
   return *trace;
 }
 
-Decorations decorations() {
+Decorations decorations(const Settings& settings) {
   Decorations wanted;
-  if (!settings().trace.empty()) {
+  if (!settings.trace.empty()) {
     static std::once_flag once;
     std::call_once(once, [] {
       int rank = 0;
@@ -67,7 +68,7 @@ Decorations decorations() {
     });
     wanted.trace = trace().get();
   }
-  if (!settings().fault.empty()) wanted.fault = parse_fault(settings().fault);
+  if (!settings.fault.empty()) wanted.fault = parse_fault(settings.fault);
   return wanted;
 }
 
@@ -104,6 +105,7 @@ const void* scaled_input(const Call& call, int size, std::vector<std::byte>& sto
 
 void Communicator::progress() {
   if (path_) path_->transport().progress();
+  if (!ledger_.quiet()) ledger_.progress();
   engine().progress();
 }
 
@@ -120,6 +122,7 @@ void Communicator::set_up(WaitHook& hook) {
       engine().progress();
     });
   }
+  adopt_settings();
   set_up_topology();
   set_up_node();
   blocking_set_up_ = true;
@@ -128,14 +131,30 @@ void Communicator::set_up(WaitHook& hook) {
 void Communicator::set_up_path() {
   Registry& registry = Registry::get();
   const int largest_tag = registry.largest_tag();
-  lane_ = registry.agree(user_, rank_, largest_tag);
+  lane_ = registry.agree(user_, rank_);
   if (lane_ == nullptr) {
     state_ = State::kMpiOnly;
     return;
   }
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
-                                         TagSpace::make(lane_->id, largest_tag), decorations());
+                                         TagSpace::make(lane_->id, largest_tag),
+                                         decorations(settings_));
+  ledger_.open(path_->transport());
   state_ = State::kReady;
+}
+
+// Plan and slices must be the same on all ranks: rank 0's are.
+void Communicator::adopt_settings() {
+  struct {
+    char plan[64] = {};
+    std::uint64_t slices = 0;
+  } agreed;
+  set_text(agreed.plan, plan_);
+  agreed.slices = slices_;
+  const mpi::Mpi& mpi = mpi::get();
+  mpi.check(mpi.call.Bcast(&agreed, sizeof agreed, mpi.is.byte_type, 0, user_), "MPI_Bcast");
+  plan_ = agreed.plan;
+  slices_ = agreed.slices;
 }
 
 void Communicator::set_up_topology() {
@@ -150,7 +169,7 @@ void Communicator::set_up_node() {
   MpiBootstrap bootstrap(user_, rank_, size_);
   Registry& registry = Registry::get();
   // Rank 0's bound and the settings of all: one rank without shared memory is all without.
-  const std::int64_t mine = settings().shared_memory ? (registry.may_add_segment() ? 2 : 1) : 0;
+  const std::int64_t mine = settings_.shared_memory ? (registry.may_add_segment() ? 2 : 1) : 0;
   std::vector<std::int64_t> all(static_cast<std::size_t>(size_));
   bootstrap.allgather(&mine, sizeof mine, all.data());
   if (topology_.hosts != 1) {
@@ -160,7 +179,7 @@ void Communicator::set_up_node() {
   } else if (std::ranges::find(all, 1) != all.end()) {
     node_reason_ = "64 other communicators share memory already";
   } else {
-    node_ = NodeGroup::create(bootstrap, NodeOptions{.ranks_on_host = settings().ranks_on_host},
+    node_ = NodeGroup::create(bootstrap, NodeOptions{.ranks_on_host = settings_.ranks_on_host},
                               node_reason_);
   }
   if (node_) registry.count_segment(1);
@@ -197,7 +216,8 @@ bool Communicator::path_ready_locked() {
             "MPI_Comm_set_errhandler");
   const int largest_tag = Registry::get().largest_tag();
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
-                                         TagSpace::make(0, largest_tag), decorations());
+                                         TagSpace::make(0, largest_tag), decorations(settings_));
+  ledger_.open(path_->transport());
   state_ = State::kReady;
   return true;
 }

@@ -84,7 +84,8 @@ void Engine::stop() noexcept {
 
 std::size_t Engine::in_flight() {
   const std::lock_guard lock(mutex_);
-  return operations_.size();
+  return static_cast<std::size_t>(std::ranges::count_if(
+      operations_, [](const auto& operation) { return !operation->ended(); }));
 }
 
 std::vector<std::shared_ptr<Operation>> Engine::snapshot() {

@@ -39,8 +39,15 @@ bool Execution::advance() {
   return true;
 }
 
+bool Execution::drain() {
+  if (active_ && !channel_->drain()) return false;
+  active_ = false;
+  return true;
+}
+
 void Execution::abandon() noexcept {
-  channel_->abandon();
+  // Where the transport may still write there, the memory is given to nobody else.
+  if (!channel_->abandon()) static_cast<void>(new std::vector<std::byte>(std::move(scratch_)));
   active_ = false;
 }
 

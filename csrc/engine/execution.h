@@ -30,7 +30,10 @@ class Execution {
   // Go on as far as possible without blocking; true when the operation is complete. Throws what the
   // channel throws.
   bool advance();
-  // Give up: afterwards the memory is the caller's again.
+  // After a refusal that all ranks know of: never blocks, true when the memory is the caller's
+  // again.
+  bool drain();
+  // Give up: afterwards the memory is the caller's again, as far as the transport can see to that.
   void abandon() noexcept;
   bool active() const { return active_; }
 

@@ -63,6 +63,7 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Cancel", f.Cancel);
   resolve(lib, "Request_free", f.Request_free);
   resolve(lib, "Iprobe", f.Iprobe);
+  resolve(lib, "Get_count", f.Get_count);
   resolve(lib, "Allreduce", f.Allreduce);
   resolve(lib, "Allgather", f.Allgather);
   resolve(lib, "Bcast", f.Bcast);

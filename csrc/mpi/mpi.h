@@ -54,6 +54,7 @@ struct Functions {
   int (*Cancel)(Handle* request);
   int (*Request_free)(Handle* request);
   int (*Iprobe)(int peer, int tag, Handle comm, int* flag, void* status);
+  int (*Get_count)(const void* status, Handle type, int* count);
   int (*Allreduce)(const void* send, void* recv, int count, Handle type, Handle op, Handle comm);
   int (*Allgather)(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
                    Handle recv_type, Handle comm);

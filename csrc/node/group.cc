@@ -174,21 +174,17 @@ Signature NodeGroup::announced(std::size_t rank) const {
 void NodeGroup::throw_disagreement(const Signature& signature) const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (announced(peer).what >> 60 != static_cast<std::uint64_t>(Kind::kAborted)) continue;
-    throw Disagreement(name(peer) + " refused its arguments of this collective call: " +
-                       states_[peer].particulars[operation_ & 1].reason +
-                       ". This rank asked for: " + describe(signature) +
-                       ". Mend the call on that rank; the communicator stays usable.");
+    throw Disagreement("rank " + std::to_string(peer) + " refused its arguments: " +
+                       states_[peer].particulars[operation_ & 1].reason);
   }
   std::size_t other = 0;
   while (other == rank_ || announced(other) == signature) ++other;
-  throw Disagreement("the ranks disagree about this collective call: " + name(rank_) +
-                     " asked for: " + describe(signature) + "; " + name(other) +
-                     " asked for: " + describe(announced(other)) +
-                     ". Call the same operation with the same count, type and op on every rank.");
+  throw Disagreement(disagreement_text(static_cast<int>(rank_), signature, static_cast<int>(other),
+                                       announced(other)));
 }
 
-void NodeGroup::abort(std::string_view reason) {
-  operate(nullptr, [&] {
+void NodeGroup::abort(std::string_view reason, Poll* poll) {
+  operate(poll, [&] {
     set_text(states_[rank_].particulars[operation_ & 1].reason, reason);
     announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);
     catch_up_ = true;

@@ -92,8 +92,10 @@ class NodeGroup final : private Guard {
   double flag_time_ns(unsigned turns, Poll* poll);
 
   // This rank's arguments were refused: take part in the agreement of the next operation, so that
-  // the peers throw UsageError with this rank and reason. Does not wait.
-  void abort(std::string_view reason);
+  // the peers throw UsageError with this rank and reason. Does not wait for them, unless this rank
+  // aborted the operation before as well.
+  void abort(std::string_view reason, Poll* poll = nullptr);
+  bool may_abort() const { return !catch_up_ || all_announced(); }  // without waiting
   // Throws PeerLost if the process of a peer has ended, TransportError if the group is poisoned.
   void check_peers() const;
   // Make every other rank throw; the first reason stays.

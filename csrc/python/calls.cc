@@ -45,9 +45,22 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, 
 void run(const py::object& comm, const PyCall& call) {
   Communicator& communicator = communicator_of(comm.ptr());
   const auto alive = communicator.shared_from_this();
-  validate(call.call, communicator.size());
   GilHook hook;
+  try {
+    validate(call.call, communicator.size());
+  } catch (const UsageError& error) {
+    communicator.refuse(error.what(), hook);
+    throw;
+  }
   communicator.run(call.call, hook);
+}
+
+// A communicator of another kind has no peers that could wait here.
+void refuse(const py::object& comm, const std::string& reason, bool blocking) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  if (!blocking) return communicator.refuse_started(reason);
+  GilHook hook;
+  communicator.refuse(reason, hook);
 }
 
 // A non-blocking call in flight.
@@ -79,7 +92,12 @@ class PyOperation {
 
 PyOperation start(const py::object& comm, const PyCall& call) {
   Communicator& communicator = communicator_of(comm.ptr());
-  validate(call.call, communicator.size());
+  try {
+    validate(call.call, communicator.size());
+  } catch (const UsageError& error) {
+    communicator.refuse_started(error.what());
+    throw;
+  }
   return PyOperation(communicator.start(call.call));
 }
 
@@ -138,13 +156,24 @@ void bind_calls(py::module_& m) {
   m.def("run", &run, py::arg("comm"), py::arg("call"), "Blocks until the result is in place.");
   m.def("start", &start, py::arg("comm"), py::arg("call"),
         "Returns at once; the memory must live until the operation has ended.");
+  m.def("refuse", &refuse, py::arg("comm"), py::arg("reason"), py::kw_only(), py::arg("blocking"),
+        "This rank's arguments of a collective call were refused: the peers' calls fail, too.");
   m.def(
-      "prepare",
-      [](const py::object& comm) {
+      "leave_to_mpi",
+      [](const py::object& comm, const std::string& kind) {
         GilHook hook;
-        communicator_of(comm.ptr()).prepare(hook);
+        communicator_of(comm.ptr()).leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), hook);
       },
-      py::arg("comm"), "Blocking and collective: set up what gradred needs.");
+      py::arg("comm"), py::arg("kind"),
+      "Blocks until all ranks have agreed to leave this call to the MPI.");
+  m.def(
+      "agree_on_init",
+      [](const py::object& comm, const PyCall& call) {
+        GilHook hook;
+        communicator_of(comm.ptr()).agree_on_init(call.call, hook);
+      },
+      py::arg("comm"), py::arg("call"),
+      "Blocks until all ranks have agreed on this persistent call; sets up what gradred needs.");
   m.def(
       "flag_time",
       [](const py::object& comm) {

@@ -112,10 +112,16 @@ class FaultyChannel : public Channel {
     return true;
   }
 
-  void abandon() noexcept override {
-    inner_->abandon();
+  bool drain() override {
+    late_.clear();
+    return inner_->drain();
+  }
+
+  bool abandon() noexcept override {
+    const bool quiet = inner_->abandon();
     late_.clear();
     copies_.clear();
+    return quiet;
   }
 
  private:

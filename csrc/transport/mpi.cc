@@ -23,6 +23,11 @@ struct Envelope {
   std::array<std::byte, kInlineBytes> data;
 };
 
+// The MPI may still write there: a message that matched before it could be cancelled.
+void keep_for_ever(std::vector<std::unique_ptr<Envelope>> envelopes) {
+  for (auto& envelope : envelopes) static_cast<void>(envelope.release());
+}
+
 class MpiChannel final : public Channel {
  public:
   explicit MpiChannel(const MpiTransport& transport)
@@ -33,7 +38,8 @@ class MpiChannel final : public Channel {
   ~MpiChannel() override { abandon(); }
 
   void begin(std::uint32_t tag, const Signature& signature) override {
-    tag_ = transport_.tags().tag(tag);
+    tag_ = static_cast<int>(tag);
+    draining_ = false;
     signature_ = signature;
     ++operation_;
     envelopes_used_ = 0;
@@ -60,13 +66,24 @@ class MpiChannel final : public Channel {
       arrivals_.push_back({peer, &envelope, data, bytes <= kInlineBytes ? bytes : 0, requests_});
       post_recv(peer, &envelope, sizeof(Envelope));
       if (bytes <= kInlineBytes) return;
+      deferred_.push_back({peer, data, bytes, arrivals_.back()});
+      return;
     }
+    if (std::ranges::find(deferred_, peer, &Deferred::peer) != deferred_.end()) {
+      deferred_.push_back({peer, data, bytes, {}});  // behind the first: they match in order
+      return;
+    }
+    post_pieces(peer, data, bytes);
+  }
+
+  void post_pieces(int peer, void* data, std::size_t bytes) {
     pieces(static_cast<std::byte*>(data), bytes,
            [&](std::byte* piece, std::size_t n) { post_recv(peer, piece, n); });
   }
 
   bool test() override {
     if (requests_ == 0) return true;
+    if (!deferred_.empty()) post_deferred();
     int done = 0;
     const int code = mpi_.call.Testall(static_cast<int>(requests_), storage_.data(), &done,
                                        mpi_.is.status_ignore);
@@ -74,7 +91,7 @@ class MpiChannel final : public Channel {
       look_at_signatures();
       mpi_.check(code, "a message of an allreduce");
     }
-    if (done == 0) {
+    if (done == 0 || !deferred_.empty()) {
       if (++tests_ % kTestsPerLook == 0) look_at_signatures();
       return false;
     }
@@ -88,27 +105,87 @@ class MpiChannel final : public Channel {
     return true;
   }
 
-  void abandon() noexcept override {
+  bool drain() override {
+    if (!draining_) {
+      deferred_.clear();
+      for (std::size_t i = 0; i < requests_; ++i) {
+        if (is_receive_[i] && in_flight(i)) mpi_.call.Cancel(slot(i));
+      }
+      draining_ = true;
+    }
+    bool quiet = true;
+    for (std::size_t i = 0; i < requests_; ++i) {
+      int done = 0;  // a message that failed is done as well
+      if (in_flight(i) && mpi_.call.Test(slot(i), &done, mpi_.is.status_ignore) == 0) {
+        quiet &= done != 0;
+      }
+    }
+    if (quiet) {
+      requests_ = 0;
+      arrivals_.clear();
+    }
+    return quiet;
+  }
+
+  bool abandon() noexcept override {
+    bool quiet = true;
     for (std::size_t i = 0; i < requests_; ++i) {
       int done = 0;
-      if (mpi_.normalise(read(i)) == mpi_.is.request_null) continue;
+      if (!in_flight(i)) continue;
       if (mpi_.call.Test(slot(i), &done, mpi_.is.status_ignore) != 0 || done != 0) continue;
       if (is_receive_[i])
         mpi_.call.Cancel(slot(i));  // of a send it is deprecated, and crashes MPICH 5
       mpi_.call.Request_free(slot(i));
+      quiet = false;
     }
+    if (!quiet) keep_for_ever(std::move(envelopes_));
+    envelopes_.clear();
     requests_ = 0;
     arrivals_.clear();
+    deferred_.clear();
+    return quiet;
   }
 
  private:
   struct Arrival {  // a first message from a peer
-    int peer;
-    Envelope* envelope;
-    void* target;
-    std::size_t bytes;    // that came along with the signature
-    std::size_t request;  // its place among the requests
+    int peer = -1;
+    Envelope* envelope = nullptr;
+    void* target = nullptr;
+    std::size_t bytes = 0;    // that came along with the signature
+    std::size_t request = 0;  // its place among the requests
   };
+
+  // What follows a first message that was too long to travel with its signature. It is received
+  // once the signature is known to agree: where a message is longer than its receive, Open MPI's
+  // single-copy transport writes behind the buffer.
+  struct Deferred {
+    int peer;
+    void* data;
+    std::size_t bytes;
+    Arrival arrival;
+  };
+
+  void post_deferred() {
+    std::vector<int> blocked;
+    std::erase_if(deferred_, [&](const Deferred& one) {
+      const bool wait = std::ranges::find(blocked, one.peer) != blocked.end() ||
+                        (one.arrival.envelope != nullptr && !has_arrived(one.arrival));
+      if (wait) {
+        blocked.push_back(one.peer);
+        return false;
+      }
+      if (one.arrival.envelope != nullptr) compare(one.arrival);
+      post_pieces(one.peer, one.data, one.bytes);
+      return true;
+    });
+  }
+
+  bool has_arrived(const Arrival& arrival) {
+    int arrived = 0;
+    return !in_flight(arrival.request) ||
+           (mpi_.call.Test(slot(arrival.request), &arrived, mpi_.is.status_ignore) == 0 &&
+            arrived != 0);
+  }
 
   bool first(std::vector<std::uint64_t>& last_operation, int peer) const {
     std::uint64_t& last = last_operation[static_cast<std::size_t>(peer)];
@@ -151,10 +228,10 @@ class MpiChannel final : public Channel {
     return reinterpret_cast<mpi::Handle*>(reinterpret_cast<std::byte*>(storage_.data()) +
                                           i * mpi_.is.handle_bytes);
   }
-  mpi::Handle read(std::size_t i) {
+  bool in_flight(std::size_t i) {
     mpi::Handle value = 0;
     std::memcpy(&value, slot(i), mpi_.is.handle_bytes);
-    return value;
+    return mpi_.normalise(value) != mpi_.is.request_null;
   }
   mpi::Handle* next_request() {
     if (storage_.size() < requests_ + 2) {
@@ -166,21 +243,14 @@ class MpiChannel final : public Channel {
 
   void look_at_signatures() {
     for (const Arrival& arrival : arrivals_) {
-      int arrived = 0;
-      if (mpi_.normalise(read(arrival.request)) != mpi_.is.request_null &&
-          (mpi_.call.Test(slot(arrival.request), &arrived, mpi_.is.status_ignore) != 0 ||
-           arrived == 0)) {
-        continue;
-      }
-      compare(arrival);
+      if (has_arrived(arrival)) compare(arrival);
     }
   }
 
   void compare(const Arrival& arrival) const {
     if (arrival.envelope->signature == signature_) return;
-    throw UsageError("rank " + std::to_string(transport_.rank()) + " called " +
-                     describe(signature_) + ", rank " + std::to_string(arrival.peer) + " called " +
-                     describe(arrival.envelope->signature) + ": all ranks must make the same call");
+    throw UsageError(disagreement_text(transport_.rank(), signature_, arrival.peer,
+                                       arrival.envelope->signature));
   }
 
   const mpi::Mpi& mpi_;
@@ -192,10 +262,12 @@ class MpiChannel final : public Channel {
   std::vector<std::unique_ptr<Envelope>> envelopes_;
   std::size_t envelopes_used_ = 0;
   std::vector<Arrival> arrivals_;
+  std::vector<Deferred> deferred_;
   std::vector<mpi::Handle> storage_;
   std::vector<bool> is_receive_;
   std::size_t requests_ = 0;
   unsigned tests_ = 0;
+  bool draining_ = false;
 };
 
 }  // namespace
@@ -203,12 +275,11 @@ class MpiChannel final : public Channel {
 TagSpace TagSpace::make(int id, int largest_tag) {
   const int bits =
       static_cast<int>(std::bit_width(static_cast<unsigned>(largest_tag))) - 1;  // whole bits
-  return {id, std::clamp(bits - 12, 4, 14)};
+  const int own = std::clamp(bits - 12, 4, 14);
+  return {id, own, std::min(4, own / 3)};
 }
 
-int TagSpace::most_ids(int largest_tag) {
-  return (largest_tag >> make(0, largest_tag).operation_bits) - 1;
-}
+int TagSpace::most_ids(int largest_tag) { return (largest_tag >> make(0, largest_tag).bits) - 1; }
 
 std::unique_ptr<Channel> MpiTransport::open() { return std::make_unique<MpiChannel>(*this); }
 

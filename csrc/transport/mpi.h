@@ -11,18 +11,24 @@
 
 namespace gradred {
 
-// The tags of one communicator among those that share a duplicate: `id` in the high bits, the
-// operation in the low ones, as many as the MPI's largest tag leaves.
+// The tags of one communicator among those that share a duplicate: `id` in the high bits, then the
+// operation and its slice, as many as the MPI's largest tag leaves.
 struct TagSpace {
   int id = 0;
-  int operation_bits = 8;
+  int bits = 8;  // of operation and slice together
+  int slice_bits = 2;
 
   static TagSpace make(int id, int largest_tag);
   static int most_ids(int largest_tag);
-  std::uint32_t window() const { return 1U << operation_bits; }  // operations in flight at most
-  int tag(std::uint32_t operation) const {
-    return (id << operation_bits) | static_cast<int>(operation & (window() - 1));
-  }
+  unsigned most_slices() const { return 1U << slice_bits; }
+  // Operations in flight at most; one place more is for what is no operation.
+  std::uint64_t window() const { return (1U << (bits - slice_bits)) - 1; }
+  // Of the first slice; those of the others follow.
+  int tag(std::uint64_t operation) const { return at(operation % window()); }
+  int notices() const { return at(window()); }
+
+ private:
+  int at(std::uint64_t place) const { return id << bits | static_cast<int>(place) << slice_bits; }
 };
 
 class MpiTransport final : public Transport {

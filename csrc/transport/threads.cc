@@ -162,8 +162,8 @@ class ThreadsChannel : public Channel {
     return pending_.load(std::memory_order_acquire) == 0;
   }
 
-  void abandon() noexcept override {
-    if (pending_.load(std::memory_order_acquire) == 0) return;
+  bool abandon() noexcept override {
+    if (pending_.load(std::memory_order_acquire) == 0) return true;
     const auto mine = [this](const Post& post) { return post.pending == &pending_; };
     for (int rank = 0; rank < world_->size(); ++rank) {
       Mailbox& box = world_->mailbox(rank);
@@ -172,6 +172,7 @@ class ThreadsChannel : public Channel {
       box.receives.remove_if(mine);
     }
     pending_.store(0, std::memory_order_release);
+    return true;
   }
 
  private:
@@ -199,7 +200,9 @@ class ThreadsChannel : public Channel {
   // Copies and completes both ends, or refuses the operation and leaves the waiting one as it is.
   bool deliver(const Post& send, const Post& receive, int receiver) {
     if (send.signature != receive.signature) {
-      world_->refuse(operation_, {disagreement(send, receive, receiver), true});
+      world_->refuse(
+          operation_,
+          {disagreement_text(send.source, send.signature, receiver, receive.signature), true});
       return false;
     }
     if (send.bytes != receive.bytes) {
@@ -213,12 +216,6 @@ class ThreadsChannel : public Channel {
       if (pending != nullptr) pending->fetch_sub(1, std::memory_order_release);
     }
     return true;
-  }
-
-  static std::string disagreement(const Post& send, const Post& receive, int receiver) {
-    return "the ranks disagree about one collective call: rank " + std::to_string(send.source) +
-           " called " + describe(send.signature) + ", rank " + std::to_string(receiver) +
-           " called " + describe(receive.signature) + "; all ranks must make the same calls";
   }
 
   const std::shared_ptr<ThreadsWorld::State> world_;

@@ -42,14 +42,24 @@ class TracingChannel : public Channel {
     return true;
   }
 
-  void abandon() noexcept override {
-    inner_->abandon();
+  bool drain() override {
+    close();
+    return inner_->drain();
+  }
+
+  bool abandon() noexcept override {
+    const bool quiet = inner_->abandon();
+    close();
+    return quiet;
+  }
+
+ private:
+  void close() {
     if (round_.empty()) return;
     finish();
     trace_.record({event(TraceEvent::Kind::kAbandon)});
   }
 
- private:
   TraceEvent event(TraceEvent::Kind kind) const {
     TraceEvent event = operation_;
     event.kind = kind;

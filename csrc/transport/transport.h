@@ -22,10 +22,18 @@ class Channel {
   virtual void send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void recv(int peer, void* data, std::size_t bytes) = 0;
   // Whether everything posted so far has completed. Never blocks, drives the transport's progress;
-  // throws UsageError, PeerLost or TransportError, after which only abandon() may be called.
+  // throws UsageError, PeerLost or TransportError, after which only drain() and abandon() may be
+  // called.
   virtual bool test() = 0;
-  // Withdraw all that is posted, so that the memory is the caller's again.
-  virtual void abandon() noexcept = 0;
+  // The operation is off on all ranks, which know it: receive no more, and wait for what has been
+  // sent. Never blocks; true when the memory is the caller's again.
+  virtual bool drain() {
+    abandon();
+    return true;
+  }
+  // Withdraw all that is posted, whatever the peers do. False where the transport cannot withdraw
+  // everything, and may still write into memory it was given.
+  virtual bool abandon() noexcept = 0;
 };
 
 class Transport {

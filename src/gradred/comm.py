@@ -14,6 +14,7 @@ from mpi4py import MPI
 from gradred import _core, config, messages, moving
 from gradred.errors import UsageError, explain
 from gradred.persistent import PersistentAllreduce
+from gradred.refusing import refusing
 from gradred.request import Request
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class Comm(MPI.Intracomm):
         Raises:
             gradred.UsageError: the arguments do not fit each other.
         """
-        found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
+        with refusing(self, blocking=False):
+            found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
         if found is None or not _starts(self, found):
             return super().Iallreduce(sendbuf, recvbuf, _mpi_op(op))
         return Request.start(self, found.call, found.owners)
@@ -127,11 +129,13 @@ class Comm(MPI.Intracomm):
         Raises:
             gradred.UsageError: the arguments do not fit each other.
         """
-        found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
+        with refusing(self):
+            found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
         if found is None or not _starts(self, found):
+            _core.leave_to_mpi(self, "allreduce")
             request = super().Allreduce_init(sendbuf, recvbuf, _mpi_op(op), info)
             return PersistentAllreduce.of_mpi(request, (sendbuf, recvbuf))
-        _core.prepare(self)  # may block, as MPI allows here, so that Start need not
+        _core.agree_on_init(self, found.call)  # may block, as MPI allows here: Start does not
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 
     def Reduce_scatter_block(
@@ -147,8 +151,10 @@ class Comm(MPI.Intracomm):
         Raises:
             gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
         """
-        found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
+        with refusing(self):
+            found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
         if found is None:
+            _core.leave_to_mpi(self, "reduce_scatter_block")
             return super().Reduce_scatter_block(sendbuf, recvbuf, _mpi_op(op))
         return _core.run(self, found.call)
 
@@ -156,7 +162,8 @@ class Comm(MPI.Intracomm):
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
     ) -> MPI.Request:
         """Start a `Reduce_scatter_block`; see `Iallreduce`."""
-        found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
+        with refusing(self, blocking=False):
+            found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
         if found is None or not _starts(self, found):
             return super().Ireduce_scatter_block(sendbuf, recvbuf, _mpi_op(op))
         return Request.start(self, found.call, found.owners)
@@ -350,8 +357,10 @@ class InterComm(MPI.Intercomm):
 
 def _allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
     """`Comm.Allreduce` for everything but plain NumPy arrays and predefined operations."""
-    found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op)
+    with refusing(comm):
+        found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op)
     if found is None:
+        _core.leave_to_mpi(comm, "allreduce")
         MPI.Intracomm.Allreduce(comm, sendbuf, recvbuf, _mpi_op(op))
     else:
         _core.run(comm, found.call)

@@ -14,6 +14,7 @@ from gradred import _core, arguments, arrays, ops, plans
 from gradred.arrays import Array
 from gradred.comm import Comm
 from gradred.errors import UsageError, explain
+from gradred.refusing import refusing
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, InPlace
@@ -84,16 +85,17 @@ def allreduce(
         array([1., 1., 1.], dtype=float32)
     """
     asked = "allreduce"
-    arguments.refuse_stream(stream, asked)
     comm = arguments.communicator(comm, asked)
-    given = arrays.describe(x, asked + " of x")
-    found = arguments.operation(op, given.dtype, asked)
-    result = arguments.result(x, given, out, asked)
-    send = 0 if arguments.same(given, result.array, asked) else given.address
+    with refusing(comm):
+        arguments.refuse_stream(stream, asked)
+        given = arrays.describe(x, asked + " of x")
+        found = arguments.operation(op, given.dtype, asked)
+        result = arguments.result(x, given, out, asked)
+        send = 0 if arguments.same(given, result.array, asked) else given.address
+        chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
     if found is None:
         _allreduce_by_mpi(comm, given, result.array, send == 0, op)
         return result.finish()
-    chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
     call = _core.Call(
         "allreduce",
         send,
@@ -147,26 +149,27 @@ def allreduce_many(
         [array([1., 1.]), array([0, 1])]
     """
     asked = "allreduce_many"
-    arguments.refuse_stream(stream, asked)
     comm = arguments.communicator(comm, asked)
-    given = [arrays.describe(x, f"{asked} of array {i}") for i, x in enumerate(arrays_in)]
-    if out is not None and len(out) != len(given):
-        found = f"{len(given)} arrays, but {len(out)} in out="
-        raise UsageError(explain(asked, found, "Pass an array for each result"))
-    outs = [None] * len(given) if out is None else out
-    results = [
-        arguments.result(x, each, target, f"{asked}, array {i}")
-        for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
-    ]
-    for each, result in zip(given, results, strict=True):
-        arguments.same(each, result.array, asked)
-    chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
-    layout = arguments.with_plan(
-        arguments.hash_of([(each.dtype, each.layout.hash) for each in given]), chosen
-    )
-    # A list without arrays announces itself too, or ranks with another list would wait for it.
-    dtypes = dict.fromkeys([each.dtype for each in given] or ["uint8"])
-    operations = {dtype: arguments.own_operation(op, dtype, asked) for dtype in dtypes}
+    with refusing(comm):
+        arguments.refuse_stream(stream, asked)
+        given = [arrays.describe(x, f"{asked} of array {i}") for i, x in enumerate(arrays_in)]
+        if out is not None and len(out) != len(given):
+            found = f"{len(given)} arrays, but {len(out)} in out="
+            raise UsageError(explain(asked, found, "Pass an array for each result"))
+        outs = [None] * len(given) if out is None else out
+        results = [
+            arguments.result(x, each, target, f"{asked}, array {i}")
+            for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
+        ]
+        for each, result in zip(given, results, strict=True):
+            arguments.same(each, result.array, asked)
+        chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
+        layout = arguments.with_plan(
+            arguments.hash_of([(each.dtype, each.layout.hash) for each in given]), chosen
+        )
+        # A list without arrays announces itself too, or ranks with another list would wait for it.
+        dtypes = dict.fromkeys([each.dtype for each in given] or ["uint8"])
+        operations = {dtype: arguments.own_operation(op, dtype, asked) for dtype in dtypes}
     for dtype, (name, factor) in operations.items():
         members = [i for i, each in enumerate(given) if each.dtype == dtype]
         vector = _Vector([given[i] for i in members], [results[i].array for i in members])
@@ -221,10 +224,14 @@ def _allreduce_by_mpi(
 ) -> None:
     """The user's own operation, on the elements in the order of memory."""
     assert isinstance(op, MPI.Op)
-    datatype = MPI._typedict.get(np.dtype(given.dtype).char) if given.dtype != "bfloat16" else None
-    if datatype is None:
-        found = f"the MPI has no {given.dtype}, which its own operations would need"
-        raise UsageError(explain("allreduce", found, f"Use one of {', '.join(ops.OPS)}"))
+    with refusing(comm):
+        datatype = None
+        if given.dtype != "bfloat16":
+            datatype = MPI._typedict.get(np.dtype(given.dtype).char)
+        if datatype is None:
+            found = f"the MPI has no {given.dtype}, which its own operations would need"
+            raise UsageError(explain("allreduce", found, f"Use one of {', '.join(ops.OPS)}"))
+    _core.leave_to_mpi(comm, "allreduce")
     if given.count == 0:
         recv: Any = [None, 0, datatype]
         send = recv

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from gradred import _core, messages
 from gradred.errors import TransportError, UsageError, explain
 from gradred.messages import Message
+from gradred.refusing import refusing
 
 
 def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
@@ -24,11 +25,12 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
         gradred.UsageError: the specification means nothing, or root is no rank.
     """
     sends = comm.Get_rank() == root
-    message = messages.read(buf, "Bcast's buf", writable=not sends)
-    nbytes = message.count * message.itemsize
-    memory = _Bytes(message)
-    if sends:
-        memory.pack()
+    with refusing(comm):
+        message = messages.read(buf, "Bcast's buf", writable=not sends)
+        nbytes = message.count * message.itemsize
+        memory = _Bytes(message)
+        if sends:
+            memory.pack()
     _core.run(comm, _core.Call("bcast", 0, memory.address, nbytes, "uint8", root=root))
     if not sends:
         memory.unpack()
@@ -40,12 +42,21 @@ def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
     Raises:
         gradred.UsageError: the specifications mean nothing or do not fit each other.
     """
+    with refusing(comm):
+        origin, target, nbytes = _gathered(comm, sendbuf, recvbuf)
+    source = 0 if origin is None else origin.address
+    _core.run(comm, _core.Call("allgather", source, target.address, nbytes, "uint8"))
+    target.unpack()
+
+
+def _gathered(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> tuple[_Bytes | None, _Bytes, int]:
+    """Input (None: in place), result, and the bytes of a block."""
     size = comm.Get_size()
     recv = messages.read(recvbuf, "Allgather's recvbuf", writable=True, blocks=size)
     nbytes = recv.count * recv.itemsize
     in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
     target = _Bytes(dataclasses.replace(recv, count=recv.count * size))
-    source = 0
+    origin = None
     if in_place:
         target.pack()
     else:
@@ -53,9 +64,7 @@ def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
         _check(send, recv, size)
         origin = _Bytes(send)
         origin.pack()
-        source = origin.address
-    _core.run(comm, _core.Call("allgather", source, target.address, nbytes, "uint8"))
-    target.unpack()
+    return origin, target, nbytes
 
 
 def _check(send: Message, recv: Message, size: int) -> None:

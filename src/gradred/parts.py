@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from gradred import _core, arguments, arrays, plans
 from gradred.errors import UsageError, explain
+from gradred.refusing import refusing
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -68,17 +69,18 @@ def reduce_scatter_block(
     """
     asked = "reduce_scatter_block"
     comm = arguments.communicator(comm, asked)
-    size = comm.Get_size()
-    given = arrays.describe(x, asked + " of x")
-    arguments.require_c_order(given, asked)
-    name, factor = arguments.own_operation(op, given.dtype, asked)
-    if not given.shape or given.shape[0] % size != 0:
-        found = f"x has shape {given.shape}: its first axis does not make {size} equal blocks"
-        raise UsageError(explain(asked, found, "Pass a multiple of the number of ranks"))
-    shape = (given.shape[0] // size, *given.shape[1:])
-    result = arguments.result(x, given, out, asked, shape)
-    arguments.refuse_overlap(given, result.array, asked)
-    chosen = plans.resolve(plan, "reduce_scatter", comm.Get_rank(), size)
+    with refusing(comm):
+        size = comm.Get_size()
+        given = arrays.describe(x, asked + " of x")
+        arguments.require_c_order(given, asked)
+        name, factor = arguments.own_operation(op, given.dtype, asked)
+        if not given.shape or given.shape[0] % size != 0:
+            found = f"x has shape {given.shape}: its first axis does not make {size} equal blocks"
+            raise UsageError(explain(asked, found, "Pass a multiple of the number of ranks"))
+        shape = (given.shape[0] // size, *given.shape[1:])
+        result = arguments.result(x, given, out, asked, shape)
+        arguments.refuse_overlap(given, result.array, asked)
+        chosen = plans.resolve(plan, "reduce_scatter", comm.Get_rank(), size)
     call = _core.Call(
         "reduce_scatter_block",
         given.address,
@@ -141,12 +143,13 @@ def allgather(
     """
     asked = "allgather"
     comm = arguments.communicator(comm, asked)
-    given = arrays.describe(x, asked + " of x")
-    arguments.require_c_order(given, asked)
-    first, rest = (given.shape[0], given.shape[1:]) if given.shape else (1, ())
-    result = arguments.result(x, given, out, asked, (first * comm.Get_size(), *rest))
-    arguments.refuse_overlap(given, result.array, asked)
-    chosen = plans.resolve(plan, "allgather", comm.Get_rank(), comm.Get_size())
+    with refusing(comm):
+        given = arrays.describe(x, asked + " of x")
+        arguments.require_c_order(given, asked)
+        first, rest = (given.shape[0], given.shape[1:]) if given.shape else (1, ())
+        result = arguments.result(x, given, out, asked, (first * comm.Get_size(), *rest))
+        arguments.refuse_overlap(given, result.array, asked)
+        chosen = plans.resolve(plan, "allgather", comm.Get_rank(), comm.Get_size())
     call = _core.Call(
         "allgather",
         given.address,
@@ -211,11 +214,12 @@ def bcast(
     """
     asked = "bcast"
     comm = arguments.communicator(comm, asked)
-    given = arrays.describe(x, asked + " of x")
-    result = arguments.result(x, given, out, asked)
-    chosen = plans.resolve(plan, "bcast", comm.Get_rank(), comm.Get_size())
-    if not arguments.same(given, result.array, asked) and comm.Get_rank() == root:
-        ctypes.memmove(result.array.address, given.address, given.nbytes)
+    with refusing(comm):
+        given = arrays.describe(x, asked + " of x")
+        result = arguments.result(x, given, out, asked)
+        chosen = plans.resolve(plan, "bcast", comm.Get_rank(), comm.Get_size())
+        if not arguments.same(given, result.array, asked) and comm.Get_rank() == root:
+            ctypes.memmove(result.array.address, given.address, given.nbytes)
     call = _core.Call(
         "bcast",
         0,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import hashlib
 from collections.abc import Iterator
 from itertools import product
@@ -63,21 +63,21 @@ def only_where_the_plan_can_be(request: pytest.FixtureRequest, shares_memory: bo
         pytest.skip("the ranks share no memory")
 
 
-@contextlib.contextmanager
-def configured(plan: str = "", slices: int = 0) -> Iterator[None]:
-    """These knobs in the extension, until the next communicator reads the environment's."""
+@functools.cache
+def configured(plan: str = "", slices: int = 0) -> gradred.Comm:
+    """A communicator that was made with these knobs."""
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     _core.configure(True, plan, slices, 0)
-    try:
-        yield
-    finally:
-        _core.configure(True, "", 0, 0)
+    _core.comm_info(comm)  # the extension meets it
+    _core.configure(True, "", 0, 0)
+    return comm
 
 
-def chosen(kind: Any, count: int, plan: str = "") -> str:
+def chosen(kind: Any, count: int, plan: str = "", comm: gradred.Comm = COMM) -> str:
     x = np.zeros(max(count, 1) * SIZE, "float32")
     address = x.__array_interface__["data"][0]
     call = _core.Call(kind, 0, address, count, "float32", plan=plan)
-    return _core.plan_for(COMM, call)["plan"]
+    return _core.plan_for(comm, call)["plan"]
 
 
 def same_everywhere(y: Array) -> bool:
@@ -126,8 +126,7 @@ def test_slices_change_nothing(plan: str, slices: int) -> None:
     wrong: list[str] = []
     for count in (0, 1, slices, SIZE + 1, 1009):
         x = make_input(RANK, count, "int32")
-        with configured(plan, slices):
-            COMM.Allreduce(MPI.IN_PLACE, x)
+        configured(plan, slices).Allreduce(MPI.IN_PLACE, x)
         wrong += differences(x, reduced(SIZE, count, "int32"), f"{count} in {slices} slices")
     assert not wrong
 
@@ -136,8 +135,9 @@ def test_slices_change_nothing(plan: str, slices: int) -> None:
 @pytest.mark.parametrize("plan", schedules.names("allreduce"))
 def test_plan_that_is_named_is_the_one_that_runs(plan: str) -> None:
     assert chosen("allreduce", 100, plan) == plan
-    with configured(plan):
-        assert chosen("allreduce", 100) == plan
+    comm = configured(plan)
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    assert chosen("allreduce", 100, comm=comm) == plan
 
 
 @pytest.mark.parametrize("plan", plans("reduce_scatter"))
@@ -148,8 +148,7 @@ def test_reduce_scatter_block_is_exact(plan: str, full: bool) -> None:
         x = make_input(RANK, count * SIZE, dtype, op)
         if in_place:
             y = x.copy()
-            with configured(plan):
-                COMM.Reduce_scatter_block(MPI.IN_PLACE, y, op)
+            configured(plan).Reduce_scatter_block(MPI.IN_PLACE, y, op)
             y = y[:count]
         else:
             y = gradred.reduce_scatter_block(x, op, plan=plan, comm=COMM)
@@ -168,8 +167,7 @@ def test_allgather_is_exact(plan: str, full: bool) -> None:
         if in_place:
             y = np.zeros((SIZE, count), x.dtype)
             y[RANK] = x
-            with configured(plan):
-                COMM.Allgather(MPI.IN_PLACE, y)
+            configured(plan).Allgather(MPI.IN_PLACE, y)
         else:
             y = gradred.allgather(x, plan=plan, comm=COMM).reshape(SIZE, count)
         expected = np.array([make_input(rank, count, dtype) for rank in range(SIZE)], x.dtype)

@@ -1,0 +1,237 @@
+#include "comm/ledger.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <random>
+
+#include "base/text.h"
+
+namespace gradred {
+
+// A message about an operation, on the ledger's tag.
+struct Ledger::Notice {
+  enum class Kind : std::uint64_t { kLeft, kWaiting, kDiffers };
+
+  Kind kind = Kind::kLeft;
+  std::uint64_t nonce = 0;  // of who waits
+  std::uint64_t number = 0;
+  std::int64_t rank = 0;  // of the sender
+  Signature signature;    // of the sender's call; not kLeft
+  char reason[384] = {};  // kLeft
+};
+
+struct Ledger::Sending {  // a notice on its way
+  Notice notice;
+  std::vector<mpi::Handle> requests;
+};
+
+struct Ledger::Dropped {  // a message of a refused operation, being received for nobody
+  std::vector<std::byte> memory;
+  mpi::Handle request = 0;
+};
+
+struct Ledger::Refused {
+  std::string reason;
+  bool left_here = false;  // and told to all
+  std::set<int> left;      // peers
+  std::list<Dropped> dropped;
+};
+
+Ledger::Ledger() : nonce_(std::uint64_t{std::random_device{}()} << 32 | std::random_device{}()) {}
+Ledger::~Ledger() = default;
+
+void Ledger::open(const MpiTransport& transport) {
+  const std::lock_guard lock(mutex_);
+  transport_ = &transport;
+}
+
+std::uint64_t Ledger::begin() {
+  const std::lock_guard lock(mutex_);
+  unfinished_.insert(next_);
+  return next_++;
+}
+
+bool Ledger::may_start(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (transport_ == nullptr) return false;
+  std::uint64_t oldest = *unfinished_.begin();
+  if (!refused_.empty()) oldest = std::min(oldest, refused_.begin()->first);
+  return number - oldest < transport_->tags().window();
+}
+
+void Ledger::end(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  unfinished_.erase(number);
+  waiting_.erase(number);
+  differing_.erase(number);
+}
+
+void Ledger::leave(std::uint64_t number, std::string_view reason) {
+  const std::lock_guard lock(mutex_);
+  unfinished_.erase(number);
+  waiting_.erase(number);
+  differing_.erase(number);
+  Refused& refused = refused_[number];
+  if (refused.reason.empty()) refused.reason = reason;
+  busy_.store(true, std::memory_order_relaxed);
+}
+
+std::optional<std::string> Ledger::refusal(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = refused_.find(number);
+  return found != refused_.end() ? std::optional(found->second.reason) : std::nullopt;
+}
+
+bool Ledger::settled(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  return !refused_.contains(number);
+}
+
+void Ledger::tell_waiting(std::uint64_t number, const Signature& signature) {
+  const std::lock_guard lock(mutex_);
+  tell_all({Notice::Kind::kWaiting, nonce_, number, 0, signature});
+}
+
+void Ledger::answer(std::uint64_t number, const Signature& signature) {
+  const std::lock_guard lock(mutex_);
+  const auto found = waiting_.find(number);
+  if (found == waiting_.end()) return;
+  for (const auto& [peer, asking] : found->second) {
+    if (asking.signature == signature) continue;
+    tell(sending_.emplace_back(
+             Sending{{Notice::Kind::kDiffers, asking.nonce, number, 0, signature}, {}}),
+         peer);
+  }
+  waiting_.erase(found);
+}
+
+std::optional<std::string> Ledger::disagreement(std::uint64_t number, const Signature& signature) {
+  const std::lock_guard lock(mutex_);
+  const auto found = differing_.find(number);
+  if (found == differing_.end()) return std::nullopt;
+  const auto& [peer, theirs] = found->second;
+  return disagreement_text(transport_->rank(), signature, peer, theirs);
+}
+
+bool Ledger::progress() {
+  const std::lock_guard lock(mutex_);
+  if (transport_ == nullptr) return refused_.empty();
+  hear();
+  for (auto entry = refused_.begin(); entry != refused_.end();) {
+    auto& [number, refused] = *entry;
+    const bool first = !refused.left_here && has_ended(number);
+    if (first) {
+      Notice notice{.kind = Notice::Kind::kLeft, .number = number};
+      set_text(notice.reason, refused.reason);
+      tell_all(notice);
+      refused.left_here = true;
+    }
+    const auto peers = static_cast<std::size_t>(transport_->size() - 1);
+    const bool all_left = refused.left.size() == peers;  // before we look for what they had sent
+    const bool gone = refused.left_here && drop_messages(number, refused) && all_left;
+    entry = gone ? refused_.erase(entry) : std::next(entry);
+  }
+  forget_sent();
+  busy_.store(!refused_.empty(), std::memory_order_relaxed);
+  return refused_.empty();
+}
+
+void Ledger::tell_all(const Notice& notice) {
+  Sending& sending = sending_.emplace_back(Sending{notice, {}});
+  for (int peer = 0; peer < transport_->size(); ++peer) {
+    if (peer != transport_->rank()) tell(sending, peer);
+  }
+}
+
+void Ledger::tell(Sending& sending, int peer) {
+  const mpi::Mpi& mpi = mpi::get();
+  sending.notice.rank = transport_->rank();
+  mpi.check(mpi.call.Isend(&sending.notice, sizeof(Notice), mpi.is.byte_type, peer,
+                           transport_->tags().notices(), transport_->comm(),
+                           &sending.requests.emplace_back(0)),
+            "telling a peer about an operation");
+}
+
+void Ledger::hear() {
+  const mpi::Mpi& mpi = mpi::get();
+  const int tag = transport_->tags().notices();
+  for (;;) {
+    int there = 0;
+    mpi.check(
+        mpi.call.Iprobe(mpi.is.any_source, tag, transport_->comm(), &there, mpi.is.status_ignore),
+        "MPI_Iprobe");
+    if (there == 0) return;
+    Notice notice;
+    mpi::Handle request = 0;
+    mpi.check(mpi.call.Irecv(&notice, sizeof(Notice), mpi.is.byte_type, mpi.is.any_source, tag,
+                             transport_->comm(), &request),
+              "hearing of a peer");
+    mpi.check(mpi.call.Wait(&request, mpi.is.status_ignore), "hearing of a peer");
+    receive(notice);
+  }
+}
+
+void Ledger::receive(const Notice& notice) {
+  const int peer = static_cast<int>(notice.rank);
+  if (notice.kind == Notice::Kind::kWaiting) {
+    if (!has_ended(notice.number)) {
+      waiting_[notice.number][peer] = {notice.signature, notice.nonce};
+    }
+    return;
+  }
+  if (notice.kind == Notice::Kind::kDiffers) {
+    if (notice.nonce == nonce_ && !has_ended(notice.number)) {
+      differing_[notice.number] = {peer, notice.signature};
+    }
+    return;
+  }
+  Refused& refused = refused_[notice.number];
+  if (refused.reason.empty()) refused.reason = notice.reason;
+  refused.left.insert(peer);
+}
+
+// True when nothing of the operation is there and nothing is being received.
+bool Ledger::drop_messages(std::uint64_t number, Refused& refused) {
+  const mpi::Mpi& mpi = mpi::get();
+  const TagSpace& tags = transport_->tags();
+  bool found_any = false;
+  for (int peer = 0; peer < transport_->size(); ++peer) {
+    for (unsigned slice = 0; slice < tags.most_slices(); ++slice) {
+      if (peer == transport_->rank()) continue;
+      alignas(16) std::array<std::byte, 64> status{};  // no family's is larger
+      int there = 0, bytes = 0;
+      const int tag = tags.tag(number) + static_cast<int>(slice);
+      mpi.check(mpi.call.Iprobe(peer, tag, transport_->comm(), &there, status.data()),
+                "MPI_Iprobe");
+      if (there == 0) continue;
+      found_any = true;
+      mpi.check(mpi.call.Get_count(status.data(), mpi.is.byte_type, &bytes), "MPI_Get_count");
+      Dropped& dropped = refused.dropped.emplace_back();
+      dropped.memory.resize(static_cast<std::size_t>(bytes));
+      mpi.check(mpi.call.Irecv(dropped.memory.data(), bytes, mpi.is.byte_type, peer, tag,
+                               transport_->comm(), &dropped.request),
+                "receiving what is dropped");
+    }
+  }
+  refused.dropped.remove_if([&](Dropped& dropped) {
+    int done = 0;
+    mpi.check(mpi.call.Test(&dropped.request, &done, mpi.is.status_ignore), "MPI_Test");
+    return done != 0;
+  });
+  return !found_any && refused.dropped.empty();
+}
+
+void Ledger::forget_sent() {
+  const mpi::Mpi& mpi = mpi::get();
+  sending_.remove_if([&](Sending& sending) {
+    std::erase_if(sending.requests, [&](mpi::Handle& request) {
+      int done = 0;
+      mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "MPI_Test");
+      return done != 0;
+    });
+    return sending.requests.empty();
+  });
+}
+
+}  // namespace gradred

@@ -1,0 +1,101 @@
+// The operations of one communicator on the schedule path: their numbers, and what peers say about
+// them beside the data.
+//
+// An operation that a rank refuses, for its arguments or because a peer's signature differs, must
+// fail on every rank and leave no message behind that a later one could match. So the rank tells
+// all others, on a tag of the ledger's own; each of them leaves the operation too, and says so
+// once. MPI keeps the order of messages between two ranks: when a peer has said that it left,
+// everything it ever sent for this operation can be found, and is received and dropped. Then the
+// tags of the operation are free again.
+//
+// Ranks that wait for messages which nobody sends (they use different plans, say) learn it from
+// notices too: who has waited for a while tells the others what for, and those who wait for
+// something else answer. A notice that comes too late for its operation may stay unread and reach
+// another communicator with the same tags, so the answer repeats a random number of the asker's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/signature.h"
+#include "transport/mpi.h"
+
+namespace gradred {
+
+class Ledger {
+ public:
+  Ledger();
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // Once, when messages can be sent; the transport must outlive the ledger. Before that numbers are
+  // given, but nothing may start.
+  void open(const MpiTransport& transport);
+
+  // The number of this rank's next operation. Local; all ranks count alike.
+  std::uint64_t begin();
+  // Whether the tags of the operation are free.
+  bool may_start(std::uint64_t number);
+  void end(std::uint64_t number);  // it ended well here
+  // This rank leaves an operation without its result: peers are told, with the reason. Returns at
+  // once; afterwards progress() must be called until it says that nothing is left to do.
+  void leave(std::uint64_t number, std::string_view reason);
+  // Why this operation cannot end well, as a peer says.
+  std::optional<std::string> refusal(std::uint64_t number);
+  // Whether nothing is left of an operation that this rank has left.
+  bool settled(std::uint64_t number);
+  // Tells all peers what this rank waits for.
+  void tell_waiting(std::uint64_t number, const Signature& signature);
+  // Answers peers that wait in this operation with another signature.
+  void answer(std::uint64_t number, const Signature& signature);
+  // What such an answer says.
+  std::optional<std::string> disagreement(std::uint64_t number, const Signature& signature);
+
+  // Hears what peers say and clears away what is left of refused operations. Never blocks. True
+  // when there is nothing to clear away.
+  bool progress();
+  bool quiet() const { return !busy_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Notice;
+  struct Sending;
+  struct Dropped;
+  struct Refused;
+  struct Asking {
+    Signature signature;
+    std::uint64_t nonce;
+  };
+
+  void tell_all(const Notice& notice);
+  void tell(Sending& sending, int peer);
+  void hear();
+  void receive(const Notice& notice);
+  bool drop_messages(std::uint64_t number, Refused& refused);
+  void forget_sent();
+  bool has_ended(std::uint64_t number) const {
+    return number < next_ && !unfinished_.contains(number);
+  }
+
+  std::mutex mutex_;
+  const MpiTransport* transport_ = nullptr;
+  const std::uint64_t nonce_;
+  std::uint64_t next_ = 0;
+  std::set<std::uint64_t> unfinished_;
+  std::map<std::uint64_t, Refused> refused_;
+  std::map<std::uint64_t, std::map<int, Asking>> waiting_;        // peers, by operation
+  std::map<std::uint64_t, std::pair<int, Signature>> differing_;  // a peer, by operation
+  std::list<Sending> sending_;
+  std::atomic<bool> busy_{false};
+};
+
+}  // namespace gradred

@@ -1,0 +1,201 @@
+"""Ranks that ask for different things, or whose arguments are refused: an error on every rank.
+
+Each case runs where the ranks share memory and where only messages go between them; afterwards the
+communicator must serve the next call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+from gradred import UsageError, _core
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+
+pytestmark = pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+
+COUNTS = {"small": 5, "medium": 3000, "large": 300_000}
+
+
+@pytest.fixture(scope="module", params=["shared memory", "messages"])
+def comm(request: pytest.FixtureRequest) -> Any:
+    """A communicator that has been used once."""
+    made = gradred.Comm(WORLD.Dup())
+    if request.param == "messages":
+        _core.configure(False, "", 0, 0)
+    made.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    _core.configure(True, "", 0, 0)
+    yield made
+    made.Free()
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One collective call in words."""
+
+    function: str = "allreduce"
+    size: str = "small"
+    more: int = 0
+    dtype: str = "float64"
+    op: str = "sum"
+    plan: str | None = None
+    root: int = 0
+    fortran: bool = False
+
+    def run(self, comm: gradred.Comm) -> None:
+        x = np.full(COUNTS[self.size] + self.more, RANK + 1.0, self.dtype)
+        y = np.empty_like(x)
+        if self.function == "allreduce":
+            matrix = np.ones((4, 3), self.dtype, "F" if self.fortran else "C")
+            gradred.allreduce_many([matrix, x], self.op, comm=comm)
+            gradred.allreduce(x, self.op, comm=comm, plan=self.plan)
+        elif self.function == "Allreduce":
+            comm.Allreduce(x, y, self.op)
+        elif self.function == "Iallreduce":
+            comm.Iallreduce(x, y, self.op).Wait()
+        elif self.function == "Allreduce_init":
+            persistent = comm.Allreduce_init(x, y, self.op)
+            persistent()
+            persistent.Free()
+        elif self.function == "allgather":
+            gradred.allgather(x, comm=comm)
+        elif self.function == "Reduce_scatter_block":
+            comm.Reduce_scatter_block(np.resize(x, (SIZE, 3 + self.more)), y[: 3 + self.more])
+        elif self.function == "Bcast":
+            comm.Bcast(x, self.root)
+        elif self.function == "left to the MPI":
+            keep = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+            comm.Allreduce(x, y, keep)
+            keep.Free()
+        elif self.function == "refused":
+            comm.Allreduce(x, y[:-1])
+        elif self.function == "refused, started":
+            comm.Iallreduce(x, y[:-1])
+        else:
+            gradred.allreduce(np.array([None]), comm=comm)
+
+
+CHOICES: dict[str, list[Any]] = {
+    "function": [
+        *("allreduce", "Allreduce", "Iallreduce", "Allreduce_init", "allgather"),
+        *("Reduce_scatter_block", "Bcast", "left to the MPI", "refused", "of objects"),
+    ],
+    "size": list(COUNTS),
+    "more": [0, 1],
+    "dtype": ["float64", "int32", "float32"],
+    "op": ["sum", "max"],
+    "plan": [None, "ring", "direct", "mpi"],
+    "root": [0, 1],
+    "fortran": [False, True],
+}
+
+
+def outcome(call: Call, comm: gradred.Comm) -> str:
+    try:
+        call.run(comm)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def assert_usable(comm: gradred.Comm) -> None:
+    x = np.arange(1000.0) + RANK
+    comm.Allreduce(MPI.IN_PLACE, x)
+    assert (x == np.arange(1000.0) * SIZE + SIZE * (SIZE - 1) / 2).all()
+
+
+needs_threads = pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="the MPI is below THREAD_MULTIPLE"
+)
+
+
+@needs_threads
+@pytest.mark.parametrize("seed", range(3))
+def test_one_odd_rank_makes_every_rank_raise_or_none(comm: gradred.Comm, seed: int) -> None:
+    draw = random.Random(seed)  # of the same numbers on all ranks
+    for turn in range(40):
+        common = {name: draw.choice(values) for name, values in CHOICES.items()}
+        common["function"] = draw.choice(CHOICES["function"][:7])
+        changed = draw.choice(list(CHOICES))
+        other = common | {changed: draw.choice(CHOICES[changed])}
+        odd = draw.randrange(SIZE)
+        text = outcome(Call(**(other if odd == RANK else common)), comm)
+        texts = WORLD.allgather(text)
+        title = f"turn {turn}: {common}, but {changed}={other[changed]} on rank {odd}: {texts}"
+        assert len({bool(each) for each in texts}) == 1, title
+        assert_usable(comm)
+
+
+Who = Literal["refused", "refused, started", "of objects"]
+
+
+@needs_threads
+@pytest.mark.parametrize("function", ["refused", "refused, started", "of objects"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_peers_hear_which_rank_refused_its_arguments_and_why(
+    comm: gradred.Comm, function: Who, times: int
+) -> None:
+    odd = SIZE - 1
+    for _ in range(times):
+        right = "Iallreduce" if function == "refused, started" else "Allreduce"
+        text = outcome(Call(function if odd == RANK else right), comm)
+        assert text
+        if odd != RANK:
+            assert f"rank {odd} refused its arguments: " in text
+            assert ("dtype('O')" if function == "of objects" else "4") in text
+    assert_usable(comm)
+
+
+def test_message_names_both_ranks_and_what_they_asked_for(comm: gradred.Comm) -> None:
+    text = outcome(Call("Allreduce", op="max" if RANK == 0 else "sum"), comm)
+    assert "rank 0 asked for allreduce of 5 float64 with max" in text or "rank 0 for" in text
+    assert "with sum" in text
+    assert_usable(comm)
+
+
+@needs_threads
+def test_buffers_are_untouched_after_a_disagreement(comm: gradred.Comm) -> None:
+    """Even where the longer vector would not fit into the shorter one's memory."""
+    count = COUNTS["large"] + (500 if RANK == 0 else 0)
+    guarded = np.full(count + 1000, 7.0)
+    x = np.ones(count)
+    with pytest.raises(UsageError, match="disagree"):
+        comm.Iallreduce(x, guarded[:count]).Wait()
+    assert (guarded[count:] == 7.0).all()
+    assert (x == 1.0).all()
+    assert_usable(comm)
+
+
+def test_operations_in_flight_survive_a_refused_one(comm: gradred.Comm) -> None:
+    x = np.ones(COUNTS["medium"])
+    before, after = np.empty_like(x), np.empty_like(x)
+    first = comm.Iallreduce(x, before)
+    text = outcome(Call("refused" if RANK == 0 else "Allreduce"), comm)
+    second = comm.Iallreduce(x, after)
+    first.Wait()
+    second.Wait()
+    assert text
+    assert (before == SIZE).all()
+    assert (after == SIZE).all()
+
+
+def test_rank_0_decides_about_plan_and_slices() -> None:
+    """Settings that differ between ranks would send them on different paths."""
+    comm = gradred.Comm(WORLD.Dup())
+    _core.configure(True, "ring" if RANK == 0 else "", 3 if RANK == 0 else 0, 0)
+    x = np.ones(1000)
+    comm.Allreduce(MPI.IN_PLACE, x)
+    _core.configure(True, "", 0, 0)
+    call = _core.Call("allreduce", 0, x.__array_interface__["data"][0], 1000, "float64")
+    plan = _core.plan_for(comm, call)
+    assert (plan["plan"], plan["slices"]) == ("ring", 3)
+    assert (x == SIZE).all()
+    comm.Free()
