@@ -17,7 +17,7 @@ struct Ledger::Notice {
   std::uint64_t nonce = 0;  // of who waits
   std::uint64_t number = 0;
   std::int64_t rank = 0;  // of the sender
-  Signature signature;    // of the sender's call; not kLeft
+  Signature signature{};  // of the sender's call; not kLeft
   char reason[384] = {};  // kLeft
 };
 
