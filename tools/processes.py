@@ -18,6 +18,9 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 
+# Children of this process that belong to no job, with all below them.
+APART: set[int] = set()
+
 
 @dataclass(frozen=True)
 class Job:
@@ -65,19 +68,20 @@ def end_descendants(but: set[int]) -> list[str]:
 
 def descendants() -> set[int]:
     """Ids of the living processes below this one; the dead are reaped on the way."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it ended while we looked
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            pid = int(stat.parent.name)
             if state != "Z":
-                children.setdefault(int(parent), []).append(int(stat.parent.name))
+                children.setdefault(int(parent), []).append(pid)
+            elif int(parent) == os.getpid() and pid not in APART:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
     found: set[int] = set()
     queue = [os.getpid()]
     while queue:
-        below = children.get(queue.pop(), [])
+        below = [one for one in children.get(queue.pop(), []) if one not in APART]
         found.update(below)
         queue += below
     return found
