@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "python/comm.h"
+#include "python/errors.h"
 
 namespace py = pybind11;
 
@@ -47,7 +48,16 @@ void load_mpi(const std::string& path) {
   mpi::load(library);
 }
 
-void install(const py::object& mpi4py, const py::object& comm_class) {
+// One rank alone may be one of several that a launcher of another MPI has started: Python looks.
+// MPI.COMM_SELF means one rank whoever started it.
+void require_right_launcher(const Communicator& communicator) {
+  if (communicator.size() > 1 || communicator.handle() == mpi::get().is.comm_self) return;
+  PyObject* looked = PyObject_CallNoArgs(Mpi4py::get().when_alone);
+  if (looked == nullptr) throw PythonError();
+  Py_DECREF(looked);
+}
+
+void install(const py::object& mpi4py, const py::object& comm_class, const py::object& when_alone) {
   load_mpi(mpi4py.attr("__file__").cast<std::string>());
   Mpi4py& known = Mpi4py::get();
   const py::object world = mpi4py.attr("COMM_WORLD");
@@ -61,6 +71,7 @@ void install(const py::object& mpi4py, const py::object& comm_class) {
   known.datatype_type = keep_type(mpi4py, "Datatype");
   known.op_type = keep_type(mpi4py, "Op");
   known.in_place = keep(mpi4py, "IN_PLACE");
+  known.when_alone = py::object(when_alone).release().ptr();
   for (std::size_t op = 0; op < kOps; ++op) {
     std::string name(kOpNames[op]);
     for (char& letter : name) letter = static_cast<char>(letter - 'a' + 'A');
@@ -97,7 +108,9 @@ Communicator& communicator_of(PyObject* comm) {
     return *entry.state;
   }
   require_rank();
-  entry = {handle, Communicator::of(handle)};
+  std::shared_ptr<Communicator> state = Communicator::of(handle);
+  require_right_launcher(*state);
+  entry = {handle, std::move(state)};
   return *entry.state;
 }
 
@@ -111,8 +124,9 @@ std::optional<Op> op_of(PyObject* op) {
 }
 
 void bind_mpi4py(py::module_& m) {
-  m.def("install", &install, py::arg("mpi4py"), py::arg("comm_class"),
-        "Find the MPI that mpi4py has loaded and give `comm_class` its methods.");
+  m.def("install", &install, py::arg("mpi4py"), py::arg("comm_class"), py::arg("when_alone"),
+        "Find the MPI that mpi4py has loaded and give `comm_class` its methods. `when_alone` is "
+        "called before a communicator of size 1 communicates, and may refuse that.");
   m.def("mpi_family", [] { return std::string(mpi::name_of(mpi::get().family)); });
   m.def("mpi_version", [] { return mpi::get().version(); });
   m.def(

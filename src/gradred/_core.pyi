@@ -1,6 +1,6 @@
 """The C++ core of gradred; use the package gradred."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -166,7 +166,9 @@ def run_threads(
 
 # ---- the MPI that mpi4py has loaded ---------------------------------------------------------
 
-def install(mpi4py: ModuleType, comm_class: type[MPI.Intracomm]) -> None: ...
+def install(
+    mpi4py: ModuleType, comm_class: type[MPI.Intracomm], when_alone: Callable[[], None]
+) -> None: ...
 def mpi_family() -> str: ...
 def mpi_version() -> str: ...
 def datatype_name(datatype: MPI.Datatype) -> str | None: ...

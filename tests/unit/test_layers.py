@@ -33,12 +33,13 @@ PYTHON_LAYERS = (
     ("_core", "config"),
     ("_cpu", "_processes", "dlpack", "ops", "refusing", "request", "schedules"),
     ("arrays", "launch", "persistent", "plans"),
-    ("_run", "_worker", "messages"),
+    ("_launched", "_run", "_worker", "messages"),
     ("moving",),
     ("comm",),
     ("arguments",),
     ("functions", "memory", "parts"),
     ("__init__",),
+    ("doctor",),
     ("__main__", "cli"),
 )
 

@@ -20,6 +20,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = {
     "run": "start a program as the ranks of an MPI job",
     "info": "what gradred finds here, and each setting with its source",
+    "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }
 
 

@@ -1,0 +1,186 @@
+"""Ranks that each believe to be alone, because the launcher of another MPI has started them.
+
+What tells them from a program that is alone for good: the launcher has said in the environment
+that it started several, and no ancestor of this process is the rank it said that to (a rank's
+children inherit its environment).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+
+from gradred import _core, config, launch
+from gradred.errors import UsageError, explain
+
+_PROC = pathlib.Path("/proc")
+_LONGEST_PROGRAM = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """A kind of launcher, and how a rank finds out that it was started by one."""
+
+    name: str
+    rank: str
+    """The variable with the rank's number."""
+    size: str
+    """The variable with the number of ranks."""
+    family: str | None
+    """The MPI that it belongs to, in gradred's words; None if it starts several."""
+
+
+OPEN_MPI = Launcher(
+    "the mpiexec of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"
+)
+MPICH = Launcher("the mpiexec of MPICH (or Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPICH")
+SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", None)
+
+# The steps of a Slurm job in which no srun has started ranks: batch, extern, interactive, pending.
+_SLURM_SHELLS = {
+    *("batch", "extern", "interactive", "pending"),
+    *(str(2**32 - back) for back in (3, 4, 5, 6)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a launcher told one rank."""
+
+    launcher: Launcher
+    rank: int
+    size: int
+
+    def told(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment was told the same."""
+        return _told(self.launcher, environment) == self
+
+
+def starts(environment: Mapping[str, str]) -> list[Start]:
+    """What launchers have told a process; Slurm only where no mpiexec did.
+
+    An mpiexec may use srun to start its own helpers, one per host, and the ranks inherit that.
+    """
+    by_mpiexec = [_told(launcher, environment) for launcher in (OPEN_MPI, MPICH)]
+    found = [start for start in by_mpiexec if start is not None]
+    by_slurm = _told(SLURM, environment)
+    return found or ([] if by_slurm is None else [by_slurm])
+
+
+def refuse_wrong_launcher() -> None:
+    """Raise UsageError if this process, alone in its COMM_WORLD, should be one of several ranks.
+
+    Looks once per process; `GRADRED_ALLOW_SINGLETON=1` silences it.
+    """
+    mistake = _mistake()
+    if mistake is not None and not config.get("allow_singleton"):
+        raise UsageError(mistake)
+
+
+@functools.cache
+def _mistake() -> str | None:
+    """What to tell the user; None where nothing is wrong."""
+    from mpi4py import MPI  # loaded by whoever communicates
+
+    told = starts(os.environ)
+    if not told or MPI.COMM_WORLD.Get_size() > 1:
+        return None
+    if any(start.size == 1 and start.launcher.family == _core.mpi_family() for start in told):
+        return None  # this MPI's own launcher was asked for one rank, inside another job
+    several = [start for start in told if start.size > 1]
+    mistaken = [start for start in several if not inherited(start, os.getppid())]
+    return _message(mistaken[0]) if mistaken else None
+
+
+def inherited(start: Start, parent: int) -> bool:
+    """Whether an ancestor is the rank that was told this: one with an MPI library loaded.
+
+    A process between the launcher and the rank (a shell, numactl) has none.
+    """
+    return any(_has_mpi(pid) for pid in _told_ancestors(start, parent))
+
+
+def _told(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
+    rank, size = environment.get(launcher.rank, ""), environment.get(launcher.size, "")
+    if not (rank.isdecimal() and size.isdecimal()):
+        return None
+    if launcher is SLURM and environment.get("SLURM_STEP_ID", "").lower() in _SLURM_SHELLS:
+        return None
+    return Start(launcher, int(rank), int(size))
+
+
+def _told_ancestors(start: Start, pid: int) -> list[int]:
+    """The process `pid` and its ancestors, as far as they were told the same."""
+    found: list[int] = []
+    while pid > 0 and start.told(_environment_of(pid)):
+        found.append(pid)
+        pid = _parent_of(pid)
+    return found
+
+
+def _message(start: Start) -> str:
+    program = shlex.join(sys.orig_argv)
+    if len(program) > _LONGEST_PROGRAM or "\n" in program:
+        program = "program"
+    try:
+        mpi = launch.find_mpi()
+        uses = str(mpi)
+        remedy = f"Start them with: gradred run -np {start.size} {program}"
+        remedy += f" (or {mpi.launcher} -n {start.size} {program})"
+    except UsageError as error:  # this MPI has no launcher here
+        uses = _core.mpi_version().splitlines()[0]
+        remedy = str(error).removesuffix(".")
+    executable = _launcher_of(start)
+    by_srun = start.launcher is SLURM or "slurmstepd" in executable  # which may speak PMI too
+    if by_srun:
+        remedy = f"Use an MPI that srun can start (see srun --mpi=list). {remedy}"
+    by = SLURM.name if by_srun else start.launcher.name
+    if executable:
+        by += f" ({executable})"
+    found = f"{by} started them, but this Python uses {uses}, which sees a single rank"
+    remedy += f". {config.variable('allow_singleton')}=1 lets each run alone"
+    return explain(f"communicating as rank {start.rank} of {start.size}", found, remedy)
+
+
+def _launcher_of(start: Start) -> str:
+    """The launcher's program: the nearest ancestor that it told nothing; empty if out of sight."""
+    parent = os.getppid()
+    ranks = _told_ancestors(start, parent)
+    pid = _parent_of(ranks[-1]) if ranks else parent
+    try:
+        return os.readlink(_PROC / str(pid) / "exe")
+    except OSError:  # in another container, or another user's
+        return ""
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    """The environment with which a process started; empty where it may not be read."""
+    try:
+        data = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    lines = data.decode(errors="surrogateescape").split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def _has_mpi(pid: int) -> bool:
+    try:
+        maps = (_PROC / str(pid) / "maps").read_text(errors="surrogateescape")
+    except OSError:
+        return False
+    return re.search(r"/libmpi(ch|_abi)?\.so", maps) is not None
+
+
+def _parent_of(pid: int) -> int:
+    """0 where there is none, or none in sight."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(errors="surrogateescape")
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])

@@ -1,0 +1,92 @@
+"""`gradred doctor`: one screen that says what is well here, what is not, and how to mend it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+
+from gradred import __version__, config, doctor, launch
+from gradred.errors import UsageError, explain
+
+SCHEMA = 1
+_HOST = re.compile(r"(?!-)[\w.:@%\[\]-]+")
+_COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = (
+        "Takes at most five seconds. The exit status is 0 if all is well or there are only "
+        "warnings, 1 if a check failed, 2 for a usage error."
+    )
+    parser.add_argument(
+        "--hosts", type=_hosts, default=[], metavar="A,B", help="hosts that ssh should reach"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Look, and print a line per check."""
+    config.load()
+    launch.refuse_inside_job("gradred doctor")
+    begin = time.monotonic()
+    results = doctor.examine(arguments.hosts)
+    seconds = time.monotonic() - begin
+    if arguments.json:
+        print(json.dumps(_as_json(results, seconds), indent=2))
+    else:
+        _print(results, seconds)
+    return 1 if doctor.worst(results) == "fail" else 0
+
+
+def _print(results: list[doctor.Result], seconds: float) -> None:
+    width = max(len(result.name) for result in results)
+    for result in results:
+        finding = result.finding
+        print(f"{_status(finding.status)}  {result.name:{width}}  {finding.found}")
+        if finding.fix:
+            print(f"{'':6}{'':{width}}  fix: {finding.fix}")
+    count = dict.fromkeys(_COLOURS, 0)
+    for result in results:
+        count[result.finding.status] += 1
+    summary = ", ".join(f"{number} {status}" for status, number in count.items())
+    print(f"gradred {__version__}: {summary} ({seconds:.1f} s)")
+
+
+def _status(status: str) -> str:
+    text = f"{status:4}"
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        return text
+    return f"\033[{_COLOURS[status]}m{text}\033[0m"
+
+
+def _as_json(results: list[doctor.Result], seconds: float) -> dict[str, object]:
+    checks = [
+        {
+            "name": result.name,
+            "status": result.finding.status,
+            "found": result.finding.found,
+            "fix": result.finding.fix,
+            "seconds": round(result.seconds, 3),
+        }
+        for result in results
+    ]
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "status": doctor.worst(results),
+        "seconds": round(seconds, 3),
+        "checks": checks,
+    }
+
+
+def _hosts(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not _HOST.fullmatch(name):
+            raise UsageError(explain(f"--hosts {text}", f"{name!r} is no host", "Write a,b,c"))
+    return names

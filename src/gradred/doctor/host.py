@@ -1,0 +1,168 @@
+"""What `gradred doctor` reads off this host: limits, memory, the GPU, the way to other hosts."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+from gradred import __version__, _cpu, launch
+from gradred.doctor.findings import Finding, NotKnown, fail, ok, warn
+from gradred.errors import UsageError
+
+_SHM = pathlib.Path("/dev/shm")
+_HUGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
+_NVIDIA = pathlib.Path("/proc/driver/nvidia/version")
+_SMALL_SHM = 64 << 20  # what Docker gives a container that asks for nothing
+_PROBE_BYTES = 2 << 20
+_SSH_SECONDS = 3
+_SSH_FAILED = 255  # ssh's own status where it does not get there
+_NVIDIA_SMI_SECONDS = 4.0
+
+
+def mpi(found: launch.Mpi) -> Finding:
+    """Whether the launcher that a user would type belongs to the MPI of this Python."""
+    text = f"{found}, launcher {found.launcher}"
+    typed = shutil.which("mpiexec")
+    if typed is None or os.path.realpath(typed) == os.path.realpath(found.launcher):
+        return ok(text)
+    fix = f"Start ranks with gradred run, or with {found.launcher}"
+    answer = subprocess.run(
+        [typed, "--version"], capture_output=True, text=True, check=False, timeout=2
+    )
+    try:
+        family, version = launch._identify(answer.stdout)
+    except UsageError:
+        return warn(f"{text}; but mpiexec in PATH is {typed}, of another MPI", fix)
+    if (family, version) == (found.family, found.version):
+        return ok(text)
+    alone = "" if family == found.family else ", under which each rank would be alone"
+    return warn(f"{text}; but mpiexec in PATH is {typed} of {family} {version}{alone}", fix)
+
+
+def cgroup() -> Finding:
+    """Whether a quota takes away cores that the affinity mask shows."""
+    quota, cores = _cpu.cgroup_quota(), len(os.sched_getaffinity(0))
+    if quota is None or quota >= cores:
+        limit = "no quota" if quota is None else f"a quota of {quota:g} cores"
+        return ok(f"{limit} on {cores} usable cores of {os.cpu_count()}")
+    found = (
+        f"a quota of {quota:g} cores on {cores}: beyond it all ranks are stopped again and again"
+    )
+    return warn(found, f"Raise it (docker --cpus), or start at most {_cpu.cores()} ranks here")
+
+
+def shm(path: pathlib.Path = _SHM) -> Finding:
+    """Whether the file system of shared memory, which MPIs use, has room."""
+    fix = "Mount one (docker run --shm-size=1g; Kubernetes: an emptyDir with medium: Memory)"
+    if not path.is_dir() or not os.access(path, os.W_OK):
+        return fail(f"{path} is missing or read-only", fix)
+    size = os.statvfs(path)
+    total, free = size.f_blocks * size.f_frsize, size.f_bavail * size.f_frsize
+    found = f"{_size(free)} of {_size(total)} free in {path}"
+    return warn(found, fix) if free <= _SMALL_SHM else ok(found)
+
+
+def memfd() -> Finding:
+    """Whether the kernel gives memory that ranks can share without a name."""
+    if not hasattr(os, "memfd_create"):
+        fix = "Ask a newer Python: this one was built for an older C library"
+        raise NotKnown("this Python has no os.memfd_create", fix)
+    try:
+        file = os.memfd_create("gradred-doctor")
+    except OSError as error:
+        found = f"refused ({error.strerror}): gradred takes {_SHM} instead"
+        return warn(found, "Allow memfd_create in the container's seccomp profile")
+    try:
+        os.posix_fallocate(file, 0, _PROBE_BYTES)
+        with mmap.mmap(file, _PROBE_BYTES) as memory:
+            memory[_PROBE_BYTES - 1] = 1
+    except OSError as error:
+        return fail(f"{_size(_PROBE_BYTES)} refused ({error.strerror})", "Raise the memory limit")
+    finally:
+        os.close(file)
+    return ok("memory without a name can be shared")
+
+
+def huge_pages(folder: pathlib.Path = _HUGE_PAGES) -> Finding:
+    """Whether large arrays can lie on huge pages."""
+    arrays, shared = _chosen(folder / "enabled"), _chosen(folder / "shmem_enabled")
+    found = f"transparent huge pages: arrays {arrays}, shared memory {shared}"
+    if arrays == "never":
+        return warn(found, f"As root: echo madvise > {folder / 'enabled'}")
+    return ok(found)
+
+
+def gpu(driver: pathlib.Path = _NVIDIA) -> Finding:
+    """The GPUs and their driver."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        if driver.exists():
+            fix = "Install nvidia-smi, which belongs to the driver"
+            return warn("an NVIDIA driver is loaded, but there is no nvidia-smi", fix)
+        return ok("no NVIDIA GPU; gradred does not need one")
+    query = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(
+            query, capture_output=True, text=True, check=False, timeout=_NVIDIA_SMI_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return fail("nvidia-smi does not answer", "Look for the driver's errors in dmesg")
+    lines = sorted({line.strip() for line in answer.stdout.splitlines() if line.strip()})
+    if answer.returncode != 0 or not lines:
+        said = _last_line(answer.stdout + answer.stderr)
+        return warn(f"nvidia-smi finds none ({said})", "Load the driver, or ignore this")
+    count = len(answer.stdout.strip().splitlines())
+    return ok(f"{count} x {'; '.join(lines)}; this version of gradred reduces host memory only")
+
+
+def ssh(host: str) -> Finding:
+    """Whether ranks could be started on a host: no password, the same Python, the same gradred."""
+    program = [sys.executable, "-c", "import gradred; print(gradred.__version__)"]
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_SECONDS}"]
+    if shutil.which("ssh") is None:
+        return fail("there is no ssh here", "Install an ssh client")
+    try:
+        answer = subprocess.run(
+            ["ssh", *options, "--", host, shlex.join(program)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SSH_SECONDS + 1,
+        )
+    except subprocess.TimeoutExpired:
+        return fail(f"no answer within {_SSH_SECONDS + 1} s", f"Try: ssh {host} true")
+    said = _last_line(answer.stderr)
+    if answer.returncode == _SSH_FAILED:
+        return fail(f"not reached ({said})", f"Make this work without a password: ssh {host} true")
+    if answer.returncode != 0:
+        fix = "Install gradred there in the same folder, or share the file system"
+        return fail(f"{sys.executable} cannot import gradred there ({said})", fix)
+    version = answer.stdout.strip()
+    if version != __version__:
+        found = f"gradred {version} there, {__version__} here"
+        return fail(found, "Install the same version on all hosts")
+    return ok(f"reached, gradred {version}")
+
+
+def _chosen(path: pathlib.Path) -> str:
+    """The word in brackets of a kernel file such as `always [madvise] never`."""
+    try:
+        words = path.read_text().split()
+    except OSError:
+        return "not supported"
+    return next((word.strip("[]") for word in words if word.startswith("[")), "unknown")
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else "it says nothing"
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

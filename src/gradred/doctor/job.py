@@ -1,0 +1,176 @@
+"""The job of two ranks that `gradred doctor` starts, and what can be read from its reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from gradred import _cpu, _processes, launch
+from gradred.doctor.fabric import TALKATIVE
+from gradred.doctor.findings import Finding, NotKnown, fail, ok, warn
+
+RANKS = 2
+_BIND_VARIABLES = "I_MPI_PIN, PRTE_MCA_hwloc_default_binding_policy, HYDRA_BINDING"
+_SLOW_FLAG_NS = 1000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """How the job went."""
+
+    seconds: float
+    status: int | None
+    """Of the launcher; None if the job was ended because time was over."""
+    reports: list[dict[str, Any]]
+    """Of the ranks that finished, in their order."""
+    output: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all ranks saw each other and finished."""
+        sizes = [report["size"] for report in self.reports]
+        return self.status == 0 and sizes == [RANKS] * RANKS
+
+
+class Runner:
+    """Starts the job, and ends it for certain."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def run(self, mpi: launch.Mpi, until: float) -> Job:
+        """The job, ended at `until` of the monotonic clock."""
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="gradred-doctor-") as folder:
+            output = pathlib.Path(folder, "output")
+            self._process = self._start(mpi, folder, output)
+            try:
+                status = self._wait(0.0 if self._closed else until - begin)
+            finally:
+                self.close()
+            reports = [json.loads(path.read_text()) for path in pathlib.Path(folder).glob("*.json")]
+            text = output.read_text(errors="replace")
+        reports.sort(key=lambda report: report["rank"])
+        return Job(time.monotonic() - begin, status, reports, text)
+
+    def close(self) -> None:
+        """End whatever is left of the job, or is about to start."""
+        self._closed = True
+        if self._process is not None:
+            _processes.end_tree(self._process, grace=0.2)
+
+    def _start(self, mpi: launch.Mpi, folder: str, output: pathlib.Path) -> subprocess.Popen[bytes]:
+        environment = {**launch.rank_environment(mpi, RANKS), **TALKATIVE[mpi.family]}
+        command = launch.launcher_command(mpi, RANKS, environment=environment)
+        command += [sys.executable, "-m", "gradred.doctor.rank", folder]
+        with output.open("wb") as stream:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,  # Ctrl-C is this process's to handle
+            )
+
+    def _wait(self, seconds: float) -> int | None:
+        assert self._process is not None
+        try:
+            return self._process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return None
+
+
+# ---- checks -----------------------------------------------------------------------------------
+
+
+def run_of_two_ranks(job: Job) -> Finding:
+    """Whether two ranks start, meet and add up."""
+    asked = f"{RANKS} ranks"
+    if job.status is None:
+        found = f"{asked} had not finished after {job.seconds:.1f} s"
+        return fail(found + _last_line(job), "See where they stay: gradred run -v -np 2 program")
+    alone = [report for report in job.reports if report["size"] != RANKS]
+    if alone:
+        found = f"{asked} started, but each saw {alone[0]['size']} rank(s)"
+        return fail(found, "Launcher and library do not fit each other: see the line mpi")
+    if not job.is_whole:
+        found = f"{asked} ended with status {job.status}{_last_line(job)}"
+        return fail(found, "Run it by hand: gradred run -np 2 python -m mpi4py.bench helloworld")
+    first = job.reports[0]
+    if not all(report["right"] for report in job.reports):
+        return fail("an allreduce of two ranks gave a wrong result", "Report this as a bug")
+    found = f"{asked} in {job.seconds:.1f} s, allreduce of 8 bytes {first['allreduce_us']:.2f} us"
+    if not first["shares_memory"]:
+        return warn(f"{found}, by messages: {first['node_reason']}", "See the lines shm and memfd")
+    return ok(f"{found} by shared memory")
+
+
+def binding(job: Job) -> Finding:
+    """Which cores the ranks may use."""
+    cores = [set(report["cores"]) for report in _whole(job).reports]
+    here = os.sched_getaffinity(0)
+    text = "; ".join(f"rank {rank}: {_ranges(each)}" for rank, each in enumerate(cores))
+    if all(each == here for each in cores):
+        if len(here) < RANKS:
+            fix = "Give the program more cores (taskset, docker --cpuset-cpus, srun -c)"
+            return warn(f"none, and all ranks share core {_ranges(here)}", fix)
+        return ok(f"none: each rank may use cores {_ranges(here)}")
+    fix = f"Look for the launcher's own settings ({_BIND_VARIABLES})"
+    shared = cores[0] & cores[1]
+    if shared and min(map(len, cores)) == 1:
+        return fail(f"two ranks bound to one core ({text})", fix)
+    return warn(f"gradred asks for none, but {text}", fix)
+
+
+def threads(job: Job) -> Finding:
+    """How many threads the numerical libraries of each rank start."""
+    given = _whole(job).reports[0]["threads"]
+    usable = _cpu.cores()
+    text = ", ".join(f"{name}={value}" for name, value in given.items() if value)
+    most = max((int(value) for value in given.values() if value.isdecimal()), default=1)
+    if most * RANKS > max(usable, RANKS):
+        found = f"{text} in each of {RANKS} ranks, on {usable} cores"
+        return warn(found, "Unset them, and gradred run gives each rank its share")
+    return ok(f"{text} in each of {RANKS} ranks, on {usable} cores")
+
+
+def flag_time(job: Job) -> Finding:
+    """How long a flag takes from one core to the other."""
+    first = _whole(job).reports[0]
+    if not first["shares_memory"]:
+        raise NotKnown("the two ranks share no memory (see the line job)")
+    found = f"{first['flag_ns']:.0f} ns between the cores of two ranks"
+    if first["flag_ns"] > _SLOW_FLAG_NS:
+        return warn(f"{found}: they were not both running", "Use no more ranks than idle cores")
+    return ok(found)
+
+
+def _whole(job: Job) -> Job:
+    if not job.is_whole:
+        raise NotKnown("two ranks did not run (see the line job)")
+    return job
+
+
+def _last_line(job: Job) -> str:
+    lines = [line.strip() for line in job.output.splitlines() if line.strip(" =-*")]
+    return f"; last line: {lines[-1][:160]}" if lines else ""
+
+
+def _ranges(cores: set[int]) -> str:
+    """`0-3,8` of {0, 1, 2, 3, 8}."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][1] + 1:
+            parts[-1][1] = core
+        else:
+            parts.append([core, core])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -1,0 +1,83 @@
+"""What a rank of the doctor's job finds out: `python -m gradred.doctor.rank FOLDER`.
+
+Each process writes FOLDER/PID.json, so that ranks which wrongly believe to be alone are seen too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+from gradred import _core, launch
+
+_CALLS = 200
+
+
+def main(folder: str) -> None:
+    """Write the report of this rank."""
+    world = MPI.COMM_WORLD
+    report: dict[str, Any] = {
+        "rank": world.Get_rank(),
+        "size": world.Get_size(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "threads": {name: os.environ.get(name, "") for name in launch.THREAD_VARIABLES},
+        "library": MPI.Get_library_version(),
+    }
+    if world.Get_size() > 1:
+        report |= _communicate(gradred.Comm(world))
+        report["libraries"], report["devices"] = _libraries(), _devices()
+    pathlib.Path(folder, f"{os.getpid()}.json").write_text(json.dumps(report))
+
+
+def _communicate(comm: gradred.Comm) -> dict[str, Any]:
+    rank, size = comm.Get_rank(), comm.Get_size()
+    x, y = np.arange(1000.0) + rank, np.empty(1000)
+    comm.Allreduce(x, y)
+    right = bool((y == np.arange(1000.0) * size + size * (size - 1) / 2).all())
+    comm.Sendrecv(np.zeros(1), (rank + 1) % size, recvbuf=np.zeros(1))  # the MPI's own path, too
+    small = np.ones(1)
+    comm.Allreduce(MPI.IN_PLACE, small)
+    begin = time.perf_counter()
+    for _ in range(_CALLS):
+        comm.Allreduce(MPI.IN_PLACE, small)
+    each = (time.perf_counter() - begin) / _CALLS
+    flags = [_core.flag_time(comm) for _ in range(3)]
+    info = _core.comm_info(comm)
+    return {
+        "right": right,
+        "allreduce_us": each * 1e6,
+        "flag_ns": min(flags) * 1e9,
+        "shares_memory": info["shares_memory"],
+        "node_reason": info["node_reason"],
+    }
+
+
+def _libraries() -> list[str]:
+    """Names of the shared libraries that this process has loaded."""
+    lines = pathlib.Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    return sorted({os.path.basename(line.split(maxsplit=5)[5]) for line in lines if ".so" in line})
+
+
+def _devices() -> list[str]:
+    """The device files that this process has open."""
+    links = (_link(path) for path in pathlib.Path("/proc/self/fd").iterdir())
+    return sorted({link for link in links if link.startswith("/dev/")})
+
+
+def _link(path: pathlib.Path) -> str:
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:  # closed since: the listing's own
+        return ""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

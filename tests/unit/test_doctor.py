@@ -1,0 +1,437 @@
+"""`gradred doctor`: each check on a host that is well and on one that is not, and the whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gradred import __version__, _cpu, cli, config, doctor, launch
+from gradred.doctor import host, job
+from gradred.doctor.fabric import fabric
+from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
+
+NAMES = [
+    *("mpi", "job", "binding", "threads", "flag", "fabric"),
+    *("cgroup", "shm", "memfd", "pages", "gpu"),
+]
+MPI = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), pathlib.Path("/p/bin/mpiexec"))
+needs_no_job = pytest.mark.skipif(
+    launch.inside_job() is not None, reason="ranks cannot start ranks"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(config.PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+
+
+@pytest.fixture
+def program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """Puts a shell script into a PATH that has nothing else."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def make(name: str, script: str) -> str:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+    return make
+
+
+# ---- the host ---------------------------------------------------------------------------------
+
+
+def test_mpiexec_of_another_mpi_in_path_is_a_warning(program: Any) -> None:
+    other = program("mpiexec", "echo 'mpiexec (Open MPI) 4.1.4'")
+    finding = host.mpi(MPI)
+    assert finding.status == "warn"
+    assert f"{other} of Open MPI 4.1.4, under which each rank would be alone" in finding.found
+    assert "gradred run" in finding.fix
+
+
+@pytest.mark.parametrize("script", ["echo 'HYDRA build details: Version: 5.0'", None])
+def test_mpiexec_of_the_same_mpi_or_none_is_well(program: Any, script: str | None) -> None:
+    if script is not None:
+        program("mpiexec", script)
+    assert host.mpi(MPI).status == "ok"
+
+
+def test_mpiexec_of_an_unknown_mpi_is_a_warning(program: Any) -> None:
+    program("mpiexec", "exit 1")
+    assert host.mpi(MPI).status == "warn"
+
+
+@pytest.mark.parametrize(("quota", "status"), [(None, "ok"), (1e6, "ok"), (0.5, "warn")])
+def test_quota_below_the_cores_is_a_warning(
+    quota: float | None, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cpu, "cgroup_quota", lambda: quota)
+    assert host.cgroup().status == status
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "status"),
+    [(1 << 20, 1 << 19, "ok"), (16 << 10, 16 << 10, "warn"), (1 << 20, 10, "warn")],
+)
+def test_small_or_full_shared_memory_is_a_warning(
+    blocks: int, free: int, status: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = (4096, 4096, blocks, free, free, 0, 0, 0, 0, 255)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(values))
+    finding = host.shm(tmp_path)
+    assert finding.status == status
+    assert bool(finding.fix) == (status != "ok")
+
+
+def test_missing_shared_memory_is_a_failure(tmp_path: pathlib.Path) -> None:
+    assert host.shm(tmp_path / "none").status == "fail"
+
+
+def test_refused_memfd_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    assert host.memfd().status == "ok"
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    finding = host.memfd()
+    assert finding.status == "warn"
+    assert "Operation not permitted" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [("always [madvise] never", "ok"), ("always madvise [never]", "warn")]
+)
+def test_huge_pages_switched_off_are_a_warning(
+    text: str, status: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "enabled").write_text(text)
+    finding = host.huge_pages(tmp_path)
+    assert finding.status == status
+    assert "shared memory not supported" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "part"),
+    [
+        ("echo 'NVIDIA H200, 570.1'; echo 'NVIDIA H200, 570.1'", "ok", "2 x NVIDIA H200, 570.1"),
+        ("echo 'no devices were found'; exit 6", "warn", "no devices were found"),
+        ("exec sleep 20", "fail", "does not answer"),
+    ],
+)
+def test_gpu_as_nvidia_smi_tells_it(
+    script: str, status: str, part: str, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_NVIDIA_SMI_SECONDS", 0.3)
+    program("nvidia-smi", f"PATH=/bin:/usr/bin\n{script}")
+    finding = host.gpu()
+    assert (finding.status, part in finding.found) == (status, True), finding
+
+
+@pytest.mark.parametrize(("loaded", "status"), [(False, "ok"), (True, "warn")])
+def test_gpu_without_nvidia_smi(
+    loaded: bool, status: str, program: Any, tmp_path: pathlib.Path
+) -> None:
+    driver = tmp_path / "version"
+    if loaded:
+        driver.write_text("NVRM")
+    assert host.gpu(driver).status == status
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "part"),
+    [
+        (f"echo {__version__}", "ok", __version__),
+        ("echo 0.0.1", "fail", "0.0.1 there"),
+        ("echo 'Permission denied (publickey).' >&2; exit 255", "fail", "Permission denied"),
+        ("echo 'python: not found' >&2; exit 127", "fail", "not found"),
+        ("exec sleep 20", "fail", "no answer"),
+    ],
+)
+def test_way_to_a_host(
+    script: str, status: str, part: str, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_SSH_SECONDS", 0)
+    program("ssh", f"PATH=/bin:/usr/bin\n{script}")
+    finding = host.ssh("node7")
+    assert (finding.status, part in finding.found) == (status, True), finding
+    assert bool(finding.fix) == (status != "ok")
+
+
+def test_ssh_asks_no_questions_and_gives_the_host_as_a_host(
+    program: Any, tmp_path: pathlib.Path
+) -> None:
+    program("ssh", f'printf "%s\\n" "$@" >{tmp_path}/words; echo {__version__}')
+    host.ssh("node7")
+    words = (tmp_path / "words").read_text().splitlines()
+    assert "BatchMode=yes" in words
+    assert words[words.index("--") + 1] == "node7"
+    assert words[-1].startswith(sys.executable)
+
+
+# ---- the job ----------------------------------------------------------------------------------
+
+
+def report(rank: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "size": 2,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "threads": {"OMP_NUM_THREADS": "1"},
+        "right": True,
+        "allreduce_us": 0.5,
+        "flag_ns": 100.0,
+        "shares_memory": True,
+        "node_reason": "",
+        **changes,
+    }
+
+
+def of(status: int | None = 0, output: str = "", **changes: Any) -> job.Job:
+    return job.Job(1.0, status, [report(rank, **changes) for rank in range(2)], output)
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "part"),
+    [
+        (of(), "ok", "by shared memory"),
+        (of(shares_memory=False, node_reason="GRADRED_SHM is off"), "warn", "GRADRED_SHM is off"),
+        (of(right=False), "fail", "wrong result"),
+        (of(size=1), "fail", "each saw 1 rank"),
+        (job.Job(4.2, None, [], "one\nlast words\n"), "fail", "last words"),
+        (job.Job(0.5, 3, [], ""), "fail", "status 3"),
+        (job.Job(0.5, 0, [report(0)], ""), "fail", "status 0"),
+    ],
+)
+def test_run_of_two_ranks(found: job.Job, status: str, part: str) -> None:
+    finding = job.run_of_two_ranks(found)
+    assert (finding.status, part in finding.found) == (status, True), finding
+
+
+@pytest.mark.parametrize(
+    ("usable", "ranks", "status"),
+    [
+        ({0, 1, 2, 3}, [{0, 1, 2, 3}, {0, 1, 2, 3}], "ok"),
+        ({5}, [{5}, {5}], "warn"),
+        ({0, 1, 2, 3}, [{0}, {0}], "fail"),
+        ({0, 1, 2, 3}, [{0, 1}, {2, 3}], "warn"),
+    ],
+)
+def test_binding(
+    usable: set[int], ranks: list[set[int]], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable)
+    reports = [report(rank, cores=sorted(cores)) for rank, cores in enumerate(ranks)]
+    assert job.binding(job.Job(1.0, 0, reports, "")).status == status
+
+
+@pytest.mark.parametrize(("threads", "status"), [("1", "ok"), ("8", "warn")])
+def test_more_threads_than_cores_are_a_warning(
+    threads: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cpu, "cores", lambda: 4)
+    assert job.threads(of(threads={"OMP_NUM_THREADS": threads})).status == status
+
+
+def test_slow_flag_is_a_warning_and_without_shared_memory_not_known() -> None:
+    assert job.flag_time(of()).status == "ok"
+    assert job.flag_time(of(flag_ns=5e6)).status == "warn"
+    with pytest.raises(NotKnown, match="no memory"):
+        job.flag_time(of(shares_memory=False))
+
+
+@pytest.mark.parametrize("look", [job.binding, job.threads, job.flag_time])
+def test_what_the_job_should_tell_is_not_known_without_it(look: Any) -> None:
+    with pytest.raises(NotKnown, match="line job"):
+        look(job.Job(1.0, 1, [], ""))
+
+
+OUTPUTS = {
+    "MPICH": "libfabric provider: {}",
+    "MPICH on UCX": "==== {} netmod Capability ====",
+    "Intel MPI": "[0] MPI startup(): libfabric provider: {}",
+    "Open MPI": "[node:7] select: component {} selected",
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "network", "adapter", "status"),
+    [
+        ("MPICH", "tcp", False, "ok"),
+        ("MPICH", "sockets", True, "warn"),
+        ("MPICH", "verbs;ofi_rxm", True, "ok"),
+        ("MPICH on UCX", "UCX", True, "ok"),
+        ("Intel MPI", "tcp", True, "warn"),
+        ("Open MPI", "ob1", True, "warn"),
+        ("Open MPI", "ucx", True, "ok"),
+    ],
+)
+def test_ordinary_network_beside_a_fast_adapter_is_a_warning(
+    family: str, network: str, adapter: bool, status: str, tmp_path: pathlib.Path
+) -> None:
+    if adapter:
+        (tmp_path / "mlx5_0").mkdir()
+    finding = fabric(f"noise\n{OUTPUTS[family].format(network)}\nnoise", [tmp_path])
+    assert finding.status == status
+    assert ("mlx5_0" in finding.found) == (status == "warn")
+
+
+def test_silent_mpi_leaves_the_network_unknown(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(NotKnown):
+        fabric("hello\n", [tmp_path])
+
+
+@needs_no_job
+def test_job_reports_what_every_check_reads() -> None:
+    mpi = launch.find_mpi()
+    found = job.Runner().run(mpi, time.monotonic() + 40)
+    assert found.is_whole, found
+    assert job.run_of_two_ranks(found).status in ("ok", "warn")
+    assert "ns between" in job.flag_time(found).found
+    assert "OMP_NUM_THREADS" in job.threads(found).found
+    assert job.binding(found).found
+    assert "between hosts" in fabric(found.output).found
+
+
+def is_running(pid: str) -> bool:
+    try:
+        return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@needs_no_job
+def test_job_that_takes_too_long_is_ended_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(f"#!/bin/sh\nsleep 300 &\necho $! >{tmp_path}/pid\nwait\n")
+    launcher.chmod(0o755)
+    mpi = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), launcher)
+    found = job.Runner().run(mpi, time.monotonic() + 0.7)
+    assert found.status is None
+    assert not is_running((tmp_path / "pid").read_text().strip())
+    assert job.run_of_two_ranks(found).status == "fail"
+
+
+# ---- the whole --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "find_mpi", lambda: MPI)
+    monkeypatch.setattr(job.Runner, "run", lambda *_: of())
+
+
+def line(name: str, look: Callable[[Any], Finding], seconds: float = 5.0) -> doctor.Check:
+    return doctor.Check(name, look, seconds)
+
+
+def test_check_that_hangs_is_a_failure_at_its_deadline(no_job: None) -> None:
+    checks = [
+        line("slow", lambda _: time.sleep(30) or ok("late"), 0.2),  # type: ignore[func-returns-value]
+        line("quick", lambda _: ok("here")),
+    ]
+    begin = time.monotonic()
+    slow, quick = doctor.examine(checks=checks)
+    assert time.monotonic() - begin < 5
+    assert (slow.finding.status, quick.finding.status) == ("fail", "ok")
+    assert "0.2 s" in slow.finding.found
+
+
+def test_check_that_breaks_hides_no_other(no_job: None) -> None:
+    def broken(_: Any) -> Finding:
+        raise ZeroDivisionError("here")
+
+    first, second = doctor.examine(checks=[line("a", broken), line("b", lambda _: ok("b"))])
+    assert first.finding.status == "fail"
+    assert "ZeroDivisionError" in first.finding.found
+    assert second.finding == ok("b")
+
+
+def test_without_an_mpi_its_line_fails_and_the_others_point_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "_PROBE", "raise RuntimeError('cannot load MPI library')")
+    launch.find_mpi.cache_clear()
+    results = {result.name: result.finding for result in doctor.examine()}
+    assert results["mpi"].status == "fail"
+    assert 'pip install "gradred[mpich]"' in results["mpi"].fix
+    assert results["job"].status == "warn"
+    assert "line mpi" in results["job"].found
+
+
+def test_each_host_has_its_line(no_job: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "ssh", lambda name: ok(f"to {name}"))
+    results = doctor.examine(["a", "b"], checks=[])
+    assert [(each.name, each.finding.found) for each in results] == [
+        ("ssh a", "to a"),
+        ("ssh b", "to b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finding", "status"), [(ok("x"), 0), (warn("x", "y"), 0), (fail("x", "y"), 1)]
+)
+def test_exit_status_and_lines(
+    finding: Finding, status: int, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    results = [doctor.Result("one", ok("well"), 0.1), doctor.Result("two", finding, 0.1)]
+    monkeypatch.setattr(doctor, "examine", lambda hosts: results)
+    monkeypatch.setattr(launch, "inside_job", lambda: None)
+    assert cli.main(["doctor"]) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["ok", "one", "well"]
+    assert lines[1].split() == [finding.status, "two", "x"]
+    assert ("fix: y" in lines[2]) == (finding.status != "ok")
+
+
+@pytest.mark.parametrize("words", [["--hosts", "-oProxyCommand=x"], ["--hosts", "a,,b"], ["--fly"]])
+def test_usage_errors(words: list[str], capsys: Any) -> None:
+    try:
+        status = cli.main(["doctor", *words])
+    except SystemExit as ended:  # argparse's own
+        status = ended.code
+    assert status == 2
+
+
+def test_rank_of_a_job_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert cli.main(["doctor"]) == 2
+    assert "rank 1 of 4" in capsys.readouterr().err
+
+
+@needs_no_job
+def test_whole_report_is_one_screen_within_its_time() -> None:
+    command = [sys.executable, "-m", "gradred", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    assert found["schema"] == 1
+    assert found["version"] == __version__
+    assert [check["name"] for check in found["checks"]] == NAMES
+    assert found["seconds"] < 6.0
+    assert done.returncode == (found["status"] == "fail")
+    for check in found["checks"]:
+        assert set(check) == {"name", "status", "found", "fix", "seconds"}
+        assert bool(check["fix"]) == (check["status"] != "ok")
+    assert len(found["checks"]) + sum(bool(check["fix"]) for check in found["checks"]) < 24
+
+
+def test_thread_hands_on_what_a_check_raises() -> None:
+    def broken() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        in_background(broken).result(timeout=5)

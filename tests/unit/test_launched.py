@@ -1,0 +1,171 @@
+"""Programs that the launcher of another MPI has started, and those that only look so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradred import _launched, config, launch
+
+pytest.importorskip("mpi4py")
+
+# An mpiexec of an MPI that is not this Python's, to really start ranks with.
+FOREIGN_MPIEXEC = os.environ.get("FOREIGN_MPIEXEC")
+
+COMMUNICATE = """
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+x = np.ones(3)
+gradred.allreduce(x, comm=MPI.COMM_SELF)  # one rank, whoever started it
+world = gradred.Comm(MPI.COMM_WORLD)
+calls = {
+    "plain Allreduce": lambda: world.Allreduce(x, np.empty(3)),
+    "Allreduce by name": lambda: world.Allreduce(x, np.empty(3), op="avg"),
+    "Iallreduce": lambda: world.Iallreduce(x, np.empty(3)).Wait(),
+    "Allreduce_init": lambda: world.Allreduce_init(x, np.empty(3))(),
+    "Allgather": lambda: world.Allgather(x, np.empty(3)),
+    "Bcast": lambda: world.Bcast(x),
+    "a copy": lambda: world.Dup().Allreduce(x, np.empty(3)),
+    "allreduce": lambda: gradred.allreduce(x),
+    "allreduce_many": lambda: gradred.allreduce_many([x, x]),
+    "a plain communicator": lambda: gradred.allreduce(x, comm=MPI.COMM_WORLD),
+}
+for name, call in calls.items():
+    try:
+        call()
+        print(f"{name}: done", flush=True)
+    except gradred.UsageError as error:
+        print(f"{name}: {error}", flush=True)
+"""
+CALLS = 10
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests say themselves what started a process."""
+    for launcher in (_launched.OPEN_MPI, _launched.MPICH, _launched.SLURM):
+        monkeypatch.delenv(launcher.rank, raising=False)
+        monkeypatch.delenv(launcher.size, raising=False)
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    monkeypatch.delenv(config.variable("allow_singleton"), raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+
+
+def foreign() -> _launched.Launcher:
+    """The launcher that this Python's MPI does not listen to."""
+    own = launch.find_mpi().family
+    return _launched.MPICH if own == "Open MPI" else _launched.OPEN_MPI
+
+
+def told(launcher: _launched.Launcher, size: int = 2, **more: str) -> dict[str, str]:
+    return {**os.environ, launcher.rank: "0", launcher.size: str(size), **more}
+
+
+def run(program: str, environment: dict[str, str], *prefix: str) -> list[str]:
+    """Lines that a Python program printed; it must end well."""
+    command = [*prefix, sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def is_done(lines: list[str]) -> bool:
+    """Whether every call was carried out; otherwise every one was refused."""
+    assert len(lines) == CALLS
+    done = sum(line.endswith(": done") for line in lines)
+    assert done in (0, CALLS), lines
+    return done == CALLS
+
+
+def test_every_first_communication_names_both_mpis_and_the_right_command() -> None:
+    lines = run(COMMUNICATE, told(foreign()))
+    assert not is_done(lines)
+    mpi = launch.find_mpi()
+    for line in lines:
+        assert foreign().name in line
+        assert f"{mpi.family} {mpi.version}" in line
+        assert "gradred run -np 2" in line
+        assert str(mpi.launcher) in line
+        assert "GRADRED_ALLOW_SINGLETON=1" in line
+
+
+def test_knob_allows_ranks_that_are_alone() -> None:
+    assert is_done(run(COMMUNICATE, told(foreign(), GRADRED_ALLOW_SINGLETON="1")))
+
+
+@pytest.mark.parametrize("size", [None, 1])
+def test_singletons_are_no_mistake(size: int | None) -> None:
+    environment = dict(os.environ) if size is None else told(foreign(), size)
+    assert is_done(run(COMMUNICATE, environment))
+
+
+def test_step_that_srun_started_is_a_mistake_and_the_message_says_so() -> None:
+    lines = run(COMMUNICATE, told(_launched.SLURM, 4, SLURM_STEP_ID="0"))
+    assert not is_done(lines)
+    assert all("rank 0 of 4" in line and "srun --mpi=list" in line for line in lines)
+
+
+@pytest.mark.parametrize("step", ["4294967291", "4294967292", "4294967290", "batch", "extern"])
+def test_slurm_steps_without_ranks_are_no_mistake(step: str) -> None:
+    environment = told(_launched.SLURM, 4, SLURM_STEP_ID=step, SLURM_NTASKS="4")
+    assert _launched.starts(environment) == []
+
+
+def test_shell_of_sbatch_is_no_mistake() -> None:
+    environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
+    assert is_done(run(COMMUNICATE, environment))
+
+
+def test_mpiexec_speaks_before_the_srun_that_started_its_helpers() -> None:
+    environment = told(_launched.OPEN_MPI, 1) | told(_launched.SLURM, 2, SLURM_STEP_ID="0")
+    assert [start.size for start in _launched.starts(environment)] == [1]
+
+
+RANK_WITH_A_CHILD = """
+import subprocess, sys
+{first}
+child = [sys.executable, "-c", {program!r}]
+print(subprocess.run(child, capture_output=True, text=True, check=True).stdout, end="")
+"""
+
+
+def test_child_of_a_rank_is_not_taken_for_one() -> None:
+    rank = RANK_WITH_A_CHILD.format(first="from mpi4py import MPI", program=COMMUNICATE)
+    assert is_done(run(rank, told(foreign())))
+
+
+def test_rank_started_through_another_program_is_taken_for_one(tmp_path: Path) -> None:
+    wrapper = RANK_WITH_A_CHILD.format(first="", program=COMMUNICATE)
+    assert not is_done(run(wrapper, told(foreign())))
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\n"$@"\nexit $?\n')
+    shell.chmod(0o755)
+    assert not is_done(run(COMMUNICATE, told(foreign()), str(shell), str(shell)))
+
+
+@pytest.mark.skipif(FOREIGN_MPIEXEC is None, reason="FOREIGN_MPIEXEC names no other MPI's mpiexec")
+def test_ranks_of_a_real_foreign_mpiexec_get_the_error_with_its_path(tmp_path: Path) -> None:
+    assert FOREIGN_MPIEXEC is not None
+    program = tmp_path / "program.py"
+    program.write_text("import gradred, numpy\ngradred.allreduce(numpy.ones(3))\n")
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    command = [FOREIGN_MPIEXEC, "-n", "2", sys.executable, str(program)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
+    assert done.returncode != 0
+    mpi = launch.find_mpi()
+    if "unsupported PMI version" in done.stderr:
+        return  # MPICH 5 sees Open MPI's mpiexec itself, and ends in MPI_Init
+    errors = [line for line in done.stderr.splitlines() if "gradred.errors.UsageError" in line]
+    assert errors, done.stderr
+    for line in errors:
+        assert f"{mpi.family} {mpi.version}" in line
+        assert foreign().name in line
+        assert str(Path(FOREIGN_MPIEXEC).resolve().parent) in line
+        assert f"gradred run -np 2 {sys.executable} {program}" in line
