@@ -21,6 +21,9 @@ void stop_engine_at_finalize() {
             "MPI_Comm_set_attr");
 }
 
+constexpr const char* kNotAlive =
+    "a call on a communicator: it is null or has been freed. Use one that is alive.";
+
 void require_running_mpi() {
   const mpi::Mpi& mpi = mpi::get();
   int initialized = 0, finalized = 0;
@@ -74,8 +77,8 @@ void validate(const Call& call, int size) {
 std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
   comm = mpi.normalise(comm);
-  if (comm == mpi.is.comm_null) throw UsageError("the communicator is MPI.COMM_NULL");
   require_running_mpi();
+  if (comm == mpi.is.comm_null) throw UsageError(kNotAlive);
   static std::once_flag once;
   std::call_once(once, stop_engine_at_finalize);
   using Shared = std::shared_ptr<Communicator>;
@@ -84,7 +87,7 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   const int keyval = Registry::get().keyval();
   Shared* attached = nullptr;
   int found = 0;
-  mpi.check(mpi.call.Comm_get_attr(comm, keyval, &attached, &found), "MPI_Comm_get_attr");
+  if (mpi.call.Comm_get_attr(comm, keyval, &attached, &found) != 0) throw UsageError(kNotAlive);
   if (found != 0) return *attached;
   int inter = 0, rank = 0, size = 0;
   mpi.check(mpi.call.Comm_test_inter(comm, &inter), "MPI_Comm_test_inter");

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -26,7 +29,8 @@ def communicator(comm: Any, asked: str) -> MPI.Intracomm:
             _world = Comm(MPI.COMM_WORLD)
         return _world
     if not isinstance(comm, MPI.Intracomm):
-        found = f"comm is a {type(comm).__name__}"
+        null = isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL
+        found = "comm is null" if null else f"comm is a {type(comm).__name__}"
         message = explain(asked, found, "Pass an MPI.Intracomm, or None for COMM_WORLD")
         raise UsageTypeError(message)
     return comm  # a plain one serves as well
@@ -104,6 +108,47 @@ def refuse_overlap(given: Array, result: Array, asked: str) -> None:
     if arrays.overlap(given, result):
         found = "the result would overwrite a part of the input"
         raise UsageError(explain(asked, found, "Pass an out= that shares no memory with x"))
+
+
+def require_list(given: Any, asked: str) -> None:
+    """UsageTypeError unless it has a length and items."""
+    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        found = f"a {type(given).__name__} is no list of arrays"
+        raise UsageTypeError(explain(asked, found, "Pass a list or tuple"))
+
+
+def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
+    """`out=` of a call on several arrays: one for each, None for a new one."""
+    if out is None:
+        return [None] * count
+    require_list(out, f"{asked} into out")
+    if len(out) != count:
+        found = f"{count} arrays, but {len(out)} in out="
+        raise UsageError(explain(asked, found, "Pass an array for each result"))
+    listed: Sequence[Any] = out
+    return listed
+
+
+def require_apart(given: Sequence[Array], results: Sequence[Array], asked: str) -> None:
+    """UsageError if a result shares memory with another, or with an input that it is not."""
+    remedy = "Pass an out= of arrays that share no memory; x itself reduces in place"
+    placed = sorted(enumerate(results), key=lambda item: item[1].address)
+    placed = [(i, array) for i, array in placed if array.nbytes > 0]
+    for (i, before), (k, after) in itertools.pairwise(placed):
+        if arrays.overlap(before, after):
+            first, second = sorted((i, k))
+            found = f"the results of arrays {first} and {second} share memory"
+            raise UsageError(explain(asked, found, remedy))
+    starts = [array.address for _, array in placed]
+    for i, array in enumerate(given):
+        # Results are apart, so that those an input may share memory with stand side by side.
+        first = max(0, bisect.bisect_right(starts, array.address) - 1)
+        last = bisect.bisect_left(starts, array.address + array.nbytes)
+        for k, result in placed[first:last]:
+            in_place = i == k and array.address == result.address
+            if arrays.overlap(array, result) and not in_place:
+                found = f"the result of array {k} would overwrite a part of array {i}"
+                raise UsageError(explain(asked, found, remedy))
 
 
 def hash_of(value: object) -> int:

@@ -152,17 +152,15 @@ def allreduce_many(
     comm = arguments.communicator(comm, asked)
     with refusing(comm):
         arguments.refuse_stream(stream, asked)
+        arguments.require_list(arrays_in, f"{asked} of arrays_in")
         given = [arrays.describe(x, f"{asked} of array {i}") for i, x in enumerate(arrays_in)]
-        if out is not None and len(out) != len(given):
-            found = f"{len(given)} arrays, but {len(out)} in out="
-            raise UsageError(explain(asked, found, "Pass an array for each result"))
-        outs = [None] * len(given) if out is None else out
+        outs = arguments.outs(out, len(given), asked)
         results = [
             arguments.result(x, each, target, f"{asked}, array {i}")
             for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
         ]
-        for each, result in zip(given, results, strict=True):
-            arguments.same(each, result.array, asked)
+        if out is not None:  # new arrays share no memory with any other
+            arguments.require_apart(given, [result.array for result in results], asked)
         chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
         layout = arguments.with_plan(
             arguments.hash_of([(each.dtype, each.layout.hash) for each in given]), chosen

@@ -93,6 +93,8 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
     extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
     known = dtype is not None
     address, count = _cut(parts, memory, extent, blocks, known, asked)
+    if count > 0 and datatype == MPI.DATATYPE_NULL:
+        _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
     return Message(address, count, dtype, datatype, memory.owner)
 
 
@@ -126,9 +128,9 @@ def _take_apart(spec: Any, asked: str) -> _Parts:
     if len(spec) == 2 and isinstance(spec[1], (MPI.Datatype, str)):
         return _Parts(spec[0], datatype=spec[1])
     if len(spec) == 2:
-        return _Parts(spec[0], *_count_and_displacement(spec[1]))
+        return _Parts(spec[0], *_count_and_displacement(spec[1], asked))
     if len(spec) == 3:
-        return _Parts(spec[0], *_count_and_displacement(spec[1]), spec[2])
+        return _Parts(spec[0], *_count_and_displacement(spec[1], asked), spec[2])
     if len(spec) == 4:
         return _Parts(*spec)
     message = explain(
@@ -139,11 +141,13 @@ def _take_apart(spec: Any, asked: str) -> _Parts:
     raise UsageError(message)
 
 
-def _count_and_displacement(given: Any) -> tuple[Any, Any]:
+def _count_and_displacement(given: Any, asked: str) -> tuple[Any, Any]:
     if not isinstance(given, (list, tuple)):
         return given, None
-    count, displacement = given
-    return count, displacement
+    if len(given) != 2:
+        found = f"{len(given)} numbers where count and displacement belong"
+        raise UsageError(explain(asked, found, "Pass [array, (count, displacement), MPI type]"))
+    return given[0], given[1]
 
 
 def _memory(x: Any, asked: str, *, typed: bool) -> _Memory:
@@ -220,6 +224,9 @@ def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.D
     if isinstance(given, MPI.Datatype):
         return _known(given), given
     code = given if given is not None else _native(memory.format or "B", asked)
+    if not isinstance(code, str):
+        message = explain(asked, f"{code!r} is no MPI type", "Pass [array, count, MPI type]")
+        raise UsageTypeError(message)
     datatype = MPI.BYTE if given is None and code == "B" else MPI._typedict.get(code)
     if datatype is None:
         found = f"no MPI type stands for elements of format {code!r}"

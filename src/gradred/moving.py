@@ -8,12 +8,13 @@ with gaps between them are packed before and unpacked after.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 from mpi4py import MPI
 
 from gradred import _core, messages
-from gradred.errors import TransportError, UsageError, explain
+from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 from gradred.messages import Message
 from gradred.refusing import refusing
 
@@ -24,8 +25,9 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
     Raises:
         gradred.UsageError: the specification means nothing, or root is no rank.
     """
-    sends = comm.Get_rank() == root
     with refusing(comm):
+        root = rank_of_root(root, comm, "Bcast")
+        sends = comm.Get_rank() == root
         message = messages.read(buf, "Bcast's buf", writable=not sends)
         nbytes = message.count * message.itemsize
         memory = _Bytes(message)
@@ -34,6 +36,21 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
     _core.run(comm, _core.Call("bcast", 0, memory.address, nbytes, "uint8", root=root))
     if not sends:
         memory.unpack()
+
+
+def rank_of_root(root: Any, comm: MPI.Comm, asked: str) -> int:
+    """`root` as a whole number; UsageError unless it is a rank of the communicator."""
+    size = comm.Get_size()
+    remedy = f"Give a rank, 0 to {size - 1}"
+    try:
+        rank = operator.index(root)
+    except TypeError:
+        found = f"a {type(root).__name__} is no rank"
+        raise UsageTypeError(explain(f"{asked} with root={root!r}", found, remedy)) from None
+    if not 0 <= rank < size:
+        found = f"the communicator has {size} ranks"
+        raise UsageError(explain(f"{asked} with root={rank}", found, remedy))
+    return rank
 
 
 def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:

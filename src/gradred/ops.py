@@ -107,6 +107,9 @@ def resolve(op: Any) -> tuple[str, float] | None:
         from gradred import _core
 
         name = _core.op_name(op)
+        if name is None and op == MPI.OP_NULL:
+            found = "the operation is null or has been freed"
+            raise UsageError(explain(f"op={op!r}", found, "Use one that is alive"))
         return None if name is None else (name, 1.0)
     message = explain(
         f"op={op!r}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from gradred import _core, arguments, arrays, plans
+from gradred import _core, arguments, arrays, moving, plans
 from gradred.errors import UsageError, explain
 from gradred.refusing import refusing
 
@@ -215,6 +215,7 @@ def bcast(
     asked = "bcast"
     comm = arguments.communicator(comm, asked)
     with refusing(comm):
+        root = moving.rank_of_root(root, comm, asked)
         given = arrays.describe(x, asked + " of x")
         result = arguments.result(x, given, out, asked)
         chosen = plans.resolve(plan, "bcast", comm.Get_rank(), comm.Get_size())

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from types import TracebackType
-from typing import TYPE_CHECKING
+
+from mpi4py import MPI
 
 from gradred import _core
-from gradred.errors import Error
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from gradred.errors import Error, UsageError, explain
 
 
 class refusing:  # noqa: N801 (a context, used like a function)
@@ -18,7 +16,8 @@ class refusing:  # noqa: N801 (a context, used like a function)
 
     An error that leaves it counts as this rank's part in the call: the peers, which would wait for
     this rank, raise `UsageError` with its number and reason instead, and the communicator stays
-    usable. The error itself goes on to the caller.
+    usable. The error itself goes on to the caller, except that the MPI's complaint about the
+    communicator becomes a `UsageError`.
     """
 
     __slots__ = ("_blocking", "_comm")
@@ -36,6 +35,10 @@ class refusing:  # noqa: N801 (a context, used like a function)
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_COMM:
+            found = "it is null or has been freed"
+            message = explain("a call on a communicator", found, "Use one that is alive")
+            raise UsageError(message) from error
         if isinstance(error, Exception):
             # Where the peers cannot be told (a freed communicator, a lost peer) the first error
             # still says what the caller has to mend.
