@@ -338,7 +338,7 @@ def test_bcast_from_absolute_addresses() -> None:
 
 
 def test_bcast_root_must_be_a_rank() -> None:
-    with pytest.raises(UsageError, match=f"root {SIZE} is no rank"):
+    with pytest.raises(UsageError, match=f"root={SIZE}: the communicator has {SIZE} ranks"):
         COMM.Bcast(np.zeros(1), SIZE)
 
 

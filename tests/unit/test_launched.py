@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,6 @@ import pytest
 from gradred import _launched, config, launch
 
 pytest.importorskip("mpi4py")
-
-# An mpiexec of an MPI that is not this Python's, to really start ranks with.
-FOREIGN_MPIEXEC = os.environ.get("FOREIGN_MPIEXEC")
 
 COMMUNICATE = """
 import numpy as np
@@ -149,14 +147,23 @@ def test_rank_started_through_another_program_is_taken_for_one(tmp_path: Path) -
     assert not is_done(run(COMMUNICATE, told(foreign()), str(shell), str(shell)))
 
 
-@pytest.mark.skipif(FOREIGN_MPIEXEC is None, reason="FOREIGN_MPIEXEC names no other MPI's mpiexec")
+def foreign_mpiexec() -> str:
+    """An mpiexec of an MPI that is not this Python's; skips where there is none."""
+    names = [os.environ.get("FOREIGN_MPIEXEC", ""), "mpiexec.openmpi", "mpiexec.mpich", "mpiexec"]
+    for path in filter(None, map(shutil.which, filter(None, names))):
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+        if launch._identify(said.stdout)[0] != launch.find_mpi().family:
+            return path
+    pytest.skip("no mpiexec of another MPI in PATH or FOREIGN_MPIEXEC")
+
+
 def test_ranks_of_a_real_foreign_mpiexec_get_the_error_with_its_path(tmp_path: Path) -> None:
-    assert FOREIGN_MPIEXEC is not None
+    mpiexec = foreign_mpiexec()
     program = tmp_path / "program.py"
     program.write_text("import gradred, numpy\ngradred.allreduce(numpy.ones(3))\n")
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1"}
     environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-    command = [FOREIGN_MPIEXEC, "-n", "2", sys.executable, str(program)]
+    command = [mpiexec, "-n", "2", sys.executable, str(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
     assert done.returncode != 0
     mpi = launch.find_mpi()
@@ -167,5 +174,5 @@ def test_ranks_of_a_real_foreign_mpiexec_get_the_error_with_its_path(tmp_path: P
     for line in errors:
         assert f"{mpi.family} {mpi.version}" in line
         assert foreign().name in line
-        assert str(Path(FOREIGN_MPIEXEC).resolve().parent) in line
+        assert str(Path(mpiexec).resolve().parent) in line
         assert f"gradred run -np 2 {sys.executable} {program}" in line

@@ -70,7 +70,13 @@ for name in ops.OPS:
     if name != "avg":
         assert ops.resolve(getattr(MPI, name.upper())) == (name, 1.0), name
 assert ops.resolve(MPI.MINLOC) is None
-assert ops.resolve(MPI.OP_NULL) is None
+assert ops.resolve(MPI.NO_OP) is None
+try:
+    ops.resolve(MPI.OP_NULL)
+except gradred.UsageError as error:
+    assert "null or has been freed" in str(error)
+else:
+    raise AssertionError("a null operation is none")
 """
 
 

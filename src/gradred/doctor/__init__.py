@@ -89,7 +89,7 @@ def examine(hosts: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> list
     finally:
         runner.close()
         with contextlib.suppress(Exception):  # the checks have told what became of it
-            started.result(timeout=1.0)  # its folder is gone then
+            started.result(timeout=0.3)  # its folder is gone then
 
 
 def worst(results: Sequence[Result]) -> str:
