@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import stat
 import subprocess
 import sys
@@ -427,6 +428,33 @@ def test_whole_report_is_one_screen_within_its_time() -> None:
         assert set(check) == {"name", "status", "found", "fix", "seconds"}
         assert bool(check["fix"]) == (check["status"] != "ok")
     assert len(found["checks"]) + sum(bool(check["fix"]) for check in found["checks"]) < 24
+
+
+@needs_no_job
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_ends_the_job_with_the_doctor(
+    sent: int, status: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 300\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    mpi = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), launcher)
+    program = (
+        "import pathlib, sys; from gradred import cli, launch; "
+        f"mpi = launch.Mpi({mpi.family!r}, {mpi.version!r}, "
+        f"pathlib.Path({str(mpi.library)!r}), pathlib.Path({str(launcher)!r})); "
+        "launch.find_mpi = lambda: mpi; sys.exit(cli.main(['doctor']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(sent)
+    assert process.wait(timeout=20) == status
+    assert not is_running((tmp_path / "pid").read_text().strip())
+    assert list(tmp_path.glob("gradred-doctor-*")) == []
 
 
 def test_thread_hands_on_what_a_check_raises() -> None:

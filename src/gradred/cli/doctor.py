@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
 import time
+from typing import NoReturn
 
 from gradred import __version__, config, doctor, launch
 from gradred.errors import UsageError, explain
@@ -33,14 +35,24 @@ def main(arguments: argparse.Namespace) -> int:
     """Look, and print a line per check."""
     config.load()
     launch.refuse_inside_job("gradred doctor")
+    ending = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, _leave) for number in ending]  # the job must end with us
     begin = time.monotonic()
-    results = doctor.examine(arguments.hosts)
+    try:
+        results = doctor.examine(arguments.hosts)
+    finally:
+        for number, handler in zip(ending, before, strict=True):
+            signal.signal(number, handler)
     seconds = time.monotonic() - begin
     if arguments.json:
         print(json.dumps(_as_json(results, seconds), indent=2))
     else:
         _print(results, seconds)
     return 1 if doctor.worst(results) == "fail" else 0
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _print(results: list[doctor.Result], seconds: float) -> None:

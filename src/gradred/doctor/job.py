@@ -17,6 +17,10 @@ from gradred.doctor.fabric import TALKATIVE
 from gradred.doctor.findings import Finding, NotKnown, fail, ok, warn
 
 RANKS = 2
+# The alarm ends a rank that hangs even where the doctor was killed before it could.
+_RANK = (
+    "import signal, sys; signal.alarm(15); from gradred.doctor import rank; rank.main(sys.argv[1])"
+)
 _BIND_VARIABLES = "I_MPI_PIN, PRTE_MCA_hwloc_default_binding_policy, HYDRA_BINDING"
 _SLOW_FLAG_NS = 1000.0
 
@@ -70,7 +74,7 @@ class Runner:
     def _start(self, mpi: launch.Mpi, folder: str, output: pathlib.Path) -> subprocess.Popen[bytes]:
         environment = {**launch.rank_environment(mpi, RANKS), **TALKATIVE[mpi.family]}
         command = launch.launcher_command(mpi, RANKS, environment=environment)
-        command += [sys.executable, "-m", "gradred.doctor.rank", folder]
+        command += [sys.executable, "-c", _RANK, folder]
         with output.open("wb") as stream:
             return subprocess.Popen(
                 command,

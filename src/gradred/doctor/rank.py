@@ -1,6 +1,6 @@
-"""What a rank of the doctor's job finds out: `python -m gradred.doctor.rank FOLDER`.
+"""What a rank of the doctor's job finds out.
 
-Each process writes FOLDER/PID.json, so that ranks which wrongly believe to be alone are seen too.
+Each process writes a file of its own, so that ranks which wrongly believe to be alone are seen too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import sys
 import time
 from typing import Any
 
@@ -22,7 +21,7 @@ _CALLS = 200
 
 
 def main(folder: str) -> None:
-    """Write the report of this rank."""
+    """Write the report of this rank to `folder`/PID.json."""
     world = MPI.COMM_WORLD
     report: dict[str, Any] = {
         "rank": world.Get_rank(),
@@ -77,7 +76,3 @@ def _link(path: pathlib.Path) -> str:
         return os.readlink(path)
     except FileNotFoundError:  # closed since: the listing's own
         return ""
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
