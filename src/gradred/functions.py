@@ -129,7 +129,8 @@ def allreduce_many(
         arrays_in: this rank's arrays; number, shapes, types and orders of axes must be the same
             on all ranks.
         op: as in `allreduce`; it must suit every type.
-        out: an array for each result, or None for new ones.
+        out: an array for each result, or None for new ones. Results share no memory with each
+            other, nor with any array but their own, which they may replace.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
         plan: as in `allreduce`; for the vector of each type.

@@ -373,6 +373,29 @@ def test_lists_of_arrays_that_do_not_fit_are_refused() -> None:
     assert (np.concatenate(in_place) == np.arange(8.0) * SIZE).all()
 
 
+@pytest.mark.skipif(SIZE == 1, reason="with one rank nothing stays in flight")
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_arrays_in_flight_refuse_to_be_resized_and_outlive_their_names(count: int) -> None:
+    if RANK == 0:  # the others' operations wait for this one's
+        for peer in range(1, SIZE):
+            COMM.recv(source=peer)
+    y, memory = np.full(count, RANK + 1.0), bytearray(count)
+    requests = [
+        COMM.Iallreduce(MPI.IN_PLACE, y),
+        COMM.Iallreduce(MPI.IN_PLACE, memory, MPI.MAX),
+        COMM.Iallreduce(np.full(count, RANK + 1.0), np.empty(count)),  # which nobody else holds
+    ]
+    if RANK > 0:
+        with pytest.raises(ValueError, match="resize"):
+            y.resize(2 * count)
+        with pytest.raises(BufferError):
+            memory.extend(b"more")
+        COMM.send(None, dest=0)
+    for request in requests:
+        request.Wait()
+    assert (y == SIZE * (SIZE + 1) / 2).all()
+
+
 @pytest.mark.skipif(SIZE == 1, reason="the root's own array is not written to")
 def test_read_only_result_of_a_broadcast_is_refused_where_it_would_be_written() -> None:
     call = CALLS["comm.Bcast"]
