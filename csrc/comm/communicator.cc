@@ -45,14 +45,20 @@ Engine& engine() {
   return *engine;
 }
 
+std::string AboutOperation::text(std::uint64_t waited) const {
+  return "this rank has waited " + seconds_text(waited) + " in " + operation.waits_for();
+}
+
 void wait_for(Operation& operation, WaitHook& hook) {
   const Engine::Waiting waiting(engine());
   Patience patience;
+  Watch watch;
   try {
     while (!operation.advance()) {
       patience.wait([&] {
         hook.waiting();
         engine().progress();
+        watch.check(AboutOperation{operation});
       });
     }
   } catch (...) {  // the hook wants to leave
@@ -115,6 +121,8 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       slices_(settings_.slices) {}
 
 Communicator::~Communicator() {
+  // What is left of a failed communicator on its way must reach nobody else: it keeps its tags.
+  if (ledger_.failure()) static_cast<void>(lane_.release());
   if (node_) Registry::get().count_segment(-1);
 }
 

@@ -22,6 +22,7 @@ namespace gradred {
 
 class CommOperation;
 class NodeOperation;
+class SetUpCalls;
 class Settling;
 
 // What the user may set; the same on all ranks unless said otherwise.
@@ -96,6 +97,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Choice plan_for(const Call& call, bool blocking) const;
   const Topology& topology() const { return topology_; }
   bool shares_memory() const { return node_ != nullptr; }
+  const NodeGroup& node() const { return *node_; }  // where memory is shared
   std::string node_reason() const { return node_reason_; }
 
  private:
@@ -105,10 +107,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly };
 
   void set_up(WaitHook& hook);
-  void set_up_path();
-  void adopt_settings();
-  void set_up_topology();
-  void set_up_node();
+  void set_up_path(SetUpCalls& calls);
+  void adopt_settings(SetUpCalls& calls);
+  void set_up_topology(SetUpCalls& calls);
+  void set_up_node(SetUpCalls& calls);
   void start_duplicating();
   bool path_ready();  // whether MPI_Comm_idup has done its work
   bool path_ready_locked();
@@ -134,8 +136,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void run_alone(const Call& call) const;
   std::string refused_text(std::string_view reason) const;
   void leave(std::uint64_t number, std::string_view reason);
-  void fail(std::string_view reason) noexcept;
+  void fail(const std::exception_ptr& thrown) noexcept;
   void throw_if_failed();
+  void throw_if_lost(std::uint64_t number);
+  std::string scheduled_text(std::uint64_t number, const Call& call) const;
 
   mpi::Handle user_;
   int rank_, size_;
@@ -156,8 +160,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string node_reason_ = "no blocking call yet";
   mpi::Handle duplicating_ = 0, duplicate_ = 0;  // MPI_Comm_idup in flight
   Ledger ledger_;
-  std::mutex failure_mutex_;
-  std::string failure_;  // why nothing can follow; empty: it can
+  std::vector<std::pair<int, ProcessId>> neighbours_;  // peers on this host, since set-up
+  std::mutex lost_mutex_;                              // of the next two
+  std::uint64_t looked_ns_ = 0, lost_since_ns_ = 0;
 };
 
 // Drives an operation, and all others in flight, until it has ended; throws what ended it.

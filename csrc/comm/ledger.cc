@@ -11,14 +11,15 @@ namespace gradred {
 
 // A message about an operation, on the ledger's tag.
 struct Ledger::Notice {
-  enum class Kind : std::uint64_t { kLeft, kWaiting, kDiffers };
+  enum class Kind : std::uint64_t { kLeft, kWaiting, kDiffers, kFailed };
 
   Kind kind = Kind::kLeft;
   std::uint64_t nonce = 0;  // of who waits
   std::uint64_t number = 0;
-  std::int64_t rank = 0;  // of the sender
-  Signature signature{};  // of the sender's call; not kLeft
-  char reason[384] = {};  // kLeft
+  std::int64_t rank = 0;                  // of the sender
+  Signature signature{};                  // of the sender's call; kWaiting and kDiffers
+  Failure failure = Failure::kTransport;  // kFailed
+  char reason[768] = {};                  // kLeft and kFailed
 };
 
 struct Ledger::Sending {  // a notice on its way
@@ -97,13 +98,37 @@ void Ledger::answer(std::uint64_t number, const Signature& signature) {
   const std::lock_guard lock(mutex_);
   const auto found = waiting_.find(number);
   if (found == waiting_.end()) return;
-  for (const auto& [peer, asking] : found->second) {
-    if (asking.signature == signature) continue;
+  for (auto& [peer, asking] : found->second) {
+    if (asking.answered || asking.signature == signature) continue;
+    asking.answered = true;
     tell(sending_.emplace_back(
              Sending{{Notice::Kind::kDiffers, asking.nonce, number, 0, signature}, {}}),
          peer);
   }
-  waiting_.erase(found);
+}
+
+std::vector<int> Ledger::waiting(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> peers;
+  if (const auto found = waiting_.find(number); found != waiting_.end()) {
+    for (const auto& [peer, asking] : found->second) peers.push_back(peer);
+  }
+  return peers;
+}
+
+void Ledger::fail(const FailureReport& report) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  failure_ = report;
+  if (transport_ == nullptr) return;
+  Notice notice{.kind = Notice::Kind::kFailed, .failure = report.kind};
+  set_text(notice.reason, report.text);
+  tell_all(notice);
+}
+
+std::optional<FailureReport> Ledger::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 std::optional<std::string> Ledger::disagreement(std::uint64_t number, const Signature& signature) {
@@ -176,7 +201,7 @@ void Ledger::receive(const Notice& notice) {
   const int peer = static_cast<int>(notice.rank);
   if (notice.kind == Notice::Kind::kWaiting) {
     if (!has_ended(notice.number)) {
-      waiting_[notice.number][peer] = {notice.signature, notice.nonce};
+      waiting_[notice.number][peer] = {notice.signature, notice.nonce, false};
     }
     return;
   }
@@ -184,6 +209,10 @@ void Ledger::receive(const Notice& notice) {
     if (notice.nonce == nonce_ && !has_ended(notice.number)) {
       differing_[notice.number] = {peer, notice.signature};
     }
+    return;
+  }
+  if (notice.kind == Notice::Kind::kFailed) {
+    if (!failure_) failure_ = FailureReport{notice.failure, notice.reason};
     return;
   }
   Refused& refused = refused_[notice.number];

@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/failure.h"
 #include "base/signature.h"
 #include "transport/mpi.h"
 
@@ -61,6 +62,12 @@ class Ledger {
   // What such an answer says.
   std::optional<std::string> disagreement(std::uint64_t number, const Signature& signature);
 
+  // Who has said that it waits in this operation.
+  std::vector<int> waiting(std::uint64_t number) const;
+  // The communicator can no longer be used, here and on all peers, which are told.
+  void fail(const FailureReport& report);
+  std::optional<FailureReport> failure() const;
+
   // Hears what peers say and clears away what is left of refused operations. Never blocks. True
   // when there is nothing to clear away.
   bool progress();
@@ -74,6 +81,7 @@ class Ledger {
   struct Asking {
     Signature signature;
     std::uint64_t nonce;
+    bool answered = false;
   };
 
   void tell_all(const Notice& notice);
@@ -86,7 +94,8 @@ class Ledger {
     return number < next_ && !unfinished_.contains(number);
   }
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::optional<FailureReport> failure_;
   const MpiTransport* transport_ = nullptr;
   const std::uint64_t nonce_;
   std::uint64_t next_ = 0;

@@ -13,6 +13,16 @@ class NodeOperation : public StartedOperation {
   NodeOperation(std::shared_ptr<Communicator> comm, const AllreduceArgs& args)
       : comm_(std::move(comm)), args_(args) {}
 
+  std::string waits_for() const override {
+    const std::lock_guard lock(comm_->node_mutex_);
+    if (!announced_) return "an operation that waits for others before it";
+    return comm_->node_->missing();
+  }
+  bool is_first_to_wait() const override {
+    const std::lock_guard lock(comm_->node_mutex_);
+    return announced_ && comm_->node_->is_first_to_wait();
+  }
+
  protected:
   virtual bool announce() { return comm_->node_->start_allreduce(args_); }
   virtual bool finish() { return comm_->node_->finish_allreduce(args_); }
@@ -27,8 +37,11 @@ class NodeOperation : public StartedOperation {
   }
 
   // Its number is taken on the peers: nothing that follows would match.
-  void give_up() noexcept override {
-    comm_->node_->poison(Failure::kTransport, "a rank gave up an operation that it had started");
+  void give_up(const std::exception_ptr& reason) noexcept override {
+    FailureReport report = report_of(reason);
+    report.text = "rank " + std::to_string(comm_->rank()) +
+                  " gave up an operation that it had started: " + report.text;
+    comm_->node_->poison(report);
     withdraw();
   }
 
@@ -117,11 +130,15 @@ class AgreedOperation final : public StartedOperation {
                   std::shared_ptr<Agreement> agreement)
       : comm_(std::move(comm)), call_(call), agreement_(std::move(agreement)) {}
 
+  std::string waits_for() const override { return part()->waits_for(); }
+  bool is_first_to_wait() const override { return part()->is_first_to_wait(); }
+
  protected:
   bool step() override {
     if (!scheduled_) {
       if (!agreement_->advance()) return false;
       agreement_->rethrow();
+      const std::lock_guard lock(part_mutex_);
       scheduled_ = comm_->operation(call_, agreement_->number());
     }
     if (!scheduled_->advance()) return false;
@@ -129,8 +146,7 @@ class AgreedOperation final : public StartedOperation {
     return true;
   }
 
-  void give_up() noexcept override {
-    const auto reason = std::make_exception_ptr(TransportError("the operation was given up"));
+  void give_up(const std::exception_ptr& reason) noexcept override {
     if (scheduled_) {
       scheduled_->abandon(reason);
     } else {
@@ -141,10 +157,17 @@ class AgreedOperation final : public StartedOperation {
   void withdraw() noexcept override {}  // its parts have ended
 
  private:
+  std::shared_ptr<const Operation> part() const {
+    const std::lock_guard lock(part_mutex_);
+    if (scheduled_) return scheduled_;
+    return agreement_;
+  }
+
   const std::shared_ptr<Communicator> comm_;
   const Call call_;
   const std::shared_ptr<Agreement> agreement_;
   std::shared_ptr<StartedOperation> scheduled_;
+  mutable std::mutex part_mutex_;  // of scheduled_, for who only reads it
 };
 
 }  // namespace
@@ -186,6 +209,7 @@ bool Communicator::abort_on_node(std::string_view reason) {
 void Communicator::finish_started(WaitHook& hook) {
   const Engine::Waiting waiting(engine());
   Patience patience;
+  Watch watch;
   while (any_started_) {
     std::shared_ptr<Operation> first;
     {
@@ -197,6 +221,7 @@ void Communicator::finish_started(WaitHook& hook) {
     patience.wait([&] {
       hook.waiting();
       progress();
+      watch.check(AboutOperation{*first});
     });
   }
 }

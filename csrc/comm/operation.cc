@@ -1,6 +1,9 @@
 // One call on its way through a communicator's schedule path.
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/failure.h"
 #include "comm/communicator.h"
 
 namespace gradred {
@@ -24,6 +27,8 @@ class CommOperation final : public ScheduledOperation {
         choice_(std::move(choice)),
         number_(number) {}
 
+  std::string waits_for() const override { return comm_->scheduled_text(number_, call_); }
+
  protected:
   bool step() override {
     if (comm_->size() == 1) {
@@ -44,7 +49,7 @@ class CommOperation final : public ScheduledOperation {
   void on_end(bool well) noexcept override {
     auto runner = release_runner();
     if (well || !refusal_) comm_->ledger_.end(number_);
-    if (!well && !refusal_) comm_->fail("an operation on it was given up");
+    if (!well && !refusal_) comm_->fail(failure());
     if (well && runner) comm_->path_->give_back(std::move(runner));
     StartedOperation::on_end(well);
   }
@@ -66,6 +71,8 @@ class CommOperation final : public ScheduledOperation {
     Ledger& ledger = comm_->ledger_;
     ledger.progress();
     ledger.answer(number_, call_.signature());
+    comm_->throw_if_failed();
+    comm_->throw_if_lost(number_);
     if (const auto reason = ledger.refusal(number_)) throw UsageError(*reason);
     if (const auto reason = ledger.disagreement(number_, call_.signature())) {
       throw UsageError(*reason);
@@ -101,6 +108,8 @@ class CommOperation final : public ScheduledOperation {
 class Settling final : public Operation {
  public:
   explicit Settling(std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {}
+
+  std::string waits_for() const override { return "what is left of a refused operation"; }
 
  protected:
   bool step() override { return comm_->path_ready() && comm_->ledger_.progress(); }
@@ -170,15 +179,53 @@ void Communicator::refuse_started(std::string_view reason) {
 
 // ---- after an error that only some ranks know of ------------------------------------------------
 
-void Communicator::fail(std::string_view reason) noexcept {
-  const std::lock_guard lock(failure_mutex_);
-  if (failure_.empty()) failure_ = reason;
+void Communicator::fail(const std::exception_ptr& thrown) noexcept {
+  process_poisoned.store(true, std::memory_order_relaxed);
+  try {
+    ledger_.fail(report_of(thrown));
+  } catch (const std::exception&) {
+    // The peers cannot be told: they find out by themselves.
+  }
 }
 
 void Communicator::throw_if_failed() {
-  const std::lock_guard lock(failure_mutex_);
-  if (failure_.empty()) return;
-  throw TransportError("the communicator failed earlier and can no longer be used: " + failure_);
+  if (const auto failure = ledger_.failure()) throw_report(*failure);
+}
+
+// A peer of this host that has ended. What it sent before may still be on its way, so it is missed
+// only after a moment.
+void Communicator::throw_if_lost(std::uint64_t number) {
+  constexpr std::uint64_t kEveryNs = 50'000'000, kMomentNs = 500'000'000;
+  const std::lock_guard lock(lost_mutex_);
+  const std::uint64_t now = now_ns();
+  if (now - looked_ns_ < kEveryNs) return;
+  looked_ns_ = now;
+  for (const auto& [rank, process] : neighbours_) {
+    if (is_alive(process)) continue;
+    if (lost_since_ns_ == 0) lost_since_ns_ = now;
+    if (now - lost_since_ns_ < kMomentNs) return;
+    throw PeerLost("rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
+                   ") has ended while rank " + std::to_string(rank_) + " waits in operation " +
+                   std::to_string(number) + " over messages");
+  }
+}
+
+std::string Communicator::scheduled_text(std::uint64_t number, const Call& call) const {
+  const std::vector<int> waiting = ledger_.waiting(number);
+  std::string here, silent;
+  for (const int rank : waiting) {
+    here += (here.empty() ? "; waiting too: rank " : ", ") + std::to_string(rank);
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_ || std::ranges::find(waiting, rank) != waiting.end()) continue;
+    silent += (silent.empty() ? "; not heard of: rank " : ", rank ") + std::to_string(rank);
+    const auto near = std::ranges::find(neighbours_, rank, &std::pair<int, ProcessId>::first);
+    if (near == neighbours_.end()) continue;
+    silent +=
+        " (process " + std::to_string(near->second.pid) + ", " + state_text(near->second) + ")";
+  }
+  return "operation " + std::to_string(number) + " over messages (" + describe(call.signature()) +
+         ") among " + std::to_string(size_) + " ranks" + here + silent;
 }
 
 }  // namespace gradred

@@ -24,7 +24,6 @@ struct Proposal {
   std::int64_t offered = 0;  // how many of the serials below
   std::array<std::int64_t, kMostOffered> serials{};
 };
-constexpr int kProposalWords = sizeof(Proposal) / sizeof(std::int64_t);
 
 int no_copy(mpi::Handle, int, void*, void*, void*, int* flag) {
   *flag = 0;  // a duplicate of the user's is a communicator of its own
@@ -61,19 +60,16 @@ Registry& Registry::get() {
   return *registry;
 }
 
-std::unique_ptr<Lane> Registry::agree(mpi::Handle comm, int rank) {
-  const mpi::Mpi& mpi = mpi::get();
+std::unique_ptr<Lane> Registry::agree(SetUpCalls& calls) {
   reap();
-  const std::vector<int> group = world_ranks(comm);
+  const std::vector<int> group = world_ranks(calls.comm());
   const std::vector<std::shared_ptr<Duplicate>> mine = known(group);
 
   const Ids mine_free = free_ids(group);
   Ids free(kIdWords);
-  mpi.check(mpi.call.Allreduce(mine_free.data(), free.data(), kIdWords, mpi.is.uint64_type,
-                               mpi.is.band_op, comm),
-            "MPI_Allreduce");
+  calls.band(mine_free.data(), free.data(), kIdWords);
   Proposal proposal;
-  if (rank == 0) {
+  if (calls.rank() == 0) {
     proposal.id = reserve_id(group, free);
     const std::lock_guard lock(mutex_);
     proposal.serial = static_cast<std::int64_t>(next_serial_++);
@@ -82,7 +78,7 @@ std::unique_ptr<Lane> Registry::agree(mpi::Handle comm, int rank) {
       proposal.serials[i] = static_cast<std::int64_t>(mine[i]->serial);
     }
   }
-  mpi.check(mpi.call.Bcast(&proposal, kProposalWords, mpi.is.int64_type, 0, comm), "MPI_Bcast");
+  calls.bcast(&proposal, sizeof proposal);
   auto lane = std::make_unique<Lane>();
   if (proposal.id < 0) return nullptr;
   lane->id = static_cast<int>(proposal.id);
@@ -100,24 +96,23 @@ std::unique_ptr<Lane> Registry::agree(mpi::Handle comm, int rank) {
       offered[i] = candidate;
     }
   }
-  mpi.check(mpi.call.Allreduce(&have, &common, 1, mpi.is.uint64_type, mpi.is.band_op, comm),
-            "MPI_Allreduce");
+  calls.band(&have, &common, 1);
   if (common != 0) {
     lane->duplicate = offered[static_cast<std::size_t>(std::countr_zero(common))];
   } else {
-    lane->duplicate = duplicate(comm, group, static_cast<std::uint64_t>(proposal.serial));
+    lane->duplicate = duplicate(calls, group, static_cast<std::uint64_t>(proposal.serial));
   }
   return lane->duplicate ? std::move(lane) : nullptr;
 }
 
-std::shared_ptr<Duplicate> Registry::duplicate(mpi::Handle comm, std::vector<int> group,
+std::shared_ptr<Duplicate> Registry::duplicate(SetUpCalls& calls, std::vector<int> group,
                                                std::uint64_t serial) {
   const mpi::Mpi& mpi = mpi::get();
-  mpi::Handle copy = 0;
-  if (mpi.call.Comm_dup(comm, &copy) != 0) return nullptr;  // fails on all ranks alike
+  const mpi::Handle copy = calls.duplicate();
+  if (copy == 0) return nullptr;
   mpi.check(mpi.call.Comm_set_errhandler(copy, mpi.is.errors_return), "MPI_Comm_set_errhandler");
   auto made = std::make_shared<Duplicate>();
-  made->comm = mpi.normalise(copy);
+  made->comm = copy;
   made->serial = serial;
   made->group = std::move(group);
   const std::lock_guard lock(mutex_);

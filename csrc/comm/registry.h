@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "comm/set_up_calls.h"
 #include "mpi/mpi.h"
 
 namespace gradred {
@@ -44,7 +45,7 @@ class Registry {
  public:
   static Registry& get();
 
-  std::unique_ptr<Lane> agree(mpi::Handle comm, int rank);
+  std::unique_ptr<Lane> agree(SetUpCalls& calls);
   // Frees what has no user any more. Not from within an MPI callback.
   void reap();
 
@@ -62,7 +63,7 @@ class Registry {
 
   std::vector<int> world_ranks(mpi::Handle comm);
   std::vector<std::shared_ptr<Duplicate>> known(const std::vector<int>& group);
-  std::shared_ptr<Duplicate> duplicate(mpi::Handle comm, std::vector<int> group,
+  std::shared_ptr<Duplicate> duplicate(SetUpCalls& calls, std::vector<int> group,
                                        std::uint64_t serial);
   // Ids are free again when no rank of the group uses them any more.
   using Ids = std::vector<std::uint64_t>;  // a bit each

@@ -10,13 +10,14 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "comm/set_up_calls.h"
 
 namespace gradred {
 namespace {
 
 // Ranks with equal names may share memory; NodeGroup::create() finds out.
 struct HostName {
-  std::array<char, 128> text{};
+  std::array<char, 160> text{};
   bool operator<(const HostName& other) const { return text < other.text; }
 };
 
@@ -27,29 +28,12 @@ HostName host_name() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   name += "/" + boot;
+  std::array<char, 32> pids{};  // process numbers mean the same only within one namespace
+  if (readlink("/proc/self/ns/pid", pids.data(), pids.size() - 1) > 0) name += pids.data();
   HostName host;
   std::memcpy(host.text.data(), name.data(), std::min(name.size(), host.text.size() - 1));
   return host;
 }
-
-class MpiBootstrap final : public Bootstrap {
- public:
-  MpiBootstrap(mpi::Handle comm, int rank, int size) : comm_(comm), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  void allgather(const void* mine, std::size_t bytes, void* all) override {
-    const mpi::Mpi& mpi = mpi::get();
-    const auto count = static_cast<int>(bytes);
-    mpi.check(
-        mpi.call.Allgather(mine, count, mpi.is.byte_type, all, count, mpi.is.byte_type, comm_),
-        "MPI_Allgather");
-  }
-  void barrier() override { mpi::get().check(mpi::get().call.Barrier(comm_), "MPI_Barrier"); }
-
- private:
-  mpi::Handle comm_;
-  int rank_, size_;
-};
 
 // One per process: made when the first communicator is set up with a trace wanted.
 std::unique_ptr<Trace>& trace() {
@@ -83,6 +67,11 @@ std::vector<int> number_hosts(const std::vector<HostName>& names) {
 
 }  // namespace
 
+std::string AboutNode::text(std::uint64_t waited) const {
+  return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " in " +
+         node.missing();
+}
+
 void write_trace() {
   if (trace()) trace()->write(settings().trace);
 }
@@ -90,6 +79,7 @@ void write_trace() {
 void NodePoll::poll() {
   hook_.waiting();
   comm_.progress();
+  watch_.check(AboutNode{comm_.rank(), comm_.node()});
 }
 
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {
@@ -114,7 +104,8 @@ void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
-  if (state_ == State::kFresh) set_up_path();
+  SetUpCalls calls(user_, rank_, size_, hook);
+  if (state_ == State::kFresh) set_up_path(calls);
   // The operations in flight go on by the progress thread meanwhile, and by us.
   for (Patience patience; state_ == State::kDuplicating && !path_ready_locked();) {
     patience.wait([&] {
@@ -122,16 +113,16 @@ void Communicator::set_up(WaitHook& hook) {
       engine().progress();
     });
   }
-  adopt_settings();
-  set_up_topology();
-  set_up_node();
+  adopt_settings(calls);
+  set_up_topology(calls);
+  set_up_node(calls);
   blocking_set_up_ = true;
 }
 
-void Communicator::set_up_path() {
+void Communicator::set_up_path(SetUpCalls& calls) {
   Registry& registry = Registry::get();
   const int largest_tag = registry.largest_tag();
-  lane_ = registry.agree(user_, rank_);
+  lane_ = registry.agree(calls);
   if (lane_ == nullptr) {
     state_ = State::kMpiOnly;
     return;
@@ -144,34 +135,43 @@ void Communicator::set_up_path() {
 }
 
 // Plan and slices must be the same on all ranks: rank 0's are.
-void Communicator::adopt_settings() {
+void Communicator::adopt_settings(SetUpCalls& calls) {
   struct {
     char plan[64] = {};
     std::uint64_t slices = 0;
   } agreed;
   set_text(agreed.plan, plan_);
   agreed.slices = slices_;
-  const mpi::Mpi& mpi = mpi::get();
-  mpi.check(mpi.call.Bcast(&agreed, sizeof agreed, mpi.is.byte_type, 0, user_), "MPI_Bcast");
+  calls.bcast(&agreed, sizeof agreed);
   plan_ = agreed.plan;
   slices_ = agreed.slices;
 }
 
-void Communicator::set_up_topology() {
-  MpiBootstrap bootstrap(user_, rank_, size_);
-  std::vector<HostName> names(static_cast<std::size_t>(size_));
-  const HostName mine = host_name();
-  bootstrap.allgather(&mine, sizeof mine, names.data());
+void Communicator::set_up_topology(SetUpCalls& calls) {
+  struct Place {
+    HostName host;
+    ProcessId process;
+  };
+  std::vector<Place> places(static_cast<std::size_t>(size_));
+  const Place mine{host_name(), this_process()};
+  calls.allgather(&mine, sizeof mine, places.data());
+  std::vector<HostName> names;
+  for (const Place& place : places) names.push_back(place.host);
   topology_ = Topology::of(number_hosts(names));
+  for (int rank = 0; rank < size_; ++rank) {
+    const Place& place = places[static_cast<std::size_t>(rank)];
+    const bool here = topology_.host_of[static_cast<std::size_t>(rank)] ==
+                      topology_.host_of[static_cast<std::size_t>(rank_)];
+    if (here && rank != rank_) neighbours_.emplace_back(rank, place.process);
+  }
 }
 
-void Communicator::set_up_node() {
-  MpiBootstrap bootstrap(user_, rank_, size_);
+void Communicator::set_up_node(SetUpCalls& calls) {
   Registry& registry = Registry::get();
   // Rank 0's bound and the settings of all: one rank without shared memory is all without.
   const std::int64_t mine = settings_.shared_memory ? (registry.may_add_segment() ? 2 : 1) : 0;
   std::vector<std::int64_t> all(static_cast<std::size_t>(size_));
-  bootstrap.allgather(&mine, sizeof mine, all.data());
+  calls.allgather(&mine, sizeof mine, all.data());
   if (topology_.hosts != 1) {
     node_reason_ = "the ranks are on " + std::to_string(topology_.hosts) + " hosts";
   } else if (std::ranges::find(all, 0) != all.end()) {
@@ -179,7 +179,7 @@ void Communicator::set_up_node() {
   } else if (std::ranges::find(all, 1) != all.end()) {
     node_reason_ = "64 other communicators share memory already";
   } else {
-    node_ = NodeGroup::create(bootstrap, NodeOptions{.ranks_on_host = settings_.ranks_on_host},
+    node_ = NodeGroup::create(calls, NodeOptions{.ranks_on_host = settings_.ranks_on_host},
                               node_reason_);
   }
   if (node_) registry.count_segment(1);

@@ -1,35 +1,31 @@
 // Small parts of Communicator: how it waits, how a node group finds its ranks.
 #pragma once
 
-#include <sched.h>
-#include <time.h>
-
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/patience.h"
+#include "comm/watch.h"
 
 namespace gradred {
 
 inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
 
-// How to wait for messages of the MPI underneath: there is no word in memory to sleep on.
-class Patience {
- public:
-  template <class Meanwhile>
-  void wait(Meanwhile meanwhile) {
-    ++looks_;
-    if (looks_ < 100) return;
-    if (looks_ % 16 == 0) meanwhile();
-    if (looks_ < 1000) {
-      sched_yield();
-    } else if (looks_ % 8 == 0) {  // more ranks than cores, perhaps: sched_yield() may do nothing
-      const timespec nap{0, looks_ < 20000 ? 20'000 : 100'000};
-      nanosleep(&nap, nullptr);
-    }
-  }
+// Who keeps a rank waiting on the node: for Watch.
+struct AboutNode {
+  int rank;
+  const NodeGroup& node;
 
- private:
-  unsigned looks_ = 0;
+  std::string text(std::uint64_t waited) const;
+  bool reports() const { return node.is_first_to_wait(); }
+};
+
+// The same of an operation that is advanced step by step.
+struct AboutOperation {
+  const Operation& operation;
+
+  std::string text(std::uint64_t waited) const;
+  bool reports() const { return operation.is_first_to_wait(); }
 };
 
 // What a rank does while it waits for shared memory: MPI's progress rule holds.
@@ -41,6 +37,7 @@ class NodePoll final : public Poll {
  private:
   Communicator& comm_;
   WaitHook& hook_;
+  Watch watch_;
 };
 
 // The inputs times the factor, in `storage`.

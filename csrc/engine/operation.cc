@@ -20,7 +20,7 @@ bool Operation::advance() noexcept {
 void Operation::abandon(std::exception_ptr reason) noexcept {
   const std::lock_guard lock(mutex_);
   if (ended()) return;
-  give_up();
+  give_up(reason);
   end(std::move(reason));
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <string>
 
 namespace gradred {
 
@@ -19,14 +20,20 @@ class Operation {
   // Throws what ended the operation, if it did not end well. Only after ended().
   void rethrow() const;
   bool failed() const { return failure_ != nullptr; }  // only after the end
+  // What it is and whom it waits for, in words, and whether this rank should be the one to say so.
+  // For the thread that waits, while others may advance it.
+  virtual std::string waits_for() const = 0;
+  virtual bool is_first_to_wait() const { return true; }
   // Ends it with an error; what it held is the caller's again.
   void abandon(std::exception_ptr reason) noexcept;
 
  protected:
   virtual bool step() = 0;  // as far as possible; true when complete; may throw
-  virtual void give_up() noexcept { withdraw(); }  // abandon() before the end
-  virtual void withdraw() noexcept = 0;            // after step() has thrown, or to give up
-  virtual void on_end(bool /*well*/) noexcept {}   // once, before the end is visible
+  virtual void give_up(const std::exception_ptr&) noexcept { withdraw(); }  // abandon() early
+  virtual void withdraw() noexcept = 0;           // after step() has thrown, or to give up
+  virtual void on_end(bool /*well*/) noexcept {}  // once, before the end is visible
+  // In on_end(), where it did not end well.
+  const std::exception_ptr& failure() const { return failure_; }
 
  private:
   void end(std::exception_ptr failure) noexcept;

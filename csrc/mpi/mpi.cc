@@ -42,7 +42,6 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Error_class", f.Error_class);
   resolve(lib, "Comm_rank", f.Comm_rank);
   resolve(lib, "Comm_size", f.Comm_size);
-  resolve(lib, "Comm_dup", f.Comm_dup);
   resolve(lib, "Comm_idup", f.Comm_idup);
   resolve(lib, "Comm_free", f.Comm_free);
   resolve(lib, "Comm_group", f.Comm_group);
@@ -67,7 +66,10 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Allreduce", f.Allreduce);
   resolve(lib, "Allgather", f.Allgather);
   resolve(lib, "Bcast", f.Bcast);
-  resolve(lib, "Barrier", f.Barrier);
+  resolve(lib, "Ibcast", f.Ibcast);
+  resolve(lib, "Iallgather", f.Iallgather);
+  resolve(lib, "Iallreduce", f.Iallreduce);
+  resolve(lib, "Ibarrier", f.Ibarrier);
   resolve(lib, "Grequest_start", f.Grequest_start);
   resolve(lib, "Grequest_complete", f.Grequest_complete);
   resolve(lib, "Status_set_elements", f.Status_set_elements);

@@ -31,7 +31,6 @@ struct Functions {
   int (*Error_class)(int code, int* error_class);
   int (*Comm_rank)(Handle comm, int* rank);
   int (*Comm_size)(Handle comm, int* size);
-  int (*Comm_dup)(Handle comm, Handle* duplicate);
   int (*Comm_idup)(Handle comm, Handle* duplicate, Handle* request);
   int (*Comm_free)(Handle* comm);
   int (*Comm_group)(Handle comm, Handle* group);
@@ -59,7 +58,12 @@ struct Functions {
   int (*Allgather)(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
                    Handle recv_type, Handle comm);
   int (*Bcast)(void* data, int count, Handle type, int root, Handle comm);
-  int (*Barrier)(Handle comm);
+  int (*Ibcast)(void* data, int count, Handle type, int root, Handle comm, Handle* request);
+  int (*Iallgather)(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
+                    Handle recv_type, Handle comm, Handle* request);
+  int (*Iallreduce)(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
+                    Handle* request);
+  int (*Ibarrier)(Handle comm, Handle* request);
   int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*),
                         int (*cancel)(void*, int), void* extra, Handle* request);
   int (*Grequest_complete)(Handle request);

@@ -191,6 +191,30 @@ void NodeGroup::abort(std::string_view reason, Poll* poll) {
   });
 }
 
+std::string NodeGroup::missing() const {
+  std::string absent, busy;
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || finished(peer) >= operation_) continue;
+    const bool here = Waiter::reached(announcement(peer).head, operation_ << 32);
+    std::string& list = here ? busy : absent;
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer) + " (process " +
+            std::to_string(processes_[peer].pid) + ", " + state_text(processes_[peer]);
+    list += here ? ")" : ", last left operation " + std::to_string(finished(peer)) + ")";
+  }
+  return "operation " + std::to_string(operation_) + " (" + describe(announced(rank_)) +
+         ") among " + std::to_string(size_) +
+         " ranks; missing: " + (absent.empty() ? "none, but unfinished: " + busy : absent);
+}
+
+bool NodeGroup::is_first_to_wait() const {
+  for (std::size_t peer = 0; peer < rank_; ++peer) {
+    if (Waiter::reached(announcement(peer).head, operation_ << 32) && finished(peer) < operation_) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void NodeGroup::step_done(std::uint64_t step) {
   waiter_.publish(states_[rank_].progress, (operation_ << 32) + step, states_[rank_].bell);
 }
@@ -244,31 +268,30 @@ void NodeGroup::check_peer(std::size_t peer) const {
                  ") has ended; the communicator can no longer be used");
 }
 
-void NodeGroup::fail(std::string_view reason, Failure failure) noexcept {
+void NodeGroup::fail(const FailureReport& report) noexcept {
   if (header_.poison.load(std::memory_order_relaxed) != 0) return;
-  char text[kReasonBytes];
-  std::snprintf(text, sizeof text, "rank %zu of this host left operation %llu: %.*s", rank_,
-                static_cast<unsigned long long>(operation_), static_cast<int>(reason.size()),
-                reason.data());
-  poison(failure, text);
+  poison({report.kind, "rank " + std::to_string(rank_) + " left operation " +
+                           std::to_string(operation_) + ": " + report.text});
 }
 
-void NodeGroup::poison(Failure failure, std::string_view reason) noexcept {
+void NodeGroup::poison(const FailureReport& report) noexcept {
+  process_poisoned.store(true, std::memory_order_relaxed);
   std::uint32_t sound = 0;
   if (!header_.poison.compare_exchange_strong(sound, 1, std::memory_order_acq_rel)) return;
-  header_.failure = failure;
-  set_text(header_.reason, reason);
+  header_.failure = report.kind;
+  set_text(header_.reason, report.text);
   header_.poison.store(2, std::memory_order_release);
   for (std::size_t rank = 0; rank < size_; ++rank) Waiter::ring(states_[rank].bell);
 }
 
 void NodeGroup::throw_poisoned() const {
+  // It takes a moment to write the reason; who began to may have died over it.
+  for (int look = 0; look < 1000 && header_.poison.load(std::memory_order_acquire) != 2; ++look) {
+    usleep(100);
+  }
   const bool written = header_.poison.load(std::memory_order_acquire) == 2;
-  const std::string text = "the communicator failed earlier and can no longer be used: " +
-                           std::string(written ? header_.reason : "the reason is being written");
-  if (written && header_.failure == Failure::kPeerLost) throw PeerLost(text);
-  if (written && header_.failure == Failure::kTimeout) throw TimeoutError(text);
-  throw TransportError(text);
+  throw_report({written ? header_.failure : Failure::kTransport,
+                written ? header_.reason : "the rank that knew the reason has ended"});
 }
 
 }  // namespace gradred

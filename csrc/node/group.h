@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/failure.h"
 #include "base/signature.h"
 #include "node/bootstrap.h"
 #include "node/layout.h"
@@ -96,10 +97,14 @@ class NodeGroup final : private Guard {
   // aborted the operation before as well.
   void abort(std::string_view reason, Poll* poll = nullptr);
   bool may_abort() const { return !catch_up_ || all_announced(); }  // without waiting
+  // Who keeps this rank waiting, in words. Only while an operation waits, by the thread that does.
+  std::string missing() const;
+  // Whether this is the lowest rank of those that wait in the operation.
+  bool is_first_to_wait() const;
   // Throws PeerLost if the process of a peer has ended, TransportError if the group is poisoned.
   void check_peers() const;
   // Make every other rank throw; the first reason stays.
-  void poison(Failure failure, std::string_view reason) noexcept;
+  void poison(const FailureReport& report) noexcept;
 
  private:
   class Disagreement : public UsageError {
@@ -113,6 +118,9 @@ class NodeGroup final : private Guard {
   void glance() override;
   void check_awaited() override;
   void check_peer(std::size_t peer) const;
+  std::uint64_t finished(std::size_t rank) const {
+    return states_[rank].finished.load(std::memory_order_acquire);
+  }
   void finish() { states_[rank_].finished.store(operation_, std::memory_order_release); }
   [[noreturn]] void throw_poisoned() const;
 
@@ -122,7 +130,7 @@ class NodeGroup final : private Guard {
   template <class Body>
   void guarded(Body&& body);
   void enter(Poll* poll);
-  void fail(std::string_view reason, Failure failure) noexcept;
+  void fail(const FailureReport& report) noexcept;
   void announce(const Signature& signature, const void* data, std::size_t bytes);
   void await_announcements(const Signature& signature);
   void await_peers(std::uint64_t operation);
@@ -194,17 +202,8 @@ void NodeGroup::guarded(Body&& body) {
   } catch (const Disagreement&) {
     finish();
     throw;
-  } catch (const PeerLost& error) {
-    fail(error.what(), Failure::kPeerLost);
-    throw;
-  } catch (const TimeoutError& error) {
-    fail(error.what(), Failure::kTimeout);
-    throw;
-  } catch (const std::exception& error) {
-    fail(error.what(), Failure::kTransport);
-    throw;
   } catch (...) {
-    fail("it was interrupted", Failure::kTransport);
+    fail(report_of(std::current_exception()));
     throw;
   }
 }

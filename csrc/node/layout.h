@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/failure.h"
 #include "node/process.h"
 #include "node/wait.h"
 
@@ -21,6 +22,7 @@ inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kApart = 128;
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kReasonBytes = 256;
+inline constexpr std::size_t kReportBytes = 1536;
 
 // Sizes and limits that all ranks of a group share; the leader's count. A plan is a function of
 // these, the number of ranks and the agreed arguments.
@@ -61,14 +63,12 @@ struct alignas(kApart) RankState {
   std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
 };
 
-enum class Failure : std::uint32_t { kTransport, kPeerLost, kTimeout };
-
 struct alignas(kApart) Header {
   std::uint64_t token;  // a random number: proof that all see the same memory
   NodeOptions options;
   std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
   Failure failure;
-  char reason[kReasonBytes];
+  char reason[kReportBytes];
   alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::flag_time_ns
   alignas(kApart) std::atomic<std::uint64_t> pong;
 };

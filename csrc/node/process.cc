@@ -84,6 +84,13 @@ std::uint32_t cgroup_quota() {
 
 }  // namespace
 
+std::string state_text(const ProcessId& process) {
+  Stat stat;
+  if (!read_stat(process.pid, stat) || stat.state == 'Z' || stat.state == 'X') return "ended";
+  if (stat.state == 'T' || stat.state == 't') return "stopped by a signal";
+  return stat.state == 'R' ? "running" : "sleeping";
+}
+
 ProcessId this_process() {
   const auto pid = static_cast<std::int64_t>(getpid());
   Stat stat;

@@ -4,6 +4,7 @@
 #include <bitset>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace gradred {
 
@@ -18,6 +19,9 @@ struct ProcessId {
 ProcessId this_process();
 // False once the process has ended, also while it is a zombie. True when /proc does not tell.
 bool is_alive(const ProcessId& process);
+
+// "running", "sleeping", "stopped", "ended": what /proc says.
+std::string state_text(const ProcessId& process);
 
 inline constexpr std::size_t kMaxCores = 1024;
 

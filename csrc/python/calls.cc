@@ -5,9 +5,12 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/failure.h"
+#include "comm/watch.h"
 #include "python/call.h"
 #include "python/comm.h"
 #include "python/errors.h"
+#include "python/leave.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
 #include "python/persistent.h"
@@ -125,6 +128,11 @@ void configure(bool shared_memory, const std::string& plan, std::size_t slices,
   settings() = {shared_memory, plan, slices, ranks_on_host, trace, fault};
 }
 
+void limit_waits(double warn_after, double timeout) {
+  wait_limits().warn = static_cast<std::uint64_t>(1e9 * warn_after);
+  wait_limits().timeout = static_cast<std::uint64_t>(1e9 * timeout);
+}
+
 }  // namespace
 
 void bind_calls(py::module_& m) {
@@ -200,6 +208,14 @@ void bind_calls(py::module_& m) {
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "");
+  m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
+        "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
+  m.def(
+      "poisoned", [] { return process_poisoned.load(std::memory_order_relaxed); },
+      "Whether a communicator of this process has failed: MPI_Finalize would wait for peers.");
+  m.def(
+      "leave_without_finalize", &leave_without_finalize, py::arg("mpi4py"),
+      "End this process, when it ends, without MPI_Finalize; `mpi4py` is the file of mpi4py.MPI.");
   m.def("write_trace", &write_trace, "Write this rank's trace to the file that configure() named.");
   m.def("thread_multiple",
         [] { return Registry::get().thread_level() == mpi::get().is.thread_multiple; });

@@ -49,6 +49,7 @@ def _configure() -> None:
         values.trace or "",
         "" if values.fault is None else str(values.fault),
     )
+    _core.limit_waits(values.warn_after, values.timeout or 0.0)
 
 
 class Comm(MPI.Intracomm):
@@ -412,6 +413,8 @@ def _leave() -> None:
     if os.getpid() == _rank_process:
         _core.stop()
         _core.write_trace()
+        if _core.poisoned():
+            _core.leave_without_finalize(sys.modules["mpi4py.MPI"].__file__ or "")
 
 
 _core.install(sys.modules["mpi4py.MPI"], Comm, _launched.refuse_wrong_launcher)

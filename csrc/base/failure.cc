@@ -1,0 +1,29 @@
+#include "base/failure.h"
+
+#include "base/errors.h"
+
+namespace gradred {
+
+FailureReport report_of(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const PeerLost& error) {
+    return {Failure::kPeerLost, error.what()};
+  } catch (const TimeoutError& error) {
+    return {Failure::kTimeout, error.what()};
+  } catch (const std::exception& error) {
+    return {Failure::kTransport, error.what()};
+  } catch (...) {  // a signal handler's exception in Python, for example
+    return {Failure::kTransport, "an operation was interrupted"};
+  }
+}
+
+void throw_report(const FailureReport& report) {
+  process_poisoned.store(true, std::memory_order_relaxed);
+  const std::string text = "the communicator failed and can no longer be used: " + report.text;
+  if (report.kind == Failure::kPeerLost) throw PeerLost(text);
+  if (report.kind == Failure::kTimeout) throw TimeoutError(text);
+  throw TransportError(text);
+}
+
+}  // namespace gradred

@@ -1,0 +1,27 @@
+// What a failure that only some ranks may know of means for the process.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <string>
+
+namespace gradred {
+
+enum class Failure : std::uint32_t { kTransport, kPeerLost, kTimeout };
+
+struct FailureReport {
+  Failure kind = Failure::kTransport;
+  std::string text;
+};
+
+// What ended an operation, in a form that travels between ranks.
+FailureReport report_of(const std::exception_ptr& thrown);
+// The exception that a report stands for.
+[[noreturn]] void throw_report(const FailureReport& report);
+
+// A communicator of this process has failed: peers may be gone or stuck, and MPI_Finalize would
+// wait for them.
+inline std::atomic<bool> process_poisoned{false};
+
+}  // namespace gradred

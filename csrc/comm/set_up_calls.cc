@@ -1,0 +1,82 @@
+#include "comm/set_up_calls.h"
+
+#include <string>
+
+#include "comm/communicator.h"
+#include "comm/patience.h"
+#include "comm/watch.h"
+
+namespace gradred {
+namespace {
+
+struct AboutSetUp {
+  int rank, size;
+
+  std::string text(std::uint64_t waited) const {
+    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) +
+           " in the first call on a communicator of " + std::to_string(size) +
+           " ranks, which all of them must make";
+  }
+  bool reports() const { return true; }  // nothing is known of the others yet
+};
+
+}  // namespace
+
+int SetUpCalls::wait(mpi::Handle request) {
+  const mpi::Mpi& mpi = mpi::get();
+  Patience patience;
+  Watch watch;
+  for (int done = 0;;) {
+    const int code = mpi.call.Test(&request, &done, mpi.is.status_ignore);
+    if (code != 0 || done != 0) return code;
+    patience.wait([&] {
+      hook_.waiting();
+      engine().progress();
+      watch.check(AboutSetUp{rank_, size_});
+    });
+  }
+}
+
+void SetUpCalls::allgather(const void* mine, std::size_t bytes, void* all) {
+  const mpi::Mpi& mpi = mpi::get();
+  const auto count = static_cast<int>(bytes);
+  mpi::Handle request = 0;
+  mpi.check(mpi.call.Iallgather(mine, count, mpi.is.byte_type, all, count, mpi.is.byte_type, comm_,
+                                &request),
+            "MPI_Iallgather");
+  mpi.check(wait(request), "MPI_Iallgather");
+}
+
+void SetUpCalls::barrier() {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle request = 0;
+  mpi.check(mpi.call.Ibarrier(comm_, &request), "MPI_Ibarrier");
+  mpi.check(wait(request), "MPI_Ibarrier");
+}
+
+void SetUpCalls::bcast(void* data, std::size_t bytes) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle request = 0;
+  mpi.check(mpi.call.Ibcast(data, static_cast<int>(bytes), mpi.is.byte_type, 0, comm_, &request),
+            "MPI_Ibcast");
+  mpi.check(wait(request), "MPI_Ibcast");
+}
+
+void SetUpCalls::band(const std::uint64_t* mine, std::uint64_t* all, std::size_t words) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle request = 0;
+  mpi.check(mpi.call.Iallreduce(mine, all, static_cast<int>(words), mpi.is.uint64_type,
+                                mpi.is.band_op, comm_, &request),
+            "MPI_Iallreduce");
+  mpi.check(wait(request), "MPI_Iallreduce");
+}
+
+mpi::Handle SetUpCalls::duplicate() {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle copy = 0, request = 0;
+  // It fails on all ranks alike, at once or at the end.
+  if (mpi.call.Comm_idup(comm_, &copy, &request) != 0) return 0;
+  return wait(request) == 0 ? mpi.normalise(copy) : 0;
+}
+
+}  // namespace gradred

@@ -1,0 +1,38 @@
+// The collective calls of the MPI by which ranks set a communicator up, waited for like everything
+// else: signals end them, and so do time limits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/call.h"
+#include "mpi/mpi.h"
+#include "node/bootstrap.h"
+
+namespace gradred {
+
+class SetUpCalls final : public Bootstrap {
+ public:
+  SetUpCalls(mpi::Handle comm, int rank, int size, WaitHook& hook)
+      : comm_(comm), rank_(rank), size_(size), hook_(hook) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void allgather(const void* mine, std::size_t bytes, void* all) override;
+  void barrier() override;
+  void bcast(void* data, std::size_t bytes);  // from rank 0
+  void band(const std::uint64_t* mine, std::uint64_t* all, std::size_t words);
+  // 0 where the MPI has no communicators left.
+  mpi::Handle duplicate();
+
+  mpi::Handle comm() const { return comm_; }
+
+ private:
+  int wait(mpi::Handle request);  // the MPI's code
+
+  mpi::Handle comm_;
+  int rank_, size_;
+  WaitHook& hook_;
+};
+
+}  // namespace gradred

@@ -1,0 +1,53 @@
+// No wait is silent: who waits long says so, and gives up when the time allowed is over.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/errors.h"
+
+namespace gradred {
+
+// In nanoseconds; 0 is never.
+struct WaitLimits {
+  std::atomic<std::uint64_t> warn{60'000'000'000};
+  std::atomic<std::uint64_t> timeout{0};
+};
+WaitLimits& wait_limits();
+
+// Of one wait. `about` describes it: text(seconds) says who is missing, reports() whether it is for
+// this rank to print that, so that there is one report per host.
+class Watch {
+ public:
+  template <class About>
+  void check(const About& about) {
+    const std::uint64_t now = now_ns();
+    if (now < next_look_) return;
+    next_look_ = now + kEvery;
+    if (begin_ == 0) {
+      begin_ = now;
+      next_report_ = wait_limits().warn.load(std::memory_order_relaxed);
+      return;
+    }
+    const std::uint64_t waited = now - begin_;
+    const std::uint64_t timeout = wait_limits().timeout.load(std::memory_order_relaxed);
+    if (timeout != 0 && waited >= timeout) throw TimeoutError(about.text(waited));
+    if (next_report_ != 0 && waited >= next_report_) {
+      next_report_ *= 2;
+      if (about.reports()) report(about.text(waited));
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kEvery = 5'000'000;
+
+  static void report(const std::string& text);  // to stderr, in one piece
+
+  std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0;
+};
+
+// "12.5 s"
+std::string seconds_text(std::uint64_t nanoseconds);
+
+}  // namespace gradred

@@ -1,0 +1,87 @@
+#include "python/leave.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/errors.h"
+
+namespace gradred {
+namespace {
+
+int finalize_nothing() { return 0; }
+
+// glibc tells such handlers the status with which the process ends. The last one registered comes
+// first, before the destructors of any library.
+void end_at_once(int status, void*) {
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+// What the dynamic section of a loaded library says. glibc has made its addresses absolute.
+struct Dynamic {
+  const char* strings = nullptr;
+  const ElfW(Sym) * symbols = nullptr;
+  const ElfW(Rela) * relocations[2] = {};  // of the procedure linkage table, and the others
+  std::size_t bytes[2] = {};
+
+  explicit Dynamic(const link_map& library) {
+    for (const ElfW(Dyn)* entry = library.l_ld; entry->d_tag != DT_NULL; ++entry) {
+      const auto* pointer = reinterpret_cast<const void*>(entry->d_un.d_ptr);
+      if (entry->d_tag == DT_STRTAB) strings = static_cast<const char*>(pointer);
+      if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym)*>(pointer);
+      if (entry->d_tag == DT_JMPREL) relocations[0] = static_cast<const ElfW(Rela)*>(pointer);
+      if (entry->d_tag == DT_RELA) relocations[1] = static_cast<const ElfW(Rela)*>(pointer);
+      if (entry->d_tag == DT_PLTRELSZ) bytes[0] = entry->d_un.d_val;
+      if (entry->d_tag == DT_RELASZ) bytes[1] = entry->d_un.d_val;
+    }
+  }
+};
+
+// The word through which a library calls a function of another one.
+void** slot_of(const link_map& library, const char* function) {
+  const Dynamic dynamic(library);
+  for (int table = 0; table < 2; ++table) {
+    const std::size_t count = dynamic.bytes[table] / sizeof(ElfW(Rela));
+    for (std::size_t i = 0; i < count; ++i) {
+      const ElfW(Rela) & relocation = dynamic.relocations[table][i];
+      const ElfW(Sym) & symbol = dynamic.symbols[ELF64_R_SYM(relocation.r_info)];
+      if (std::strcmp(dynamic.strings + symbol.st_name, function) == 0) {
+        return reinterpret_cast<void**>(library.l_addr + relocation.r_offset);
+      }
+    }
+  }
+  return nullptr;
+}
+
+void overwrite(void** slot, void* value) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(slot) / page * page;
+  if (mprotect(reinterpret_cast<void*>(address), page, PROT_READ | PROT_WRITE) != 0) {
+    throw TransportError("the call of MPI_Finalize cannot be taken out of this process");
+  }
+  *slot = value;
+}
+
+}  // namespace
+
+void leave_without_finalize(const std::string& mpi4py) {
+  void* handle = dlopen(mpi4py.c_str(), RTLD_NOLOAD | RTLD_NOW);
+  const link_map* library = nullptr;
+  if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &library) != 0) {
+    throw TransportError("not loaded: " + mpi4py);
+  }
+  void** slot = slot_of(*library, "MPI_Finalize");
+  if (slot == nullptr) throw TransportError("no call of MPI_Finalize was found in " + mpi4py);
+  overwrite(slot, reinterpret_cast<void*>(&finalize_nothing));
+  on_exit(end_at_once, nullptr);
+}
+
+}  // namespace gradred
