@@ -4,6 +4,16 @@
 
 namespace gradred {
 
+bool is_usage_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const UsageError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 FailureReport report_of(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);

@@ -15,6 +15,7 @@ struct FailureReport {
   std::string text;
 };
 
+bool is_usage_error(const std::exception_ptr& thrown);
 // What ended an operation, in a form that travels between ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
 // The exception that a report stands for.

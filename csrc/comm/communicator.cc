@@ -135,19 +135,43 @@ void Communicator::prepare(WaitHook& hook) {
 void Communicator::run(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
   prepare(hook);
+  if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
   if (native(call)) return run_on_node(call, hook);
   if (path_ == nullptr) return run_on_mpi(call);
   if (is_mpi_plan(call)) {
-    leave_to_mpi(call.kind, hook);
+    Call planned = call;
+    planned.path = mix(1, std::string_view("mpi"));
+    agree_on(planned.signature(), hook);
     return run_on_mpi(call);
   }
   run_schedule(call, hook);
 }
 
-void Communicator::leave_to_mpi(Kind kind, WaitHook& hook) {
-  agree_on(
-      make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8, static_cast<std::uint64_t>(kind)),
-      hook);
+// The peers hear of this rank's mistake.
+void Communicator::check_or_refuse(const Call& call, WaitHook& hook) {
+  try {
+    check_plan(call, true);
+  } catch (const UsageError& error) {
+    refuse(error.what(), hook);
+    throw;
+  }
+}
+
+// Names that do not exist, and plans that cannot serve the call.
+void Communicator::check_plan(const Call& call, bool blocking) const {
+  if (size_ == 1 || call.schedule || (blocking && native(call))) return;
+  if (is_mpi_plan(call)) {
+    if (blocking) check_mpi_plan(call);
+    return;
+  }
+  const Choice choice = plan_for(call, blocking);
+  if (choice.name != "node") find_algorithm(collective_of(call.kind), choice.name);
+}
+
+void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook) {
+  agree_on(make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8,
+                          static_cast<std::uint64_t>(kind), detail),
+           hook);
 }
 
 void Communicator::agree_on_init(const Call& call, WaitHook& hook) {
@@ -231,7 +255,6 @@ void Communicator::agree(const Signature& signature, WaitHook& hook) {
 }
 
 void Communicator::run_schedule(const Call& call, WaitHook& hook) {
-  check_plan(call);
   // The root of a broadcast hears of nobody, so the ranks agree before they begin.
   if (node_ != nullptr || call.kind == Kind::kBcast) agree_on(planned_signature(call), hook);
   run_numbered(call, hook);

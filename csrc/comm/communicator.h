@@ -82,8 +82,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // not, and local as they are.
   void refuse(std::string_view reason, WaitHook& hook);
   void refuse_started(std::string_view reason);
-  // Blocking: all ranks agree to leave this call to the MPI.
-  void leave_to_mpi(Kind kind, WaitHook& hook);
+  // Blocking: all ranks agree to leave this call to the MPI; `detail` is what else they compare.
+  void leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook);
+  // Blocking, before the communicator is freed: no duplication of it may be in flight then.
+  void finish_duplicating(WaitHook& hook);
   // Blocking: all ranks agree on what a persistent call will be.
   void agree_on_init(const Call& call, WaitHook& hook);
   // Blocking, on the path that start() takes: a rank may call this where a peer starts and waits.
@@ -121,7 +123,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool is_mpi_plan(const Call& call) const;
   bool starts_on_node(const Call& call) const;
   Signature planned_signature(const Call& call) const;
-  void check_plan(const Call& call) const;
+  void check_plan(const Call& call, bool blocking) const;
+  void check_or_refuse(const Call& call, WaitHook& hook);
+  void check_mpi_plan(const Call& call) const;
   std::shared_ptr<StartedOperation> enqueue(std::shared_ptr<NodeOperation> operation);
   std::shared_ptr<StartedOperation> node_operation(const Call& call);
   std::shared_ptr<StartedOperation> agreed_operation(const Call& call);
@@ -135,7 +139,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void agree_on(const Signature& signature, WaitHook& hook);
   void run_alone(const Call& call) const;
   std::string refused_text(std::string_view reason) const;
-  void leave(std::uint64_t number, std::string_view reason);
+  std::shared_ptr<Operation> leave(std::uint64_t number, std::string_view reason);
+  void throw_if_mpi_only() const;
   void fail(const std::exception_ptr& thrown) noexcept;
   void throw_if_failed();
   void throw_if_lost(std::uint64_t number);

@@ -40,7 +40,14 @@ struct Ledger::Refused {
 };
 
 Ledger::Ledger() : nonce_(std::uint64_t{std::random_device{}()} << 32 | std::random_device{}()) {}
-Ledger::~Ledger() = default;
+// What the MPI may still read or write is given to nobody else.
+Ledger::~Ledger() {
+  if (!sending_.empty()) static_cast<void>(new std::list<Sending>(std::move(sending_)));
+  for (auto& [number, refused] : refused_) {
+    if (refused.dropped.empty()) continue;
+    static_cast<void>(new std::list<Dropped>(std::move(refused.dropped)));
+  }
+}
 
 void Ledger::open(const MpiTransport& transport) {
   const std::lock_guard lock(mutex_);
@@ -102,7 +109,7 @@ void Ledger::answer(std::uint64_t number, const Signature& signature) {
     if (asking.answered || asking.signature == signature) continue;
     asking.answered = true;
     tell(sending_.emplace_back(
-             Sending{{Notice::Kind::kDiffers, asking.nonce, number, 0, signature}, {}}),
+             Sending{{Notice::Kind::kDiffers, asking.nonce, number, transport_->rank(), signature}, {}}),
          peer);
   }
 }
@@ -164,6 +171,7 @@ bool Ledger::progress() {
 
 void Ledger::tell_all(const Notice& notice) {
   Sending& sending = sending_.emplace_back(Sending{notice, {}});
+  sending.notice.rank = transport_->rank();
   for (int peer = 0; peer < transport_->size(); ++peer) {
     if (peer != transport_->rank()) tell(sending, peer);
   }
@@ -171,7 +179,6 @@ void Ledger::tell_all(const Notice& notice) {
 
 void Ledger::tell(Sending& sending, int peer) {
   const mpi::Mpi& mpi = mpi::get();
-  sending.notice.rank = transport_->rank();
   mpi.check(mpi.call.Isend(&sending.notice, sizeof(Notice), mpi.is.byte_type, peer,
                            transport_->tags().notices(), transport_->comm(),
                            &sending.requests.emplace_back(0)),
@@ -253,14 +260,15 @@ bool Ledger::drop_messages(std::uint64_t number, Refused& refused) {
 
 void Ledger::forget_sent() {
   const mpi::Mpi& mpi = mpi::get();
-  sending_.remove_if([&](Sending& sending) {
-    std::erase_if(sending.requests, [&](mpi::Handle& request) {
-      int done = 0;
+  for (auto sending = sending_.begin(); sending != sending_.end();) {
+    bool all_sent = true;
+    for (mpi::Handle& request : sending->requests) {
+      int done = 0;  // a completed request is null, and tests as done
       mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "MPI_Test");
-      return done != 0;
-    });
-    return sending.requests.empty();
-  });
+      all_sent &= done != 0;
+    }
+    sending = all_sent ? sending_.erase(sending) : std::next(sending);
+  }
 }
 
 }  // namespace gradred

@@ -5,12 +5,14 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "comm/communicator.h"
+#include "comm/set_up.h"
 
 namespace gradred {
 namespace {
 
 // Between looks at what peers say of an operation that waits.
 constexpr unsigned kStepsPerLook = 64;
+constexpr std::uint64_t kOperationsPerLook = 16;
 // Ranks that wait longer compare what they wait for: they may wait for each other.
 constexpr std::uint64_t kPatienceNs = 50'000'000;
 
@@ -35,6 +37,7 @@ class CommOperation final : public ScheduledOperation {
       comm_->run_alone(call_);
       return true;
     }
+    comm_->throw_if_mpi_only();
     if (!refusal_) {
       try {
         if ((has_runner() || find_runner()) && ScheduledOperation::step()) return true;
@@ -49,7 +52,7 @@ class CommOperation final : public ScheduledOperation {
   void on_end(bool well) noexcept override {
     auto runner = release_runner();
     if (well || !refusal_) comm_->ledger_.end(number_);
-    if (!well && !refusal_) comm_->fail(failure());
+    if (!well && !is_usage_error(failure())) comm_->fail(failure());
     if (well && runner) comm_->path_->give_back(std::move(runner));
     StartedOperation::on_end(well);
   }
@@ -59,6 +62,7 @@ class CommOperation final : public ScheduledOperation {
     if (!comm_->path_ready()) return false;
     comm_->throw_if_failed();
     Ledger& ledger = comm_->ledger_;
+    if (number_ % kOperationsPerLook == 0) ledger.progress();  // who never waits hears as well
     if (const auto reason = ledger.refusal(number_)) throw UsageError(*reason);
     if (!ledger.may_start(number_)) return false;
     since_ns_ = now_ns();
@@ -110,8 +114,12 @@ class Settling final : public Operation {
   explicit Settling(std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {}
 
   std::string waits_for() const override { return "what is left of a refused operation"; }
+  bool must_end() const override { return true; }
 
  protected:
+  void on_end(bool well) noexcept override {
+    if (!well) comm_->fail(failure());
+  }
   bool step() override { return comm_->path_ready() && comm_->ledger_.progress(); }
   void withdraw() noexcept override {}
 
@@ -128,7 +136,12 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std:
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   if (!starts()) throw UsageError("the MPI has no communicators left for this one");
-  check_plan(call);
+  try {
+    check_plan(call, false);
+  } catch (const UsageError& error) {
+    refuse_started(error.what());
+    throw;
+  }
   auto operation = starts_on_node(call) ? node_operation(call)
                    : node_ != nullptr   ? agreed_operation(call)
                                         : this->operation(call, ledger_.begin());
@@ -138,18 +151,12 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   return operation;
 }
 
-// An unknown name is the caller's error, before anything has begun.
-void Communicator::check_plan(const Call& call) const {
-  if (size_ == 1 || call.schedule) return;
-  const Choice choice = plan_for(call, false);
-  if (choice.name != "node") find_algorithm(collective_of(call.kind), choice.name);
-}
-
-void Communicator::leave(std::uint64_t number, std::string_view reason) {
+std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string_view reason) {
   ledger_.leave(number, reason);
   const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
   auto settling = std::make_shared<Settling>(shared_from_this());
-  if (!settling->advance()) engine().add(std::move(settling), threads);
+  if (!settling->advance()) engine().add(settling, threads);
+  return settling;
 }
 
 // ---- refused arguments ------------------------------------------------------------------------
@@ -163,16 +170,23 @@ void Communicator::refuse(std::string_view reason, WaitHook& hook) {
   prepare(hook);
   if (node_ != nullptr) {
     if (any_started_) finish_started(hook);
-    node_->abort(reason);
+    NodePoll poll(*this, hook);
+    node_->abort(reason, &poll);
   } else if (path_ != nullptr) {
-    leave(ledger_.begin(), refused_text(reason));
+    const auto settling = leave(ledger_.begin(), refused_text(reason));
+    // Where no thread of ours may do it, nobody else would receive what the peers have sent.
+    const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
+    if (!threads) wait_for(*settling, hook);
   }
 }
 
 void Communicator::refuse_started(std::string_view reason) {
   const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
   if (size_ == 1 || !threads || !starts()) return;  // else the peers' calls went to the MPI
-  if (node_ == nullptr) return leave(ledger_.begin(), refused_text(reason));
+  if (node_ == nullptr) {
+    leave(ledger_.begin(), refused_text(reason));
+    return;
+  }
   auto operation = aborted_operation(reason);
   if (!operation->advance()) engine().add(std::move(operation), threads);
 }
@@ -186,6 +200,14 @@ void Communicator::fail(const std::exception_ptr& thrown) noexcept {
   } catch (const std::exception&) {
     // The peers cannot be told: they find out by themselves.
   }
+}
+
+// MPI_Comm_idup has failed, on all ranks alike.
+void Communicator::throw_if_mpi_only() const {
+  if (state_ != State::kMpiOnly) return;
+  throw UsageError(
+      "the MPI has no communicators left for gradred to use: free some, or make a blocking call "
+      "on this one first, which shares those that exist");
 }
 
 void Communicator::throw_if_failed() {

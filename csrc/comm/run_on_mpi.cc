@@ -54,11 +54,18 @@ void allreduce(const Call& call, mpi::Handle comm) {
 
 }  // namespace
 
+void Communicator::check_mpi_plan(const Call& call) const {
+  const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;
+  if (!moves) handles_for(call);
+  if (call.kind != Kind::kAllreduce && call.count * size_of(call.dtype) > INT_MAX) {
+    throw UsageError("plan 'mpi' takes at most 2 GiB per rank here");
+  }
+}
+
 void Communicator::run_on_mpi(const Call& call) const {
   const mpi::Mpi& mpi = mpi::get();
   const std::size_t bytes = call.count * size_of(call.dtype);
-  const bool reduces = call.kind == Kind::kAllreduce;
-  if (!reduces && bytes > INT_MAX) throw UsageError("plan 'mpi' takes at most 2 GiB per rank here");
+  check_mpi_plan(call);
   switch (call.kind) {
     case Kind::kAllgather:
       mpi.check(

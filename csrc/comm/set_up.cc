@@ -197,6 +197,15 @@ void Communicator::start_duplicating() {
   state_ = State::kDuplicating;
 }
 
+void Communicator::finish_duplicating(WaitHook& hook) {
+  for (Patience patience; state_ == State::kDuplicating && !path_ready();) {
+    patience.wait([&] {
+      hook.waiting();
+      engine().progress();
+    });
+  }
+}
+
 bool Communicator::path_ready() {
   if (state_ == State::kReady) return true;
   const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -206,8 +215,12 @@ bool Communicator::path_ready() {
 bool Communicator::path_ready_locked() {
   if (state_ == State::kReady) return true;
   const mpi::Mpi& mpi = mpi::get();
+  if (state_ != State::kDuplicating) return false;
   int done = 0;
-  mpi.check(mpi.call.Test(&duplicating_, &done, mpi.is.status_ignore), "MPI_Comm_idup");
+  if (mpi.call.Test(&duplicating_, &done, mpi.is.status_ignore) != 0) {
+    state_ = State::kMpiOnly;
+    return false;
+  }
   if (done == 0) return false;
   lane_ = std::make_unique<Lane>();
   lane_->duplicate = std::make_shared<Duplicate>();

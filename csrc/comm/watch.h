@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/status.h"
 
 namespace gradred {
 
@@ -20,6 +21,13 @@ WaitLimits& wait_limits();
 // this rank to print that, so that there is one report per host.
 class Watch {
  public:
+  Watch() = default;
+  ~Watch() {
+    if (next_post_ > kFirstPost) clear_status();
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
   template <class About>
   void check(const About& about) {
     const std::uint64_t now = now_ns();
@@ -31,6 +39,10 @@ class Watch {
       return;
     }
     const std::uint64_t waited = now - begin_;
+    if (waited >= next_post_) {
+      next_post_ = waited + kPostEvery;
+      post_status(begin_, about.text(waited));
+    }
     const std::uint64_t timeout = wait_limits().timeout.load(std::memory_order_relaxed);
     if (timeout != 0 && waited >= timeout) throw TimeoutError(about.text(waited));
     if (next_report_ != 0 && waited >= next_report_) {
@@ -41,10 +53,11 @@ class Watch {
 
  private:
   static constexpr std::uint64_t kEvery = 5'000'000;
+  static constexpr std::uint64_t kFirstPost = 100'000'000, kPostEvery = 500'000'000;
 
   static void report(const std::string& text);  // to stderr, in one piece
 
-  std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0;
+  std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0, next_post_ = kFirstPost;
 };
 
 // "12.5 s"

@@ -66,6 +66,19 @@ void Engine::run() {
   }
 }
 
+void Engine::settle(std::chrono::nanoseconds limit) noexcept {
+  const auto end = Clock::now() + limit;
+  const auto pending = [this] {
+    return std::ranges::any_of(snapshot(), [](const auto& operation) {
+      return operation->must_end() && !operation->ended();
+    });
+  };
+  while (pending() && Clock::now() < end) {
+    progress();
+    std::this_thread::yield();
+  }
+}
+
 void Engine::stop() noexcept {
   std::thread thread;
   {

@@ -1,6 +1,7 @@
 // All operations in flight in this process, and the thread that drives them while nobody waits.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,8 @@ class Engine {
    private:
     Engine& engine_;
   };
+  // Carries on what a program that ends must not leave undone, for at most this long.
+  void settle(std::chrono::nanoseconds limit) noexcept;
   // Ends the progress thread and gives up what is in flight; the engine may be used again.
   void stop() noexcept;
   std::size_t in_flight();

@@ -24,6 +24,8 @@ class Operation {
   // For the thread that waits, while others may advance it.
   virtual std::string waits_for() const = 0;
   virtual bool is_first_to_wait() const { return true; }
+  // Whether a program that ends should see it through: peers wait for it.
+  virtual bool must_end() const { return false; }
   // Ends it with an error; what it held is the caller's again.
   void abandon(std::exception_ptr reason) noexcept;
 

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/status.h"
 #include "comm/watch.h"
 #include "python/call.h"
 #include "python/comm.h"
@@ -210,6 +211,10 @@ void bind_calls(py::module_& m) {
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "");
   m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
+  m.def(
+      "use_status_page",
+      [](std::uintptr_t address) { use_status_page(reinterpret_cast<StatusPage*>(address)); },
+      py::arg("address"), "Memory of 4096 zero bytes for what this process waits for; 0: none.");
   m.def(
       "poisoned", [] { return process_poisoned.load(std::memory_order_relaxed); },
       "Whether a communicator of this process has failed: MPI_Finalize would wait for peers.");

@@ -2,10 +2,25 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 #include "base/errors.h"
 
 namespace gradred {
 namespace {
+
+// A time limit has passed: where all ranks of this host are is written to a file, once per job.
+std::string with_autopsy(const char* text) noexcept {
+  PyObject* module = PyImport_ImportModule("gradred._status");
+  PyObject* path = module != nullptr ? PyObject_CallMethod(module, "autopsy", "s", text) : nullptr;
+  const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
+  std::string whole = text;
+  if (name != nullptr) whole += ". Where each rank is: " + std::string(name);
+  Py_XDECREF(path);
+  Py_XDECREF(module);
+  PyErr_Clear();  // the time limit is the error to report
+  return whole;
+}
 
 // The Python classes are looked up when one is raised: gradred.errors may import this module.
 void raise(const char* name, const char* text) noexcept {
@@ -25,7 +40,7 @@ void set_python_error(std::exception_ptr thrown) noexcept {
   } catch (const UsageError& error) {
     raise("UsageError", error.what());
   } catch (const TimeoutError& error) {
-    raise("TimeoutError", error.what());
+    raise("TimeoutError", with_autopsy(error.what()).c_str());
   } catch (const PeerLost& error) {
     raise("PeerLost", error.what());
   } catch (const TransportError& error) {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _launched, config, messages, moving
+from gradred import _core, _launched, _status, config, messages, moving
 from gradred.errors import UsageError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.refusing import refusing
@@ -418,6 +418,7 @@ def _leave() -> None:
 
 
 _core.install(sys.modules["mpi4py.MPI"], Comm, _launched.refuse_wrong_launcher)
+_status.show(MPI.COMM_WORLD)
 _configure()
 _rank_process = os.getpid()
 atexit.register(_leave)

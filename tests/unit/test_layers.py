@@ -31,7 +31,7 @@ CXX_LAYERS = {
 PYTHON_LAYERS = (
     ("errors",),
     ("_core", "config"),
-    ("_cpu", "_processes", "dlpack", "ops", "refusing", "request", "schedules"),
+    ("_cpu", "_processes", "_status", "dlpack", "ops", "refusing", "request", "schedules"),
     ("arrays", "launch", "persistent", "plans"),
     ("_launched", "_run", "_worker", "messages"),
     ("moving",),

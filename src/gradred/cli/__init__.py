@@ -19,6 +19,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 # The one table of commands: name -> what it does; its module is gradred.cli.<name>.
 COMMANDS = {
     "run": "start a program as the ranks of an MPI job",
+    "ps": "the jobs of this user on this host: where each rank is and what it waits for",
     "info": "what gradred finds here, and each setting with its source",
     "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }

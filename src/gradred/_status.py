@@ -1,0 +1,209 @@
+"""Where the ranks of this user's jobs are: each shows it, `gradred ps` and the autopsy read it.
+
+A rank holds two memory files without a name in the file system, so nothing is left when it ends:
+one says who it is and, kept up by the extension, what it waits for; into the other Python's
+faulthandler writes the stacks of all threads when a signal asks for them. Readers find both through
+/proc, where only the same user may look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import mmap
+import os
+import pathlib
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gradred import _core
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_RANK, _STACK = "gradred-rank", "gradred-stack"
+_ABOUT_BYTES = 4096  # JSON, before the extension's page
+_PAGE = struct.Struct("QQ4080s")  # csrc/base/status.h
+_SIGNAL = signal.SIGRTMIN + 9
+_LAUNCHERS = ("mpiexec", "mpirun", "prterun", "prun", "srun", "orterun")
+
+_kept: list[Any] = []  # for as long as the process lives
+
+
+def show(world: MPI.Intracomm) -> None:
+    """Let other processes of this user see this rank. Local; nothing happens without memfd."""
+    if not hasattr(os, "memfd_create") or _kept:
+        return
+    try:
+        page = os.memfd_create(_RANK)
+        stack = os.memfd_create(_STACK)
+    except OSError:  # no descriptors or no memory left: the program has other worries
+        return
+    os.ftruncate(page, _ABOUT_BYTES + _PAGE.size)
+    memory = mmap.mmap(page, 0)
+    about = {"pid": os.getpid(), "rank": world.Get_rank(), "size": world.Get_size()}
+    about["stacks"] = _answer_with_stacks(stack)
+    text = json.dumps(about).encode()
+    memory[: len(text)] = text
+    view = memoryview(memory)
+    _kept.extend([view, page, stack])
+    import ctypes
+
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory, _ABOUT_BYTES))
+    _core.use_status_page(address)
+
+
+def _answer_with_stacks(stack: int) -> bool:
+    """Whether the signal is ours to use: a program may have given it a meaning."""
+    if signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
+        return False
+    faulthandler.register(_SIGNAL, file=stack, all_threads=True)
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """One rank as it shows itself."""
+
+    job: int
+    """Process number of the launcher; 0 where there is none."""
+    rank: int
+    size: int
+    pid: int
+    waits_s: float | None
+    """For how long it has waited in gradred; None: it does not."""
+    waits_for: str
+    stack: list[str]
+
+
+def ranks(*, stacks: bool = True) -> list[Rank]:
+    """All ranks of this user on this host, by job and rank.
+
+    Args:
+        stacks: ask each for the Python stacks of its threads; blocks for up to 0.2 s.
+    """
+    found = list(_shown())
+    asked = {
+        about["pid"]: _ask_for_stacks(about["pid"], files[_STACK])
+        for about, files in found
+        if stacks and about["stacks"] and _STACK in files
+    }
+    deadline = time.monotonic() + 0.2
+    result = [_read(about, files, asked.get(about["pid"]), deadline) for about, files in found]
+    return sorted(result, key=lambda rank: (rank.job, rank.rank))
+
+
+def _shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """What each process says of itself, and its files by name."""
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        files: dict[str, str] = {}
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            for entry in os.scandir(folder / "fd"):
+                with contextlib.suppress(OSError):
+                    target = os.readlink(entry.path)
+                    for name in (_RANK, _STACK):
+                        if target.startswith(f"/memfd:{name}"):
+                            files[name] = entry.path
+            if _RANK in files:
+                text = pathlib.Path(files[_RANK]).read_bytes()[:_ABOUT_BYTES]
+                about = json.loads(text.rstrip(b"\0") or b"{}")
+                if about.get("pid") == int(folder.name):  # forked children hold the files, too
+                    yield about, files
+
+
+def _ask_for_stacks(pid: int, file: str) -> int:
+    """Returns where the answer will begin."""
+    end = os.stat(file).st_size
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, _SIGNAL)
+    return end
+
+
+def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadline: float) -> Rank:
+    waits_s, waits_for, stack = None, "", []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        page = pathlib.Path(files[_RANK]).read_bytes()[_ABOUT_BYTES:]
+        sequence, since_ns, text = _PAGE.unpack(page)
+        if since_ns and sequence % 2 == 0:
+            waits_s = (time.monotonic_ns() - since_ns) * 1e-9
+            waits_for = text.split(b"\0")[0].decode(errors="replace")
+        if begin is not None:
+            stack = _answer(files[_STACK], begin, deadline)
+    return Rank(
+        job=_launcher_of(about["pid"]),
+        rank=about["rank"],
+        size=about["size"],
+        pid=about["pid"],
+        waits_s=waits_s,
+        waits_for=waits_for,
+        stack=stack,
+    )
+
+
+def _answer(file: str, begin: int, deadline: float) -> list[str]:
+    """The lines that a rank has written since; a stopped process writes none."""
+    while True:
+        text = pathlib.Path(file).read_bytes()[begin:].decode(errors="replace")
+        if "\n" in text or time.monotonic() > deadline:
+            time.sleep(0.005)  # it may still be writing
+            text = pathlib.Path(file).read_bytes()[begin:].decode(errors="replace")
+            return text.strip().splitlines()
+        time.sleep(0.01)
+
+
+def _launcher_of(pid: int) -> int:
+    """The outermost launcher above a process."""
+    found = 0
+    while pid > 1:
+        try:
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            break
+        name = stat[stat.index("(") + 1 : stat.rindex(")")]
+        if name.startswith(_LAUNCHERS):
+            found = pid
+        pid = int(stat[stat.rindex(")") + 1 :].split()[1])
+    return found
+
+
+def lines(found: list[Rank]) -> list[str]:
+    """The ranks as text, a job after the other."""
+    result: list[str] = []
+    for job in dict.fromkeys(rank.job for rank in found):
+        members = [rank for rank in found if rank.job == job]
+        title = f"job {job}" if job else "no launcher"
+        result.append(f"{title}: {len(members)} of {members[0].size} ranks on this host")
+        for rank in members:
+            doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
+            result.append(f"  rank {rank.rank} (process {rank.pid}): {doing}")
+            result += [f"      {line.strip()}" for line in rank.stack]
+    return result
+
+
+def autopsy(reason: str) -> str | None:
+    """Write where all ranks of this job on this host are to one file, and return its path.
+
+    The first rank of a job to come writes it, the others name it.
+    """
+    job = _launcher_of(os.getpid())
+    path = os.path.join(
+        tempfile.gettempdir(), f"gradred-{os.getuid()}-job-{job or os.getpid()}.txt"
+    )
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path
+    except OSError as error:
+        print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
+        return None
+    with os.fdopen(file, "w") as out:
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}\n", file=out)
+        print("\n".join(lines([one for one in ranks() if one.job == job])), file=out)
+    return path

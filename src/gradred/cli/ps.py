@@ -1,0 +1,31 @@
+"""`gradred ps`: where the ranks of this user's jobs on this host are."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from gradred import _status
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = (
+        "For each rank: the operation it waits in, for how long and for whom, and the Python stack "
+        "of each of its threads. Other users' jobs cannot be seen."
+    )
+    parser.add_argument("--no-stacks", action="store_true", help="do not ask for Python stacks")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the jobs."""
+    found = _status.ranks(stacks=not arguments.no_stacks)
+    if arguments.json:
+        print(json.dumps({"version": 1, "ranks": [dataclasses.asdict(one) for one in found]}))
+    elif found:
+        print("\n".join(_status.lines(found)))
+    else:
+        print("no ranks of this user on this host")
+    return 0
