@@ -1,0 +1,92 @@
+"""One rank of a fault test: `program.py FAULT CALL`; rank 1 is the one that something happens to.
+
+Each other rank prints one line of JSON: the error it got, after how many seconds, and in how many
+the next call on the communicator failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+
+FAULT, CALL = sys.argv[1:3]
+COUNTS = {"small": 2, "large": 6_000_000, "non-blocking": 2, "large non-blocking": 3_000_000}
+WORLD = MPI.COMM_WORLD
+COMM = gradred.Comm(WORLD)
+
+
+def meet_fault() -> None:
+    """What happens to rank 1 while the others are in the call."""
+    time.sleep(0.3)
+    if FAULT == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif FAULT == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif FAULT == "never calls":
+        time.sleep(60)
+    elif FAULT == "raises":
+        raise RuntimeError("on purpose")
+    elif FAULT == "exits":
+        sys.exit(7)
+    elif FAULT == "killed later":  # at no moment in particular
+        timer = float(sys.argv[3])
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, timer)
+
+
+x = np.ones(COUNTS.get(CALL, 100))
+y = np.empty_like(x)
+COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))
+persistent = COMM.Allreduce_init(x, y) if CALL == "persistent" else None
+
+
+def call() -> None:
+    if "non-blocking" in CALL:
+        COMM.Iallreduce(x, y).Wait()
+    elif persistent is not None:
+        persistent.Start()
+        persistent.Wait()
+    else:
+        COMM.Allreduce(x, y)
+
+
+WORLD.Barrier()
+if WORLD.rank == 1:
+    meet_fault()
+begin = time.monotonic()
+try:
+    while True:
+        call()
+except gradred.Error as error:
+    seconds = time.monotonic() - begin
+    again = time.monotonic()
+    try:
+        COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        later = "no error"
+    except gradred.Error as second:
+        later = type(second).__name__
+    print(
+        json.dumps(
+            {
+                "rank": WORLD.rank,
+                "error": type(error).__name__,
+                "text": str(error),
+                "seconds": seconds,
+                "later": later,
+                "later_seconds": time.monotonic() - again,
+            }
+        ),
+        flush=True,
+    )
+    if WORLD.rank == 2:
+        sys.exit(3)
+    if WORLD.rank == 3:
+        raise

@@ -1,0 +1,207 @@
+"""What happens to the other ranks when something happens to one, for real, and how soon.
+
+Jobs of four ranks under `gradred run`. With the variable FAULTS_RECORD naming a file, what was seen
+is written there: tools/gen_faults_docs.py makes docs/faults.md of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from gradred import launch
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+PROGRAM = pathlib.Path(__file__).with_name("program.py")
+RANKS = 4
+CALLS = ["small", "large", "non-blocking", "large non-blocking", "persistent"]
+TIMEOUT = 2.0  # GRADRED_TIMEOUT of the jobs
+
+
+@dataclasses.dataclass
+class Seen:
+    """How a job ended."""
+
+    status: int
+    seconds: float
+    reports: dict[int, dict[str, Any]]
+    """What the ranks printed, by rank."""
+    stderr: str
+
+
+def job(*arguments: str, ranks: int = RANKS, **variables: str) -> Seen:
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--grace", "4"]
+    command += [sys.executable, str(PROGRAM), *arguments]
+    environment = {**os.environ, "GRADRED_TIMEOUT": str(TIMEOUT), **variables}
+    begin = time.monotonic()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    reports = {}
+    for line in done.stdout.splitlines():
+        if "{" in line:
+            report = json.loads(line[line.index("{") :])
+            reports[report["rank"]] = report
+    return Seen(done.returncode, time.monotonic() - begin, reports, done.stderr)
+
+
+def record(fault: str, call: str, path: str, seen: Seen) -> None:
+    name = os.environ.get("FAULTS_RECORD")
+    if not name:
+        return
+    first = min(seen.reports.values(), key=lambda report: report["seconds"], default=None)
+    entry = {
+        "mpi": str(launch.find_mpi().family),
+        "version": launch.find_mpi().version,
+        "fault": fault,
+        "call": call,
+        "path": path,
+        "errors": sorted({report["error"] for report in seen.reports.values()}),
+        "slowest_seconds": max((r["seconds"] for r in seen.reports.values()), default=None),
+        "status": seen.status,
+        "message": first["text"] if first else "",
+    }
+    with open(name, "a") as file:
+        print(json.dumps(entry), file=file)
+
+
+@pytest.fixture(params=["shared memory", "messages"])
+def path(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def knobs(path: str) -> dict[str, str]:
+    return {} if path == "shared memory" else {"GRADRED_SHM": "0"}
+
+
+def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
+    others = set(range(RANKS)) - {1}
+    assert seen.reports.keys() == others, seen
+    for report in seen.reports.values():
+        assert report["error"] == error, seen
+        assert report["seconds"] < within, seen
+        assert report["later"] == error, "a failed communicator must stay so"
+        assert report["later_seconds"] < 1
+    assert "1" in next(iter(seen.reports.values()))["text"]
+
+
+def assert_nothing_left(before: set[str]) -> None:
+    left = {name for name in glob.glob("/dev/shm/*") if "gradred" in name} - before
+    assert not left
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -> None:
+    before = set(glob.glob("/dev/shm/*"))
+    seen = job("killed", call, **knobs(path))
+    record("SIGKILL", call, path, seen)
+    assert_all_others_raise(seen, "PeerLost", within=0.3 + 2.0)
+    assert seen.status == 128 + 9, seen
+    assert "rank 1" in seen.stderr
+    assert_nothing_left(before)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("fault", ["stopped", "never calls"])
+def test_silent_peer_raises_timeout_error_on_every_rank(fault: str, call: str, path: str) -> None:
+    seen = job(fault, call, **knobs(path))
+    record({"stopped": "SIGSTOP"}.get(fault, fault), call, path, seen)
+    assert_all_others_raise(seen, "TimeoutError", within=0.3 + TIMEOUT + 2.0)
+    assert seen.status != 0, seen
+
+
+@pytest.mark.parametrize("fault", ["raises", "exits"])
+def test_peer_that_leaves_raises_peer_lost_and_shows_its_own_traceback(
+    fault: str, path: str
+) -> None:
+    seen = job(fault, "small", **knobs(path))
+    record({"raises": "an exception", "exits": "sys.exit(7)"}[fault], "small", path, seen)
+    others = {report["error"] for report in seen.reports.values()}
+    assert others <= {"PeerLost", "TimeoutError"}, seen
+    assert len(seen.reports) == RANKS - 1, seen
+    if fault == "raises":
+        assert "RuntimeError: on purpose" in seen.stderr
+    assert seen.status != 0, seen
+
+
+def test_kills_at_any_moment_lose_no_survivor(path: str, full: bool) -> None:
+    draw = random.Random(5)
+    for turn in range(25 if full else 3):
+        call = draw.choice(CALLS)
+        moment = draw.uniform(0.001, 0.3)
+        seen = job("killed later", call, str(moment), **knobs(path))
+        assert_all_others_raise(seen, "PeerLost", within=3.0)
+        assert seen.status == 128 + 9, (turn, call, moment, seen)
+
+
+def test_wait_is_reported_after_warn_after(path: str) -> None:
+    seen = job("never calls", "small", GRADRED_WARN_AFTER="0.5", **knobs(path))
+    reports = [line for line in seen.stderr.splitlines() if "has waited 0.5 s" in line]
+    assert len(reports) >= 1, seen
+    if path == "shared memory":
+        assert len(reports) == 1, "one report per host"
+        assert "missing: rank 1" in reports[0]
+
+
+def test_timeout_names_a_file_that_shows_where_each_rank_is() -> None:
+    seen = job("never calls", "small")
+    text = seen.reports[0]["text"]
+    file = pathlib.Path(text.rsplit("Where each rank is: ", 1)[1])
+    shown = file.read_text()
+    file.unlink()
+    assert f"{RANKS} of {RANKS} ranks on this host" in shown
+    assert "in meet_fault" in shown, "the stack of the rank that never came"
+
+
+def test_ps_shows_operation_and_stack_of_each_rank() -> None:
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(RANKS), sys.executable]
+    with subprocess.Popen(
+        [*command, str(PROGRAM), "never calls", "small"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "GRADRED_TIMEOUT": "20"},
+    ) as running:
+        try:
+            deadline = time.monotonic() + 15
+            shown: list[dict[str, Any]] = []
+            while time.monotonic() < deadline:
+                ps = [sys.executable, "-m", "gradred", "ps", "--json"]
+                text = subprocess.run(ps, capture_output=True, text=True, check=True).stdout
+                shown = [one for one in json.loads(text)["ranks"] if is_below(one, running.pid)]
+                if sum(one["waits_s"] is not None for one in shown) == RANKS - 1:
+                    break
+                time.sleep(0.2)
+            assert [one["rank"] for one in shown] == list(range(RANKS))
+            assert shown[1]["waits_s"] is None
+            assert any("in meet_fault" in line for line in shown[1]["stack"])
+            assert "allreduce of 2 float64 with sum" in shown[0]["waits_for"]
+            assert "rank 1" in shown[0]["waits_for"]
+        finally:
+            running.terminate()
+
+
+def is_below(rank: dict[str, Any], ancestor: int) -> bool:
+    pid = rank["pid"]
+    while pid > 1 and pid != ancestor:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        pid = int(stat[stat.rindex(")") + 1 :].split()[1])
+    return bool(pid == ancestor)
+
+
+def test_poisoned_rank_skips_mpi_finalize_and_keeps_its_status() -> None:
+    """Rank 0 catches the error and returns, rank 2 exits with 3, rank 3 with a traceback."""
+    seen = job("killed", "small")
+    assert seen.seconds < 4, "a rank hung in MPI_Finalize until the grace was over"
+    assert "PeerLost" in seen.stderr, "rank 3's traceback"
