@@ -108,8 +108,8 @@ void Ledger::answer(std::uint64_t number, const Signature& signature) {
   for (auto& [peer, asking] : found->second) {
     if (asking.answered || asking.signature == signature) continue;
     asking.answered = true;
-    tell(sending_.emplace_back(
-             Sending{{Notice::Kind::kDiffers, asking.nonce, number, transport_->rank(), signature}, {}}),
+    tell(sending_.emplace_back(Sending{
+             {Notice::Kind::kDiffers, asking.nonce, number, transport_->rank(), signature}, {}}),
          peer);
   }
 }

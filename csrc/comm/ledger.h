@@ -4,9 +4,10 @@
 // An operation that a rank refuses, for its arguments or because a peer's signature differs, must
 // fail on every rank and leave no message behind that a later one could match. So the rank tells
 // all others, on a tag of the ledger's own; each of them leaves the operation too, and says so
-// once. MPI keeps the order of messages between two ranks: when a peer has said that it left,
-// everything it ever sent for this operation can be found, and is received and dropped. Then the
-// tags of the operation are free again.
+// once. Messages between two ranks arrive in order: when a peer has said that it left, everything
+// it ever sent for this operation can be found, and is received and dropped. Then the tags of the
+// operation are free again. (MPI promises the order for one tag only; the MPIs keep it for all of a
+// communicator unless they spread that over several network contexts.)
 //
 // Ranks that wait for messages which nobody sends (they use different plans, say) learn it from
 // notices too: who has waited for a while tells the others what for, and those who wait for

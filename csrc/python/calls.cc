@@ -169,11 +169,12 @@ void bind_calls(py::module_& m) {
         "This rank's arguments of a collective call were refused: the peers' calls fail, too.");
   m.def(
       "leave_to_mpi",
-      [](const py::object& comm, const std::string& kind) {
+      [](const py::object& comm, const std::string& kind, std::uint64_t detail) {
         GilHook hook;
-        communicator_of(comm.ptr()).leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), hook);
+        communicator_of(comm.ptr())
+            .leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail, hook);
       },
-      py::arg("comm"), py::arg("kind"),
+      py::arg("comm"), py::arg("kind"), py::arg("detail") = 0,
       "Blocks until all ranks have agreed to leave this call to the MPI.");
   m.def(
       "agree_on_init",
@@ -197,9 +198,18 @@ void bind_calls(py::module_& m) {
       "stop",
       [] {
         const py::gil_scoped_release released;
+        if (!process_poisoned) engine().settle(std::chrono::seconds(20));
         engine().stop();
       },
       "End the progress thread and give up what is in flight: at exit.");
+  m.def(
+      "finish_duplicating",
+      [](const py::object& comm) {
+        GilHook hook;
+        communicator_of(comm.ptr()).finish_duplicating(hook);
+      },
+      py::arg("comm"),
+      "Blocks, before the communicator is freed, until nothing needs it any more.");
   m.def("forked", &forbid_communication,
         "This process is the fork of a rank: no calls from now on.");
   m.def(

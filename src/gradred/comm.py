@@ -307,16 +307,20 @@ class Comm(MPI.Intracomm):
 
     def Free(self) -> None:
         """Free the communicator, and what gradred keeps for it."""
+        _core.finish_duplicating(self)
         super().Free()
         _core.reap()
 
     def free(self) -> None:
         """`Free` if the communicator is not null."""
+        if self != MPI.COMM_NULL:
+            _core.finish_duplicating(self)
         super().free()
         _core.reap()
 
     def Disconnect(self) -> None:
         """Wait until nothing is in flight on the communicator, then free it."""
+        _core.finish_duplicating(self)
         super().Disconnect()
         _core.reap()
 

@@ -230,7 +230,7 @@ def _allreduce_by_mpi(
         if datatype is None:
             found = f"the MPI has no {given.dtype}, which its own operations would need"
             raise UsageError(explain("allreduce", found, f"Use one of {', '.join(ops.OPS)}"))
-    _core.leave_to_mpi(comm, "allreduce")
+    _core.leave_to_mpi(comm, "allreduce", arguments.hash_of((given.dtype, given.layout.hash)))
     if given.count == 0:
         recv: Any = [None, 0, datatype]
         send = recv

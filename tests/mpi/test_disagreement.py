@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from typing import Any, Literal
 
 import numpy as np
@@ -54,9 +55,10 @@ class Call:
         x = np.full(COUNTS[self.size] + self.more, RANK + 1.0, self.dtype)
         y = np.empty_like(x)
         if self.function == "allreduce":
+            gradred.allreduce(x, self.op, comm=comm, plan=self.plan)
+        elif self.function == "allreduce_many":
             matrix = np.ones((4, 3), self.dtype, "F" if self.fortran else "C")
             gradred.allreduce_many([matrix, x], self.op, comm=comm)
-            gradred.allreduce(x, self.op, comm=comm, plan=self.plan)
         elif self.function == "Allreduce":
             comm.Allreduce(x, y, self.op)
         elif self.function == "Iallreduce":
@@ -85,7 +87,7 @@ class Call:
 
 CHOICES: dict[str, list[Any]] = {
     "function": [
-        *("allreduce", "Allreduce", "Iallreduce", "Allreduce_init", "allgather"),
+        *("allreduce", "allreduce_many", "Allreduce", "Iallreduce", "Allreduce_init", "allgather"),
         *("Reduce_scatter_block", "Bcast", "left to the MPI", "refused", "of objects"),
     ],
     "size": list(COUNTS),
@@ -123,7 +125,7 @@ def test_one_odd_rank_makes_every_rank_raise_or_none(comm: gradred.Comm, seed: i
     draw = random.Random(seed)  # of the same numbers on all ranks
     for turn in range(40):
         common = {name: draw.choice(values) for name, values in CHOICES.items()}
-        common["function"] = draw.choice(CHOICES["function"][:7])
+        common["function"] = draw.choice(CHOICES["function"][:8])
         changed = draw.choice(list(CHOICES))
         other = common | {changed: draw.choice(CHOICES[changed])}
         odd = draw.randrange(SIZE)
@@ -199,3 +201,58 @@ def test_rank_0_decides_about_plan_and_slices() -> None:
     assert (plan["plan"], plan["slices"]) == ("ring", 3)
     assert (x == SIZE).all()
     comm.Free()
+
+
+@pytest.mark.parametrize("change", [{"op": "max"}, {"more": 1}, {"dtype": "int32"}, {"plan": None}])
+def test_calls_by_the_plan_of_the_mpi_are_compared_as_all_others(
+    comm: gradred.Comm, change: dict[str, Any]
+) -> None:
+    common: dict[str, Any] = {"function": "allreduce", "plan": "mpi"}
+    text = outcome(Call(**(common | change if RANK == 0 else common)), comm)
+    assert "disagree" in text
+    assert_usable(comm)
+
+
+@needs_threads
+def test_refusing_twice_in_a_row_lets_the_mpi_get_on(comm: gradred.Comm) -> None:
+    """A peer that comes to the calls only when it has received what we send meanwhile."""
+    if RANK == 0:
+        sent = np.ones(1 << 20)
+        requests = [WORLD.Isend(sent, peer, tag=3) for peer in range(1, SIZE)]
+        assert outcome(Call("refused"), comm)
+        assert outcome(Call("refused"), comm)
+        MPI.Request.Waitall(requests)
+    else:
+        WORLD.Recv(np.empty(1 << 20), 0, tag=3)
+        assert outcome(Call("Allreduce"), comm)
+        assert outcome(Call("Allreduce"), comm)
+    assert_usable(comm)
+
+
+@needs_threads
+def test_communicator_can_be_freed_right_after_a_refused_first_call() -> None:
+    for _ in range(3):
+        fresh = gradred.Comm(WORLD.Dup())
+        with pytest.raises(UsageError):
+            fresh.Iallreduce(np.ones(3), np.ones(2))
+        fresh.Free()
+        again = gradred.Comm(WORLD.Dup())
+        assert_usable(again)
+        again.Free()
+
+
+@needs_threads
+def test_notices_of_impatient_ranks_are_read(comm: gradred.Comm) -> None:
+    """A rank that is always the last to come never waits, and yet hears what the others say."""
+    handle = _core.comm_info(comm)
+    if handle["shares_memory"]:
+        pytest.skip("nobody sends notices where the ranks share memory")
+    x = np.ones(4)
+    for _ in range(3):
+        if RANK == 0:
+            time.sleep(0.12)
+        comm.Allreduce(MPI.IN_PLACE, x)
+    for _ in range(40):
+        comm.Allreduce(MPI.IN_PLACE, x)
+    assert _core.in_flight() == 0
+    assert_usable(comm)

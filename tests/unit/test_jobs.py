@@ -173,3 +173,28 @@ def test_plan_for_every_call_leaves_alone_what_does_not_have_it(tmp_path):
 def test_more_slices_than_tags_are_cut_down(tmp_path):
     done = job(tmp_path, RING, GRADRED_PLAN="ring", GRADRED_SLICES="20000")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("level", ["serialized", "multiple"])
+def test_rank_that_refuses_its_arguments_and_leaves_does_not_hang_its_peers(tmp_path, level):
+    program = f"""
+        import mpi4py
+        mpi4py.rc.thread_level = {level!r}
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        comm.Allreduce(MPI.IN_PLACE, np.ones(3))
+        x = np.ones(300_000)
+        try:
+            comm.Allreduce(x, np.ones(299_999 + comm.rank))
+        except gradred.UsageError as error:
+            print(f"rank {{comm.rank}} raised {{'rank 0 refused' in str(error)}}\\n", end="", flush=True)
+    """
+    done = job(tmp_path, program, timeout=30, GRADRED_SHM="0")
+    assert done.returncode == 0, done.stderr
+    lines = sorted(
+        line[line.index("rank") :] for line in done.stdout.splitlines() if "raised" in line
+    )
+    assert lines == ["rank 0 raised False", "rank 1 raised True"], done.stdout
