@@ -32,28 +32,20 @@ from timeit import Timer
 from typing import Any
 
 import numpy as np
-from _common import (
-    MPI_OPS,
-    Inputs,
-    agree,
-    block_length,
-    describe,
-    interleave,
-    microseconds,
-    mpi_name,
-    parse_once,
-    ratio,
-    say,
-    write_json,
-)
 from mpi4py import MPI
 
 import gradred
-from gradred import _core
+from gradred.bench import plot
+from gradred.bench.contenders import MPI_OPS
+from gradred.bench.inputs import Inputs
+from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.timing import agree, block_length, interleave, microseconds, ratio
 
 SCHEMA = "gradred-allreduce/1"
 TYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 TYPES += ["float32", "float64"]
+OPS = ("max", "min", "prod", "sum")
 BETWEEN = (12 << 10, 192 << 10, 3 << 20)  # not powers of two, where plans tend to change
 
 
@@ -65,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max", type=int, default=64 << 20, metavar="BYTES")
     parser.add_argument("--also", type=int, action="append", default=[], metavar="BYTES")
     parser.add_argument("--type", choices=TYPES, default="float32")
-    parser.add_argument("--op", choices=sorted(MPI_OPS), default="sum")
+    parser.add_argument("--op", choices=OPS, default="sum")
     parser.add_argument("--rounds", type=int, default=9, help="per size; 3 at least")
     parser.add_argument("--seconds", type=float, default=15.0, help="the whole run, about")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -127,29 +119,6 @@ class Pair:
                 if not self.plain.allreduce(good, MPI.LAND):
                     failures.append(f"{name}{how}")
         return failures
-
-
-def flag_time(comm: MPI.Intracomm, calls: int = 2000, blocks: int = 5) -> dict[str, Any] | None:
-    """The scale of the smallest times: how long one signal takes between ranks 0 and 1."""
-    if comm.size == 1:
-        return None
-    seconds = comm.bcast(_core.flag_time(gradred.Comm(comm)))
-    if seconds:
-        return {"what": "a flag in shared memory, from rank 0 to rank 1", "us": seconds * 1e6}
-    byte, times = bytearray(1), []
-    for _ in range(blocks):
-        comm.Barrier()
-        start = time.perf_counter()
-        for _ in range(calls if comm.rank < 2 else 0):
-            if comm.rank == 0:
-                comm.Send(byte, 1)
-                comm.Recv(byte, 1)
-            else:
-                comm.Recv(byte, 0)
-                comm.Send(byte, 0)
-        times.append((time.perf_counter() - start) / calls / 2)
-    us = comm.bcast(float(np.median(times)) * 1e6)
-    return {"what": "half of a 1-byte MPI ping-pong, called through mpi4py", "us": us}
 
 
 def measure(pair: Pair, size: int, seconds: float, rounds: int) -> dict[str, Any]:
@@ -225,32 +194,16 @@ def line(row: dict[str, Any]) -> str:
 
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw time over size, log-log, the spread of the rounds shaded; the ratio below."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display on the machines that run benchmarks
-    from matplotlib import pyplot
-
     rows = record["rows"]
-    size = [row["bytes"] for row in rows]
-    figure, (above, below) = pyplot.subplots(
-        2, sharex=True, figsize=(8, 7), height_ratios=(3, 1), layout="constrained"
-    )
+    lines = []
     for key, label in ("gradred", "gradred"), ("mpi", mpi_name()):
         spread = [np.percentile(row[f"{key}_rounds_us"], [10, 50, 90]) for row in rows]
         low, middle, high = np.transpose(spread)
-        (drawn,) = above.loglog(size, middle, marker="o", markersize=3, label=label)
-        above.fill_between(size, low, high, alpha=0.2, color=drawn.get_color())
-    above.set(ylabel="time of a call, us")
-    above.legend()
+        ratios = [row["ratio"] for row in rows] if key == "mpi" else None
+        lines.append(plot.Line(label, [row["bytes"] for row in rows], middle, low, high, ratios))
     what = record["arguments"]
-    above.set_title(f"Allreduce, {record['ranks']} ranks, {what['type']} {what['op']}")
-    below.semilogx(size, [row["ratio"] for row in rows], marker="o", markersize=3)
-    below.axhline(1, color="grey", linewidth=0.8)
-    below.set(xlabel="bytes", ylabel="MPI / gradred", ylim=(0, None))
-    for axes in above, below:
-        axes.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    title = f"Allreduce, {record['ranks']} ranks, {what['type']} {what['op']}"
+    plot.draw(path, title, lines, below="MPI / gradred")
 
 
 def main() -> int:

@@ -22,19 +22,12 @@ from timeit import Timer
 from typing import Any
 
 import numpy as np
-from _common import (
-    block_length,
-    describe,
-    interleave,
-    microseconds,
-    mpi_name,
-    parse_once,
-    say,
-    write_json,
-)
 from mpi4py import MPI
 
 import gradred
+from gradred.bench.machine import describe, mpi_name
+from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.timing import block_length, interleave, microseconds
 
 SCHEMA = "gradred-call-cost/1"
 BLOCKING, PERSISTENT = "comm.Allreduce(x, y)", "p()"

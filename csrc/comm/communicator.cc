@@ -314,19 +314,15 @@ Choice Communicator::plan_for(const Call& call, bool blocking) const {
     const std::size_t cut = std::clamp<std::size_t>(slices, 1, tags.most_slices());
     return {call.schedule->name, cut, {}, "the caller's own schedule"};
   }
-  if (size_ == 1) return {"copy", 1, {}, "one rank"};
-  if (blocking ? native(call) : starts_on_node(call)) {
-    return {"node", 1, {}, "all ranks share memory"};
-  }
-  const std::size_t bytes = call.count * size_of(call.dtype);
-  Choice choice = choose(collective_of(call.kind), bytes, size_, topology_);
   const std::string_view plan = plan_asked(call);
-  if (!plan.empty() && plan != "node" && plan != "mpi") {
-    choice = {std::string(plan), 1, {}, "as asked"};
-    choice.parameters.local = topology_.local;
-  }
-  choice.parameters.root = call.root;
-  if (slices > 0) choice.slices = slices;
+  const bool native_plan = plan == "node" || plan == "mpi";
+  Choice choice = choose({.collective = collective_of(call.kind),
+                          .bytes = call.count * size_of(call.dtype),
+                          .on_node = blocking ? native(call) : starts_on_node(call),
+                          .plan = native_plan ? std::string_view() : plan,
+                          .slices = slices,
+                          .root = call.root},
+                         size_, topology_);
   const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
   choice.slices = std::min<std::size_t>(choice.slices, tags.most_slices());
   return choice;

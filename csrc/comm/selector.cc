@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/signature.h"
+#include "node/layout.h"
 
 namespace gradred {
 namespace {
@@ -36,6 +37,21 @@ Choice choose_allreduce(std::size_t bytes, int size, const Topology& topology) {
   return {"ring", slices, {}, "2n(p-1)/p bytes between neighbours only, in overlapping slices"};
 }
 
+Choice choose_schedule(Collective collective, std::size_t bytes, int size,
+                       const Topology& topology) {
+  switch (collective) {
+    case Collective::kAllreduce:
+      return choose_allreduce(bytes, size, topology);
+    case Collective::kReduceScatter:
+      return {bytes <= kLarge ? "circulant" : "ring", 1, {}, "few rounds, then neighbours only"};
+    case Collective::kAllgather:
+      return {bytes <= kLarge ? "circulant" : "ring", 1, {}, "few rounds, then neighbours only"};
+    case Collective::kBcast:
+      break;
+  }
+  return {bytes <= kSmall ? "binomial" : "scatter_allgather", 1, {}, "few rounds, then few bytes"};
+}
+
 }  // namespace
 
 Topology Topology::of(std::vector<int> host_of) {
@@ -56,18 +72,31 @@ std::uint64_t hash_of(const Choice& choice) {
   return mix(mix(1, std::string_view(choice.name)), choice.slices) | 1;
 }
 
-Choice choose(Collective collective, std::size_t bytes, int size, const Topology& topology) {
-  switch (collective) {
-    case Collective::kAllreduce:
-      return choose_allreduce(bytes, size, topology);
-    case Collective::kReduceScatter:
-      return {bytes <= kLarge ? "circulant" : "ring", 1, {}, "few rounds, then neighbours only"};
-    case Collective::kAllgather:
-      return {bytes <= kLarge ? "circulant" : "ring", 1, {}, "few rounds, then neighbours only"};
-    case Collective::kBcast:
-      break;
+Choice choose(const Asked& asked, int size, const Topology& topology) {
+  if (size == 1) return {"copy", 1, {}, "one rank"};
+  if (asked.on_node) return {"node", 1, {}, "all ranks share memory"};
+  Choice choice;
+  if (asked.plan.empty()) {
+    choice = choose_schedule(asked.collective, asked.bytes, size, topology);
+  } else {
+    choice = {std::string(asked.plan), 1, {}, "as asked"};
+    choice.parameters.local = topology.local;
   }
-  return {bytes <= kSmall ? "binomial" : "scatter_allgather", 1, {}, "few rounds, then few bytes"};
+  choice.parameters.root = asked.root;
+  if (asked.slices > 0) choice.slices = asked.slices;
+  return choice;
+}
+
+std::optional<Choice> specification_of_node(Collective collective, std::size_t bytes, int size) {
+  if (collective == Collective::kBcast) return std::nullopt;
+  Choice choice{"direct", 1, {}, "each rank reduces a part of its own"};
+  if (collective == Collective::kAllgather) choice.reason = "each rank reads what the others have";
+  if (collective == Collective::kAllreduce &&
+      NodeOptions().reduces_everything(bytes, static_cast<std::size_t>(size))) {
+    choice = {"recursive_multiplying", 1, {}, "each rank reads all vectors and reduces all of it"};
+    choice.parameters.k = size;
+  }
+  return choice;
 }
 
 }  // namespace gradred

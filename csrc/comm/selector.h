@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schedule/algorithms.h"
@@ -28,6 +30,19 @@ struct Choice {
 };
 std::uint64_t hash_of(const Choice& choice);  // never 0
 
-Choice choose(Collective collective, std::size_t bytes, int size, const Topology& topology);
+// What the choice depends on beside size and topology.
+struct Asked {
+  Collective collective = Collective::kAllreduce;
+  std::size_t bytes = 0;    // of the vector; of one rank's block (reduce_scatter, allgather)
+  bool on_node = false;     // all ranks share memory, and the native paths there serve the call
+  std::string_view plan{};  // the name of a schedule; empty: any
+  std::size_t slices = 0;   // 0: any
+  int root = 0;             // of a broadcast
+};
+Choice choose(const Asked& asked, int size, const Topology& topology);
+
+// The schedule that says what the plan "node" does. None is right for broadcasts, which every rank
+// reads from the root: nullopt.
+std::optional<Choice> specification_of_node(Collective collective, std::size_t bytes, int size);
 
 }  // namespace gradred

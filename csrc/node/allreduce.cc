@@ -16,7 +16,7 @@ void NodeGroup::allreduce(const AllreduceArgs& args) {
       announce_input(args);
       await_announcements(args.signature);
       reduce_inputs(args);
-    } else if (size_ == 2 && bytes < options_.exchange_bytes) {
+    } else if (options_.reduces_everything(bytes, size_)) {
       reduce_chunks(args);
     } else {
       exchange_chunks(args);

@@ -150,9 +150,7 @@ class NodeGroup final : private Guard {
   void pipeline(std::size_t chunks, Export&& export_chunk, Use&& use_chunk);
 
   bool fits_announcement(std::size_t bytes) const { return bytes <= Announcement::kDataBytes; }
-  bool fits_slots(std::size_t bytes) const {
-    return bytes <= options_.slot_bytes && (size_ - 1) * bytes <= options_.one_shot_bytes;
-  }
+  bool fits_slots(std::size_t bytes) const { return options_.fits_slots(bytes, size_); }
   void announce_input(const AllreduceArgs& args);
   void reduce_inputs(const AllreduceArgs& args);
   void reduce_chunks(const AllreduceArgs& args);

@@ -36,6 +36,14 @@ struct NodeOptions {
   std::size_t streaming_bytes = 4 << 20;   // from here results bypass the caches
   std::size_t ranks_on_host = 0;           // of the whole program; 0: those of this group
   std::uint64_t first_operation = 1;       // its number; tests begin just before 32 bits are full
+
+  bool fits_slots(std::size_t bytes, std::size_t ranks) const {
+    return bytes <= slot_bytes && (ranks - 1) * bytes <= one_shot_bytes;
+  }
+  // Whether each rank reduces the whole vector of an allreduce, and not only a part of its own.
+  bool reduces_everything(std::size_t bytes, std::size_t ranks) const {
+    return fits_slots(bytes, ranks) || (ranks == 2 && bytes < exchange_bytes);
+  }
 };
 
 // One cache line: what a rank says at the start of an operation, with the data if they fit.

@@ -114,6 +114,42 @@ py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
   return result;
 }
 
+py::dict described(const Choice& choice) {
+  const Parameters& p = choice.parameters;
+  const Parameters usual;
+  py::dict parameters;  // those that say something
+  if (p.root != usual.root) parameters["root"] = p.root;
+  if (p.k != usual.k) parameters["k"] = p.k;
+  if (choice.name == "hierarchical") {
+    parameters["local"] = p.local;
+    parameters["inside"] = p.inside;
+    parameters["across"] = p.across;
+  }
+  py::dict result;
+  result["plan"] = choice.name;
+  result["slices"] = choice.slices;
+  result["reason"] = choice.reason;
+  result["parameters"] = parameters;
+  return result;
+}
+
+// For ranks that need not exist.
+py::dict choose_plan(const std::string& collective, std::size_t bytes,
+                     const std::vector<int>& host_of, bool on_node, const std::string& plan,
+                     std::size_t slices) {
+  const Collective kind = collective_named(collective);
+  const auto size = static_cast<int>(host_of.size());
+  return described(
+      choose({.collective = kind, .bytes = bytes, .on_node = on_node, .plan = plan,
+              .slices = slices},
+             size, Topology::of(host_of)));
+}
+
+py::object node_schedule(const std::string& collective, std::size_t bytes, int size) {
+  const auto choice = specification_of_node(collective_named(collective), bytes, size);
+  return choice ? py::object(described(*choice)) : py::object(py::none());
+}
+
 py::dict comm_info(const py::object& comm) {
   const Communicator& communicator = communicator_of(comm.ptr());
   py::dict result;
@@ -216,6 +252,11 @@ void bind_calls(py::module_& m) {
       "starts", [](const py::object& comm) { return communicator_of(comm.ptr()).starts(); },
       py::arg("comm"));
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
+  m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
+        py::kw_only(), py::arg("on_node") = false, py::arg("plan") = "", py::arg("slices") = 0,
+        "The plan of a call by ranks on these hosts; needs neither a communicator nor an MPI.");
+  m.def("node_schedule", &node_schedule, py::arg("collective"), py::arg("bytes"), py::arg("size"),
+        "The schedule that says what the plan 'node' does; None for broadcasts.");
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "");

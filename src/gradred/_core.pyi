@@ -183,6 +183,9 @@ class _Choice(TypedDict):
     slices: int
     reason: str
 
+class _Planned(_Choice):
+    parameters: dict[str, int | str]
+
 class _CommInfo(TypedDict):
     hosts: int
     host_of: list[int]
@@ -222,6 +225,16 @@ def run(comm: MPI.Comm, call: Call) -> None: ...
 def start(comm: MPI.Comm, call: Call) -> Operation: ...
 def starts(comm: MPI.Comm) -> bool: ...
 def plan_for(comm: MPI.Comm, call: Call, blocking: bool = True) -> _Choice: ...
+def choose_plan(
+    collective: str,
+    bytes: int,
+    host_of: Sequence[int],
+    *,
+    on_node: bool = False,
+    plan: str = "",
+    slices: int = 0,
+) -> _Planned: ...
+def node_schedule(collective: str, bytes: int, size: int) -> _Planned | None: ...
 def comm_info(comm: MPI.Comm) -> _CommInfo: ...
 def configure(
     shared_memory: bool,

@@ -13,6 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import gradred
+from gradred.bench.inputs import PERIOD, Inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = MPI.COMM_WORLD
@@ -125,10 +126,8 @@ def test_adopted_program_prints_what_it_printed_before(capsys: pytest.CaptureFix
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float32", "float64"])
 def test_inputs_of_benchmarks_have_one_result_in_every_order(dtype: str, op: str) -> None:
-    import _common
-
-    size, count = 7, 3 * _common.PERIOD + 5
-    inputs = _common.Inputs(dtype, op, size)
+    size, count = 7, 3 * PERIOD + 5
+    inputs = Inputs(dtype, op, size)
     vectors = np.empty((size, count), dtype)
     for rank, vector in enumerate(vectors):
         inputs.fill(vector, rank)
@@ -140,7 +139,7 @@ def test_inputs_of_benchmarks_have_one_result_in_every_order(dtype: str, op: str
         assert inputs.holds_result(result)
     exact = combine.reduce(vectors.astype(np.int64), axis=0)  # no sum has overflowed
     np.testing.assert_array_equal(result, exact)
-    for wrong in (0, _common.PERIOD, count - 1):
+    for wrong in (0, PERIOD, count - 1):
         changed = result.copy()
         changed[wrong] += 1
         assert not inputs.holds_result(changed)

@@ -39,7 +39,7 @@ PYTHON_LAYERS = (
     ("arguments",),
     ("functions", "memory", "parts"),
     ("__init__",),
-    ("doctor",),
+    ("bench", "doctor"),
     ("__main__", "cli"),
 )
 

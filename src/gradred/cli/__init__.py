@@ -20,6 +20,8 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = {
     "run": "start a program as the ranks of an MPI job",
     "ps": "the jobs of this user on this host: where each rank is and what it waits for",
+    "bench": "measure allreduce as the OSU benchmarks do, and compare it with its peers",
+    "explain": "which plan serves a call, why, and how long it takes",
     "info": "what gradred finds here, and each setting with its source",
     "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }

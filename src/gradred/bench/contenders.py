@@ -1,0 +1,165 @@
+"""What is measured: gradred with a plan, and its peers, all called on one pair of buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+from gradred import _core, config, schedules
+from gradred.bench.inputs import FUNCTIONS, Array
+from gradred.bench.options import Mode, Options
+from gradred.errors import UsageError, explain
+
+MPI_OPS = {
+    name: getattr(MPI, name.upper())
+    for name in ("sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor")
+}
+
+
+def nothing() -> None:
+    """Does nothing: what most contenders need before and after."""
+
+
+class Started(Protocol):
+    """A request: MPI's, gradred's or one that looks alike."""
+
+    def Wait(self) -> Any: ...  # noqa: D102, N802
+    def Test(self) -> Any: ...  # noqa: D102, N802
+
+
+class Calls(NamedTuple):
+    """One contender, bound to vectors of one length."""
+
+    run: Callable[[], object]
+    """A whole operation."""
+    start: Callable[[], Started] | None
+    """Of non-blocking ones: begin one."""
+    output: Callable[[], Array]
+    """Where the last one left its result."""
+    load: Callable[[], object] = nothing
+    """Puts the input where a check needs it; `unload` puts there what can be timed for ever."""
+    unload: Callable[[], object] = nothing
+    free: Callable[[], object] = nothing
+
+
+class Contender(NamedTuple):
+    """Something that is measured."""
+
+    name: str
+    bind: Callable[[Array, Array], Calls]
+
+
+def gather(options: Options, world: MPI.Intracomm) -> list[Contender]:
+    """Gradred first, then other plans, then the peers; collective on `world`.
+
+    Raises:
+        UsageError: the plan that was asked for cannot serve these ranks.
+    """
+    plain = _contender("gradred", gradred.Comm(world.Dup()), options)
+    if not options.plan:
+        found = [plain]
+    elif options.plan == "all":
+        names = ("node", *schedules.names("allreduce"))
+        comms = {name: _with_plan(name, world) for name in names}
+        served = {name: comm for name, comm in comms.items() if _serves(comm)}
+        found = [plain, *(_contender(name, comm, options) for name, comm in served.items())]
+    else:
+        comm = _with_plan(options.plan, world)
+        if not _serves(comm):
+            reason = f"it does not serve {world.size} ranks here"
+            raise UsageError(explain(f"--plan {options.plan}", reason, "Take another plan, or all"))
+        found = [_contender(options.plan, comm, options)]
+    return found + [_PEERS[peer](options, world) for peer in options.peers]
+
+
+def _contender(name: str, comm: MPI.Intracomm, options: Options) -> Contender:
+    op = MPI_OPS.get(options.op, options.op)  # the MPI's own objects cost a call least
+    return Contender(name, partial(_bind, comm, op, options.mode))
+
+
+def _serves(comm: gradred.Comm) -> bool:
+    """Whether the ranks can carry out this communicator's plan; collective."""
+    try:
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(comm.size, "float32"))
+    except UsageError:
+        return False  # on every rank alike: a plan depends on what all of them know
+    return True
+
+
+def _with_plan(plan: str, world: MPI.Intracomm) -> gradred.Comm:
+    """A communicator of its own, all of whose calls take this plan, as GRADRED_PLAN does it."""
+    config.set("plan", plan)
+    try:
+        comm = gradred.Comm(world.Dup())
+        _core.comm_info(comm)  # the extension reads the knobs when it meets a communicator
+    finally:
+        config.reset("plan")
+    return comm
+
+
+def _bind(comm: MPI.Intracomm, op: Any, mode: Mode, send: Array, receive: Array) -> Calls:
+    """The calls of a communicator, gradred's or the MPI's own."""
+    done = partial(_same, receive)
+    if mode == "blocking":
+        return Calls(partial(comm.Allreduce, send, receive, op), None, done)
+    if mode == "persistent":
+        request = comm.Allreduce_init(send, receive, op)
+        run = request if callable(request) else partial(_start_and_wait, request)
+        return Calls(run, None, done, free=request.Free)
+    start = partial(comm.Iallreduce, send, receive, op)
+    return Calls(partial(_begin_and_wait, start), start, done)
+
+
+def _same(array: Array) -> Array:
+    return array
+
+
+def _start_and_wait(request: MPI.Prequest) -> None:
+    request.Start()
+    request.Wait()
+
+
+def _begin_and_wait(start: Callable[[], Started]) -> None:
+    start().Wait()
+
+
+def _mpi(options: Options, world: MPI.Intracomm) -> Contender:
+    return Contender("mpi", partial(_bind, world.Dup(), MPI_OPS[options.op], options.mode))
+
+
+def _mpi4py(options: Options, world: MPI.Intracomm) -> Contender:
+    """Lower-case allreduce: an array is an object, and its operators the reduction."""
+    comm, op = world.Dup(), _object_op(options.op)
+
+    def bind(send: Array, receive: Array) -> Calls:
+        kept: list[Array] = [receive]
+
+        def run() -> None:
+            kept[0] = comm.allreduce(send, op)
+
+        return Calls(run, None, lambda: kept[0])
+
+    return Contender("mpi4py", bind)
+
+
+def _object_op(op: str) -> Any:
+    """What a program passes for arrays: MPI's op where that means an operator, else a function."""
+    return {"sum": MPI.SUM, "prod": MPI.PROD}.get(op, FUNCTIONS[op])
+
+
+def _gloo(options: Options, world: MPI.Intracomm) -> Contender:
+    from gradred.bench import gloo
+
+    return Contender("gloo", gloo.binder(options.op, options.mode, world))
+
+
+_PEERS: dict[str, Callable[[Options, MPI.Intracomm], Contender]] = {
+    "mpi": _mpi,
+    "mpi4py": _mpi4py,
+    "gloo": _gloo,
+}

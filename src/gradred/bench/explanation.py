@@ -1,0 +1,245 @@
+"""Which plan serves a call, why, and what the cost model says of it; without ranks or an MPI."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gradred import _core, config, ops, plans, schedules
+from gradred.bench.inputs import numpy_type
+from gradred.errors import UsageError, explain
+from gradred.schedules import Schedule, recv, send, work
+
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
+REDUCING = ("allreduce", "reduce_scatter")
+
+# Of more ranks than this, the schedules of the first ones stand for all.
+_SCHEDULED_RANKS = 64
+_DRAWN_RANKS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A call by ranks that need not exist."""
+
+    collective: str
+    op: str
+    dtype: str
+    nbytes: int
+    """Of the vector; of one rank's block for reduce_scatter and allgather."""
+    host_of: tuple[int, ...]
+    """By rank; hosts numbered in the order of their first rank."""
+
+    def text(self) -> str:
+        """The question for a rank, as `from_text` reads it."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Question:
+        """What `text` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        return cls(**values | {"host_of": tuple(values["host_of"])})
+
+    @property
+    def ranks(self) -> int:
+        """How many make the call."""
+        return len(self.host_of)
+
+    @property
+    def hosts(self) -> int:
+        """On how many hosts they are."""
+        return max(self.host_of) + 1
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of the whole vector that a schedule cuts into chunks."""
+        blocks = self.collective in ("reduce_scatter", "allgather")
+        return self.nbytes * (self.ranks if blocks else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The plan, and the schedule that it executes or that says what it does."""
+
+    plan: str
+    slices: int
+    parameters: dict[str, int | str]
+    reason: str
+    schedules: list[Schedule]
+    """Of all ranks, or the first ones; none where the plan has no schedule."""
+    about: str
+    """What the schedule does, in words."""
+    formula: str
+    paper: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The parameters of the cost model, seconds and seconds per byte, and their source."""
+
+    alpha: float
+    beta: float
+    gamma: float
+    source: str
+
+
+def answer(question: Question) -> Answer:
+    """What gradred's own selector says, with this process's knobs.
+
+    Raises:
+        UsageError: the type lacks the operation, or GRADRED_PLAN cannot serve the call.
+    """
+    if question.collective in REDUCING:
+        ops.require(question.op, question.dtype, f"{question.op} of {question.dtype}")
+    asked = _plan_asked(question.collective)
+    if asked == "mpi":
+        reason = "GRADRED_PLAN asks for the MPI's own call"
+        return Answer("mpi", 1, {}, reason, [], "whatever this MPI does", "", "")
+    shared = question.hosts == 1 and config.get("shm")
+    if asked == "node" and not shared:
+        found = "the ranks share no memory here"
+        raise UsageError(explain("GRADRED_PLAN=node", found, "Unset GRADRED_PLAN or GRADRED_SHM"))
+    choice = _core.choose_plan(
+        question.collective,
+        question.nbytes,
+        question.host_of,
+        on_node=shared and asked in ("", "node"),
+        plan="" if asked == "node" else asked,
+        slices=_slices_asked(question.collective),
+    )
+    return _explained(question, choice)
+
+
+def _plan_asked(collective: str) -> str:
+    """GRADRED_PLAN, where it means this collective: a plan of allreduces leaves others alone."""
+    plan: str = config.get("plan") or ""
+    if collective == "allreduce" and plan:
+        plans.resolve(plan, collective, 0, 1)
+    known = ("", "node", "mpi", *schedules.names(collective))
+    return plan if plan in known else ""
+
+
+def _slices_asked(collective: str) -> int:
+    return (config.get("slices") or 0) if collective in ("allreduce", "bcast") else 1
+
+
+def _explained(question: Question, choice: _core._Planned) -> Answer:
+    plan, reason = choice["plan"], choice["reason"]
+    spec: _core._Planned | None = choice
+    if plan == "node":
+        spec = _core.node_schedule(question.collective, question.nbytes, question.ranks)
+        reason += f"; {spec['reason']}" if spec else "; each rank reads what the root wrote"
+    found: list[Schedule] = []
+    about = formula = paper = ""
+    if plan == "copy":
+        about = "the input is the result"
+    elif spec is None:
+        found, about = _from_root(question.ranks), "the root sends to every rank"
+        formula = "alpha + (p-1) n beta"
+    else:
+        row = _row(question.collective, spec["plan"])
+        about, formula, paper = row["about"], row["cost"], row["paper"]
+        ranks = range(min(question.ranks, _SCHEDULED_RANKS))
+        found = [_made(question, spec, rank) for rank in ranks]
+    parameters = dict(choice["parameters"])
+    return Answer(plan, choice["slices"], parameters, reason, found, about, formula, paper)
+
+
+def _row(collective: str, name: str) -> schedules.Algorithm:
+    rows = schedules.algorithms()
+    return next(row for row in rows if (row["collective"], row["name"]) == (collective, name))
+
+
+def _made(question: Question, spec: _core._Planned, rank: int) -> Schedule:
+    return schedules.make(
+        spec["plan"], rank, question.ranks, collective=question.collective, **spec["parameters"]
+    )
+
+
+def _from_root(size: int) -> list[Schedule]:
+    """A broadcast in one round: what "node" does, and no message-passing plan."""
+    everyone = [
+        [send(peer, work(0)) for peer in range(1, size)],
+        *[[recv(0, work(0))]] * (size - 1),
+    ]
+    return [
+        Schedule([steps], rank=rank, size=size, chunks=1, collective="bcast", name="from_root")
+        for rank, steps in enumerate(everyone[:_SCHEDULED_RANKS])
+    ]
+
+
+# ---- the cost model -------------------------------------------------------------------------
+
+#: What is assumed where nothing was measured: seconds a round, seconds a byte.
+ASSUMED = {"node": (0.25e-6, 0.1e-9), "network": (2e-6, 0.1e-9)}
+
+
+def assumed_model(question: Question, answer: Answer) -> Model:
+    """Round figures of today's machines, and the reduction rate of this core."""
+    kind = "node" if answer.plan == "node" else "network"
+    alpha, beta = ASSUMED[kind]
+    gamma = reduction_cost(question)
+    source = f"alpha and beta are round figures for {_MEANS[kind]}, not measured"
+    return Model(alpha, beta, gamma, source)
+
+
+_MEANS = {"node": "shared memory", "network": "a fast network"}
+
+
+def sample_bytes(question: Question) -> int:
+    """How much to move in order to learn what a byte costs: as much as the call, within limits."""
+    return min(max(question.nbytes, 4 << 10), 16 << 20)
+
+
+def reduction_cost(question: Question) -> float:
+    """Seconds per byte that this core takes to reduce two vectors of about this length."""
+    if question.collective not in REDUCING:
+        return 0.0
+    op = "sum" if question.op == "avg" else question.op
+    kind, nbytes = numpy_type(question.dtype), sample_bytes(question)
+    target, a, b = (_bytes(np.ones(nbytes // kind.itemsize, kind)) for _ in range(3))
+    reduce = partial(_core.reduce_pair, op, question.dtype, target, a, b)
+    return median_seconds(reduce) / nbytes
+
+
+def median_seconds(call: Callable[[], object], calls: int = 20) -> float:
+    """The median time of some calls, after one that does not count."""
+    call()
+    times = []
+    for _ in range(calls):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
+
+
+def _bytes(vector: np.ndarray[Any, Any]) -> memoryview:
+    return vector.view(np.uint8).data  # a plain buffer, also of types without a format
+
+
+def predicted(question: Question, answer: Answer, model: Model) -> float | None:
+    """Seconds in the model; None where the plan has no schedule."""
+    if not answer.schedules:
+        return None
+    return schedules.cost(
+        answer.schedules,
+        question.vector_bytes,
+        alpha=model.alpha,
+        beta=model.beta,
+        gamma=model.gamma,
+    )
+
+
+def picture(answer: Answer) -> str:
+    """The schedule as text: some ranks of it, and a line that says how many are left out."""
+    if not answer.schedules:
+        return ""
+    text = schedules.draw(answer.schedules[:_DRAWN_RANKS])
+    left_out = answer.schedules[0].size - min(_DRAWN_RANKS, len(answer.schedules))
+    return text + (f"\n... and {left_out} ranks more" if left_out else "")

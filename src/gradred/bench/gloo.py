@@ -1,0 +1,80 @@
+"""The peer gloo: `torch.distributed` on the same ranks, which find each other through MPI."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from mpi4py import MPI
+
+from gradred.bench.contenders import Calls, Started
+from gradred.bench.inputs import Array
+from gradred.bench.options import Mode
+
+_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+
+
+class _Work:
+    """A piece of work in flight, with the names that MPI's requests have."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def Wait(self) -> None:  # noqa: N802
+        self._work.wait()
+
+    def Test(self) -> bool:  # noqa: N802
+        return bool(self._work.is_completed())
+
+
+def binder(op: str, mode: Mode, world: MPI.Intracomm) -> Callable[[Array, Array], Calls]:
+    """What binds gloo's all_reduce, which is in place, to vectors of one length; collective."""
+    _join(world)
+    reduce_op = getattr(torch.distributed.ReduceOp, _OPS[op])
+
+    def bind(send: Array, receive: Array) -> Calls:
+        vector = np.zeros_like(send)  # of its own: sums of sums would leave what the type holds
+        tensor = torch.from_numpy(vector)
+
+        def run() -> None:
+            torch.distributed.all_reduce(tensor, reduce_op)
+
+        def start() -> Started:
+            return _Work(torch.distributed.all_reduce(tensor, reduce_op, async_op=True))
+
+        def load() -> None:
+            vector[:] = send
+
+        def unload() -> None:
+            vector.fill(0)
+
+        begin = start if mode == "nonblocking" else None
+        return Calls(run, begin, lambda: vector, load, unload)
+
+    return bind
+
+
+def _join(world: MPI.Intracomm) -> None:
+    """Make the process group, once; rank 0 is where the others ask for addresses."""
+    if torch.distributed.is_initialized():
+        return
+    patience = datetime.timedelta(seconds=60)
+    host = world.bcast(socket.gethostname())
+    if world.rank == 0:
+        store = torch.distributed.TCPStore(
+            host, 0, world.size, is_master=True, wait_for_workers=False, timeout=patience
+        )
+        world.bcast(store.port)
+    else:
+        port = world.bcast(None)
+        store = torch.distributed.TCPStore(host, port, world.size, timeout=patience)
+    torch.distributed.init_process_group(
+        "gloo", store=store, rank=world.rank, world_size=world.size, timeout=patience
+    )
+    atexit.register(torch.distributed.destroy_process_group)

@@ -1,0 +1,115 @@
+"""Input vectors whose result is exact in every order of reduction."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradred.arrays import ITEMSIZES
+from gradred.errors import UsageError, explain
+
+Array = NDArray[Any]
+
+#: Length of the pattern that `Inputs` repeats: a prime, so that no chunk boundary hides a mistake.
+PERIOD = 4099
+
+#: Element types that can be measured, by gradred's names.
+TYPES = tuple(name for name in ITEMSIZES if name != "bool")
+
+#: The elementwise functions of NumPy that the operations are, all but avg's division.
+FUNCTIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
+    "sum": np.add,
+    "avg": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+    "lxor": np.logical_xor,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+
+# Up to where a type that is no integer holds every integer.
+_LARGEST_INTEGER = {
+    "float16": 2**11,
+    "bfloat16": 2**8,
+    "float32": 2**24,
+    "complex64": 2**24,
+    "float64": 2**53,
+    "complex128": 2**53,
+}
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """NumPy's type of this name.
+
+    Raises:
+        gradred.UsageError: bfloat16 without the package that brings it.
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    if importlib.util.find_spec("ml_dtypes") is None:
+        found = "NumPy has no such type by itself"
+        raise UsageError(explain("bfloat16", found, "Install one with: pip install ml_dtypes"))
+    import ml_dtypes
+
+    kind: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return kind
+
+
+class Inputs:
+    """Input vectors, different on each rank, whose result is exact in every order of reduction.
+
+    The values are small integers: partial sums stay below the first integer that the type cannot
+    hold. For a product at most one rank holds a 2 at any position and the others a 1; for an
+    average the sums are multiples of the number of ranks.
+
+    Args:
+        dtype: element type of the vectors, one of `TYPES`.
+        op: one of `FUNCTIONS`.
+        size: number of ranks.
+    """
+
+    def __init__(self, dtype: str, op: str, size: int) -> None:
+        kind = numpy_type(dtype)
+        self._patterns = [pattern.astype(kind) for pattern in _patterns(dtype, op, size)]
+        result = self._patterns[0]
+        for pattern in self._patterns[1:]:
+            result = FUNCTIONS[op](result, pattern).astype(kind)
+        self._result = (result / size).astype(kind) if op == "avg" else result
+
+    def fill(self, vector: Array, rank: int) -> None:
+        """Write the input of `rank`, as many elements of it as `vector` has, into `vector`."""
+        for start in range(0, len(vector), PERIOD):
+            piece = vector[start : start + PERIOD]
+            piece[:] = self._patterns[rank][: len(piece)]
+
+    def holds_result(self, vector: Array) -> bool:
+        """Whether `vector` is the exact reduction of all ranks' inputs."""
+        whole = len(vector) // PERIOD * PERIOD
+        table, rest = vector[:whole].reshape(-1, PERIOD), vector[whole:]
+        return bool((table == self._result).all() and (rest == self._result[: len(rest)]).all())
+
+
+def _patterns(dtype: str, op: str, size: int) -> list[NDArray[np.int64]]:
+    rng = np.random.default_rng(size)
+    if op == "prod":
+        holder = rng.integers(0, size + 1, PERIOD)
+        return [1 + (holder == rank) for rank in range(size)]
+    if op in ("land", "lor", "lxor"):
+        return list(rng.integers(0, 1, (size, PERIOD), endpoint=True))
+    largest = _LARGEST_INTEGER.get(dtype) or int(np.iinfo(dtype).max)
+    if op == "avg":
+        largest -= size  # for what the last rank adds below
+    high = min(100, max(0, largest // size))
+    low = 0 if dtype.startswith("uint") else -high
+    patterns = rng.integers(low, high, (size, PERIOD), endpoint=True)
+    if op == "avg":
+        patterns[-1] += -patterns.sum(axis=0) % size
+    return list(patterns)

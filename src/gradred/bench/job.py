@@ -1,0 +1,208 @@
+"""`gradred bench` in the ranks: measures every size, prints the table, writes the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from gradred.bench import machine, options, overlap, plot, table, timing
+from gradred.bench.contenders import Calls, Contender, gather
+from gradred.bench.inputs import Array, Inputs, numpy_type
+from gradred.bench.options import Options
+from gradred.bench.rank_zero import say, write_json
+from gradred.bench.timing import Seconds, call_by_call
+from gradred.errors import UsageError, explain
+
+SCHEMA = "gradred-bench/1"
+_PERCENTILES = (10, 50, 90, 99)
+
+
+def run(asked: Options) -> int:
+    """Measure on COMM_WORLD; collective. Returns 1 if a result was wrong, else 0.
+
+    Raises:
+        UsageError: on rank 0, which speaks for all: these ranks cannot do what was asked.
+    """
+    world = MPI.COMM_WORLD
+    try:
+        _require_peers(world.size)
+        contenders = gather(asked, world)
+    except UsageError:
+        if world.rank > 0:
+            return 2
+        raise
+    bench = _Bench(asked, contenders, world)
+    record = {"schema": SCHEMA} | machine.describe(world, options.describe(asked))
+    record |= {"flag": machine.flag_time(world), "clock_us": timing.clock_cost() * 1e6, "rows": []}
+    right = True
+    for dtype in asked.types:
+        right = right and bench.measure_type(dtype, record)
+    if world.rank == 0 and asked.json is not None:
+        write_json(Path(asked.json), record)
+    if world.rank == 0 and asked.plot is not None:
+        draw(record, Path(asked.plot))
+    return 0 if right else 1
+
+
+def _require_peers(size: int) -> None:
+    if size < 2:
+        found = "this process is alone: an allreduce needs two ranks at least"
+        raise UsageError(explain("gradred bench", found, "Start them with: gradred bench -np 2"))
+
+
+class _Bench:
+    """The contenders and the ranks they run on."""
+
+    def __init__(
+        self, asked: Options, contenders: Sequence[Contender], world: MPI.Intracomm
+    ) -> None:
+        self._asked = asked
+        self._contenders = contenders
+        self._names = [contender.name for contender in contenders]
+        self._comm = world.Dup()  # whose barriers and sums no contender sees
+
+    def measure_type(self, dtype: str, record: dict[str, Any]) -> bool:
+        """Add a row for each size, printing it; False, and no more rows, at a wrong result."""
+        asked, comm = self._asked, self._comm
+        sizes = asked.sizes(dtype)
+        inputs = Inputs(dtype, asked.op, comm.size)
+        kind = numpy_type(dtype)
+        send, receive = (np.zeros(sizes[-1] // kind.itemsize, kind) for _ in range(2))
+        inputs.fill(send, comm.rank)
+        columns = table.columns(asked, self._names)
+        comments = _comments(record, self._names)
+        say(comm, table.preamble(asked, dtype, comm.size, machine.mpi_name(), comments))
+        say(comm, table.header(columns))
+        for size in sizes:
+            count = size // kind.itemsize
+            row: dict[str, Any] = {"type": dtype, "bytes": size, "count": count}
+            row |= self._measure(inputs, send[:count], receive[:count])
+            record["rows"].append(row)
+            say(comm, table.line(columns, row))
+            wrong = [name for name, result in row["results"].items() if not result["checked"]]
+            if wrong:
+                told = (
+                    f"DATA VALIDATION ERROR at {size} bytes: {', '.join(wrong)} gave a wrong result"
+                )
+                say(comm, f"gradred bench: {told}", error=True)
+                return False
+        return True
+
+    def _measure(self, inputs: Inputs, send: Array, receive: Array) -> dict[str, Any]:
+        """Check and time one size: the rest of its row."""
+        iterations, warmup = self._asked.calls(send.nbytes)
+        bound = [contender.bind(send, receive) for contender in self._contenders]
+        try:
+            checked = self._check(bound, inputs, receive)
+            runs = [calls.run for calls in bound]
+            call_by_call(runs, warmup, self._comm)
+            seconds = call_by_call(runs, iterations, self._comm)
+            results = self._summarise(seconds, send.nbytes)
+            if self._asked.mode == "nonblocking":
+                self._add_overlap(results, bound, seconds, iterations)
+            again = self._check(bound, inputs, receive)
+        finally:
+            for calls in bound:
+                calls.free()
+        for index, name in enumerate(self._names):
+            results[name]["checked"] = checked[index] and again[index]
+        return {"iterations": iterations, "warmup": warmup, "results": results}
+
+    def _check(self, bound: Sequence[Calls], inputs: Inputs, receive: Array) -> list[bool]:
+        """Whether each contender's result is exact on every rank."""
+        right = []
+        for calls in bound:
+            receive.fill(0)
+            calls.load()
+            calls.run()
+            right.append(inputs.holds_result(calls.output()))
+            calls.unload()
+        return list(map(bool, np.min(self._comm.allgather(right), axis=0)))
+
+    def _summarise(self, seconds: Seconds, nbytes: int) -> dict[str, dict[str, Any]]:
+        """By name: over the ranks' means the average, least and largest; percentiles of calls."""
+        means = np.array(self._comm.allgather(seconds.mean(axis=0)))
+        calls = self._comm.allreduce(seconds) / self._comm.size
+        percentiles = sorted({*_PERCENTILES, *self._asked.tails})
+        tails = np.percentile(calls, percentiles, axis=0, method="inverted_cdf")
+        results: dict[str, dict[str, Any]] = {}
+        for index, name in enumerate(self._names):
+            mean = float(means[:, index].mean())
+            busy = 2 * (self._comm.size - 1) / self._comm.size
+            compared = timing.ratio(calls[:, index], calls[:, 0])
+            results[name] = {
+                "avg_us": mean * 1e6,
+                "min_us": float(means[:, index].min()) * 1e6,
+                "max_us": float(means[:, index].max()) * 1e6,
+                **{
+                    f"p{percent}_us": float(tail[index]) * 1e6
+                    for percent, tail in zip(percentiles, tails, strict=True)
+                },
+                "algbw_gbs": nbytes / mean / 1e9,
+                "busbw_gbs": nbytes / mean / 1e9 * busy,
+                "ratio": compared.median,
+                "ratio_p10": compared.p10,
+                "ratio_p90": compared.p90,
+            }
+        return results
+
+    def _add_overlap(
+        self,
+        results: dict[str, dict[str, Any]],
+        bound: Sequence[Calls],
+        pure: Seconds,
+        iterations: int,
+    ) -> None:
+        mine = overlap.measure(bound, pure, self._asked.tests, iterations, self._comm)
+        means = np.mean(self._comm.allgather(mine), axis=0)
+        for name, parts in zip(self._names, means, strict=True):
+            found = overlap.Overlapped(*map(float, parts))
+            results[name] |= {f"{k}_us": v * 1e6 for k, v in found._asdict().items()}
+            pure_us = results[name]["avg_us"]
+            results[name]["overlap_percent"] = overlap.overlap(
+                pure_us * 1e-6, found.overall, found.compute
+            )
+
+
+def _comments(record: dict[str, Any], names: list[str]) -> list[str]:
+    """What a reader must know of the times."""
+    clock = f"each call timed alone, one reading of the clock included: {record['clock_us']:.2f} us"
+    flag = record["flag"]
+    lines = [clock, f"{flag['us']:.2f} us: {flag['what']}"]
+    if len(names) > 1:
+        lines.append(
+            f"ratio: time over {names[0]}'s, call by call, the median; above 1 it is slower"
+        )
+    return lines
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Draw a line for each contender and type."""
+    what = record["arguments"]
+    lines = []
+    for dtype in what["types"]:
+        rows = [row for row in record["rows"] if row["type"] == dtype]
+        names = list(rows[0]["results"]) if rows else []
+        for name in names:
+            results = [row["results"][name] for row in rows]
+            label = name if len(what["types"]) == 1 else f"{name}, {dtype}"
+            lines.append(_line(label, [row["bytes"] for row in rows], results, name != names[0]))
+    types = ", ".join(what["types"])
+    title = f"{what['mode']} allreduce, {record['ranks']} ranks, {types} {what['op']}"
+    first = what["plan"] if what["plan"] not in ("", "all") else "gradred"
+    plot.draw(path, title, lines, below=f"time / {first}'s")
+
+
+def _line(label: str, sizes: list[int], results: list[dict[str, Any]], compared: bool) -> plot.Line:
+    return plot.Line(
+        label=label,
+        sizes=sizes,
+        times=[result["p50_us"] for result in results],
+        low=[result["p10_us"] for result in results],
+        high=[result["p90_us"] for result in results],
+        ratios=[result["ratio"] for result in results] if compared else None,
+    )

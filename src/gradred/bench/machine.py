@@ -1,0 +1,91 @@
+"""Where a measurement was taken: what a reader needs to repeat it, and the scale of its times."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+from gradred import _core, _cpu
+
+
+def describe(comm: MPI.Intracomm, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Machine, versions, date and arguments: what a reader needs to repeat the measurement.
+
+    Collective on `comm`.
+    """
+    hosts = len(set(comm.allgather(platform.node())))
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "arguments": {key: _plain(value) for key, value in arguments.items()},
+        "ranks": comm.size,
+        "hosts": hosts,
+        "machine": {
+            "cpu": _cpu.model(),
+            "architecture": platform.machine(),
+            "cores": os.cpu_count(),
+            "cores_of_rank_0": _cpu.cores(),
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "kernel": platform.release(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "mpi4py": importlib.metadata.version("mpi4py"),
+            "mpi": " ".join(MPI.Get_library_version().strip("\0").split()),
+            "gradred": gradred.__version__,
+        },
+    }
+
+
+def mpi_name() -> str:
+    """Name and version of the MPI in this process, such as `MPICH 5.0.2`."""
+    name, version = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
+
+
+def flag_time(comm: MPI.Intracomm) -> dict[str, Any] | None:
+    """The scale of the smallest times: how long one signal takes between ranks 0 and 1.
+
+    Collective on `comm`; the same on every rank, None where there is one rank.
+    """
+    if comm.size == 1:
+        return None
+    seconds = comm.bcast(_core.flag_time(gradred.Comm(comm)))
+    if seconds:
+        return {"what": "a flag in shared memory, from rank 0 to rank 1", "us": seconds * 1e6}
+    us = ping_pong(comm, 1) * 1e6
+    return {"what": "half of a 1-byte MPI ping-pong, called through mpi4py", "us": us}
+
+
+def ping_pong(comm: MPI.Intracomm, nbytes: int, calls: int = 2000, blocks: int = 5) -> float:
+    """Seconds that `nbytes` take from rank 0 to rank 1 by the MPI: half of there and back.
+
+    Collective on `comm`; the median over the blocks, the same on every rank.
+    """
+    message, times = bytearray(nbytes), []
+    for _ in range(blocks):
+        comm.Barrier()
+        start = time.perf_counter()
+        for _ in range(calls if comm.rank < 2 else 0):
+            if comm.rank == 0:
+                comm.Send(message, 1)
+                comm.Recv(message, 1)
+            else:
+                comm.Recv(message, 0)
+                comm.Send(message, 0)
+        times.append((time.perf_counter() - start) / calls / 2)
+    seconds: float = comm.bcast(float(np.median(times)))
+    return seconds
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,284 @@
+"""What `gradred bench` was asked for: read from the command line, checked before ranks start."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import os
+from typing import Any, Literal
+
+from gradred import ops, plans
+from gradred.arrays import ITEMSIZES
+from gradred.bench import plot
+from gradred.bench.inputs import TYPES, numpy_type
+from gradred.errors import UsageError, explain
+
+Mode = Literal["blocking", "nonblocking", "persistent"]
+
+# The names that the OSU benchmarks have for types.
+OSU_TYPES = {
+    "mpi_char": "int8",
+    "mpi_int": "int32",
+    "mpi_float": "float32",
+    "mpi_double": "float64",
+}
+
+# What gradred can be compared with: name -> what is called.
+PEERS = {
+    "mpi": "the MPI underneath, MPI_Allreduce on the same buffers (mpi4py's Allreduce)",
+    "mpi4py": "mpi4py's allreduce, which pickles the array",
+    "gloo": "torch.distributed with the backend gloo, in place",
+}
+_MODES_OF = {
+    "mpi": ("blocking", "nonblocking", "persistent"),
+    "mpi4py": ("blocking",),
+    "gloo": ("blocking", "nonblocking"),
+}
+_GLOO_OPS = ("sum", "prod", "min", "max")
+_GLOO_TYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64")
+
+_SUFFIXES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+# The OSU benchmarks' numbers of calls, up to 8 KiB and above.
+_SMALL = 8 << 10
+_CALLS = {True: 1000, False: 100}
+_WARMUP = {True: 100, False: 10}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """One run; `check` says whether it is possible."""
+
+    types: tuple[str, ...] = ("float32",)
+    op: str = "sum"
+    smallest: int = 1
+    largest: int = 1 << 20
+    iterations: int | None = None
+    warmup: int | None = None
+    full: bool = False
+    validation: bool = False
+    tails: tuple[int, ...] = ()
+    bandwidth: bool = False
+    mode: Mode = "blocking"
+    tests: int = 0
+    plan: str = ""
+    peers: tuple[str, ...] = ()
+    json: str | None = None
+    plot: str | None = None
+
+    def calls(self, nbytes: int) -> tuple[int, int]:
+        """Timed calls and warm-up calls for vectors of this length."""
+        small = nbytes <= _SMALL
+        calls = _CALLS[small] if self.iterations is None else self.iterations
+        return calls, _WARMUP[small] if self.warmup is None else self.warmup
+
+    def sizes(self, dtype: str) -> list[int]:
+        """The lengths to measure in bytes: doubling, whole elements."""
+        item = ITEMSIZES[dtype]
+        count = max(1, -(-self.smallest // item))
+        sizes = []
+        while count * item <= self.largest:
+            sizes.append(count * item)
+            count *= 2
+        return sizes
+
+    def text(self) -> str:
+        """These options for a rank, as `from_text` reads them."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Options:
+        """What `text` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        for name in ("types", "tails", "peers"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options; those of the OSU benchmarks have their names."""
+    osu = parser.add_argument_group("options that osu_allreduce has, too")
+    osu.add_argument(
+        "-T", "--type", type=_types, default=("float32",), metavar="TYPE[,TYPE]", dest="types",
+        help=f"element types: {', '.join(TYPES)}; or {', '.join(OSU_TYPES)} (default: float32)",
+    )  # fmt: skip
+    osu.add_argument(
+        "-d", "--accelerator", choices=("cpu", "cuda"), default="cpu", help="where the vectors lie"
+    )
+    osu.add_argument(
+        "-m", "--message-size", type=_range, default=(1, 1 << 20), metavar="[MIN:]MAX",
+        help="bytes, with k, m or g for binary units; MIN: sets the least alone (default: :1m)",
+    )  # fmt: skip
+    osu.add_argument(
+        "-i", "--iterations", type=_positive, metavar="N",
+        help="timed calls of each size (default: 1000, above 8 KiB 100)",
+    )  # fmt: skip
+    osu.add_argument(
+        "-x", "--warmup", type=_natural, metavar="N",
+        help="calls before those (default: 100, above 8 KiB 10)",
+    )  # fmt: skip
+    osu.add_argument("-f", "--full", action="store_true", help="print all columns of OSU's")
+    osu.add_argument(
+        "-c", "--validation", action="store_true",
+        help="print the column Validation; results are checked in any case",
+    )  # fmt: skip
+    osu.add_argument(
+        "-z", "--tail-lat", type=_tails, nargs="?", const=(50, 90, 99), default=(), dest="tails",
+        metavar="P[,P]", help="print percentiles of the calls (without a list: 50,90,99)",
+    )  # fmt: skip
+    osu.add_argument(
+        "-t", "--num-test-calls", type=_natural, default=0, metavar="N", dest="tests",
+        help="calls of Test during the computation (--nonblocking; default: 0)",
+    )  # fmt: skip
+    own = parser.add_argument_group("what else to measure, and where to write it")
+    modes = own.add_mutually_exclusive_group()
+    modes.add_argument("--nonblocking", action="store_true", help="Iallreduce, with the overlap")
+    modes.add_argument("--persistent", action="store_true", help="what Allreduce_init makes")
+    own.add_argument("-o", "--op", choices=ops.OPS, default="sum", help="default: sum")
+    own.add_argument(
+        "-b", "--bandwidth", action="store_true", help="print algbw and busbw, as nccl-tests do"
+    )
+    own.add_argument(
+        "--plan", default="", metavar="NAME|all", help="use this plan, or compare all that serve"
+    )
+    own.add_argument(
+        "--peers", type=_peers, default=(), metavar="PEER[,PEER]",
+        help="compare with: " + "; ".join(f"{name} ({what})" for name, what in PEERS.items()),
+    )  # fmt: skip
+    own.add_argument("--json", metavar="FILE", help="write everything that was measured")
+    own.add_argument("--plot", metavar="FILE", help="draw time over size: .svg, .png or .pdf")
+
+
+def read(arguments: argparse.Namespace) -> Options:
+    """The options of a parsed command line, checked.
+
+    Raises:
+        UsageError: they are impossible here; the message says what to do.
+    """
+    if arguments.accelerator == "cuda":
+        found = "this version of gradred has no path for GPU memory"
+        raise UsageError(explain("-d cuda", found, "Measure host memory, with -d cpu"))
+    modes: dict[Mode, bool] = {
+        "nonblocking": arguments.nonblocking,
+        "persistent": arguments.persistent,
+        "blocking": True,
+    }
+    given = {name: getattr(arguments, name) for name in _SAME_NAME}
+    smallest, largest = arguments.message_size
+    options = Options(
+        smallest=smallest,
+        largest=largest,
+        mode=next(mode for mode, wanted in modes.items() if wanted),
+        **given,
+    )
+    check(options)
+    return options
+
+
+_SAME_NAME = (
+    *("types", "op", "iterations", "warmup", "full", "validation", "tails", "bandwidth", "tests"),
+    *("plan", "peers", "json", "plot"),
+)
+
+
+def check(options: Options) -> None:
+    """Raise UsageError for what cannot be measured, before anything is started."""
+    for dtype in options.types:
+        ops.require(options.op, dtype, f"gradred bench -o {options.op} -T {dtype}")
+        numpy_type(dtype)
+        if not options.sizes(dtype):
+            found = f"no {dtype} fits into {options.largest} bytes and at least {options.smallest}"
+            raise UsageError(explain("gradred bench -m", found, "Give a larger range"))
+        for peer in options.peers:
+            _check_peer(peer, dtype, options)
+    if options.plan not in ("", "all"):
+        plans.resolve(options.plan, "allreduce", 0, 2)
+    if options.tests and options.mode != "nonblocking":
+        found = "there is nothing to test in a blocking call"
+        raise UsageError(explain("-t", found, "Add --nonblocking, or leave it out"))
+    if options.plot is not None:
+        if os.path.splitext(options.plot)[1] not in (".svg", ".png", ".pdf"):
+            found = "its ending says no format"
+            raise UsageError(explain(options.plot, found, "End its name in .svg, .png or .pdf"))
+        plot.require_matplotlib()
+
+
+def _check_peer(peer: str, dtype: str, options: Options) -> None:
+    asked = f"--peers {peer}"
+    if options.mode not in _MODES_OF[peer]:
+        found = f"it has no {options.mode} allreduce"
+        raise UsageError(explain(asked, found, f"Leave out --{options.mode} or this peer"))
+    if peer == "gloo":
+        served = options.op in _GLOO_OPS and dtype in _GLOO_TYPES
+    else:
+        served = options.op != "avg" and dtype not in ("float16", "bfloat16")
+    if not served:
+        found = f"it has no {options.op} of {dtype}"
+        raise UsageError(explain(asked, found, "Take another -o or -T, or leave this peer out"))
+    if peer == "gloo" and importlib.util.find_spec("torch") is None:
+        found = "gloo comes with PyTorch, which is not installed"
+        raise UsageError(explain(asked, found, "Install it with: pip install torch"))
+
+
+def _types(text: str) -> tuple[str, ...]:
+    found = []
+    for word in text.lower().split(","):
+        name = OSU_TYPES.get(word, word)
+        if name not in TYPES:
+            known = ", ".join((*TYPES, *OSU_TYPES))
+            raise argparse.ArgumentTypeError(f"there is no type {word!r}; use one of {known}")
+        found.append(name)
+    return tuple(dict.fromkeys(found))
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    for word in text.split(","):
+        if word not in PEERS:
+            raise argparse.ArgumentTypeError(
+                f"there is no peer {word!r}; use some of {', '.join(PEERS)}"
+            )
+    return tuple(dict.fromkeys(text.split(",")))
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, colon, high = text.rpartition(":")
+    smallest = byte_count(low) if low else 1
+    largest = byte_count(high) if high else Options.largest
+    if (colon and not (low or high)) or not 0 < smallest <= largest:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range; write 8:1m, :1m, 8: or 1m")
+    return smallest, largest
+
+
+def byte_count(text: str) -> int:
+    """A number of bytes, written with or without a binary unit: `4096`, `4k`, `64M`."""
+    unit = _SUFFIXES.get(text[-1:].lower(), 1)
+    digits = text if unit == 1 else text[:-1]
+    if not digits.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 4096 or 4k")
+    return int(digits) * unit
+
+
+def _tails(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isdecimal() and 0 < int(word) <= 100 for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} are no percentiles from 1 to 100")
+    return tuple(map(int, words))
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if _natural(text) == 0:
+        raise argparse.ArgumentTypeError("0 is too few")
+    return int(text)
+
+
+def describe(options: Options) -> dict[str, Any]:
+    """The options as a record keeps them."""
+    return dataclasses.asdict(options)

@@ -1,0 +1,90 @@
+"""What `gradred explain` measures: the call that it explains, and the parameters of the model.
+
+Runs as a rank: `python -m gradred.bench.probe FILE QUESTION`; rank 0 writes the findings.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+from gradred import _core
+from gradred.bench import machine
+from gradred.bench.contenders import MPI_OPS
+from gradred.bench.explanation import Question, median_seconds, reduction_cost, sample_bytes
+from gradred.bench.inputs import numpy_type
+from gradred.bench.options import Options
+from gradred.bench.rank_zero import write_json
+from gradred.bench.timing import call_by_call
+
+_LONG = 256 << 10  # bytes of the message whose time, less that of a short one, gives beta
+
+
+def main() -> int:
+    """Measure and write; collective."""
+    path, text = sys.argv[1:]
+    question = Question.from_text(text)
+    world = MPI.COMM_WORLD
+    comm = gradred.Comm(world.Dup())
+    call = bind(question, comm)
+    call()  # sets up what the first call needs
+    seconds = call_seconds(question, call, world)
+    shared = _core.comm_info(comm)["shares_memory"]
+    flag = machine.flag_time(world)
+    alpha = flag["us"] * 1e-6 if flag and shared else machine.ping_pong(world, 1, calls=500)
+    low, middle, high = np.percentile(seconds, [10, 50, 90]).tolist()
+    found = {"seconds": middle, "p10": low, "p90": high, "calls": len(seconds)}
+    found |= {
+        "alpha": alpha,
+        "beta": _beta(question, world, shared),
+        "gamma": reduction_cost(question),
+    }
+    found["shares_memory"] = shared
+    if world.rank == 0:
+        write_json(Path(path), found)
+    return 0
+
+
+def bind(question: Question, comm: gradred.Comm) -> Callable[[], Any]:
+    """The call in question, as a program makes it."""
+    kind = numpy_type(question.dtype)
+    count = question.nbytes // kind.itemsize
+    block, whole = np.ones(count, kind), np.ones(count * comm.size, kind)
+    op: Any = MPI_OPS.get(question.op, question.op)
+    calls: dict[str, Callable[[], Any]] = {
+        "allreduce": partial(comm.Allreduce, block, np.empty_like(block), op),
+        "reduce_scatter": partial(comm.Reduce_scatter_block, whole, block, op),
+        "allgather": partial(comm.Allgather, block, whole),
+        "bcast": partial(comm.Bcast, block),
+    }
+    return calls[question.collective]
+
+
+def call_seconds(question: Question, call: Callable[[], Any], world: MPI.Intracomm) -> list[float]:
+    """The time of each call, the mean over the ranks."""
+    calls, warmup = Options().calls(question.nbytes)
+    comm = world.Dup()
+    call_by_call([call], warmup, comm)
+    seconds = call_by_call([call], calls, comm)[:, 0]
+    mean: list[float] = (comm.allreduce(seconds) / comm.size).tolist()
+    return mean
+
+
+def _beta(question: Question, world: MPI.Intracomm, shared: bool) -> float:
+    """Seconds per byte from one rank to another: through memory, or by the MPI's messages."""
+    if world.size > 1 and not shared:
+        long, short = (machine.ping_pong(world, n, calls=20) for n in (_LONG, 1))
+        return max(0.0, long - short) / _LONG
+    source, target = (np.ones(sample_bytes(question), "uint8") for _ in range(2))
+    return median_seconds(partial(np.copyto, target, source)) / source.nbytes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""What one rank does for all: reading the command line, printing, writing records."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+
+def parse_once(parser: Callable[[], argparse.Namespace], comm: MPI.Intracomm) -> argparse.Namespace:
+    """Parse the command line on rank 0, so that usage and errors are printed once."""
+    parsed: argparse.Namespace | int | str | None = None
+    if comm.rank == 0:
+        try:
+            parsed = parser()
+        except SystemExit as stop:
+            parsed = stop.code
+    parsed = comm.bcast(parsed)
+    if isinstance(parsed, argparse.Namespace):
+        return parsed
+    raise SystemExit(parsed)
+
+
+def say(comm: MPI.Intracomm, text: str, *, error: bool = False) -> None:
+    """Print a line on rank 0 alone."""
+    if comm.rank == 0:
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Write `record`, creating the folder of `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,74 @@
+"""`gradred bench`: measure allreduce as the OSU benchmarks do, and against its peers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gradred import config, launch
+from gradred.bench import options
+from gradred.bench.options import Options
+from gradred.cli import USAGE, run
+from gradred.errors import UsageError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = (
+        "Every result is compared with one that is exact in any order. The exit status is 1 if one "
+        "was wrong. docs/bench.md says what the columns mean."
+    )
+    parser.add_argument(
+        "-np", "-n", type=int, metavar="N", dest="ranks",
+        help="ranks to start; without it the job in which this process is a rank",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bind", choices=("none", "core", "numa"), default="core",
+        help="with -np: bind each rank (default: core)",
+    )  # fmt: skip
+    parser.add_argument("--as-rank", metavar="OPTIONS", help=argparse.SUPPRESS)
+    options.configure(parser)
+    if _rank() > 0:
+        parser.error = _leave  # type: ignore[method-assign]  # rank 0 tells it for all
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Start the ranks, or be one."""
+    if arguments.as_rank is not None:
+        return _measure(Options.from_text(arguments.as_rank))
+    try:
+        config.load()  # a misspelt knob ends here, once, and not in every rank
+        asked = options.read(arguments)
+        if arguments.ranks is not None:
+            words = [sys.executable, "-m", "gradred", "bench", "--as-rank", asked.text()]
+            return start(arguments.ranks, arguments.bind, words)
+    except UsageError:
+        if _rank() > 0:
+            return USAGE
+        raise
+    return _measure(asked)
+
+
+def start(ranks: int, binding: str, program: Sequence[str]) -> int:
+    """`gradred run` of a program on this host; its exit status."""
+    parser = argparse.ArgumentParser(prog="gradred run", allow_abbrev=False)
+    run.configure(parser)
+    words = ["-np", str(ranks), "--bind", binding, "--", *program]
+    return run.main(parser.parse_args(words))
+
+
+def _measure(asked: Options) -> int:
+    from gradred.bench import job  # imports mpi4py.MPI, which is MPI_Init
+
+    return job.run(asked)
+
+
+def _rank() -> int:
+    found = launch.inside_job()
+    return 0 if found is None else found[0]
+
+
+def _leave(message: str) -> NoReturn:
+    raise SystemExit(USAGE)

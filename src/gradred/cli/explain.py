@@ -1,0 +1,264 @@
+"""`gradred explain`: which plan serves a call, why, and how long it takes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from gradred import _cpu, _processes, config, launch, ops, schedules
+from gradred.bench import explanation
+from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
+from gradred.bench.inputs import TYPES, numpy_type
+from gradred.bench.options import OSU_TYPES, byte_count
+from gradred.errors import UsageError, explain
+
+SCHEMA = "gradred-explain/1"
+_LONGEST_JOB = 60.0  # seconds
+_RANKS_PER_CORE = 8  # more would take long and say little
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = (
+        "Nothing is measured across hosts: run `gradred bench` in a job there. The times of the "
+        "model are alpha for each round, beta for each byte sent, gamma for each byte reduced."
+    )
+    parser.add_argument(
+        "--bytes", type=byte_count, required=True, metavar="N",
+        help="length of the vector, or of one rank's block (reduce_scatter, allgather); 4k is 4096",
+    )  # fmt: skip
+    parser.add_argument(
+        "-T", "--type", default="float32", choices=(*TYPES, *OSU_TYPES), metavar="TYPE",
+        help=f"element type: {', '.join(TYPES)} (default: float32)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-np", "-n", type=int, metavar="N", dest="ranks",
+        help="ranks (default: the slots of --hosts, or one for each core of each host)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hosts", type=_hosts, default=("",), metavar="LIST|COUNT",
+        help="names, each perhaps with :slots, or how many hosts share the ranks (default: this)",
+    )  # fmt: skip
+    parser.add_argument("-o", "--op", choices=ops.OPS, default="sum", help="default: sum")
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
+    parser.add_argument(
+        "--no-measure", action="store_true", help="start no job; the model's parameters are assumed"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Explain, predict and, where that is possible here, measure."""
+    config.load()
+    question = _question(arguments)
+    answer = explanation.answer(question)
+    reason = "--no-measure" if arguments.no_measure else why_not_here(question, arguments.hosts)
+    measured: dict[str, Any] | None = None
+    if reason is None:
+        measured, reason = measure(question)
+    model = _model(question, answer, measured)
+    report = describe(question, answer, model, measured, reason)
+    print(json.dumps(report, indent=2) if arguments.json else _text(report))
+    return 0
+
+
+# ---- the question ---------------------------------------------------------------------------
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    if text.isdecimal() and int(text) > 0:
+        return ("",) * int(text)
+    names = tuple(text.split(","))
+    for name in names:
+        host, _, slots = name.partition(":")
+        if not host or host.isdecimal() or (slots and not (slots.isdecimal() and int(slots))):
+            raise argparse.ArgumentTypeError(f"{text!r} is neither a number of hosts nor h1:4,h2:4")
+    return names
+
+
+def _question(arguments: argparse.Namespace) -> Question:
+    dtype = OSU_TYPES.get(arguments.type, arguments.type)
+    question = Question(
+        arguments.collective,
+        arguments.op if arguments.collective in REDUCING else "",
+        dtype,
+        arguments.bytes,
+        _host_of(arguments.hosts, arguments.ranks),
+    )
+    item = numpy_type(dtype).itemsize
+    if question.nbytes % item:
+        found = f"these are no whole elements of {item} bytes"
+        raise UsageError(explain(f"--bytes {question.nbytes} -T {dtype}", found, "Round it"))
+    return question
+
+
+def _host_of(hosts: tuple[str, ...], ranks: int | None) -> tuple[int, ...]:
+    """The host of each rank: slots are filled in order, otherwise hosts get equal runs."""
+    slots = [int(name.partition(":")[2] or 0) for name in hosts]
+    if ranks is None:
+        ranks = sum(count or _cpu.cores() for count in slots)
+    if ranks < 1:
+        raise UsageError(
+            explain(f"-np {ranks}", "there is no such number of ranks", "Give 1 or more")
+        )
+    if any(slots):
+        places = [host for host, count in enumerate(slots) for _ in range(count or _cpu.cores())]
+        if ranks > len(places):
+            found = f"these hosts have {len(places)} slots"
+            raise UsageError(explain(f"-np {ranks}", found, "Give fewer ranks or more slots"))
+        return tuple(places[:ranks])
+    count = min(len(hosts), ranks)
+    return tuple(rank * count // ranks for rank in range(ranks))
+
+
+# ---- measuring ------------------------------------------------------------------------------
+
+
+def why_not_here(question: Question, hosts: tuple[str, ...]) -> str | None:
+    """Why no job of these ranks can be measured from this process; None if one can."""
+    here = {"", "localhost", "127.0.0.1", os.uname().nodename}
+    if question.hosts > 1 or hosts[0].partition(":")[0] not in here:
+        return "it starts ranks on this host alone; run `gradred bench` in a job on those hosts"
+    if question.ranks == 1:
+        return "one rank has nothing to exchange"
+    if launch.inside_job() is not None:
+        return "this process is a rank, from which no job can be started"
+    if question.ranks > _RANKS_PER_CORE * _cpu.cores():
+        return f"{question.ranks} ranks are too many for the {_cpu.cores()} cores here"
+    try:
+        launch.find_mpi()
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def measure(question: Question) -> tuple[dict[str, Any] | None, str | None]:
+    """What a small job found, or why it found nothing. Blocks for a few seconds."""
+    with tempfile.TemporaryDirectory(prefix="gradred-") as folder:
+        path = pathlib.Path(folder) / "found.json"
+        program = [sys.executable, "-m", "gradred.bench.probe", str(path), question.text()]
+        run = [sys.executable, "-m", "gradred", "run", "-np", str(question.ranks), "--bind", "core"]
+        with open(pathlib.Path(folder) / "stderr", "w+b") as told:
+            process = subprocess.Popen(
+                [*run, *program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=told
+            )
+            try:
+                status = process.wait(_LONGEST_JOB)
+            except subprocess.TimeoutExpired:
+                return None, f"the job had not ended after {_LONGEST_JOB:g} s"
+            finally:
+                _processes.end_tree(process, grace=5.0)
+            told.seek(0)
+            lines = told.read().decode(errors="replace").strip().splitlines()
+        if status == 0 and path.exists():
+            found: dict[str, Any] = json.loads(path.read_text())
+            return found, None
+    return None, f"the job ended with status {status} ({(lines or ['it told nothing'])[-1]})"
+
+
+def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) -> Model:
+    if measured is None:
+        return explanation.assumed_model(question, answer)
+    return Model(measured["alpha"], measured["beta"], measured["gamma"], "measured beside the call")
+
+
+# ---- the answer -----------------------------------------------------------------------------
+
+
+def describe(
+    question: Question,
+    answer: Answer,
+    model: Model,
+    measured: dict[str, Any] | None,
+    not_measured: str | None,
+) -> dict[str, Any]:
+    """The report as JSON has it."""
+    first = answer.schedules[0] if answer.schedules else None
+    moved = schedules.traffic(first, question.vector_bytes) if first else None
+    predicted = explanation.predicted(question, answer, model)
+    return {
+        "schema": SCHEMA,
+        "question": dataclasses.asdict(question)
+        | {"ranks": question.ranks, "hosts": question.hosts},
+        "plan": answer.plan,
+        "slices": answer.slices,
+        "parameters": answer.parameters,
+        "reason": answer.reason,
+        "schedule": first.name if first else None,
+        "about": answer.about,
+        "formula": answer.formula,
+        "paper": answer.paper,
+        "rounds": max((len(s.rounds) for s in answer.schedules), default=0),
+        "messages": moved.messages if moved else 0,
+        "sent": moved.sent if moved else 0,
+        "reduced": moved.reduced if moved else 0,
+        "model": dataclasses.asdict(model),
+        "predicted_us": None if predicted is None else predicted * 1e6,
+        "measured_us": None if measured is None else measured["seconds"] * 1e6,
+        "measured_p10_us": None if measured is None else measured["p10"] * 1e6,
+        "measured_p90_us": None if measured is None else measured["p90"] * 1e6,
+        "calls": 0 if measured is None else measured["calls"],
+        "cores": _cpu.cores(),
+        "not_measured": not_measured,
+        "picture": explanation.picture(answer),
+    }
+
+
+def _text(report: dict[str, Any]) -> str:
+    lines = [_asked(report["question"]), _plan(report), f"why: {report['reason']}"]
+    if report["schedule"] is not None:
+        lines += [
+            f"schedule: {report['schedule']}: {report['about']}",
+            f"rounds: {report['rounds']}; rank 0 sends {report['messages']} messages with "
+            f"{report['sent']} bytes and reduces {report['reduced']}",
+            f"cost: {report['formula']}" + (f" ({report['paper']})" if report["paper"] else ""),
+            _predicted(report),
+        ]
+    else:
+        lines += [f"rounds: none of gradred's: {report['about']}", "predicted: nothing"]
+    lines.append(_measured(report))
+    return "\n".join([*lines, *(["", report["picture"]] if report["picture"] else [])])
+
+
+def _asked(question: dict[str, Any]) -> str:
+    size = numpy_type(question["dtype"]).itemsize
+    op = f"{question['op']} of " if question["op"] else ""
+    what = f"{op}{question['nbytes'] // size} {question['dtype']} ({question['nbytes']} bytes)"
+    ranks, hosts = question["ranks"], question["hosts"]
+    where = f"{ranks} rank{'s' * (ranks > 1)} on {hosts} host{'s' * (hosts > 1)}"
+    return f"{question['collective']}: {what}, {where}"
+
+
+def _plan(report: dict[str, Any]) -> str:
+    parts = [f"{name}={value}" for name, value in report["parameters"].items()]
+    if report["slices"] > 1:
+        parts.append(f"{report['slices']} slices in flight at once")
+    return f"plan: {report['plan']}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _predicted(report: dict[str, Any]) -> str:
+    model = report["model"]
+    parameters = (
+        f"alpha {model['alpha'] * 1e6:.2f} us, beta {model['beta'] * 1e9:.3f} ns, "
+        f"gamma {model['gamma'] * 1e9:.3f} ns; {model['source']}"
+    )
+    return f"predicted: {report['predicted_us']:.2f} us ({parameters})"
+
+
+def _measured(report: dict[str, Any]) -> str:
+    if report["measured_us"] is None:
+        return f"measured: not here: {report['not_measured']}"
+    ranks, cores = report["question"]["ranks"], report["cores"]
+    shared = f"; the {ranks} ranks share {cores} core{'s' * (cores > 1)}" if ranks > cores else ""
+    spread = f"{report['measured_p10_us']:.2f}-{report['measured_p90_us']:.2f}"
+    return (
+        f"measured: {report['measured_us']:.2f} us, the median of {report['calls']} calls "
+        f"(10-90 %: {spread}{shared})"
+    )
