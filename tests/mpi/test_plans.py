@@ -222,3 +222,26 @@ def test_schedule_that_forgets_a_rank_is_refused_before_it_runs() -> None:
         gradred.allreduce(np.ones(3), plan=forgets, comm=COMM)
     y = gradred.allreduce(np.ones(3), comm=COMM)  # the communicator works on
     assert y.tolist() == [SIZE] * 3
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "reduce_scatter_block", "allgather", "bcast"])
+@pytest.mark.parametrize("plan", ["", "ring"])
+def test_choice_without_ranks_is_that_of_the_ranks(
+    kind: str, plan: str, shares_memory: bool
+) -> None:
+    comm = configured(plan)
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up what a choice depends on
+    collective = kind.removesuffix("_block")
+    named = plan if plan in schedules.names(collective) else ""
+    for nbytes in (4, 8 << 10, (8 << 10) + 4, 4 << 20, 64 << 20):
+        choice = _core.choose_plan(
+            collective,
+            nbytes,
+            _core.comm_info(comm)["host_of"] if SIZE > 1 else [0],
+            on_node=shares_memory and not named,
+            plan=named,
+            slices=1 if collective in ("reduce_scatter", "allgather") else 0,
+        )
+        call = _core.Call(kind, 0, 0, nbytes // 4, "float32")  # type: ignore[arg-type]
+        found = _core.plan_for(comm, call)
+        assert {name: choice[name] for name in found} == found  # type: ignore[literal-required]

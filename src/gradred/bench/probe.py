@@ -5,6 +5,7 @@ Runs as a rank: `python -m gradred.bench.probe FILE QUESTION`; rank 0 writes the
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core
+from gradred import _core, config
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.explanation import Question, median_seconds, reduction_cost, sample_bytes
@@ -29,6 +30,7 @@ _LONG = 256 << 10  # bytes of the message whose time, less that of a short one, 
 
 def main() -> int:
     """Measure and write; collective."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in gradred bench
     path, text = sys.argv[1:]
     question = Question.from_text(text)
     world = MPI.COMM_WORLD
@@ -37,6 +39,8 @@ def main() -> int:
     call()  # sets up what the first call needs
     seconds = call_seconds(question, call, world)
     shared = _core.comm_info(comm)["shares_memory"]
+    by_mpi = config.get("plan") == "mpi"
+    plan = "mpi" if by_mpi else _core.plan_for(comm, described(question))["plan"]
     flag = machine.flag_time(world)
     alpha = flag["us"] * 1e-6 if flag and shared else machine.ping_pong(world, 1, calls=500)
     low, middle, high = np.percentile(seconds, [10, 50, 90]).tolist()
@@ -46,7 +50,7 @@ def main() -> int:
         "beta": _beta(question, world, shared),
         "gamma": reduction_cost(question),
     }
-    found["shares_memory"] = shared
+    found |= {"plan": plan, "shares_memory": shared}
     if world.rank == 0:
         write_json(Path(path), found)
     return 0
@@ -65,6 +69,14 @@ def bind(question: Question, comm: gradred.Comm) -> Callable[[], Any]:
         "bcast": partial(comm.Bcast, block),
     }
     return calls[question.collective]
+
+
+def described(question: Question) -> _core.Call:
+    """The call in question for the selector, which looks at no memory."""
+    names = {"reduce_scatter": "reduce_scatter_block"}
+    kind: Any = names.get(question.collective, question.collective)
+    count = question.nbytes // numpy_type(question.dtype).itemsize
+    return _core.Call(kind, 0, 0, count, question.dtype, question.op or "sum")
 
 
 def call_seconds(question: Question, call: Callable[[], Any], world: MPI.Intracomm) -> list[float]:

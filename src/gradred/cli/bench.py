@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -62,6 +63,8 @@ def start(ranks: int, binding: str, program: Sequence[str]) -> int:
 def _measure(asked: Options) -> int:
     from gradred.bench import job  # imports mpi4py.MPI, which is MPI_Init
 
+    # A rank that unwound would wait in MPI_Finalize for one that is stuck in a barrier.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     return job.run(asked)
 
 

@@ -204,6 +204,7 @@ def describe(
         "measured_us": None if measured is None else measured["seconds"] * 1e6,
         "measured_p10_us": None if measured is None else measured["p10"] * 1e6,
         "measured_p90_us": None if measured is None else measured["p90"] * 1e6,
+        "measured_plan": None if measured is None else measured["plan"],
         "calls": 0 if measured is None else measured["calls"],
         "cores": _cpu.cores(),
         "not_measured": not_measured,
@@ -257,6 +258,8 @@ def _measured(report: dict[str, Any]) -> str:
         return f"measured: not here: {report['not_measured']}"
     ranks, cores = report["question"]["ranks"], report["cores"]
     shared = f"; the {ranks} ranks share {cores} core{'s' * (cores > 1)}" if ranks > cores else ""
+    if report["measured_plan"] != report["plan"]:  # such as a container without shared memory
+        shared += f"; here the plan was {report['measured_plan']}"
     spread = f"{report['measured_p10_us']:.2f}-{report['measured_p90_us']:.2f}"
     return (
         f"measured: {report['measured_us']:.2f} us, the median of {report['calls']} calls "

@@ -1,0 +1,400 @@
+"""`gradred bench`: what OSU users type and read, the record, what is refused, and interruptions."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradred import _core, _processes, cli, config, launch
+from gradred.bench import options, overlap, table
+from gradred.bench.inputs import FUNCTIONS, PERIOD, TYPES, Inputs
+from gradred.bench.options import Options
+
+pytest.importorskip("mpi4py")
+
+PATHS = os.pathsep.join(filter(None, sys.path))
+needs_no_job = pytest.mark.skipif(
+    launch.inside_job() is not None, reason="ranks cannot start ranks"
+)
+
+# The lines above the rows of osu_allreduce 7 and osu_iallreduce 7, with -f and without.
+OSU_HEADERS = {
+    ("blocking", False): "# Size       Avg Latency(us)",
+    ("blocking", True): (
+        "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"
+    ),
+    ("nonblocking", False): (
+        "# Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)"
+    ),
+    ("nonblocking", True): (
+        "# Size           Overall(us)       Compute(us)    Coll. Init(us)      MPI_Test(us)"
+        "      MPI_Wait(us)    Pure Comm.(us)     Min Comm.(us)     Max Comm.(us)        Overlap(%)"
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(config.PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+
+
+def bench(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gradred", "bench", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, **options)
+
+
+def osu_rows(output: str) -> list[list[str]]:
+    """The rows as scripts around OSU's benchmarks read them."""
+    lines = [line for line in output.splitlines() if line and not line.startswith("#")]
+    assert all(re.match(r"^\d+\s+\d+\.\d\d\b", line) for line in lines)
+    return [line.split() for line in lines]
+
+
+def read(*words: str) -> Options:
+    parser = argparse.ArgumentParser()
+    options.configure(parser)
+    return options.read(parser.parse_args(words))
+
+
+# ---- what osu_allreduce prints and takes -----------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "full"), OSU_HEADERS)
+def test_columns_are_those_of_the_osu_benchmarks(mode: Any, full: bool) -> None:
+    columns = table.columns(Options(mode=mode, full=full), ["gradred"])
+    assert table.header(columns) == OSU_HEADERS[mode, full]
+
+
+def test_more_columns_stand_behind_those_of_osu_and_leave_them_in_place() -> None:
+    asked = Options(full=True, validation=True, tails=(50, 99), bandwidth=True)
+    header = table.header(table.columns(asked, ["gradred", "mpi", "recursive_multiplying"]))
+    osu = OSU_HEADERS["blocking", True]
+    assert header.startswith(osu)
+    assert re.split(r"\s{2,}", header[len(osu) :].strip()) == [
+        *("Validation", "P50 Tail Lat(us)", "P99 Tail Lat(us)", "algbw(GB/s)", "busbw(GB/s)"),
+        *("mpi(us)", "mpi/gradred"),
+        *("recursive_multiplying(us)", "recursive_multiplying/gradred"),
+    ]
+
+
+def test_row_has_the_widths_and_digits_of_osu() -> None:
+    result = {"avg_us": 1.234, "min_us": 0.5, "max_us": 123.456}
+    row = {"bytes": 8, "iterations": 1000, "results": {"gradred": result}}
+    found = table.line(table.columns(Options(full=True), ["gradred"]), row)
+    assert found == "8                       1.23              0.50            123.46        1000"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8:1024", (8, 1024)),
+        ("64:", (64, 1 << 20)),
+        (":256", (1, 256)),
+        ("4096", (1, 4096)),
+        ("4k:1M", (4096, 1 << 20)),
+    ],
+)
+def test_message_sizes_are_written_as_for_osu(text: str, expected: tuple[int, int]) -> None:
+    found = read("-m", text)
+    assert (found.smallest, found.largest) == expected
+
+
+def test_sizes_double_from_the_first_whole_element() -> None:
+    assert Options(smallest=1, largest=40).sizes("float32") == [4, 8, 16, 32]
+    assert Options(smallest=10, largest=100).sizes("float64") == [16, 32, 64]
+
+
+def test_types_have_the_names_of_osu_too() -> None:
+    assert read("-T", "mpi_char,mpi_int,MPI_FLOAT,float64").types == (
+        *("int8", "int32", "float32", "float64"),
+    )
+
+
+def test_long_options_of_osu_are_understood() -> None:
+    words = ["--type", "mpi_int", "--message-size", "8:64", "--iterations", "7", "--warmup", "0"]
+    words += ["--full", "--validation", "--accelerator", "cpu", "--tail-lat"]
+    found = read(*words)
+    assert (found.types, found.iterations, found.warmup) == (("int32",), 7, 0)
+    assert (found.full, found.validation, found.tails) == (True, True, (50, 90, 99))
+
+
+def test_numbers_of_calls_are_those_of_osu_unless_given() -> None:
+    assert Options().calls(8192) == (1000, 100)
+    assert Options().calls(8193) == (100, 10)
+    assert Options(iterations=3, warmup=0).calls(1 << 30) == (3, 0)
+
+
+def test_overlap_is_what_of_the_operation_the_computation_hid() -> None:
+    assert overlap.overlap(pure=10, overall=12, compute=10) == pytest.approx(80)
+    assert overlap.overlap(pure=10, overall=10, compute=10) == 100
+    assert overlap.overlap(pure=10, overall=25, compute=10) == 0  # never below
+
+
+def test_options_reach_the_ranks_as_they_were_read() -> None:
+    asked = read("-T", "mpi_int,float64", "-z", "10,50", "--peers", "mpi", "--nonblocking")
+    assert Options.from_text(asked.text()) == asked
+
+
+# ---- inputs ----------------------------------------------------------------------------------
+
+
+MEASURED = ("int8", "uint16", "int64", "float16", "float32", "complex64")
+REDUCTIONS = [(t, op) for t in MEASURED for op in FUNCTIONS if _core.has_reduction(op, t)]
+
+
+@pytest.mark.parametrize(("dtype", "op"), REDUCTIONS)
+def test_inputs_have_one_result_in_every_order(dtype: str, op: str) -> None:
+    size, count = 7, PERIOD + 5
+    inputs = Inputs(dtype, op, size)
+    vectors = np.empty((size, count), dtype)
+    for rank, vector in enumerate(vectors):
+        inputs.fill(vector, rank)
+    assert len({vector.tobytes() for vector in vectors}) > 1
+    for order in (list(range(size)), [6, 0, 3, 1, 5, 2, 4]):
+        result = vectors[order[0]]
+        for rank in order[1:]:
+            result = FUNCTIONS[op](result, vectors[rank]).astype(dtype)
+        exact = (result / size).astype(dtype) if op == "avg" else result
+        assert inputs.holds_result(exact)
+    for place in (0, PERIOD, count - 1):
+        wrong = exact.copy()
+        wrong[place] += 1
+        assert not inputs.holds_result(wrong)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_partial_sums_stay_within_the_type(dtype: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    size, total = 5, np.zeros(PERIOD)
+    inputs = Inputs(dtype, "sum", size)
+    for rank in range(size):
+        vector = np.zeros(PERIOD, options.numpy_type(dtype))
+        inputs.fill(vector, rank)
+        total += vector.astype("complex128").real
+    assert inputs.holds_result(total.astype(options.numpy_type(dtype)))
+    assert np.abs(total).max() > 0
+
+
+# ---- what is refused -------------------------------------------------------------------------
+
+
+def status_of(*words: str) -> int:
+    try:
+        return cli.main(["bench", *words])
+    except SystemExit as ended:  # argparse's own
+        return int(ended.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("-d cuda", "no path for GPU memory"),
+        ("-T quaternion", "no type 'quaternion'"),
+        ("-m 64:8", "is no range"),
+        ("-m :", "is no range"),
+        ("-m 1:2 -T float64", "no float64 fits"),
+        ("-i 0", "too few"),
+        ("-x many", "no whole number"),
+        ("-z 0", "no percentiles"),
+        ("-o median", "invalid choice"),
+        ("-o band -T float32", "float32 has no 'band'"),
+        ("-t 3", "nothing to test"),
+        ("--nonblocking --persistent", "not allowed with"),
+        ("--plan rnig", "Did you mean 'ring'"),
+        ("--peers nccl", "no peer 'nccl'"),
+        ("--peers mpi -o avg", "it has no avg of float32"),
+        ("--peers mpi -T float16", "it has no sum of float16"),
+        ("--peers mpi4py --nonblocking", "no nonblocking allreduce"),
+        ("--peers gloo --persistent", "no persistent allreduce"),
+        ("--plot figure.txt", "End its name in .svg"),
+        ("-np 0", "is not a number of ranks"),
+    ],
+)
+def test_wrong_usage_says_what_to_do_and_starts_nothing(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of("-np", "2", *words.split()) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert not captured.out
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "command"),
+    [
+        (["--plot", "a.svg"], "matplotlib", 'pip install "gradred[bench]"'),
+        (["--peers", "gloo"], "torch", "pip install torch"),
+    ],
+)
+def test_missing_package_is_named_with_the_command_that_installs_it(
+    words: list[str],
+    package: str,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == package else there(n))
+    assert status_of("-np", "2", *words) == 2
+    assert command in capsys.readouterr().err
+
+
+def test_one_process_alone_is_told_how_to_start_more() -> None:
+    if launch.inside_job() is not None:
+        pytest.skip("this is a rank")
+    answer = bench("-m", "4:8")
+    assert answer.returncode == 2
+    assert "gradred bench -np 2" in answer.stderr
+
+
+# ---- jobs ------------------------------------------------------------------------------------
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(path.read_text())
+    assert record["schema"] == "gradred-bench/1"
+    return record
+
+
+@needs_no_job
+def test_two_ranks_print_one_table_and_write_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "record.json"
+    words = ["-m", "4:64", "-i", "5", "-x", "1", "-f", "-c", "-z", "50", "--peers", "mpi,mpi4py"]
+    answer = bench("-np", "2", *words, "--json", str(path))
+    assert answer.returncode == 0, answer.stderr
+    rows = osu_rows(answer.stdout)
+    assert [row[0] for row in rows] == ["4", "8", "16", "32", "64"]
+    assert all(row[4:6] == ["5", "Pass"] for row in rows)
+    assert all(float(row[2]) <= float(row[1]) <= float(row[3]) for row in rows)
+    assert "# Datatype: MPI_FLOAT." in answer.stdout.splitlines()
+    record = record_of(path)
+    assert (record["ranks"], record["arguments"]["op"]) == (2, "sum")
+    assert [row["bytes"] for row in record["rows"]] == [4, 8, 16, 32, 64]
+    for row in record["rows"]:
+        assert list(row["results"]) == ["gradred", "mpi", "mpi4py"]
+        for result in row["results"].values():
+            assert result["checked"] is True
+            assert 0 < result["p50_us"] <= result["p99_us"]
+            assert result["algbw_gbs"] == pytest.approx(row["bytes"] / result["avg_us"] / 1000)
+            assert result["busbw_gbs"] == pytest.approx(result["algbw_gbs"])  # 2(p-1)/p is 1
+        assert row["results"]["gradred"]["ratio"] == 1
+
+
+@needs_no_job
+def test_nonblocking_job_measures_the_overlap_and_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    words = ["--nonblocking", "-t", "2", "-m", "1k:4k", "-i", "5", "-f", "--peers", "mpi"]
+    answer = bench("-np", "2", *words, "-T", "mpi_int,float64", "--json", str(path))
+    assert answer.returncode == 0, answer.stderr
+    assert len(osu_rows(answer.stdout)) == 6
+    record = record_of(path)
+    assert [row["type"] for row in record["rows"]] == ["int32"] * 3 + ["float64"] * 3
+    for row in record["rows"]:
+        for result in row["results"].values():
+            parts = sum(result[f"{part}_us"] for part in ("init", "compute", "test", "wait"))
+            assert parts == pytest.approx(result["overall_us"], rel=0.01)
+            assert 0 <= result["overlap_percent"] <= 100
+
+
+@needs_no_job
+def test_persistent_job_takes_the_plan_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    words = ["--persistent", "--plan", "ring", "-m", "1k:2k", "-i", "3", "-o", "max"]
+    answer = bench("-np", "3", *words, "--bind", "none", "--peers", "mpi", "--json", str(path))
+    assert answer.returncode == 0, answer.stderr
+    for row in record_of(path)["rows"]:
+        assert list(row["results"]) == ["ring", "mpi"]
+        ring = row["results"]["ring"]
+        assert ring["busbw_gbs"] == pytest.approx(ring["algbw_gbs"] * 4 / 3)
+
+
+@needs_no_job
+def test_all_plans_that_serve_these_ranks_are_compared() -> None:
+    answer = bench("-np", "2", "--plan", "all", "-m", "64:64", "-i", "3", "-x", "0", "-o", "avg")
+    assert answer.returncode == 0, answer.stderr
+    (header,) = (line for line in answer.stdout.splitlines() if line.startswith("# Size"))
+    for plan in ("node", "ring", "recursive_doubling", "circulant", "swing"):
+        assert f" {plan}(us) " in header
+    assert len(osu_rows(answer.stdout)) == 1
+
+
+@needs_no_job
+def test_wrong_result_is_shown_and_ends_with_status_1() -> None:
+    words = ["--plan", "ring", "-m", "256:1k", "-i", "2", "-x", "0", "-c"]
+    environment = {**os.environ, "GRADRED_FAULT": "1:1:1:corrupt"}  # in the first check
+    answer = bench("-np", "2", *words, env=environment)
+    assert answer.returncode == 1
+    assert [row[0] for row in osu_rows(answer.stdout)] == ["256"]
+    assert osu_rows(answer.stdout)[0][-1] == "Fail"
+    assert answer.stderr.count("DATA VALIDATION ERROR at 256 bytes: ring") == 1
+
+
+@needs_no_job
+def test_ranks_of_a_job_measure_themselves_and_complain_once() -> None:
+    job = [sys.executable, "-m", "gradred", "run", "-np", "2", sys.executable, "-m", "gradred"]
+    good = subprocess.run(
+        [*job, "bench", "-m", "4:8", "-i", "3"], capture_output=True, text=True, timeout=50
+    )
+    assert good.returncode == 0, good.stderr
+    assert [row[0] for row in osu_rows(good.stdout)] == ["4", "8"]
+    for wrong in ("-d cuda", "-i none"):
+        bad = subprocess.run(
+            [*job, "bench", *wrong.split()], capture_output=True, text=True, timeout=50
+        )
+        assert bad.returncode == 2
+        assert bad.stderr.count("gradred bench: ") == 1
+        assert not bad.stdout
+
+
+@needs_no_job
+def test_interrupt_ends_the_ranks_with_status_130() -> None:
+    command = [sys.executable, "-m", "gradred", "bench", "-np", "2", "-i", "1000000000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        assert any(line.startswith(b"# Size") for line in process.stdout)  # it measures
+        members = _processes.tree(process.pid)
+        assert len(members) >= 3
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        deadline = time.monotonic() + 5
+        while any(member.alive() for member in members) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not [member for member in members if member.alive()]
+    finally:
+        _processes.end_tree(process, grace=1.0)
+        process.stdout.close()
+
+
+# ---- pictures --------------------------------------------------------------------------------
+
+
+def test_plot_has_a_line_for_each_peer(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from gradred.bench import job
+
+    result = {"p10_us": 1.0, "p50_us": 2.0, "p90_us": 3.0, "ratio": 1.5}
+    rows = [
+        {"type": "float32", "bytes": size, "results": {"gradred": result, "mpi": result}}
+        for size in (8, 16)
+    ]
+    what = {"mode": "blocking", "types": ["float32"], "op": "sum", "plan": ""}
+    path = tmp_path / "new" / "figure.svg"
+    job.draw({"rows": rows, "ranks": 2, "arguments": what}, path)
+    text = path.read_text()
+    assert all(f"<!-- {name} -->" in text for name in ("gradred", "mpi"))

@@ -1,0 +1,297 @@
+"""`gradred explain`: the selector's answer, the model's and a small job's times, and usage."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from gradred import _cpu, _processes, cli, config, launch, schedules
+from gradred.bench import explanation
+from gradred.bench.explanation import Question
+
+pytest.importorskip("mpi4py")
+
+needs_no_job = pytest.mark.skipif(
+    launch.inside_job() is not None, reason="ranks cannot start ranks"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(config.PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+
+
+def report(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """What the command says as JSON, without a measurement."""
+    assert cli.main(["explain", *words, "--no-measure", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def status_of(*words: str) -> int:
+    try:
+        return cli.main(["explain", *words])
+    except SystemExit as ended:  # argparse's own
+        return int(ended.code or 0)
+
+
+# ---- which plan, and why ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "plan", "schedule"),
+    [
+        ("--bytes 8 -np 1", "copy", None),
+        ("--bytes 4k -np 2", "node", "recursive_multiplying"),
+        ("--bytes 64m -np 2", "node", "direct"),
+        ("--bytes 64m -np 5 --collective allgather", "node", "direct"),
+        ("--bytes 64m -np 5 --collective bcast", "node", "from_root"),
+        ("--bytes 4k -np 8 --hosts 2", "recursive_doubling", "recursive_doubling"),
+        ("--bytes 16m -np 8 --hosts 2", "hierarchical", "hierarchical"),
+        ("--bytes 16m -np 8 --hosts a:4,b:4", "hierarchical", "hierarchical"),
+        ("--bytes 1m -np 4 --hosts 4", "rabenseifner", "rabenseifner"),
+        ("--bytes 1m -np 5 --hosts 5", "circulant", "circulant"),
+        ("--bytes 64m -np 5 --hosts 5", "ring", "ring"),
+        ("--bytes 64k -np 4 --hosts 4 --collective bcast", "scatter_allgather", None),
+    ],
+)
+def test_plan_is_the_selectors(
+    words: str, plan: str, schedule: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = report(capsys, *words.split())
+    assert found["schema"] == "gradred-explain/1"
+    assert found["plan"] == plan
+    assert found["reason"]
+    if schedule is not None:
+        assert found["schedule"] == schedule
+        assert found["picture"].startswith(f"{schedule}: ")
+
+
+def test_plan_of_the_ranks_hosts_follows_their_slots(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "--bytes", "16m", "--hosts", "a:1,b:3")
+    assert found["question"]["host_of"] == [0, 1, 1, 1]
+    assert found["plan"] == "ring"  # unequal hosts have no levels
+    found = report(capsys, "--bytes", "16m", "-np", "5", "--hosts", "2")
+    assert found["question"]["host_of"] == [0, 0, 0, 1, 1]
+
+
+def test_knobs_of_this_process_are_heeded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRADRED_PLAN", "ring")
+    monkeypatch.setenv("GRADRED_SLICES", "3")
+    found = report(capsys, "--bytes", "4k", "-np", "2")
+    assert (found["plan"], found["slices"], found["reason"]) == ("ring", 3, "as asked")
+    assert report(capsys, "--bytes", "4k", "-np", "2", "--collective", "bcast")["plan"] == "node"
+    monkeypatch.setenv("GRADRED_PLAN", "mpi")
+    found = report(capsys, "--bytes", "4k", "-np", "2")
+    assert (found["plan"], found["predicted_us"], found["rounds"]) == ("mpi", None, 0)
+    monkeypatch.setenv("GRADRED_PLAN", "auto")
+    monkeypatch.setenv("GRADRED_SHM", "0")
+    assert report(capsys, "--bytes", "4k", "-np", "2")["plan"] == "recursive_doubling"
+
+
+@pytest.mark.parametrize("collective", explanation.COLLECTIVES)
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("nbytes", [8, 8 << 20])
+def test_schedule_that_is_shown_is_right(collective: str, hosts: int, nbytes: int) -> None:
+    """In particular the one that says what shared memory does."""
+    host_of = tuple(rank * hosts // 6 for rank in range(6))
+    answer = explanation.answer(Question(collective, "sum", "float32", nbytes, host_of))
+    assert schedules.verify(answer.schedules).ok
+    assert {schedule.collective for schedule in answer.schedules} == {collective}
+
+
+# ---- times -----------------------------------------------------------------------------------
+
+
+def test_prediction_is_the_cost_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "--bytes", "1m", "-np", "4", "--hosts", "4", "-T", "float64")
+    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma")}
+    assert min(model.values()) > 0
+    everyone = schedules.make_all("rabenseifner", 4)
+    seconds = schedules.cost(everyone, 1 << 20, **model)
+    assert found["predicted_us"] == pytest.approx(seconds * 1e6)
+    assert "not measured" in found["model"]["source"]
+    assert (found["measured_us"], found["not_measured"]) == (None, "--no-measure")
+    assert found["rounds"] == 4
+
+
+def test_vector_of_an_allgather_is_all_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-np", "4", "--hosts", "4", "--collective", "allgather"]
+    found = report(capsys, "--bytes", "1000", *words)
+    assert found["sent"] == 3000
+    assert found["reduced"] == 0
+
+
+@needs_no_job
+def test_small_job_measures_what_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--bytes", "4k", "-np", "2", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["not_measured"] is None
+    assert 0 < found["measured_p10_us"] <= found["measured_us"] <= found["measured_p90_us"]
+    assert found["model"]["source"] == "measured beside the call"
+    assert min(found["model"][name] for name in ("alpha", "beta", "gamma")) > 0
+    assert found["measured_plan"] in ("node", "recursive_doubling")
+
+
+@needs_no_job
+@pytest.mark.parametrize("collective", ["reduce_scatter", "bcast"])
+def test_text_has_every_answer_once(collective: str, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--bytes", "64k", "-np", "2", "--collective", collective, "-T", "mpi_int"]
+    assert cli.main(["explain", *words]) == 0
+    answer, _, picture = capfd.readouterr().out.partition("\n\n")
+    lines = dict(line.split(": ", 1) for line in answer.splitlines())
+    assert list(lines) == [
+        *(collective, "plan", "why", "schedule", "rounds", "cost", "predicted", "measured"),
+    ]
+    assert " us, the median of 100 calls" in lines["measured"]
+    assert "rank 1  " in picture
+
+
+@needs_no_job
+def test_reason_of_a_job_that_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRADRED_PLAN", "ring")
+    monkeypatch.setenv("GRADRED_FAULT", "1:0:0:die")
+    assert cli.main(["explain", "--bytes", "4k", "-np", "2"]) == 0
+    assert "measured: not here: the job ended with status 137" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("-np 4 --hosts 2", "ranks on this host alone"),
+        ("-np 2 --hosts far.away", "ranks on this host alone"),
+        ("-np 1", "nothing to exchange"),
+        (f"-np {8 * _cpu.cores() + 1}", "too many for the"),
+    ],
+)
+def test_what_cannot_be_measured_here_has_a_reason(
+    words: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", "--bytes", "4k", *words.split()]) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("measured: "))
+    assert line.startswith("measured: not here: ")
+    assert reason in line
+
+
+def test_rank_starts_no_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert cli.main(["explain", "--bytes", "4k", "-np", "2"]) == 0
+    assert "this process is a rank" in capsys.readouterr().out
+
+
+def test_explains_without_an_mpi(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "_PROBE", "raise RuntimeError('cannot load MPI library')")
+    monkeypatch.setattr(launch, "inside_job", lambda: None)
+    launch.find_mpi.cache_clear()
+    assert cli.main(["explain", "--bytes", "4k", "-np", "2"]) == 0
+    assert "no MPI found" in capsys.readouterr().out
+
+
+def test_command_does_not_start_mpi_in_its_own_process() -> None:
+    program = (
+        "import sys; from gradred import cli\n"
+        "cli.main(['explain', '--bytes', '4k', '-np', '2', '--no-measure'])\n"
+        "assert 'mpi4py.MPI' not in sys.modules and 'gradred._core' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_picture_of_many_ranks_is_cut_and_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.monotonic()
+    found = report(capsys, "--bytes", "64m", "-np", "512", "--hosts", "512")
+    assert time.monotonic() - begin < 10
+    assert found["rounds"] == 2 * 511
+    *rows, last = found["picture"].splitlines()
+    assert (len(rows), last) == (2 + 8, "... and 504 ranks more")
+
+
+# ---- usage and interruption ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "--bytes"),
+        ("--bytes many", "no number of bytes"),
+        ("--bytes 6", "no whole elements of 4 bytes"),
+        ("--bytes 8 -np 0", "Give 1 or more"),
+        ("--bytes 8 -T quaternion", "invalid choice"),
+        ("--bytes 8 -o band", "float32 has no 'band'"),
+        ("--bytes 8 --collective scan", "invalid choice"),
+        ("--bytes 8 --hosts 0", "neither a number of hosts"),
+        ("--bytes 8 --hosts a:b", "neither a number of hosts"),
+        ("--bytes 8 --hosts a:1,b:1 -np 3", "these hosts have 2 slots"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(*words.split()) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert not captured.out
+
+
+def test_plan_that_these_ranks_cannot_have_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GRADRED_PLAN", "node")
+    assert status_of("--bytes", "4k", "-np", "2", "--hosts", "2") == 2
+    assert "the ranks share no memory" in capsys.readouterr().err
+    monkeypatch.setenv("GRADRED_PLAN", "hierarchical")
+    assert status_of("--bytes", "4k", "--hosts", "a:1,b:2") == 2
+    assert "a multiple" in capsys.readouterr().err
+
+
+@needs_no_job
+def test_interrupt_ends_the_small_job_with_status_130() -> None:
+    words = ["explain", "--bytes", "4k", "-np", "2"]
+    environment = {**os.environ, "GRADRED_PLAN": "ring", "GRADRED_FAULT": "1:0:0:delay:30000"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gradred", *words], env=environment, stdout=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while len(_probes(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        members = _processes.tree(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        assert len(members) > 3
+        assert not [member for member in members if member.alive()]
+    finally:
+        _processes.end_tree(process, grace=1.0)
+
+
+def _probes(pid: int) -> list[int]:
+    """The ranks below a process."""
+    found = []
+    for member in _processes.tree(pid):
+        try:
+            with open(f"/proc/{member.pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except FileNotFoundError:
+            continue  # it has just ended
+        if b"gradred.bench.probe" in words and b"run" not in words:
+            found.append(member.pid)
+    return found
