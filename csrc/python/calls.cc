@@ -139,10 +139,9 @@ py::dict choose_plan(const std::string& collective, std::size_t bytes,
                      std::size_t slices) {
   const Collective kind = collective_named(collective);
   const auto size = static_cast<int>(host_of.size());
-  return described(
-      choose({.collective = kind, .bytes = bytes, .on_node = on_node, .plan = plan,
-              .slices = slices},
-             size, Topology::of(host_of)));
+  return described(choose(
+      {.collective = kind, .bytes = bytes, .on_node = on_node, .plan = plan, .slices = slices},
+      size, Topology::of(host_of)));
 }
 
 py::object node_schedule(const std::string& collective, std::size_t bytes, int size) {

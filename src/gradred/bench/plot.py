@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gradred.errors import UsageError, explain
 
+_WIDE = 10  # a ratio from which on the others would lie flat on a linear axis
+
 
 @dataclasses.dataclass(frozen=True)
 class Line:
@@ -58,7 +60,11 @@ def draw(path: Path, title: str, lines: Sequence[Line], *, below: str) -> None:
     above.set(ylabel="time of a call, us", title=title)
     above.legend()
     under.axhline(1, color="grey", linewidth=0.8)
-    under.set(xlabel="bytes", ylabel=below, ylim=(0, None))
+    under.set(xlabel="bytes", ylabel=below)
+    if max((max(line.ratios) for line in lines if line.ratios), default=1) > _WIDE:
+        under.set_yscale("log")
+    else:
+        under.set_ylim(0, None)
     for axes in above, under:
         axes.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
