@@ -131,6 +131,9 @@ def test_vector_of_an_allgather_is_all_blocks(capsys: pytest.CaptureFixture[str]
     words = ["-np", "4", "--hosts", "4", "--collective", "allgather"]
     found = report(capsys, "--bytes", "1000", *words)
     assert found["sent"] == 3000
+    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma")}
+    everyone = schedules.make_all(found["schedule"], 4, collective="allgather")
+    assert found["predicted_us"] == pytest.approx(schedules.cost(everyone, 4000, **model) * 1e6)
     assert found["reduced"] == 0
 
 
