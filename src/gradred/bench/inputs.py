@@ -82,7 +82,8 @@ class Inputs:
         result = self._patterns[0]
         for pattern in self._patterns[1:]:
             result = FUNCTIONS[op](result, pattern).astype(kind)
-        self._result = (result / size).astype(kind) if op == "avg" else result
+        # All values are real; a complex quotient of NumPy's is not always the nearest one.
+        self._result = (result.real / size).astype(kind) if op == "avg" else result
 
     def fill(self, vector: Array, rank: int) -> None:
         """Write the input of `rank`, as many elements of it as `vector` has, into `vector`."""

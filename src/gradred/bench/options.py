@@ -25,6 +25,8 @@ OSU_TYPES = {
     "mpi_double": "float64",
 }
 
+OSU_ALL = ("mpi_char", "mpi_int", "mpi_float")
+
 # What gradred can be compared with: name -> what is called.
 PEERS = {
     "mpi": "the MPI underneath, MPI_Allreduce on the same buffers (mpi4py's Allreduce)",
@@ -101,8 +103,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those of the OSU benchmarks have their names."""
     osu = parser.add_argument_group("options that osu_allreduce has, too")
     osu.add_argument(
-        "-T", "--type", type=_types, default=("float32",), metavar="TYPE[,TYPE]", dest="types",
-        help=f"element types: {', '.join(TYPES)}; or {', '.join(OSU_TYPES)} (default: float32)",
+        "-T", "--type", type=_types, action="extend", metavar="TYPE[,TYPE]", dest="types",
+        help=f"element types: {', '.join(TYPES)}; or {', '.join(OSU_TYPES)}; or all, which is "
+        f"{', '.join(OSU_ALL)}; may be repeated (default: float32)",
     )  # fmt: skip
     osu.add_argument(
         "-d", "--accelerator", choices=("cpu", "cuda"), default="cpu", help="where the vectors lie"
@@ -166,8 +169,10 @@ def read(arguments: argparse.Namespace) -> Options:
         "blocking": True,
     }
     given = {name: getattr(arguments, name) for name in _SAME_NAME}
+    types = tuple(dict.fromkeys(arguments.types or Options.types))
     smallest, largest = arguments.message_size
     options = Options(
+        types=types,
         smallest=smallest,
         largest=largest,
         mode=next(mode for mode, wanted in modes.items() if wanted),
@@ -178,7 +183,7 @@ def read(arguments: argparse.Namespace) -> Options:
 
 
 _SAME_NAME = (
-    *("types", "op", "iterations", "warmup", "full", "validation", "tails", "bandwidth", "tests"),
+    *("op", "iterations", "warmup", "full", "validation", "tails", "bandwidth", "tests"),
     *("plan", "peers", "json", "plot"),
 )
 
@@ -224,13 +229,13 @@ def _check_peer(peer: str, dtype: str, options: Options) -> None:
 
 def _types(text: str) -> tuple[str, ...]:
     found = []
-    for word in text.lower().split(","):
+    for word in text.lower().replace("all", ",".join(OSU_ALL)).split(","):
         name = OSU_TYPES.get(word, word)
         if name not in TYPES:
             known = ", ".join((*TYPES, *OSU_TYPES))
             raise argparse.ArgumentTypeError(f"there is no type {word!r}; use one of {known}")
         found.append(name)
-    return tuple(dict.fromkeys(found))
+    return tuple(found)
 
 
 def _peers(text: str) -> tuple[str, ...]:
