@@ -223,7 +223,7 @@ def status_of(*words: str) -> int:
         ("--peers mpi4py --nonblocking", "no nonblocking allreduce"),
         ("--peers gloo --persistent", "no persistent allreduce"),
         ("--plot figure.txt", "End its name in .svg"),
-        ("-np 0", "is not a number of ranks"),
+        ("-np 0", "give 1 or more"),
     ],
 )
 def test_wrong_usage_says_what_to_do_and_starts_nothing(

@@ -237,7 +237,7 @@ def test_picture_of_many_ranks_is_cut_and_quick(capsys: pytest.CaptureFixture[st
         ("", "--bytes"),
         ("--bytes many", "no number of bytes"),
         ("--bytes 6", "no whole elements of 4 bytes"),
-        ("--bytes 8 -np 0", "Give 1 or more"),
+        ("--bytes 8 -np 0", "give 1 or more"),
         ("--bytes 8 -T quaternion", "invalid choice"),
         ("--bytes 8 -o band", "float32 has no 'band'"),
         ("--bytes 8 --collective scan", "invalid choice"),

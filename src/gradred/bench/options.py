@@ -115,7 +115,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="bytes, with k, m or g for binary units; MIN: sets the least alone (default: :1m)",
     )  # fmt: skip
     osu.add_argument(
-        "-i", "--iterations", type=_positive, metavar="N",
+        "-i", "--iterations", type=positive, metavar="N",
         help="timed calls of each size (default: 1000, above 8 KiB 100)",
     )  # fmt: skip
     osu.add_argument(
@@ -278,9 +278,10 @@ def _natural(text: str) -> int:
     return int(text)
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A number of things of which there is at least one."""
     if _natural(text) == 0:
-        raise argparse.ArgumentTypeError("0 is too few")
+        raise argparse.ArgumentTypeError("0 is too few: give 1 or more")
     return int(text)
 
 

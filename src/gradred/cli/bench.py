@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "was wrong. docs/bench.md says what the columns mean."
     )
     parser.add_argument(
-        "-np", "-n", type=int, metavar="N", dest="ranks",
+        "-np", "-n", type=options.positive, metavar="N", dest="ranks",
         help="ranks to start; without it the job in which this process is a rank",
     )  # fmt: skip
     parser.add_argument(

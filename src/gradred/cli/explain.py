@@ -16,7 +16,7 @@ from gradred import _cpu, _processes, config, launch, ops, schedules
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
 from gradred.bench.inputs import TYPES, numpy_type
-from gradred.bench.options import OSU_TYPES, byte_count
+from gradred.bench.options import OSU_TYPES, byte_count, positive
 from gradred.errors import UsageError, explain
 
 SCHEMA = "gradred-explain/1"
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"element type: {', '.join(TYPES)} (default: float32)",
     )  # fmt: skip
     parser.add_argument(
-        "-np", "-n", type=int, metavar="N", dest="ranks",
+        "-np", "-n", type=positive, metavar="N", dest="ranks",
         help="ranks (default: the slots of --hosts, or one for each core of each host)",
     )  # fmt: skip
     parser.add_argument(
@@ -104,10 +104,6 @@ def _host_of(hosts: tuple[str, ...], ranks: int | None) -> tuple[int, ...]:
     slots = [int(name.partition(":")[2] or 0) for name in hosts]
     if ranks is None:
         ranks = sum(count or _cpu.cores() for count in slots)
-    if ranks < 1:
-        raise UsageError(
-            explain(f"-np {ranks}", "there is no such number of ranks", "Give 1 or more")
-        )
     if any(slots):
         places = [host for host, count in enumerate(slots) for _ in range(count or _cpu.cores())]
         if ranks > len(places):
