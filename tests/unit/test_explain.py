@@ -172,6 +172,13 @@ def test_reason_of_a_job_that_fails_is_told(
     assert "measured: not here: the job ended with status 137" in capfd.readouterr().out
 
 
+def test_very_many_ranks_are_explained_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.monotonic()
+    found = report(capsys, "--bytes", "1g", "-np", "20000", "--hosts", "20000")
+    assert time.monotonic() - begin < 20
+    assert found["plan"] == "ring"
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -179,6 +186,7 @@ def test_reason_of_a_job_that_fails_is_told(
         ("-np 2 --hosts far.away", "ranks on this host alone"),
         ("-np 1", "nothing to exchange"),
         (f"-np {8 * _cpu.cores() + 1}", "too many for the"),
+        ("-np 2 --bytes 1024g", "MiB, more than is free here"),
     ],
 )
 def test_what_cannot_be_measured_here_has_a_reason(
@@ -225,7 +233,7 @@ def test_picture_of_many_ranks_is_cut_and_quick(capsys: pytest.CaptureFixture[st
     assert time.monotonic() - begin < 10
     assert found["rounds"] == 2 * 511
     *rows, last = found["picture"].splitlines()
-    assert (len(rows), last) == (2 + 8, "... and 504 ranks more")
+    assert (len(rows), last) == (2 + 8, "... and 504 ranks and 1006 rounds more")
 
 
 # ---- usage and interruption ------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,15 @@ import numpy as np
 from gradred import _core, config, ops, plans, schedules
 from gradred.bench.inputs import numpy_type
 from gradred.errors import UsageError, explain
-from gradred.schedules import Schedule, recv, send, work
+from gradred.schedules import Schedule, Step, recv, send, work
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
 REDUCING = ("allreduce", "reduce_scatter")
 
-# Of more ranks than this, the schedules of the first ones stand for all.
+# Of many ranks the schedules of the first ones stand for all: each may have a round per rank.
 _SCHEDULED_RANKS = 64
-_DRAWN_RANKS = 8
+_SCHEDULED_ROUNDS = 500_000
+_DRAWN_RANKS, _DRAWN_ROUNDS = 8, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,10 +146,13 @@ def _explained(question: Question, choice: _core._Planned) -> Answer:
     else:
         row = _row(question.collective, spec["plan"])
         about, formula, paper = row["about"], row["cost"], row["paper"]
-        ranks = range(min(question.ranks, _SCHEDULED_RANKS))
-        found = [_made(question, spec, rank) for rank in ranks]
+        found = [_made(question, spec, rank) for rank in range(_scheduled(question.ranks))]
     parameters = dict(choice["parameters"])
     return Answer(plan, choice["slices"], parameters, reason, found, about, formula, paper)
+
+
+def _scheduled(ranks: int) -> int:
+    return min(ranks, _SCHEDULED_RANKS, max(_DRAWN_RANKS, _SCHEDULED_ROUNDS // ranks))
 
 
 def _row(collective: str, name: str) -> schedules.Algorithm:
@@ -164,13 +168,11 @@ def _made(question: Question, spec: _core._Planned, rank: int) -> Schedule:
 
 def _from_root(size: int) -> list[Schedule]:
     """A broadcast in one round: what "node" does, and no message-passing plan."""
-    everyone = [
-        [send(peer, work(0)) for peer in range(1, size)],
-        *[[recv(0, work(0))]] * (size - 1),
-    ]
+    root = [send(peer, work(0)) for peer in range(1, size)]
+    first = [root, *[[recv(0, work(0))]] * (_scheduled(size) - 1)]
     return [
         Schedule([steps], rank=rank, size=size, chunks=1, collective="bcast", name="from_root")
-        for rank, steps in enumerate(everyone[:_SCHEDULED_RANKS])
+        for rank, steps in enumerate(first)
     ]
 
 
@@ -236,10 +238,28 @@ def predicted(question: Question, answer: Answer, model: Model) -> float | None:
     )
 
 
-def picture(answer: Answer) -> str:
-    """The schedule as text: some ranks of it, and a line that says how many are left out."""
+def picture(answer: Answer) -> tuple[str, int]:
+    """The schedule as text, its beginning where it is long, and the number of its rounds."""
     if not answer.schedules:
-        return ""
-    text = schedules.draw(answer.schedules[:_DRAWN_RANKS])
-    left_out = answer.schedules[0].size - min(_DRAWN_RANKS, len(answer.schedules))
-    return text + (f"\n... and {left_out} ranks more" if left_out else "")
+        return "", 0
+    first = answer.schedules[0]
+    shown = answer.schedules[:_DRAWN_RANKS]
+    steps = [schedule.rounds for schedule in shown]
+    rounds = max(map(len, steps))
+    if rounds > _DRAWN_ROUNDS:
+        shown = [_beginning(*pair) for pair in zip(shown, steps, strict=True)]
+    left_out = [(first.size - len(shown), "ranks"), (rounds - _DRAWN_ROUNDS, "rounds")]
+    more = " and ".join(f"{number} {what}" for number, what in left_out if number > 0)
+    return schedules.draw(shown) + (f"\n... and {more} more" if more else ""), rounds
+
+
+def _beginning(schedule: Schedule, rounds: Sequence[Sequence[Step]]) -> Schedule:
+    return Schedule(
+        rounds[:_DRAWN_ROUNDS],
+        rank=schedule.rank,
+        size=schedule.size,
+        chunks=schedule.chunks,
+        collective=schedule.collective,
+        root=schedule.root,
+        name=schedule.name,
+    )

@@ -128,6 +128,9 @@ def why_not_here(question: Question, hosts: tuple[str, ...]) -> str | None:
         return "this process is a rank, from which no job can be started"
     if question.ranks > _RANKS_PER_CORE * _cpu.cores():
         return f"{question.ranks} ranks are too many for the {_cpu.cores()} cores here"
+    needed = 4 * question.vector_bytes * question.ranks  # input, result, and what is in between
+    if needed > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        return f"it would take {needed >> 20} MiB, more than is free here"
     try:
         launch.find_mpi()
     except UsageError as error:
@@ -179,6 +182,7 @@ def describe(
     first = answer.schedules[0] if answer.schedules else None
     moved = schedules.traffic(first, question.vector_bytes) if first else None
     predicted = explanation.predicted(question, answer, model)
+    picture, rounds = explanation.picture(answer)
     return {
         "schema": SCHEMA,
         "question": dataclasses.asdict(question)
@@ -191,7 +195,7 @@ def describe(
         "about": answer.about,
         "formula": answer.formula,
         "paper": answer.paper,
-        "rounds": max((len(s.rounds) for s in answer.schedules), default=0),
+        "rounds": rounds,
         "messages": moved.messages if moved else 0,
         "sent": moved.sent if moved else 0,
         "reduced": moved.reduced if moved else 0,
@@ -204,7 +208,7 @@ def describe(
         "calls": 0 if measured is None else measured["calls"],
         "cores": _cpu.cores(),
         "not_measured": not_measured,
-        "picture": explanation.picture(answer),
+        "picture": picture,
     }
 
 
