@@ -139,7 +139,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     modes = own.add_mutually_exclusive_group()
     modes.add_argument("--nonblocking", action="store_true", help="Iallreduce, with the overlap")
     modes.add_argument("--persistent", action="store_true", help="what Allreduce_init makes")
-    own.add_argument("-o", "--op", choices=ops.OPS, default="sum", help="default: sum")
+    own.add_argument(
+        "-o", "--op", choices=ops.OPS, default="sum", metavar="OP",
+        help=f"{', '.join(ops.OPS)} (default: sum)",
+    )  # fmt: skip
     own.add_argument(
         "-b", "--bandwidth", action="store_true", help="print algbw and busbw, as nccl-tests do"
     )

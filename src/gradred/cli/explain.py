@@ -46,7 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--hosts", type=_hosts, default=("",), metavar="LIST|COUNT",
         help="names, each perhaps with :slots, or how many hosts share the ranks (default: this)",
     )  # fmt: skip
-    parser.add_argument("-o", "--op", choices=ops.OPS, default="sum", help="default: sum")
+    parser.add_argument(
+        "-o", "--op", choices=ops.OPS, default="sum", metavar="OP",
+        help=f"{', '.join(ops.OPS)} (default: sum)",
+    )  # fmt: skip
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
     parser.add_argument(
         "--no-measure", action="store_true", help="start no job; the model's parameters are assumed"
