@@ -190,7 +190,8 @@ def test_rank_that_refuses_its_arguments_and_leaves_does_not_hang_its_peers(tmp_
         try:
             comm.Allreduce(x, np.ones(299_999 + comm.rank))
         except gradred.UsageError as error:
-            print(f"rank {{comm.rank}} raised {{'rank 0 refused' in str(error)}}\\n", end="", flush=True)
+            line = f"rank {{comm.rank}} raised {{'rank 0 refused' in str(error)}}"
+            print(line, flush=True)
     """
     done = job(tmp_path, program, timeout=30, GRADRED_SHM="0")
     assert done.returncode == 0, done.stderr
