@@ -13,6 +13,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -70,11 +71,20 @@ def last_screen(folder: Path, seconds: dict[str, float]) -> list[str]:
         f"  equal weights  {equal}, as in one process",
         f"  exchange       {in_words(row)}",
         f"                 {in_words(compared['rows'][0])}",
-        f"                 {training['exchange_seconds']:.2f} s of the training, with all waiting",
-        f"  seconds        {taken}",
+        f"                 {training['exchange_seconds']:.2f} s of the training went into it, waiting for the other rank included",
+        f"  seconds        {taken} (planned, on two idle cores)",
         f"  plot           {plot if plot.exists() else 'none: pip install matplotlib'}",
-        "  next           gradred run -np 2 python examples/adopt.py",
+        f"  next           {command()} run -np 2 python examples/adopt.py",
     ]
+
+
+def command() -> str:
+    """`gradred` as one can type it here, also where its environment is not activated."""
+    beside = Path(sys.executable).with_name("gradred")
+    found = shutil.which("gradred")
+    if not beside.exists() or (found and Path(found).samefile(beside)):
+        return "gradred"
+    return os.path.relpath(beside)
 
 
 def in_words(row: dict[str, Any]) -> str:
