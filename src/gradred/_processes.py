@@ -1,4 +1,4 @@
-"""Processes of a job: run one in the foreground, and end a whole tree of them for certain."""
+"""Processes of a job: find a whole tree of them, and end it for certain."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
-
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from collections.abc import Iterable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,14 +22,6 @@ class Process:
         """Whether it still runs; one that has ended but was not waited for does not."""
         state = _stat(self.pid)
         return state is not None and state[0] not in "ZX" and state[2] == self.started
-
-
-@dataclasses.dataclass(frozen=True)
-class Ended:
-    """How a launcher ended: its status (128 + signal if a signal ended it), and who asked."""
-
-    status: int
-    interrupted_by: int | None
 
 
 def tree(pid: int) -> list[Process]:
@@ -77,63 +66,12 @@ def kill_all(members: Iterable[Process]) -> None:
                 continue  # it ended by itself between the two lines
 
 
-def run_in_foreground(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    stdin: int | None = None,
-    grace: float = 5.0,
-) -> Ended:
-    """Run a launcher with this process's terminal, passing signals on.
-
-    `stdin` is as `subprocess` takes it: None hands this process's own on.
-
-    A signal that this process alone received is forwarded; one from the terminal has already
-    reached the launcher, which shares the process group (a second one would make it drop its
-    ranks). A launcher that is still there `grace` seconds after the first SIGINT, SIGTERM or
-    SIGHUP is ended with all its descendants.
-
-    Returns:
-        The launcher's exit status, and the signal that asked this process to end, if one did.
-    """
-    signals = {signal.SIGCHLD, *_FORWARDED}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an inherited SIG_IGN would lose the status
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-
-    def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9."""
     try:
-        process = subprocess.Popen(command, env=environment, stdin=stdin, preexec_fn=unblock)
-        ended_by = _forward(process, signals, grace)
-    finally:
-        unblock()
-    code = process.returncode
-    return Ended(code if code >= 0 else 128 - code, ended_by)
-
-
-def _forward(
-    process: subprocess.Popen[bytes], signals: Iterable[signal.Signals], grace: float
-) -> int | None:
-    """Pass signals on until the process has ended; the first that was meant to end it, if any."""
-    ended_by: int | None = None
-    deadline = float("inf")
-    members: list[Process] = []
-    while process.poll() is None:
-        left = min(max(deadline - time.monotonic(), 0.0), 3600.0)
-        info = signal.sigtimedwait(signals, left)
-        if info is None:
-            if time.monotonic() >= deadline:
-                end_tree(process, grace=1.0)
-        elif info.si_signo != signal.SIGCHLD:
-            if info.si_signo in _ENDING and ended_by is None:
-                ended_by = info.si_signo
-                deadline = time.monotonic() + grace
-                members = tree(process.pid)  # while all of them can still be found
-            if info.si_code <= 0:  # sent by a process, to this one; the terminal's are positive
-                process.send_signal(info.si_signo)
-    kill_all(members)
-    return ended_by
+        return signal.Signals(number).name
+    except ValueError:
+        return f"real-time signal {number}"
 
 
 def _survivors(process: subprocess.Popen[bytes], members: Iterable[Process]) -> bool:

@@ -9,22 +9,19 @@ import os
 import pathlib
 import pickle
 import selectors
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gradred import _processes, _worker, config, launch
+from gradred import _cpu, _job, _output, _processes, _worker, config, launch
 from gradred.errors import Error, TimeoutError, UsageError, explain  # noqa: A004
 
 R = TypeVar("R")
 
 _LOOK_EVERY = 0.02  # seconds between looks into the job's folder
 _FOR_OTHERS = 0.3  # seconds that other ranks have to report the same failure
-_DRAIN = 0.2  # seconds to read what is left once the launcher has ended
 
 
 def run(
@@ -115,15 +112,16 @@ def _payload(asked: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: An
 
 
 class _Relay:
-    """Passes one of the job's streams on to this process's stream of the same name."""
+    """Passes one of the job's streams on to this process's stream of the same name, in lines."""
 
     def __init__(self, name: str, last_lines: collections.deque[str]) -> None:
         self._name = name
         self._last_lines = last_lines
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.screen = _output.Screen(self._write, lambda rank: b"", eager=True)
 
-    def pass_on(self, data: bytes) -> None:
-        text = self._decoder.decode(data, final=not data)
+    def _write(self, data: bytes) -> None:
+        text = self._decoder.decode(data)
         self._last_lines.extend(line for line in text.splitlines() if line.strip(" ="))
         stream = getattr(sys, self._name)  # looked up now: notebooks and tests replace it
         stream.write(text)
@@ -137,67 +135,58 @@ class _Job:
         self._asked = asked
         self._ranks = ranks
         self._folder = folder
-        self._record = folder / "failures"
         self._last_lines: collections.deque[str] = collections.deque(maxlen=12)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._relays = {name: _Relay(name, self._last_lines) for name in ("stdout", "stderr")}
+        self._selector = selectors.PollSelector()
+        self._job: _job.Job | None = None
 
     def start(self, mpi: launch.Mpi, payload: bytes, deadline: float | None) -> None:
         call = _worker.Call(payload, _processes.tree(os.getpid())[0], deadline)
         (self._folder / "call.pickle").write_bytes(pickle.dumps(call))
         (self._folder / "sys.json").write_text(json.dumps([sys.path, sys.argv]))
-        environment = launch.rank_environment(mpi, self._ranks)
-        launcher = launch.launcher_command(mpi, self._ranks, environment=environment)
-        worker = [sys.executable, "-c", _worker.BOOTSTRAP, str(self._folder)]
-        self._process = subprocess.Popen(
-            launcher + launch.recorded(worker, self._record),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is this process's to handle
+        environment = launch.job_environment(mpi)
+        order = _job.Order(
+            launcher=launch.launcher_command(mpi, self._ranks) + launch.shim_command(),
+            program=[sys.executable, "-c", _worker.BOOTSTRAP, str(self._folder)],
+            ranks=self._ranks,
+            environment=environment,
+            carried=environment,
+            cores=_cpu.cores(),
         )
+        self._job = _job.Job(order, self._pass_on, self._selector)
 
     def wait(self, deadline: float | None) -> bool:
         """Pass output on until the job has ended or failed; False if time was over before.
 
         After a failure or the deadline the ranks have a moment to report the same.
         """
-        assert self._process is not None
+        assert self._job is not None
         stop_at: float | None = None
         in_time = True
-        with selectors.DefaultSelector() as pipes:
-            for stream, name in (
-                (self._process.stdout, "stdout"),
-                (self._process.stderr, "stderr"),
-            ):
-                assert stream is not None
-                pipes.register(stream, selectors.EVENT_READ, _Relay(name, self._last_lines))
-            while stop_at is None or time.monotonic() < stop_at:
-                self._pass_on(pipes)
-                now = time.monotonic()
-                if stop_at is not None:
-                    continue
-                if self._process.poll() is not None:
-                    stop_at = now + (_DRAIN if pipes.get_map() else 0.0)
-                elif self._has_failed():
-                    stop_at = now + _FOR_OTHERS
-                elif deadline is not None and now >= deadline:
-                    stop_at, in_time = now + _FOR_OTHERS, False
+        while not self._job.over and (stop_at is None or time.monotonic() < stop_at):
+            self._job.turn(_LOOK_EVERY)
+            for relay in self._relays.values():
+                relay.screen.show_unfinished()
+            now = time.monotonic()
+            if stop_at is None and self._has_failed():
+                stop_at = now + _FOR_OTHERS
+            elif stop_at is None and deadline is not None and now >= deadline:
+                stop_at, in_time = now + _FOR_OTHERS, False
         return in_time
 
     def end(self) -> None:
         """End whatever is left of the job."""
-        if self._process is not None:
-            _processes.end_tree(self._process, grace=1.0)
-            for stream in (self._process.stdout, self._process.stderr):
-                if stream is not None:
-                    stream.close()
+        if self._job is not None:
+            self._job.close()
+        self._selector.close()
+        for relay in self._relays.values():
+            relay.screen.finish()
 
-    def deaths(self) -> list[launch.Failure]:
-        """The ranks that ended with a status other than 0, first one first."""
-        return launch.failures(self._record)
+    def deaths(self) -> list[_job.Failure]:
+        """The ranks that failed by themselves, first one first."""
+        return [] if self._job is None else list(self._job.failures)
 
-    def results(self, deaths: Sequence[launch.Failure]) -> list[Any]:
+    def results(self, deaths: Sequence[_job.Failure]) -> list[Any]:
         """All ranks' results, or the error that says what went wrong first."""
         raised = [pickle.loads(path.read_bytes()) for path in self._folder.glob("failure.*")]
         raised.sort(key=lambda failure: failure.at)
@@ -218,17 +207,11 @@ class _Job:
         stacks = "".join(f"\n\nRank {rank} was here:\n{self._stacks(rank)}" for rank in busy)
         return explain(self._asked, found, "Raise timeout=, or see where they wait") + stacks
 
-    def _pass_on(self, pipes: selectors.BaseSelector) -> None:
-        if not pipes.get_map():
-            time.sleep(_LOOK_EVERY)
-        for key, _ in pipes.select(_LOOK_EVERY):
-            data = os.read(key.fd, 65536)
-            key.data.pass_on(data)
-            if not data:
-                pipes.unregister(key.fileobj)
+    def _pass_on(self, rank: int | None, stream: _output.Stream, data: bytes) -> None:
+        self._relays[stream].screen.feed(-1 if rank is None else rank, stream, data)
 
     def _has_failed(self) -> bool:
-        return self._record.exists() or any(self._folder.glob("failure.*"))
+        return bool(self.deaths()) or any(self._folder.glob("failure.*"))
 
     def _result(self, rank: int) -> pathlib.Path:
         return self._folder / f"result.{rank}"
@@ -238,10 +221,11 @@ class _Job:
         text = path.read_text(errors="replace").strip() if path.exists() else ""
         return text or "(not in Python yet: it was still starting)"
 
-    def _death(self, death: launch.Failure, others: Sequence[int]) -> str:
+    def _death(self, death: _job.Failure, others: Sequence[int]) -> str:
         cause = f"ended with status {death.status}"
-        if death.status > 128:
-            cause = f"was ended by signal {death.status - 128} ({_signal_name(death.status - 128)})"
+        number = death.status - 128
+        if number > 0:
+            cause = f"was ended by signal {number} ({_processes.signal_name(number)})"
         found = f"rank {death.rank} {cause}"
         if others:
             found += f", whereupon ranks {', '.join(map(str, others))} raised"
@@ -261,17 +245,10 @@ class _Job:
         return explain(self._asked, found, remedy) + f"\n\nOn rank {first.rank}:\n{first.traceback}"
 
     def _silence(self, missing: Sequence[int]) -> str:
-        assert self._process is not None
+        assert self._job is not None
         found = f"no result from ranks {', '.join(map(str, missing))}"
-        remedy = f"mpiexec ended with status {self._process.returncode}; its last lines follow"
+        remedy = f"mpiexec ended with status {self._job.mpiexec_status}; its last lines follow"
         return explain(self._asked, found, remedy) + "\n\n" + "\n".join(self._last_lines)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "a real-time signal"
 
 
 def _unpickled(exception: bytes | None) -> BaseException | None:

@@ -14,34 +14,27 @@ import pathlib
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from gradred import _cpu
-from gradred.config import PREFIX
+from gradred import _shim
 from gradred.errors import UsageError, explain
+from gradred.hosts import Host
 
 Family = Literal["Open MPI", "MPICH", "Intel MPI"]
 Binding = Literal["none", "core", "numa"]
 
 INSTALL = 'Install one with: pip install "gradred[mpich]"'
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-# What a rank's launcher says about it: (rank, size), per kind of launcher.
-_RANK_VARIABLES = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
 _LAUNCHER_NAMES: dict[Family, tuple[str, ...]] = {
     "Open MPI": ("mpiexec.openmpi", "mpiexec", "mpirun"),
     "MPICH": ("mpiexec.mpich", "mpiexec.hydra", "mpiexec"),
     "Intel MPI": ("mpiexec.hydra", "mpiexec"),
 }
 _PLACEMENT = ("--map-by", "-map-by", "--host", "-host", "-H", "--hostfile", "-hostfile")
-_PASSED_ON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", *THREAD_VARIABLES)
+_TO_START = ("PATH", "LD_LIBRARY_PATH")  # what Python may need before the job reaches a rank
 
 # Run in a child: mpi4py finds its libmpi here exactly as it would in a rank.
 _PROBE = """
@@ -52,25 +45,6 @@ from mpi4py import MPI
 with open("/proc/self/maps") as maps:
     files = {line.split(maxsplit=5)[5].strip() for line in maps if "/lib" in line}
 print(json.dumps([MPI.Get_library_version(), sorted(files)]))
-"""
-
-# Between launcher and rank, so that the status of the first rank to fail is known on every MPI
-# (MPICH's launcher reports the bitwise or of all). It ends by the signal that ended the rank,
-# which is what the launcher watches for. Only rank 0 reads stdin: MPICH's launcher leaves the
-# others a pipe that never ends. `$0` is the file for the record, `$1` what rank 0 reads or `-`.
-_RECORDER = """
-rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
-stdin=$1
-shift
-if [ "$rank" != 0 ]; then "$@" </dev/null
-elif [ "$stdin" = - ]; then "$@"
-else "$@" <"$stdin"
-fi
-status=$?
-[ $status -eq 0 ] && exit 0
-echo "$rank $status" >>"$0"
-[ $status -gt 128 ] && kill -$((status - 128)) $$
-exit $status
 """
 
 
@@ -85,14 +59,6 @@ class Mpi:
 
     def __str__(self) -> str:
         return f"{self.family} {self.version} ({self.library})"
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """A rank that ended with a status other than 0; 128 + signal if a signal ended it."""
-
-    rank: int
-    status: int
 
 
 @functools.cache
@@ -119,7 +85,7 @@ def find_mpi() -> Mpi:
 def inside_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
     """Rank and size if this process, or an ancestor, was started as a rank by mpiexec."""
     environment = os.environ if environment is None else environment
-    for rank, size in _RANK_VARIABLES:
+    for rank, size in _shim.RANK_VARIABLES:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
             return int(environment[rank]), int(environment[size])
     return None
@@ -133,17 +99,11 @@ def refuse_inside_job(asked: str) -> None:
         raise UsageError(explain(asked, found, "Start it from a process that is not a rank"))
 
 
-def rank_environment(mpi: Mpi, ranks: int, binding: Binding = "none") -> dict[str, str]:
-    """This process's environment with what the ranks of a job on this host need.
-
-    `python` means this interpreter, and each rank's numerical libraries get its share of the cores
-    unless the user said otherwise.
-    """
+def job_environment(mpi: Mpi, binding: Binding = "none") -> dict[str, str]:
+    """This process's environment as the ranks and mpiexec need it: `python` is this interpreter."""
     environment = dict(os.environ)
     here = os.path.dirname(sys.executable)
     environment["PATH"] = os.pathsep.join([here, *filter(None, [environment.get("PATH")])])
-    for name in THREAD_VARIABLES:
-        environment.setdefault(name, str(max(1, _cpu.cores() // ranks)))
     if mpi.family == "Open MPI" and os.geteuid() == 0:
         environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
         environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
@@ -158,33 +118,53 @@ def launcher_command(
     mpi: Mpi,
     ranks: int,
     *,
+    hosts: Sequence[Host] = (),
     options: Sequence[str] = (),
     binding: Binding = "none",
-    environment: Mapping[str, str],
+    whole_environment: bool = True,
 ) -> list[str]:
     """The launcher and its options; the program and its arguments are to follow.
 
     Args:
         mpi: whose launcher.
         ranks: how many.
+        hosts: with the ranks that each one gets; none for this host.
         options: passed to the launcher as they are. With a placement among them (hosts, mapping)
             gradred adds none of its own.
         binding: of each rank to a core or memory node.
-        environment: as `rank_environment` made it; Open MPI takes to other hosts only what it is
-            told to.
+        whole_environment: whether the launcher may take all variables to other hosts. What ranks
+            need beyond those for their start is brought by the job itself.
     """
     command = [str(mpi.launcher), "-n", str(ranks)]
+    names = [_shim.JOB, *(name for name in _TO_START if name in os.environ)]
     if mpi.family == "Open MPI":
-        if not _has_placement(options):
-            # Its slots are physical cores; with hosts this would put every rank on the first.
-            command += ["--map-by", ":OVERSUBSCRIBE"]
+        if not has_placement(options):
+            # Its slots are physical cores. With hosts, the qualifier would put every rank on the
+            # first one; there each has exactly the slots that it needs.
+            command += ["--map-by", "slot" if hosts else ":OVERSUBSCRIBE"]
         bound = {"core": "core:overload-allowed"}.get(binding, binding)
         command += ["--bind-to", bound]
-        names = [name for name in environment if name.startswith(PREFIX) or name in _PASSED_ON]
-        command += [word for name in sorted(names) for word in ("-x", name)]
+        command += [word for name in names for word in ("-x", name)]
     elif mpi.family == "MPICH" and binding != "none":
         command += ["-bind-to", binding]
-    return command + list(options)
+    if mpi.family != "Open MPI" and not whole_environment:
+        command += ["-genvlist", ",".join(names)]
+    return command + _host_options(mpi.family, hosts) + list(options)
+
+
+def _host_options(family: Family, hosts: Sequence[Host]) -> list[str]:
+    if not hosts:
+        return []
+    if family == "Open MPI":
+        return ["--host", ",".join(map(str, hosts))]
+    if family == "MPICH":
+        return ["-hosts", ",".join(map(str, hosts))]
+    if len({host.slots for host in hosts}) > 1:
+        asked = f"{', '.join(map(str, hosts))} with Intel MPI"
+        found = "its launcher takes the same number of ranks for every host"
+        raise UsageError(explain(asked, found, "Give every host as many slots as the others"))
+    names = ",".join(host.name for host in hosts)
+    return ["-hosts", names, "-ppn", str(hosts[0].slots)]
 
 
 def program_command(program: Sequence[str], path: str) -> list[str]:
@@ -204,39 +184,13 @@ def program_command(program: Sequence[str], path: str) -> list[str]:
     return list(program)
 
 
-def recorded(program: Sequence[str], record: pathlib.Path, stdin: str = "-") -> list[str]:
-    """The program under a shell that appends a failing rank's number and status to `record`.
-
-    `stdin` is the file that rank 0 reads, or `-` for what the launcher passes on; see
-    `readable_stdin`.
-    """
-    return ["/bin/sh", "-c", _RECORDER, str(record), stdin, *program]
+def shim_command() -> list[str]:
+    """What mpiexec starts for each rank; it learns from the job what the rank is to be."""
+    return [sys.executable, "-I", "-S", _shim.__file__]
 
 
-def readable_stdin(mpi: Mpi, options: Sequence[str]) -> str:
-    """A name by which rank 0 can open this process's stdin, or `-` if the launcher passes it on.
-
-    Open MPI 5's launcher never passes on the end of a file or pipe, so that `cat` as a rank would
-    never end. A terminal stays with the launcher, and so does all input of a job on other hosts.
-    """
-    mode = os.fstat(0).st_mode
-    openable = (
-        stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(0))
-    )
-    if mpi.family != "Open MPI" or _has_placement(options) or not openable:
-        return "-"
-    return f"/proc/{os.getpid()}/fd/0"
-
-
-def failures(record: pathlib.Path) -> list[Failure]:
-    """The ranks that failed, in the order in which they did."""
-    if not record.exists():
-        return []
-    lines = (line.split() for line in record.read_text().splitlines())
-    return [Failure(int(rank), int(status)) for rank, status in lines]
-
-
-def _has_placement(options: Sequence[str]) -> bool:
+def has_placement(options: Sequence[str]) -> bool:
+    """Whether options of mpiexec say where ranks run."""
     return any(option.split("=")[0] in _PLACEMENT for option in options)
 
 

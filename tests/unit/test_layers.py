@@ -29,11 +29,13 @@ CXX_LAYERS = {
 # Modules and packages of gradred from the lowest layer to the highest. A module may import what
 # stands in its own line or above it; `__init__` is `import gradred` itself.
 PYTHON_LAYERS = (
-    ("errors",),
+    ("_shim", "errors"),
     ("_core", "config"),
-    ("_cpu", "_processes", "_status", "dlpack", "ops", "refusing", "request", "schedules"),
-    ("arrays", "launch", "persistent", "plans"),
-    ("_launched", "_run", "_worker", "messages"),
+    ("_cpu", "_output", "_processes", "_status", "dlpack", "hosts", "ops"),
+    ("refusing", "request", "schedules"),
+    ("_job", "arrays", "launch", "persistent", "plans"),
+    ("_launched", "_run", "_verdict", "_worker", "messages"),
+    ("_foreground",),
     ("moving",),
     ("comm",),
     ("arguments",),

@@ -1,47 +1,125 @@
-"""`gradred run`: start a program as the ranks of an MPI job on this host."""
+"""`gradred run`: start a program as the ranks of an MPI job, on this host or several."""
 
 from __future__ import annotations
 
 import argparse
-import pathlib
+import os
 import shlex
-import subprocess
 import sys
-import tempfile
+from collections.abc import Callable
 
-from gradred import _processes, config, launch
+from gradred import _cpu, _foreground, _job, config, hosts, launch
 from gradred.errors import UsageError, explain
+
+# An address that no host has: what leads there leads to any host that is not named.
+_ANYWHERE = "192.0.2.1"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.usage = "gradred run -np N [options] program [arguments...]"
+    parser.usage = "gradred run [-np N] [-H host:slots,...] [options] program [arguments...]"
     parser.epilog = (
         "The launcher is that of the MPI which mpi4py loads in this interpreter. A program that "
         "ends in .py runs with this interpreter, and `python` names it. The exit status is that of "
-        "the first rank that failed."
+        "the first rank that failed; 128 + N if signal N ended it."
     )
-    parser.add_argument(
-        "-np", "-n", type=_positive, required=True, metavar="N", dest="ranks", help="ranks to start"
+    _configure_place(parser)
+    _configure_environment(parser)
+    _configure_output(parser)
+    _configure_end(parser)
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def _configure_place(parser: argparse.ArgumentParser) -> None:
+    place = parser.add_argument_group("where")
+    place.add_argument(
+        "-np",
+        "-n",
+        type=_positive,
+        metavar="N",
+        dest="ranks",
+        help="ranks to start (default: one per slot of the hosts)",
     )
-    parser.add_argument(
+    where = place.add_mutually_exclusive_group()
+    where.add_argument(
+        "-H",
+        "--hosts",
+        "--host",
+        metavar="HOST:SLOTS,...",
+        help="hosts with the ranks that each can take (default: what Slurm, PBS or LSF granted, "
+        "else this host)",
+    )
+    where.add_argument(
+        "--hostfile",
+        "--machinefile",
+        metavar="FILE",
+        help="the same, a line per host: `h1`, `h1:2` or `h1 slots=2`",
+    )
+    place.add_argument(
         "--bind",
         choices=("none", "core", "numa"),
         default="none",
         help="bind each rank to one core or memory node (default: none)",
     )
-    parser.add_argument(
+    place.add_argument(
         "--mpi-option",
         action="append",
         default=[],
         metavar="=OPTION",
-        help="pass this on to mpiexec, for example --mpi-option='-hosts h1,h2'; may be repeated",
+        help="pass this on to mpiexec, for example --mpi-option='-iface eth1'; may be repeated",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the command of mpiexec and end"
+
+
+def _configure_environment(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("environment (by default all of it goes to every rank)")
+    what.add_argument(
+        "-x",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        dest="variables",
+        help="give this variable to the ranks; may be repeated",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print it, then run it")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    what.add_argument(
+        "--no-env", action="store_true", help="carry no variables to the ranks but those of -x"
+    )
+
+
+def _configure_output(parser: argparse.ArgumentParser) -> None:
+    look = parser.add_argument_group("output")
+    look.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="begin each line with its [rank] (default: if several ranks print to a terminal)",
+    )
+    look.add_argument(
+        "--output-filename",
+        metavar="DIR",
+        dest="folder",
+        help="also keep what each rank prints, in a file DIR/rank.N.txt on this host",
+    )
+    look.add_argument(
+        "-v", "--verbose", action="store_true", help="print the command of mpiexec, and all it says"
+    )
+
+
+def _configure_end(parser: argparse.ArgumentParser) -> None:
+    end = parser.add_argument_group("end")
+    end.add_argument(
+        "--grace",
+        type=_duration(0.0),
+        default=5.0,
+        metavar="SECONDS",
+        help="what the other ranks have to end by themselves after one failed (default: 5)",
+    )
+    end.add_argument(
+        "--timeout",
+        type=_duration(None),
+        metavar="SECONDS",
+        help=f"end the job after so long, with status {_foreground.TIMED_OUT}",
+    )
+    end.add_argument("--dry-run", action="store_true", help="print the command of mpiexec and end")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -53,35 +131,95 @@ def main(arguments: argparse.Namespace) -> int:
             explain("no program", "there is nothing to start", "Name one after the options")
         )
     launch.refuse_inside_job("starting a job")
-    mpi = launch.find_mpi()
-    environment = launch.rank_environment(mpi, arguments.ranks, arguments.bind)
-    program = launch.program_command(program, environment["PATH"])
     options = [word for text in arguments.mpi_option for word in shlex.split(text)]
+    placed, ranks, source = _place(arguments, options)
+    mpi = launch.find_mpi()
+    environment = launch.job_environment(mpi, arguments.bind)
+    program = launch.program_command(program, environment["PATH"])
     launcher = launch.launcher_command(
-        mpi, arguments.ranks, options=options, binding=arguments.bind, environment=environment
+        mpi,
+        ranks,
+        hosts=placed,
+        options=options,
+        binding=arguments.bind,
+        whole_environment=not arguments.no_env,
     )
     if arguments.dry_run:
         print(launch.quoted(launcher + program))
         return 0
     if arguments.verbose:
-        print(f"gradred run: {mpi}\n{launch.quoted(launcher + program)}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="gradred-") as folder:
-        record = pathlib.Path(folder) / "failures"
-        stdin = launch.readable_stdin(mpi, options)
-        command = launcher + launch.recorded(program, record, stdin)
-        ended = _processes.run_in_foreground(
-            command,
-            environment,
-            # What rank 0 opens itself the launcher must not read.
-            stdin=None if stdin == "-" else subprocess.DEVNULL,
-        )
-        failed = launch.failures(record)
-    if ended.interrupted_by is not None:
-        return 128 + ended.interrupted_by
-    return failed[0].status if failed else ended.status
+        print(f"gradred run: {mpi}, {ranks} ranks on {source}", file=sys.stderr)
+        print(launch.quoted(launcher + program), file=sys.stderr, flush=True)
+    order = _job.Order(
+        launcher=launcher + launch.shim_command(),
+        program=program,
+        ranks=ranks,
+        environment=environment,
+        carried={} if arguments.no_env else environment,
+        set=_variables(arguments.variables),
+        cores=_cpu.cores(),
+        remote=[_ANYWHERE] if launch.has_placement(options) else [one.name for one in placed],
+        stdin=_foreground.has_input(),
+        bound=arguments.bind != "none",
+        grace=arguments.grace,
+    )
+    look = _foreground.Look(
+        prefix=arguments.prefix,
+        folder=arguments.folder,
+        timeout=arguments.timeout,
+        verbose=arguments.verbose,
+    )
+    return _foreground.run(order, look)
+
+
+def _place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:
+    """The hosts with their ranks (none where all run here), their number, where that is from."""
+    found: hosts.Hosts | None = None
+    if arguments.hosts is not None:
+        found = hosts.parse_list(arguments.hosts)
+    elif arguments.hostfile is not None:
+        found = hosts.parse_file(arguments.hostfile)
+    elif not launch.has_placement(options):
+        found = hosts.allocation(os.environ)
+    if found is None:
+        if arguments.ranks is None:
+            raise UsageError(
+                explain("gradred run", "nobody has said how many ranks", "Add -np N, or -H")
+            )
+        return [], arguments.ranks, "this host"
+    placed = hosts.place(found, arguments.ranks)
+    ranks = sum(host.slots or 0 for host in placed)
+    here = all(hosts.is_this(host.name) for host in placed)
+    return [] if here else placed, ranks, found.source
+
+
+def _variables(texts: list[str]) -> dict[str, str]:
+    """What -x names, and what lets Python's output appear while it is made."""
+    found = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not (equals or name in os.environ):
+            found_text = "there is no such variable here"
+            raise UsageError(explain(f"-x {text}", found_text, "Write -x NAME=VALUE, or set it"))
+        found[name] = value if equals else os.environ[name]
+    return found
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks")
     return int(text)
+
+
+def _duration(zero: float | None) -> Callable[[str], float]:
+    """Parses a duration; 0 only where it means something."""
+
+    def parse(text: str) -> float:
+        if zero is not None and text == "0":
+            return zero
+        try:
+            return config.parse_duration(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
+
+    return parse

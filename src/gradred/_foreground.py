@@ -1,0 +1,292 @@
+"""A job in the foreground of a shell: its signals, its terminal, its input and its last words."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import resource
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+from gradred import _job, _output, _verdict
+from gradred._processes import signal_name
+
+TIMED_OUT = 124  # the status of a job that took too long, as of timeout(1)
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_START_NOTICE = 30.0  # seconds until ranks that have not started are named
+_BACKGROUND = 0.5  # seconds between looks whether the terminal's input is for this job
+_PIECE = 32768
+
+_COLOURS = (36, 33, 32, 35, 34, 31)
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How a job appears.
+
+    Attributes:
+        prefix: `[rank]` before each line; None for only where several ranks share a terminal.
+        folder: for a file per rank; None for none.
+        timeout: seconds for the whole job; None for no limit.
+        verbose: show also what mpiexec says about failures that are known better.
+    """
+
+    prefix: bool | None = None
+    folder: str | None = None
+    timeout: float | None = None
+    verbose: bool = False
+
+
+def run(order: _job.Order, look: Look) -> int:
+    """Run a job with this process's streams and signals; returns the status to exit with."""
+    with selectors.PollSelector() as selector:
+        foreground = _Foreground(order, look, selector)
+        try:
+            return foreground.run()
+        finally:
+            foreground.close()
+
+
+def has_input() -> bool:
+    """Whether this process has a stdin other than /dev/null."""
+    try:
+        return os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
+    except OSError:
+        return False
+
+
+class _Foreground:
+    def __init__(self, order: _job.Order, look: Look, selector: selectors.BaseSelector) -> None:
+        self._order = order
+        self._look = look
+        self._selector = selector
+        self._began = time.monotonic()
+        self._interrupted_by: int | None = None
+        self._timed_out = self._noticed = False
+        self._writers: dict[int, _output.Writer] = {}
+        self._screens = self._make_screens()
+        self._files = _output.Files(look.folder, order.ranks) if look.folder else None
+        self._job = _job.Job(order, self._show, selector, self._congested)
+        _raise_file_limit()
+        self._input = _Input(self._job.send_input, selector)
+        self._job.on_ready = self._input.ask
+        self._job.on_closed = self._input.stop
+
+    def run(self) -> int:
+        with _signals(self._selector, self._handle):
+            try:
+                while not self._job.over:
+                    self._job.turn()
+                    self._look_at_clock()
+                    for screen in set(self._screens.values()):
+                        screen.show_unfinished()
+                return self._finish()
+            except BrokenPipeError:  # the reader of the output has left, as `head` does
+                self._writers.clear()
+                self._screens.clear()
+                return 128 + signal.SIGPIPE
+
+    def close(self) -> None:
+        self._job.close()
+        if self._files is not None:
+            self._files.close()
+
+    def _make_screens(self) -> dict[_output.Stream, _output.Screen]:
+        """One screen per stream, or one for both where they are the same terminal or file."""
+        stdout = self._make_screen(1)
+        stderr = stdout if _identity(1) == _identity(2) else self._make_screen(2)
+        return {"stdout": stdout, "stderr": stderr}
+
+    def _make_screen(self, fd: int) -> _output.Screen:
+        self._writers[fd] = _output.Writer(fd, self._selector)
+        terminal = os.isatty(fd)
+        label = _labels(self._look.prefix, self._order.ranks, terminal)
+        return _output.Screen(self._writers[fd].write, label, eager=terminal)
+
+    def _show(self, rank: int | None, stream: _output.Stream, data: bytes) -> None:
+        if self._files is not None and rank is not None:
+            self._files.feed(rank, data)
+        if self._screens:
+            self._screens[stream].feed(-1 if rank is None else rank, stream, data)
+
+    def _congested(self) -> bool:
+        return any(writer.congested for writer in self._writers.values())
+
+    def _handle(self, number: int) -> None:
+        if number in _PASSED_ON:
+            self._job.pass_on(number)
+        elif number == signal.SIGTSTP:
+            self._job.pass_on(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._job.pass_on(signal.SIGCONT)
+        elif number in _ENDING and self._interrupted_by is None:
+            self._interrupted_by = number
+            self._job.end(number, self._order.grace)
+        elif number in _ENDING:  # they mean it
+            self._job.end(signal.SIGKILL, 0.0)
+
+    def _look_at_clock(self) -> None:
+        elapsed = time.monotonic() - self._began
+        if self._look.timeout is not None and elapsed > self._look.timeout and not self._timed_out:
+            self._timed_out = True
+            self._job.end(signal.SIGTERM, _job.TERM_TO_KILL)
+        if elapsed > _START_NOTICE and not self._noticed:
+            self._noticed = True
+            if self._job.missing:
+                late = _verdict.ranks_text(self._job.missing)
+                self._say(f"{late} not started after {_START_NOTICE:g} s; mpiexec is still trying")
+        self._input.look_again()
+
+    def _finish(self) -> int:
+        """Say what went wrong, the first cause last."""
+        job = self._job
+        for screen in set(self._screens.values()):
+            screen.finish()
+        if self._look.verbose or not job.failures:
+            for stream, data in job.withheld:
+                self._show(None, stream, data)
+        for line in self._last_words():
+            self._say(line)
+        for writer in self._writers.values():
+            writer.flush()
+        if self._interrupted_by is not None:
+            return 128 + self._interrupted_by
+        return TIMED_OUT if self._timed_out and not job.failures else job.status
+
+    def _last_words(self) -> list[str]:
+        job, lines = self._job, []
+        if job.left_hanging:
+            lines.append("mpiexec did not end after its ranks, and was ended")
+        if self._interrupted_by is not None:
+            return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
+        if job.failures:
+            late = job.ended_late
+            if late:
+                grace = f"{self._order.grace:g} s"
+                lines.append(f"{_verdict.ranks_text(late)} did not end within {grace}: ended")
+        elif self._timed_out:
+            lines.append(f"the job did not end within {self._look.timeout:g} s (--timeout): ended")
+        elif job.status:
+            if job.missing:
+                lines.append(f"{_verdict.ranks_text(job.missing)} never started")
+            lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
+        return lines + _verdict.failure_lines(job.failures)
+
+    def _say(self, text: str) -> None:
+        if self._screens:
+            line = f"gradred run: {text}"
+            self._screens["stderr"].say(f"\x1b[1m{line}\x1b[0m" if _coloured(2) else line)
+
+
+class _Input:
+    """Passes this process's stdin on, a piece whenever rank 0 has taken the one before."""
+
+    def __init__(self, send: Callable[[bytes], None], selector: selectors.BaseSelector) -> None:
+        self._send = send
+        self._selector = selector
+        self._asked = self._stopped = False
+        self._look_at = float("inf")
+
+    def ask(self) -> None:
+        """Rank 0 is ready for more."""
+        if not self._asked and not self._stopped:
+            self._asked = True
+            self._selector.register(0, selectors.EVENT_READ, self._read)
+
+    def stop(self) -> None:
+        """Rank 0 takes no more."""
+        self._forget()
+        self._stopped = True
+
+    def look_again(self) -> None:
+        """Look whether this job has come to the foreground of its terminal."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = float("inf")
+            self.ask()
+
+    def _forget(self) -> None:
+        if self._asked:
+            self._asked = False
+            self._selector.unregister(0)
+
+    def _read(self, _: int) -> None:
+        self._forget()
+        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():  # what is typed is for another
+            self._look_at = time.monotonic() + _BACKGROUND
+            return
+        try:
+            data = os.read(0, _PIECE)
+        except OSError:  # the terminal has been closed
+            data = b""
+        self._stopped = not data
+        self._send(data)
+
+
+@contextlib.contextmanager
+def _signals(selector: selectors.BaseSelector, handle: Callable[[int], None]) -> Iterator[None]:
+    """Have signals handled between two turns of the loop; those ignored so far (nohup) stay so."""
+    heard, waker = os.pipe()
+    for end in (heard, waker):
+        os.set_blocking(end, False)
+    wanted = [
+        number
+        for number in (*_ENDING, *_PASSED_ON, signal.SIGTSTP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, lambda *_: None) for number in wanted}
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+    waker_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+
+    def hear(_: int) -> None:
+        for number in os.read(heard, 512):
+            handle(number)
+
+    selector.register(heard, selectors.EVENT_READ, hear)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(waker_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        selector.unregister(heard)
+        os.close(heard)
+        os.close(waker)
+
+
+def _labels(prefix: bool | None, ranks: int, terminal: bool) -> Callable[[int], bytes]:
+    """The text before each line of a rank; nothing before mpiexec's own, whose number is -1."""
+    if not (ranks > 1 and terminal if prefix is None else prefix):
+        return lambda rank: b""
+    if not (terminal and _colours_wanted()):
+        return lambda rank: b"[%d] " % rank if rank >= 0 else b""
+
+    def coloured(rank: int) -> bytes:
+        colour = _COLOURS[rank % len(_COLOURS)]
+        return b"\x1b[%dm[%d]\x1b[0m " % (colour, rank) if rank >= 0 else b""
+
+    return coloured
+
+
+def _coloured(fd: int) -> bool:
+    return os.isatty(fd) and _colours_wanted()
+
+
+def _colours_wanted() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def _raise_file_limit() -> None:
+    """A connection per rank, and perhaps a file. mpiexec has started with the limit as it was."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,429 @@
+"""A job: mpiexec, the keepers of its ranks, and the order in which everything ends.
+
+What became of a rank is known from its keeper alone, never from mpiexec, which kills survivors,
+hangs, or reports success after a host was lost. See `_shim` for the other end of the connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gradred import _processes, _shim
+from gradred._output import Stream
+
+TERM_TO_KILL = 2.0  # seconds that SIGTERM gives a rank
+_UNREACHABLE = 5.0  # seconds after SIGKILL without a word
+_LAST_WORDS = 2.0  # seconds for keepers to report once mpiexec has ended
+_LINGER = 5.0  # seconds for mpiexec to end after its ranks
+_TICK = 0.2  # seconds between looks at the clock and at mpiexec
+_HALT = 0.005  # seconds between looks at a reader that is slower than the ranks
+
+_STREAMS: dict[bytes, Stream] = {_shim.STDOUT: "stdout", _shim.STDERR: "stderr"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What to start, where, and with what.
+
+    Attributes:
+        launcher: mpiexec and its options.
+        program: what each rank runs.
+        ranks: how many.
+        remote: hosts of which this one has to be reached; none if all ranks run here.
+        environment: mpiexec's variables.
+        carried: variables that every rank gets, unless mpiexec has set them for it.
+        set: variables that every rank gets in any case.
+        stdin: whether rank 0 gets input.
+        cores: of this host, for the ranks to share.
+        bound: whether mpiexec binds each rank to its share.
+        grace: seconds that the others have after the first rank failed.
+    """
+
+    launcher: Sequence[str]
+    program: Sequence[str]
+    ranks: int
+    environment: Mapping[str, str]
+    carried: Mapping[str, str]
+    cores: int
+    remote: Sequence[str] = ()
+    set: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    stdin: bool = False
+    bound: bool = False
+    grace: float = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A rank that failed by itself: the status for it is 128 + signal if a signal ended it."""
+
+    rank: int
+    host: str
+    status: int
+    cause: str  # the end of a sentence that begins with the rank: "was killed by SIGKILL"
+    at: float  # seconds since 1970, by its host's clock
+
+
+@dataclasses.dataclass
+class _Rank:
+    number: int
+    host: str = ""
+    wire: _shim.Wire | None = None
+    ended: bool = False
+    gone: bool = False  # with all that it left behind, or out of reach
+    asked_to_end: bool = False
+
+
+class Job:
+    """A running job. Not thread-safe; all progress is made in `turn`.
+
+    Args:
+        order: what to start.
+        output: called with each piece of output and the rank it is of; None for mpiexec's own.
+        selector: where the job registers its descriptors. The caller may add others; the data of
+            each is a function of the event mask.
+        congested: whether output is to wait.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        output: Callable[[int | None, Stream, bytes], None],
+        selector: selectors.BaseSelector,
+        congested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._order = order
+        self._output = output
+        self._selector = selector
+        self._congested = congested
+        self._ranks = [_Rank(number) for number in range(order.ranks)]
+        self._secret = secrets.token_hex(16)
+        self._callers: set[_shim.Wire] = set()
+        self._server, addresses = _listen(order.remote, order.ranks)
+        selector.register(self._server, selectors.EVENT_READ, self._accept)
+        self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
+        self._ending = False
+        self._unsorted: list[Failure] = []
+        self._released_at: float | None = None
+        self._mpiexec_ended_at: float | None = None
+        self.failures: list[Failure] = []
+        self.ended_by_mpiexec: list[int] = []
+        self.left_hanging = False
+        self.withheld: list[tuple[Stream, bytes]] = []
+        self.on_ready: Callable[[], None] = lambda: None  # rank 0 takes input
+        self.on_closed: Callable[[], None] = lambda: None  # it takes none any more
+        self._mpiexec = self._start(addresses)
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks and mpiexec have ended."""
+        return self._released_at is not None and self._mpiexec.poll() is not None
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that mpiexec has not started yet."""
+        return [rank.number for rank in self._ranks if rank.wire is None and not rank.gone]
+
+    @property
+    def ended_late(self) -> list[int]:
+        """Ranks that would not have ended by themselves."""
+        return [rank.number for rank in self._ranks if rank.asked_to_end]
+
+    @property
+    def mpiexec_status(self) -> int:
+        """Of mpiexec once it has ended, 128 + signal if one ended it."""
+        code = self._mpiexec.returncode or 0
+        return code if code >= 0 else 128 - code
+
+    @property
+    def status(self) -> int:
+        """The first failed rank's; what mpiexec says only counts where no rank can tell."""
+        if self.failures:
+            return self.failures[0].status
+        if self.ended_by_mpiexec or not all(rank.ended for rank in self._ranks):
+            return self.mpiexec_status or 1
+        return 0
+
+    def turn(self, patience: float = _TICK) -> None:
+        """Wait for events for at most `patience` seconds and handle them."""
+        for key, mask in self._selector.select(min(patience, _TICK)):
+            key.data(mask)
+        if self._congested():
+            time.sleep(_HALT)
+        self._sort_failures()
+        self._watch_mpiexec()
+        now = time.monotonic()
+        while self._plan and self._plan[0][0] <= now:
+            self._carry_out(self._plan.pop(0)[1])
+        if self._released_at is None and all(rank.gone for rank in self._ranks):
+            self._release()
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to every rank's process group."""
+        for rank in self._living():
+            assert rank.wire is not None
+            rank.wire.send(_shim.SIGNAL, bytes([number]))
+            self._watch(rank)
+
+    def end(self, number: int, kill_after: float) -> None:
+        """Ask all ranks to end by a signal; SIGKILL follows after so many seconds."""
+        self._ending = True
+        for rank in self._ranks:
+            rank.asked_to_end = rank.asked_to_end or not rank.ended
+        self.pass_on(number)
+        if number == signal.SIGKILL:
+            self._schedule(_UNREACHABLE, 0)
+        else:
+            self._schedule(kill_after, signal.SIGKILL)
+
+    def send_input(self, data: bytes) -> None:
+        """Input for rank 0, empty for its end; only after `on_ready`, one piece each time."""
+        wire = self._ranks[0].wire
+        if wire is not None and wire.lost is None:
+            wire.send(_shim.STDIN, data)
+            self._watch(self._ranks[0])
+
+    def close(self) -> None:
+        """End what is left of the job, at once, and all connections."""
+        if not self.over:
+            self.end(signal.SIGKILL, 0)
+            deadline = time.monotonic() + _UNREACHABLE + _LINGER
+            while not self.over and time.monotonic() < deadline:
+                self.turn(0.02)
+        _processes.end_tree(self._mpiexec, grace=1.0)
+        for wire in [*self._callers, *(rank.wire for rank in self._ranks if rank.wire)]:
+            self._drop(wire)
+        for stream in (self._mpiexec.stdout, self._mpiexec.stderr, self._server):
+            assert stream is not None
+            self._forget(stream)
+            stream.close()
+
+    def _start(self, addresses: Sequence[str]) -> subprocess.Popen[bytes]:
+        secret = " ".join([self._secret, *addresses])
+        process = subprocess.Popen(
+            self._order.launcher,
+            env={**self._order.environment, _shim.JOB: secret},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # the terminal's signals are this process's to handle
+        )
+        streams: tuple[tuple[Any, Stream], ...] = (
+            (process.stdout, "stdout"),
+            (process.stderr, "stderr"),
+        )
+        for pipe, stream in streams:
+            hear = functools.partial(self._hear_mpiexec, pipe, stream)
+            self._selector.register(pipe, selectors.EVENT_READ, hear)
+        return process
+
+    def _hear_mpiexec(self, pipe: Any, stream: Stream, _: int) -> None:
+        data = os.read(pipe.fileno(), 65536)
+        if not data:
+            self._forget(pipe)
+        elif self.failures or self._unsorted or self._released_at is not None:
+            self.withheld.append((stream, data))  # about what is known better
+        else:
+            self._output(None, stream, data)
+
+    def _accept(self, _: int) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            connection, _address = self._server.accept()
+            wire = _shim.Wire(connection)
+            self._callers.add(wire)
+            hear = functools.partial(self._hear_caller, wire)
+            self._selector.register(wire, selectors.EVENT_READ, hear)
+
+    def _hear_caller(self, wire: _shim.Wire, _: int) -> None:
+        """Hear somebody who has not yet shown to be a keeper of this job."""
+        messages = wire.receive()
+        if not messages and wire.lost is None:
+            return
+        self._callers.discard(wire)
+        self._forget(wire)
+        rank = self._introduced(messages[0]) if messages else None
+        if rank is None or self._ending or self._released_at is not None:
+            wire.close()
+            return
+        rank.wire = wire
+        self._selector.register(
+            wire, selectors.EVENT_READ, functools.partial(self._hear_rank, rank)
+        )
+        order = self._order
+        values = {
+            "program": list(order.program),
+            "folder": os.getcwd(),
+            "environment": dict(order.carried),
+            "set": dict(order.set),
+            "stdin": order.stdin and rank.number == 0,
+            "host": os.uname().nodename,
+            "cores": order.cores,
+            "ranks": order.ranks,
+            "bound": order.bound,
+        }
+        wire.send(_shim.START, _shim.encode(values))
+        self._watch(rank)
+
+    def _introduced(self, message: _shim.Message) -> _Rank | None:
+        kind, payload = message
+        try:
+            hello = _shim.decode(payload) if kind == _shim.HELLO else {}
+        except ValueError:
+            return None
+        known = secrets.compare_digest(str(hello.get("secret")), self._secret)
+        if not known or not 0 <= hello["rank"] < self._order.ranks:
+            return None
+        rank = self._ranks[hello["rank"]]
+        rank.host = hello["host"]
+        return None if rank.wire or rank.gone else rank
+
+    def _hear_rank(self, rank: _Rank, mask: int) -> None:
+        wire = rank.wire
+        assert wire is not None
+        if mask & selectors.EVENT_WRITE:
+            wire.flush()
+        if mask & selectors.EVENT_READ:
+            if self._congested():
+                return
+            for kind, payload in wire.receive():
+                self._take(rank, kind, payload)
+        self._watch(rank)
+
+    def _take(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
+        if kind in _STREAMS:
+            self._output(rank.number, _STREAMS[kind], payload)
+        elif kind == _shim.ENDED:
+            self._note_end(rank, _shim.decode(payload))
+        elif kind == _shim.GONE:
+            rank.gone = True
+        elif kind == _shim.READY:
+            self.on_ready()
+        elif kind == _shim.CLOSED:
+            self.on_closed()
+
+    def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
+        rank.ended = True
+        if end["by"] == "mpiexec":
+            self.ended_by_mpiexec.append(rank.number)
+        elif end["status"] and not rank.asked_to_end:
+            cause = f"exited with status {end['status']}"
+            if end["signal"]:
+                cause = f"was killed by {_processes.signal_name(end['signal'])}"
+            self._fail(rank, end["status"], cause, end["at"])
+
+    def _lose(self, rank: _Rank, why: str) -> None:
+        """The connection to a rank's keeper has ended; the keeper, if it lives, ends the rank."""
+        rank.gone = True
+        if rank.ended or rank.asked_to_end:
+            return
+        if why == "it was closed" or "reset" in why:
+            status = 128 + signal.SIGKILL
+            cause = "was lost: the process that watches over it was killed"
+        else:
+            status, cause = 1, f"was lost: its host does not answer ({why})"
+        self._fail(rank, status, cause, time.time())
+
+    def _fail(self, rank: _Rank, status: int, cause: str, at: float) -> None:
+        self._unsorted.append(Failure(rank.number, rank.host, status, cause, at))
+
+    def _sort_failures(self) -> None:
+        """Failures noticed in the same turn are ordered by their own clocks."""
+        if self._unsorted and not self.failures:
+            self._schedule(self._order.grace, signal.SIGTERM)
+            self._schedule(self._order.grace + TERM_TO_KILL, signal.SIGKILL)
+        self.failures += sorted(self._unsorted, key=lambda failure: failure.at)
+        self._unsorted.clear()
+
+    def _schedule(self, seconds: float, number: int) -> None:
+        self._plan = sorted([*self._plan, (time.monotonic() + seconds, number)])
+
+    def _carry_out(self, number: int) -> None:
+        if number:
+            self.end(number, TERM_TO_KILL)
+            return
+        for rank in self._ranks:  # nothing has been heard of them since SIGKILL
+            rank.gone = True
+
+    def _watch_mpiexec(self) -> None:
+        now = time.monotonic()
+        if self._mpiexec.poll() is None:
+            if self._released_at is not None and now > self._released_at + _LINGER:
+                self.left_hanging = True
+                _processes.end_tree(self._mpiexec, grace=0.5)
+        elif self._released_at is None:
+            self._mpiexec_ended_at = self._mpiexec_ended_at or now
+            patience = _LAST_WORDS if self._living() else _TICK
+            if now > self._mpiexec_ended_at + patience:
+                for rank in self._ranks:
+                    if rank.wire is None:
+                        rank.gone = True
+                self._mpiexec_ended_at = float("inf")
+                self.end(signal.SIGTERM, TERM_TO_KILL)
+
+    def _release(self) -> None:
+        self._released_at = time.monotonic()
+        for rank in self._ranks:
+            if rank.wire is not None:
+                rank.wire.send(_shim.RELEASE)
+                self._watch(rank)
+
+    def _living(self) -> Iterable[_Rank]:
+        return [rank for rank in self._ranks if rank.wire is not None and not rank.gone]
+
+    def _watch(self, rank: _Rank) -> None:
+        """Look at a rank's connection for what it may have, in either direction."""
+        assert rank.wire is not None
+        if rank.wire.lost is not None:
+            self._forget(rank.wire)
+            if not rank.gone:
+                self._lose(rank, rank.wire.lost)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if rank.wire.pending else 0)
+        key = self._selector.get_key(rank.wire)
+        if key.events != events:
+            self._selector.modify(rank.wire, events, key.data)
+
+    def _drop(self, wire: _shim.Wire) -> None:
+        self._forget(wire)
+        wire.close()
+
+    def _forget(self, file: Any) -> None:
+        if file in self._selector.get_map():
+            self._selector.unregister(file)
+
+
+def _listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]]:
+    """A listening socket, and the addresses by which the ranks' hosts may reach it."""
+    if not remote:
+        server = socket.create_server(("127.0.0.1", 0), backlog=ranks)
+        names = ["127.0.0.1"]
+    else:
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        server = socket.create_server(
+            ("", 0), family=family, dualstack_ipv6=dual, backlog=max(ranks, 128)
+        )
+        names = [*filter(None, map(_address_towards, remote)), socket.gethostname()]
+    server.setblocking(False)
+    port = server.getsockname()[1]
+    return server, [f"{name}:{port}" for name in dict.fromkeys(names)]
+
+
+def _address_towards(name: str) -> str | None:
+    """This host's address on the way to another; nothing is sent. None if the name says nothing."""
+    with contextlib.suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+    return None

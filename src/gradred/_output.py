@@ -1,0 +1,145 @@
+"""What the ranks print, on its way out: whole lines of one rank after the other, or a file each."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import select
+import selectors
+import time
+from collections.abc import Callable
+from typing import BinaryIO, Literal
+
+Stream = Literal["stdout", "stderr"]
+Write = Callable[[bytes], None]
+
+_LONGEST = 1 << 20  # bytes of a line that are kept until it is whole
+_SHOWN_AFTER = 0.2  # seconds until a terminal shows an unfinished line: a prompt, a progress bar
+_PIECE = 4096  # a pipe that is writable takes this much at once
+_ENOUGH = 1 << 20  # bytes that wait for a slow reader, from which on the ranks have to wait
+
+
+class Screen:
+    """One place that several ranks print to.
+
+    Args:
+        write: takes what is to appear there.
+        label: the text before each line of a rank; empty for none.
+        eager: show a line that is not finished after a moment, as a terminal's user expects; if
+            another rank's line comes in between it starts on a new line.
+    """
+
+    def __init__(self, write: Write, label: Callable[[int], bytes], *, eager: bool = False) -> None:
+        self._write = write
+        self._label = label
+        self._eager = eager
+        self._rest: dict[tuple[int, Stream], bytearray] = {}
+        self._since: dict[tuple[int, Stream], float] = {}
+        self._unfinished: tuple[int, Stream] | None = None  # whose line stands there
+
+    def feed(self, rank: int, stream: Stream, data: bytes) -> None:
+        """Take a piece of a rank's output."""
+        key = rank, stream
+        rest = self._rest.setdefault(key, bytearray())
+        rest += data
+        # A carriage return ends a line too, for progress bars; the last may belong to a "\r\n".
+        end = max(rest.rfind(b"\n"), rest.rfind(b"\r", 0, max(len(rest) - 1, 0))) + 1
+        if end == 0 and len(rest) > _LONGEST:
+            end = len(rest)
+        self._show(key, end)
+
+    def show_unfinished(self) -> None:
+        """Show lines that have waited for their end for a moment; to be called now and then."""
+        if self._eager:
+            now = time.monotonic()
+            for key in [key for key, since in self._since.items() if now - since >= _SHOWN_AFTER]:
+                self._show(key, len(self._rest[key]))
+
+    def say(self, line: str) -> None:
+        """Show a line of the launcher's own."""
+        self._start_line(None)
+        self._write(f"{line}\n".encode(errors="surrogateescape"))
+
+    def finish(self) -> None:
+        """Show what is left; unfinished lines of different ranks do not run together."""
+        for key in list(self._rest):
+            self._show(key, len(self._rest[key]))
+
+    def _show(self, key: tuple[int, Stream], end: int) -> None:
+        rest = self._rest[key]
+        if end:
+            self._start_line(key)
+            self._write(self._labelled(key, bytes(rest[:end])))
+            self._unfinished = None if rest[end - 1] in b"\r\n" else key
+            del rest[:end]
+            self._since.pop(key, None)
+        if rest:
+            self._since.setdefault(key, time.monotonic())
+
+    def _start_line(self, key: tuple[int, Stream] | None) -> None:
+        if self._unfinished not in (None, key):
+            self._write(b"\n")
+            self._unfinished = None
+
+    def _labelled(self, key: tuple[int, Stream], text: bytes) -> bytes:
+        label = self._label(key[0])
+        if not label:
+            return text
+        first = b"" if self._unfinished == key else label
+        return first + label.join(text.splitlines(keepends=True))
+
+
+class Writer:
+    """Writes to a descriptor as fast as its reader reads, without making this process wait."""
+
+    def __init__(self, fd: int, selector: selectors.BaseSelector) -> None:
+        self._fd = fd
+        self._selector = selector
+        self._pending = bytearray()
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much is waiting that no more should be made."""
+        return len(self._pending) > _ENOUGH
+
+    def write(self, data: bytes) -> None:
+        """Take data; it appears as soon as the reader allows."""
+        if data and not self._pending:
+            self._selector.register(self._fd, selectors.EVENT_WRITE, self._go_on)
+        self._pending += data
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+        while self._pending:
+            select.select([], [self._fd], [])
+            self._go_on(selectors.EVENT_WRITE)
+
+    def _go_on(self, _: int) -> None:
+        try:
+            del self._pending[: os.write(self._fd, self._pending[:_PIECE])]
+        except BlockingIOError:  # somebody has made this terminal so
+            return
+        if not self._pending:
+            self._selector.unregister(self._fd)
+
+
+class Files:
+    """One file per rank with all that it prints, in a folder on the launching host."""
+
+    def __init__(self, folder: str, ranks: int) -> None:
+        self._folder = pathlib.Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        width = len(str(ranks - 1))
+        self._files: list[BinaryIO] = [
+            (self._folder / f"rank.{rank:0{width}d}.txt").open("wb", buffering=0)
+            for rank in range(ranks)
+        ]
+
+    def feed(self, rank: int, data: bytes) -> None:
+        """Append to a rank's file."""
+        self._files[rank].write(data)
+
+    def close(self) -> None:
+        """Close them all."""
+        for file in self._files:
+            file.close()

@@ -1,0 +1,35 @@
+"""The last lines of a job: what went wrong, the first cause last."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from gradred._job import Failure
+
+
+def ranks_text(numbers: Iterable[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 5`."""
+    ordered = sorted(numbers)
+    runs = [
+        [number for _, number in run]
+        for _, run in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])
+    ]
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
+
+
+def failure_lines(failures: Sequence[Failure]) -> list[str]:
+    """A line per host and cause; the first failure has its own, the last one."""
+    later: dict[tuple[str, str], list[int]] = {}
+    for failure in failures[1:]:
+        later.setdefault((failure.host, failure.cause), []).append(failure.rank)
+    lines = [
+        f"{ranks_text(numbers)} on {host} {_plural(cause, len(numbers))}"
+        for (host, cause), numbers in reversed(later.items())
+    ]
+    return lines + [f"rank {one.rank} on {one.host} {one.cause}" for one in failures[:1]]
+
+
+def _plural(cause: str, count: int) -> str:
+    return cause.replace("was ", "were ", 1) if count > 1 and cause.startswith("was ") else cause
