@@ -21,6 +21,7 @@ _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _START_NOTICE = 30.0  # seconds until ranks that have not started are named
 _BACKGROUND = 0.5  # seconds between looks whether the terminal's input is for this job
 _PIECE = 32768
+_MORE_AT_THE_END = 64  # times the output that waits for a slow reader
 
 _COLOURS = (36, 33, 32, 35, 34, 31)
 
@@ -79,17 +80,21 @@ class _Foreground:
 
     def run(self) -> int:
         with _signals(self._selector, self._handle):
-            try:
-                while not self._job.over:
+            while not self._job.over:
+                try:
                     self._job.turn()
                     self._look_at_clock()
                     for screen in set(self._screens.values()):
                         screen.show_unfinished()
-                return self._finish()
-            except BrokenPipeError:  # the reader of the output has left, as `head` does
-                self._writers.clear()
-                self._screens.clear()
-                return 128 + signal.SIGPIPE
+                except BrokenPipeError:
+                    self._lose_reader()
+        try:
+            self._say_last_words()
+            for writer in self._writers.values():
+                writer.flush()
+        except BrokenPipeError:
+            self._lose_reader()
+        return self._status()
 
     def close(self) -> None:
         self._job.close()
@@ -115,7 +120,18 @@ class _Foreground:
             self._screens[stream].feed(-1 if rank is None else rank, stream, data)
 
     def _congested(self) -> bool:
-        return any(writer.congested for writer in self._writers.values())
+        """Whether ranks have to wait for a slow reader; of their ends one hears all the same."""
+        times = _MORE_AT_THE_END if self._job.ending else 1
+        return any(writer.congested(times) for writer in self._writers.values())
+
+    def _lose_reader(self) -> None:
+        """End the job because the reader of its output has left, as `head` does."""
+        for writer in self._writers.values():
+            writer.abandon()
+        self._screens.clear()
+        if not self._interrupted_by:
+            self._interrupted_by = signal.SIGPIPE
+            self._job.end(signal.SIGTERM, _job.TERM_TO_KILL)
 
     def _handle(self, number: int) -> None:
         if number in _PASSED_ON:
@@ -142,8 +158,13 @@ class _Foreground:
                 self._say(f"{late} not started after {_START_NOTICE:g} s; mpiexec is still trying")
         self._input.look_again()
 
-    def _finish(self) -> int:
-        """Say what went wrong, the first cause last."""
+    def _status(self) -> int:
+        if self._interrupted_by is not None:
+            return 128 + self._interrupted_by
+        return TIMED_OUT if self._timed_out and not self._job.failures else self._job.status
+
+    def _say_last_words(self) -> None:
+        """Show what is left of the output, and what went wrong, the first cause last."""
         job = self._job
         for screen in set(self._screens.values()):
             screen.finish()
@@ -152,11 +173,6 @@ class _Foreground:
                 self._show(None, stream, data)
         for line in self._last_words():
             self._say(line)
-        for writer in self._writers.values():
-            writer.flush()
-        if self._interrupted_by is not None:
-            return 128 + self._interrupted_by
-        return TIMED_OUT if self._timed_out and not job.failures else job.status
 
     def _last_words(self) -> list[str]:
         job, lines = self._job, []

@@ -25,7 +25,8 @@ from gradred._output import Stream
 TERM_TO_KILL = 2.0  # seconds that SIGTERM gives a rank
 _UNREACHABLE = 5.0  # seconds after SIGKILL without a word
 _LAST_WORDS = 2.0  # seconds for keepers to report once mpiexec has ended
-_LINGER = 5.0  # seconds for mpiexec to end after its ranks
+_LINGER = 5.0  # seconds for mpiexec to end after its ranks,
+_LINGER_FOR_LOST = 1.0  # and after it has lost some: then it often never does
 _TICK = 0.2  # seconds between looks at the clock and at mpiexec
 _HALT = 0.005  # seconds between looks at a reader that is slower than the ranks
 
@@ -112,12 +113,13 @@ class Job:
         self._server, addresses = _listen(order.remote, order.ranks)
         selector.register(self._server, selectors.EVENT_READ, self._accept)
         self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
-        self._ending = False
+        self.ending = False  # whether ranks have been told to end
         self._unsorted: list[Failure] = []
         self._released_at: float | None = None
         self._mpiexec_ended_at: float | None = None
         self.failures: list[Failure] = []
         self.ended_by_mpiexec: list[int] = []
+        self._linger = _LINGER
         self.left_hanging = False
         self.withheld: list[tuple[Stream, bytes]] = []
         self.on_ready: Callable[[], None] = lambda: None  # rank 0 takes input
@@ -131,13 +133,13 @@ class Job:
 
     @property
     def missing(self) -> list[int]:
-        """Ranks that mpiexec has not started yet."""
-        return [rank.number for rank in self._ranks if rank.wire is None and not rank.gone]
+        """Ranks that mpiexec has not started."""
+        return [rank.number for rank in self._ranks if rank.wire is None]
 
     @property
     def ended_late(self) -> list[int]:
-        """Ranks that would not have ended by themselves."""
-        return [rank.number for rank in self._ranks if rank.asked_to_end]
+        """Ranks that ended because they were told to."""
+        return [rank.number for rank in self._ranks if rank.asked_to_end and rank.ended]
 
     @property
     def mpiexec_status(self) -> int:
@@ -177,9 +179,10 @@ class Job:
 
     def end(self, number: int, kill_after: float) -> None:
         """Ask all ranks to end by a signal; SIGKILL follows after so many seconds."""
-        self._ending = True
+        self.ending = True
         for rank in self._ranks:
             rank.asked_to_end = rank.asked_to_end or not rank.ended
+            rank.gone = rank.gone or rank.wire is None  # should it still come, it is turned away
         self.pass_on(number)
         if number == signal.SIGKILL:
             self._schedule(_UNREACHABLE, 0)
@@ -212,7 +215,8 @@ class Job:
         secret = " ".join([self._secret, *addresses])
         process = subprocess.Popen(
             self._order.launcher,
-            env={**self._order.environment, _shim.JOB: secret},
+            # First: MPICH 5.0.2's -genvlist overlooks the last variable of an environment.
+            env={_shim.JOB: secret, **self._order.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -252,7 +256,7 @@ class Job:
         self._callers.discard(wire)
         self._forget(wire)
         rank = self._introduced(messages[0]) if messages else None
-        if rank is None or self._ending or self._released_at is not None:
+        if rank is None:
             wire.close()
             return
         rank.wire = wire
@@ -315,7 +319,7 @@ class Job:
         rank.ended = True
         if end["by"] == "mpiexec":
             self.ended_by_mpiexec.append(rank.number)
-        elif end["status"] and not rank.asked_to_end:
+        elif end["status"] and not rank.asked_to_end and not self.ending:
             cause = f"exited with status {end['status']}"
             if end["signal"]:
                 cause = f"was killed by {_processes.signal_name(end['signal'])}"
@@ -330,6 +334,7 @@ class Job:
             status = 128 + signal.SIGKILL
             cause = "was lost: the process that watches over it was killed"
         else:
+            self._linger = _LINGER_FOR_LOST
             status, cause = 1, f"was lost: its host does not answer ({why})"
         self._fail(rank, status, cause, time.time())
 
@@ -357,17 +362,18 @@ class Job:
     def _watch_mpiexec(self) -> None:
         now = time.monotonic()
         if self._mpiexec.poll() is None:
-            if self._released_at is not None and now > self._released_at + _LINGER:
+            if self._released_at is not None and now > self._released_at + self._linger:
                 self.left_hanging = True
                 _processes.end_tree(self._mpiexec, grace=0.5)
         elif self._released_at is None:
             self._mpiexec_ended_at = self._mpiexec_ended_at or now
             patience = _LAST_WORDS if self._living() else _TICK
             if now > self._mpiexec_ended_at + patience:
-                for rank in self._ranks:
-                    if rank.wire is None:
-                        rank.gone = True
                 self._mpiexec_ended_at = float("inf")
+                for rank in self._living():
+                    if not rank.ended:
+                        self._fail(rank, 1, "was lost: nothing is heard of its host", time.time())
+                self._sort_failures()
                 self.end(signal.SIGTERM, TERM_TO_KILL)
 
     def _release(self) -> None:

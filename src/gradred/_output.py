@@ -97,10 +97,9 @@ class Writer:
         self._selector = selector
         self._pending = bytearray()
 
-    @property
-    def congested(self) -> bool:
+    def congested(self, times: int = 1) -> bool:
         """Whether so much is waiting that no more should be made."""
-        return len(self._pending) > _ENOUGH
+        return len(self._pending) > times * _ENOUGH
 
     def write(self, data: bytes) -> None:
         """Take data; it appears as soon as the reader allows."""
@@ -113,6 +112,12 @@ class Writer:
         while self._pending:
             select.select([], [self._fd], [])
             self._go_on(selectors.EVENT_WRITE)
+
+    def abandon(self) -> None:
+        """Forget what is waiting."""
+        if self._pending:
+            self._pending.clear()
+            self._selector.unregister(self._fd)
 
     def _go_on(self, _: int) -> None:
         try:

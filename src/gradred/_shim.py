@@ -173,6 +173,7 @@ def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[s
     environment = dict(own)
     for name, value in order["environment"].items():
         of_host = name in _OF_HOST or name.startswith(_OF_LOGIN)
+        of_host = of_host or (name == "TMPDIR" and name in own)
         if not (name in own and name.startswith(_OF_MPIEXEC)) and (here or not of_host):
             environment[name] = value
     environment.update(order["set"])

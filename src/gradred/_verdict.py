@@ -15,7 +15,9 @@ def ranks_text(numbers: Iterable[int]) -> str:
         [number for _, number in run]
         for _, run in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])
     ]
-    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    text = ", ".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
     return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
 
 

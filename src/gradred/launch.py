@@ -121,7 +121,6 @@ def launcher_command(
     hosts: Sequence[Host] = (),
     options: Sequence[str] = (),
     binding: Binding = "none",
-    whole_environment: bool = True,
 ) -> list[str]:
     """The launcher and its options; the program and its arguments are to follow.
 
@@ -132,11 +131,15 @@ def launcher_command(
         options: passed to the launcher as they are. With a placement among them (hosts, mapping)
             gradred adds none of its own.
         binding: of each rank to a core or memory node.
-        whole_environment: whether the launcher may take all variables to other hosts. What ranks
-            need beyond those for their start is brought by the job itself.
+
+    The launcher takes to other hosts only the variables that a rank's start needs: the rest comes
+    from the job itself, alike under every MPI.
     """
-    command = [str(mpi.launcher), "-n", str(ranks)]
     names = [_shim.JOB, *(name for name in _TO_START if name in os.environ)]
+    command = [str(mpi.launcher)]
+    if hosts and mpi.family != "Open MPI":
+        command += ["-genvlist", ",".join(names)]
+    command += ["-n", str(ranks)]
     if mpi.family == "Open MPI":
         if not has_placement(options):
             # Its slots are physical cores. With hosts, the qualifier would put every rank on the
@@ -147,8 +150,6 @@ def launcher_command(
         command += [word for name in names for word in ("-x", name)]
     elif mpi.family == "MPICH" and binding != "none":
         command += ["-bind-to", binding]
-    if mpi.family != "Open MPI" and not whole_environment:
-        command += ["-genvlist", ",".join(names)]
     return command + _host_options(mpi.family, hosts) + list(options)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gradred import _cpu, launch
 from gradred.errors import UsageError
+from gradred.hosts import Host
 
 OPEN_MPI = launch.Mpi("Open MPI", "5.0", pathlib.Path("/p/lib/libmpi.so.40"), pathlib.Path("/p/m"))
 MPICH = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/lib/libmpi.so.12"), pathlib.Path("/p/m"))
@@ -84,48 +85,59 @@ def test_launcher_of_another_family_is_passed_over(tmp_path):
 
 
 def test_open_mpi_is_not_bound_and_may_exceed_its_slots():
-    command = launch.launcher_command(OPEN_MPI, 4, environment={})
-    assert command == ["/p/m", "-n", "4", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    command = launch.launcher_command(OPEN_MPI, 4)
+    assert command[:7] == ["/p/m", "-n", "4", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile=x", "--map-by"])
 def test_placement_by_the_user_is_left_alone(option):
-    command = launch.launcher_command(OPEN_MPI, 4, options=[option], environment={})
+    command = launch.launcher_command(OPEN_MPI, 4, options=[option])
     assert ":OVERSUBSCRIBE" not in command
     assert command[-1] == option
 
 
-def test_open_mpi_passes_knobs_on_to_other_hosts():
-    environment = {"GRADRED_TIMEOUT": "9", "HOME": "/h", "OMP_NUM_THREADS": "2"}
-    command = launch.launcher_command(OPEN_MPI, 1, environment=environment)
-    assert command[-4:] == ["-x", "GRADRED_TIMEOUT", "-x", "OMP_NUM_THREADS"]
-
-
 def test_mpich_is_bound_only_on_request():
-    assert launch.launcher_command(MPICH, 3, environment={}) == ["/p/m", "-n", "3"]
-    bound = launch.launcher_command(MPICH, 3, binding="core", environment={})
+    assert launch.launcher_command(MPICH, 3) == ["/p/m", "-n", "3"]
+    bound = launch.launcher_command(MPICH, 3, binding="core")
     assert bound[-2:] == ["-bind-to", "core"]
+
+
+TWO_AND_TWO = (Host("h1", 2), Host("h2", 2))
+
+
+@pytest.mark.parametrize(
+    ("mpi", "words"),
+    [
+        (OPEN_MPI, ["--host", "h1:2,h2:2"]),
+        (MPICH, ["-hosts", "h1:2,h2:2"]),
+        (INTEL, ["-hosts", "h1,h2", "-ppn", "2"]),
+    ],
+)
+def test_each_launcher_gets_hosts_in_its_own_words(mpi, words):
+    command = launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO)
+    assert command[-len(words) :] == words
+    assert ":OVERSUBSCRIBE" not in command
+
+
+@pytest.mark.parametrize("mpi", [OPEN_MPI, MPICH, INTEL])
+def test_launcher_carries_the_jobs_address_to_other_hosts(mpi):
+    command = " ".join(launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO))
+    assert ("-x _GRADRED_JOB" if mpi is OPEN_MPI else "-genvlist _GRADRED_JOB,") in command
+
+
+def test_intel_mpi_with_unequal_hosts_is_refused():
+    with pytest.raises(UsageError, match="same number"):
+        launch.launcher_command(INTEL, 3, hosts=(Host("h1", 1), Host("h2", 2)))
 
 
 def test_intel_mpi_is_told_by_environment_not_to_bind(monkeypatch):
     monkeypatch.delenv("I_MPI_PIN", raising=False)
-    assert launch.rank_environment(INTEL, 2)["I_MPI_PIN"] == "0"
-    assert launch.rank_environment(INTEL, 2, "core")["I_MPI_PIN_DOMAIN"] == "core"
-
-
-@pytest.mark.parametrize(("cores", "ranks", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
-def test_each_rank_gets_its_share_of_the_cores(monkeypatch, cores, ranks, threads):
-    for name in launch.THREAD_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    monkeypatch.setattr(_cpu, "cores", lambda: cores)
-    environment = launch.rank_environment(MPICH, ranks)
-    assert environment["OMP_NUM_THREADS"] == environment["OPENBLAS_NUM_THREADS"] == threads
-    assert environment["MKL_NUM_THREADS"] == "7"
+    assert launch.job_environment(INTEL)["I_MPI_PIN"] == "0"
+    assert launch.job_environment(INTEL, "core")["I_MPI_PIN_DOMAIN"] == "core"
 
 
 def test_python_means_this_interpreter():
-    path = launch.rank_environment(MPICH, 1)["PATH"].split(os.pathsep)
+    path = launch.job_environment(MPICH)["PATH"].split(os.pathsep)
     assert path[0] == os.path.dirname(sys.executable)
 
 
@@ -153,31 +165,6 @@ def test_missing_program_is_named(name):
 )
 def test_rank_is_recognised_by_its_launchers_variables(environment, job):
     assert launch.inside_job(environment) == job
-
-
-def shell(program, record, rank="0", stdin="-", text=""):
-    return subprocess.run(
-        launch.recorded(program, record, stdin),
-        env={"PMI_RANK": rank, "PATH": os.environ["PATH"]},
-        input=text,
-        capture_output=True,
-        text=True,
-    )
-
-
-def test_failures_are_recorded_in_their_order(tmp_path):
-    record = tmp_path / "with space"
-    assert shell(["sh", "-c", "exit 5"], record, "3").returncode == 5
-    assert shell(["true"], record, "0").returncode == 0
-    assert shell(["sh", "-c", "kill -9 $$"], record, "2").returncode == -9
-    assert launch.failures(record) == [launch.Failure(3, 5), launch.Failure(2, 137)]
-
-
-def test_only_rank_zero_reads_stdin(tmp_path):
-    assert shell(["cat"], tmp_path / "r", "0", text="hello").stdout == "hello"
-    assert shell(["cat"], tmp_path / "r", "1", text="hello").stdout == ""
-    (tmp_path / "in").write_text("file")
-    assert shell(["cat"], tmp_path / "r", "0", str(tmp_path / "in")).stdout == "file"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
         help="give this variable to the ranks; may be repeated",
     )
     what.add_argument(
-        "--no-env", action="store_true", help="carry no variables to the ranks but those of -x"
+        "--no-env", action="store_true", help="carry none to other hosts but those of -x"
     )
 
 
@@ -137,12 +137,7 @@ def main(arguments: argparse.Namespace) -> int:
     environment = launch.job_environment(mpi, arguments.bind)
     program = launch.program_command(program, environment["PATH"])
     launcher = launch.launcher_command(
-        mpi,
-        ranks,
-        hosts=placed,
-        options=options,
-        binding=arguments.bind,
-        whole_environment=not arguments.no_env,
+        mpi, ranks, hosts=placed, options=options, binding=arguments.bind
     )
     if arguments.dry_run:
         print(launch.quoted(launcher + program))

@@ -1,0 +1,173 @@
+"""`gradred run` over several hosts: where ranks are, what they get, and how a job ends."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hosts import machines
+
+from gradred import launch
+
+WHY_NOT = machines.missing() or (launch.inside_job() and "ranks cannot start ranks")
+pytestmark = [
+    pytest.mark.skipif(bool(WHY_NOT), reason=str(WHY_NOT)),
+    pytest.mark.timeout(90),
+]
+
+# What the MPIs need to use the network between these hosts and nothing else.
+NETWORK = {
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,sm,tcp",
+    "OMPI_MCA_btl_tcp_if_include": "eth0",
+    "UCX_TLS": "tcp,self",
+    "UCX_NET_DEVICES": "eth0",
+}
+PATHS = os.pathsep.join(filter(None, sys.path))
+RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    with machines.Machines(2) as made:
+        yield made
+
+
+@pytest.fixture
+def start(hosts, tmp_path):
+    """Starts `gradred run -H h1:2,h2:2` with more words, on head, in the test's folder."""
+    started = []
+
+    def run(*words, where="h1:2,h2:2", on=hosts, **variables):
+        environment = {**os.environ, **NETWORK, "PYTHONPATH": PATHS, **variables}
+        environment["PATH"] = os.pathsep.join([on.path, environment["PATH"]])
+        place = ["-H", where] if where else []
+        command = [sys.executable, "-m", "gradred", "run", *place, *words]
+        started.append(on.start(machines.HEAD, command, environment, tmp_path))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finish(process, timeout=60):
+    """What a launcher printed, and its status."""
+    out, err = process.communicate(timeout=timeout)
+    return out.splitlines(), err.splitlines(), process.returncode
+
+
+REPORT = """
+import json, os, socket
+from mpi4py import MPI
+w = MPI.COMM_WORLD
+node = w.Split_type(MPI.COMM_TYPE_SHARED)
+print(json.dumps({
+    "rank": w.rank, "sum": w.allreduce(w.rank), "host": socket.gethostname(), "node": node.size,
+    "folder": os.getcwd(), "word": os.environ.get("A_WORD"), "new": os.environ.get("NEW"),
+    "login": os.environ.get("SSH_TTY"),
+}))
+"""
+
+
+@pytest.fixture
+def report(tmp_path):
+    path = tmp_path / "report.py"
+    path.write_text(REPORT)
+    return str(path)
+
+
+def reports(lines):
+    return sorted((json.loads(line) for line in lines), key=lambda found: found["rank"])
+
+
+@pytest.mark.parametrize("option", ["list", "hostfile", "slurm"])
+def test_ranks_fill_hosts_and_get_environment_and_folder(start, report, tmp_path, option):
+    words, where, variables = [], None, {"A_WORD": "two words\nand a line", "SSH_TTY": "/dev/x"}
+    if option == "list":
+        where = "h1:2,h2:2"
+    elif option == "hostfile":
+        (tmp_path / "hostfile").write_text("h1 slots=2\n# no more\nh2:2\n")
+        words = ["--hostfile", "hostfile"]
+    else:
+        # Under this name MPICH's launcher would look for Slurm's own: it is told to take ssh.
+        words = ["--mpi-option=-launcher ssh"] if mpich() else []
+        variables |= {
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NODELIST": "h[1-2]",
+            "SLURM_TASKS_PER_NODE": "2(x2)",
+        }
+    out, err, status = finish(start(*words, "-x", "NEW=1", report, where=where, **variables))
+    assert status == 0, err
+    found = reports(out)
+    assert [one["host"] for one in found] == ["h1", "h1", "h2", "h2"]
+    assert {one["sum"] for one in found} == {6}
+    assert {one["node"] for one in found} == {2}
+    assert {one["folder"] for one in found} == {str(tmp_path)}
+    assert {one["word"] for one in found} == {variables["A_WORD"]}
+    assert {one["new"] for one in found} == {"1"}
+    assert {one["login"] for one in found} == {None}
+
+
+def test_no_env_leaves_variables_behind(start, report):
+    process = start("--no-env", "-x", "NEW=1", "-x", "PYTHONPATH", report, A_WORD="here")
+    out, err, status = finish(process)
+    assert status == 0, err
+    assert {(one["word"], one["new"]) for one in reports(out)} == {(None, "1")}
+
+
+def mpich():
+    return launch.find_mpi().family == "MPICH"
+
+
+def test_killed_rank_is_named_and_ranks_of_all_hosts_live_to_report(start):
+    program = f'[ "{RANK}" = 2 ] && kill -9 $$; sleep 1; echo {RANK} lives; exit 3'
+    out, err, status = finish(start("sh", "-c", program))
+    assert status == 137
+    assert sorted(out) == ["0 lives", "1 lives", "3 lives"]
+    assert err[-1] == "gradred run: rank 2 on h2 was killed by SIGKILL"
+    assert "gradred run: ranks 0, 1 on h1 exited with status 3" in err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_on_any_host_when_the_launcher_is_ended(start, hosts, tmp_path, sent):
+    program = f"touch started-{RANK}; (trap '' TERM; sleep 300) & sleep 301"
+    process = start("sh", "-c", program)
+    wait_until(lambda: len(list(tmp_path.glob("started-*"))) == 4)
+    launcher = the_launcher(process.pid)
+    os.kill(launcher, sent)
+    wait_until(lambda: not any(hosts.commands(name) for name in (machines.HEAD, "h1", "h2")))
+    process.communicate(timeout=20)
+    assert process.returncode == (143 if sent == signal.SIGTERM else -9)
+
+
+def the_launcher(pid):
+    """The process of `gradred run`: nsenter is above it."""
+    while "gradred" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:4]:
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    return pid
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_host_that_vanishes_ends_the_job_with_its_name(start, tmp_path):
+    with machines.Machines(2) as hosts:
+        process = start("--grace", "1", "sh", "-c", f"touch on-{RANK}; sleep 300", on=hosts)
+        wait_until(lambda: len(list(tmp_path.glob("on-*"))) == 4)
+        hosts.kill("h2")
+        began = time.monotonic()
+        _, err, status = finish(process)
+        assert status not in (0, None)
+        assert time.monotonic() - began < 40
+        assert "h2" in err[-1], err
+        assert "lost" in err[-1], err
+        assert hosts.commands("h1") == []

@@ -1,0 +1,149 @@
+"""How the output of several ranks appears: in whole lines, with their ranks, in their files."""
+
+import os
+import selectors
+
+import pytest
+
+from gradred import _foreground, _output, _verdict
+from gradred._job import Failure
+
+
+class Shown:
+    """A screen and what stands on it."""
+
+    def __init__(self, *, prefix=True, eager=False):
+        self.text = b""
+        label = _foreground._labels(prefix, 2, False)
+        self.screen = _output.Screen(self._write, label, eager=eager)
+
+    def _write(self, data):
+        self.text += data
+
+
+def test_lines_of_ranks_do_not_mix():
+    shown = Shown()
+    for piece in (b"a", b"b", b"c\nd"):
+        for rank in range(2):
+            shown.screen.feed(rank, "stdout", piece)
+    assert shown.text == b"[0] abc\n[1] abc\n"
+    shown.screen.finish()
+    assert shown.text == b"[0] abc\n[1] abc\n[0] d\n[1] d"
+
+
+def test_streams_of_a_rank_do_not_mix():
+    shown = Shown()
+    shown.screen.feed(0, "stdout", b"out")
+    shown.screen.feed(0, "stderr", b"err\n")
+    shown.screen.feed(0, "stdout", b"put\n")
+    assert shown.text == b"[0] err\n[0] output\n"
+
+
+def test_without_a_prefix_bytes_are_passed_on_as_they_are():
+    shown = Shown(prefix=False)
+    shown.screen.feed(1, "stdout", b"\xff\r\n\n\0x\n")
+    assert shown.text == b"\xff\r\n\n\0x\n"
+
+
+def test_every_line_of_a_piece_gets_its_prefix():
+    shown = Shown()
+    shown.screen.feed(1, "stdout", b"a\r\n\nb\n")
+    assert shown.text == b"[1] a\r\n[1] \n[1] b\n"
+
+
+def test_terminal_shows_a_prompt_and_keeps_it_apart_from_the_next_rank(monkeypatch):
+    monkeypatch.setattr(_output, "_SHOWN_AFTER", 0.0)
+    shown = Shown(eager=True)
+    shown.screen.feed(0, "stdout", b"name? ")
+    shown.screen.show_unfinished()
+    assert shown.text == b"[0] name? "
+    shown.screen.feed(0, "stdout", b"thanks\n")
+    assert shown.text == b"[0] name? thanks\n"
+    shown.screen.feed(0, "stdout", b"and? ")
+    shown.screen.show_unfinished()
+    shown.screen.feed(1, "stdout", b"here\n")
+    assert shown.text.endswith(b"[0] and? \n[1] here\n")
+
+
+def test_progress_bar_is_shown_while_it_moves():
+    shown = Shown()
+    shown.screen.feed(0, "stderr", b"\r10 %\r20 %")
+    assert shown.text == b"[0] \r[0] 10 %\r"
+
+
+def test_line_without_an_end_is_not_kept_for_ever(monkeypatch):
+    monkeypatch.setattr(_output, "_LONGEST", 10)
+    shown = Shown()
+    shown.screen.feed(0, "stdout", b"x" * 11)
+    assert shown.text == b"[0] " + b"x" * 11
+
+
+@pytest.mark.parametrize(
+    ("prefix", "ranks", "terminal", "label"),
+    [
+        (None, 2, False, b""),
+        (None, 1, True, b""),
+        (None, 2, True, b"[1] "),
+        (True, 1, False, b"[1] "),
+        (False, 2, True, b""),
+    ],
+)
+def test_prefix_is_for_several_ranks_on_a_terminal_or_on_request(
+    monkeypatch, prefix, ranks, terminal, label
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert _foreground._labels(prefix, ranks, terminal)(1) == label
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm")
+    assert (b"\x1b[" in _foreground._labels(prefix, ranks, terminal)(1)) == (
+        terminal and bool(label)
+    )
+
+
+def test_slow_reader_makes_the_ranks_wait_and_not_the_launcher():
+    reads, writes = os.pipe()
+    with selectors.PollSelector() as selector:
+        writer = _output.Writer(writes, selector)
+        writer.write(b"x" * 3_000_000)
+        for key, mask in selector.select(0):
+            key.data(mask)
+        assert writer.congested()
+        got = 0
+        while got < 3_000_000:
+            for key, mask in selector.select(0):
+                key.data(mask)
+            got += len(os.read(reads, 65536))
+        assert not writer.congested()
+        assert not selector.get_map()
+    os.close(reads)
+    os.close(writes)
+
+
+def test_file_per_rank_sorts_like_the_ranks(tmp_path):
+    files = _output.Files(str(tmp_path / "new" / "folder"), 11)
+    files.feed(2, b"two\n")
+    files.feed(10, b"ten\n")
+    files.feed(2, b"more")
+    files.close()
+    names = sorted(path.name for path in (tmp_path / "new" / "folder").iterdir())
+    assert names[0] == "rank.00.txt"
+    assert names[-1] == "rank.10.txt"
+    assert (tmp_path / "new" / "folder" / "rank.02.txt").read_text() == "two\nmore"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([3], "rank 3"), ([2, 0, 1, 5], "ranks 0-2, 5"), ([4, 2], "ranks 2, 4")]
+)
+def test_ranks_are_named_shortly(ranks, text):
+    assert _verdict.ranks_text(ranks) == text
+
+
+def test_first_cause_is_the_last_line_and_others_are_put_together():
+    failures = [Failure(2, "h1", 137, "was killed by SIGKILL", 1.0)]
+    failures += [Failure(rank, "h1", 1, "exited with status 1", 2.0) for rank in (0, 1, 3)]
+    failures += [Failure(rank, "h2", 134, "was killed by SIGABRT", 3.0) for rank in (4, 5)]
+    assert _verdict.failure_lines(failures) == [
+        "ranks 4, 5 on h2 were killed by SIGABRT",
+        "ranks 0, 1, 3 on h1 exited with status 1",
+        "rank 2 on h1 was killed by SIGKILL",
+    ]

@@ -1,0 +1,375 @@
+"""`gradred run` with real ranks: how jobs end, what they print, and that nothing is left behind."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradred import _job, _processes, config, launch
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+PATHS = os.pathsep.join(filter(None, sys.path))
+RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+HOST = os.uname().nodename
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith((config.PREFIX, "SLURM_", "PBS_", "LSB_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+
+
+def command(*words):
+    return [sys.executable, "-m", "gradred", "run", *words]
+
+
+def run(*words, **options):
+    """A job that has ended: its stdout, its stderr and its status."""
+    answer = subprocess.run(command(*words), capture_output=True, text=True, timeout=50, **options)
+    return answer.stdout.splitlines(), answer.stderr.splitlines(), answer.returncode
+
+
+def script(text):
+    return ["sh", "-c", text]
+
+
+def on_rank(number, text):
+    return f'if [ "{RANK}" = {number} ]; then {text}; fi; '
+
+
+MPI_PROGRAM = """
+import os, signal, sys, time
+from mpi4py import MPI
+w = MPI.COMM_WORLD
+w.Barrier()
+if w.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(1)
+print(w.rank, "lives", flush=True)
+os._exit(3)
+"""
+
+
+def test_ranks_inside_mpi_live_to_report_after_one_was_killed(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(MPI_PROGRAM)
+    out, err, status = run("-np", "3", str(program))
+    assert status == 137
+    assert sorted(out) == ["0 lives", "2 lives"]
+    assert err == [
+        f"gradred run: ranks 0, 2 on {HOST} exited with status 3",
+        f"gradred run: rank 1 on {HOST} was killed by SIGKILL",
+    ]
+
+
+def test_survivors_are_ended_when_the_grace_is_over():
+    began = time.monotonic()
+    text = on_rank(1, "exit 4") + "trap 'echo told; exit 9' TERM; while :; do sleep 0.05; done"
+    out, err, status = run("-np", "3", "--grace", "0.5", *script(text))
+    assert time.monotonic() - began < 6
+    assert (out, status) == (["told", "told"], 4)
+    assert err[-2:] == [  # a shell may also say that its `sleep` was ended
+        "gradred run: ranks 0, 2 did not end within 0.5 s: ended",
+        f"gradred run: rank 1 on {HOST} exited with status 4",
+    ]
+
+
+def test_survivors_that_ignore_sigterm_are_killed():
+    text = on_rank(0, "exit 4") + "trap '' TERM; while :; do sleep 0.05; done"
+    began = time.monotonic()
+    _, _, status = run("-np", "2", "--grace", "0", *script(text))
+    assert status == 4
+    assert _job.TERM_TO_KILL < time.monotonic() - began < 10
+
+
+def test_abort_of_a_rank_ends_the_job_at_once_with_its_status(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import time; from mpi4py import MPI; w = MPI.COMM_WORLD; w.Barrier()\n"
+        "w.Abort(7) if w.rank == 1 else time.sleep(60)"
+    )
+    began = time.monotonic()
+    _, err, status = run("-np", "3", str(program))
+    assert status == 7
+    assert time.monotonic() - began < 15
+    assert any("abort" in line.lower() for line in err)
+
+
+def test_job_that_takes_too_long_is_ended():
+    began = time.monotonic()
+    out, err, status = run("-np", "2", "--timeout", "1.5", *script("echo up; sleep 60"))
+    assert (out, status) == (["up", "up"], 124)
+    assert err == ["gradred run: the job did not end within 1.5 s (--timeout): ended"]
+    assert time.monotonic() - began < 10
+
+
+def test_prefix_on_request_and_whole_lines_under_load():
+    text = f"i=0; while [ $i -lt 3000 ]; do echo line-{RANK}-$i-end; i=$((i + 1)); done"
+    out, err, status = run("-np", "3", "--prefix", *script(text))
+    assert status == 0, err
+    for rank in range(3):
+        mine = [line for line in out if line.startswith(f"[{rank}] ")]
+        assert mine == [f"[{rank}] line-{rank}-{i}-end" for i in range(3000)]
+    assert len(out) == 9000
+
+
+def test_output_of_both_streams_stays_apart():
+    out, err, status = run("-np", "2", "--prefix", *script("echo out; echo err >&2"))
+    assert (sorted(out), sorted(err), status) == (["[0] out", "[1] out"], ["[0] err", "[1] err"], 0)
+
+
+def test_output_filename_keeps_a_file_per_rank(tmp_path):
+    folder = tmp_path / "logs"
+    out, _, status = run(
+        "-np", "2", "--output-filename", str(folder), *script(f"echo {RANK}; echo e{RANK} >&2")
+    )
+    assert (sorted(out), status) == (["0", "1"], 0)
+    for rank in "01":
+        assert sorted((folder / f"rank.{rank}.txt").read_text().split()) == [rank, f"e{rank}"]
+
+
+def on_terminal(*words, environment, keys=b""):
+    """What a job shows on a terminal where somebody types, and its status."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, command(*words), environment)
+    shown, typed = b"", False
+    with contextlib.suppress(OSError):  # the terminal's other side is closed
+        while select.select([terminal], [], [], 30)[0]:
+            shown += os.read(terminal, 65536)
+            if keys and not typed and b"?" in shown:
+                os.write(terminal, keys)
+                typed = True
+    return shown, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_terminal_shows_ranks_before_lines_and_colours_unless_told(colour):
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colour else "1"}
+    shown, status = on_terminal("-np", "2", *script("echo hello"), environment=environment)
+    assert status == 0
+    assert (b"\x1b[" in shown) == colour
+    plain = re.sub(rb"\x1b\[[\d;]*m", b"", shown)
+    assert sorted(plain.split(b"\r\n")[:2]) == [b"[0] hello", b"[1] hello"]
+
+
+def test_terminal_shows_a_prompt_and_rank_zero_reads_the_answer():
+    text = on_rank(0, 'printf "name? "; read name; echo "hello $name"')
+    environment = {**os.environ, "NO_COLOR": "1"}
+    shown, status = on_terminal("-np", "2", *script(text), environment=environment, keys=b"you\n")
+    assert status == 0
+    assert shown.startswith(b"[0] name? ")
+    assert b"hello you" in shown
+
+
+def test_control_c_at_the_terminal_reaches_every_rank_once(tmp_path):
+    text = f"trap 'echo caught {RANK}; exit 0' INT; : >'{tmp_path}'/{RANK}; "
+    text += on_rank(0, f"while [ ! -e '{tmp_path}/1' ]; do sleep 0.05; done; echo ready?")
+    words = script(text + "while :; do sleep 0.05; done")
+    environment = {**os.environ, "NO_COLOR": "1"}
+    shown, status = on_terminal("-np", "2", *words, environment=environment, keys=b"\x03")
+    assert status == 130
+    assert shown.count(b"caught 0") == shown.count(b"caught 1") == 1
+
+
+def test_file_as_input_reaches_rank_zero_whole(tmp_path):
+    (tmp_path / "in").write_bytes(b"x" * 300_000)
+    with (tmp_path / "in").open() as file:
+        out, _, status = run("-np", "2", *script("wc -c"), stdin=file)
+    assert (sorted(out), status) == (["0", "300000"], 0)
+
+
+def test_environment_of_the_shell_and_x_reach_the_ranks(monkeypatch):
+    monkeypatch.setenv("A_WORD", "of the shell\nand more")
+    text = 'echo "$A_WORD,$NEW,$A_NUMBER"'
+    monkeypatch.setenv("A_NUMBER", "3")
+    out, err, status = run("-np", "1", "-x", "NEW=x=y", "-x", "A_NUMBER", *script(text))
+    assert (out, status) == (["of the shell", "and more,x=y,3"], 0), err
+
+
+def test_reader_that_leaves_ends_the_job():
+    process = subprocess.Popen(
+        command("-np", "2", *script("while :; do echo y; done")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout.readline() == b"y\n"
+    process.stdout.close()
+    assert process.wait(20) == 141
+
+
+def test_paused_reader_neither_loses_output_nor_blocks_signals(tmp_path):
+    process = subprocess.Popen(
+        command("-np", "2", *script("while :; do echo 0123456789; done")), stdout=subprocess.PIPE
+    )
+    time.sleep(2)
+    process.send_signal(signal.SIGTERM)
+    members = _processes.tree(process.pid)
+    time.sleep(2)
+    assert not any(title(one).startswith(b"sh\0") for one in members if one.alive())
+    assert set(process.communicate(timeout=20)[0].split(b"\n")[:-1]) == {b"0123456789"}
+    assert process.returncode == 143
+
+
+def title(process):
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_nothing_is_left_when_the_launcher_is_ended(tmp_path, sent):
+    text = f"(trap '' TERM HUP INT; sleep 300) & : >'{tmp_path}/'$$; trap '' INT TERM; wait; wait"
+    process = subprocess.Popen(
+        command("-np", "2", "--grace", "1", *script(text)), stderr=subprocess.DEVNULL
+    )
+    members = wait_for_ranks(process, tmp_path)
+    began = time.monotonic()
+    process.send_signal(getattr(signal, sent))
+    expected = -9 if sent == "SIGKILL" else 128 + getattr(signal, sent)
+    assert process.wait(20) == expected
+    while any(member.alive() for member in members) and time.monotonic() - began < 10:
+        time.sleep(0.05)
+    assert [title(member) for member in members if member.alive()] == []
+
+
+def wait_for_ranks(process, folder):
+    """All processes of a job with two ranks that have left a file each."""
+    deadline = time.monotonic() + 20
+    while len(os.listdir(folder)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    members = _processes.tree(process.pid)
+    return members + [found for pid in os.listdir(folder) for found in _processes.tree(int(pid))]
+
+
+def test_second_interrupt_does_not_wait(tmp_path):
+    text = f"trap '' INT; : >'{tmp_path}/'$$; while :; do sleep 0.05; done"
+    process = subprocess.Popen(
+        command("-np", "2", "--grace", "40", *script(text)), stderr=subprocess.DEVNULL
+    )
+    wait_for_ranks(process, tmp_path)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(15) == 130
+
+
+def test_user_signals_are_passed_on(tmp_path):
+    text = f"trap 'echo got it; exit 0' USR1; : >'{tmp_path}/'$$; while :; do sleep 0.05; done"
+    process = subprocess.Popen(command("-np", "2", *script(text)), stdout=subprocess.PIPE)
+    wait_for_ranks(process, tmp_path)
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=20)
+    assert (out, process.returncode) == (b"got it\ngot it\n", 0)
+
+
+# A launcher that starts its ranks as mpiexec does, and then does as each test says.
+MPIEXEC = """
+import os, subprocess, sys, time
+ranks, then = int(sys.argv[1]), sys.argv[2]
+variables = [{**os.environ, "PMI_RANK": str(rank), "PMI_SIZE": str(ranks)} for rank in range(ranks)]
+started = [subprocess.Popen(sys.argv[3:], env=one) for one in variables]
+exec(then)
+"""
+
+
+def job(then, program, ranks=2, grace=1.0):
+    """A job under a launcher that does not behave, from its start to its end."""
+    output = []
+    with selectors.PollSelector() as selector:
+        order = _job.Order(
+            launcher=[sys.executable, "-c", MPIEXEC, str(ranks), then, *launch.shim_command()],
+            program=script(program),
+            ranks=ranks,
+            environment=os.environ,
+            carried=os.environ,
+            cores=2,
+            grace=grace,
+        )
+        found = _job.Job(order, lambda rank, stream, data: output.append((rank, data)), selector)
+        deadline = time.monotonic() + 30
+        while not found.over and time.monotonic() < deadline:
+            found.turn()
+        assert found.over
+        found.close()
+    return found, output
+
+
+def test_launcher_that_hangs_after_its_ranks_is_ended(monkeypatch):
+    monkeypatch.setattr(_job, "_LINGER", 0.3)
+    found, output = job("time.sleep(600)", "echo hi")
+    assert found.left_hanging
+    assert found.status == 0
+    assert sorted(output) == [(0, b"hi\n"), (1, b"hi\n")]
+
+
+def test_launcher_that_reports_success_is_not_believed():
+    found, _ = job("[one.wait() for one in started]; sys.exit(0)", f"exit {RANK}")
+    assert (found.status, found.failures[0].rank) == (1, 1)
+
+
+def test_launcher_that_kills_the_others_does_not_hide_the_cause():
+    found, _ = job(
+        "time.sleep(1.5); [one.kill() for one in started]; sys.exit(9)",
+        on_rank(1, "exit 5") + "sleep 60",
+        grace=20,
+    )
+    assert found.status == 5
+    assert found.ended_by_mpiexec == [0]
+
+
+def test_launcher_that_dies_takes_its_ranks_along():
+    found, _ = job("time.sleep(1); [one.kill() for one in started]; os._exit(0)", "sleep 60")
+    assert found.status == 1
+    assert sorted(found.ended_by_mpiexec) == [0, 1]
+
+
+def test_launcher_that_leaves_its_ranks_alone_ends_the_job(monkeypatch):
+    monkeypatch.setattr(_job, "_LAST_WORDS", 0.3)
+    found, _ = job("time.sleep(1); os._exit(0)", "sleep 60")
+    assert found.status == 1
+
+
+def test_launcher_that_starts_nothing_gives_its_own_status():
+    found, output = job("sys.exit('no such option')", "sleep 60", ranks=0)
+    assert found.over
+    assert output == [(None, b"no such option\n")]
+
+
+def test_lost_keeper_counts_as_a_killed_rank():
+    kill = (
+        "time.sleep(1); "
+        "pid = open(f'/proc/{started[1].pid}/task/{started[1].pid}/children').read().split()[0]; "
+        "os.kill(int(pid), 9); [one.wait() for one in started]"
+    )
+    found, _ = job(kill, "sleep 2")
+    assert found.status == 137
+    assert (found.failures[0].rank, "lost" in found.failures[0].cause) == (1, True)
+
+
+def test_strangers_at_the_jobs_door_are_turned_away():
+    stranger = (
+        "import socket; host, port = os.environ['_GRADRED_JOB'].split()[1].split(':'); "
+        "[socket.create_connection((host, int(port))).sendall(words) for words in "
+        "(b'GET / HTTP/1.0', b'h\\0\\0\\0\\2{}', b'h' + bytes(4), b'')]; "
+        "[one.wait() for one in started]"
+    )
+    found, output = job(stranger, "sleep 0.5; echo hi")
+    assert found.status == 0
+    assert len(output) == 2
