@@ -1,7 +1,7 @@
 """A job: mpiexec, the keepers of its ranks, and the order in which everything ends.
 
 What became of a rank is known from its keeper alone, never from mpiexec, which kills survivors,
-hangs, or reports success after a host was lost. See `_shim` for the other end of the connections.
+hangs, or reports success after a host was lost. See `_keeper` for the other end of the connections.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gradred import _processes, _shim
+from gradred import _processes, _wire
 from gradred._output import Stream
 
 TERM_TO_KILL = 2.0  # seconds that SIGTERM gives a rank
@@ -30,7 +30,7 @@ _LINGER_FOR_LOST = 1.0  # and after it has lost some: then it often never does
 _TICK = 0.2  # seconds between looks at the clock and at mpiexec
 _HALT = 0.005  # seconds between looks at a reader that is slower than the ranks
 
-_STREAMS: dict[bytes, Stream] = {_shim.STDOUT: "stdout", _shim.STDERR: "stderr"}
+_STREAMS: dict[bytes, Stream] = {_wire.STDOUT: "stdout", _wire.STDERR: "stderr"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Failure:
 class _Rank:
     number: int
     host: str = ""
-    wire: _shim.Wire | None = None
+    wire: _wire.Wire | None = None
     ended: bool = False
     gone: bool = False  # with all that it left behind, or out of reach
     asked_to_end: bool = False
@@ -109,7 +109,7 @@ class Job:
         self._congested = congested
         self._ranks = [_Rank(number) for number in range(order.ranks)]
         self._secret = secrets.token_hex(16)
-        self._callers: set[_shim.Wire] = set()
+        self._callers: set[_wire.Wire] = set()
         self._server, addresses = _listen(order.remote, order.ranks)
         selector.register(self._server, selectors.EVENT_READ, self._accept)
         self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
@@ -172,10 +172,7 @@ class Job:
 
     def pass_on(self, number: int) -> None:
         """Send a signal to every rank's process group."""
-        for rank in self._living():
-            assert rank.wire is not None
-            rank.wire.send(_shim.SIGNAL, bytes([number]))
-            self._watch(rank)
+        self._tell(_wire.SIGNAL, bytes([number]))
 
     def end(self, number: int, kill_after: float) -> None:
         """Ask all ranks to end by a signal; SIGKILL follows after so many seconds."""
@@ -193,7 +190,7 @@ class Job:
         """Input for rank 0, empty for its end; only after `on_ready`, one piece each time."""
         wire = self._ranks[0].wire
         if wire is not None and wire.lost is None:
-            wire.send(_shim.STDIN, data)
+            wire.send(_wire.STDIN, data)
             self._watch(self._ranks[0])
 
     def close(self) -> None:
@@ -216,7 +213,7 @@ class Job:
         process = subprocess.Popen(
             self._order.launcher,
             # First: MPICH 5.0.2's -genvlist overlooks the last variable of an environment.
-            env={_shim.JOB: secret, **self._order.environment},
+            env={_wire.JOB: secret, **self._order.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -243,12 +240,12 @@ class Job:
     def _accept(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             connection, _address = self._server.accept()
-            wire = _shim.Wire(connection)
+            wire = _wire.Wire(connection)
             self._callers.add(wire)
             hear = functools.partial(self._hear_caller, wire)
             self._selector.register(wire, selectors.EVENT_READ, hear)
 
-    def _hear_caller(self, wire: _shim.Wire, _: int) -> None:
+    def _hear_caller(self, wire: _wire.Wire, _: int) -> None:
         """Hear somebody who has not yet shown to be a keeper of this job."""
         messages = wire.receive()
         if not messages and wire.lost is None:
@@ -275,13 +272,13 @@ class Job:
             "ranks": order.ranks,
             "bound": order.bound,
         }
-        wire.send(_shim.START, _shim.encode(values))
+        wire.send(_wire.START, _wire.encode(values))
         self._watch(rank)
 
-    def _introduced(self, message: _shim.Message) -> _Rank | None:
+    def _introduced(self, message: _wire.Message) -> _Rank | None:
         kind, payload = message
         try:
-            hello = _shim.decode(payload) if kind == _shim.HELLO else {}
+            hello = _wire.decode(payload) if kind == _wire.HELLO else {}
         except ValueError:
             return None
         known = secrets.compare_digest(str(hello.get("secret")), self._secret)
@@ -306,13 +303,13 @@ class Job:
     def _take(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
         if kind in _STREAMS:
             self._output(rank.number, _STREAMS[kind], payload)
-        elif kind == _shim.ENDED:
-            self._note_end(rank, _shim.decode(payload))
-        elif kind == _shim.GONE:
+        elif kind == _wire.ENDED:
+            self._note_end(rank, _wire.decode(payload))
+        elif kind == _wire.GONE:
             rank.gone = True
-        elif kind == _shim.READY:
+        elif kind == _wire.READY:
             self.on_ready()
-        elif kind == _shim.CLOSED:
+        elif kind == _wire.CLOSED:
             self.on_closed()
 
     def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
@@ -344,6 +341,7 @@ class Job:
     def _sort_failures(self) -> None:
         """Failures noticed in the same turn are ordered by their own clocks."""
         if self._unsorted and not self.failures:
+            self._tell(_wire.FAILED)
             self._schedule(self._order.grace, signal.SIGTERM)
             self._schedule(self._order.grace + TERM_TO_KILL, signal.SIGKILL)
         self.failures += sorted(self._unsorted, key=lambda failure: failure.at)
@@ -372,15 +370,19 @@ class Job:
                 self._mpiexec_ended_at = float("inf")
                 for rank in self._living():
                     if not rank.ended:
-                        self._fail(rank, 1, "was lost: nothing is heard of its host", time.time())
+                        status = self.mpiexec_status or 1
+                        self._fail(rank, status, "was lost: mpiexec left it alone", time.time())
                 self._sort_failures()
                 self.end(signal.SIGTERM, TERM_TO_KILL)
 
     def _release(self) -> None:
         self._released_at = time.monotonic()
+        self._tell(_wire.RELEASE)
+
+    def _tell(self, kind: bytes, payload: bytes = b"") -> None:
         for rank in self._ranks:
-            if rank.wire is not None:
-                rank.wire.send(_shim.RELEASE)
+            if rank.wire is not None and rank.wire.lost is None:
+                rank.wire.send(kind, payload)
                 self._watch(rank)
 
     def _living(self) -> Iterable[_Rank]:
@@ -399,7 +401,7 @@ class Job:
         if key.events != events:
             self._selector.modify(rank.wire, events, key.data)
 
-    def _drop(self, wire: _shim.Wire) -> None:
+    def _drop(self, wire: _wire.Wire) -> None:
         self._forget(wire)
         wire.close()
 

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from gradred import _shim
+from gradred import _inherit, _shim, _wire
 from gradred.errors import UsageError, explain
 from gradred.hosts import Host
 
@@ -85,7 +85,7 @@ def find_mpi() -> Mpi:
 def inside_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
     """Rank and size if this process, or an ancestor, was started as a rank by mpiexec."""
     environment = os.environ if environment is None else environment
-    for rank, size in _shim.RANK_VARIABLES:
+    for rank, size in _inherit.RANK_VARIABLES:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
             return int(environment[rank]), int(environment[size])
     return None
@@ -135,7 +135,7 @@ def launcher_command(
     The launcher takes to other hosts only the variables that a rank's start needs: the rest comes
     from the job itself, alike under every MPI.
     """
-    names = [_shim.JOB, *(name for name in _TO_START if name in os.environ)]
+    names = [_wire.JOB, *(name for name in _TO_START if name in os.environ)]
     command = [str(mpi.launcher)]
     if hosts and mpi.family != "Open MPI":
         command += ["-genvlist", ",".join(names)]
@@ -187,7 +187,8 @@ def program_command(program: Sequence[str], path: str) -> list[str]:
 
 def shim_command() -> list[str]:
     """What mpiexec starts for each rank; it learns from the job what the rank is to be."""
-    return [sys.executable, "-I", "-S", _shim.__file__]
+    package = os.path.dirname(_shim.__file__)
+    return [sys.executable, "-I", "-S", "-c", _shim.BOOTSTRAP, package]
 
 
 def has_placement(options: Sequence[str]) -> bool:

@@ -29,7 +29,9 @@ CXX_LAYERS = {
 # Modules and packages of gradred from the lowest layer to the highest. A module may import what
 # stands in its own line or above it; `__init__` is `import gradred` itself.
 PYTHON_LAYERS = (
-    ("_shim", "errors"),
+    ("_inherit", "_segments", "_wire", "errors"),
+    ("_keeper",),
+    ("_shim",),
     ("_core", "config"),
     ("_cpu", "_output", "_processes", "_status", "dlpack", "hosts", "ops"),
     ("refusing", "request", "schedules"),

@@ -64,12 +64,25 @@ os._exit(3)
 """
 
 
+def mpi_segments():
+    """What MPIs have in shared memory and nobody has mapped: left behind."""
+    found = {
+        str(path) for path in Path("/dev/shm").glob("*") if path.name.startswith(("mpich", "sm_"))
+    }
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            found -= set(re.findall(r"/dev/shm/\S+", maps.read_text()))
+    return found
+
+
 def test_ranks_inside_mpi_live_to_report_after_one_was_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(MPI_PROGRAM)
+    before = mpi_segments()
     out, err, status = run("-np", "3", str(program))
     assert status == 137
     assert sorted(out) == ["0 lives", "2 lives"]
+    assert mpi_segments() <= before  # those of other jobs come and go
     assert err == [
         f"gradred run: ranks 0, 2 on {HOST} exited with status 3",
         f"gradred run: rank 1 on {HOST} was killed by SIGKILL",
@@ -88,8 +101,9 @@ def test_survivors_are_ended_when_the_grace_is_over():
     ]
 
 
-def test_survivors_that_ignore_sigterm_are_killed():
-    text = on_rank(0, "exit 4") + "trap '' TERM; while :; do sleep 0.05; done"
+def test_survivors_that_ignore_sigterm_are_killed(tmp_path):
+    text = on_rank(0, f"while [ ! -e '{tmp_path}/1' ]; do sleep 0.05; done; exit 4")
+    text += f"trap '' TERM; : >'{tmp_path}/1'; while :; do sleep 0.05; done"
     began = time.monotonic()
     _, _, status = run("-np", "2", "--grace", "0", *script(text))
     assert status == 4
@@ -289,12 +303,12 @@ exec(then)
 """
 
 
-def job(then, program, ranks=2, grace=1.0):
+def job(then, program, ranks=2, started=2, grace=1.0):
     """A job under a launcher that does not behave, from its start to its end."""
     output = []
     with selectors.PollSelector() as selector:
         order = _job.Order(
-            launcher=[sys.executable, "-c", MPIEXEC, str(ranks), then, *launch.shim_command()],
+            launcher=[sys.executable, "-c", MPIEXEC, str(started), then, *launch.shim_command()],
             program=script(program),
             ranks=ranks,
             environment=os.environ,
@@ -347,9 +361,14 @@ def test_launcher_that_leaves_its_ranks_alone_ends_the_job(monkeypatch):
 
 
 def test_launcher_that_starts_nothing_gives_its_own_status():
-    found, output = job("sys.exit('no such option')", "sleep 60", ranks=0)
-    assert found.over
-    assert output == [(None, b"no such option\n")]
+    found, output = job("sys.exit('no such option')", "sleep 60", started=0)
+    assert (found.status, found.missing) == (1, [0, 1])
+    assert b"".join(data for _, data in output) == b"no such option\n"
+
+
+def test_launcher_that_starts_too_few_is_ended_with_the_ranks_it_started():
+    found, _ = job("time.sleep(0.5); sys.exit(6)", "sleep 60", started=1)
+    assert (found.status, found.missing) == (6, [1])
 
 
 def test_lost_keeper_counts_as_a_killed_rank():

@@ -4,13 +4,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from gradred import _processes, _shim
+from gradred import _inherit, _processes, _wire, launch
 
 pytestmark = pytest.mark.timeout(40)
 PATIENCE = 15.0
@@ -21,27 +20,27 @@ class Rank:
 
     def __init__(self, folder, program, *, stdin=False, carried=(), descriptors=(), start=True):
         self.folder = folder
-        self.output = {_shim.STDOUT: b"", _shim.STDERR: b""}
+        self.output = {_wire.STDOUT: b"", _wire.STDERR: b""}
         self.seen = []
         self.end = None
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(PATIENCE)
             job = f"secret 127.0.0.1:1 127.0.0.1:{server.getsockname()[1]}"
             self.shim = subprocess.Popen(
-                [sys.executable, "-I", "-S", _shim.__file__],
-                env={"PMI_RANK": "3", "PMI_SIZE": "4", "PATH": os.environ["PATH"], _shim.JOB: job},
+                launch.shim_command(),
+                env={"PMI_RANK": "3", "PMI_SIZE": "4", "PATH": os.environ["PATH"], _wire.JOB: job},
                 pass_fds=descriptors,
                 stderr=subprocess.PIPE,
             )
-            self.wire = _shim.Wire(server.accept()[0])
-        self.until(lambda: _shim.HELLO in self.seen)
+            self.wire = _wire.Wire(server.accept()[0])
+        self.until(lambda: _wire.HELLO in self.seen)
         if start:
             self.order(program, stdin=stdin, carried=carried)
 
     def order(self, program, *, stdin=False, carried=(), folder=None):
         values = {"program": program, "folder": str(folder or self.folder), "stdin": stdin}
         values |= {"environment": dict(carried), "set": {"SET": "1"}, "host": os.uname().nodename}
-        self.wire.send(_shim.START, _shim.encode(values | {"cores": 8, "ranks": 4, "bound": False}))
+        self.wire.send(_wire.START, _wire.encode(values | {"cores": 8, "ranks": 4, "bound": False}))
 
     def until(self, condition):
         deadline = time.monotonic() + PATIENCE
@@ -51,22 +50,22 @@ class Rank:
                 self.seen.append(kind)
                 if kind in self.output:
                     self.output[kind] += payload
-                elif kind == _shim.ENDED:
-                    self.end = _shim.decode(payload)
-                elif kind == _shim.HELLO:
-                    self.hello = _shim.decode(payload)
+                elif kind == _wire.ENDED:
+                    self.end = _wire.decode(payload)
+                elif kind == _wire.HELLO:
+                    self.hello = _wire.decode(payload)
             time.sleep(0.005)
 
     def finish(self):
         """Wait for the rank, and let the shim go; what the rank wrote to stdout."""
-        self.until(lambda: _shim.GONE in self.seen)
+        self.until(lambda: _wire.GONE in self.seen)
         assert self.shim.poll() is None
-        self.wire.send(_shim.RELEASE)
+        self.wire.send(_wire.RELEASE)
         assert self.shim.wait(PATIENCE) == 0
-        return self.output[_shim.STDOUT]
+        return self.output[_wire.STDOUT]
 
     def says(self, word):
-        self.until(lambda: word in self.output[_shim.STDOUT])
+        self.until(lambda: word in self.output[_wire.STDOUT])
 
     def keeper(self):
         (keeper,) = children(self.shim.pid)
@@ -110,7 +109,7 @@ def test_shim_outlives_its_rank_and_keeps_mpiexecs_descriptors(start):
     reads, writes = os.pipe()
     rank = start(f"echo from the rank >/proc/self/fd/{writes}; exit 5", descriptors=[writes])
     os.close(writes)
-    rank.until(lambda: _shim.GONE in rank.seen)
+    rank.until(lambda: _wire.GONE in rank.seen)
     assert rank.hello == {"secret": "secret", "rank": 3, "host": os.uname().nodename}
     assert (rank.end["status"], rank.end["signal"], rank.end["by"]) == (5, 0, None)
     assert os.read(reads, 100) == b"from the rank\n"
@@ -125,7 +124,7 @@ def test_shim_outlives_its_rank_and_keeps_mpiexecs_descriptors(start):
 def test_rank_and_keeper_have_sessions_of_their_own(start):
     rank = start('echo "$(cut -d" " -f6 /proc/self/stat) $$"; read line', stdin=True)
     rank.says(b"\n")
-    session, pid = map(int, rank.output[_shim.STDOUT].split())
+    session, pid = map(int, rank.output[_wire.STDOUT].split())
     assert session == pid
     assert os.getsid(rank.keeper()) == rank.keeper()
 
@@ -133,8 +132,8 @@ def test_rank_and_keeper_have_sessions_of_their_own(start):
 def test_last_words_come_before_the_end_and_none_is_lost(start):
     rank = start(["head", "-c", "3000000", "/dev/zero"])
     assert len(rank.finish()) == 3_000_000
-    last = max(i for i, kind in enumerate(rank.seen) if kind == _shim.STDOUT)
-    assert last < rank.seen.index(_shim.GONE)
+    last = max(i for i, kind in enumerate(rank.seen) if kind == _wire.STDOUT)
+    assert last < rank.seen.index(_wire.GONE)
 
 
 def test_killed_rank_is_reported_with_the_signal(start):
@@ -150,7 +149,7 @@ STUBBORN = "trap '' TERM; (trap '' TERM; echo $$ $(sh -c 'echo $PPID'); sleep 30
 def test_rank_ends_with_all_below_it_when_shim_or_launcher_is_lost(start, lost):
     rank = start(STUBBORN)
     rank.says(b"\n")
-    pids = [*map(int, rank.output[_shim.STDOUT].split()), rank.keeper()]
+    pids = [*map(int, rank.output[_wire.STDOUT].split()), rank.keeper()]
     if lost == "shim":
         rank.shim.kill()
         rank.until(lambda: rank.end is not None)
@@ -164,7 +163,7 @@ def test_rank_dies_with_its_keeper(start):
     rank = start("trap '' TERM; echo $$; exec sleep 300")
     rank.says(b"\n")
     os.kill(rank.keeper(), signal.SIGKILL)
-    assert gone([int(rank.output[_shim.STDOUT])], 5)
+    assert gone([int(rank.output[_wire.STDOUT])], 5)
     assert rank.shim.wait(PATIENCE) == 137
 
 
@@ -174,7 +173,7 @@ def test_what_a_rank_leaves_behind_is_ended_a_second_later(start):
     assert b"late" in rank.finish()
     assert 0.9 < time.monotonic() - began < 5
     assert rank.end["status"] == 0
-    assert gone([int(rank.output[_shim.STDOUT].split()[0])], 1)
+    assert gone([int(rank.output[_wire.STDOUT].split()[0])], 1)
 
 
 @pytest.mark.parametrize("through", ["shim", "connection"])
@@ -184,7 +183,7 @@ def test_signals_reach_the_rank(start, through):
     if through == "shim":
         rank.shim.send_signal(signal.SIGUSR1)
     else:
-        rank.wire.send(_shim.SIGNAL, bytes([signal.SIGUSR1]))
+        rank.wire.send(_wire.SIGNAL, bytes([signal.SIGUSR1]))
     assert rank.finish() == b"up\ngot it\n"
     assert rank.end["status"] == 4
 
@@ -192,7 +191,7 @@ def test_signals_reach_the_rank(start, through):
 def test_stopped_rank_can_be_killed(start):
     rank = start("echo up; kill -STOP $$; sleep 300")
     rank.says(b"up")
-    rank.wire.send(_shim.SIGNAL, bytes([signal.SIGKILL]))
+    rank.wire.send(_wire.SIGNAL, bytes([signal.SIGKILL]))
     rank.finish()
     assert rank.end["signal"] == 9
 
@@ -200,22 +199,22 @@ def test_stopped_rank_can_be_killed(start):
 def test_input_is_passed_on_to_its_end(start):
     rank = start(["cat"], stdin=True)
     for piece in (b"one\n", b"x" * 30000 + b"\n"):
-        rank.until(lambda: _shim.READY in rank.seen)
-        rank.seen.remove(_shim.READY)
-        rank.wire.send(_shim.STDIN, piece)
-    rank.until(lambda: _shim.READY in rank.seen)
-    rank.wire.send(_shim.STDIN)
+        rank.until(lambda: _wire.READY in rank.seen)
+        rank.seen.remove(_wire.READY)
+        rank.wire.send(_wire.STDIN, piece)
+    rank.until(lambda: _wire.READY in rank.seen)
+    rank.wire.send(_wire.STDIN)
     assert rank.finish() == b"one\n" + b"x" * 30000 + b"\n"
 
 
 def test_rank_that_does_not_read_its_input_ends_all_the_same(start):
     rank = start("exec <&-; sleep 0.2; exit 6", stdin=True)
-    rank.until(lambda: _shim.READY in rank.seen)
+    rank.until(lambda: _wire.READY in rank.seen)
     time.sleep(0.1)
-    rank.wire.send(_shim.STDIN, b"x" * 200_000)
+    rank.wire.send(_wire.STDIN, b"x" * 200_000)
     rank.finish()
     assert rank.end["status"] == 6
-    assert _shim.CLOSED in rank.seen
+    assert _wire.CLOSED in rank.seen
 
 
 def test_other_ranks_read_nothing(start):
@@ -235,8 +234,8 @@ def test_program_that_cannot_start_says_where_and_why(start, program, folder, st
     rank.order(program, folder=folder)
     rank.finish()
     assert rank.end["status"] == status
-    assert word in rank.output[_shim.STDERR]
-    assert os.uname().nodename.encode() in rank.output[_shim.STDERR]
+    assert word in rank.output[_wire.STDERR]
+    assert os.uname().nodename.encode() in rank.output[_wire.STDERR]
 
 
 def test_environment_is_the_launchers_and_what_mpiexec_set(start):
@@ -244,7 +243,7 @@ def test_environment_is_the_launchers_and_what_mpiexec_set(start):
     rank = start(["env", "-0"], carried={"PMI_RANK": "9", "HOME": "/h", **strange})
     words = rank.finish().split(b"\0")
     assert {b"PMI_RANK=3", b"HOME=/h", b"SET=1", b"LINES=a\nb", b"BYTES=\xff"} <= set(words)
-    assert not any(word.startswith(_shim.JOB.encode()) for word in words)
+    assert not any(word.startswith(_wire.JOB.encode()) for word in words)
 
 
 def order(**values):
@@ -255,12 +254,12 @@ def order(**values):
 def test_other_hosts_keep_what_is_their_own(tmp_path):
     here = {"HOSTNAME": "head", "TMPDIR": "/head", "SSH_TTY": "x", "A": "1", "PATH": "/head"}
     own = {"HOSTNAME": "h1", "TMPDIR": str(tmp_path), "PATH": "/h1"}
-    found = _shim.rank_environment(order(environment=here), own)
+    found = _inherit.rank_environment(order(environment=here), own)
     assert found["HOSTNAME"] == "h1"
     assert found["TMPDIR"] == str(tmp_path)
     assert "SSH_TTY" not in found
     assert (found["A"], found["PATH"]) == ("1", "/head")
-    found = _shim.rank_environment(order(environment={"TMPDIR": "/only/on/head"}), {})
+    found = _inherit.rank_environment(order(environment={"TMPDIR": "/only/on/head"}), {})
     assert "TMPDIR" not in found
 
 
@@ -279,14 +278,14 @@ def test_other_hosts_keep_what_is_their_own(tmp_path):
 def test_each_rank_gets_its_share_of_the_cores(monkeypatch, values, own, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     values = {"host": os.uname().nodename, "environment": {"MKL_NUM_THREADS": "7"}} | values
-    found = _shim.rank_environment(order(**values), own)
+    found = _inherit.rank_environment(order(**values), own)
     assert found["OMP_NUM_THREADS"] == found["OPENBLAS_NUM_THREADS"] == threads
     assert found["MKL_NUM_THREADS"] == "7"
 
 
 def test_unreachable_launcher_is_named():
-    environment = {"PMI_RANK": "0", _shim.JOB: "secret 127.0.0.1:1"}
-    command = [sys.executable, "-I", "-S", _shim.__file__]
+    environment = {"PMI_RANK": "0", _wire.JOB: "secret 127.0.0.1:1"}
+    command = launch.shim_command()
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
     assert answer.returncode == 1
     assert "cannot reach the launcher (127.0.0.1:1: Connection refused)" in answer.stderr

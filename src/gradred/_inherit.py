@@ -1,0 +1,57 @@
+"""What a rank inherits: the launching shell's variables, mpiexec's, and its host's own."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # see _wire
+    from collections.abc import Mapping
+    from typing import Any
+
+# What a rank's launcher says about it: (rank, size), per kind of launcher.
+RANK_VARIABLES = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+# Set by mpiexec for each rank: what the launching shell had under these names does not replace it.
+_OF_MPIEXEC = ("PMI", "OMPI_", "PRTE_", "OPAL_", "HYD", "MPI_LOCAL", "I_MPI_")
+# True of one host only.
+_OF_HOST = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SHLVL", "_", "OLDPWD", "XDG_RUNTIME_DIR")
+_OF_LOGIN = ("SSH_", "DBUS_", "XDG_SESSION_")
+
+
+def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
+    """A rank's variables: those of the launching shell, and what mpiexec set for this rank.
+
+    Args:
+        order: START's values.
+        own: this process's variables.
+    """
+    here = order["host"] == os.uname().nodename
+    environment = dict(own)
+    for name, value in order["environment"].items():
+        of_host = name in _OF_HOST or name.startswith(_OF_LOGIN)
+        of_host = of_host or (name == "TMPDIR" and name in own)
+        if not (name in own and name.startswith(_OF_MPIEXEC)) and (here or not of_host):
+            environment[name] = value
+    environment.update(order["set"])
+    if "TMPDIR" in environment and not os.path.isdir(environment["TMPDIR"]):
+        del environment["TMPDIR"]  # the launching host's
+    for name in THREAD_VARIABLES:
+        environment.setdefault(name, str(_share(order, own, here)))
+    return environment
+
+
+def _share(order: Mapping[str, Any], own: Mapping[str, str], here: bool) -> int:
+    """Cores for each thread pool of this rank."""
+    cores = len(os.sched_getaffinity(0))
+    if order["bound"]:  # what mpiexec left of the mask is this rank's alone
+        return cores
+    if here:
+        cores = min(cores, order["cores"])
+    ranks = next((int(own[name]) for name in _RANKS_OF_HOST if name in own), order["ranks"])
+    return int(max(1, cores // ranks))

@@ -1,0 +1,270 @@
+"""The keeper of one rank: starts it, reports it to `gradred run`, and ends it; see `_shim`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+
+from gradred import _inherit, _segments, _wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # see _wire
+    from collections.abc import Mapping
+    from typing import Any
+
+# What the shim passes on; a rank begins with these as a shell would leave them.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
+)
+
+_READ = 1 << 16
+_PIECES_OF_PIPE = 32  # a pipe holds 64 KiB unless it was enlarged, to 1 MiB at most
+_ENOUGH_PENDING = 1 << 18  # bytes on their way, from which on a rank has to wait with its output
+_ASIDE = 1.0  # seconds from SIGTERM to SIGKILL, and for what a rank leaves behind to end by itself
+_LOOK_EVERY = 0.5  # seconds between looks at the rank's shared memory until some is found
+_AGAIN = 0.02  # seconds between two rounds of SIGKILL
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Keeper:
+    """Starts the rank, reports it to the launcher and ends it; `run` returns when all is done."""
+
+    def __init__(self, wire: _wire.Wire, lifeline: int, prctl: Any) -> None:
+        self._wire = wire
+        self._lifeline: int | None = lifeline  # readable: signals from the shim, its end
+        self._prctl = prctl
+        self._rank = 0  # its process, 0 before and after
+        self._ended_by: str | None = None
+        self._outputs: dict[int, bytes] = {}  # descriptor -> kind of message
+        self._stdin: int | None = None
+        self._input = b""
+        self._started = self._released = self._gone = False
+        self._kill_at = float("inf")
+        self._segments: set[str] = set()
+        self._look_again = 0.0
+        self._woken, waker = os.pipe()
+        for end in (self._woken, waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> int:
+        while not self._over():
+            ready = self._wait()
+            if self._woken in ready:
+                os.read(self._woken, 512)
+            if self._lifeline in ready:
+                self._hear_shim()
+            for kind, payload in self._wire.receive() if self._wire.fileno() in ready else ():
+                self._obey(kind, payload)
+            for output in [one for one in self._outputs if one in ready]:
+                self._pass_on(output)
+            if self._stdin in ready:
+                self._write_input()
+            self._wire.flush()
+            self._reap()
+            if self._wire.lost and self._ended_by is None:
+                self._end("launcher")
+            if time.monotonic() >= self._kill_at:
+                self._kill()
+        _segments.remove(self._segments)  # nobody attaches to them any more
+        return 0 if self._released else 1
+
+    def _over(self) -> bool:
+        alone = self._released or self._lifeline is None or self._wire.lost is not None
+        idle = self._gone or not self._started
+        return alone and idle and (not self._wire.pending or self._wire.lost is not None)
+
+    def _wait(self) -> set[int]:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        if self._lifeline is not None:
+            poll.register(self._lifeline, select.POLLIN)
+        if self._wire.lost is None:
+            writes = select.POLLOUT if self._wire.pending else 0
+            poll.register(self._wire, select.POLLIN | writes)
+        if self._wire.pending < _ENOUGH_PENDING:
+            for output in self._outputs:
+                poll.register(output, select.POLLIN)
+        if self._stdin is not None and self._input:
+            poll.register(self._stdin, select.POLLOUT)
+        left = self._kill_at - time.monotonic()
+        return {fd for fd, _ in poll.poll(None if left > 1e6 else max(0.0, left) * 1000)}
+
+    def _hear_shim(self) -> None:
+        assert self._lifeline is not None
+        signals = os.read(self._lifeline, 64)
+        for number in signals:
+            if number == signal.SIGTERM:
+                self._ended_by = self._ended_by or "mpiexec"
+            self._signal(number)
+        if not signals:
+            os.close(self._lifeline)
+            self._lifeline = None
+            self._end("mpiexec")
+
+    def _obey(self, kind: bytes, payload: bytes) -> None:
+        if kind == _wire.START:
+            self._start(_wire.decode(payload))
+        elif kind == _wire.SIGNAL:
+            self._ended_by = self._ended_by or "launcher"
+            self._signal(payload[0])
+        elif kind == _wire.STDIN:
+            self._input = payload
+            if not payload or self._stdin is None:
+                self._close_input()
+        elif kind == _wire.FAILED:
+            self._look_at_segments()  # this rank, too, may soon be no more
+        elif kind == _wire.RELEASE:
+            self._released = True
+
+    def _start(self, order: Mapping[str, Any]) -> None:
+        own = {name: value for name, value in os.environ.items() if name != _wire.JOB}
+        environment = _inherit.rank_environment(order, own)
+        stdin = os.pipe() if order["stdin"] else None
+        outputs = os.pipe(), os.pipe()
+        self._rank = os.fork()
+        if self._rank == 0:
+            reads = stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)
+            self._become_rank(order, environment, (reads, outputs[0][1], outputs[1][1]))
+        for (reads, writes), kind in zip(outputs, (_wire.STDOUT, _wire.STDERR), strict=True):
+            os.close(writes)
+            os.set_blocking(reads, False)
+            self._outputs[reads] = kind
+        if stdin:
+            os.close(stdin[0])
+            self._stdin = stdin[1]
+            os.set_blocking(self._stdin, False)
+            self._wire.send(_wire.READY)
+        self._started = True
+
+    def _become_rank(
+        self, order: Mapping[str, Any], environment: dict[str, str], streams: tuple[int, int, int]
+    ) -> None:
+        """Never returns. The descriptors that mpiexec left open for the rank stay open."""
+        program = order["program"]
+        try:
+            keeper = os.getppid()
+            os.setsid()
+            self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != keeper:
+                os._exit(1)  # it died before that
+            for wanted, stream in enumerate(streams):
+                os.dup2(stream, wanted)
+            for number in (*SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            os.chdir(order["folder"])
+            os.execvpe(program[0], program, environment)
+        except OSError as error:
+            place = error.filename or program[0]
+            text = f"cannot start on {os.uname().nodename}: {place}: {error.strerror}\n"
+            os.write(2, f"gradred run: {text}".encode(errors="surrogateescape"))
+            os._exit(126 if isinstance(error, PermissionError) else 127)
+
+    def _pass_on(self, output: int) -> None:
+        """Send a piece of what one of the rank's streams holds."""
+        if not self._segments and time.monotonic() > self._look_again:
+            self._look_at_segments()
+        data = os.read(output, _READ)
+        if data:
+            self._wire.send(self._outputs[output], data)
+        else:
+            os.close(output)
+            del self._outputs[output]
+
+    def _write_input(self) -> None:
+        assert self._stdin is not None
+        try:
+            self._input = self._input[os.write(self._stdin, self._input) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close_input()
+            return
+        if not self._input:
+            self._wire.send(_wire.READY)
+
+    def _close_input(self) -> None:
+        if self._stdin is not None:
+            os.close(self._stdin)
+        self._stdin, self._input = None, b""
+        self._wire.send(_wire.CLOSED)
+
+    def _reap(self) -> None:
+        """Wait for the rank, and for what it left behind: that has become this process's child."""
+        if not self._started or self._gone:
+            return
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._rank:
+                    self._report(status)
+        except ChildProcessError:
+            self._gone = True
+            self._kill_at = float("inf")
+            self._drain()
+            self._wire.send(_wire.GONE)
+
+    def _report(self, status: int) -> None:
+        self._rank = 0
+        self._drain()
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        code = 128 + number if number else os.WEXITSTATUS(status)
+        values = {"status": code, "signal": number, "at": time.time(), "by": self._ended_by}
+        self._wire.send(_wire.ENDED, _wire.encode(values))
+        self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)
+
+    def _drain(self) -> None:
+        """Send what the pipes hold now, so that a rank's last words come before its end."""
+        for output in list(self._outputs):
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(_PIECES_OF_PIPE):
+                    if output in self._outputs:
+                        self._pass_on(output)
+
+    def _end(self, by: str) -> None:
+        self._ended_by = self._ended_by or by
+        self._signal(signal.SIGTERM)
+        self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)
+
+    def _look_at_segments(self) -> None:
+        """Learn what the rank would leave in shared memory, now and then and before it is ended."""
+        self._look_again = time.monotonic() + _LOOK_EVERY
+        if self._rank:
+            self._segments |= _segments.mapped_by([self._rank, *_descendants(self._rank)])
+
+    def _signal(self, number: int) -> None:
+        self._look_at_segments()
+        if number == signal.SIGKILL:
+            self._kill_at = 0.0
+        elif self._rank:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._rank, number)
+
+    def _kill(self) -> None:
+        """SIGKILL to all below this process; again soon, they may have made others meanwhile."""
+        for pid in _descendants(os.getpid()) if self._started and not self._gone else ():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        self._kill_at = float("inf") if self._gone else time.monotonic() + _AGAIN
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+                parent = int(stat.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found = list(children.get(pid, ()))
+    for one in found:  # grows while it is walked
+        found += children.get(one, ())
+    return found

@@ -1,0 +1,123 @@
+"""The messages between `gradred run` and the keepers of its ranks.
+
+This module and the others that a rank's keeper consists of import only each other and what little
+they need of the standard library: they are loaded once per rank.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` costs as much time as the rest together
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+# The variable that tells a shim where to connect: a secret, then addresses, separated by spaces.
+JOB = "_GRADRED_JOB"
+
+# Kinds of message. From a keeper: who it is, output, how the rank ended, that nothing of it is
+# left, that more input is welcome, that none is. To a keeper: what to run, a signal, input (empty
+# for its end), that another rank failed, leave to end.
+HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
+START, SIGNAL, STDIN, FAILED, RELEASE = b"s", b"k", b"i", b"f", b"z"
+
+Message = tuple[bytes, bytes]
+
+_HEADER = struct.Struct("!cI")
+_LARGEST = 1 << 26
+_READ = 1 << 18
+
+# A host that does not answer for about 20 s is lost; the kernels find that out, no process wakes.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
+)
+
+
+class Wire:
+    """A connection that carries messages and never blocks; `lost` says why it has ended."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+        self.lost: str | None = None
+        connection.setblocking(False)
+        for option in _KEEP_ALIVE:
+            connection.setsockopt(*option)
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._socket.fileno()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the connection has not taken yet."""
+        return len(self._outgoing)
+
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
+        """Queue a message and send what can be sent."""
+        self._outgoing += _HEADER.pack(kind, len(payload)) + payload
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what can be sent."""
+        try:
+            while self._outgoing and self.lost is None:
+                del self._outgoing[: self._socket.send(self._outgoing)]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(error)
+
+    def receive(self) -> list[Message]:
+        """The messages that have arrived whole."""
+        try:
+            data = self._socket.recv(_READ)
+            self._incoming += data
+            if not data:
+                self.lost = self.lost or "it was closed"
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            self._lose(error)
+        return list(self._take())
+
+    def close(self) -> None:
+        """End the connection."""
+        self.lost = self.lost or "closed here"
+        self._socket.close()
+
+    def _take(self) -> Iterable[Message]:
+        while len(self._incoming) >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._incoming)
+            if length > _LARGEST:
+                self.lost = "it speaks another language"
+                return
+            end = _HEADER.size + length
+            if len(self._incoming) < end:
+                return
+            payload = bytes(self._incoming[_HEADER.size : end])
+            del self._incoming[:end]
+            yield kind, payload
+
+    def _lose(self, error: OSError) -> None:
+        self.lost = self.lost or error.strerror or type(error).__name__
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    """A message's values; names that are not UTF-8 survive."""
+    return json.dumps(values).encode()
+
+
+def decode(payload: bytes) -> dict[str, Any]:
+    """What `encode` was given."""
+    values: dict[str, Any] = json.loads(payload)
+    return values
