@@ -164,6 +164,12 @@ class Stage:
     all_cores: bool = False
 
 
+def faults(environment: Path) -> bool:
+    """What happens when ranks are killed, stopped, late, and hosts (as root) on top of that."""
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "tests/faults", "tests/hosts"]
+    return run(python_of(environment), *command, seconds=600)
+
+
 STAGES = (
     Stage("make test", make_test, all_cores=True),
     Stage("full sweep", full_sweep, beside=True),
@@ -174,6 +180,8 @@ STAGES = (
     Stage("address sanitizer", lambda: core_tests("address")),
     Stage("thread sanitizer", lambda: core_tests("thread")),
     Stage("clang++", clang),
+    Stage("faults, mpich", lambda: faults(MPICH), all_cores=True),
+    Stage("faults, openmpi", lambda: faults(OPENMPI), all_cores=True),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
     Stage("openmpi, all ranks", all_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests, mpich", lambda: mpi4py_tests(MPICH), all_cores=True),

@@ -29,7 +29,8 @@ pytestmark = [
 PROGRAM = pathlib.Path(__file__).with_name("program.py")
 RANKS = 4
 CALLS = ["small", "large", "non-blocking", "large non-blocking", "persistent"]
-TIMEOUT = 2.0  # GRADRED_TIMEOUT of the jobs
+TIMEOUT = 1.0  # GRADRED_TIMEOUT of the jobs, seconds
+GRACE = 2.0  # of gradred run
 
 
 @dataclasses.dataclass
@@ -44,7 +45,7 @@ class Seen:
 
 
 def job(*arguments: str, ranks: int = RANKS, **variables: str) -> Seen:
-    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--grace", "4"]
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--grace", str(GRACE)]
     command += [sys.executable, str(PROGRAM), *arguments]
     environment = {**os.environ, "GRADRED_TIMEOUT": str(TIMEOUT), **variables}
     begin = time.monotonic()
@@ -75,6 +76,10 @@ def record(fault: str, call: str, path: str, seen: Seen) -> None:
     }
     with open(name, "a") as file:
         print(json.dumps(entry), file=file)
+
+
+# Of the silent peers, what the small sweep tries: each costs some seconds.
+OFTEN = [("stopped", "small"), ("never calls", "large non-blocking")]
 
 
 @pytest.fixture(params=["shared memory", "messages"])
@@ -113,8 +118,14 @@ def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -
     assert_nothing_left(before)
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("fault", ["stopped", "never calls"])
+@pytest.mark.parametrize(
+    ("fault", "call"),
+    [
+        pytest.param(fault, call, marks=() if (fault, call) in OFTEN else pytest.mark.full)
+        for fault in ("stopped", "never calls")
+        for call in CALLS
+    ],
+)
 def test_silent_peer_raises_timeout_error_on_every_rank(fault: str, call: str, path: str) -> None:
     seen = job(fault, call, **knobs(path))
     record({"stopped": "SIGSTOP"}.get(fault, fault), call, path, seen)
@@ -203,5 +214,6 @@ def is_below(rank: dict[str, Any], ancestor: int) -> bool:
 def test_poisoned_rank_skips_mpi_finalize_and_keeps_its_status() -> None:
     """Rank 0 catches the error and returns, rank 2 exits with 3, rank 3 with a traceback."""
     seen = job("killed", "small")
-    assert seen.seconds < 4, "a rank hung in MPI_Finalize until the grace was over"
+    assert seen.seconds < 15
+    assert "still running" not in seen.stderr, "a rank hung in MPI_Finalize"
     assert "PeerLost" in seen.stderr, "rank 3's traceback"
