@@ -71,7 +71,7 @@ def last_screen(folder: Path, seconds: dict[str, float]) -> list[str]:
         f"  equal weights  {equal}, as in one process",
         f"  exchange       {in_words(row)}",
         f"                 {in_words(compared['rows'][0])}",
-        f"                 {training['exchange_seconds']:.2f} s of the training went into it, waiting for the other rank included",
+        f"                 {training['exchange_seconds']:.2f} s of the training, waiting included",
         f"  seconds        {taken} (planned, on two idle cores)",
         f"  plot           {plot if plot.exists() else 'none: pip install matplotlib'}",
         f"  next           {command()} run -np 2 python examples/adopt.py",

@@ -40,6 +40,11 @@ Settings& settings() {
   return values;
 }
 
+bool thread_may_drive() {
+  return settings().progress_thread &&
+         Registry::get().thread_level() == mpi::get().is.thread_multiple;
+}
+
 Engine& engine() {
   static auto* engine = new Engine;  // MPI_Finalize may come after static destructors
   return *engine;

@@ -31,10 +31,14 @@ struct Settings {
   std::string plan;               // for every call that names none; empty: the selector's
   std::size_t slices = 0;         // 0: the selector's
   std::size_t ranks_on_host = 0;  // of the whole program; 0: those of the communicator
+  bool progress_thread = true;    // may drive what is in flight, where the MPI allows that
   std::string trace;              // file for a Chrome trace; empty: none; may differ
   std::string fault;              // parse_fault(); empty: none
 };
 Settings& settings();
+// Whether operations in flight get on without the program: the MPI takes calls from any thread, and
+// the program wants one of ours.
+bool thread_may_drive();
 
 Engine& engine();
 

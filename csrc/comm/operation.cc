@@ -145,7 +145,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   auto operation = starts_on_node(call) ? node_operation(call)
                    : node_ != nullptr   ? agreed_operation(call)
                                         : this->operation(call, ledger_.begin());
-  const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
+  const bool threads = thread_may_drive();
   if (threads) operation->open_request(operation);
   if (!operation->advance()) engine().add(operation, threads);
   return operation;
@@ -153,7 +153,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
 
 std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string_view reason) {
   ledger_.leave(number, reason);
-  const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
+  const bool threads = thread_may_drive();
   auto settling = std::make_shared<Settling>(shared_from_this());
   if (!settling->advance()) engine().add(settling, threads);
   return settling;
@@ -175,13 +175,13 @@ void Communicator::refuse(std::string_view reason, WaitHook& hook) {
   } else if (path_ != nullptr) {
     const auto settling = leave(ledger_.begin(), refused_text(reason));
     // Where no thread of ours may do it, nobody else would receive what the peers have sent.
-    const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
+    const bool threads = thread_may_drive();
     if (!threads) wait_for(*settling, hook);
   }
 }
 
 void Communicator::refuse_started(std::string_view reason) {
-  const bool threads = Registry::get().thread_level() == mpi::get().is.thread_multiple;
+  const bool threads = thread_may_drive();
   if (size_ == 1 || !threads || !starts()) return;  // else the peers' calls went to the MPI
   if (node_ == nullptr) {
     leave(ledger_.begin(), refused_text(reason));

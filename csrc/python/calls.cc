@@ -160,8 +160,9 @@ py::dict comm_info(const py::object& comm) {
 }
 
 void configure(bool shared_memory, const std::string& plan, std::size_t slices,
-               std::size_t ranks_on_host, const std::string& trace, const std::string& fault) {
-  settings() = {shared_memory, plan, slices, ranks_on_host, trace, fault};
+               std::size_t ranks_on_host, const std::string& trace, const std::string& fault,
+               bool progress_thread) {
+  settings() = {shared_memory, plan, slices, ranks_on_host, progress_thread, trace, fault};
 }
 
 void limit_waits(double warn_after, double timeout) {
@@ -258,7 +259,8 @@ void bind_calls(py::module_& m) {
         "The schedule that says what the plan 'node' does; None for broadcasts.");
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
-        py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "");
+        py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "",
+        py::arg("progress_thread") = true);
   m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
   m.def(
@@ -272,8 +274,8 @@ void bind_calls(py::module_& m) {
       "leave_without_finalize", &leave_without_finalize, py::arg("mpi4py"),
       "End this process, when it ends, without MPI_Finalize; `mpi4py` is the file of mpi4py.MPI.");
   m.def("write_trace", &write_trace, "Write this rank's trace to the file that configure() named.");
-  m.def("thread_multiple",
-        [] { return Registry::get().thread_level() == mpi::get().is.thread_multiple; });
+  m.def("thread_may_drive", &thread_may_drive,
+        "Whether operations in flight get on without the program's Test and Wait.");
   m.def("in_flight", [] { return engine().in_flight(); });
   m.def(
       "reap", [] { Registry::get().reap(); },

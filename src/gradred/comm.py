@@ -48,6 +48,7 @@ def _configure() -> None:
         _ranks_on_host(),
         values.trace or "",
         "" if values.fault is None else str(values.fault),
+        values.progress_thread,
     )
     _core.limit_waits(values.warn_after, values.timeout or 0.0)
 
@@ -382,7 +383,7 @@ def _mpi_op(op: OpLike) -> MPI.Op:
 
 def _starts(comm: MPI.Comm, found: messages.Reduction) -> bool:
     """Whether a non-blocking call is gradred's; all ranks decide alike."""
-    if not _core.thread_multiple() and found.mpi_can:
+    if not _core.thread_may_drive() and found.mpi_can:
         return False  # the MPI carries it on where ours would wait for the program's Test or Wait
     if _core.starts(comm):
         return True
