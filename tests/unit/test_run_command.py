@@ -81,6 +81,32 @@ def test_ranks_inside_mpi_live_to_report_after_one_was_killed(tmp_path):
     ]
 
 
+SILENT_PROGRAM = """
+import os, signal, sys, time
+from mpi4py import MPI
+w = MPI.COMM_WORLD
+names = {name for name in open("/proc/self/maps").read().split() if "/dev/shm/mpich" in name}
+with open(f"{sys.argv[1]}/{w.rank}", "w") as file:
+    file.write(" ".join(names))
+w.Barrier()
+if w.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0.3)
+os._exit(3)
+"""
+
+
+def test_shared_memory_of_ranks_that_end_without_a_word_is_removed(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(SILENT_PROGRAM)
+    (tmp_path / "names").mkdir()
+    _, _, status = run("-np", "3", str(program), str(tmp_path / "names"))
+    assert status == 137
+    names = " ".join(path.read_text() for path in (tmp_path / "names").iterdir()).split()
+    assert bool(names) == (launch.find_mpi().family == "MPICH")
+    assert not any(map(os.path.exists, names))
+
+
 def test_survivors_are_ended_when_the_grace_is_over():
     began = time.monotonic()
     text = on_rank(1, "exit 4") + "trap 'echo told; exit 9' TERM; while :; do sleep 0.05; done"
