@@ -22,6 +22,7 @@ from processes import run_job
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("build", "test-results")
+WITHOUT_MPI = ("tests/unit", "tests/threads", "tests/hosts")  # or with jobs of their own
 
 
 @dataclass
@@ -152,7 +153,7 @@ def main() -> int:
     os.chdir(ROOT)
     outcomes = []
     if not options.no_unit:
-        paths = [path for path in ("tests/unit", "tests/threads") if has_tests(path)]
+        paths = [path for path in WITHOUT_MPI if has_tests(path)]
         outcomes.append(run_pytest("without MPI", paths, 0, options))
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))

@@ -6,20 +6,18 @@ hangs, or reports success after a host was lost. See `_keeper` for the other end
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
-import secrets
 import selectors
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gradred import _processes, _wire
+from gradred._door import Door
 from gradred._output import Stream
 
 TERM_TO_KILL = 2.0  # seconds that SIGTERM gives a rank
@@ -108,10 +106,7 @@ class Job:
         self._selector = selector
         self._congested = congested
         self._ranks = [_Rank(number) for number in range(order.ranks)]
-        self._secret = secrets.token_hex(16)
-        self._callers: set[_wire.Wire] = set()
-        self._server, addresses = _listen(order.remote, order.ranks)
-        selector.register(self._server, selectors.EVENT_READ, self._accept)
+        self._door = Door(order.remote, order.ranks, selector, self._admit)
         self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
         self.ending = False  # whether ranks have been told to end
         self._unsorted: list[Failure] = []
@@ -124,7 +119,7 @@ class Job:
         self.withheld: list[tuple[Stream, bytes]] = []
         self.on_ready: Callable[[], None] = lambda: None  # rank 0 takes input
         self.on_closed: Callable[[], None] = lambda: None  # it takes none any more
-        self._mpiexec = self._start(addresses)
+        self._mpiexec = self._start()
 
     @property
     def over(self) -> bool:
@@ -201,19 +196,21 @@ class Job:
             while not self.over and time.monotonic() < deadline:
                 self.turn(0.02)
         _processes.end_tree(self._mpiexec, grace=1.0)
-        for wire in [*self._callers, *(rank.wire for rank in self._ranks if rank.wire)]:
-            self._drop(wire)
-        for stream in (self._mpiexec.stdout, self._mpiexec.stderr, self._server):
+        self._door.close()
+        for rank in self._ranks:
+            if rank.wire is not None:
+                self._forget(rank.wire)
+                rank.wire.close()
+        for stream in (self._mpiexec.stdout, self._mpiexec.stderr):
             assert stream is not None
             self._forget(stream)
             stream.close()
 
-    def _start(self, addresses: Sequence[str]) -> subprocess.Popen[bytes]:
-        secret = " ".join([self._secret, *addresses])
+    def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             self._order.launcher,
             # First: MPICH 5.0.2's -genvlist overlooks the last variable of an environment.
-            env={_wire.JOB: secret, **self._order.environment},
+            env={_wire.JOB: self._door.key, **self._order.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -237,36 +234,22 @@ class Job:
         else:
             self._output(None, stream, data)
 
-    def _accept(self, _: int) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            connection, _address = self._server.accept()
-            wire = _wire.Wire(connection)
-            self._callers.add(wire)
-            hear = functools.partial(self._hear_caller, wire)
-            self._selector.register(wire, selectors.EVENT_READ, hear)
-
-    def _hear_caller(self, wire: _wire.Wire, _: int) -> None:
-        """Hear somebody who has not yet shown to be a keeper of this job."""
-        messages = wire.receive()
-        if not messages and wire.lost is None:
-            return
-        self._callers.discard(wire)
-        self._forget(wire)
-        rank = self._introduced(messages[0]) if messages else None
-        if rank is None:
+    def _admit(self, wire: _wire.Wire, number: int, host: str) -> None:
+        """Take the keeper of a rank in, and have it start the rank."""
+        rank = self._ranks[number]
+        if rank.wire or rank.gone:
             wire.close()
             return
-        rank.wire = wire
-        self._selector.register(
-            wire, selectors.EVENT_READ, functools.partial(self._hear_rank, rank)
-        )
+        rank.wire, rank.host = wire, host
+        hear = functools.partial(self._hear_rank, rank)
+        self._selector.register(wire, selectors.EVENT_READ, hear)
         order = self._order
         values = {
             "program": list(order.program),
             "folder": os.getcwd(),
             "environment": dict(order.carried),
             "set": dict(order.set),
-            "stdin": order.stdin and rank.number == 0,
+            "stdin": order.stdin and number == 0,
             "host": os.uname().nodename,
             "cores": order.cores,
             "ranks": order.ranks,
@@ -274,19 +257,6 @@ class Job:
         }
         wire.send(_wire.START, _wire.encode(values))
         self._watch(rank)
-
-    def _introduced(self, message: _wire.Message) -> _Rank | None:
-        kind, payload = message
-        try:
-            hello = _wire.decode(payload) if kind == _wire.HELLO else {}
-        except ValueError:
-            return None
-        known = secrets.compare_digest(str(hello.get("secret")), self._secret)
-        if not known or not 0 <= hello["rank"] < self._order.ranks:
-            return None
-        rank = self._ranks[hello["rank"]]
-        rank.host = hello["host"]
-        return None if rank.wire or rank.gone else rank
 
     def _hear_rank(self, rank: _Rank, mask: int) -> None:
         wire = rank.wire
@@ -401,37 +371,6 @@ class Job:
         if key.events != events:
             self._selector.modify(rank.wire, events, key.data)
 
-    def _drop(self, wire: _wire.Wire) -> None:
-        self._forget(wire)
-        wire.close()
-
     def _forget(self, file: Any) -> None:
         if file in self._selector.get_map():
             self._selector.unregister(file)
-
-
-def _listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]]:
-    """A listening socket, and the addresses by which the ranks' hosts may reach it."""
-    if not remote:
-        server = socket.create_server(("127.0.0.1", 0), backlog=ranks)
-        names = ["127.0.0.1"]
-    else:
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        server = socket.create_server(
-            ("", 0), family=family, dualstack_ipv6=dual, backlog=max(ranks, 128)
-        )
-        names = [*filter(None, map(_address_towards, remote)), socket.gethostname()]
-    server.setblocking(False)
-    port = server.getsockname()[1]
-    return server, [f"{name}:{port}" for name in dict.fromkeys(names)]
-
-
-def _address_towards(name: str) -> str | None:
-    """This host's address on the way to another; nothing is sent. None if the name says nothing."""
-    with contextlib.suppress(OSError):
-        for family, _, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(address)
-                return str(probe.getsockname()[0])
-    return None

@@ -27,7 +27,7 @@ START, SIGNAL, STDIN, FAILED, RELEASE = b"s", b"k", b"i", b"f", b"z"
 Message = tuple[bytes, bytes]
 
 _HEADER = struct.Struct("!cI")
-_LARGEST = 1 << 26
+_LARGEST = 1 << 24  # bytes of a message: an environment may have a few MiB
 _READ = 1 << 18
 
 # A host that does not answer for about 20 s is lost; the kernels find that out, no process wakes.

@@ -30,7 +30,7 @@ CXX_LAYERS = {
 # stands in its own line or above it; `__init__` is `import gradred` itself.
 PYTHON_LAYERS = (
     ("_inherit", "_segments", "_wire", "errors"),
-    ("_keeper",),
+    ("_door", "_keeper"),
     ("_shim",),
     ("_core", "config"),
     ("_cpu", "_output", "_processes", "_status", "dlpack", "hosts", "ops"),

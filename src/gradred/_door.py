@@ -1,0 +1,109 @@
+"""Where the keepers of a job's ranks come in: a listening socket, and a secret to know them by."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+import selectors
+import socket
+from collections.abc import Callable, Sequence
+
+from gradred import _wire
+
+
+class Door:
+    """Lets in whoever has the key; all others are turned away.
+
+    Args:
+        remote: hosts that have to reach this one; none if all ranks are here.
+        ranks: of the job.
+        selector: where the sockets are registered.
+        admit: takes the connection of a keeper, the number of its rank and the name of its host.
+    """
+
+    def __init__(
+        self,
+        remote: Sequence[str],
+        ranks: int,
+        selector: selectors.BaseSelector,
+        admit: Callable[[_wire.Wire, int, str], None],
+    ) -> None:
+        self._ranks = ranks
+        self._selector = selector
+        self._admit = admit
+        self._secret = secrets.token_hex(16)
+        self._callers: set[_wire.Wire] = set()
+        self._server, self._addresses = _listen(remote, ranks)
+        selector.register(self._server, selectors.EVENT_READ, self._accept)
+
+    @property
+    def key(self) -> str:
+        """What a shim has to know, as the variable `_wire.JOB` holds it."""
+        return " ".join([self._secret, *self._addresses])
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._selector.unregister(self._server)
+        self._server.close()
+        for wire in self._callers:
+            self._selector.unregister(wire)
+            wire.close()
+
+    def _accept(self, _: int) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            wire = _wire.Wire(self._server.accept()[0])
+            self._callers.add(wire)
+            hear = functools.partial(self._hear, wire)
+            self._selector.register(wire, selectors.EVENT_READ, hear)
+
+    def _hear(self, wire: _wire.Wire, _: int) -> None:
+        messages = wire.receive()
+        if not messages and wire.lost is None:
+            return
+        self._callers.discard(wire)
+        self._selector.unregister(wire)
+        keeper = self._introduced(messages[0]) if messages else None
+        if keeper is None:
+            wire.close()
+        else:
+            self._admit(wire, *keeper)
+
+    def _introduced(self, message: _wire.Message) -> tuple[int, str] | None:
+        """The rank and host of a keeper of this job; None for somebody else."""
+        kind, payload = message
+        if kind != _wire.HELLO:
+            return None
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            hello = _wire.decode(payload)
+            number, host, secret = hello["rank"], hello["host"], hello["secret"]
+            if secrets.compare_digest(secret, self._secret) and 0 <= number < self._ranks:
+                return number, host
+        return None
+
+
+def _listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]]:
+    """A listening socket, and the addresses by which the ranks' hosts may reach it."""
+    if not remote:
+        server = socket.create_server(("127.0.0.1", 0), backlog=ranks)
+        names = ["127.0.0.1"]
+    else:
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        server = socket.create_server(
+            ("", 0), family=family, dualstack_ipv6=dual, backlog=max(ranks, 128)
+        )
+        names = [*filter(None, map(_address_towards, remote)), socket.gethostname()]
+    server.setblocking(False)
+    port = server.getsockname()[1]
+    return server, [f"{name}:{port}" for name in dict.fromkeys(names)]
+
+
+def _address_towards(name: str) -> str | None:
+    """This host's address on the way to another; nothing is sent. None if the name says nothing."""
+    with contextlib.suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+    return None
