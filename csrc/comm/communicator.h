@@ -148,6 +148,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void fail(const std::exception_ptr& thrown) noexcept;
   void throw_if_failed();
   void throw_if_lost(std::uint64_t number);
+  void throw_if_peer_ended(const std::string& error) const;
   std::string scheduled_text(std::uint64_t number, const Call& call) const;
 
   mpi::Handle user_;

@@ -1,4 +1,6 @@
 // One call on its way through a communicator's schedule path.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
@@ -44,6 +46,13 @@ class CommOperation final : public ScheduledOperation {
         if (++looks_ % kStepsPerLook == 0) look();
       } catch (const UsageError& error) {
         refuse(error.what());
+      } catch (const PeerLost&) {
+        throw;
+      } catch (const TimeoutError&) {
+        throw;
+      } catch (const TransportError& error) {  // often the first that is heard of a peer's end
+        comm_->throw_if_peer_ended(error.what());
+        throw;
       }
     }
     return refusal_ ? leave() : false;
@@ -212,6 +221,18 @@ void Communicator::throw_if_mpi_only() const {
 
 void Communicator::throw_if_failed() {
   if (const auto failure = ledger_.failure()) throw_report(*failure);
+}
+
+// An error of the MPI comes a moment before the system says that the process has ended.
+void Communicator::throw_if_peer_ended(const std::string& error) const {
+  for (int look = 0; look < 30; ++look) {
+    for (const auto& [rank, process] : neighbours_) {
+      if (is_alive(process)) continue;
+      throw PeerLost("rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
+                     ") has ended: " + error);
+    }
+    usleep(10'000);
+  }
 }
 
 // A peer of this host that has ended. What it sent before may still be on its way, so it is missed

@@ -173,23 +173,6 @@ def test_pages_have_examples_of_both_sorts_and_no_session_hides() -> None:
 # ---- claims -----------------------------------------------------------------------------------
 
 
-def knobs_without_effect() -> list[str]:
-    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    _, _, listed = text.partition("## Not in effect yet")
-    return re.findall(r"`(\w+)`", listed)
-
-
-@pytest.mark.parametrize("knob", knobs_without_effect())
-def test_knob_called_without_effect_is_read_nowhere(knob: str) -> None:
-    """When this fails the knob has come to life: take it off the list in docs/errors.md."""
-    from gradred import config
-
-    assert knob in {variable.removeprefix("GRADRED_").lower() for variable, *_ in config.table()}
-    use = re.compile(rf"(\bvalues|load\(\)|settings)\.{knob}\b|\bget\([\"']{knob}[\"']\)")
-    sources = [path for path in (ROOT / "src").rglob("*.py") if path.name != "config.py"]
-    assert [str(path) for path in sources if use.search(path.read_text(encoding="utf-8"))] == []
-
-
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 

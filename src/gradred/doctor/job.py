@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import Any
 
-from gradred import _cpu, _processes, launch
+from gradred import _cpu, _inherit, _processes, launch
 from gradred.doctor.fabric import TALKATIVE
 from gradred.doctor.findings import Finding, NotKnown, fail, ok, warn
 
@@ -72,8 +72,10 @@ class Runner:
             _processes.end_tree(self._process, grace=0.2)
 
     def _start(self, mpi: launch.Mpi, folder: str, output: pathlib.Path) -> subprocess.Popen[bytes]:
-        environment = {**launch.rank_environment(mpi, RANKS), **TALKATIVE[mpi.family]}
-        command = launch.launcher_command(mpi, RANKS, environment=environment)
+        environment = {**launch.job_environment(mpi), **TALKATIVE[mpi.family]}
+        for name in _inherit.THREAD_VARIABLES:  # as `gradred run` does it
+            environment.setdefault(name, str(max(1, _cpu.cores() // RANKS)))
+        command = launch.launcher_command(mpi, RANKS)
         command += [sys.executable, "-c", _RANK, folder]
         with output.open("wb") as stream:
             return subprocess.Popen(

@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core, launch
+from gradred import _core, _inherit
 
 _CALLS = 200
 
@@ -27,7 +27,7 @@ def main(folder: str) -> None:
         "rank": world.Get_rank(),
         "size": world.Get_size(),
         "cores": sorted(os.sched_getaffinity(0)),
-        "threads": {name: os.environ.get(name, "") for name in launch.THREAD_VARIABLES},
+        "threads": {name: os.environ.get(name, "") for name in _inherit.THREAD_VARIABLES},
         "library": MPI.Get_library_version(),
     }
     if world.Get_size() > 1:
