@@ -146,7 +146,7 @@ class _Job:
         (self._folder / "sys.json").write_text(json.dumps([sys.path, sys.argv]))
         environment = launch.job_environment(mpi)
         order = _job.Order(
-            launcher=launch.launcher_command(mpi, self._ranks) + launch.shim_command(),
+            launcher=launch.launcher_command(mpi, self._ranks) + launch.shim_command(mpi.family),
             program=[sys.executable, "-c", _worker.BOOTSTRAP, str(self._folder)],
             ranks=self._ranks,
             environment=environment,

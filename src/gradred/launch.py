@@ -135,10 +135,10 @@ def launcher_command(
     The launcher takes to other hosts only the variables that a rank's start needs: the rest comes
     from the job itself, alike under every MPI.
     """
-    names = [_wire.JOB, *(name for name in _TO_START if name in os.environ)]
+    names = [name for name in _TO_START if name in os.environ]
     command = [str(mpi.launcher)]
     if hosts and mpi.family != "Open MPI":
-        command += ["-genvlist", ",".join(names)]
+        command += ["-genvlist", ",".join([_wire.JOB, *names])]
     command += ["-n", str(ranks)]
     if mpi.family == "Open MPI":
         if not has_placement(options):
@@ -185,10 +185,11 @@ def program_command(program: Sequence[str], path: str) -> list[str]:
     return list(program)
 
 
-def shim_command() -> list[str]:
-    """What mpiexec starts for each rank; it learns from the job what the rank is to be."""
+def shim_command(family: Family | None = None) -> list[str]:
+    """What mpiexec of a family starts for each rank; what that is to run, the job tells it."""
     package = os.path.dirname(_shim.__file__)
-    return [sys.executable, "-I", "-S", "-c", _shim.BOOTSTRAP, package]
+    carry = ["-x", _wire.JOB] if family == "Open MPI" else []
+    return [*carry, sys.executable, "-I", "-S", "-c", _shim.BOOTSTRAP, package]
 
 
 def has_placement(options: Sequence[str]) -> bool:

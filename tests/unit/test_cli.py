@@ -58,6 +58,12 @@ def status_of(words):
         (["run", "-np", "two", "python"], 2),
         (["run", "-np", "2"], 2),
         (["run", "-np", "2", "no-such-program"], 2),
+        (["run", "-np", "2", "-H", "h1:1", "true"], 2),
+        (["run", "-np", "2", "-H", "h1", "--hostfile", "h", "true"], 2),
+        (["run", "--hostfile", "/no/such/file", "true"], 2),
+        (["run", "-np", "2", "-x", "NO_SUCH_VARIABLE", "true"], 2),
+        (["run", "-np", "2", "--timeout", "0", "true"], 2),
+        (["run", "-np", "2", "--grace", "soon", "true"], 2),
     ],
 )
 def test_exit_status(words, status, capsys):
@@ -132,6 +138,22 @@ def test_dry_run_prints_the_command_and_starts_nothing(tmp_path, capsys):
     assert words[:3] == [str(launch.find_mpi().launcher), "-n", "3"]
     assert words[-4:] == ["touch", str(marker), "-n", "9"]
     assert not marker.exists()
+
+
+@needs_no_job
+def test_hosts_and_slots_come_from_the_allocation_unless_named(monkeypatch, capsys):
+    monkeypatch.setenv("LSB_JOBID", "1")
+    monkeypatch.setenv("LSB_MCPU_HOSTS", "far1 2 far2 1")
+    assert cli.main(["run", "--dry-run", "true"]) == 0
+    words = capsys.readouterr().out
+    assert "-n 3" in words
+    assert "far1:2,far2:1" in words
+    assert cli.main(["run", "-H", "localhost:2", "--dry-run", "true"]) == 0
+    words = capsys.readouterr().out
+    assert "-n 2" in words
+    assert "host" not in words
+    assert cli.main(["run", "-np", "1", "--mpi-option=-host x", "--dry-run", "true"]) == 0
+    assert "far1" not in capsys.readouterr().out
 
 
 @needs_no_job

@@ -121,7 +121,8 @@ def test_each_launcher_gets_hosts_in_its_own_words(mpi, words):
 
 @pytest.mark.parametrize("mpi", [OPEN_MPI, MPICH, INTEL])
 def test_launcher_carries_the_jobs_address_to_other_hosts(mpi):
-    command = " ".join(launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO))
+    command = launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO)
+    command = " ".join(command + launch.shim_command(mpi.family))
     assert ("-x _GRADRED_JOB" if mpi is OPEN_MPI else "-genvlist _GRADRED_JOB,") in command
 
 

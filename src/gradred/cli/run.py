@@ -146,7 +146,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"gradred run: {mpi}, {ranks} ranks on {source}", file=sys.stderr)
         print(launch.quoted(launcher + program), file=sys.stderr, flush=True)
     order = _job.Order(
-        launcher=launcher + launch.shim_command(),
+        launcher=launcher + launch.shim_command(mpi.family),
         program=program,
         ranks=ranks,
         environment=environment,
