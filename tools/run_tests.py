@@ -22,7 +22,7 @@ from processes import run_job
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("build", "test-results")
-WITHOUT_MPI = ("tests/unit", "tests/threads", "tests/hosts")  # or with jobs of their own
+WITHOUT_MPI = ("tests/unit", "tests/threads")
 
 
 @dataclass

@@ -181,3 +181,9 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     prose = FENCE.sub("", page.read_text(encoding="utf-8"))
     targets = [target for target in LINK.findall(prose) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_page_of_faults_is_what_the_records_say() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "gen_faults_docs.py")]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "docs" / "faults.md").read_text() == made.removesuffix("\n")
