@@ -21,12 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradred import _core
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 _RANK, _STACK = "gradred-rank", "gradred-stack"
 _ABOUT_BYTES = 4096  # JSON, before the extension's page
@@ -37,10 +34,15 @@ _LAUNCHERS = ("mpiexec", "mpirun", "prterun", "prun", "srun", "orterun")
 _kept: list[Any] = []  # for as long as the process lives
 
 
-def show(world: MPI.Intracomm) -> None:
-    """Let other processes of this user see this rank. Local; nothing happens without memfd."""
-    if not hasattr(os, "memfd_create") or _kept:
+def show() -> None:
+    """Let other processes of this user see this rank, once MPI is initialised. Local."""
+    if _kept or not hasattr(os, "memfd_create"):
         return
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    world = MPI.COMM_WORLD
     try:
         page = os.memfd_create(_RANK)
         stack = os.memfd_create(_STACK)

@@ -51,6 +51,7 @@ def _configure() -> None:
         values.progress_thread,
     )
     _core.limit_waits(values.warn_after, values.timeout or 0.0)
+    _status.show()
 
 
 class Comm(MPI.Intracomm):
@@ -423,7 +424,6 @@ def _leave() -> None:
 
 
 _core.install(sys.modules["mpi4py.MPI"], Comm, _launched.refuse_wrong_launcher)
-_status.show(MPI.COMM_WORLD)
 _configure()
 _rank_process = os.getpid()
 atexit.register(_leave)

@@ -1,0 +1,141 @@
+"""What only shows after many operations or communicators: leaks, races, numbers that run out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gradred import launch
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+
+def run(tmp_path: Path, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    command = [sys.executable, "-m", "gradred", "run", "-np", "2", sys.executable, str(path)]
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=280
+    )
+
+
+def test_two_threads_make_100000_operations_on_two_communicators(
+    tmp_path: Path, full: bool
+) -> None:
+    program = """
+        import sys, threading
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        TIMES = int(sys.argv[1])
+        assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        errors = []
+
+        def work(comm, count):
+            try:
+                x, y = np.zeros(count, "int64"), np.zeros(count, "int64")
+                for turn in range(TIMES):
+                    x[:] = turn + comm.rank
+                    comm.Allreduce(x, y)
+                    assert y[-1] == 2 * turn + 1, (turn, y)
+            except BaseException as error:
+                errors.append(error)
+
+        comms = [gradred.Comm(MPI.COMM_WORLD.Dup()) for _ in range(2)]
+        for comm in comms:
+            comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        threads = [threading.Thread(target=work, args=(comm, n)) for comm, n in zip(comms, (1, 99))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors, errors
+    """
+    done = run(tmp_path, program, 50_000 if full else 2_000)
+    assert done.returncode == 0, done.stderr
+
+
+def test_communicators_made_and_freed_leave_nothing(tmp_path: Path, full: bool) -> None:
+    """Descriptors, shared memory, memory and the MPI's handles, which would run out at 2,046."""
+    program = """
+        import os, resource, sys
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        def descriptors():
+            return len(os.listdir("/proc/self/fd"))
+
+        def memory():
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * resource.getpagesize()
+
+        x, y = np.ones(3), np.empty(3)
+        before = None
+        for turn in range(int(sys.argv[1])):
+            comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+            if turn % 3 == 0:
+                comm.Iallreduce(x, y).Wait()
+            comm.Allreduce(x, y)
+            assert y[0] == 2
+            comm.Free()
+            if turn == 199:
+                before = descriptors(), memory()
+        assert descriptors() == before[0], (before, descriptors())
+        grown = memory() - before[1]
+        assert grown < 32 << 20, f"{grown >> 20} MiB more"
+    """
+    before = set(os.listdir("/dev/shm"))
+    done = run(tmp_path, program, 10_000 if full else 600)
+    assert done.returncode == 0, done.stderr
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if "gradred" in name}
+
+
+@pytest.mark.parametrize("limit", ["NOFILE", "AS"])
+def test_without_descriptors_or_memory_the_ranks_go_by_messages(tmp_path: Path, limit: str) -> None:
+    """Where no segment can be had all ranks agree on that, and the reason can be read."""
+    program = """
+        import os, resource, sys
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+        from gradred import _core
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        small = MPI.COMM_WORLD.Split(0)  # the MPI has what it needs before the limit falls
+        if comm.rank == 0:
+            if sys.argv[1] == "NOFILE":
+                used = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
+                resource.setrlimit(resource.RLIMIT_NOFILE, (used, resource.RLIM_INFINITY))
+                held = []
+                try:
+                    while True:
+                        held.append(os.dup(0))
+                except OSError:
+                    pass
+            else:
+                with open("/proc/self/statm") as file:
+                    used = int(file.read().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+        x = np.arange(5.0)
+        comm.Allreduce(MPI.IN_PLACE, x)
+        assert (x == 2 * np.arange(5.0)).all()
+        info = _core.comm_info(comm)
+        assert not info["shares_memory"]
+        reasons = MPI.COMM_WORLD.allgather(info["node_reason"])
+        assert len(set(reasons)) == 1 and reasons[0], reasons
+        if comm.rank == 1:
+            print("reason:", reasons[0])
+    """
+    done = run(tmp_path, program, limit)
+    assert done.returncode == 0, done.stderr
+    assert "reason: " in done.stdout
