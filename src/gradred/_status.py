@@ -192,20 +192,25 @@ def lines(found: list[Rank]) -> list[str]:
 def autopsy(reason: str) -> str | None:
     """Write where all ranks of this job on this host are to one file, and return its path.
 
-    The first rank of a job to come writes it, the others name it.
+    The first rank of a job to come writes it. The others wait for that, for a second at most: they
+    are to be seen in it.
     """
     job = _launcher_of(os.getpid())
-    path = os.path.join(
-        tempfile.gettempdir(), f"gradred-{os.getuid()}-job-{job or os.getpid()}.txt"
-    )
+    first = job or os.getpid()
+    stat = pathlib.Path(f"/proc/{first}/stat").read_text()
+    born = stat[stat.rindex(")") + 1 :].split()[19]  # tells it from an earlier job of this number
+    path = os.path.join(tempfile.gettempdir(), f"gradred-{os.getuid()}-job-{first}-{born}.txt")
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
+        deadline = time.monotonic() + 1
+        while os.stat(path).st_size == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
         return path
     except OSError as error:
         print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
         return None
+    shown = lines([one for one in ranks() if one.job == job])
     with os.fdopen(file, "w") as out:
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}\n", file=out)
-        print("\n".join(lines([one for one in ranks() if one.job == job])), file=out)
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}\n", *shown, sep="\n", file=out)
     return path

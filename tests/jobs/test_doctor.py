@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import signal
 import stat
 import subprocess
@@ -179,7 +180,7 @@ def test_ssh_asks_no_questions_and_gives_the_host_as_a_host(
     words = (tmp_path / "words").read_text().splitlines()
     assert "BatchMode=yes" in words
     assert words[words.index("--") + 1] == "node7"
-    assert words[-1].startswith(sys.executable)
+    assert words[-1].startswith(shlex.quote(sys.executable))
 
 
 # ---- the job ----------------------------------------------------------------------------------
