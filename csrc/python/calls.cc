@@ -278,8 +278,12 @@ void bind_calls(py::module_& m) {
         "Whether operations in flight get on without the program's Test and Wait.");
   m.def("in_flight", [] { return engine().in_flight(); });
   m.def(
-      "reap", [] { Registry::get().reap(); },
-      "Free duplicates that no communicator uses any more.");
+      "reap",
+      [] {
+        forget_freed();
+        Registry::get().reap();
+      },
+      "Let go of freed communicators, and free duplicates that none uses any more.");
   m.def("has_reduction", [](const std::string& op, const std::string& dtype) {
     return find_reduction(op_named(op), dtype_named(dtype)) != nullptr;
   });

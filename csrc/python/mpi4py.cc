@@ -92,6 +92,12 @@ void forbid_communication() {
   remembered().fill({0, nullptr});
 }
 
+void forget_freed() {
+  for (Remembered& entry : remembered()) {
+    if (entry.state && entry.state->freed()) entry = {0, nullptr};
+  }
+}
+
 void require_rank() {
   if (is_forked) [[unlikely]] {
     throw UsageError(

@@ -40,6 +40,7 @@ Communicator& communicator_of(PyObject* comm);
 void forbid_communication();
 // Throws UsageError in such a child.
 void require_rank();
+void forget_freed();  // communicators that only the table of handles still holds
 
 // An operation by MPI.Op object; nothing for user-defined ones.
 std::optional<Op> op_of(PyObject* op);
