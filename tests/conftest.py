@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -36,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # What a script starts in the background ignores Ctrl-C, and so would what the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if RESULTS:
         config.option.xmlpath = str(Path(RESULTS, f"results-{RANK}.xml"))
         config.option.basetemp = str(Path(RESULTS, f"tmp-{RANK}"))

@@ -1,8 +1,12 @@
 #include "base/status.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
+#include <cstring>
 #include <mutex>
 
+#include "base/errors.h"
 #include "base/text.h"
 
 namespace gradred {
@@ -10,6 +14,7 @@ namespace {
 
 std::mutex mutex;  // of the waits of several threads, of which the last is shown
 StatusPage* page = nullptr;
+int file = -1;
 
 template <class Write>
 void write(Write&& write_fields) {
@@ -23,9 +28,25 @@ void write(Write&& write_fields) {
 
 }  // namespace
 
-void use_status_page(StatusPage* made) {
+StatusPage* map_status_file(int descriptor, bool writable) {
+  const int access = PROT_READ | (writable ? PROT_WRITE : 0);
+  void* memory =
+      mmap(nullptr, StatusPage::kOffset + sizeof(StatusPage), access, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return reinterpret_cast<StatusPage*>(static_cast<std::byte*>(memory) + StatusPage::kOffset);
+}
+
+void use_status_file(int descriptor) {
+  StatusPage* mapped = map_status_file(descriptor, true);
+  if (mapped == nullptr) throw TransportError("the status file of this process cannot be mapped");
   const std::lock_guard lock(mutex);
-  page = made;
+  page = mapped;
+  file = descriptor;
+}
+
+int status_file() {
+  const std::lock_guard lock(mutex);
+  return file;
 }
 
 void post_status(std::uint64_t since_ns, std::string_view text) {
@@ -37,6 +58,16 @@ void post_status(std::uint64_t since_ns, std::string_view text) {
 
 void clear_status() {
   write([] { page->since_ns = 0; });
+}
+
+void post_farewell(Leaving leaving, const Farewell& farewell) {
+  const std::lock_guard lock(mutex);
+  if (page == nullptr) return;
+  page->farewell.known = farewell.known;
+  std::memcpy(page->farewell.begun, farewell.begun, sizeof farewell.begun);
+  std::memcpy(page->farewell.reason, farewell.reason, sizeof farewell.reason);
+  std::atomic_ref(page->farewell.leaving)
+      .store(static_cast<std::uint32_t>(leaving), std::memory_order_release);
 }
 
 }  // namespace gradred

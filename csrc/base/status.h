@@ -1,4 +1,5 @@
-// What this process waits for, where other processes of the user can read it (`gradred ps`).
+// What this process waits for, and how it leaves, where other processes of the user can read it:
+// `gradred ps`, and the peers that wait for it.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +8,47 @@
 
 namespace gradred {
 
-// Lies in memory that Python has made; src/gradred/_status.py reads it with the same layout.
+enum class Leaving : std::uint32_t {
+  kNot,
+  kFinalizes,  // has come to MPI_Finalize and begins no operation any more
+  kAtOnce,     // ends without MPI_Finalize
+};
+
+// The last word of a process. What it has begun it has also ended, or given up.
+struct Farewell {
+  static constexpr std::size_t kMost = 64;
+  struct Begun {
+    std::uint64_t communicator = 0;  // Communicator::key
+    std::uint64_t operations = 0;    // begun over messages, and so the number of the next
+  };
+
+  std::uint32_t leaving = 0;  // a Leaving; written last
+  std::uint32_t known = 0;    // how many entries of `begun` count; there may be more communicators
+  Begun begun[kMost];
+  char reason[1016] = {};  // "has left the program: ..."
+};
+
+// Lies in a file in memory that Python has made; src/gradred/_status.py reads it with the same
+// layout.
 struct StatusPage {
-  std::uint64_t sequence;  // odd while the rest is being written
+  static constexpr std::size_t kOffset = 4096;  // in the file
+
+  std::uint64_t sequence;  // odd while the next two are being written
   std::uint64_t since_ns;  // of Clock; 0: this process waits for nothing
-  char text[4080];
+  char text[2032];
+  Farewell farewell;
 };
 static_assert(sizeof(StatusPage) == 4096);
 
-void use_status_page(StatusPage* page);  // null: none
+// The memory of a status file, for as long as the process lives; null where it cannot be mapped.
+StatusPage* map_status_file(int descriptor, bool writable);
+
+// This process's own file, a descriptor that stays open. Throws TransportError.
+void use_status_file(int descriptor);
+int status_file();  // -1: none
 void post_status(std::uint64_t since_ns, std::string_view text);
 void clear_status();
+// `leaving` of `farewell` is replaced by the argument.
+void post_farewell(Leaving leaving, const Farewell& farewell);
 
 }  // namespace gradred

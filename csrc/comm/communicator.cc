@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <list>
 
 #include "base/clock.h"
 #include "base/errors.h"
@@ -20,6 +21,16 @@ void stop_engine_at_finalize() {
   mpi.check(mpi.call.Comm_set_attr(mpi.is.comm_self, new_attribute(on_self_delete), nullptr),
             "MPI_Comm_set_attr");
 }
+
+struct Made {
+  std::mutex mutex;  // two threads may meet a communicator for the first time together
+  std::list<std::weak_ptr<Communicator>> all;
+
+  static Made& get() {
+    static auto* made = new Made;  // asked for as late as in MPI_Finalize
+    return *made;
+  }
+};
 
 constexpr const char* kNotAlive =
     "a call on a communicator: it is null or has been freed. Use one that is alive.";
@@ -93,8 +104,7 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   static std::once_flag once;
   std::call_once(once, stop_engine_at_finalize);
   using Shared = std::shared_ptr<Communicator>;
-  static std::mutex mutex;  // two threads may meet a communicator for the first time together
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(Made::get().mutex);
   const int keyval = Registry::get().keyval();
   Shared* attached = nullptr;
   int found = 0;
@@ -108,7 +118,21 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
   auto made = std::make_shared<Communicator>(comm, rank, size);
   mpi.check(mpi.call.Comm_set_attr(comm, keyval, new Shared(made)), "MPI_Comm_set_attr");
+  Made::get().all.push_back(made);
   return made;
+}
+
+std::vector<std::shared_ptr<Communicator>> Communicator::alive() {
+  Made& made = Made::get();
+  std::vector<std::shared_ptr<Communicator>> found;
+  const std::lock_guard lock(made.mutex);
+  made.all.remove_if([](const auto& one) { return one.expired(); });
+  for (const auto& one : made.all) {
+    if (auto communicator = one.lock(); communicator && !communicator->freed()) {
+      found.push_back(std::move(communicator));
+    }
+  }
+  return found;
 }
 
 void Communicator::detach(void* attribute) noexcept {

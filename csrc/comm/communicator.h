@@ -50,6 +50,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // The state that hangs on an intracommunicator, made at first need. Local. Throws UsageError for
   // communicators that gradred does not serve and before MPI is initialised.
   static std::shared_ptr<Communicator> of(mpi::Handle comm);
+  // Those that have not been freed.
+  static std::vector<std::shared_ptr<Communicator>> alive();
   // MPI is deleting the attribute: the communicator is being freed.
   static void detach(void* attribute) noexcept;
 
@@ -62,6 +64,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int size() const { return size_; }
   bool freed() const { return freed_.load(std::memory_order_relaxed); }
   mpi::Handle handle() const { return user_; }
+  std::uint64_t key() const { return key_; }               // the same on all ranks; 0 before set-up
+  std::uint64_t begun() const { return ledger_.begun(); }  // operations over messages
+  bool failed() const;
+  void hear();  // what peers say beside the data
 
   // Blocking and collective: sets up what gradred needs, unless that is done.
   void prepare(WaitHook& hook);
@@ -148,6 +154,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void fail(const std::exception_ptr& thrown) noexcept;
   void throw_if_failed();
   void throw_if_lost(std::uint64_t number);
+  void throw_if_left(std::uint64_t number) const;
   void throw_if_peer_ended(const std::string& error) const;
   std::string scheduled_text(std::uint64_t number, const Call& call) const;
 
@@ -158,6 +165,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Settings settings_;  // this rank's, when it first met the communicator
   std::string plan_;         // rank 0's since set-up, as these two
   std::size_t slices_;
+  std::uint64_t key_ = 0;
   bool blocking_set_up_ = false;  // agreed: whether a blocking call has set up the rest
   std::mutex mutex_;              // of what set-up changes
   Topology topology_;

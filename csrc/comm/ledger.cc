@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <random>
 
+#include "base/random.h"
 #include "base/text.h"
 
 namespace gradred {
@@ -39,7 +39,7 @@ struct Ledger::Refused {
   std::list<Dropped> dropped;
 };
 
-Ledger::Ledger() : nonce_(std::uint64_t{std::random_device{}()} << 32 | std::random_device{}()) {}
+Ledger::Ledger() : nonce_(random_number()) {}
 // What the MPI may still read or write is given to nobody else.
 Ledger::~Ledger() {
   if (!sending_.empty()) static_cast<void>(new std::list<Sending>(std::move(sending_)));
@@ -52,6 +52,11 @@ Ledger::~Ledger() {
 void Ledger::open(const MpiTransport& transport) {
   const std::lock_guard lock(mutex_);
   transport_ = &transport;
+}
+
+std::uint64_t Ledger::begun() const {
+  const std::lock_guard lock(mutex_);
+  return next_;
 }
 
 std::uint64_t Ledger::begin() {

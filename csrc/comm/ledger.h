@@ -46,6 +46,7 @@ class Ledger {
 
   // The number of this rank's next operation. Local; all ranks count alike.
   std::uint64_t begin();
+  std::uint64_t begun() const;  // how many there were
   // Whether the tags of the operation are free.
   bool may_start(std::uint64_t number);
   void end(std::uint64_t number);  // it ended well here

@@ -8,6 +8,7 @@
 #include "base/failure.h"
 #include "comm/communicator.h"
 #include "comm/set_up.h"
+#include "node/neighbours.h"
 
 namespace gradred {
 namespace {
@@ -223,6 +224,14 @@ void Communicator::throw_if_failed() {
   if (const auto failure = ledger_.failure()) throw_report(*failure);
 }
 
+bool Communicator::failed() const {
+  return ledger_.failure().has_value() || (node_ != nullptr && node_->poisoned());
+}
+
+void Communicator::hear() {
+  if (path_ready()) ledger_.progress();
+}
+
 // An error of the MPI comes a moment before the system says that the process has ended.
 void Communicator::throw_if_peer_ended(const std::string& error) const {
   for (int look = 0; look < 30; ++look) {
@@ -243,6 +252,7 @@ void Communicator::throw_if_lost(std::uint64_t number) {
   const std::uint64_t now = now_ns();
   if (now - looked_ns_ < kEveryNs) return;
   looked_ns_ = now;
+  throw_if_left(number);
   for (const auto& [rank, process] : neighbours_) {
     if (is_alive(process)) continue;
     if (lost_since_ns_ == 0) lost_since_ns_ = now;
@@ -250,6 +260,21 @@ void Communicator::throw_if_lost(std::uint64_t number) {
     throw PeerLost("rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
                    ") has ended while rank " + std::to_string(rank_) + " waits in operation " +
                    std::to_string(number) + " over messages");
+  }
+}
+
+// A peer of this host that begins nothing any more, and has not begun this.
+void Communicator::throw_if_left(std::uint64_t number) const {
+  for (const auto& [rank, process] : neighbours_) {
+    const Farewell* said = farewell_of(process);
+    if (said == nullptr) continue;
+    for (std::uint32_t i = 0; i < said->known; ++i) {
+      const auto [communicator, operations] = said->begun[i];
+      if (communicator != key_ || number < operations) continue;
+      throw PeerLost("rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
+                     ") " + said->reason + "; rank " + std::to_string(rank_) +
+                     " waits in operation " + std::to_string(number) + " over messages");
+    }
   }
 }
 

@@ -9,8 +9,10 @@
 #include <map>
 
 #include "base/errors.h"
+#include "base/random.h"
 #include "base/text.h"
 #include "comm/set_up_calls.h"
+#include "node/neighbours.h"
 
 namespace gradred {
 namespace {
@@ -134,17 +136,19 @@ void Communicator::set_up_path(SetUpCalls& calls) {
   state_ = State::kReady;
 }
 
-// Plan and slices must be the same on all ranks: rank 0's are.
+// What must be the same on all ranks: rank 0's is.
 void Communicator::adopt_settings(SetUpCalls& calls) {
   struct {
     char plan[64] = {};
-    std::uint64_t slices = 0;
+    std::uint64_t slices = 0, key = 0;
   } agreed;
   set_text(agreed.plan, plan_);
   agreed.slices = slices_;
+  agreed.key = random_number();
   calls.bcast(&agreed, sizeof agreed);
   plan_ = agreed.plan;
   slices_ = agreed.slices;
+  key_ = agreed.key;
 }
 
 void Communicator::set_up_topology(SetUpCalls& calls) {
@@ -162,7 +166,9 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
     const Place& place = places[static_cast<std::size_t>(rank)];
     const bool here = topology_.host_of[static_cast<std::size_t>(rank)] ==
                       topology_.host_of[static_cast<std::size_t>(rank_)];
-    if (here && rank != rank_) neighbours_.emplace_back(rank, place.process);
+    if (!here || rank == rank_) continue;
+    neighbours_.emplace_back(rank, place.process);
+    meet(place.process);
   }
 }
 

@@ -36,6 +36,7 @@ Functions resolve_all(void* lib) {
   Functions f{};
   resolve(lib, "Initialized", f.Initialized);
   resolve(lib, "Finalized", f.Finalized);
+  resolve(lib, "Finalize", f.Finalize);
   resolve(lib, "Query_thread", f.Query_thread);
   resolve(lib, "Get_library_version", f.Get_library_version);
   resolve(lib, "Error_string", f.Error_string);

@@ -25,6 +25,7 @@ std::string_view name_of(Family family);
 struct Functions {
   int (*Initialized)(int* flag);
   int (*Finalized)(int* flag);
+  int (*Finalize)();
   int (*Query_thread)(int* provided);
   int (*Get_library_version)(char* version, int* length);
   int (*Error_string)(int code, char* text, int* length);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "node/copy.h"
+#include "node/neighbours.h"
 
 namespace gradred {
 namespace {
@@ -87,6 +88,7 @@ NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank,
       waiter_(spins, *this),
       operation_(options_.first_operation - 1),
       operands_(size_) {
+  for (const ProcessId& process : processes_) meet(process);
   const Layout layout(size_, options_);
   states_ = reinterpret_cast<RankState*>(segment_->data() + layout.states);
   slots_ = segment_->data() + layout.slots;
@@ -261,11 +263,14 @@ void NodeGroup::check_peer(std::size_t peer) const {
   if (states_[peer].departed.load(std::memory_order_acquire) != 0) {
     throw PeerLost(name(peer) + " has freed this communicator while others still use it");
   }
-  if (process == processes_[rank_] || is_alive(process)) return;
+  if (process == processes_[rank_]) return;
+  const Farewell* farewell = farewell_of(process);
+  if (farewell == nullptr && is_alive(process)) return;
   // It may have left because of an earlier failure, which it has written down before.
   if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
-  throw PeerLost(name(peer) + " (process " + std::to_string(process.pid) +
-                 ") has ended; the communicator can no longer be used");
+  throw PeerLost(name(peer) + " (process " + std::to_string(process.pid) + ") " +
+                 (farewell != nullptr ? farewell->reason : "has ended") +
+                 "; the communicator can no longer be used");
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {

@@ -103,6 +103,7 @@ class NodeGroup final : private Guard {
   bool is_first_to_wait() const;
   // Throws PeerLost if the process of a peer has ended, TransportError if the group is poisoned.
   void check_peers() const;
+  bool poisoned() const { return header_.poison.load(std::memory_order_relaxed) != 0; }
   // Make every other rank throw; the first reason stays.
   void poison(const FailureReport& report) noexcept;
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+
 namespace gradred {
 namespace {
 
@@ -95,7 +97,7 @@ ProcessId this_process() {
   const auto pid = static_cast<std::int64_t>(getpid());
   Stat stat;
   read_stat(pid, stat);
-  return {pid, stat.start_time};
+  return {pid, stat.start_time, status_file()};
 }
 
 bool is_alive(const ProcessId& process) {

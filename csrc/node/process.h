@@ -11,9 +11,12 @@ namespace gradred {
 // A process of this host: the start time tells a process from a later one with the same number.
 struct ProcessId {
   std::int64_t pid = 0;
-  std::uint64_t start_time = 0;  // clock ticks since boot, from /proc/<pid>/stat
+  std::uint64_t start_time = 0;   // clock ticks since boot, from /proc/<pid>/stat
+  std::int32_t status_file = -1;  // its descriptor there (base/status.h); -1: none
 
-  bool operator==(const ProcessId&) const = default;
+  bool operator==(const ProcessId& other) const {
+    return pid == other.pid && start_time == other.start_time;
+  }
 };
 
 ProcessId this_process();

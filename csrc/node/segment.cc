@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/random.h"
 #include "base/text.h"
 #include "node/process.h"
 
@@ -55,11 +55,6 @@ struct Verdict {
 };
 
 std::string last_error(const std::string& what) { return what + ": " + std::strerror(errno); }
-
-std::uint64_t random_number() {
-  std::random_device source;
-  return std::uint64_t{source()} << 32 | source() | 1;
-}
 
 // Forked children share it with their parent, but not the process number.
 std::uint64_t program_number() {

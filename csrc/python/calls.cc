@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "base/status.h"
+#include "comm/farewell.h"
 #include "comm/watch.h"
 #include "python/call.h"
 #include "python/comm.h"
@@ -263,16 +264,16 @@ void bind_calls(py::module_& m) {
         py::arg("progress_thread") = true);
   m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
-  m.def(
-      "use_status_page",
-      [](std::uintptr_t address) { use_status_page(reinterpret_cast<StatusPage*>(address)); },
-      py::arg("address"), "Memory of 4096 zero bytes for what this process waits for; 0: none.");
+  m.def("use_status_file", &use_status_file, py::arg("descriptor"),
+        "A file in memory whose second 4096 bytes are zero: for what this process waits for.");
   m.def(
       "poisoned", [] { return process_poisoned.load(std::memory_order_relaxed); },
       "Whether a communicator of this process has failed: MPI_Finalize would wait for peers.");
-  m.def(
-      "leave_without_finalize", &leave_without_finalize, py::arg("mpi4py"),
-      "End this process, when it ends, without MPI_Finalize; `mpi4py` is the file of mpi4py.MPI.");
+  m.def("take_over_finalize", &take_over_finalize, py::arg("mpi4py"),
+        "MPI_Finalize is called only if that would not wait for ranks that never come; `mpi4py` is "
+        "the file of mpi4py.MPI. False where its call was not found.");
+  m.def("set_last_words", &set_last_words, py::arg("reason"),
+        "Why the program ends, for the peers that wait for it.");
   m.def("write_trace", &write_trace, "Write this rank's trace to the file that configure() named.");
   m.def("thread_may_drive", &thread_may_drive,
         "Whether operations in flight get on without the program's Test and Wait.");

@@ -11,12 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/errors.h"
+#include "comm/farewell.h"
+#include "mpi/mpi.h"
 
 namespace gradred {
 namespace {
-
-int finalize_nothing() { return 0; }
 
 // glibc tells such handlers the status with which the process ends. The last one registered comes
 // first, before the destructors of any library.
@@ -61,27 +60,32 @@ void** slot_of(const link_map& library, const char* function) {
   return nullptr;
 }
 
-void overwrite(void** slot, void* value) {
+bool overwrite(void** slot, void* value) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<std::uintptr_t>(slot) / page * page;
-  if (mprotect(reinterpret_cast<void*>(address), page, PROT_READ | PROT_WRITE) != 0) {
-    throw TransportError("the call of MPI_Finalize cannot be taken out of this process");
-  }
+  if (mprotect(reinterpret_cast<void*>(address), page, PROT_READ | PROT_WRITE) != 0) return false;
   *slot = value;
+  return true;
+}
+
+pid_t rank_process = 0;
+
+int finalize() {
+  if (getpid() != rank_process) return 0;  // a fork of the rank: the MPI is not its own
+  if (say_farewell()) return mpi::get().call.Finalize();
+  on_exit(end_at_once, nullptr);
+  return 0;
 }
 
 }  // namespace
 
-void leave_without_finalize(const std::string& mpi4py) {
+bool take_over_finalize(const std::string& mpi4py) {
   void* handle = dlopen(mpi4py.c_str(), RTLD_NOLOAD | RTLD_NOW);
   const link_map* library = nullptr;
-  if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &library) != 0) {
-    throw TransportError("not loaded: " + mpi4py);
-  }
+  if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &library) != 0) return false;
   void** slot = slot_of(*library, "MPI_Finalize");
-  if (slot == nullptr) throw TransportError("no call of MPI_Finalize was found in " + mpi4py);
-  overwrite(slot, reinterpret_cast<void*>(&finalize_nothing));
-  on_exit(end_at_once, nullptr);
+  rank_process = getpid();
+  return slot != nullptr && overwrite(slot, reinterpret_cast<void*>(&finalize));
 }
 
 }  // namespace gradred

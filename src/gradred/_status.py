@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import faulthandler
 import json
-import mmap
 import os
 import pathlib
 import signal
@@ -27,11 +26,12 @@ from gradred import _core
 
 _RANK, _STACK = "gradred-rank", "gradred-stack"
 _ABOUT_BYTES = 4096  # JSON, before the extension's page
-_PAGE = struct.Struct("QQ4080s")  # csrc/base/status.h
+_PAGE = struct.Struct("QQ2032s")  # the beginning of csrc/base/status.h's StatusPage
+_PAGE_BYTES = 4096
 _SIGNAL = signal.SIGRTMIN + 9
 _LAUNCHERS = ("mpiexec", "mpirun", "prterun", "prun", "srun", "orterun")
 
-_kept: list[Any] = []  # for as long as the process lives
+_kept: list[int] = []  # descriptors, for as long as the process lives
 
 
 def show() -> None:
@@ -48,24 +48,19 @@ def show() -> None:
         stack = os.memfd_create(_STACK)
     except OSError:  # no descriptors or no memory left: the program has other worries
         return
-    os.ftruncate(page, _ABOUT_BYTES + _PAGE.size)
-    memory = mmap.mmap(page, 0)
+    os.ftruncate(page, _ABOUT_BYTES + _PAGE_BYTES)
     about = {"pid": os.getpid(), "rank": world.Get_rank(), "size": world.Get_size()}
     about["stacks"] = _answer_with_stacks(stack)
-    text = json.dumps(about).encode()
-    memory[: len(text)] = text
-    view = memoryview(memory)
-    _kept.extend([view, page, stack])
-    import ctypes
-
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory, _ABOUT_BYTES))
-    _core.use_status_page(address)
+    os.pwrite(page, json.dumps(about).encode(), 0)
+    _kept.extend([page, stack])
+    _core.use_status_file(page)
 
 
 def _answer_with_stacks(stack: int) -> bool:
     """Whether the signal is ours to use: a program may have given it a meaning."""
     if signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
         return False
+    signal.signal(_SIGNAL, signal.SIG_IGN)  # what remains once Python has ended, in MPI_Finalize
     faulthandler.register(_SIGNAL, file=stack, all_threads=True)
     return True
 
@@ -131,7 +126,7 @@ def _ask_for_stacks(pid: int, file: str) -> int:
 def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadline: float) -> Rank:
     waits_s, waits_for, stack = None, "", []
     with contextlib.suppress(OSError):  # it has ended meanwhile
-        page = pathlib.Path(files[_RANK]).read_bytes()[_ABOUT_BYTES:]
+        page = pathlib.Path(files[_RANK]).read_bytes()[_ABOUT_BYTES:][: _PAGE.size]
         sequence, since_ns, text = _PAGE.unpack(page)
         if since_ns and sequence % 2 == 0:
             waits_s = (time.monotonic_ns() - since_ns) * 1e-9

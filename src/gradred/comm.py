@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from gradred.ops import OpLike
 
 CommT = TypeVar("CommT", bound="Comm")
+ExceptHook = Callable[
+    [type[BaseException], BaseException, types.TracebackType | None],
+    object,
+]
 
 LARGE_OBJECT_BYTES = 1 << 20
 
@@ -416,13 +421,29 @@ def _warn_of_pickling(x: Any) -> None:
 
 def _leave() -> None:
     """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
-    if os.getpid() == _rank_process:
-        _core.stop()
-        _core.write_trace()
-        if _core.poisoned():
-            _core.leave_without_finalize(sys.modules["mpi4py.MPI"].__file__ or "")
+    if os.getpid() != _rank_process:
+        return
+    _core.stop()
+    _core.write_trace()
+    if _core.poisoned() and not _holds_finalize:
+        print("gradred: no way was found around MPI_Finalize, which may hang", file=sys.stderr)
 
 
+def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
+    """A hook that tells the peers what ends this program, and then does what `previous` does."""
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None
+    ) -> None:
+        if not hasattr(sys, "ps1"):  # an interactive program goes on
+            _core.set_last_words(f"{kind.__name__}: {error}".splitlines()[0])
+        previous(kind, error, traceback)
+
+    return hook
+
+
+_holds_finalize = _core.take_over_finalize(sys.modules["mpi4py.MPI"].__file__ or "")
+sys.excepthook = _hear_of_uncaught(sys.excepthook)
 _core.install(sys.modules["mpi4py.MPI"], Comm, _launched.refuse_wrong_launcher)
 _configure()
 _rank_process = os.getpid()

@@ -36,6 +36,11 @@ def meet_fault() -> None:
         raise RuntimeError("on purpose")
     elif FAULT == "exits":
         sys.exit(7)
+    elif FAULT == "returns":
+        sys.exit(0)
+    elif FAULT == "finalizes":
+        MPI.Finalize()
+        sys.exit(0)
     elif FAULT == "killed later":  # at no moment in particular
         timer = float(sys.argv[3])
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))

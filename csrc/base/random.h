@@ -1,0 +1,14 @@
+// Numbers that tell things apart: no two processes get the same, and none gets 0.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+namespace gradred {
+
+inline std::uint64_t random_number() {
+  std::random_device source;
+  return std::uint64_t{source()} << 32 | source() | 1;
+}
+
+}  // namespace gradred

@@ -1,0 +1,21 @@
+// The processes of this host that this one has met, and the last word of each.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "node/process.h"
+
+namespace gradred {
+
+// Maps the status page of a process, once: what it says last outlives it. Never throws for a page
+// that cannot be read: of such a process only its end is seen.
+void meet(const ProcessId& process);
+// All of them, but this process.
+std::vector<ProcessId> neighbours();
+// What a process has said at its end; null while it goes on, and where its page cannot be read.
+const Farewell* farewell_of(const ProcessId& process);
+Leaving leaving(const ProcessId& process);
+
+}  // namespace gradred
