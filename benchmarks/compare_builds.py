@@ -1,0 +1,139 @@
+"""Compare two builds of gradred: is this change faster, or something else slower?
+
+    python benchmarks/compare_builds.py OLD/src NEW/src -np 2 --json out.json
+
+Each argument is a folder that holds the package `gradred` with its extension. Round by round, in
+alternating order, each build gets a job of its own on the same MPI, which times Allreduce of
+several sizes through shared memory and over messages: blocks of calls, the mean of a block on the
+slowest rank, the median over the blocks. `ratio` is the first build's time over the second's, round
+by round: above 1, the second is faster. A job may land on near or on far cores, so rounds differ
+more than blocks of one job do: take many.
+
+The JSON record (`schema` = "gradred-compare-builds/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}: of the first job
+    builds    [first, second], as --names says
+    rows      [{path, bytes, us[2], ratio, ratio_p10, ratio_p90, rounds_us[2][rounds]}]
+    flag_us   [2][rounds]: the time of one signal between ranks 0 and 1 in each job
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from timeit import Timer
+from typing import Any
+
+SCHEMA = "gradred-compare-builds/1"
+SIZES = (8, 64, 1024, 16384, 1 << 20)
+PATHS = {"shared memory": "1", "messages": "0"}  # values of GRADRED_SHM
+BLOCKS = 7
+Times = dict[tuple[str, int], float]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="compare two builds of gradred")
+    parser.add_argument("builds", nargs=2, type=Path, metavar="FOLDER")
+    parser.add_argument("--names", nargs=2, default=["first", "second"])
+    parser.add_argument("-np", dest="ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of timing in one job, about")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+def measure(seconds: float) -> None:
+    """One job: rank 0 prints a line of JSON."""
+    import numpy as np
+    from mpi4py import MPI
+
+    import gradred
+    from gradred.bench.machine import describe, flag_time
+    from gradred.bench.timing import block_length, interleave, microseconds
+
+    world = MPI.COMM_WORLD
+    times = []
+    each = seconds / len(PATHS) / len(SIZES) / BLOCKS
+    record = describe(world, {})
+    record["flag_us"] = (flag_time(world) or {"us": None})["us"]
+    for path, value in PATHS.items():
+        os.environ["GRADRED_SHM"] = value
+        comm = gradred.Comm(world.Dup())
+        for nbytes in SIZES:
+            x = np.full(nbytes // 4, world.rank + 1, np.float32)
+            y = np.empty_like(x)
+            comm.Allreduce(x, y)
+            assert (y == world.size * (world.size + 1) // 2).all()
+            timer = Timer("comm.Allreduce(x, y)", globals={"comm": comm, "x": x, "y": y})
+            block = block_length(timer, each, world)
+            means = interleave([timer], BLOCKS, block, world)
+            times.append([path, nbytes, microseconds(means[:, 0])])
+    record["times"] = times
+    if world.rank == 0:
+        print("RECORD " + json.dumps(record), flush=True)
+
+
+def job(build: Path, ranks: int, seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--no-prefix"]
+    command += [sys.executable, __file__, "--measure", str(seconds)]
+    variables = os.environ | {"PYTHONPATH": str(build.absolute())}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if "RECORD " in line]
+    if done.returncode != 0 or not lines:
+        raise SystemExit(f"{build}: the job failed\n{done.stderr}")
+    return dict(json.loads(lines[0].split("RECORD ", 1)[1]))
+
+
+def rows_of(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A row for each path and size, from the records [build][round]."""
+    import numpy as np
+
+    from gradred.bench.timing import ratio
+
+    rows = []
+    for index, (path, nbytes, _) in enumerate(rounds[0][0]["times"]):
+        us = [np.array([record["times"][index][2] for record in build]) for build in rounds]
+        median, low, high = ratio(us[0], us[1])
+        rows.append(
+            {
+                "path": path,
+                "bytes": nbytes,
+                "us": [float(np.median(one)) for one in us],
+                "ratio": median,
+                "ratio_p10": low,
+                "ratio_p90": high,
+                "rounds_us": [one.tolist() for one in us],
+            }
+        )
+    return rows
+
+
+def main() -> int:
+    given = arguments()
+    rounds: list[list[dict[str, Any]]] = [[], []]
+    for turn in range(given.rounds):
+        for which in (0, 1) if turn % 2 == 0 else (1, 0):
+            rounds[which].append(job(given.builds[which], given.ranks, given.seconds))
+    record: dict[str, Any] = {"schema": SCHEMA, "builds": given.names} | rounds[0][0]
+    del record["times"]
+    record["flag_us"] = [[one["flag_us"] for one in build] for build in rounds]
+    record["rows"] = rows = rows_of(rounds)
+    print(f"# us per call: {given.names[0]}, {given.names[1]}; ratio of the two, 10-90 %")
+    for row in rows:
+        times = f"{row['us'][0]:10.2f} {row['us'][1]:10.2f}"
+        spread = f"{row['ratio_p10']:.2f}-{row['ratio_p90']:.2f}"
+        print(f"{row['path']:14}{row['bytes']:9}{times} {row['ratio']:6.2f}  {spread}")
+    if given.json:
+        given.json.write_text(json.dumps(record, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        measure(float(sys.argv[2]))
+    else:
+        sys.exit(main())
