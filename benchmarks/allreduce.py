@@ -217,7 +217,8 @@ def main() -> int:
     say(world, f"# Allreduce, {world.size} ranks, {given.type} {given.op}: gradred, {mpi_name()}")
     if record["flag"]:
         say(world, f"# {record['flag']['us']:.2f} us: {record['flag']['what']}")
-    say(world, f"# us per call, median of rounds; ratio: MPI's time / gradred's\n{HEADER}")
+    ratio = "ratio: MPI's time / gradred's in each round, median"
+    say(world, f"# us per call, medians of rounds; {ratio}\n{HEADER}")
     record["rows"] = rows = []
     try:
         budget = Budget(pair, ladder, given)

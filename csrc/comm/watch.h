@@ -23,7 +23,7 @@ class Watch {
  public:
   Watch() = default;
   ~Watch() {
-    if (next_post_ > kFirstPost) clear_status();
+    if (next_post_ > kFirstPost && !timed_out_) clear_status();
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -44,7 +44,11 @@ class Watch {
       post_status(begin_, about.text(waited));
     }
     const std::uint64_t timeout = wait_limits().timeout.load(std::memory_order_relaxed);
-    if (timeout != 0 && waited >= timeout) throw TimeoutError(about.text(waited));
+    if (timeout != 0 && waited >= timeout) {
+      timed_out_ = true;  // the autopsy shows what this process waited for, and clears it
+      post_status(begin_, about.text(waited));
+      throw TimeoutError(about.text(waited));
+    }
     if (next_report_ != 0 && waited >= next_report_) {
       next_report_ *= 2;
       if (about.reports()) report(about.text(waited));
@@ -58,6 +62,7 @@ class Watch {
   static void report(const std::string& text);  // to stderr, in one piece
 
   std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0, next_post_ = kFirstPost;
+  bool timed_out_ = false;
 };
 
 // "12.5 s"

@@ -275,8 +275,8 @@ void NodeGroup::check_peer(std::size_t peer) const {
 
 void NodeGroup::fail(const FailureReport& report) noexcept {
   if (header_.poison.load(std::memory_order_relaxed) != 0) return;
-  poison({report.kind, "rank " + std::to_string(rank_) + " left operation " +
-                           std::to_string(operation_) + ": " + report.text});
+  poison({report.kind, report.text + " (found by rank " + std::to_string(rank_) + " in operation " +
+                           std::to_string(operation_) + ")"});
 }
 
 void NodeGroup::poison(const FailureReport& report) noexcept {

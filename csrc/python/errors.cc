@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/errors.h"
+#include "base/status.h"
 
 namespace gradred {
 namespace {
@@ -14,13 +15,16 @@ std::string with_autopsy(const char* text) noexcept {
   PyObject* module = PyImport_ImportModule("gradred._status");
   PyObject* path = module != nullptr ? PyObject_CallMethod(module, "autopsy", "s", text) : nullptr;
   const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
-  std::string whole = text;
+  std::string whole = std::string(text) + ". GRADRED_TIMEOUT sets the limit";
   if (name != nullptr) whole += ". Where each rank is: " + std::string(name);
   Py_XDECREF(path);
   Py_XDECREF(module);
   PyErr_Clear();  // the time limit is the error to report
   return whole;
 }
+
+constexpr const char* kAfterLoss =
+    "Save what is worth it and end, or go on with the ranks that live (one host): comm.shrink()";
 
 // The Python classes are looked up when one is raised: gradred.errors may import this module.
 void raise(const char* name, const char* text) noexcept {
@@ -41,8 +45,9 @@ void set_python_error(std::exception_ptr thrown) noexcept {
     raise("UsageError", error.what());
   } catch (const TimeoutError& error) {
     raise("TimeoutError", with_autopsy(error.what()).c_str());
+    clear_status();
   } catch (const PeerLost& error) {
-    raise("PeerLost", error.what());
+    raise("PeerLost", (error.what() + (". " + std::string(kAfterLoss))).c_str());
   } catch (const TransportError& error) {
     raise("TransportError", error.what());
   } catch (const DeviceError& error) {

@@ -49,9 +49,10 @@ def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[s
 def _share(order: Mapping[str, Any], own: Mapping[str, str], here: bool) -> int:
     """Cores for each thread pool of this rank."""
     cores = len(os.sched_getaffinity(0))
-    if order["bound"]:  # what mpiexec left of the mask is this rank's alone
-        return cores
+    on_host = cores
+    if order["bound"]:  # this rank sees its own cores only, perhaps together with others
+        on_host = os.cpu_count() or cores
     if here:
-        cores = min(cores, order["cores"])
+        on_host = min(on_host, order["cores"])
     ranks = next((int(own[name]) for name in _RANKS_OF_HOST if name in own), order["ranks"])
-    return int(max(1, cores // ranks))
+    return int(max(1, min(cores, on_host // ranks)))

@@ -177,10 +177,14 @@ def lines(found: list[Rank]) -> list[str]:
         members = [rank for rank in found if rank.job == job]
         title = f"job {job}" if job else "no launcher"
         result.append(f"{title}: {len(members)} of {members[0].size} ranks on this host")
+        if unseen := set(range(members[0].size)) - {rank.rank for rank in members}:
+            numbers = ", ".join(map(str, sorted(unseen)))
+            result.append(f"  rank {numbers}: elsewhere, or has made no gradred.Comm yet")
         for rank in members:
             doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
             result.append(f"  rank {rank.rank} (process {rank.pid}): {doing}")
-            result += [f"      {line.strip()}" for line in rank.stack]
+            own = [line for line in rank.stack if "gradred/_status.py" not in line]
+            result += [f"      {line.strip()}" for line in own]
     return result
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _launched, _status, config, messages, moving
+from gradred import _core, _launched, _status, config, messages, moving, plans
 from gradred.errors import UsageError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.refusing import refusing
@@ -46,6 +46,8 @@ def _ranks_on_host() -> int:
 
 def _configure() -> None:
     values = config.load()
+    if values.plan is not None:
+        plans.require_known(values.plan)
     _core.configure(
         values.shm,
         values.plan or "",

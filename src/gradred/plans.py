@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from gradred import schedules
@@ -25,6 +25,7 @@ class Plan(NamedTuple):
 
 
 _CHOSEN_BY_GRADRED = Plan()
+_NATIVE = ("node", "mpi")
 
 
 def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
@@ -56,16 +57,29 @@ def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
     raise UsageTypeError(message)
 
 
+def require_known(name: str) -> None:
+    """Refuse a value of GRADRED_PLAN, which serves every collective that has such a plan."""
+    known = list(_NATIVE)
+    for collective in ("allreduce", "reduce_scatter", "allgather", "bcast"):
+        known += [one for one in schedules.names(collective) if one not in known]
+    if name not in known:
+        raise UsageError(
+            explain(f"GRADRED_PLAN={name}", "no plan has that name", _near(name, known))
+        )
+
+
 @functools.cache
 def _named(name: str, collective: str) -> Plan:
-    known = ["node", "mpi", *schedules.names(collective)]
+    known = [*_NATIVE, *schedules.names(collective)]
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(known)}"
-        raise UsageError(
-            explain(f"plan={name!r}", f"no plan for {collective} has that name", remedy)
-        )
+        found = f"no plan for {collective} has that name"
+        raise UsageError(explain(f"plan={name!r}", found, _near(name, known)))
     return Plan(name)
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(known)}"
 
 
 class _by_identity:  # noqa: N801 (a wrapper, used like a function)

@@ -420,7 +420,7 @@ def test_whole_report_is_one_screen_within_its_time() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert done.returncode in (0, 1), done.stderr
     found = json.loads(done.stdout)
-    assert found["schema"] == 1
+    assert found["schema"] == "gradred-doctor/1"
     assert found["version"] == __version__
     assert [check["name"] for check in found["checks"]] == NAMES
     assert found["seconds"] < 6.0

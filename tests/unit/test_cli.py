@@ -116,7 +116,7 @@ def test_info_key_prints_one_value(capsys):
 def test_info_json_has_a_schema_and_sources(capsys):
     assert cli.main(["info", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == 1
+    assert found["schema"] == "gradred-info/1"
     assert found["mpi"] == str(launch.find_mpi())
     assert found["config"]["timeout"] == {"value": "none", "source": "default"}
 

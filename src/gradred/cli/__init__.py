@@ -7,7 +7,9 @@ done, 1 a check failed or gradred failed, 2 usage, 130 interrupted; `run` hands 
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -57,7 +59,10 @@ def _dispatch(words: list[str]) -> int:
             module = importlib.import_module(f"gradred.cli.{name}")
             module.configure(command)
             command.set_defaults(main=module.main)
-    parsed = parser.parse_args(words)
+    parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        asked = commands.choices[parsed.command] if parsed.command else parser
+        asked.error(_unknown(unknown[0], asked.format_help()))
     if parsed.version:
         print(f"gradred {__version__}")
         return DONE
@@ -68,6 +73,12 @@ def _dispatch(words: list[str]) -> int:
     status: int = parsed.main(parsed)
     sys.stdout.flush()
     return status
+
+
+def _unknown(word: str, help_text: str) -> str:
+    options = re.findall(r"--[a-z][a-z-]*", help_text)
+    near = difflib.get_close_matches(word.partition("=")[0], options, n=1)
+    return f"there is no {word}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def _complain(words: Sequence[str], error: Error, status: int) -> int:

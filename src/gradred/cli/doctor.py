@@ -14,7 +14,7 @@ from typing import NoReturn
 from gradred import __version__, config, doctor, launch
 from gradred.errors import UsageError, explain
 
-SCHEMA = 1
+SCHEMA = "gradred-doctor/1"
 _HOST = re.compile(r"(?!-)[\w.:@%\[\]-]+")
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 

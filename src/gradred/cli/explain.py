@@ -217,11 +217,12 @@ def describe(
 
 def _text(report: dict[str, Any]) -> str:
     lines = [_asked(report["question"]), _plan(report), f"why: {report['reason']}"]
+    by = "in shared memory" if report["plan"] == "node" else "in messages"
     if report["schedule"] is not None:
         lines += [
             f"schedule: {report['schedule']}: {report['about']}",
-            f"rounds: {report['rounds']}; rank 0 sends {report['messages']} messages with "
-            f"{report['sent']} bytes and reduces {report['reduced']}",
+            f"rounds: {report['rounds']}; rank 0 hands on {report['sent']} bytes {by}, in "
+            f"{report['messages']} parts, and reduces {report['reduced']}",
             f"cost: {report['formula']}" + (f" ({report['paper']})" if report["paper"] else ""),
             _predicted(report),
         ]

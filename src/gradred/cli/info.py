@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gradred import __version__, _cpu, config, launch
 from gradred.errors import UsageError, explain
 
-SCHEMA = 1
+SCHEMA = "gradred-info/1"
 _ABSENT = "not available: this version of gradred has no {}"
 
 

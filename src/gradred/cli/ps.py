@@ -8,6 +8,8 @@ import json
 
 from gradred import _status
 
+SCHEMA = "gradred-ps/1"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -23,7 +25,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Print the jobs."""
     found = _status.ranks(stacks=not arguments.no_stacks)
     if arguments.json:
-        print(json.dumps({"version": 1, "ranks": [dataclasses.asdict(one) for one in found]}))
+        print(json.dumps({"schema": SCHEMA, "ranks": [dataclasses.asdict(one) for one in found]}))
     elif found:
         print("\n".join(_status.lines(found)))
     else:

@@ -38,7 +38,7 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         metavar="N",
         dest="ranks",
-        help="ranks to start (default: one per slot of the hosts)",
+        help="ranks to start (default: one per slot of the hosts; needed where none are given)",
     )
     where = place.add_mutually_exclusive_group()
     where.add_argument(
@@ -179,7 +179,7 @@ def _place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[host
     if found is None:
         if arguments.ranks is None:
             raise UsageError(
-                explain("gradred run", "nobody has said how many ranks", "Add -np N, or -H")
+                explain("starting a program", "nobody has said how many ranks", "Add -np N, or -H")
             )
         return [], arguments.ranks, "this host"
     placed = hosts.place(found, arguments.ranks)
@@ -202,7 +202,7 @@ def _variables(texts: list[str]) -> dict[str, str]:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, which is 1 or more")
     return int(text)
 
 

@@ -58,10 +58,10 @@ class Runner:
             self._process = self._start(mpi, folder, output)
             try:
                 status = self._wait(0.0 if self._closed else until - begin)
+                text = output.read_text(errors="replace")  # before what mpiexec says of its end
             finally:
                 self.close()
             reports = [json.loads(path.read_text()) for path in pathlib.Path(folder).glob("*.json")]
-            text = output.read_text(errors="replace")
         reports.sort(key=lambda report: report["rank"])
         return Job(time.monotonic() - begin, status, reports, text)
 
@@ -102,8 +102,12 @@ def run_of_two_ranks(job: Job) -> Finding:
     """Whether two ranks start, meet and add up."""
     asked = f"{RANKS} ranks"
     if job.status is None:
-        found = f"{asked} had not finished after {job.seconds:.1f} s"
-        return fail(found + _last_line(job), "See where they stay: gradred run -v -np 2 program")
+        found = f"{asked} had not finished after {job.seconds:.1f} s" + _last_line(job)
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        if load > cores:
+            fix = "Try again when less runs here"
+            return fail(f"{found}; load {load:.1f} on {cores} cores", fix)
+        return fail(found, "See where they stay: gradred ps, while gradred run -np 2 program runs")
     alone = [report for report in job.reports if report["size"] != RANKS]
     if alone:
         found = f"{asked} started, but each saw {alone[0]['size']} rank(s)"
