@@ -23,6 +23,14 @@ constexpr std::array<KindInfo, 7> kKinds = {{
 
 }  // namespace
 
+std::string_view name_of(Kind kind) { return kKinds[static_cast<std::size_t>(kind)].name; }
+
+std::uint64_t bytes_of(const Signature& signature) {
+  const auto dtype = static_cast<std::size_t>(signature.what >> 48 & 63);
+  const std::uint64_t count = signature.what & ((1ULL << 48) - 1);
+  return dtype < kDTypes ? count * kDTypeInfo[dtype].bytes : 0;
+}
+
 // A signature may come from a peer of another version, so every field is looked up with care.
 std::string describe(const Signature& signature) {
   const auto kind = static_cast<std::size_t>(signature.what >> 60);

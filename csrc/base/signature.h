@@ -46,6 +46,10 @@ constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t 
           detail};
 }
 
+std::string_view name_of(Kind kind);
+// Of the count elements; 0 for a type that is unknown.
+std::uint64_t bytes_of(const Signature& signature);
+
 // "allreduce of 12 float32 with sum": for error messages.
 std::string describe(const Signature& signature);
 

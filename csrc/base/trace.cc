@@ -49,10 +49,14 @@ std::string duration_event(int rank, const TraceEvent& event, const std::string&
 }
 
 std::string operation_json(int rank, const Extent& extent) {
-  return duration_event(rank, extent.whole, describe(extent.whole.signature),
-                        "\"operation\": " + std::to_string(extent.whole.operation) +
-                            ", \"tag\": " + std::to_string(extent.whole.tag) +
-                            ", \"abandoned\": " + (extent.abandoned ? "true" : "false"));
+  const TraceEvent& whole = extent.whole;
+  std::string args = "\"operation\": " + std::to_string(whole.operation) +
+                     ", \"tag\": " + std::to_string(whole.tag) +
+                     ", \"bytes\": " + std::to_string(bytes_of(whole.signature)) +
+                     ", \"path\": \"" + whole.path + "\"";
+  if (whole.mode != nullptr) args += std::string(", \"mode\": \"") + whole.mode + "\"";
+  args += std::string(", \"abandoned\": ") + (extent.abandoned ? "true" : "false");
+  return duration_event(rank, whole, describe(whole.signature), args);
 }
 
 std::string part_json(int rank, const TraceEvent& event) {

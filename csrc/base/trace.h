@@ -14,6 +14,11 @@
 
 namespace gradred {
 
+// What carries an operation out.
+inline constexpr const char* kSharedMemory = "shared memory";
+inline constexpr const char* kMessages = "messages";
+inline constexpr const char* kByMpi = "the MPI";
+
 struct TraceEvent {
   enum class Kind : std::uint8_t { kBegin, kRound, kSend, kReceive, kAbandon };
 
@@ -27,6 +32,8 @@ struct TraceEvent {
   std::uint64_t end_ns = 0;
   std::uint64_t bytes = 0;  // of a message, or of all messages of a round
   Signature signature;
+  const char* path = kMessages;
+  const char* mode = nullptr;  // how the program made the call, where that is known
 };
 
 // Thread-safe. Once full, each event replaces the oldest.
@@ -41,8 +48,9 @@ class Trace {
   std::uint32_t open_line();
   void close_line(std::uint32_t line);
 
-  // {"traceEvents": [...]}: pid is the rank, tid the line; each operation encloses its rounds and
-  // each round its messages. `otherData` tells how many events were replaced.
+  // {"traceEvents": [...]}: pid is the rank, tid the line; each operation that is a schedule
+  // encloses its rounds and each round its messages. `otherData` tells how many events were
+  // replaced.
   std::string json() const;
   // Writes json() to `path` with `{rank}` filled in, or to path-with-the-rank: "a.json" ->
   // "a.3.json". Throws UsageError when the file cannot be written.

@@ -147,12 +147,16 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       size_(size),
       settings_(settings()),
       plan_(settings_.plan),
-      slices_(settings_.slices) {}
+      slices_(settings_.slices) {
+  if (settings_.profile) open_profile(now_ns());
+  direct_ = size_ == 1 && profile_ == nullptr;
+}
 
 Communicator::~Communicator() {
   // What is left of a failed communicator on its way must reach nobody else: it keeps its tags.
   if (ledger_.failure()) static_cast<void>(lane_.release());
   if (node_) Registry::get().count_segment(-1);
+  if (trace_ != nullptr) trace_->close_line(trace_line_);
 }
 
 // ---- blocking calls -------------------------------------------------------------------------
@@ -162,16 +166,23 @@ void Communicator::prepare(WaitHook& hook) {
 }
 
 void Communicator::run(const Call& call, WaitHook& hook) {
+  if (!direct_) [[unlikely]] {
+    prepare(hook);
+    if (!direct_) return run_observed(call, hook, Mode::kBlocking);
+  }
+  carry_out(call, hook);
+}
+
+void Communicator::carry_out(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
-  prepare(hook);
   if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
   if (native(call)) return run_on_node(call, hook);
-  if (path_ == nullptr) return run_on_mpi(call);
+  if (path_ == nullptr) return run_on_mpi(call, user_);
   if (is_mpi_plan(call)) {
     Call planned = call;
     planned.path = mix(1, std::string_view("mpi"));
     agree_on(planned.signature(), hook);
-    return run_on_mpi(call);
+    return run_on_mpi(call, user_);
   }
   run_schedule(call, hook);
 }
@@ -231,6 +242,13 @@ bool Communicator::native(const Call& call) const {
 }
 
 void Communicator::run_startable(const Call& call, WaitHook& hook) {
+  if (!direct_) [[unlikely]] {
+    return run_observed(call, hook, Mode::kPersistentCall);
+  }
+  carry_out_startable(call, hook);
+}
+
+void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
   if (starts_on_node(call)) return run_on_node(call, hook);
   run_schedule(call, hook);

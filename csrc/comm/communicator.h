@@ -12,6 +12,7 @@
 #include "comm/call.h"
 #include "comm/ledger.h"
 #include "comm/path.h"
+#include "comm/profile.h"
 #include "comm/registry.h"
 #include "comm/selector.h"
 #include "comm/started.h"
@@ -34,6 +35,7 @@ struct Settings {
   bool progress_thread = true;    // may drive what is in flight, where the MPI allows that
   std::string trace;              // file for a Chrome trace; empty: none; may differ
   std::string fault;              // parse_fault(); empty: none
+  bool profile = false;           // rank 0's decides for a communicator
 };
 Settings& settings();
 // Whether operations in flight get on without the program: the MPI takes calls from any thread, and
@@ -123,6 +125,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void adopt_settings(SetUpCalls& calls);
   void set_up_topology(SetUpCalls& calls);
   void set_up_node(SetUpCalls& calls);
+  void open_profile(std::uint64_t begin);
+  void set_up_profile(SetUpCalls& calls, std::uint64_t begin);
   void start_duplicating();
   bool path_ready();  // whether MPI_Comm_idup has done its work
   bool path_ready_locked();
@@ -142,7 +146,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> aborted_operation(std::string_view reason);
   void run_on_node(const Call& call, WaitHook& hook);
   void finish_started(WaitHook& hook);
-  void run_on_mpi(const Call& call) const;
+  void carry_out(const Call& call, WaitHook& hook);
+  void carry_out_startable(const Call& call, WaitHook& hook);
+  void run_observed(const Call& call, WaitHook& hook, Mode mode);
+  void run_profiled(const Call& call, WaitHook& hook, Mode mode);
+  void run_traced(const Call& call, WaitHook& hook, Mode mode);
+  std::shared_ptr<Observation> observation(const Call& call) const;
+  bool may_compare(const Call& call, Mode mode) const;
+  void compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook);
+  void run_on_mpi(const Call& call, mpi::Handle comm) const;
   void run_schedule(const Call& call, WaitHook& hook);
   void run_numbered(const Call& call, WaitHook& hook);
   void agree(const Signature& signature, WaitHook& hook);
@@ -166,6 +178,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string plan_;         // rank 0's since set-up, as these two
   std::size_t slices_;
   std::uint64_t key_ = 0;
+  bool direct_ = false;           // set up, and nobody observes the calls
   bool blocking_set_up_ = false;  // agreed: whether a blocking call has set up the rest
   std::mutex mutex_;              // of what set-up changes
   Topology topology_;
@@ -177,6 +190,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> any_started_{false};
   std::string node_reason_ = "no blocking call yet";
   mpi::Handle duplicating_ = 0, duplicate_ = 0;  // MPI_Comm_idup in flight
+  std::shared_ptr<Profile> profile_;             // null: none; this rank's wish until set-up
+  Trace* trace_ = nullptr;                       // for what does not go by schedule; null: none
+  std::uint32_t trace_line_ = 0;                 // of blocking calls
+  std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
   Ledger ledger_;
   std::vector<std::pair<int, ProcessId>> neighbours_;  // peers on this host, since set-up
   std::mutex lost_mutex_;                              // of the next two

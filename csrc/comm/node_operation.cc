@@ -30,8 +30,12 @@ class NodeOperation : public StartedOperation {
   bool step() override {
     const std::unique_lock lock(comm_->node_mutex_, std::try_to_lock);
     if (!lock.owns_lock() || comm_->started_.front().get() != this) return false;
-    announced_ = announced_ || announce();
+    if (!announced_) {
+      if (observation_ != nullptr) comm_->node_->arrive(observation_->start_ns());
+      announced_ = announce();
+    }
     if (!announced_ || !finish()) return false;
+    if (observation_ != nullptr) observation_->look(*comm_->node_);
     leave();
     return true;
   }
@@ -105,6 +109,7 @@ class Agreement final : public NodeOperation {
     number_ = comm_->next_number();  // here, since agreements end in one order on all ranks
     return true;
   }
+  void on_end(bool) noexcept override {}  // who observes it sees the whole operation
 
  private:
   std::uint64_t number_ = 0;
@@ -132,6 +137,10 @@ class AgreedOperation final : public StartedOperation {
 
   std::string waits_for() const override { return part()->waits_for(); }
   bool is_first_to_wait() const override { return part()->is_first_to_wait(); }
+  void observe(std::shared_ptr<Observation> observation) override {
+    agreement_->observe(observation);  // where the ranks meet
+    StartedOperation::observe(std::move(observation));
+  }
 
  protected:
   bool step() override {

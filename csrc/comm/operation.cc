@@ -146,6 +146,8 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std:
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   if (!starts()) throw UsageError("the MPI has no communicators left for this one");
+  const std::shared_ptr<Observation> observation = direct_ ? nullptr : this->observation(call);
+  const InCall in_call(observation.get());
   try {
     check_plan(call, false);
   } catch (const UsageError& error) {
@@ -155,6 +157,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   auto operation = starts_on_node(call) ? node_operation(call)
                    : node_ != nullptr   ? agreed_operation(call)
                                         : this->operation(call, ledger_.begin());
+  operation->observe(observation);
   const bool threads = thread_may_drive();
   if (threads) operation->open_request(operation);
   if (!operation->advance()) engine().add(operation, threads);

@@ -46,6 +46,8 @@ class Registry {
   static Registry& get();
 
   std::unique_ptr<Lane> agree(SetUpCalls& calls);
+  // By rank, the rank in MPI_COMM_WORLD; empty where some are not in it.
+  std::vector<int> world_ranks(mpi::Handle comm);
   // Frees what has no user any more. Not from within an MPI callback.
   void reap();
 
@@ -61,7 +63,6 @@ class Registry {
   friend struct Duplicate;
   friend struct Lane;
 
-  std::vector<int> world_ranks(mpi::Handle comm);
   std::vector<std::shared_ptr<Duplicate>> known(const std::vector<int>& group);
   std::shared_ptr<Duplicate> duplicate(SetUpCalls& calls, std::vector<int> group,
                                        std::uint64_t serial);

@@ -62,7 +62,7 @@ void Communicator::check_mpi_plan(const Call& call) const {
   }
 }
 
-void Communicator::run_on_mpi(const Call& call) const {
+void Communicator::run_on_mpi(const Call& call, mpi::Handle comm) const {
   const mpi::Mpi& mpi = mpi::get();
   const std::size_t bytes = call.count * size_of(call.dtype);
   check_mpi_plan(call);
@@ -70,12 +70,12 @@ void Communicator::run_on_mpi(const Call& call) const {
     case Kind::kAllgather:
       mpi.check(
           mpi.call.Allgather(or_in_place(call.send), static_cast<int>(bytes), mpi.is.byte_type,
-                             call.recv, static_cast<int>(bytes), mpi.is.byte_type, user_),
+                             call.recv, static_cast<int>(bytes), mpi.is.byte_type, comm),
           "MPI_Allgather");
       return;
     case Kind::kBcast:
       mpi.check(
-          mpi.call.Bcast(call.recv, static_cast<int>(bytes), mpi.is.byte_type, call.root, user_),
+          mpi.call.Bcast(call.recv, static_cast<int>(bytes), mpi.is.byte_type, call.root, comm),
           "MPI_Bcast");
       return;
     case Kind::kReduceScatterBlock: {  // by an allreduce: rare, and right
@@ -85,12 +85,12 @@ void Communicator::run_on_mpi(const Call& call) const {
       whole.send = nullptr;
       whole.recv = all.data();
       whole.count = call.count * static_cast<std::size_t>(size_);
-      allreduce(whole, user_);
+      allreduce(whole, comm);
       std::memcpy(call.recv, all.data() + bytes * static_cast<std::size_t>(rank_), bytes);
       break;
     }
     default:
-      allreduce(call, user_);
+      allreduce(call, comm);
   }
   scale_result(call, call.recv, call.count, size_);
 }

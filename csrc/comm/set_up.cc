@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/random.h"
 #include "base/text.h"
@@ -104,6 +105,7 @@ void Communicator::progress() {
 // Blocking and collective: only within a call that blocks anyway.
 void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
+  const std::uint64_t begin = now_ns();
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
   SetUpCalls calls(user_, rank_, size_, hook);
@@ -118,6 +120,10 @@ void Communicator::set_up(WaitHook& hook) {
   adopt_settings(calls);
   set_up_topology(calls);
   set_up_node(calls);
+  set_up_profile(calls, begin);
+  trace_ = decorations(settings_).trace;
+  if (trace_ != nullptr) trace_line_ = trace_->open_line();
+  direct_ = profile_ == nullptr && trace_ == nullptr;
   blocking_set_up_ = true;
 }
 
@@ -140,15 +146,18 @@ void Communicator::set_up_path(SetUpCalls& calls) {
 void Communicator::adopt_settings(SetUpCalls& calls) {
   struct {
     char plan[64] = {};
-    std::uint64_t slices = 0, key = 0;
+    std::uint64_t slices = 0, key = 0, profile = 0;
   } agreed;
   set_text(agreed.plan, plan_);
   agreed.slices = slices_;
   agreed.key = random_number();
+  agreed.profile = settings_.profile ? 1 : 0;
   calls.bcast(&agreed, sizeof agreed);
   plan_ = agreed.plan;
   slices_ = agreed.slices;
   key_ = agreed.key;
+  if (agreed.profile == 0) profile_ = nullptr;
+  if (agreed.profile != 0 && profile_ == nullptr) open_profile(now_ns());
 }
 
 void Communicator::set_up_topology(SetUpCalls& calls) {

@@ -30,7 +30,8 @@ void StartedOperation::open_request(const std::shared_ptr<Operation>& self) {
   request_ = mpi.normalise(request);
 }
 
-void StartedOperation::on_end(bool) noexcept {
+void StartedOperation::on_end(bool well) noexcept {
+  if (observation_ != nullptr) observation_->end(well);
   const mpi::Mpi& mpi = mpi::get();
   if (request_ != mpi.is.request_null) mpi.call.Grequest_complete(request_);
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "comm/observation.h"
 #include "engine/operation.h"
 #include "mpi/mpi.h"
 
@@ -14,9 +15,16 @@ class StartedOperation : public Operation {
   // Request_free.
   mpi::Handle request() const { return request_; }
   void open_request(const std::shared_ptr<Operation>& self);
+  // Before the first advance(): what follows the operation. Null: nobody.
+  virtual void observe(std::shared_ptr<Observation> observation) {
+    observation_ = std::move(observation);
+  }
+  Observation* observation() const { return observation_.get(); }
 
  protected:
   void on_end(bool well) noexcept override;  // completes the request
+
+  std::shared_ptr<Observation> observation_;
 
  private:
   mpi::Handle request_ = mpi::get().is.request_null;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -120,6 +121,9 @@ void NodeGroup::announce(const Signature& signature, const void* data, std::size
   RankState& state = states_[rank_];
   Announcement& mine = announcement(rank_);
   state.particulars[operation_ & 1].detail = signature.detail;
+  if (tells_arrivals_) [[unlikely]] {
+    state.particulars[operation_ & 1].arrival_ns = std::exchange(arrival_ns_, 0);
+  }
   mine.what = signature.what;
   copy_few(mine.data, static_cast<const std::byte*>(data), bytes);
   waiter_.publish(mine.head, head(signature), state.bell);

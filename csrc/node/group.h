@@ -10,6 +10,9 @@
 // announced k + 1, hence has left k and reads nothing of k any more. For the same reason a peer's
 // announcement in place k % 2 is that of k or of k - 2, never of k + 2, and 32 bits of the number
 // are enough to tell them apart.
+//
+// A rank's arrival time lies beside its announcement and follows the same rule: peers read it after
+// they have left k and before they announce k + 1, and it is written when k + 2 is announced.
 #pragma once
 
 #include <cstddef>
@@ -91,6 +94,19 @@ class NodeGroup final : private Guard {
   // Nanoseconds that a flag takes from rank 0 to rank 1, the mean of `turns` there and back; 0 on
   // the other ranks. Collective; says what any time measured here is worth.
   double flag_time_ns(unsigned turns, Poll* poll);
+
+  // For a profile, on all ranks or none: ranks tell when they came to an operation, if they looked,
+  // and long waits are timed. After an operation, and before the next one begins, arrival_ns() is
+  // when a rank came to it; 0 if that rank did not look.
+  void tell_arrivals() {
+    tells_arrivals_ = true;
+    waiter_.time_long_waits();
+  }
+  void arrive(std::uint64_t ns) { arrival_ns_ = ns; }  // before the operation; 0: did not look
+  std::uint64_t arrival_ns(int rank) const {
+    return states_[rank].particulars[operation_ & 1].arrival_ns;
+  }
+  std::uint64_t waited_ns() const { return waiter_.waited_ns(); }  // in all long waits so far
 
   // This rank's arguments were refused: take part in the agreement of the next operation, so that
   // the peers throw UsageError with this rank and reason. Does not wait for them, unless this rank
@@ -179,8 +195,10 @@ class NodeGroup final : private Guard {
   std::byte* slots_;
   std::byte* chunks_;
   Waiter waiter_;
-  std::uint64_t operation_;            // the number of the last one
-  bool catch_up_ = false;              // after abort(): its announcements have not been awaited
+  std::uint64_t operation_;  // the number of the last one
+  bool catch_up_ = false;    // after abort(): its announcements have not been awaited
+  bool tells_arrivals_ = false;
+  std::uint64_t arrival_ns_ = 0;       // at the operation that is announced next
   std::uint64_t checked_ns_ = 0;       // when finish_allreduce() looked after the peers
   std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
 };

@@ -56,9 +56,10 @@ struct alignas(kApart) Announcement {
 };
 static_assert(sizeof(Announcement) == kApart && offsetof(Announcement, data) == 16);
 
-// What only an error message needs.
+// What only an error message or a profile needs.
 struct Particulars {
   std::uint64_t detail;       // Signature::detail
+  std::uint64_t arrival_ns;   // of clock.h: when the rank came; 0: it did not look
   char reason[kReasonBytes];  // of an aborted operation
 };
 

@@ -86,8 +86,13 @@ bool Waiter::spin_and_yield(const std::atomic<std::uint64_t>& word, std::uint64_
 }
 
 void Waiter::wait_long(const std::atomic<std::uint64_t>& word, std::uint64_t target, Bell& bell) {
-  peers_checked_ns_ = now_ns();
-  if (spin_and_yield(word, target)) return;
+  const std::uint64_t begin = now_ns();
+  peers_checked_ns_ = begin;
+  if (!spin_and_yield(word, target)) sleep_until(word, target, bell);
+  if (timed_) waited_ns_ += now_ns() - begin;
+}
+
+void Waiter::sleep_until(const std::atomic<std::uint64_t>& word, std::uint64_t target, Bell& bell) {
   std::uint64_t limit = kShortNap;
   while (!reached(word, target)) {
     nap(word, target, bell, limit);

@@ -37,6 +37,9 @@ class Waiter {
 
   void use(Poll* poll) { poll_ = poll; }
   bool spins() const { return spins_; }
+  // For a profile: from now on waits that outlast the first looks are timed, and waited_ns() grows.
+  void time_long_waits() { timed_ = true; }
+  std::uint64_t waited_ns() const { return waited_ns_; }
 
   static bool reached(const std::atomic<std::uint64_t>& word, std::uint64_t target) {
     return static_cast<std::int64_t>(word.load(std::memory_order_acquire) - target) >= 0;
@@ -71,6 +74,7 @@ class Waiter {
  private:
   void wait_long(const std::atomic<std::uint64_t>& word, std::uint64_t target, Bell& bell);
   bool spin_and_yield(const std::atomic<std::uint64_t>& word, std::uint64_t target);
+  void sleep_until(const std::atomic<std::uint64_t>& word, std::uint64_t target, Bell& bell);
   void look_around(const std::atomic<std::uint64_t>& word, std::uint64_t target);
 
   bool spins_;
@@ -78,6 +82,8 @@ class Waiter {
   Guard& guard_;
   Poll* poll_ = nullptr;
   std::uint64_t peers_checked_ns_ = 0;
+  bool timed_ = false;
+  std::uint64_t waited_ns_ = 0;
 };
 
 }  // namespace gradred

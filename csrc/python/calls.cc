@@ -76,6 +76,7 @@ class PyOperation {
   bool test() {
     require_rank();
     if (!operation_->ended()) {
+      const InCall in_call(operation_->observation());
       const py::gil_scoped_release released;
       if (!operation_->advance()) engine().progress();  // others may have to go first
     }
@@ -83,8 +84,14 @@ class PyOperation {
   }
   void wait() {
     require_rank();
+    const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
     GilHook hook;
     wait_for(*operation_, hook);
+  }
+  void slept(double seconds) {
+    if (Observation* const observation = operation_->observation(); observation != nullptr) {
+      observation->spent(static_cast<std::uint64_t>(1e9 * seconds));
+    }
   }
   void rethrow() const { operation_->rethrow(); }
   bool ended() const { return operation_->ended(); }
@@ -162,8 +169,8 @@ py::dict comm_info(const py::object& comm) {
 
 void configure(bool shared_memory, const std::string& plan, std::size_t slices,
                std::size_t ranks_on_host, const std::string& trace, const std::string& fault,
-               bool progress_thread) {
-  settings() = {shared_memory, plan, slices, ranks_on_host, progress_thread, trace, fault};
+               bool progress_thread, bool profile) {
+  settings() = {shared_memory, plan, slices, ranks_on_host, progress_thread, trace, fault, profile};
 }
 
 void limit_waits(double warn_after, double timeout) {
@@ -184,6 +191,8 @@ void bind_calls(py::module_& m) {
       .def("test", &PyOperation::test)
       .def("wait", &PyOperation::wait)
       .def("rethrow", &PyOperation::rethrow)
+      .def("slept", &PyOperation::slept, py::arg("seconds"),
+           "The program has waited so long for it, between calls of test().")
       .def_property_readonly("ended", &PyOperation::ended)
       .def_property_readonly("has_request", &PyOperation::has_request)
       .def_property_readonly("request", &PyOperation::request);
@@ -261,7 +270,7 @@ void bind_calls(py::module_& m) {
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "",
-        py::arg("progress_thread") = true);
+        py::arg("progress_thread") = true, py::arg("profile") = false);
   m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
   m.def("use_status_file", &use_status_file, py::arg("descriptor"),

@@ -10,6 +10,7 @@ namespace gradred {
 
 void bind_calls(pybind11::module_& m);
 void bind_mpi4py(pybind11::module_& m);
+void bind_profile(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_schedules(pybind11::module_& m);
 void bind_threads(pybind11::module_& m);
@@ -25,4 +26,5 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_threads(m);
   gradred::bind_mpi4py(m);
   gradred::bind_calls(m);
+  gradred::bind_profile(m);
 }

@@ -54,6 +54,7 @@ PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
     auto made = std::make_unique<Bound>();
     made->comm = communicator_of(args[0]).shared_from_this();
     made->call = py::handle(args[1]).cast<std::shared_ptr<PyCall>>();
+    made->call->call.persistent = true;
     delete bound_of(self);
     bound_of(self) = made.release();
   } catch (py::error_already_set& error) {

@@ -192,6 +192,34 @@ class _CommInfo(TypedDict):
     shares_memory: bool
     node_reason: str
 
+class _ProfileRow(TypedDict):
+    kind: str
+    op: str
+    dtype: str
+    mode: str
+    max_bytes: int
+    calls: int
+    bytes: int
+    timed_calls: int
+    time_s: float
+    exposed_s: float
+    looks: int
+    skew_s: float
+    longest_skew_s: float
+    ranks: list[tuple[int, float, int]]
+    compared: int
+    own_s: float
+    mpi_s: float
+    comparing_s: float
+
+class _Profile(TypedDict):
+    rank: int
+    size: int
+    wall_s: float
+    set_ups: int
+    set_up_s: float
+    rows: list[_ProfileRow]
+
 class Call(metaclass=_Pybind11Type):
     def __init__(
         self,
@@ -214,6 +242,7 @@ class Operation(metaclass=_Pybind11Type):
     def test(self) -> bool: ...
     def wait(self) -> None: ...
     def rethrow(self) -> None: ...
+    def slept(self, seconds: float) -> None: ...
     @property
     def ended(self) -> bool: ...
     @property
@@ -244,8 +273,11 @@ def configure(
     trace: str = "",
     fault: str = "",
     progress_thread: bool = True,
+    profile: bool = False,
 ) -> None: ...
 def write_trace() -> None: ...
+def profile() -> _Profile: ...
+def path_of_rank(path: str, rank: int) -> str: ...
 def stop() -> None: ...
 def forked() -> None: ...
 def flag_time(comm: MPI.Comm) -> float: ...

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _launched, _status, config, messages, moving, plans
+from gradred import _core, _launched, _profile, _status, config, messages, moving, plans
 from gradred.errors import UsageError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.refusing import refusing
@@ -56,7 +56,9 @@ def _configure() -> None:
         values.trace or "",
         "" if values.fault is None else str(values.fault),
         values.progress_thread,
+        values.profile is not None,
     )
+    _profile.configure(values.profile)
     _core.limit_waits(values.warn_after, values.timeout or 0.0)
     _status.show()
 
@@ -426,9 +428,12 @@ def _leave() -> None:
     if os.getpid() != _rank_process:
         return
     _core.stop()
-    _core.write_trace()
-    if _core.poisoned() and not _holds_finalize:
-        print("gradred: no way was found around MPI_Finalize, which may hang", file=sys.stderr)
+    try:
+        _core.write_trace()
+        _profile.report()
+    finally:
+        if _core.poisoned() and not _holds_finalize:
+            print("gradred: no way was found around MPI_Finalize, which may hang", file=sys.stderr)
 
 
 def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:

@@ -29,6 +29,8 @@ _FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True)
 _FLAGS |= dict.fromkeys(("0", "false", "no", "off"), False)
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*")
 _UNSET = ("", "none", "auto")
+PROFILE_TABLE = "1"
+"""The value of `profile` that names no file."""
 
 T = TypeVar("T")
 FaultKind = Literal["drop", "delay", "corrupt", "die"]
@@ -96,6 +98,11 @@ def _parse_name(text: str) -> str:
     return text.strip()
 
 
+def _parse_profile(text: str) -> str | None:
+    on = _FLAGS.get(text.strip().lower())
+    return text.strip() if on is None else PROFILE_TABLE if on else None
+
+
 def _parse_fault(text: str) -> Fault:
     form = "rank:operation:round:kind[:argument] with kind drop, delay, corrupt or die"
     match = re.fullmatch(r"(\d+):(\d+):(\d+):(drop|delay|corrupt|die)(?::(.+))?", text.strip())
@@ -147,6 +154,13 @@ class Config:
         _optional(str.strip),
         "none",
         "Write each rank's operations to this file, in Chrome's trace format.",
+    )
+    profile: str | None = _knob(
+        None,
+        _optional(_parse_profile),
+        "0",
+        "Count what calls cost: 1 prints a table on rank 0 when the program ends, a file name also "
+        "writes each rank's figures to this file as JSON. Rank 0's value decides.",
     )
     allow_singleton: bool = _knob(
         False,

@@ -128,12 +128,21 @@ class Request(MPI.Request):
                 pending.remove(index)
             pause = 0.0 if len(pending) < before else min(pause + 1e-6, 1e-4)
             if pending:
-                time.sleep(pause)  # lets go of the GIL: another thread may be what they wait for
+                _pause(pause, requests[pending[0]])
         if statuses is not None:
             statuses[:] = found
         if failure is not None:
             raise failure
         return True
+
+
+def _pause(seconds: float, request: MPI.Request) -> None:
+    """Let go of the GIL: another thread may be what they wait for; `request` is one of them."""
+    operation = getattr(request, "_operation", None)
+    begin = time.perf_counter()
+    time.sleep(seconds)
+    if operation is not None:
+        operation.slept(time.perf_counter() - begin)
 
 
 def release_handle(request: MPI.Request, status: MPI.Status | None) -> None:

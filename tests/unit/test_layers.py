@@ -33,7 +33,7 @@ PYTHON_LAYERS = (
     ("_door", "_keeper"),
     ("_shim",),
     ("_core", "config"),
-    ("_cpu", "_output", "_processes", "_status", "dlpack", "hosts", "ops"),
+    ("_cpu", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
     ("refusing", "request", "schedules"),
     ("_job", "arrays", "launch", "persistent", "plans"),
     ("_launched", "_run", "_verdict", "_worker", "messages"),

@@ -1,0 +1,68 @@
+// A started operation as profile and trace see it. Nobody makes one where neither is wanted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/trace.h"
+#include "comm/profile.h"
+
+namespace gradred {
+
+class Observation {
+ public:
+  // `profile` and `trace` may be null.
+  Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call);
+  ~Observation();
+  Observation(const Observation&) = delete;
+  Observation& operator=(const Observation&) = delete;
+
+  std::uint64_t start_ns() const { return start_ns_; }
+  void look(const NodeGroup& node);  // ProfileRow::look
+  void spent(std::uint64_t ns);      // by the program, in Start, Test or Wait
+  void end(bool well) noexcept;      // once
+
+ private:
+  const std::shared_ptr<Profile> profile_;
+  ProfileRow* const row_;
+  Trace* const trace_;
+  const std::uint64_t bytes_, start_ns_;
+  TraceEvent event_;
+};
+
+// While it lives the program is in the operation; null: not observed.
+class InCall {
+ public:
+  explicit InCall(Observation* observation)
+      : observation_(observation), begin_(observation != nullptr ? now_ns() : 0) {}
+  ~InCall() {
+    if (observation_ != nullptr) observation_->spent(now_ns() - begin_);
+  }
+  InCall(const InCall&) = delete;
+  InCall& operator=(const InCall&) = delete;
+
+ private:
+  Observation* const observation_;
+  const std::uint64_t begin_;
+};
+
+// A blocking call in the trace; null: no trace. It is abandoned unless ended() is called.
+class TracedCall {
+ public:
+  TracedCall(Trace* trace, std::uint32_t line, const char* path, const char* mode,
+             const Signature& signature);
+  ~TracedCall();
+  TracedCall(const TracedCall&) = delete;
+  TracedCall& operator=(const TracedCall&) = delete;
+  void ended() { well_ = true; }
+
+ private:
+  Trace* const trace_;
+  TraceEvent event_;
+  bool well_ = false;
+};
+
+const char* text_of(Mode mode);
+
+}  // namespace gradred

@@ -1,0 +1,366 @@
+"""`GRADRED_PROFILE` and `GRADRED_TRACE` of whole jobs: lateness, overlap, samples, operations."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradred import config, launch
+
+pytest.importorskip("mpi4py")
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+PATHS = os.pathsep.join(filter(None, sys.path))
+HEAD = """
+import sys, time
+import numpy as np
+from mpi4py import MPI
+import gradred
+from gradred import _core, config
+world = MPI.COMM_WORLD
+comm = gradred.Comm(world)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(config.PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+
+
+def run(
+    folder: Path, body: str, ranks: int = 2, status: int = 0, **knobs: str
+) -> subprocess.CompletedProcess[str]:
+    """A job of `body`; it must end with `status`."""
+    program = folder / "program.py"
+    program.write_text(HEAD + textwrap.dedent(body))
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), sys.executable, program]
+    environment = os.environ | {config.variable(name): value for name, value in knobs.items()}
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=50, env=environment
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def profile(folder: Path, body: str, ranks: int = 2, **knobs: str) -> list[dict[str, Any]]:
+    """The records of the ranks."""
+    run(folder, body, ranks, profile=str(folder / "p.json"), **knobs)
+    return [json.loads((folder / f"p.{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def only(record: dict[str, Any], **wanted: Any) -> dict[str, Any]:
+    """The one row with these fields."""
+    rows = record["rows"]
+    (row,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    assert isinstance(row, dict)
+    return row
+
+
+SLEEPS = """
+comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+for count in (1, 100_000):
+    x = np.zeros(count, "float32")
+    for _ in range(5):
+        if world.rank == 1:
+            time.sleep(0.03)
+        comm.Allreduce(MPI.IN_PLACE, x)
+"""
+
+
+def test_sleeping_rank_is_the_slowest_and_its_sleep_the_skew(tmp_path: Path) -> None:
+    for record in profile(tmp_path, SLEEPS):
+        for max_bytes, size in ((4, 4), (1 << 19, 400_000)):
+            row = only(record, dtype="float32", max_bytes=max_bytes)
+            assert (row["kind"], row["op"], row["mode"]) == ("allreduce", "sum", "blocking")
+            assert (row["calls"], row["bytes"]) == (5, 5 * size)
+            skew = row["skew"]
+            assert skew["samples"] == 5
+            assert skew["slowest_rank"] == 1
+            assert 0.025 < skew["mean_s"] <= skew["longest_s"]
+            assert [each["last"] for each in skew["ranks"]] == [0, 5]
+            # The other rank has waited so long, in calls of which nothing is hidden.
+            assert (row["time_s"] > 0.12) == (record["rank"] == 0)
+            assert row["exposed_s"] == row["time_s"]
+
+
+def test_sleeping_rank_of_a_part_has_its_number_in_the_world(tmp_path: Path) -> None:
+    body = """
+        part = gradred.Comm(world.Split(world.rank > 0))
+        x = np.zeros(100_000, "float32")
+        for _ in range(4):
+            if world.rank == 2:
+                time.sleep(0.03)
+            part.Allreduce(MPI.IN_PLACE, x)
+        """
+    records = profile(tmp_path, body, ranks=3)
+    assert [only(each)["skew"]["slowest_rank"] for each in records[1:]] == [2, 2]
+    assert only(records[0])["skew"] is None  # alone
+    assert only(records[0])["calls"] == 4
+
+
+STARTED = """
+comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+def overlapped(start):
+    time.sleep(0.05 * world.rank)
+    request = start()
+    time.sleep(0.1 - 0.05 * world.rank)
+    request.Wait()
+for count in (8, 300_000):
+    x, y = np.ones(count, "float32"), np.zeros(count, "float32")
+    persistent = comm.Allreduce_init(x, y)
+    for turn in range(4):
+        overlapped(lambda: comm.Iallreduce(x, y))
+        overlapped(lambda: persistent.Start() or persistent)
+    persistent()
+    assert y[-1] == 2
+"""
+
+
+def test_time_hidden_behind_computing_is_not_exposed(tmp_path: Path) -> None:
+    records = profile(tmp_path, STARTED)
+    for max_bytes in (32, 1 << 21):
+        for mode, calls in (("started", 4), ("persistent", 5)):
+            rows = [only(record, mode=mode, max_bytes=max_bytes) for record in records]
+            assert [row["calls"] for row in rows] == [calls, calls]
+            assert rows[0]["time_s"] > 0.15  # rank 1 comes 50 ms later, to four of them
+            assert rows[0]["exposed_s"] < rows[0]["time_s"] / 2
+            assert all(row["skew"]["longest_s"] > 0.04 for row in rows)
+            assert all(row["skew"]["slowest_rank"] == 1 for row in rows)
+
+
+def test_waiting_in_waitall_is_exposed(tmp_path: Path) -> None:
+    body = """
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        if world.rank == 1:
+            time.sleep(0.2)
+        x = np.ones(8, "float32")
+        gradred.Request.Waitall([comm.Iallreduce(x, np.zeros_like(x)) for _ in range(3)])
+        """
+    row = only(profile(tmp_path, body)[0], mode="started")
+    assert 0.15 < row["exposed_s"] < 0.4
+    assert row["skew"]["slowest_rank"] == 1
+
+
+COMPARED = """
+for kind, count in (("allreduce", 2), ("allreduce", 20_000), ("bcast", 4), ("allgather", 4)):
+    x, y = np.full(count, world.rank + 1, "int32"), np.empty(count * world.size, "int32")
+    for turn in range(1200 if count < 10 else 300):
+        if kind == "allreduce":
+            y = np.zeros(count, "int32")
+            comm.Allreduce(x, y)
+            assert (y == world.size * (world.size + 1) // 2).all()
+        elif kind == "bcast":
+            y = x + turn
+            comm.Bcast(y, root=1)
+            assert (y == turn + 2).all()
+        else:
+            comm.Allgather(x, y)
+            assert (y.reshape(world.size, -1) == 1 + np.arange(world.size)[:, None]).all()
+    world.Allreduce(x, np.zeros_like(x))  # the program's own calls still match
+for name, op in (("bfloat16", "sum"), ("float32", "avg")):
+    z = np.full(4, 2, "float32")
+    for _ in range(300):
+        gradred.allreduce(z, op, comm=comm)
+"""
+
+
+@pytest.mark.parametrize("knobs", [{}, {"shm": "0"}, {"plan": "ring"}], ids=str)
+def test_samples_of_the_mpi_appear_and_results_stay_right(
+    tmp_path: Path, knobs: dict[str, str]
+) -> None:
+    records = profile(tmp_path, COMPARED, **knobs)
+    for record in records:
+        names = [("allreduce", "int32", 8), ("allreduce", "int32", 1 << 17)]
+        for kind, dtype, max_bytes in [*names, ("bcast", "uint8", 16), ("allgather", "uint8", 16)]:
+            mpi = only(record, kind=kind, dtype=dtype, max_bytes=max_bytes)["mpi"]
+            assert mpi["samples"] >= 1
+            assert mpi["gradred_s"] > 0
+            assert mpi["mpi_s"] > 0
+            assert mpi["total_s"] >= 0
+            assert mpi["sampling_s"] > 0
+    assert [row["mpi"] and row["mpi"]["samples"] for row in records[0]["rows"]] == [
+        row["mpi"] and row["mpi"]["samples"] for row in sorted_like(records[1], records[0])
+    ]
+
+
+def sorted_like(record: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of `record` in the order of those of `other`."""
+    keys = ("kind", "op", "dtype", "mode", "max_bytes")
+    return [only(record, **{key: row[key] for key in keys}) for row in other["rows"]]
+
+
+def test_two_threads_sample_the_mpi_on_their_own_communicators(tmp_path: Path) -> None:
+    body = """
+        import threading
+        comms = [comm, *(gradred.Comm(world.Dup()) for _ in range(2))]
+        failures = []
+        def work(comm):
+            try:
+                x, y = np.full(3, comm.rank + 1), np.zeros(3, int)
+                for _ in range(3000):
+                    comm.Allreduce(x, y)
+                    assert (y == 3).all()
+            except BaseException as error:
+                failures.append(error)
+        for each in comms:
+            each.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        threads = [threading.Thread(target=work, args=(each,)) for each in comms]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert not failures, failures
+        """
+    for record in profile(tmp_path, body):
+        row = only(record, dtype="int64")
+        assert row["calls"] == 9000
+        assert row["mpi"]["samples"] >= 3
+        assert record["set_up"]["communicators"] == 3
+
+
+def test_calls_that_are_refused_are_not_counted_and_samples_stay_agreed(tmp_path: Path) -> None:
+    body = """
+        x = np.zeros(2, "int32")
+        refused = 0
+        for turn in range(600):
+            try:
+                if turn % 50 == 7 and world.rank == turn % 2:
+                    comm.Allreduce(x, np.zeros(5, "int32"))
+                else:
+                    comm.Allreduce(MPI.IN_PLACE, x)
+            except gradred.UsageError:
+                refused += 1
+        assert refused == 12, refused
+        """
+    for record in profile(tmp_path, body):
+        row = only(record)
+        assert row["calls"] == 588
+        assert row["mpi"]["samples"] >= 1
+
+
+def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> None:
+    done = run(tmp_path, SLEEPS, profile="1")
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+    lines = [line.removeprefix("[0] ") for line in done.stderr.splitlines()]
+    assert lines[0].startswith("gradred profile of rank 0 of 2, ")
+    assert "went into gradred, not hidden" in lines[-1]
+    assert max(map(len, lines)) <= 100
+    (row,) = [
+        line for line in lines if line.startswith("allreduce sum float32  ") and "4 B" in line
+    ]
+    assert "1 100%" in row
+    assert not any(line.startswith("[1]") for line in done.stderr.splitlines())
+
+
+def test_rank_0_decides_for_all(tmp_path: Path) -> None:
+    body = """
+        for wanted in (0, 1):
+            config.set("profile", "1" if world.rank == wanted else "0")
+            other = gradred.Comm(world.Dup())
+            for _ in range(300):
+                other.Allreduce(MPI.IN_PLACE, np.zeros(2 - wanted, "float32"))
+        rows = _core.profile()["rows"]
+        assert [(row["max_bytes"], row["calls"], row["compared"]) for row in rows] == [(8, 300, 1)]
+        assert rows[0]["looks"] >= 16
+        """
+    done = run(tmp_path, body)
+    assert "gradred profile of rank 0 of 2" in done.stderr
+
+
+def test_nothing_is_counted_written_or_printed_when_off(tmp_path: Path) -> None:
+    body = """
+        for _ in range(300):
+            comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        comm.Iallreduce(np.zeros(1), np.zeros(1)).Wait()
+        found = _core.profile()
+        assert found["rows"] == [] and found["set_ups"] == 0 and found["wall_s"] == 0, found
+        """
+    done = run(tmp_path, body)
+    assert done.stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_survivor_of_a_lost_peer_still_writes_its_profile(tmp_path: Path) -> None:
+    body = """
+        import os, signal
+        x = np.zeros(1)
+        for turn in range(20):
+            if turn == 10 and world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            comm.Allreduce(MPI.IN_PLACE, x)
+        """
+    done = run(tmp_path, body, status=137, profile=str(tmp_path / "p.json"))
+    assert "PeerLost" in done.stderr
+    record = json.loads((tmp_path / "p.0.json").read_text())
+    assert only(record)["calls"] == 10
+    assert not (tmp_path / "p.1.json").exists()
+
+
+def test_single_rank_is_profiled_too(tmp_path: Path) -> None:
+    (record,) = profile(tmp_path, "comm.Allreduce(np.ones(5), np.zeros(5))", ranks=1)
+    row = only(record)
+    assert (row["calls"], row["bytes"], row["skew"], row["mpi"]) == (1, 40, None, None)
+
+
+# ---- the trace --------------------------------------------------------------------------------
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+
+
+@pytest.mark.parametrize("knobs", [{}, {"profile": "1"}], ids=["alone", "with a profile"])
+def test_operations_through_shared_memory_are_in_the_trace(
+    tmp_path: Path, knobs: dict[str, str]
+) -> None:
+    body = """
+        x, y = np.ones(1000, "float32"), np.zeros(1000, "float32")
+        if world.rank == 1:
+            time.sleep(0.05)
+        comm.Allreduce(x, y)
+        comm.Allreduce(x, y)
+        comm.Bcast(x)
+        persistent = comm.Allreduce_init(x, y)
+        comm.Iallreduce(x, y).Wait()
+        persistent.Start()
+        persistent.Wait()
+        persistent()
+        try:
+            comm.Allreduce(x[world.rank:], y[world.rank:])
+        except gradred.UsageError:
+            pass
+        gradred.allreduce(x, plan="ring", comm=comm)
+        gradred.allreduce(x, plan="mpi", comm=comm)
+        """
+    run(tmp_path, body, trace=str(tmp_path / "t.json"), **knobs)
+    for rank in range(2):
+        found = events(tmp_path / f"t.{rank}.json")
+        reduced = "allreduce of 1000 float32 with sum"
+        shared = [event for event in found if event["args"].get("path") == "shared memory"]
+        assert [(event["name"], event["args"]["mode"]) for event in shared[:6]] == [
+            (reduced, "blocking"),
+            (reduced, "blocking"),
+            ("bcast of 4000 uint8", "blocking"),
+            (reduced, "started"),
+            (reduced, "persistent"),
+            (reduced, "persistent"),
+        ]
+        assert [event["args"]["abandoned"] for event in shared] == [False] * 6 + [True]
+        assert [event["args"]["bytes"] for event in shared] == [4000] * 6 + [4000 - 4 * rank]
+        assert all(event["pid"] == rank and event["dur"] > 0 for event in shared)
+        starts = [event["ts"] for event in shared]
+        assert starts == sorted(starts)
+        by_messages = [event for event in found if event["args"].get("path") == "messages"]
+        assert [event["name"] for event in by_messages] == [reduced]
+        (by_mpi,) = [event for event in found if event["args"].get("path") == "the MPI"]
+        assert by_mpi["name"] == reduced
