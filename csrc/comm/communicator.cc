@@ -166,11 +166,10 @@ void Communicator::prepare(WaitHook& hook) {
 }
 
 void Communicator::run(const Call& call, WaitHook& hook) {
-  if (!direct_) [[unlikely]] {
-    prepare(hook);
-    if (!direct_) return run_observed(call, hook, Mode::kBlocking);
+  if (direct_) [[likely]] {
+    return carry_out(call, hook);
   }
-  carry_out(call, hook);
+  run_observed<Mode::kBlocking>(call, hook);
 }
 
 void Communicator::carry_out(const Call& call, WaitHook& hook) {
@@ -242,10 +241,10 @@ bool Communicator::native(const Call& call) const {
 }
 
 void Communicator::run_startable(const Call& call, WaitHook& hook) {
-  if (!direct_) [[unlikely]] {
-    return run_observed(call, hook, Mode::kPersistentCall);
+  if (direct_) [[likely]] {
+    return carry_out_startable(call, hook);
   }
-  carry_out_startable(call, hook);
+  run_observed<Mode::kPersistentCall>(call, hook);
 }
 
 void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {

@@ -148,8 +148,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void finish_started(WaitHook& hook);
   void carry_out(const Call& call, WaitHook& hook);
   void carry_out_startable(const Call& call, WaitHook& hook);
-  void run_observed(const Call& call, WaitHook& hook, Mode mode);
-  void run_profiled(const Call& call, WaitHook& hook, Mode mode);
+  template <Mode mode>
+  void run_observed(const Call& call, WaitHook& hook);
+  void run_on_path(const Call& call, WaitHook& hook, Mode mode);
+  void run_first_or_traced(const Call& call, WaitHook& hook, Mode mode);
+  void run_timed(const Call& call, WaitHook& hook, Mode mode);
   void run_traced(const Call& call, WaitHook& hook, Mode mode);
   std::shared_ptr<Observation> observation(const Call& call) const;
   bool may_compare(const Call& call, Mode mode) const;
@@ -191,6 +194,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string node_reason_ = "no blocking call yet";
   mpi::Handle duplicating_ = 0, duplicate_ = 0;  // MPI_Comm_idup in flight
   std::shared_ptr<Profile> profile_;             // null: none; this rank's wish until set-up
+  Profile* quick_profile_ = nullptr;             // the same once it is set up
   Trace* trace_ = nullptr;                       // for what does not go by schedule; null: none
   std::uint32_t trace_line_ = 0;                 // of blocking calls
   std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none

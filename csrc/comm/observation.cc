@@ -32,6 +32,7 @@ const char* text_of(Mode mode) {
 Observation::Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call)
     : profile_(std::move(profile)),
       row_(profile_ != nullptr ? &profile_->row(call, mode_of(call)) : nullptr),
+      looks_(row_ != nullptr && row_->looks_at_started()),
       trace_(trace),
       bytes_(call.count * size_of(call.dtype)),
       start_ns_(now_ns()) {
@@ -49,7 +50,7 @@ Observation::~Observation() {
 }
 
 void Observation::look(const NodeGroup& node) {
-  if (row_ != nullptr) row_->look(node);
+  if (looks_) row_->look(node);
 }
 
 void Observation::spent(std::uint64_t ns) {

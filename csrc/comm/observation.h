@@ -19,13 +19,14 @@ class Observation {
   Observation& operator=(const Observation&) = delete;
 
   std::uint64_t start_ns() const { return start_ns_; }
-  void look(const NodeGroup& node);  // ProfileRow::look
+  void look(const NodeGroup& node);  // ProfileRow::look, if it is the turn of this one
   void spent(std::uint64_t ns);      // by the program, in Start, Test or Wait
   void end(bool well) noexcept;      // once
 
  private:
   const std::shared_ptr<Profile> profile_;
   ProfileRow* const row_;
+  const bool looks_;
   Trace* const trace_;
   const std::uint64_t bytes_, start_ns_;
   TraceEvent event_;
@@ -35,7 +36,9 @@ class Observation {
 class InCall {
  public:
   explicit InCall(Observation* observation)
-      : observation_(observation), begin_(observation != nullptr ? now_ns() : 0) {}
+      : InCall(observation, observation != nullptr ? now_ns() : 0) {}
+  InCall(Observation* observation, std::uint64_t begin)
+      : observation_(observation), begin_(begin) {}
   ~InCall() {
     if (observation_ != nullptr) observation_->spent(now_ns() - begin_);
   }

@@ -32,10 +32,14 @@ std::size_t result_bytes(const Call& call, int size) {
 }
 
 template <class Body>
-std::uint64_t mean_ns(unsigned turns, Body&& body) {
-  const std::uint64_t begin = now_ns();
-  for (unsigned turn = 0; turn < turns; ++turn) body();
-  return (now_ns() - begin) / turns;
+std::uint64_t shortest_ns(unsigned turns, Body&& body) {
+  std::uint64_t shortest = ~std::uint64_t{0};
+  for (unsigned turn = 0; turn < turns; ++turn) {
+    const std::uint64_t begin = now_ns();
+    body();
+    shortest = std::min(shortest, now_ns() - begin);
+  }
+  return shortest;
 }
 
 // The largest of the ranks' values, on all of them.
@@ -82,30 +86,60 @@ void Communicator::set_up_profile(SetUpCalls& calls, std::uint64_t begin) {
       comparison_->comm = copy;
     }
   }
-  if (node_ != nullptr) node_->tell_arrivals();
-  profile_->set_up(node_ != nullptr, std::move(world), now_ns() - begin);
+  quick_profile_ = profile_.get();
+  profile_->set_up(node_ != nullptr && trace_ == nullptr, std::move(world), now_ns() - begin);
 }
 
 // ---- blocking calls ---------------------------------------------------------------------------
 
-void Communicator::run_observed(const Call& call, WaitHook& hook, Mode mode) {
-  if (profile_ != nullptr) return run_profiled(call, hook, mode);
-  run_traced(call, hook, mode);
+// Most calls of a profile end here, and each instruction counts. They are counted before they are
+// made, so that nothing is left to do.
+template <Mode mode>
+void Communicator::run_observed(const Call& call, WaitHook& hook) {
+  if (quick_profile_ == nullptr) [[unlikely]] {
+    return run_first_or_traced(call, hook, mode);
+  }
+  ProfileRow* const row = quick_profile_->count_untimed(call, mode);
+  if (row == nullptr) [[unlikely]] {
+    return run_timed(call, hook, mode);
+  }
+  node_->charge_long_waits(row->waits());  // shorter calls, which are not timed, are on a node
+  if (mode == Mode::kBlocking) return carry_out(call, hook);
+  carry_out_startable(call, hook);
+}
+template void Communicator::run_observed<Mode::kBlocking>(const Call&, WaitHook&);
+template void Communicator::run_observed<Mode::kPersistentCall>(const Call&, WaitHook&);
+
+void Communicator::run_on_path(const Call& call, WaitHook& hook, Mode mode) {
+  if (mode == Mode::kBlocking) {
+    carry_out(call, hook);
+  } else {
+    carry_out_startable(call, hook);
+  }
 }
 
-void Communicator::run_profiled(const Call& call, WaitHook& hook, Mode mode) {
-  ProfileRow& row = profile_->row(call, mode);
-  const bool times = row.times();
-  const std::uint64_t begin = times ? now_ns() : 0;
-  const std::uint64_t waited_before = node_ != nullptr ? node_->waited_ns() : 0;
-  if (times && node_ != nullptr) node_->arrive(begin);
-  run_traced(call, hook, mode);
+void Communicator::run_first_or_traced(const Call& call, WaitHook& hook, Mode mode) {
+  prepare(hook);
+  if (profile_ == nullptr) return run_traced(call, hook, mode);
+  run_timed(call, hook, mode);
+}
 
-  const std::uint64_t waited = node_ != nullptr ? node_->waited_ns() - waited_before : 0;
-  if (waited != 0) row.waited(waited);
-  if (!times) return row.count(bytes_of(call));
-  row.took(now_ns() - begin - waited);
+void Communicator::run_timed(const Call& call, WaitHook& hook, Mode mode) {
+  ProfileRow& row = profile_->row(call, mode);
   const bool looks = row.looks() && node_ != nullptr;
+  const std::uint64_t waited_before = row.waits();
+  const std::uint64_t begin = now_ns();
+  if (node_ != nullptr) {
+    node_->arrive(begin);
+    node_->charge_long_waits(row.waits());
+  }
+  try {
+    run_traced(call, hook, mode);
+  } catch (...) {
+    if (node_ != nullptr) node_->arrive(0);  // it may have come to no operation
+    throw;
+  }
+  row.took(now_ns() - begin - (row.waits() - waited_before));
   row.count(bytes_of(call));
   row.plan_sample();
   if (looks) row.look(*node_);
@@ -113,21 +147,16 @@ void Communicator::run_profiled(const Call& call, WaitHook& hook, Mode mode) {
 }
 
 void Communicator::run_traced(const Call& call, WaitHook& hook, Mode mode) {
+  if (trace_ == nullptr) return run_on_path(call, hook, mode);
   const bool startable = mode == Mode::kPersistentCall;
-  const auto body = [&] {
-    if (startable) {
-      carry_out_startable(call, hook);
-    } else {
-      carry_out(call, hook);
-    }
-  };
-  if (trace_ == nullptr) return body();
   const bool on_node = node_ != nullptr && (startable ? starts_on_node(call) : native(call));
   const bool by_mpi = !startable && (path_ == nullptr || is_mpi_plan(call));
-  if (!on_node && !by_mpi) return body();  // the transport traces what goes by schedule
+  if (!on_node && !by_mpi) {
+    return run_on_path(call, hook, mode);  // the transport traces what goes by schedule
+  }
   TracedCall traced(trace_, trace_line_, on_node ? kSharedMemory : kByMpi, text_of(mode),
                     call.signature());
-  body();
+  run_on_path(call, hook, mode);
   traced.ended();
 }
 
@@ -144,6 +173,8 @@ std::shared_ptr<Observation> Communicator::observation(const Call& call) const {
 // Depends on what the ranks have agreed on.
 bool Communicator::may_compare(const Call& call, Mode mode) const {
   if (comparison_ == nullptr || mode != Mode::kBlocking || is_mpi_plan(call)) return false;
+  // Ranks count a call that fails, and not one that they refuse themselves.
+  if (node_ != nullptr && node_->has_disagreed()) return false;
   if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() does it by another
   const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;
   return result_bytes(call, size_) <= kMostComparedBytes &&
@@ -176,8 +207,8 @@ void Communicator::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook&
     by_mpi();
     by_us();
   }
-  const std::uint64_t mpi_ns = mean_ns(turns, by_mpi);
-  const std::uint64_t own_ns = mean_ns(turns, by_us);
+  const std::uint64_t mpi_ns = shortest_ns(turns, by_mpi);
+  const std::uint64_t own_ns = shortest_ns(turns, by_us);
   std::array<std::uint64_t, 2> agreed = {now_ns() - begin, own_ns};
   agree_on_largest(agreed, comparison_->comm);
   row.compared(own_ns, mpi_ns, now_ns() - begin);

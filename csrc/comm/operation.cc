@@ -147,7 +147,7 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std:
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   if (!starts()) throw UsageError("the MPI has no communicators left for this one");
   const std::shared_ptr<Observation> observation = direct_ ? nullptr : this->observation(call);
-  const InCall in_call(observation.get());
+  const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);
   try {
     check_plan(call, false);
   } catch (const UsageError& error) {

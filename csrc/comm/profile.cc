@@ -12,15 +12,21 @@ namespace {
 // microseconds.
 constexpr std::size_t kAlwaysTimedBytes = std::size_t{16} << 10;
 constexpr std::uint64_t kEarly = 16;
-// Between samples of shorter calls: 32 to 95 calls, so that no pattern of the program meets them.
-constexpr std::uint64_t kLeastGap = 32;
+// Between samples of shorter calls: 256 to 760 calls, so that no pattern of the program meets them.
+// A look at all arrivals costs a microsecond, so of the shortest calls it is four times as many.
+constexpr std::uint64_t kLeastGap = 256, kGapStep = 8, kMoreOfShortest = 4;
+constexpr std::size_t kShortestBytes = 1024;
 constexpr std::uint64_t kFirstCompared = 256;
 // Calls take at least this many times as long as the comparisons among them, from the first one on.
-constexpr std::uint64_t kComparedShare = 200;
+constexpr std::uint64_t kComparedShare = 400;
 constexpr std::uint64_t kLargestGap = std::uint64_t{1} << 32;
-constexpr std::size_t kKnown = 64;
 
 std::uint64_t scatter(std::uint64_t value) { return value * 0x9E3779B97F4A7C15ULL >> 58; }
+
+// Of times of which 0 is none.
+std::uint64_t shorter(std::uint64_t a, std::uint64_t b) {
+  return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
+}
 
 // All that ended, and all that live. Never freed: communicators may outlive static objects.
 struct Profiles {
@@ -49,8 +55,8 @@ void ProfileCounts::add(const ProfileCounts& other) {
   skew_ns += other.skew_ns;
   longest_skew_ns = std::max(longest_skew_ns, other.longest_skew_ns);
   compared += other.compared;
-  own_ns += other.own_ns;
-  mpi_ns += other.mpi_ns;
+  own_ns = shorter(own_ns, other.own_ns);
+  mpi_ns = shorter(mpi_ns, other.mpi_ns);
   comparing_ns += other.comparing_ns;
 }
 
@@ -70,9 +76,9 @@ std::uint8_t size_class_of(std::size_t bytes) {
 
 // ---- one row --------------------------------------------------------------------------------
 
-ProfileRow::ProfileRow(const ProfileKey& its_key, bool on_node, std::size_t ranks)
+ProfileRow::ProfileRow(const ProfileKey& its_key, bool samples, std::size_t ranks)
     : key(its_key),
-      always_times_(!on_node || std::size_t{1} << its_key.size_class > kAlwaysTimedBytes),
+      always_times_(!samples || std::size_t{1} << its_key.size_class > kAlwaysTimedBytes),
       always_looks_(std::size_t{1} << its_key.size_class > kAlwaysTimedBytes * (ranks - 1)),
       next_compared_(kFirstCompared) {}
 
@@ -84,14 +90,17 @@ void ProfileRow::took(std::uint64_t ns) {
 
 void ProfileRow::plan_sample() {
   const std::uint64_t made = calls();
-  if (made <= next_sample_) return;
-  next_sample_ = made < kEarly ? made : made + kLeastGap + scatter(made);
+  if (made <= next_look_) return;
+  const std::uint64_t gap = kLeastGap + kGapStep * scatter(made);
+  const bool shortest = std::size_t{1} << key.size_class <= kShortestBytes;
+  next_look_ = made < kEarly ? made : made + gap * (shortest ? kMoreOfShortest : 1);
+  if (!always_times_) next_timed_ = next_look_;
 }
 
 void ProfileRow::compared(std::uint64_t own_ns, std::uint64_t mpi_ns, std::uint64_t all_ns) {
   bump(compared_, 1);
-  bump(own_ns_, own_ns);
-  bump(mpi_ns_, mpi_ns);
+  own_ns_.store(shorter(get(own_ns_), own_ns), std::memory_order_relaxed);
+  mpi_ns_.store(shorter(get(mpi_ns_), mpi_ns), std::memory_order_relaxed);
   bump(comparing_ns_, all_ns);
 }
 
@@ -147,7 +156,7 @@ ProfileCounts ProfileRow::counts() const {
 
 // ---- one communicator -----------------------------------------------------------------------
 
-Profile::Profile() : known_(kKnown) {
+Profile::Profile() {
   const std::lock_guard lock(profiles().mutex);
   profiles().alive.push_back(this);
 }
@@ -158,10 +167,10 @@ Profile::~Profile() {
   profiles().ended.add(*this);
 }
 
-void Profile::set_up(bool on_node, std::vector<int> world, std::uint64_t took_ns) {
+void Profile::set_up(bool samples, std::vector<int> world, std::uint64_t took_ns) {
   {
     const std::lock_guard lock(mutex_);
-    on_node_ = on_node;
+    samples_ = samples;
     world_ = std::move(world);
   }
   const std::lock_guard lock(profiles().mutex);
@@ -177,17 +186,13 @@ void Profile::started_at(std::uint64_t ns, int rank, int size) {
   totals.size = size;
 }
 
-// The signature's first word says it all but for the mode, for which it has bits to spare.
-ProfileRow& Profile::row(const Call& call, Mode mode) {
-  const std::uint64_t what = make_signature(call.kind, call.op, call.dtype, call.count).what |
-                             static_cast<std::uint64_t>(mode) << 52;
-  Known& known = known_[scatter(what)];
-  if (known.what != what) [[unlikely]] {
-    known = {what, &find_row(call, mode)};
+Profile::Known& Profile::known(const Call& call, Mode mode) {
+  Known& found = known_[place(what(call, mode))];
+  if (found.what != what(call, mode)) {
+    found = {what(call, mode), &find_row(call, mode), call.count * size_of(call.dtype)};
   }
-  return *known.row;
+  return found;
 }
-static_assert(kDTypes <= 16);
 
 ProfileRow& Profile::find_row(const Call& call, Mode mode) {
   const bool reduces = call.kind != Kind::kAllgather && call.kind != Kind::kBcast;
@@ -196,7 +201,7 @@ ProfileRow& Profile::find_row(const Call& call, Mode mode) {
   const std::lock_guard lock(mutex_);
   std::unique_ptr<ProfileRow>& row = rows_[key];
   if (row == nullptr) {
-    row = std::make_unique<ProfileRow>(key, on_node_, std::max<std::size_t>(world_.size(), 2));
+    row = std::make_unique<ProfileRow>(key, samples_, std::max<std::size_t>(world_.size(), 2));
   }
   return *row;
 }

@@ -3,6 +3,7 @@
 // are counted by plain stores; started ones end on any thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -35,9 +36,9 @@ struct ProfileCounts {
   std::uint64_t exposed_ns = 0;                 // of started ones: in Start, Test and Wait
   std::uint64_t looks = 0;                      // how often all arrivals were known
   std::uint64_t skew_ns = 0, longest_skew_ns = 0;
-  std::uint64_t compared = 0;  // samples beside the MPI, and what one call took in them, summed
-  std::uint64_t own_ns = 0, mpi_ns = 0;
-  std::uint64_t comparing_ns = 0;  // all that the samples took: no part of the above
+  std::uint64_t compared = 0;  // samples beside the MPI, and the shortest call in them: it is least
+  std::uint64_t own_ns = 0, mpi_ns = 0;  // disturbed by others; 0: no sample
+  std::uint64_t comparing_ns = 0;        // all that the samples took: no part of the above
 
   void add(const ProfileCounts& other);
   double time_ns() const;  // of all calls: what was not timed is taken to be as the rest
@@ -57,29 +58,33 @@ std::uint8_t size_class_of(std::size_t bytes);
 
 class ProfileRow {
  public:
-  ProfileRow(const ProfileKey& key, bool on_node, std::size_t ranks);
+  // `samples`: short calls are not all timed.
+  ProfileRow(const ProfileKey& key, bool samples, std::size_t ranks);
 
   const ProfileKey key;
 
   // Whether the next call is to be timed, and whether the arrivals of all ranks be read after it.
   // Functions of the number of calls, hence the same on all ranks where they make the same calls.
-  bool times() const { return always_times_ || calls() == next_sample_; }
-  bool looks() const { return always_looks_ || calls() == next_sample_; }
+  bool times() const { return calls() >= next_timed_; }
+  bool looks() const { return always_looks_ || calls() >= next_look_; }
   bool compares() const { return calls() >= next_compared_; }
 
   std::uint64_t calls() const { return get(calls_); }
-  // For one thread at a time: a call that has returned.
+  // For one thread at a time: a call that returns.
   void count(std::uint64_t bytes) {
     bump(calls_, 1);
     bump(bytes_, bytes);
   }
-  void took(std::uint64_t ns);  // before count(): without long waits
-  void waited(std::uint64_t ns) { bump(waited_ns_, ns); }
+  void took(std::uint64_t ns);                                // before count(): without long waits
+  std::atomic<std::uint64_t>& waits() { return waited_ns_; }  // for NodeGroup::charge_long_waits
   // After count(): the next call of which times() and looks() are true.
   void plan_sample();
-  // A comparison: a call of each way, and all of it. The next one is planned by agreed values.
+  // A comparison: the shortest call of each way, and all of it. The next one is planned by agreed
+  // values.
   void compared(std::uint64_t own_ns, std::uint64_t mpi_ns, std::uint64_t all_ns);
   void plan_comparison(std::uint64_t cost_ns, std::uint64_t own_ns);
+  // When a started call begins: whether to look at arrivals after it.
+  bool looks_at_started() { return always_looks_ || begun_++ % kStartedGap == 0; }
   // For any thread: a started call that has ended, and what the program spent in it.
   void ended(std::uint64_t bytes, std::uint64_t ns);
   void exposed(std::uint64_t ns) { exposed_ns_.fetch_add(ns, std::memory_order_relaxed); }
@@ -90,6 +95,7 @@ class ProfileRow {
   const std::vector<Lateness>& lateness() const { return lateness_; }  // by rank; empty: no looks
 
  private:
+  static constexpr std::uint64_t kStartedGap = 16;
   using Counter = std::atomic<std::uint64_t>;
   static std::uint64_t get(const Counter& counter) {
     return counter.load(std::memory_order_relaxed);
@@ -99,7 +105,7 @@ class ProfileRow {
   }
 
   const bool always_times_, always_looks_;
-  std::uint64_t next_sample_ = 0, next_compared_;
+  std::uint64_t next_timed_ = 0, next_look_ = 0, next_compared_, begun_ = 0;
   Counter calls_{0}, bytes_{0}, early_calls_{0}, early_ns_{0}, timed_calls_{0}, timed_ns_{0};
   Counter waited_ns_{0}, exposed_ns_{0}, looks_{0}, skew_ns_{0}, longest_skew_ns_{0};
   Counter compared_{0}, own_ns_{0}, mpi_ns_{0}, comparing_ns_{0};
@@ -114,24 +120,45 @@ class Profile {
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
 
-  // Once the ranks have agreed to keep a profile. `world`: by rank, the rank in MPI_COMM_WORLD.
-  void set_up(bool on_node, std::vector<int> world, std::uint64_t took_ns);
-  ProfileRow& row(const Call& call, Mode mode);
+  // Once the ranks have agreed to keep a profile. `samples`: of its rows; `world`: by rank, the
+  // rank in MPI_COMM_WORLD.
+  void set_up(bool samples, std::vector<int> world, std::uint64_t took_ns);
+  ProfileRow& row(const Call& call, Mode mode) { return *known(call, mode).row; }
+  // Counts a call that is not to be timed; null, and nothing counted, where it is.
+  ProfileRow* count_untimed(const Call& call, Mode mode) {
+    Known& found = known_[place(what(call, mode))];
+    if (found.what != what(call, mode) || found.row->times()) [[unlikely]] {
+      return nullptr;
+    }
+    found.row->count(found.bytes);
+    return found.row;
+  }
   // The process's first call, if none was earlier, and its place in MPI_COMM_WORLD.
   void started_at(std::uint64_t ns, int rank, int size);
 
  private:
   friend struct ProfileTotals;
+  // The row of one kind of call; for many kinds this is all that is looked at.
   struct Known {
     std::uint64_t what = ~std::uint64_t{0};
     ProfileRow* row = nullptr;
+    std::uint64_t bytes = 0;
   };
+  static constexpr std::size_t kKnown = 64;
 
+  // The signature's first word says it all but for the mode, for which it has bits to spare.
+  static std::uint64_t what(const Call& call, Mode mode) {
+    static_assert(kDTypes <= 16);
+    return make_signature(call.kind, call.op, call.dtype, call.count).what |
+           static_cast<std::uint64_t>(mode) << 52;
+  }
+  static std::size_t place(std::uint64_t what) { return what * 0x9E3779B97F4A7C15ULL >> 58; }
+  Known& known(const Call& call, Mode mode);
   ProfileRow& find_row(const Call& call, Mode mode);
 
-  std::vector<Known> known_;
+  std::array<Known, kKnown> known_;
   mutable std::mutex mutex_;  // of what follows, for who collects it
-  bool on_node_ = false;
+  bool samples_ = false;
   std::vector<int> world_;
   std::map<ProfileKey, std::unique_ptr<ProfileRow>> rows_;
 };

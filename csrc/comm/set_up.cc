@@ -120,9 +120,9 @@ void Communicator::set_up(WaitHook& hook) {
   adopt_settings(calls);
   set_up_topology(calls);
   set_up_node(calls);
-  set_up_profile(calls, begin);
   trace_ = decorations(settings_).trace;
   if (trace_ != nullptr) trace_line_ = trace_->open_line();
+  set_up_profile(calls, begin);
   direct_ = profile_ == nullptr && trace_ == nullptr;
   blocking_set_up_ = true;
 }

@@ -121,8 +121,9 @@ void NodeGroup::announce(const Signature& signature, const void* data, std::size
   RankState& state = states_[rank_];
   Announcement& mine = announcement(rank_);
   state.particulars[operation_ & 1].detail = signature.detail;
-  if (tells_arrivals_) [[unlikely]] {
+  if (arrival_ns_ != 0) [[unlikely]] {
     state.particulars[operation_ & 1].arrival_ns = std::exchange(arrival_ns_, 0);
+    state.particulars[operation_ & 1].arrival_of = operation_;
   }
   mine.what = signature.what;
   copy_few(mine.data, static_cast<const std::byte*>(data), bytes);
@@ -190,6 +191,7 @@ void NodeGroup::throw_disagreement(const Signature& signature) const {
 }
 
 void NodeGroup::abort(std::string_view reason, Poll* poll) {
+  has_disagreed_ = true;
   operate(poll, [&] {
     set_text(states_[rank_].particulars[operation_ & 1].reason, reason);
     announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);

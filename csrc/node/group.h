@@ -95,18 +95,19 @@ class NodeGroup final : private Guard {
   // the other ranks. Collective; says what any time measured here is worth.
   double flag_time_ns(unsigned turns, Poll* poll);
 
-  // For a profile, on all ranks or none: ranks tell when they came to an operation, if they looked,
-  // and long waits are timed. After an operation, and before the next one begins, arrival_ns() is
-  // when a rank came to it; 0 if that rank did not look.
-  void tell_arrivals() {
-    tells_arrivals_ = true;
-    waiter_.time_long_waits();
-  }
-  void arrive(std::uint64_t ns) { arrival_ns_ = ns; }  // before the operation; 0: did not look
+  // For a profile: when this rank came to the operation that begins next; 0 takes it back. After
+  // that operation, and before the next one, arrival_ns() is when a rank came to it; 0 if that rank
+  // did not say.
+  void arrive(std::uint64_t ns) { arrival_ns_ = ns; }
   std::uint64_t arrival_ns(int rank) const {
-    return states_[rank].particulars[operation_ & 1].arrival_ns;
+    const Particulars& theirs = states_[rank].particulars[operation_ & 1];
+    return theirs.arrival_of == operation_ ? theirs.arrival_ns : 0;
   }
-  std::uint64_t waited_ns() const { return waiter_.waited_ns(); }  // in all long waits so far
+  // Likewise: to what the nanoseconds of long waits are added from now on.
+  void charge_long_waits(std::atomic<std::uint64_t>& sum) { waiter_.charge_long_waits(sum); }
+
+  // Whether ranks have disagreed, or one has aborted, in any operation so far.
+  bool has_disagreed() const { return has_disagreed_; }
 
   // This rank's arguments were refused: take part in the agreement of the next operation, so that
   // the peers throw UsageError with this rank and reason. Does not wait for them, unless this rank
@@ -197,9 +198,9 @@ class NodeGroup final : private Guard {
   Waiter waiter_;
   std::uint64_t operation_;  // the number of the last one
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
-  bool tells_arrivals_ = false;
-  std::uint64_t arrival_ns_ = 0;       // at the operation that is announced next
-  std::uint64_t checked_ns_ = 0;       // when finish_allreduce() looked after the peers
+  bool has_disagreed_ = false;
+  std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
+  std::uint64_t checked_ns_ = 0;  // when finish_allreduce() looked after the peers
   std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
 };
 
@@ -217,6 +218,7 @@ void NodeGroup::guarded(Body&& body) {
   try {
     body();
   } catch (const Disagreement&) {
+    has_disagreed_ = true;
     finish();
     throw;
   } catch (...) {

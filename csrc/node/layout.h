@@ -59,7 +59,8 @@ static_assert(sizeof(Announcement) == kApart && offsetof(Announcement, data) == 
 // What only an error message or a profile needs.
 struct Particulars {
   std::uint64_t detail;       // Signature::detail
-  std::uint64_t arrival_ns;   // of clock.h: when the rank came; 0: it did not look
+  std::uint64_t arrival_ns;   // of clock.h: when the rank came to operation arrival_of
+  std::uint64_t arrival_of;   // an earlier one: this time it did not look
   char reason[kReasonBytes];  // of an aborted operation
 };
 

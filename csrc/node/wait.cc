@@ -89,7 +89,9 @@ void Waiter::wait_long(const std::atomic<std::uint64_t>& word, std::uint64_t tar
   const std::uint64_t begin = now_ns();
   peers_checked_ns_ = begin;
   if (!spin_and_yield(word, target)) sleep_until(word, target, bell);
-  if (timed_) waited_ns_ += now_ns() - begin;
+  if (charged_ == nullptr) return;
+  const std::uint64_t sum = charged_->load(std::memory_order_relaxed) + now_ns() - begin;
+  charged_->store(sum, std::memory_order_relaxed);
 }
 
 void Waiter::sleep_until(const std::atomic<std::uint64_t>& word, std::uint64_t target, Bell& bell) {

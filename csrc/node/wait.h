@@ -37,9 +37,9 @@ class Waiter {
 
   void use(Poll* poll) { poll_ = poll; }
   bool spins() const { return spins_; }
-  // For a profile: from now on waits that outlast the first looks are timed, and waited_ns() grows.
-  void time_long_waits() { timed_ = true; }
-  std::uint64_t waited_ns() const { return waited_ns_; }
+  // For a profile: the nanoseconds of waits that outlast the first looks are added to `sum`, which
+  // nobody else changes.
+  void charge_long_waits(std::atomic<std::uint64_t>& sum) { charged_ = &sum; }
 
   static bool reached(const std::atomic<std::uint64_t>& word, std::uint64_t target) {
     return static_cast<std::int64_t>(word.load(std::memory_order_acquire) - target) >= 0;
@@ -82,8 +82,7 @@ class Waiter {
   Guard& guard_;
   Poll* poll_ = nullptr;
   std::uint64_t peers_checked_ns_ = 0;
-  bool timed_ = false;
-  std::uint64_t waited_ns_ = 0;
+  std::atomic<std::uint64_t>* charged_ = nullptr;
 };
 
 }  // namespace gradred

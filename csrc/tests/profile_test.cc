@@ -28,7 +28,7 @@ ProfileKey key(std::uint8_t size_class, Mode mode = Mode::kBlocking) {
 // A blocking call as Communicator::run_profiled makes it; true if it was timed.
 bool call(ProfileRow& row, std::uint64_t ns, std::uint64_t waited = 0) {
   const bool times = row.times();
-  if (waited != 0) row.waited(waited);
+  row.waits() += waited;
   if (times) row.took(ns);
   row.count(8);
   row.plan_sample();
@@ -46,7 +46,7 @@ void every_longer_call_is_timed_and_a_few_of_the_shorter_ones() {
   ProfileRow brief(key(3), true, 2), longer(key(20), true, 2), by_messages(key(3), false, 2);
   int timed = 0;
   for (int i = 0; i < 10'016; ++i) timed += call(brief, 100) ? 1 : 0;
-  expect(timed > 16 + 10'000 / 96 && timed < 16 + 10'000 / 32,
+  expect(timed > 16 + 10'000 / 3041 && timed <= 16 + 10'000 / 1024,
          std::to_string(timed) + " of 10,016 short calls");
   for (int i = 0; i < 100; ++i) {
     expect(call(longer, 100) && longer.looks(), "a longer call");
@@ -75,7 +75,7 @@ void time_of_untimed_calls_is_that_of_the_sample_and_long_waits_are_exact() {
   for (int i = 0; i < 9984; ++i) call(row, 300, i == 5 ? 1'000'000'000 : 0);
   const ProfileCounts counts = row.counts();
   expect(counts.calls == 10'000 && counts.bytes == 80'000, "calls and bytes");
-  expect(counts.early_calls == 16 && counts.timed_calls < 400, "calls timed");
+  expect(counts.early_calls == 16 && counts.timed_calls < 40, "calls timed");
   expect(near(counts.time_ns(), 16 * 10'000.0 + 9984 * 300.0 + 1e9), "time");
 }
 
@@ -117,9 +117,9 @@ void comparisons_take_less_than_a_hundredth_of_the_time() {
     ++compared;
   }
   const ProfileCounts counts = row.counts();
-  expect(counts.compared == compared && compared > 50, std::to_string(compared) + " comparisons");
+  expect(counts.compared == compared && compared > 25, std::to_string(compared) + " comparisons");
   expect(counts.comparing_ns < 100'000 * own / 100, "cost of comparisons");
-  expect(counts.mpi_ns == 3 * counts.own_ns, "times of comparisons");
+  expect(counts.own_ns == own && counts.mpi_ns == 3000, "times of comparisons");
 }
 
 void what_a_freed_communicator_counted_is_kept() {
@@ -136,6 +136,7 @@ void what_a_freed_communicator_counted_is_kept() {
       expect(&profile->row(one, Mode::kBlocking) != &profile->row(one, Mode::kStarted), "modes");
     }
     expect(profile_totals().rows.size() == 3, "rows while they live");
+    expect(first.count_untimed(one, Mode::kBlocking) == nullptr, "an early call is timed");
   }
   const ProfileTotals totals = profile_totals();
   expect(totals.set_ups == 2 && totals.set_up_ns == 30, "set-ups");

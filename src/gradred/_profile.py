@@ -19,8 +19,8 @@ The JSON record (`schema` = "gradred-profile/1"), one per rank; times in seconds
       timed_calls     of the calls; time_s holds an estimate of the others
       skew            null, or {samples, mean_s, longest_s, slowest_rank,
                                 ranks[{rank, mean_late_s, last}]}
-      mpi             null, or {samples, gradred_s, mpi_s, total_s, sampling_s}: one call of each
-                      in the samples, what the MPI would have made of time_s, cost of sampling
+      mpi             null, or {samples, gradred_s, mpi_s, total_s, sampling_s}: the shortest call
+                      of each in the samples, what the MPI would have made of time_s, all samples
 """
 
 from __future__ import annotations
@@ -160,8 +160,7 @@ def _beside_mpi(rows: Sequence[_ProfileRow], time_s: float, calls: int) -> dict[
     samples = sum(row["compared"] for row in rows)
     if samples == 0:
         return None
-    own = sum(row["own_s"] for row in rows) / samples
-    mpi = sum(row["mpi_s"] for row in rows) / samples
+    own, mpi = (min(row[key] for row in rows if row["compared"]) for key in ("own_s", "mpi_s"))
     return {
         "samples": samples,
         "gradred_s": own,

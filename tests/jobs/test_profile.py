@@ -228,7 +228,7 @@ def test_two_threads_sample_the_mpi_on_their_own_communicators(tmp_path: Path) -
         assert record["set_up"]["communicators"] == 3
 
 
-def test_calls_that_are_refused_are_not_counted_and_samples_stay_agreed(tmp_path: Path) -> None:
+def test_calls_that_are_refused_end_the_samples_and_nothing_else(tmp_path: Path) -> None:
     body = """
         x = np.zeros(2, "int32")
         refused = 0
@@ -244,8 +244,8 @@ def test_calls_that_are_refused_are_not_counted_and_samples_stay_agreed(tmp_path
         """
     for record in profile(tmp_path, body):
         row = only(record)
-        assert row["calls"] == 588
-        assert row["mpi"]["samples"] >= 1
+        assert 588 <= row["calls"] <= 600
+        assert row["mpi"] is None
 
 
 def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> None:
