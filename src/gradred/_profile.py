@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gradred._core import _ProfileRow
 
 SCHEMA = "gradred-profile/1"
+MOST_ROWS = 30  # of the table
 
 _REDUCE = ("allreduce", "reduce_scatter_block", "allreduce_many")
 _wanted: str | None = None  # the last value of the knob that asked for a profile
@@ -82,8 +83,6 @@ def write(record: dict[str, Any], path: str) -> None:
 
 def describe(counted: _core._Profile) -> dict[str, Any]:
     """The record of this rank."""
-    from gradred import __version__  # by now the package is complete
-
     rows = sorted((_described(rows) for rows in _by_name(counted["rows"])), key=_most_exposed)
     set_up = {"communicators": counted["set_ups"], "seconds": counted["set_up_s"]}
     exposed = counted["set_up_s"] + sum(row["exposed_s"] for row in rows)
@@ -94,7 +93,10 @@ def describe(counted: _core._Profile) -> dict[str, Any]:
         "size": counted["size"],
         "host": platform.node(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"gradred": __version__, "mpi": _core.mpi_version().splitlines()[0]},
+        "versions": {
+            "gradred": sys.modules["gradred"].__version__,  # by now the package is complete
+            "mpi": _core.mpi_version().splitlines()[0],
+        },
         "wall_s": wall,
         "exposed_s": exposed,
         "share": exposed / wall if wall else 0.0,
@@ -190,12 +192,15 @@ def table(record: dict[str, Any]) -> str:
     head = f"gradred profile of {place}, {wall} since its first call"
     if not record["rows"]:
         return f"{head}: no call has ended\n"
-    rows = [("call", *_COLUMNS), *((name(row), *_cells(row)) for row in record["rows"])]
+    shown, more = record["rows"][:MOST_ROWS], len(record["rows"]) - MOST_ROWS
+    rows = [("call", *_COLUMNS), *((name(row), *_cells(row)) for row in shown)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [head]
     for label, *cells in rows:
         right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
         lines.append(" ".join([label.ljust(widths[0]), *right]))
+    if more > 0:
+        lines.append(f"and {more} rows of less: GRADRED_PROFILE=FILE writes them all")
     share = f"{100 * record['share']:.1f} % of the time since the first call"
     taken = f"{seconds(record['exposed_s'])}, {seconds(record['set_up']['seconds'])} of it set-up"
     lines += [_LEGEND, f"{share} went into gradred, not hidden ({taken})"]

@@ -126,6 +126,14 @@ def test_table_has_a_line_per_row_of_at_most_100_columns_and_ends_with_the_share
     assert lines[-1].startswith("65.0 % of the time since the first call went into gradred")
 
 
+def test_table_shows_the_most_exposed_rows_and_counts_the_others() -> None:
+    rows = [counted(dtype=f"t{n}", exposed_s=float(n)) for n in range(40)]
+    lines = _profile.table(record(*rows)).splitlines()
+    assert "t39 " in lines[2]
+    assert "t10 " in lines[31]
+    assert lines[32] == "and 10 rows of less: GRADRED_PROFILE=FILE writes them all"
+
+
 def test_table_without_calls_says_so() -> None:
     assert _profile.table(record()).endswith("no call has ended\n")
 
