@@ -174,7 +174,7 @@ void Communicator::run(const Call& call, WaitHook& hook) {
 
 void Communicator::carry_out(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
-  if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
+  if (call.plan != nullptr || !plan_.empty() || node_only()) check_or_refuse(call, hook);
   if (native(call)) return run_on_node(call, hook);
   if (path_ == nullptr) return run_on_mpi(call, user_);
   if (is_mpi_plan(call)) {
@@ -198,6 +198,7 @@ void Communicator::check_or_refuse(const Call& call, WaitHook& hook) {
 
 // Names that do not exist, and plans that cannot serve the call.
 void Communicator::check_plan(const Call& call, bool blocking) const {
+  refuse_messages(call);
   if (size_ == 1 || call.schedule || (blocking && native(call))) return;
   if (is_mpi_plan(call)) {
     if (blocking) check_mpi_plan(call);
@@ -208,6 +209,10 @@ void Communicator::check_plan(const Call& call, bool blocking) const {
 }
 
 void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook) {
+  if (node_only()) {
+    refuse(kShrunk, hook);
+    throw UsageError(std::string(kShrunk));
+  }
   agree_on(make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8,
                           static_cast<std::uint64_t>(kind), detail),
            hook);
@@ -250,6 +255,7 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
   if (starts_on_node(call)) return run_on_node(call, hook);
+  if (node_only()) return wait_for(*piecewise_operation(call), hook);
   run_schedule(call, hook);
 }
 
@@ -354,6 +360,7 @@ Signature Communicator::planned_signature(const Call& call) const {
 }
 
 Choice Communicator::plan_for(const Call& call, bool blocking) const {
+  if (node_only()) return {"node", 1, {}, "a shrunk communicator has no other"};
   const std::size_t slices = slices_asked(call);
   if (call.schedule) {
     const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());

@@ -58,6 +58,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static void detach(void* attribute) noexcept;
 
   Communicator(mpi::Handle comm, int rank, int size);
+  // What shrink() makes: the members of `old`, by their ranks there, on shared memory alone.
+  Communicator(const Communicator& old, const std::vector<std::size_t>& members, int rank,
+               std::unique_ptr<NodeGroup> node);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -71,6 +74,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool failed() const;
   void hear();  // what peers say beside the data
 
+  // Blocking, and collective over the ranks that live, of which no MPI call is made: a communicator
+  // of these, which serves what goes through shared memory. `ended` gets the others, by their ranks
+  // in MPI_COMM_WORLD. Throws UsageError where no memory is shared, else as Shrinking::run() does.
+  std::shared_ptr<Communicator> shrink(WaitHook& hook, std::vector<int>& ended);
+  // Whether the MPI knows nothing of this communicator, since it was shrunk.
+  bool node_only() const { return state_ == State::kNodeOnly; }
+  void free_shrunk() { freed_.store(true, std::memory_order_relaxed); }
   // Blocking and collective: sets up what gradred needs, unless that is done.
   void prepare(WaitHook& hook);
   // Blocking: returns when the result is in place. The first such call on a communicator sets up
@@ -118,7 +128,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   friend class CommOperation;
   friend class NodeOperation;
   friend class Settling;
-  enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly };
+  enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly, kNodeOnly };
 
   void set_up(WaitHook& hook);
   void set_up_path(SetUpCalls& calls);
@@ -135,6 +145,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string_view plan_asked(const Call& call) const;  // empty: the selector's
   bool native(const Call& call) const;
   bool is_mpi_plan(const Call& call) const;
+  void refuse_messages(const Call& call) const;
   bool starts_on_node(const Call& call) const;
   Signature planned_signature(const Call& call) const;
   void check_plan(const Call& call, bool blocking) const;
@@ -143,6 +154,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> enqueue(std::shared_ptr<NodeOperation> operation);
   std::shared_ptr<StartedOperation> node_operation(const Call& call);
   std::shared_ptr<StartedOperation> agreed_operation(const Call& call);
+  std::shared_ptr<StartedOperation> piecewise_operation(const Call& call);
   std::shared_ptr<StartedOperation> aborted_operation(std::string_view reason);
   void run_on_node(const Call& call, WaitHook& hook);
   void finish_started(WaitHook& hook);
@@ -200,6 +212,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
   Ledger ledger_;
   std::vector<std::pair<int, ProcessId>> neighbours_;  // peers on this host, since set-up
+  std::vector<int> world_ranks_;                       // of all ranks, since set-up
   std::mutex lost_mutex_;                              // of the next two
   std::uint64_t looked_ns_ = 0, lost_since_ns_ = 0;
 };

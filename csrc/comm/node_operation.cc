@@ -1,5 +1,8 @@
 // Operations that wait for their turn on shared memory: started now, finished when the peers have
 // come.
+#include <algorithm>
+#include <cstring>
+
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/set_up.h"
@@ -24,8 +27,10 @@ class NodeOperation : public StartedOperation {
   }
 
  protected:
-  virtual bool announce() { return comm_->node_->start_allreduce(args_); }
-  virtual bool finish() { return comm_->node_->finish_allreduce(args_); }
+  virtual bool announce() { return announce(args_); }
+  virtual bool finish() { return finish(args_); }
+  bool announce(const AllreduceArgs& args) { return comm_->node_->start_allreduce(args); }
+  bool finish(const AllreduceArgs& args) { return comm_->node_->finish_allreduce(args); }
 
   bool step() override {
     const std::unique_lock lock(comm_->node_mutex_, std::try_to_lock);
@@ -93,6 +98,74 @@ class SmallAllreduce final : public NodeOperation {
 
  private:
   const Call call_;
+};
+
+// A call of any length in pieces, each a small allreduce of its own: no step waits. For
+// communicators without messages; slower than a blocking call, whose ranks work together on each
+// piece.
+class Piecewise final : public NodeOperation {
+ public:
+  Piecewise(std::shared_ptr<Communicator> comm, const Call& call)
+      : NodeOperation(std::move(comm), whole(call)), call_(call) {
+    const bool blocks = call.kind == Kind::kReduceScatterBlock;
+    const auto ranks = static_cast<std::size_t>(comm_->size());
+    count_ = call.count * (blocks ? ranks : 1);
+    per_piece_ = comm_->node().most_startable() / args_.element;
+    const std::size_t bytes = count_ * args_.element;
+    if (blocks || call.op == Op::kPremul) {
+      work_.resize(bytes);
+      if (bytes > 0) std::memcpy(work_.data(), input_of(args_), bytes);
+      scale_input(call, work_.data(), count_);
+    }
+    target_ = work_.empty() ? static_cast<std::byte*>(call.recv) : work_.data();
+  }
+
+ protected:
+  bool announce() override { return NodeOperation::announce(piece()); }
+
+  bool finish() override {
+    while (in_piece_ || announce()) {
+      in_piece_ = true;
+      if (!NodeOperation::finish(piece())) return false;
+      in_piece_ = false;
+      done_ += per_piece_;
+      ++pieces_;
+      if (done_ >= count_) {
+        put_result();
+        return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  AllreduceArgs piece() const {
+    AllreduceArgs args = args_;
+    const std::size_t begin = done_ * args_.element;
+    args.send = work_.empty() && call_.send != nullptr
+                    ? static_cast<const std::byte*>(call_.send) + begin
+                    : nullptr;
+    args.recv = target_ + begin;
+    args.count = std::min(per_piece_, count_ - done_);
+    args.signature.detail = mix(args_.signature.detail, pieces_ + 1);
+    return args;
+  }
+
+  void put_result() {
+    const std::size_t bytes = call_.count * args_.element;
+    const bool blocks = call_.kind == Kind::kReduceScatterBlock;
+    const std::size_t mine = blocks ? bytes * static_cast<std::size_t>(comm_->rank()) : 0;
+    if (!work_.empty() && bytes > 0) std::memcpy(call_.recv, work_.data() + mine, bytes);
+    scale_result(call_, call_.recv, call_.count, comm_->size());
+  }
+
+  const Call call_;
+  std::size_t count_ = 0, per_piece_ = 0;
+  std::vector<std::byte> work_;  // where input or result have another shape than what is reduced
+  std::byte* target_ = nullptr;
+  std::size_t done_ = 0;      // elements
+  std::uint64_t pieces_ = 0;  // that are done
+  bool in_piece_ = true;      // NodeOperation announces the first
 };
 
 // The ranks see that they agree about an operation of the schedule path, which then gets its
@@ -202,6 +275,10 @@ std::shared_ptr<StartedOperation> Communicator::agreed_operation(const Call& cal
   auto agreement = std::make_shared<Agreement>(shared_from_this(), planned_signature(call));
   enqueue(agreement);
   return std::make_shared<AgreedOperation>(shared_from_this(), call, std::move(agreement));
+}
+
+std::shared_ptr<StartedOperation> Communicator::piecewise_operation(const Call& call) {
+  return enqueue(std::make_shared<Piecewise>(shared_from_this(), call));
 }
 
 std::shared_ptr<StartedOperation> Communicator::aborted_operation(std::string_view reason) {

@@ -154,9 +154,10 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
     refuse_started(error.what());
     throw;
   }
-  auto operation = starts_on_node(call) ? node_operation(call)
-                   : node_ != nullptr   ? agreed_operation(call)
-                                        : this->operation(call, ledger_.begin());
+  auto operation = node_ == nullptr || size_ == 1 ? this->operation(call, ledger_.begin())
+                   : starts_on_node(call)         ? node_operation(call)
+                   : node_only()                  ? piecewise_operation(call)
+                                                  : agreed_operation(call);
   operation->observe(observation);
   const bool threads = thread_may_drive();
   if (threads) operation->open_request(operation);
@@ -195,7 +196,8 @@ void Communicator::refuse(std::string_view reason, WaitHook& hook) {
 
 void Communicator::refuse_started(std::string_view reason) {
   const bool threads = thread_may_drive();
-  if (size_ == 1 || !threads || !starts()) return;  // else the peers' calls went to the MPI
+  // Where no thread of ours drives them, the peers' calls went to the MPI.
+  if (size_ == 1 || !(threads || node_only()) || !starts()) return;
   if (node_ == nullptr) {
     leave(ledger_.begin(), refused_text(reason));
     return;

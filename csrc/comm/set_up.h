@@ -1,6 +1,7 @@
 // Small parts of Communicator: how it waits, how a node group finds its ranks.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -39,6 +40,11 @@ class NodePoll final : public Poll {
   WaitHook& hook_;
   Watch watch_;
 };
+
+// Why a shrunk communicator cannot do what takes the MPI.
+inline constexpr std::string_view kShrunk =
+    "this communicator was shrunk: it has shared memory only, and the MPI knows nothing of it. Use "
+    "types and operations of gradred's own, and no plan but 'node'.";
 
 // The inputs times the factor, in `storage`.
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage);

@@ -15,6 +15,7 @@
 // they have left k and before they announce k + 1, and it is written when k + 2 is announced.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -79,12 +80,16 @@ class NodeGroup final : private Guard {
   int rank() const { return static_cast<int>(rank_); }
   int size() const { return static_cast<int>(size_); }
   bool spins() const { return waiter_.spins(); }
+  const NodeOptions& options() const { return options_; }
 
   void allreduce(const AllreduceArgs& args);
   // The same in two steps that never wait, for short vectors: what starts() says yes to. Other
   // ranks may call allreduce() meanwhile. Start the next operation only after the last one is
   // finished.
   bool starts(std::size_t bytes) const;
+  std::size_t most_startable() const {  // bytes, of two ranks and more
+    return std::max(Announcement::kDataBytes, options_.most_in_slots(size_));
+  }
   bool start_allreduce(const AllreduceArgs& args);   // false: not yet, call again
   bool finish_allreduce(const AllreduceArgs& args);  // likewise; throws as allreduce() does
   void reduce_scatter_block(const BlockArgs& args);
@@ -125,6 +130,7 @@ class NodeGroup final : private Guard {
   void poison(const FailureReport& report) noexcept;
 
  private:
+  friend class Shrinking;  // works in the same memory
   class Disagreement : public UsageError {
     using UsageError::UsageError;
   };

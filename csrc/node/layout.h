@@ -7,6 +7,7 @@
 // it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,10 @@ struct NodeOptions {
   bool fits_slots(std::size_t bytes, std::size_t ranks) const {
     return bytes <= slot_bytes && (ranks - 1) * bytes <= one_shot_bytes;
   }
+  // The most bytes that do; of two ranks and more.
+  std::size_t most_in_slots(std::size_t ranks) const {
+    return std::min(slot_bytes, one_shot_bytes / (ranks - 1));
+  }
   // Whether each rank reduces the whole vector of an allreduce, and not only a part of its own.
   bool reduces_everything(std::size_t bytes, std::size_t ranks) const {
     return fits_slots(bytes, ranks) || (ranks == 2 && bytes < exchange_bytes);
@@ -64,6 +69,17 @@ struct Particulars {
   char reason[kReasonBytes];  // of an aborted operation
 };
 
+// What a rank says while the ranks that live shrink the group (shrinking.h).
+struct alignas(kApart) ShrinkState {
+  static constexpr std::size_t kCellBytes = 512, kMostRanks = 4096;
+
+  std::atomic<std::uint64_t> steps;        // attempt << 32 | steps done, the first: it takes part
+  std::byte cells[2][kCellBytes];          // what it gives in even and odd steps
+  std::uint64_t members[kMostRanks / 64];  // a bit for each rank that it has seen alive
+  Failure failure;                         // why it ended an attempt
+  char reason[kReportBytes];
+};
+
 struct alignas(kApart) RankState {
   Announcement announcement[2];                         // of even and odd operations
   alignas(kApart) std::atomic<std::uint64_t> progress;  // operation number << 32 | steps done
@@ -71,6 +87,7 @@ struct alignas(kApart) RankState {
   std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
   alignas(kApart) Particulars particulars[2];
   std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
+  ShrinkState shrink;
 };
 
 struct alignas(kApart) Header {
@@ -79,6 +96,8 @@ struct alignas(kApart) Header {
   std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
   Failure failure;
   char reason[kReportBytes];
+  std::atomic<std::uint64_t> shrink_decided;        // attempt << 32 | the rank whose members count
+  std::atomic<std::uint64_t> shrink_ended;          // shrinking.h: AttemptsEnded
   alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::flag_time_ns
   alignas(kApart) std::atomic<std::uint64_t> pong;
 };

@@ -13,6 +13,7 @@ void bind_mpi4py(pybind11::module_& m);
 void bind_profile(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_schedules(pybind11::module_& m);
+void bind_shrink(pybind11::module_& m);
 void bind_threads(pybind11::module_& m);
 
 }  // namespace gradred
@@ -27,4 +28,5 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_mpi4py(m);
   gradred::bind_calls(m);
   gradred::bind_profile(m);
+  gradred::bind_shrink(m);
 }

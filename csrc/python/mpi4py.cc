@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "python/comm.h"
 #include "python/errors.h"
+#include "python/shrink.h"
 
 namespace py = pybind11;
 
@@ -114,6 +115,9 @@ Communicator& communicator_of(PyObject* comm) {
     return *entry.state;
   }
   require_rank();
+  if (mpi::get().normalise(handle) == mpi::get().is.comm_null) {
+    if (Communicator* shrunk = shrunk_state(comm)) return *shrunk;
+  }
   std::shared_ptr<Communicator> state = Communicator::of(handle);
   require_right_launcher(*state);
   entry = {handle, std::move(state)};

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <random>
 
+#include "node/shrinking.h"
 #include "node_ranks.h"
 
 namespace gradred::testing {
@@ -497,6 +498,118 @@ std::size_t entries(const char* folder) {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
+// ---- shrinking ----------------------------------------------------------------------------------
+
+using Members = std::vector<std::size_t>;
+
+// The sum of 2^(rank in the first group) tells who takes part.
+void expect_members(NodeGroup& group, std::size_t first_rank, const Members& members) {
+  std::uint64_t sum = std::uint64_t{1} << first_rank, expected = 0;
+  for (const std::size_t member : members) expected |= std::uint64_t{1} << member;
+  group.allreduce({.recv = &sum,
+                   .count = 1,
+                   .element = sizeof sum,
+                   .reduce = find_reduction(Op::kSum, DType::kUInt64),
+                   .signature = make_signature(Kind::kAllreduce, Op::kSum, DType::kUInt64, 1)});
+  expect(sum == expected, "the sum is that of all members and nobody else: " + std::to_string(sum));
+}
+
+// A rank that frees its group has left; threads can do that as well.
+void those_that_are_left_make_a_group(BoardBootstrap& bootstrap) {
+  auto group = make_group(bootstrap, small_paths());
+  const auto rank = static_cast<std::size_t>(bootstrap.rank());
+  const auto size = static_cast<std::size_t>(bootstrap.size());
+  if (rank == 1) return group.reset();
+  Members members{0};
+  for (std::size_t i = 2; i < size; ++i) members.push_back(i);
+  Shrinking shrinking(*group);
+  const auto made = shrinking.run(nullptr);
+  expect(shrinking.members() == members, "the list of those that are left");
+  expect(made->size() == bootstrap.size() - 1, "the new size");
+  expect(static_cast<std::size_t>(made->rank()) == (rank == 0 ? 0 : rank - 1), "the old order");
+  for (int turn = 0; turn < 3; ++turn) expect_members(*made, rank, members);
+  if (size < 4) return;
+  Call call{.kind = Kind::kAllgather, .count = 5000};
+  run_call(*made, call, 1);
+}
+
+// Sound groups can be shrunk, again and again, and so can what comes out.
+void sound_groups_shrink_to_all_ranks(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  const auto rank = static_cast<std::size_t>(bootstrap.rank());
+  Members all;
+  for (int i = 0; i < bootstrap.size(); ++i) all.push_back(static_cast<std::size_t>(i));
+  std::unique_ptr<NodeGroup> last;
+  for (int turn = 0; turn < 20; ++turn) {
+    auto made = Shrinking(turn % 3 == 2 ? *last : *group).run(nullptr);
+    expect_members(*made, rank, all);
+    expect_members(*group, rank, all);
+    last = std::move(made);
+  }
+}
+
+// What one rank's Poll throws ends the attempt for all; the next one succeeds.
+void a_rank_that_gives_up_shrinking_takes_all_along(BoardBootstrap& bootstrap) {
+  class Impatient final : public Poll {
+   public:
+    void poll() override { throw TimeoutError("patience is over"); }
+  };
+  const auto group = make_group(bootstrap, small_paths());
+  const auto rank = static_cast<std::size_t>(bootstrap.rank());
+  Members all;
+  for (int i = 0; i < bootstrap.size(); ++i) all.push_back(static_cast<std::size_t>(i));
+  const auto last = static_cast<std::size_t>(bootstrap.size() - 1);
+  if (rank != last) {
+    Impatient impatient;
+    try {
+      Shrinking(*group).run(rank == 0 ? &impatient : nullptr);
+      throw Failed("a rank did not come, and yet there is a group");
+    } catch (const TimeoutError& error) {
+      expect(std::string(error.what()) == "patience is over", "the same text on all ranks");
+    }
+  }
+  bootstrap.barrier();
+  for (int turn = 0; turn < 2; ++turn) {
+    const auto made = Shrinking(*group).run(nullptr);
+    expect_members(*made, rank, all);
+  }
+}
+
+// Rank 1 is killed at some moment while all shrink: those that live end with the same members,
+// after another attempt or another shrink.
+void kills_while_shrinking_leave_those_that_live(BoardBootstrap& bootstrap, unsigned seed) {
+  const auto rank = static_cast<std::size_t>(bootstrap.rank());
+  const auto group = make_group(bootstrap, small_paths());
+  bootstrap.barrier();
+  if (rank == 1) {
+    std::thread([seed] {
+      std::this_thread::sleep_for(std::chrono::microseconds(seed * 97 % 3000));
+      kill(getpid(), SIGKILL);
+    }).detach();
+  }
+  Members alive{0};
+  for (int i = 2; i < bootstrap.size(); ++i) alive.push_back(static_cast<std::size_t>(i));
+  const NodeGroup* from = group.get();
+  std::unique_ptr<NodeGroup> made;
+  Members names;  // of the ranks of `from`, in the first group
+  for (int i = 0; i < bootstrap.size(); ++i) names.push_back(static_cast<std::size_t>(i));
+  for (int attempt = 0; attempt < 100'000; ++attempt) {
+    try {
+      Shrinking shrinking(*from);
+      auto next = shrinking.run(nullptr);
+      Members kept;
+      for (const std::size_t member : shrinking.members()) kept.push_back(names[member]);
+      names = kept;
+      made = std::move(next);
+      from = made.get();
+      if (names == alive) return expect_members(*made, rank, alive);
+      for (;;) expect_members(*made, rank, names);
+    } catch (const PeerLost&) {
+    }
+  }
+  throw Failed("no group after many attempts");
+}
+
 void nothing_is_left_behind(BoardBootstrap& bootstrap) {
   bootstrap.barrier();
   const std::size_t files = entries("/proc/self/fd");
@@ -628,6 +741,12 @@ int run_all(const std::string& part) {
       on(size, "what_poll_throws_reaches_all_ranks", what_poll_throws_reaches_all_ranks);
       on(size, "poll_is_called_throughout_a_wait", poll_is_called_throughout_a_wait);
       on(size, "long_waits_are_timed", long_waits_are_timed);
+      on(size, "sound_groups_shrink_to_all_ranks", sound_groups_shrink_to_all_ranks);
+      on(size, "a_rank_that_gives_up_shrinking_takes_all_along",
+         a_rank_that_gives_up_shrinking_takes_all_along);
+    }
+    for (const int size : {2, 3, 5}) {
+      on(size, "those_that_are_left_make_a_group", those_that_are_left_make_a_group);
     }
     on(3, "a_rank_that_has_finished_is_not_missed", a_rank_that_has_finished_is_not_missed);
     on(3, "memory_that_is_lacking_is_refused_on_every_rank",
@@ -644,6 +763,12 @@ int run_all(const std::string& part) {
                      a_killed_peer_is_lost_within_two_seconds(bootstrap, count);
                    });
     }
+  }
+  for (const unsigned seed : {1U, 5U, 12U, 23U, 31U, 40U}) {
+    on_processes(4, "kills_while_shrinking_leave_those_that_live, seed " + std::to_string(seed),
+                 [&](BoardBootstrap& bootstrap) {
+                   kills_while_shrinking_leave_those_that_live(bootstrap, seed);
+                 });
   }
   on_processes(64, "allreduce_of_many_more_ranks_than_cores", many_more_ranks_than_cores);
   on_processes(4, "a_rank_that_sees_other_memory_is_named_on_every_rank",

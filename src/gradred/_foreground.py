@@ -161,7 +161,7 @@ class _Foreground:
     def _status(self) -> int:
         if self._interrupted_by is not None:
             return 128 + self._interrupted_by
-        return TIMED_OUT if self._timed_out and not self._job.failures else self._job.status
+        return TIMED_OUT if self._timed_out and not self._job.fatal else self._job.status
 
     def _say_last_words(self) -> None:
         """Show what is left of the output, and what went wrong, the first cause last."""
@@ -180,7 +180,8 @@ class _Foreground:
             lines.append("mpiexec did not end after its ranks, and was ended")
         if self._interrupted_by is not None:
             return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
-        if job.failures:
+        lines += _verdict.survived_lines(job.survived)
+        if job.fatal:
             late = job.ended_late
             if late:
                 grace = f"{self._order.grace:g} s"
@@ -191,7 +192,7 @@ class _Foreground:
             if job.missing:
                 lines.append(f"{_verdict.ranks_text(job.missing)} never started")
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
-        return lines + _verdict.failure_lines(job.failures)
+        return lines + _verdict.failure_lines(job.fatal)
 
     def _say(self, text: str) -> None:
         if self._screens:

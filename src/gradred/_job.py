@@ -110,6 +110,8 @@ class Job:
         self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
         self.ending = False  # whether ranks have been told to end
         self._unsorted: list[Failure] = []
+        self._grace: list[tuple[float, int]] = []  # what of the plan is for the last failure
+        self._survived: set[int] = set()  # ranks that the others go on without
         self._released_at: float | None = None
         self._mpiexec_ended_at: float | None = None
         self.failures: list[Failure] = []
@@ -143,10 +145,20 @@ class Job:
         return code if code >= 0 else 128 - code
 
     @property
+    def fatal(self) -> list[Failure]:
+        """The failures without which the job would have gone on."""
+        return [one for one in self.failures if one.rank not in self._survived]
+
+    @property
+    def survived(self) -> list[Failure]:
+        """The others: the ranks that live have shrunk their communicator."""
+        return [one for one in self.failures if one.rank in self._survived]
+
+    @property
     def status(self) -> int:
         """The first failed rank's; what mpiexec says only counts where no rank can tell."""
-        if self.failures:
-            return self.failures[0].status
+        if self.fatal:
+            return self.fatal[0].status
         if self.ended_by_mpiexec or not all(rank.ended for rank in self._ranks):
             return self.mpiexec_status or 1
         return 0
@@ -281,6 +293,8 @@ class Job:
             self.on_ready()
         elif kind == _wire.CLOSED:
             self.on_closed()
+        elif kind == _wire.SURVIVED:
+            self._survived.update(_wire.decode(payload)["ended"])
 
     def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
         rank.ended = True
@@ -309,16 +323,27 @@ class Job:
         self._unsorted.append(Failure(rank.number, rank.host, status, cause, at))
 
     def _sort_failures(self) -> None:
-        """Failures noticed in the same turn are ordered by their own clocks."""
-        if self._unsorted and not self.failures:
-            self._tell(_wire.FAILED)
-            self._schedule(self._order.grace, signal.SIGTERM)
-            self._schedule(self._order.grace + TERM_TO_KILL, signal.SIGKILL)
+        """Failures noticed in the same turn are ordered by their own clocks.
+
+        From the first that the others do not survive they have a grace to end, or to shrink.
+        """
         self.failures += sorted(self._unsorted, key=lambda failure: failure.at)
         self._unsorted.clear()
+        if self.fatal and not self._grace:
+            self._tell(_wire.FAILED)
+            grace = self._order.grace
+            self._grace = [
+                self._schedule(grace, signal.SIGTERM),
+                self._schedule(grace + TERM_TO_KILL, signal.SIGKILL),
+            ]
+        elif self._grace and not self.fatal and not self.ending:
+            self._plan = [entry for entry in self._plan if entry not in self._grace]
+            self._grace = []
 
-    def _schedule(self, seconds: float, number: int) -> None:
-        self._plan = sorted([*self._plan, (time.monotonic() + seconds, number)])
+    def _schedule(self, seconds: float, number: int) -> tuple[float, int]:
+        entry = (time.monotonic() + seconds, number)
+        self._plan = sorted([*self._plan, entry])
+        return entry
 
     def _carry_out(self, number: int) -> None:
         if number:

@@ -43,6 +43,8 @@ class Keeper:
         self._ended_by: str | None = None
         self._outputs: dict[int, bytes] = {}  # descriptor -> kind of message
         self._stdin: int | None = None
+        self._voice: int | None = None  # by which the rank speaks to this process
+        self._heard = b""
         self._input = b""
         self._started = self._released = self._gone = False
         self._kill_at = float("inf")
@@ -65,6 +67,8 @@ class Keeper:
                 self._obey(kind, payload)
             for output in [one for one in self._outputs if one in ready]:
                 self._pass_on(output)
+            if self._voice in ready:
+                self._hear_rank()
             if self._stdin in ready:
                 self._write_input()
             self._wire.flush()
@@ -92,6 +96,8 @@ class Keeper:
         if self._wire.pending < _ENOUGH_PENDING:
             for output in self._outputs:
                 poll.register(output, select.POLLIN)
+        if self._voice is not None:
+            poll.register(self._voice, select.POLLIN)
         if self._stdin is not None and self._input:
             poll.register(self._stdin, select.POLLOUT)
         left = self._kill_at - time.monotonic()
@@ -129,6 +135,10 @@ class Keeper:
         environment = _inherit.rank_environment(order, own)
         stdin = os.pipe() if order["stdin"] else None
         outputs = os.pipe(), os.pipe()
+        self._voice, voice = os.pipe()
+        os.set_blocking(self._voice, False)
+        os.set_inheritable(voice, True)
+        environment[_wire.KEEPER] = f"{voice} {os.fstat(voice).st_ino}"
         self._rank = os.fork()
         if self._rank == 0:
             reads = stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)
@@ -137,6 +147,7 @@ class Keeper:
             os.close(writes)
             os.set_blocking(reads, False)
             self._outputs[reads] = kind
+        os.close(voice)
         if stdin:
             os.close(stdin[0])
             self._stdin = stdin[1]
@@ -177,6 +188,21 @@ class Keeper:
         else:
             os.close(output)
             del self._outputs[output]
+
+    def _hear_rank(self) -> None:
+        """Pass on that the rank goes on without others."""
+        assert self._voice is not None
+        try:
+            data = os.read(self._voice, _READ)
+        except BlockingIOError:
+            return
+        if not data:
+            os.close(self._voice)
+            self._voice = None
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            if ended := _wire.survived_ranks(line):
+                self._wire.send(_wire.SURVIVED, _wire.encode({"ended": ended}))
 
     def _write_input(self) -> None:
         assert self._stdin is not None
@@ -224,6 +250,8 @@ class Keeper:
 
     def _drain(self) -> None:
         """Send what the pipes hold now, so that a rank's last words come before its end."""
+        if self._voice is not None:
+            self._hear_rank()
         for output in list(self._outputs):
             with contextlib.suppress(BlockingIOError):
                 for _ in range(_PIECES_OF_PIPE):

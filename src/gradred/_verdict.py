@@ -33,5 +33,13 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
     return lines + [f"rank {one.rank} on {one.host} {one.cause}" for one in failures[:1]]
 
 
+def survived_lines(failures: Sequence[Failure]) -> list[str]:
+    """A line for each rank that the others have gone on without."""
+    return [
+        f"rank {one.rank} on {one.host} {one.cause}; the others went on without it"
+        for one in failures
+    ]
+
+
 def _plural(cause: str, count: int) -> str:
     return cause.replace("was ", "were ", 1) if count > 1 and cause.startswith("was ") else cause

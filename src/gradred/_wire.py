@@ -17,11 +17,15 @@ if TYPE_CHECKING:  # `typing` costs as much time as the rest together
 
 # The variable that tells a shim where to connect: a secret, then addresses, separated by spaces.
 JOB = "_GRADRED_JOB"
+# The one that tells a rank by which pipe it reaches its keeper: a descriptor and its inode.
+KEEPER = "_GRADRED_KEEPER"
 
 # Kinds of message. From a keeper: who it is, output, how the rank ended, that nothing of it is
-# left, that more input is welcome, that none is. To a keeper: what to run, a signal, input (empty
-# for its end), that another rank failed, leave to end.
+# left, that more input is welcome, that none is, that the rank goes on although others have ended.
+# To a keeper: what to run, a signal, input (empty for its end), that another rank failed, leave to
+# end.
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
+SURVIVED = b"v"
 START, SIGNAL, STDIN, FAILED, RELEASE = b"s", b"k", b"i", b"f", b"z"
 
 Message = tuple[bytes, bytes]
@@ -110,6 +114,18 @@ class Wire:
 
     def _lose(self, error: OSError) -> None:
         self.lost = self.lost or error.strerror or type(error).__name__
+
+
+def survived_line(ended: Iterable[int]) -> bytes:
+    """What a rank writes to its keeper: the ranks that have ended."""
+    return b"ended " + b" ".join(b"%d" % rank for rank in ended) + b"\n"
+
+
+def survived_ranks(line: bytes) -> list[int]:
+    """What `survived_line` was given; nothing for other lines."""
+    words = line.split()
+    right = words[:1] == [b"ended"] and all(word.isdigit() for word in words[1:])
+    return [int(word) for word in words[1:]] if right else []
 
 
 def encode(values: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _launched, _profile, _status, config, messages, moving, plans
+from gradred import (
+    _core,
+    _launched,
+    _profile,
+    _status,
+    _survivors,
+    config,
+    messages,
+    moving,
+    plans,
+)
 from gradred.errors import UsageError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.refusing import refusing
@@ -89,6 +99,13 @@ class Comm(MPI.Intracomm):
     """
 
     __slots__ = ()
+
+    def __new__(  # noqa: D102 (mpi4py's)
+        cls: type[CommT], comm: MPI.Comm | None = None
+    ) -> CommT:
+        # A shrunk one is more than its handle, which is null.
+        share: Callable[[], CommT] | None = getattr(comm, "share", None)
+        return super().__new__(cls, comm) if share is None else share()
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         _configure()
@@ -209,6 +226,41 @@ class Comm(MPI.Intracomm):
         """
         _warn_of_pickling(sendobj)
         return super().allreduce(sendobj, op)
+
+    # ---- after a death ------------------------------------------------------------------------
+
+    def shrink(self) -> Comm:
+        """A communicator of the ranks that live, after `PeerLost`; they agree on who that is.
+
+        For ranks of one host that share memory. Every rank that lives calls it, and waits until
+        all others have called it or ended. They keep their order. No MPI call is made, since the
+        MPI may wait for the dead; so the new communicator has no MPI handle (it is
+        `MPI.COMM_NULL`), and of an `MPI.Intracomm` it serves what is gradred's own: `Allreduce`,
+        `Iallreduce`, `Allreduce_init`, `Reduce_scatter_block`, `Ireduce_scatter_block`,
+        `Allgather`, `Bcast`, and the functions of gradred with `comm=`, on the types and
+        operations that gradred knows. All else raises `UsageError`. It can be shrunk again.
+
+        Under `gradred run` the job goes on without the dead. On a sound communicator it gives one
+        of all ranks, and the sound one stays so.
+
+        Raises:
+            gradred.UsageError: the ranks share no memory (several hosts, `GRADRED_SHM=0`): the
+                job has to be started again.
+            gradred.PeerLost: another rank has ended meanwhile; all that live may call it again.
+            gradred.TimeoutError: after `GRADRED_TIMEOUT` a rank that lives had not called it.
+
+        Example:
+            >>> import numpy, gradred
+            >>> from mpi4py import MPI
+            >>> comm = gradred.Comm(MPI.COMM_SELF).shrink()
+            >>> gradred.allreduce(numpy.ones(2), comm=comm)
+            array([1., 1.])
+        """
+        from gradred.shrunk import ShrunkComm  # derived from this class
+
+        state, rank, size, ended = _core.shrink(self)
+        _survivors.tell_launcher(ended)
+        return ShrunkComm.of(state, rank, size)
 
     # ---- communicators from this one ----------------------------------------------------------
 

@@ -30,7 +30,7 @@ CXX_LAYERS = {
 # stands in its own line or above it; `__init__` is `import gradred` itself.
 PYTHON_LAYERS = (
     ("_inherit", "_segments", "_wire", "errors"),
-    ("_door", "_keeper"),
+    ("_door", "_keeper", "_survivors"),
     ("_shim",),
     ("_core", "config"),
     ("_cpu", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
@@ -39,7 +39,7 @@ PYTHON_LAYERS = (
     ("_launched", "_run", "_verdict", "_worker", "messages"),
     ("_foreground",),
     ("moving",),
-    ("comm",),
+    ("comm", "shrunk"),
     ("arguments",),
     ("functions", "memory", "parts"),
     ("__init__",),

@@ -1,0 +1,79 @@
+// A communicator of the ranks that live, which has shared memory and nothing else.
+#include "base/errors.h"
+#include "comm/communicator.h"
+#include "comm/set_up.h"
+#include "node/shrinking.h"
+
+namespace gradred {
+namespace {
+
+// What a rank does while it waits for the others that live. The MPI is left alone: it may wait for
+// the dead.
+class ShrinkPoll final : public Poll {
+ public:
+  ShrinkPoll(int rank, const Shrinking& shrinking, WaitHook& hook)
+      : rank_(rank), shrinking_(shrinking), hook_(hook) {}
+
+  void poll() override {
+    hook_.waiting();
+    watch_.check(*this);
+  }
+  std::string text(std::uint64_t waited) const {
+    return "rank " + std::to_string(rank_) + " has waited " + seconds_text(waited) + " in " +
+           shrinking_.missing();
+  }
+  bool reports() const { return shrinking_.is_first_to_wait(); }
+
+ private:
+  const int rank_;
+  const Shrinking& shrinking_;
+  WaitHook& hook_;
+  Watch watch_;
+};
+
+std::string no_memory_text(const std::string& reason) {
+  return "shrink: the ranks of this communicator share no memory (" + reason +
+         "). Restart the job, from a checkpoint if there is one.";
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<int>& ended) {
+  if (size_ == 1) {
+    return std::make_shared<Communicator>(*this, std::vector<std::size_t>{0}, 0, nullptr);
+  }
+  if (!process_poisoned) prepare(hook);
+  if (node_ == nullptr) throw UsageError(no_memory_text(node_reason_));
+  hook.long_work();
+  Shrinking shrinking(*node_);
+  ShrinkPoll poll(rank_, shrinking, hook);
+  auto node = shrinking.run(&poll);
+  for (const std::size_t rank : shrinking.ended()) ended.push_back(world_ranks_[rank]);
+  return std::make_shared<Communicator>(*this, shrinking.members(), shrinking.rank(),
+                                        std::move(node));
+}
+
+Communicator::Communicator(const Communicator& old, const std::vector<std::size_t>& members,
+                           int rank, std::unique_ptr<NodeGroup> node)
+    : user_(mpi::get().is.comm_null),
+      rank_(rank),
+      size_(static_cast<int>(members.size())),
+      state_(State::kNodeOnly),
+      settings_(old.settings_),
+      slices_(0),
+      blocking_set_up_(true),
+      topology_(Topology::of(std::vector<int>(members.size(), 0))),
+      node_(std::move(node)) {
+  for (const std::size_t member : members) {
+    world_ranks_.push_back(old.world_ranks_.empty() ? 0 : old.world_ranks_[member]);
+  }
+  if (node_) Registry::get().count_segment(1);
+}
+
+void Communicator::refuse_messages(const Call& call) const {
+  if (!node_only()) return;
+  const bool named = call.plan != nullptr && std::string_view(call.plan) != "node";
+  if (named || call.schedule) throw UsageError(std::string(kShrunk));
+}
+
+}  // namespace gradred

@@ -1,0 +1,228 @@
+#include "node/shrinking.h"
+
+#include <cstring>
+
+#include "base/text.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::uint64_t kHere = 1;  // the step by which a rank says that it takes part
+constexpr std::size_t kBits = 64;
+
+// The rank that is awaited has ended, or has freed its communicator: nobody waits for it any more.
+struct HasLeft {};
+
+}  // namespace
+
+Shrinking::Shrinking(const NodeGroup& group)
+    : group_(group), waiter_(group.spins(), *this), awaited_(group.size_) {
+  if (group.size_ > ShrinkState::kMostRanks) {
+    throw UsageError("a communicator of more than " + std::to_string(ShrinkState::kMostRanks) +
+                     " ranks cannot be shrunk");
+  }
+}
+
+std::unique_ptr<NodeGroup> Shrinking::run(Poll* poll) {
+  waiter_.use(poll);
+  members_.clear();
+  attempt_ = ended_so_far().last() + 1;
+  try {
+    auto made = attempt();
+    end(true);
+    throw_failed(ended_so_far());
+    if (members_.size() < group_.size_ && !ended().empty()) process_poisoned = true;
+    return made;
+  } catch (...) {
+    const FailureReport report = report_of(std::current_exception());
+    ShrinkState& mine = state(group_.rank_);
+    if (!ended_so_far().include(attempt_)) {
+      mine.failure = report.kind;
+      set_text(mine.reason, report.text);
+      end(false);
+    }
+    process_poisoned = true;
+    throw;
+  }
+}
+
+std::unique_ptr<NodeGroup> Shrinking::attempt() {
+  publish(kHere);
+  await_all();
+  decide();
+  NodeOptions options = group_.options_;
+  const std::size_t lost = group_.size_ - members_.size();
+  options.ranks_on_host -= std::min(options.ranks_on_host, lost);
+  std::string reason;
+  auto made = NodeGroup::create(*this, options, reason);
+  if (made == nullptr) {
+    throw TransportError("the ranks that are left get no shared memory: " + reason);
+  }
+  barrier();  // all have it
+  return made;
+}
+
+// Whoever neither comes nor ends makes this rank wait for as long as Poll allows.
+void Shrinking::await_all() {
+  for (std::size_t peer = 0; peer < group_.size_; ++peer) {
+    if (peer == group_.rank_ || has_done(peer, kHere) || has_left(peer)) continue;
+    awaited_ = peer;
+    try {
+      waiter_.wait(state(peer).steps, attempt_ << 32 | kHere, group_.states_[peer].bell);
+    } catch (const HasLeft&) {
+    }
+  }
+  awaited_ = group_.size_;
+  glance();
+}
+
+void Shrinking::decide() {
+  ShrinkState& mine = state(group_.rank_);
+  std::memset(mine.members, 0, sizeof mine.members);
+  for (std::size_t rank = 0; rank < group_.size_; ++rank) {
+    const bool alive = rank == group_.rank_ || (has_done(rank, kHere) && !has_left(rank));
+    if (alive) mine.members[rank / kBits] |= std::uint64_t{1} << rank % kBits;
+  }
+  std::atomic<std::uint64_t>& decided = group_.header_.shrink_decided;
+  std::uint64_t seen = decided.load(std::memory_order_acquire);
+  while (seen >> 32 < attempt_ &&
+         !decided.compare_exchange_weak(seen, attempt_ << 32 | group_.rank_,
+                                        std::memory_order_acq_rel)) {
+  }
+  const std::size_t by = decided.load(std::memory_order_acquire) & 0xffffffff;
+  const auto counted = [&](std::size_t rank) {
+    return (state(by).members[rank / kBits] >> rank % kBits & 1) != 0;
+  };
+  for (std::size_t rank = 0; rank < group_.size_; ++rank) {
+    if (rank == group_.rank_) new_rank_ = members_.size();
+    if (counted(rank)) members_.push_back(rank);
+  }
+  if (!counted(group_.rank_)) {
+    throw TransportError("rank " + std::to_string(by) + " takes this process for ended");
+  }
+}
+
+void Shrinking::allgather(const void* mine, std::size_t bytes, void* all) {
+  check(bytes <= ShrinkState::kCellBytes, "a cell holds what a rank gives");
+  const std::uint64_t step = step_ + 1;
+  const auto cell = [&](std::size_t rank) { return state(rank).cells[step & 1]; };
+  if (bytes > 0) std::memcpy(cell(group_.rank_), mine, bytes);
+  publish(step);
+  await_members();
+  auto* target = static_cast<std::byte*>(all);
+  for (std::size_t i = 0; bytes > 0 && i < members_.size(); ++i) {
+    std::memcpy(target + i * bytes, cell(members_[i]), bytes);
+  }
+}
+
+void Shrinking::barrier() { allgather(nullptr, 0, nullptr); }
+
+void Shrinking::publish(std::uint64_t step) {
+  step_ = step;
+  waiter_.publish(state(group_.rank_).steps, attempt_ << 32 | step,
+                  group_.states_[group_.rank_].bell);
+}
+
+void Shrinking::await_members() {
+  for (const std::size_t member : members_) {
+    waiter_.wait(state(member).steps, attempt_ << 32 | step_, group_.states_[member].bell);
+  }
+  glance();  // a member that counts as done may be in the next attempt already
+}
+
+// The first to say how the attempt has ended counts.
+void Shrinking::end(bool well) noexcept {
+  std::uint64_t seen = ended_so_far().word;
+  while (!AttemptsEnded{seen}.include(attempt_)) {
+    const AttemptsEnded next = AttemptsEnded{seen}.and_next(group_.rank_, well);
+    if (group_.header_.shrink_ended.compare_exchange_weak(seen, next.word,
+                                                          std::memory_order_acq_rel)) {
+      for (std::size_t rank = 0; rank < group_.size_; ++rank) {
+        Waiter::ring(group_.states_[rank].bell);
+      }
+    }
+  }
+}
+
+AttemptsEnded Shrinking::ended_so_far() const {
+  return {group_.header_.shrink_ended.load(std::memory_order_acquire)};
+}
+
+// Throws what ended this attempt, if that was no success.
+void Shrinking::throw_failed(AttemptsEnded ended) const {
+  if (!ended.include(attempt_) || ended.well(attempt_)) return;
+  if (ended.last() != attempt_) throw TransportError("the other ranks have given up shrinking");
+  const ShrinkState& by = state(ended.by());
+  const std::string text = by.reason;
+  if (by.failure == Failure::kPeerLost) throw PeerLost(text);
+  if (by.failure == Failure::kTimeout) throw TimeoutError(text);
+  throw TransportError("rank " + std::to_string(ended.by()) + " gave up shrinking: " + text);
+}
+
+void Shrinking::glance() { throw_failed(ended_so_far()); }
+
+void Shrinking::check_awaited() {
+  if (awaited_ < group_.size_) {
+    if (has_left(awaited_)) throw HasLeft{};
+    return;
+  }
+  for (const std::size_t member : members_) {
+    // It may have ended right after its last step, which is all that we need of it.
+    if (has_done(member, step_) || !has_left(member) || has_done(member, step_)) continue;
+    throw PeerLost(described(member) +
+                   " has left while the ranks that live were shrinking the communicator; they may "
+                   "call shrink() again");
+  }
+}
+
+bool Shrinking::has_done(std::size_t rank, std::uint64_t step) const {
+  return Waiter::reached(state(rank).steps, attempt_ << 32 | step);
+}
+
+bool Shrinking::has_left(std::size_t rank) const {
+  const ProcessId& process = group_.processes_[rank];
+  if (group_.states_[rank].departed.load(std::memory_order_acquire) != 0) return true;
+  return !(process == group_.processes_[group_.rank_]) && !is_alive(process);
+}
+
+std::vector<std::size_t> Shrinking::ended() const {
+  std::vector<std::size_t> found;
+  for (std::size_t rank = 0; rank < group_.size_; ++rank) {
+    const bool member = std::ranges::find(members_, rank) != members_.end();
+    if (!member && !is_alive(group_.processes_[rank])) found.push_back(rank);
+  }
+  return found;
+}
+
+std::string Shrinking::described(std::size_t rank) const {
+  const ProcessId& process = group_.processes_[rank];
+  return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) + ", " +
+         state_text(process) + ")";
+}
+
+std::string Shrinking::missing() const {
+  std::string absent;
+  const auto add = [&](std::size_t rank) {
+    absent += (absent.empty() ? "" : ", ") + described(rank);
+  };
+  if (awaited_ < group_.size_) {
+    for (std::size_t rank = 0; rank < group_.size_; ++rank) {
+      if (rank != group_.rank_ && !has_done(rank, kHere) && !has_left(rank)) add(rank);
+    }
+    return "shrink() of a communicator of " + std::to_string(group_.size_) +
+           " ranks, which every rank that lives has to call; missing: " + absent;
+  }
+  for (const std::size_t member : members_) {
+    if (!has_done(member, step_)) add(member);
+  }
+  return "shrink() to " + std::to_string(members_.size()) + " ranks; missing: " + absent;
+}
+
+bool Shrinking::is_first_to_wait() const {
+  for (std::size_t rank = 0; rank < group_.rank_; ++rank) {
+    if (has_done(rank, kHere) && !has_left(rank)) return false;
+  }
+  return true;
+}
+
+}  // namespace gradred

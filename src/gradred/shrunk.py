@@ -1,0 +1,182 @@
+"""What `Comm.shrink` gives: a `Comm` of the ranks that live, of which the MPI knows nothing."""
+
+# ruff: noqa: N802 (MPI's own names)
+from __future__ import annotations
+
+import inspect
+from types import GetSetDescriptorType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mpi4py import MPI
+
+from gradred import _core, messages
+from gradred.comm import Comm
+from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.persistent import PersistentAllreduce
+from gradred.refusing import refusing
+from gradred.request import Request
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, BufSpecB, InPlace
+    from typing_extensions import CapsuleType
+
+    from gradred.ops import OpLike
+
+_CALLS = (
+    "Allreduce",
+    "Iallreduce",
+    "Allreduce_init",
+    "Reduce_scatter_block",
+    "Ireduce_scatter_block",
+    "Allgather",
+    "Bcast",
+)
+
+
+class ShrunkComm(Comm):
+    """A `Comm` on shared memory alone; see `Comm.shrink`.
+
+    Its MPI handle is null. Instead of the MPI's attribute a slot of the object holds the state,
+    which copies by `Comm(comm)` share.
+    """
+
+    __slots__ = ("_rank", "_size", "_state")
+    _state: CapsuleType
+    _rank: int
+    _size: int
+
+    @classmethod
+    def of(cls, state: CapsuleType, rank: int, size: int) -> ShrunkComm:
+        """An object for what `_core.shrink` gave."""
+        self = MPI.Intracomm.__new__(cls)
+        self._state, self._rank, self._size = state, rank, size
+        return self
+
+    def share(self) -> ShrunkComm:
+        """Another object of the same communicator."""
+        return self.of(self._state, self._rank, self._size) if self else ShrunkComm()
+
+    # ---- who it is ------------------------------------------------------------------------------
+
+    def Get_rank(self) -> int:
+        """This rank among those that live, in the order of the communicator before."""
+        self._require_alive("Get_rank")
+        return self._rank
+
+    def Get_size(self) -> int:
+        """How many ranks live."""
+        self._require_alive("Get_size")
+        return self._size
+
+    def Get_name(self) -> str:
+        """A name for messages."""
+        return f"shrunk to {self._size} ranks" if self else "shrunk and freed"
+
+    def Is_inter(self) -> bool:
+        """It is no intercommunicator."""
+        return False
+
+    def Is_intra(self) -> bool:
+        """It is an intracommunicator."""
+        return True
+
+    rank = property(Get_rank)
+    size = property(Get_size)
+    name = property(Get_name)
+    is_inter = property(Is_inter)
+    is_intra = property(Is_intra)
+
+    def __bool__(self) -> bool:
+        return hasattr(self, "_state") and not _core.shrunk_is_free(self._state)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShrunkComm):
+            return NotImplemented
+        return getattr(self, "_state", None) is getattr(other, "_state", None)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # as mpi4py's communicators
+
+    def __repr__(self) -> str:
+        whom = f"rank {self._rank} of {self._size}" if self else "freed"
+        return f"<gradred.Comm after shrink(), {whom}>"
+
+    def __reduce__(self) -> NoReturn:
+        found = "it exists in the processes of its ranks only"
+        raise UsageTypeError(explain("pickling a shrunk communicator", found, "Pass its rank"))
+
+    # ---- calls ----------------------------------------------------------------------------------
+
+    def Iallreduce(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
+    ) -> MPI.Request:
+        """As on any `Comm`; long vectors go through shared memory in small pieces."""
+        found = self._reduction("allreduce", sendbuf, recvbuf, op)
+        return Request.start(self, found.call, found.owners)
+
+    def Ireduce_scatter_block(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
+    ) -> MPI.Request:
+        """As on any `Comm`, carried out like `Iallreduce`."""
+        found = self._reduction("reduce_scatter_block", sendbuf, recvbuf, op)
+        return Request.start(self, found.call, found.owners)
+
+    def Allreduce_init(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        op: OpLike = MPI.SUM,
+        info: MPI.Info = MPI.INFO_NULL,
+    ) -> PersistentAllreduce:
+        """As on any `Comm`, carried out like `Iallreduce`."""
+        found = self._reduction("allreduce", sendbuf, recvbuf, op, blocking=True)
+        _core.agree_on_init(self, found.call)
+        return PersistentAllreduce.prepare(self, found.call, found.owners)
+
+    def Free(self) -> None:
+        """Give up the communicator and its shared memory. Local."""
+        self._require_alive("Free")
+        _core.free_shrunk(self._state)
+        del self._state
+
+    def free(self) -> None:
+        """`Free` if it is not freed yet."""
+        if self:
+            self.Free()
+
+    def _reduction(
+        self, kind: messages.Kind, sendbuf: Any, recvbuf: Any, op: Any, *, blocking: bool = False
+    ) -> messages.Reduction:
+        with refusing(self, blocking=blocking):
+            found = messages.reduction(kind, self, sendbuf, recvbuf, op)
+            if found is None:
+                raise _refusal("a reduction that the MPI would carry out")
+        return found
+
+    def _require_alive(self, asked: str) -> None:
+        if not self:
+            raise UsageError(explain(asked, "the communicator is freed", "Use one that is alive"))
+
+
+def _refusal(asked: str) -> UsageError:
+    found = "it has shared memory only, and the MPI knows nothing of it"
+    remedy = f"Use {', '.join(_CALLS)} or the functions of gradred; for all else restart the job"
+    return UsageError(explain(f"{asked} on a shrunk communicator", found, remedy))
+
+
+def _refused(name: str) -> Any:
+    def refuse(self: ShrunkComm, *args: Any, **kwargs: Any) -> NoReturn:
+        raise _refusal(name)
+
+    refuse.__name__, refuse.__doc__ = name, "Refused: it is the MPI's."
+    is_property = isinstance(inspect.getattr_static(MPI.Intracomm, name), GetSetDescriptorType)
+    return property(refuse) if is_property else refuse
+
+
+# What would reach the MPI, where the null handle means an error at best.
+for _name in dir(MPI.Intracomm):
+    if not (_name.startswith("_") or _name in vars(ShrunkComm) or _name in (*_CALLS, "handle")):
+        setattr(ShrunkComm, _name, _refused(_name))
+_core.install_shrunk(ShrunkComm)

@@ -1,0 +1,230 @@
+"""One rank of a test of shrink(): `elastic.py SCENARIO [ARGUMENT]`.
+
+Each rank that lives prints one line of JSON. A rank contributes 2 to the power of its rank in
+COMM_WORLD, so that every sum tells whose numbers are in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+
+SCENARIO = sys.argv[1]
+ARGUMENT = sys.argv[2] if len(sys.argv) > 2 else ""
+WORLD = MPI.COMM_WORLD
+RANK = WORLD.rank
+MINE = 2**RANK
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_in(seconds: float) -> None:
+    """At no moment in particular, wherever the program is."""
+    threading.Timer(seconds, die).start()
+
+
+def total(comm: gradred.Comm) -> int:
+    """Of all members, by a small allreduce."""
+    return int(gradred.allreduce(np.array([MINE]), comm=comm)[0])
+
+
+def train(comm: gradred.Comm, steps: int, expected: int | None = None) -> None:
+    """A loop of allreduces, the last ones large."""
+    for step in range(steps):
+        count = 2 if step % 5 else 300_000
+        y = gradred.allreduce(np.full(count, MINE), comm=comm)
+        assert expected is None or (y == expected).all(), (step, y[0], expected)
+
+
+def shrunk(comm: gradred.Comm) -> gradred.Comm:
+    """Tries again where another rank ends meanwhile."""
+    while True:
+        try:
+            return comm.shrink()
+        except gradred.PeerLost:
+            continue
+
+
+def check(comm: gradred.Comm, members: list[int]) -> None:
+    """Every path of a shrunk communicator gives what these ranks give together."""
+    everybody = sum(2**rank for rank in members)
+    assert comm.Get_size() == comm.size == len(members)
+    assert members[comm.rank] == RANK, (members, comm.rank)
+    assert total(comm) == everybody
+    large = np.full((64 << 20) // 8, float(MINE))
+    comm.Allreduce(MPI.IN_PLACE, large)
+    assert (large == everybody).all()
+    for count in (3, 200_000):
+        x, y = np.full(count, MINE), np.zeros(count, int)
+        requests = [comm.Iallreduce(x, y), comm.Iallreduce(x, z := np.zeros(count, int))]
+        gradred.Request.Waitall(requests)
+        assert (y == everybody).all()
+        assert (z == everybody).all()
+        p = comm.Allreduce_init(x, y)
+        for turn in range(3):
+            y[:] = 0
+            if turn % 2:
+                p.Start()
+                p.Wait()
+            else:
+                p()
+            assert (y == everybody).all()
+    root = len(members) - 1
+    for count in (2, 500_000):
+        x = np.full(count, MINE)
+        comm.Bcast(x, root)
+        assert (x == 2 ** members[root]).all()
+        gathered = np.zeros((len(members), count), int)
+        comm.Allgather(np.full(count, MINE), gathered)
+        assert gathered[:, -1].tolist() == [2**rank for rank in members]
+    assert gradred.allreduce(np.full(2, MINE), comm=comm, plan="node")[0] == everybody
+
+
+def say(**values: object) -> None:
+    print(json.dumps({"rank": RANK, **values}), flush=True)
+
+
+def once(comm: gradred.Comm) -> None:
+    """The victim, ARGUMENT, ends in the middle of a loop."""
+    victim = int(ARGUMENT)
+    try:
+        train(comm, 7)
+        if victim == RANK:
+            die()
+        train(comm, 1000)
+        raise AssertionError("a rank has ended, and there was no error")
+    except gradred.PeerLost:
+        pass
+    begin = time.monotonic()
+    comm = comm.shrink()
+    seconds = time.monotonic() - begin
+    members = [rank for rank in range(WORLD.size) if rank != victim]
+    check(comm, members)
+    time.sleep(3.5)  # longer than the grace of gradred run
+    train(comm, 10, sum(2**rank for rank in members))
+    say(members=members, seconds=seconds)
+
+
+def twice(comm: gradred.Comm) -> None:
+    """4 -> 3 -> 2."""
+    members = list(range(WORLD.size))
+    for victim in (1, 3):
+        try:
+            train(comm, 7, sum(2**rank for rank in members))
+            if victim == RANK:
+                die()
+            train(comm, 1000)
+        except gradred.PeerLost:
+            members.remove(victim)
+        comm = comm.shrink()
+    check(comm, members)
+    say(members=members)
+
+
+def meanwhile(comm: gradred.Comm) -> None:
+    """Rank 2 ends while the others shrink without rank 1, at a moment of its own."""
+    try:
+        train(comm, 3)
+        if RANK == 1:
+            die()
+        train(comm, 1000)
+    except gradred.PeerLost:
+        pass
+    if RANK == 2:
+        die_in(random.Random(ARGUMENT).uniform(0.0, 0.003))
+    while True:
+        comm = shrunk(comm)
+        try:
+            while total(comm) != 0b1001:
+                pass
+            break
+        except gradred.PeerLost:
+            continue
+    check(comm, [0, 3])
+    say(members=[0, 3])
+
+
+def at_random(comm: gradred.Comm) -> None:
+    """A rank ends at some moment of the loop, which may be within a shrink of a sound one."""
+    total(comm)  # who ends before the first call is not known to the others
+    draw = random.Random(ARGUMENT)
+    victim, moment = draw.randrange(WORLD.size), draw.uniform(0.0, 0.2)
+    if victim == RANK:
+        die_in(moment)
+    members = [rank for rank in range(WORLD.size) if rank != victim]
+    everybody = sum(2**rank for rank in members)
+    while True:
+        try:
+            while total(comm) != everybody:
+                train(comm, 3)
+            break
+        except gradred.PeerLost:
+            comm = shrunk(comm)
+    say(members=members)
+
+
+def never(comm: gradred.Comm) -> None:
+    """Rank 2 lives and does not call shrink."""
+    try:
+        train(comm, 3)
+        if RANK == 1:
+            die()
+        train(comm, 1000)
+    except gradred.PeerLost:
+        pass
+    if RANK == 2:
+        time.sleep(4)
+        return
+    begin = time.monotonic()
+    try:
+        comm.shrink()
+    except gradred.Error as error:
+        seconds = time.monotonic() - begin
+        say(error=type(error).__name__, text=str(error), seconds=seconds)
+
+
+def without_memory(comm: gradred.Comm) -> None:
+    """The ranks share no memory."""
+    try:
+        train(comm, 3)
+        if RANK == 1:
+            die()
+        train(comm, 1000)
+    except gradred.PeerLost:
+        pass
+    try:
+        comm.shrink()
+    except gradred.Error as error:
+        say(error=type(error).__name__, text=str(error))
+
+
+def fails_later(comm: gradred.Comm) -> None:
+    """After a shrink a rank fails by an exception of its own."""
+    try:
+        train(comm, 3)
+        if RANK == 1:
+            die()
+        train(comm, 1000)
+    except gradred.PeerLost:
+        comm = comm.shrink()
+    if RANK == 3:
+        sys.exit(7)
+    try:
+        train(comm, 1000)
+    except gradred.PeerLost:
+        say(error="PeerLost")
+
+
+globals()[SCENARIO](gradred.Comm(WORLD))

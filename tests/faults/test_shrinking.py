@@ -1,0 +1,115 @@
+"""Jobs whose ranks are killed and that go on without them, for real, under `gradred run`."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from gradred import launch
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+PROGRAM = pathlib.Path(__file__).with_name("elastic.py")
+RANKS = 4
+GRACE = 2.5
+
+
+class Seen:
+    """How a job ended, and what its ranks said."""
+
+    def __init__(self, scenario: str, argument: object = "", **variables: str) -> None:
+        command = [sys.executable, "-m", "gradred", "run", "-np", str(RANKS), "--grace", str(GRACE)]
+        command += [sys.executable, str(PROGRAM), scenario, str(argument)]
+        environment = {**os.environ, "GRADRED_TIMEOUT": "30"} | variables
+        begin = time.monotonic()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        self.seconds = time.monotonic() - begin
+        self.status, self.stderr = done.returncode, done.stderr
+        found: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+        self.reports = {report["rank"]: report for report in found}
+
+    def __repr__(self) -> str:
+        return f"status {self.status} after {self.seconds:.1f} s: {self.reports}\n{self.stderr}"
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing() -> Any:
+    before = set(glob.glob("/dev/shm/*"))
+    yield
+    assert not {name for name in set(glob.glob("/dev/shm/*")) - before if "gradred" in name}
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_survivors_of_a_kill_go_on_and_the_job_succeeds(victim: int) -> None:
+    """They also outlive the grace that `gradred run` gives to those that do not shrink."""
+    seen = Seen("once", victim)
+    members = [rank for rank in range(RANKS) if rank != victim]
+    assert sorted(seen.reports) == members, seen
+    assert all(report["members"] == members for report in seen.reports.values())
+    assert max(report["seconds"] for report in seen.reports.values()) < 2, seen
+    assert seen.status == 0, seen
+    assert f"rank {victim} on" in seen.stderr
+    assert "was killed by SIGKILL; the others went on without it" in seen.stderr
+
+
+def test_two_deaths_shrink_four_ranks_to_two() -> None:
+    seen = Seen("twice")
+    assert sorted(seen.reports) == [0, 2], seen
+    assert seen.status == 0, seen
+    assert seen.stderr.count("went on without it") == 2
+
+
+def test_a_rank_that_dies_during_shrink_leaves_the_others_able_to_shrink(full: bool) -> None:
+    for seed in range(10 if full else 2):
+        seen = Seen("meanwhile", seed)
+        assert sorted(seen.reports) == [0, 3], (seed, seen)
+        assert seen.status == 0, (seed, seen)
+
+
+def test_kills_at_any_moment_leave_survivors_that_agree(full: bool) -> None:
+    for seed in range(20 if full else 2):
+        seen = Seen("at_random", seed)
+        assert len(seen.reports) == RANKS - 1, (seed, seen)
+        assert all(r["members"] == sorted(seen.reports) for r in seen.reports.values())
+        assert seen.status == 0, (seed, seen)
+
+
+def test_a_rank_that_never_shrinks_is_named_after_the_timeout() -> None:
+    seen = Seen("never", GRADRED_TIMEOUT="1")
+    assert sorted(seen.reports) == [0, 3], seen
+    for report in seen.reports.values():
+        assert report["error"] == "TimeoutError", seen
+        assert "missing: rank 2 (process" in report["text"]
+        assert report["seconds"] < 3, seen
+    assert seen.status == 128 + 9, "nobody has gone on: the first failure counts"
+
+
+def test_without_shared_memory_the_error_says_restart() -> None:
+    seen = Seen("without_memory", GRADRED_SHM="0")
+    assert sorted(seen.reports) == [0, 2, 3], seen
+    for report in seen.reports.values():
+        assert report["error"] == "UsageError", seen
+        assert "GRADRED_SHM is off" in report["text"]
+        assert "Restart the job" in report["text"]
+    assert seen.status == 128 + 9, seen
+
+
+def test_a_failure_after_shrinking_is_the_jobs_status() -> None:
+    seen = Seen("fails_later")
+    assert {report["error"] for report in seen.reports.values()} == {"PeerLost"}, seen
+    assert seen.status == 7, seen
+    last = [line for line in seen.stderr.splitlines() if line.startswith("gradred run:")]
+    assert "rank 1" in last[0]
+    assert "went on without it" in last[0]
+    assert last[-1].endswith("exited with status 7")
