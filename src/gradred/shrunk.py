@@ -90,9 +90,8 @@ class ShrunkComm(Comm):
         return hasattr(self, "_state") and not _core.shrunk_is_free(self._state)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ShrunkComm):
-            return NotImplemented
-        return getattr(self, "_state", None) is getattr(other, "_state", None)
+        mine, theirs = (getattr(comm, "_state", None) for comm in (self, other))
+        return mine is theirs and mine is not None
 
     def __ne__(self, other: object) -> bool:
         return not self == other

@@ -51,6 +51,7 @@ def test_it_is_a_comm_with_a_null_handle(comm: gradred.Comm) -> None:
     assert comm.handle == MPI.COMM_NULL.handle
     assert comm
     assert comm != MPI.COMM_NULL
+    assert MPI.COMM_NULL != comm
     assert comm != WORLD
     assert (comm.is_intra, comm.is_inter) == (True, False)
     assert f"rank {RANK} of {SIZE}" in repr(comm)
