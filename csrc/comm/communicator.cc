@@ -174,7 +174,7 @@ void Communicator::run(const Call& call, WaitHook& hook) {
 
 void Communicator::carry_out(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
-  if (call.plan != nullptr || !plan_.empty() || node_only()) check_or_refuse(call, hook);
+  if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
   if (native(call)) return run_on_node(call, hook);
   if (path_ == nullptr) return run_on_mpi(call, user_);
   if (is_mpi_plan(call)) {

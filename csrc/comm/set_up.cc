@@ -97,7 +97,13 @@ const void* scaled_input(const Call& call, int size, std::vector<std::byte>& sto
 // ---- set-up ---------------------------------------------------------------------------------
 
 void Communicator::progress() {
-  if (path_) path_->transport().progress();
+  if (path_) {
+    path_->transport().progress();
+  } else if (node_only() && !process_poisoned) {  // all live, and may use the MPI elsewhere
+    int there = 0;
+    const mpi::Mpi& mpi = mpi::get();
+    mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, mpi.is.comm_self, &there, mpi.is.status_ignore);
+  }
   if (!ledger_.quiet()) ledger_.progress();
   engine().progress();
 }

@@ -7,25 +7,26 @@
 namespace gradred {
 namespace {
 
-// What a rank does while it waits for the others that live. The MPI is left alone: it may wait for
-// the dead.
+// What a rank does while it waits for the others that live. Once a death is known the MPI is left
+// alone: it may wait for the dead.
 class ShrinkPoll final : public Poll {
  public:
-  ShrinkPoll(int rank, const Shrinking& shrinking, WaitHook& hook)
-      : rank_(rank), shrinking_(shrinking), hook_(hook) {}
+  ShrinkPoll(Communicator& comm, const Shrinking& shrinking, WaitHook& hook)
+      : comm_(comm), shrinking_(shrinking), hook_(hook) {}
 
   void poll() override {
     hook_.waiting();
+    if (!process_poisoned) comm_.progress();
     watch_.check(*this);
   }
   std::string text(std::uint64_t waited) const {
-    return "rank " + std::to_string(rank_) + " has waited " + seconds_text(waited) + " in " +
+    return "rank " + std::to_string(comm_.rank()) + " has waited " + seconds_text(waited) + " in " +
            shrinking_.missing();
   }
   bool reports() const { return shrinking_.is_first_to_wait(); }
 
  private:
-  const int rank_;
+  Communicator& comm_;
   const Shrinking& shrinking_;
   WaitHook& hook_;
   Watch watch_;
@@ -46,7 +47,7 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   if (node_ == nullptr) throw UsageError(no_memory_text(node_reason_));
   hook.long_work();
   Shrinking shrinking(*node_);
-  ShrinkPoll poll(rank_, shrinking, hook);
+  ShrinkPoll poll(*this, shrinking, hook);
   auto node = shrinking.run(&poll);
   for (const std::size_t rank : shrinking.ended()) ended.push_back(world_ranks_[rank]);
   return std::make_shared<Communicator>(*this, shrinking.members(), shrinking.rank(),
@@ -60,6 +61,7 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       size_(static_cast<int>(members.size())),
       state_(State::kNodeOnly),
       settings_(old.settings_),
+      plan_("node"),
       slices_(0),
       blocking_set_up_(true),
       topology_(Topology::of(std::vector<int>(members.size(), 0))),

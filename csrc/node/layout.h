@@ -1,6 +1,6 @@
 // What lies where in the shared segment of a node group.
 //
-//   Header | RankState of rank 0, 1, ... | slots | exchange chunks
+//   Header | RankState of rank 0, 1, ... | ShrinkState of each | slots | exchange chunks
 //
 // Each rank owns two slots, used by operations in turn, and `depth` chunks, used in a ring. Only
 // the owner writes into them. Everything starts as zero bytes, which is the right start for all of
@@ -69,6 +69,15 @@ struct Particulars {
   char reason[kReasonBytes];  // of an aborted operation
 };
 
+struct alignas(kApart) RankState {
+  Announcement announcement[2];                         // of even and odd operations
+  alignas(kApart) std::atomic<std::uint64_t> progress;  // operation number << 32 | steps done
+  alignas(kApart) Bell bell;
+  std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
+  alignas(kApart) Particulars particulars[2];
+  std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
+};
+
 // What a rank says while the ranks that live shrink the group (shrinking.h).
 struct alignas(kApart) ShrinkState {
   static constexpr std::size_t kCellBytes = 512, kMostRanks = 4096;
@@ -78,16 +87,6 @@ struct alignas(kApart) ShrinkState {
   std::uint64_t members[kMostRanks / 64];  // a bit for each rank that it has seen alive
   Failure failure;                         // why it ended an attempt
   char reason[kReportBytes];
-};
-
-struct alignas(kApart) RankState {
-  Announcement announcement[2];                         // of even and odd operations
-  alignas(kApart) std::atomic<std::uint64_t> progress;  // operation number << 32 | steps done
-  alignas(kApart) Bell bell;
-  std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
-  alignas(kApart) Particulars particulars[2];
-  std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
-  ShrinkState shrink;
 };
 
 struct alignas(kApart) Header {
@@ -104,11 +103,12 @@ struct alignas(kApart) Header {
 
 // Offsets in bytes from the start of the segment.
 struct Layout {
-  std::size_t states, slots, chunks, bytes;
+  std::size_t states, shrinks, slots, chunks, bytes;
 
   Layout(std::size_t ranks, const NodeOptions& options)
       : states(kPage),
-        slots(round_up(states + ranks * sizeof(RankState))),
+        shrinks(round_up(states + ranks * sizeof(RankState))),
+        slots(round_up(shrinks + ranks * sizeof(ShrinkState))),
         chunks(slots + ranks * 2 * options.slot_bytes),
         bytes(round_up(chunks + ranks * options.depth * options.chunk_bytes)) {}
 

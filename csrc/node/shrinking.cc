@@ -16,7 +16,11 @@ struct HasLeft {};
 }  // namespace
 
 Shrinking::Shrinking(const NodeGroup& group)
-    : group_(group), waiter_(group.spins(), *this), awaited_(group.size_) {
+    : group_(group),
+      states_(reinterpret_cast<ShrinkState*>(group.segment_->data() +
+                                             Layout(group.size_, group.options_).shrinks)),
+      waiter_(group.spins(), *this),
+      awaited_(group.size_) {
   if (group.size_ > ShrinkState::kMostRanks) {
     throw UsageError("a communicator of more than " + std::to_string(ShrinkState::kMostRanks) +
                      " ranks cannot be shrunk");

@@ -82,12 +82,13 @@ class Shrinking final : public Bootstrap, private Guard {
   void throw_failed(AttemptsEnded ended) const;
 
   AttemptsEnded ended_so_far() const;
-  ShrinkState& state(std::size_t rank) const { return group_.states_[rank].shrink; }
+  ShrinkState& state(std::size_t rank) const { return states_[rank]; }
   bool has_done(std::size_t rank, std::uint64_t step) const;
   bool has_left(std::size_t rank) const;
   std::string described(std::size_t rank) const;
 
   const NodeGroup& group_;
+  ShrinkState* const states_;
   Waiter waiter_;
   std::uint64_t attempt_ = 0;
   std::uint64_t step_ = 0;  // the last that this rank has done

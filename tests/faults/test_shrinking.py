@@ -113,3 +113,15 @@ def test_a_failure_after_shrinking_is_the_jobs_status() -> None:
     assert "rank 1" in last[0]
     assert "went on without it" in last[0]
     assert last[-1].endswith("exited with status 7")
+
+
+def test_the_example_finds_the_same_coefficients_without_a_rank() -> None:
+    program = PROGRAM.parents[2] / "examples" / "elastic.py"
+    command = [sys.executable, "-m", "gradred", "run", "-np", "3", sys.executable, str(program)]
+    printed = []
+    for words in ([], ["--kill", "0", "7"]):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done
+        printed.append(done.stdout.splitlines()[-1].split(", "))
+    assert printed[0][0] == "3 ranks at the end"
+    assert printed[1] == ["2 ranks at the end", printed[0][1]]

@@ -142,6 +142,26 @@ def test_killed_rank_is_named_and_ranks_of_all_hosts_live_to_report(start):
     assert "gradred run: ranks 0, 1 on h1 exited with status 3" in err
 
 
+SHRINK = """
+import numpy as np
+from mpi4py import MPI
+import gradred
+comm = gradred.Comm(MPI.COMM_WORLD)
+comm.Allreduce(MPI.IN_PLACE, np.ones(3))
+try:
+    comm.shrink()
+except gradred.UsageError as error:
+    print(comm.rank, error)
+"""
+
+
+def test_shrinking_over_several_hosts_says_restart(start):
+    out, err, status = finish(start(sys.executable, "-c", SHRINK))
+    assert status == 0, err
+    assert len(out) == 4, err
+    assert all("on 2 hosts). Restart the job" in line for line in out), out
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_on_any_host_when_the_launcher_is_ended(start, hosts, tmp_path, sent):
     program = f"touch started-{RANK}; (trap '' TERM; sleep 300) & sleep 301"

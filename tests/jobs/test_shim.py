@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class Rank:
         self.folder = folder
         self.output = {_wire.STDOUT: b"", _wire.STDERR: b""}
         self.seen = []
+        self.survived = []
         self.end = None
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(PATIENCE)
@@ -52,6 +54,8 @@ class Rank:
                     self.output[kind] += payload
                 elif kind == _wire.ENDED:
                     self.end = _wire.decode(payload)
+                elif kind == _wire.SURVIVED:
+                    self.survived.append(_wire.decode(payload)["ended"])
                 elif kind == _wire.HELLO:
                     self.hello = _wire.decode(payload)
             time.sleep(0.005)
@@ -119,6 +123,30 @@ def test_shim_outlives_its_rank_and_keeps_mpiexecs_descriptors(start):
     rank.finish()
     assert os.read(reads, 1) == b""
     os.close(reads)
+
+
+SPEAKS = """
+import os, sys
+from gradred import _survivors, _wire
+pipe = int(os.environ[_wire.KEEPER].split()[0])
+os.write(pipe, b"gibberish\\nended one\\nended 1 ")  # a line may come in two pieces
+os.write(pipe, b"2\\n")
+_survivors.tell_launcher([4])
+_survivors.tell_launcher([])
+os.close(pipe)
+_survivors.tell_launcher([5])
+os.open("/dev/null", os.O_WRONLY)  # has the pipe's number now
+_survivors.tell_launcher([6])
+"""
+
+
+def test_keeper_passes_on_that_its_rank_goes_on_without_others(start):
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    rank = start([sys.executable, "-c", SPEAKS], carried=paths)
+    rank.finish()
+    assert rank.end["status"] == 0
+    assert rank.survived == [[1, 2], [4]]
+    assert rank.seen.index(_wire.SURVIVED) < rank.seen.index(_wire.ENDED)
 
 
 def test_rank_and_keeper_have_sessions_of_their_own(start):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +52,7 @@ def test_it_is_a_comm_with_a_null_handle(comm: gradred.Comm) -> None:
     assert comm.handle == MPI.COMM_NULL.handle
     assert comm
     assert comm != MPI.COMM_NULL
-    assert MPI.COMM_NULL != comm
+    assert operator.ne(MPI.COMM_NULL, comm)  # in this order, too
     assert comm != WORLD
     assert (comm.is_intra, comm.is_inter) == (True, False)
     assert f"rank {RANK} of {SIZE}" in repr(comm)
@@ -118,6 +119,25 @@ def test_bcast_and_allgather_move_any_type(comm: gradred.Comm) -> None:
     y = np.zeros((SIZE, 2))
     comm.Allgather(np.full(2, float(RANK)), y)
     assert y[:, 0].tolist() == list(range(SIZE))
+
+
+@several
+@pytest.mark.parametrize("where", ["in shrink", "after"])
+def test_a_rank_that_waits_lets_the_mpi_get_on_while_all_live(where: str) -> None:
+    """Rank 0's message needs rank 0's help to arrive, and rank 1 waits for it first."""
+    sound = gradred.Comm(WORLD).Dup()
+    sound.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    comm = sound.shrink() if where == "after" else None
+    message = np.full(8 << 20, RANK, "u1")
+    request = WORLD.Isend(message, 1) if RANK == 0 else MPI.REQUEST_NULL
+    if RANK == 1:
+        WORLD.Recv(message, 0)
+        assert not message.any()
+    comm = comm or sound.shrink()
+    assert gradred.allreduce(np.ones(1), comm=comm)[0] == SIZE
+    request.Wait()
+    comm.Free()
+    sound.Free()
 
 
 SERVED = {

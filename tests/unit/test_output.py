@@ -147,3 +147,6 @@ def test_first_cause_is_the_last_line_and_others_are_put_together():
         "ranks 0, 1, 3 on h1 exited with status 1",
         "rank 2 on h1 was killed by SIGKILL",
     ]
+    assert _verdict.survived_lines(failures[:1]) == [
+        "rank 2 on h1 was killed by SIGKILL; the others went on without it"
+    ]
