@@ -143,7 +143,7 @@ def meanwhile(comm: gradred.Comm) -> None:
     except gradred.PeerLost:
         pass
     if RANK == 2:
-        die_in(random.Random(ARGUMENT).uniform(0.0, 0.003))
+        die_in(random.Random(ARGUMENT).uniform(0.0, 0.06))
     while True:
         comm = shrunk(comm)
         try:
