@@ -102,7 +102,8 @@ void Communicator::progress() {
   } else if (node_only() && !process_poisoned) {  // all live, and may use the MPI elsewhere
     int there = 0;
     const mpi::Mpi& mpi = mpi::get();
-    mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, mpi.is.comm_self, &there, mpi.is.status_ignore);
+    mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, mpi.is.comm_self, &there,
+                    mpi.is.status_ignore);
   }
   if (!ledger_.quiet()) ledger_.progress();
   engine().progress();

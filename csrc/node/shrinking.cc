@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "node/neighbours.h"
 
 namespace gradred {
 namespace {
@@ -12,6 +13,11 @@ constexpr std::size_t kBits = 64;
 
 // The rank that is awaited has ended, or has freed its communicator: nobody waits for it any more.
 struct HasLeft {};
+
+// Also one that still waits in MPI_Finalize.
+bool has_ended(const ProcessId& process) {
+  return farewell_of(process) != nullptr || !is_alive(process);
+}
 
 }  // namespace
 
@@ -186,14 +192,14 @@ bool Shrinking::has_done(std::size_t rank, std::uint64_t step) const {
 bool Shrinking::has_left(std::size_t rank) const {
   const ProcessId& process = group_.processes_[rank];
   if (group_.states_[rank].departed.load(std::memory_order_acquire) != 0) return true;
-  return !(process == group_.processes_[group_.rank_]) && !is_alive(process);
+  return !(process == group_.processes_[group_.rank_]) && has_ended(process);
 }
 
 std::vector<std::size_t> Shrinking::ended() const {
   std::vector<std::size_t> found;
   for (std::size_t rank = 0; rank < group_.size_; ++rank) {
     const bool member = std::ranges::find(members_, rank) != members_.end();
-    if (!member && !is_alive(group_.processes_[rank])) found.push_back(rank);
+    if (!member && has_ended(group_.processes_[rank])) found.push_back(rank);
   }
   return found;
 }

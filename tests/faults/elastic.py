@@ -210,6 +210,21 @@ def without_memory(comm: gradred.Comm) -> None:
         say(error=type(error).__name__, text=str(error))
 
 
+def exits(comm: gradred.Comm) -> None:
+    """Rank 1 leaves the program, which is over for it, by an exception or by sys.exit."""
+    try:
+        train(comm, 3)
+        if RANK == 1 and ARGUMENT == "raise":
+            raise RuntimeError("on purpose")
+        if RANK == 1:
+            sys.exit(7)
+        train(comm, 1000)
+    except gradred.PeerLost:
+        comm = comm.shrink()
+    check(comm, [0, 2, 3])
+    say(members=[0, 2, 3])
+
+
 def fails_later(comm: gradred.Comm) -> None:
     """After a shrink a rank fails by an exception of its own."""
     try:

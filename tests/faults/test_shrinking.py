@@ -63,6 +63,14 @@ def test_survivors_of_a_kill_go_on_and_the_job_succeeds(victim: int) -> None:
     assert "was killed by SIGKILL; the others went on without it" in seen.stderr
 
 
+@pytest.mark.parametrize(("how", "status"), [("exit", 7), ("raise", 1)])
+def test_a_rank_that_leaves_the_program_is_gone_on_without(how: str, status: int) -> None:
+    seen = Seen("exits", how)
+    assert sorted(seen.reports) == [0, 2, 3], seen
+    assert seen.status == 0, seen
+    assert f"exited with status {status}; the others went on without it" in seen.stderr
+
+
 def test_two_deaths_shrink_four_ranks_to_two() -> None:
     seen = Seen("twice")
     assert sorted(seen.reports) == [0, 2], seen
