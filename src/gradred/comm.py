@@ -105,7 +105,8 @@ class Comm(MPI.Intracomm):
     ) -> CommT:
         # A shrunk one is more than its handle, which is null.
         share: Callable[[], CommT] | None = getattr(comm, "share", None)
-        return super().__new__(cls, comm) if share is None else share()
+        # Not super(): what a class with two bases inherits is this one's.
+        return MPI.Intracomm.__new__(cls, comm) if share is None else share()
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         _configure()
