@@ -293,7 +293,7 @@ class Job:
             self.on_ready()
         elif kind == _wire.CLOSED:
             self.on_closed()
-        elif kind == _wire.SURVIVED:
+        elif kind == _wire.SURVIVED and not self.ending:  # too late: they are being ended
             self._survived.update(_wire.decode(payload)["ended"])
 
     def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
