@@ -1,5 +1,7 @@
 #include "base/failure.h"
 
+#include <new>
+
 #include "base/errors.h"
 
 namespace gradred {
@@ -21,6 +23,8 @@ FailureReport report_of(const std::exception_ptr& thrown) {
     return {Failure::kPeerLost, error.what()};
   } catch (const TimeoutError& error) {
     return {Failure::kTimeout, error.what()};
+  } catch (const std::bad_alloc&) {
+    return {Failure::kTransport, "a rank has got no memory"};
   } catch (const std::exception& error) {
     return {Failure::kTransport, error.what()};
   } catch (...) {  // a signal handler's exception in Python, for example

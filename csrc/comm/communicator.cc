@@ -274,7 +274,12 @@ void Communicator::run_on_node(const Call& call, WaitHook& hook) {
                      .signature = call.signature(),
                      .poll = &poll};
   std::vector<std::byte> scaled;
-  if (call.op == Op::kPremul) args.send = scaled_input(call, size_, scaled);
+  try {
+    if (call.op == Op::kPremul) args.send = scaled_input(call, size_, scaled);
+  } catch (const std::bad_alloc&) {
+    node_->abort("no memory for its input times the factor", &poll);
+    throw;
+  }
   switch (call.kind) {
     case Kind::kReduceScatterBlock:
       node_->reduce_scatter_block(args);

@@ -7,10 +7,12 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "comm/call.h"
 #include "comm/ledger.h"
+#include "comm/lost.h"
 #include "comm/path.h"
 #include "comm/profile.h"
 #include "comm/registry.h"
@@ -131,6 +133,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly, kNodeOnly };
 
   void set_up(WaitHook& hook);
+  void set_up_parts(WaitHook& hook);
   void set_up_path(SetUpCalls& calls);
   void adopt_settings(SetUpCalls& calls);
   void set_up_topology(SetUpCalls& calls);
@@ -138,6 +141,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void open_profile(std::uint64_t begin);
   void set_up_profile(SetUpCalls& calls, std::uint64_t begin);
   void start_duplicating();
+  template <class Ready>
+  void await_duplicate(WaitHook& hook, Ready&& ready);
   bool path_ready();  // whether MPI_Comm_idup has done its work
   bool path_ready_locked();
 
@@ -180,8 +185,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void throw_if_mpi_only() const;
   void fail(const std::exception_ptr& thrown) noexcept;
   void throw_if_failed();
-  void throw_if_lost(std::uint64_t number);
+  void throw_if_lost(std::string_view where, std::optional<std::uint64_t> number = std::nullopt);
   void throw_if_left(std::uint64_t number) const;
+  std::optional<std::string> find_lost() const;
   void throw_if_peer_ended(const std::string& error) const;
   std::string scheduled_text(std::uint64_t number, const Call& call) const;
 
@@ -211,10 +217,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::uint32_t trace_line_ = 0;                 // of blocking calls
   std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
   Ledger ledger_;
-  std::vector<std::pair<int, ProcessId>> neighbours_;  // peers on this host, since set-up
-  std::vector<int> world_ranks_;                       // of all ranks, since set-up
-  std::mutex lost_mutex_;                              // of the next two
-  std::uint64_t looked_ns_ = 0, lost_since_ns_ = 0;
+  Neighbours neighbours_;         // since set-up
+  std::vector<int> world_ranks_;  // of all ranks, since set-up
+  LostPeers lost_;
+  std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };
 
 // Drives an operation, and all others in flight, until it has ended; throws what ended it.

@@ -81,12 +81,12 @@ class CommOperation final : public ScheduledOperation {
   }
 
   void look() {
-    if (!comm_->path_ready()) return;
+    if (!comm_->path_ready()) return throw_if_lost();
     Ledger& ledger = comm_->ledger_;
     ledger.progress();
     ledger.answer(number_, call_.signature());
     comm_->throw_if_failed();
-    comm_->throw_if_lost(number_);
+    throw_if_lost();
     if (const auto reason = ledger.refusal(number_)) throw UsageError(*reason);
     if (const auto reason = ledger.disagreement(number_, call_.signature())) {
       throw UsageError(*reason);
@@ -94,6 +94,10 @@ class CommOperation final : public ScheduledOperation {
     if (told_ || !has_runner() || now_ns() - since_ns_ < kPatienceNs) return;
     told_ = true;
     ledger.tell_waiting(number_, call_.signature());
+  }
+
+  void throw_if_lost() {
+    comm_->throw_if_lost("operation " + std::to_string(number_) + " over messages", number_);
   }
 
   void refuse(const char* reason) {
@@ -161,7 +165,12 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   operation->observe(observation);
   const bool threads = thread_may_drive();
   if (threads) operation->open_request(operation);
-  if (!operation->advance()) engine().add(operation, threads);
+  try {
+    if (!operation->advance()) engine().add(operation, threads);
+  } catch (...) {  // it has its number: the peers would wait for it
+    operation->abandon(std::current_exception());
+    throw;
+  }
   return operation;
 }
 
@@ -240,32 +249,26 @@ void Communicator::hear() {
 // An error of the MPI comes a moment before the system says that the process has ended.
 void Communicator::throw_if_peer_ended(const std::string& error) const {
   for (int look = 0; look < 30; ++look) {
-    for (const auto& [rank, process] : neighbours_) {
-      if (is_alive(process)) continue;
-      throw PeerLost("rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
-                     ") has ended: " + error);
-    }
+    if (const auto lost = find_lost()) throw PeerLost(*lost + ": " + error);
     usleep(10'000);
   }
 }
 
-// A peer of this host that has ended. What it sent before may still be on its way, so it is missed
-// only after a moment.
-void Communicator::throw_if_lost(std::uint64_t number) {
-  constexpr std::uint64_t kEveryNs = 50'000'000, kMomentNs = 500'000'000;
-  const std::lock_guard lock(lost_mutex_);
-  const std::uint64_t now = now_ns();
-  if (now - looked_ns_ < kEveryNs) return;
-  looked_ns_ = now;
-  throw_if_left(number);
-  for (const auto& [rank, process] : neighbours_) {
-    if (is_alive(process)) continue;
-    if (lost_since_ns_ == 0) lost_since_ns_ = now;
-    if (now - lost_since_ns_ < kMomentNs) return;
-    throw PeerLost("rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
-                   ") has ended while rank " + std::to_string(rank_) + " waits in operation " +
-                   std::to_string(number) + " over messages");
-  }
+std::optional<std::string> Communicator::find_lost() const {
+  if (auto ended = ended_among(neighbours_)) return ended;
+  const bool ready = state_ == State::kReady;
+  if (!ready && freed()) return std::nullopt;
+  return lost_member(ready ? lane_->duplicate->comm : user_);
+}
+
+void Communicator::throw_if_lost(std::string_view where, std::optional<std::uint64_t> number) {
+  const auto lost = lost_.look([&] {
+    if (number) throw_if_left(*number);
+    return find_lost();
+  });
+  if (!lost) return;
+  throw PeerLost(*lost + " while rank " + std::to_string(rank_) + " waits in " +
+                 std::string(where));
 }
 
 // A peer of this host that begins nothing any more, and has not begun this.

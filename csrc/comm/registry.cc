@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/errors.h"
+#include "base/news.h"
 #include "comm/communicator.h"
 #include "transport/mpi.h"
 
@@ -42,6 +43,13 @@ int new_attribute(DeleteAttribute* on_delete) {
   mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, on_delete, &key, nullptr),
                    "MPI_Comm_create_keyval");
   return key;
+}
+
+std::optional<std::string> lost_member(mpi::Handle comm) {
+  Registry& registry = Registry::get();
+  const std::vector<int> members = registry.world_ranks(comm);
+  if (auto ended = ended_among(registry.known_among(members))) return ended;
+  return any_news() ? failure_among(members) : std::nullopt;
 }
 
 Duplicate::~Duplicate() {
@@ -150,6 +158,22 @@ std::vector<int> Registry::world_ranks(mpi::Handle comm) {
   // Ranks from outside MPI_COMM_WORLD (spawned, connected) have no common name.
   if (std::ranges::find(translated, mpi.is.undefined) != translated.end()) translated.clear();
   return translated;
+}
+
+void Registry::remember(int world_rank, const ProcessId& process) {
+  const std::lock_guard lock(mutex_);
+  processes_[world_rank] = process;
+}
+
+Neighbours Registry::known_among(std::span<const int> world_ranks) {
+  const std::lock_guard lock(mutex_);
+  Neighbours known;
+  for (const int rank : world_ranks) {
+    if (const auto found = processes_.find(rank); found != processes_.end()) {
+      known.emplace_back(rank, found->second);
+    }
+  }
+  return known;
 }
 
 void Registry::reap() {

@@ -10,8 +10,11 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "comm/lost.h"
 #include "comm/set_up_calls.h"
 #include "mpi/mpi.h"
 
@@ -41,6 +44,10 @@ struct Lane {
   ~Lane();
 };
 
+// A member of the communicator that has ended, as far as any of its ranks' communicators and the
+// launcher have told, and how. Local.
+std::optional<std::string> lost_member(mpi::Handle comm);
+
 class Registry {
  public:
   static Registry& get();
@@ -50,6 +57,12 @@ class Registry {
   std::vector<int> world_ranks(mpi::Handle comm);
   // Frees what has no user any more. Not from within an MPI callback.
   void reap();
+
+  // The ranks in MPI_COMM_WORLD; empty where some are not in it. Local.
+  std::vector<int> world_ranks(mpi::Handle comm);
+  // Processes of this host, by their ranks in MPI_COMM_WORLD, of whom a communicator has told.
+  void remember(int world_rank, const ProcessId& process);
+  Neighbours known_among(std::span<const int> world_ranks);
 
   int keyval();
   int largest_tag();
@@ -78,6 +91,7 @@ class Registry {
   std::vector<mpi::Handle> to_free_;
   std::map<std::vector<int>, std::set<int>> ids_;  // that this process uses, by group
   std::uint64_t next_serial_ = 1;
+  std::map<int, ProcessId> processes_;
   int segments_ = 0;
   std::optional<int> keyval_, largest_tag_;
 };

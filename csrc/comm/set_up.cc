@@ -1,15 +1,13 @@
 #include "comm/set_up.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <map>
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/failure.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "comm/set_up_calls.h"
@@ -25,16 +23,8 @@ struct HostName {
 };
 
 HostName host_name() {
-  std::string name(64, '\0');
-  gethostname(name.data(), name.size() - 1);
-  name.resize(std::strlen(name.c_str()));
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  name += "/" + boot;
-  std::array<char, 32> pids{};  // process numbers mean the same only within one namespace
-  if (readlink("/proc/self/ns/pid", pids.data(), pids.size() - 1) > 0) name += pids.data();
   HostName host;
-  std::memcpy(host.text.data(), name.data(), std::min(name.size(), host.text.size() - 1));
+  std::memcpy(host.text.data(), host_id().data(), std::min(host_id().size(), host.text.size() - 1));
   return host;
 }
 
@@ -58,6 +48,18 @@ Decorations decorations(const Settings& settings) {
   if (!settings.fault.empty()) wanted.fault = parse_fault(settings.fault);
   return wanted;
 }
+
+// MPI_Comm_idup in flight.
+struct AboutDuplicate {
+  int rank, size;
+
+  std::string text(std::uint64_t waited) const {
+    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " until all " +
+           std::to_string(size) +
+           " ranks of a communicator have made their first non-blocking call on it";
+  }
+  bool reports() const { return true; }
+};
 
 std::vector<int> number_hosts(const std::vector<HostName>& names) {
   std::map<HostName, int> numbers;
@@ -112,18 +114,25 @@ void Communicator::progress() {
 // Blocking and collective: only within a call that blocks anyway.
 void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
-  const std::uint64_t begin = now_ns();
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
+  if (set_up_failure_) throw_report(*set_up_failure_);
+  try {
+    set_up_parts(hook);
+  } catch (...) {
+    process_poisoned.store(true, std::memory_order_relaxed);
+    set_up_failure_ = report_of(std::current_exception());
+    throw;
+  }
+  blocking_set_up_ = true;
+}
+
+void Communicator::set_up_parts(WaitHook& hook) {
+  const std::uint64_t begin = now_ns();
   SetUpCalls calls(user_, rank_, size_, hook);
   if (state_ == State::kFresh) set_up_path(calls);
   // The operations in flight go on by the progress thread meanwhile, and by us.
-  for (Patience patience; state_ == State::kDuplicating && !path_ready_locked();) {
-    patience.wait([&] {
-      hook.waiting();
-      engine().progress();
-    });
-  }
+  await_duplicate(hook, [this] { return path_ready_locked(); });
   adopt_settings(calls);
   set_up_topology(calls);
   set_up_node(calls);
@@ -131,7 +140,6 @@ void Communicator::set_up(WaitHook& hook) {
   if (trace_ != nullptr) trace_line_ = trace_->open_line();
   set_up_profile(calls, begin);
   direct_ = profile_ == nullptr && trace_ == nullptr;
-  blocking_set_up_ = true;
 }
 
 void Communicator::set_up_path(SetUpCalls& calls) {
@@ -181,6 +189,7 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
   std::vector<HostName> names;
   for (const Place& place : places) names.push_back(place.host);
   topology_ = Topology::of(number_hosts(names));
+  const std::vector<int> members = Registry::get().world_ranks(user_);
   for (int rank = 0; rank < size_; ++rank) {
     const Place& place = places[static_cast<std::size_t>(rank)];
     world_ranks_.push_back(place.world);
@@ -189,6 +198,9 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
     if (!here || rank == rank_) continue;
     neighbours_.emplace_back(rank, place.process);
     meet(place.process);
+    if (!members.empty()) {
+      Registry::get().remember(members[static_cast<std::size_t>(rank)], place.process);
+    }
   }
 }
 
@@ -224,10 +236,24 @@ void Communicator::start_duplicating() {
 }
 
 void Communicator::finish_duplicating(WaitHook& hook) {
-  for (Patience patience; state_ == State::kDuplicating && !path_ready();) {
+  try {
+    await_duplicate(hook, [this] { return path_ready(); });
+  } catch (...) {
+    process_poisoned.store(true, std::memory_order_relaxed);
+    throw;
+  }
+}
+
+// The operations that wait for it, too, say what is missing.
+template <class Ready>
+void Communicator::await_duplicate(WaitHook& hook, Ready&& ready) {
+  Watch watch;
+  for (Patience patience; state_ == State::kDuplicating && !ready();) {
     patience.wait([&] {
       hook.waiting();
       engine().progress();
+      throw_if_lost("a call that needs its first non-blocking call");
+      watch.check(AboutDuplicate{rank_, size_});
     });
   }
 }

@@ -4,6 +4,7 @@
 
 #include "comm/communicator.h"
 #include "comm/patience.h"
+#include "comm/registry.h"
 #include "comm/watch.h"
 
 namespace gradred {
@@ -32,9 +33,20 @@ int SetUpCalls::wait(mpi::Handle request) {
     patience.wait([&] {
       hook_.waiting();
       engine().progress();
+      throw_if_lost();
       watch.check(AboutSetUp{rank_, size_});
     });
   }
+}
+
+// What this communicator would tell of its ranks is not known yet, but others may have told of
+// them, and the launcher.
+void SetUpCalls::throw_if_lost() {
+  const auto lost = lost_.look([this] { return lost_member(comm_); });
+  if (!lost) return;
+  throw PeerLost(*lost + " while rank " + std::to_string(rank_) +
+                 " waits in the first call on a communicator of " + std::to_string(size_) +
+                 " ranks");
 }
 
 void SetUpCalls::allgather(const void* mine, std::size_t bytes, void* all) {

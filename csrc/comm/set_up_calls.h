@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "comm/call.h"
+#include "comm/lost.h"
 #include "mpi/mpi.h"
 #include "node/bootstrap.h"
 
@@ -29,10 +30,12 @@ class SetUpCalls final : public Bootstrap {
 
  private:
   int wait(mpi::Handle request);  // the MPI's code
+  void throw_if_lost();
 
   mpi::Handle comm_;
   int rank_, size_;
   WaitHook& hook_;
+  LostPeers lost_;
 };
 
 }  // namespace gradred

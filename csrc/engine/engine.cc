@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+#include <system_error>
 
 #include "base/errors.h"
 
@@ -23,13 +25,20 @@ constexpr int kIdleNaps = 50;
 
 void Engine::add(std::shared_ptr<Operation> operation, bool threaded) {
   const std::lock_guard lock(mutex_);
+  if (threaded && !thread_.joinable()) start_thread();
   operations_.push_back(std::move(operation));
-  if (!threaded) return;
-  if (!thread_.joinable()) {
-    stopping_ = false;
+  if (threaded && asleep_) wake_.notify_one();
+}
+
+void Engine::start_thread() {
+  stopping_ = false;
+  try {
     thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    throw TransportError(std::string("the thread that drives operations cannot be started: ") +
+                         error.what() +
+                         ". Allow more memory or threads, or set GRADRED_PROGRESS_THREAD=0");
   }
-  if (asleep_) wake_.notify_one();
 }
 
 void Engine::progress() {

@@ -20,7 +20,8 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // The engine keeps the operation until it has ended. With `threaded` the progress thread looks
-  // after it; else only progress() does.
+  // after it; else only progress() does. Throws TransportError where no thread can be had; the
+  // operation is not kept then.
   void add(std::shared_ptr<Operation> operation, bool threaded);
   // Advances everything in flight a little; never blocks.
   void progress();
@@ -43,6 +44,7 @@ class Engine {
 
  private:
   void run();
+  void start_thread();
   std::vector<std::shared_ptr<Operation>> snapshot();
   void drop_ended();
 

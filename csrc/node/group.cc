@@ -281,8 +281,12 @@ void NodeGroup::check_peer(std::size_t peer) const {
 
 void NodeGroup::fail(const FailureReport& report) noexcept {
   if (header_.poison.load(std::memory_order_relaxed) != 0) return;
-  poison({report.kind, report.text + " (found by rank " + std::to_string(rank_) + " in operation " +
-                           std::to_string(operation_) + ")"});
+  try {
+    poison({report.kind, report.text + " (found by rank " + std::to_string(rank_) +
+                             " in operation " + std::to_string(operation_) + ")"});
+  } catch (const std::bad_alloc&) {
+    poison(report);
+  }
 }
 
 void NodeGroup::poison(const FailureReport& report) noexcept {

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -34,6 +36,14 @@ bool read_stat(std::int64_t pid, Stat& stat) {
   for (int field = 4; field < 22; ++field) fields >> skipped;
   fields >> stat.start_time;
   return !fields.fail();
+}
+
+// What can be told of a process without a file, where this process may open no more: only one that
+// runs has a program.
+bool has_program(std::int64_t pid) {
+  char target[1];
+  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
+  return readlink(link.c_str(), target, sizeof target) >= 0 || (errno != ENOENT && errno != ESRCH);
 }
 
 // The quota of one control group in cores, rounded down but at least 1; 0 if it has none.
@@ -88,22 +98,44 @@ std::uint32_t cgroup_quota() {
 
 std::string state_text(const ProcessId& process) {
   Stat stat;
-  if (!read_stat(process.pid, stat) || stat.state == 'Z' || stat.state == 'X') return "ended";
+  if (!read_stat(process.pid, stat)) return is_alive(process) ? "state unknown" : "ended";
+  if (stat.state == 'Z' || stat.state == 'X') return "ended";
   if (stat.state == 'T' || stat.state == 't') return "stopped by a signal";
   return stat.state == 'R' ? "running" : "sleeping";
 }
 
+const std::string& host_id() {
+  static const std::string id = [] {
+    char name[65] = {};
+    gethostname(name, sizeof name - 1);
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    char pids[32] = {};  // process numbers mean the same only within one namespace
+    if (readlink("/proc/self/ns/pid", pids, sizeof pids - 1) < 0) pids[0] = '\0';
+    return std::string(name) + "/" + boot + pids;
+  }();
+  return id;
+}
+
 ProcessId this_process() {
+  static std::mutex mutex;
+  static ProcessId known;  // first asked for when files could still be opened
+  const std::lock_guard lock(mutex);
   const auto pid = static_cast<std::int64_t>(getpid());
+  known.status_file = status_file();
+  if (known.pid == pid && known.start_time != 0) return known;
   Stat stat;
   read_stat(pid, stat);
-  return {pid, stat.start_time, status_file()};
+  known = {pid, stat.start_time, status_file()};
+  return known;
 }
 
 bool is_alive(const ProcessId& process) {
   if (process.start_time == 0) return true;
   Stat stat;
-  if (!read_stat(process.pid, stat)) return access("/proc/self/stat", R_OK) != 0;
+  if (!read_stat(process.pid, stat)) {
+    return access("/proc/self/stat", R_OK) != 0 || has_program(process.pid);
+  }
   return stat.start_time == process.start_time && stat.state != 'Z' && stat.state != 'X';
 }
 

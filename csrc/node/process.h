@@ -19,8 +19,11 @@ struct ProcessId {
   }
 };
 
+// Both are found out once: a rank that may open no more files later still knows them.
 ProcessId this_process();
+const std::string& host_id();  // who has the same may share memory and sees the same processes
 // False once the process has ended, also while it is a zombie. True when /proc does not tell.
+// Works without free descriptors, too.
 bool is_alive(const ProcessId& process);
 
 // "running", "sleeping", "stopped", "ended": what /proc says.

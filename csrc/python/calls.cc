@@ -3,11 +3,15 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/news.h"
 #include "base/status.h"
 #include "comm/farewell.h"
+#include "comm/set_up.h"
 #include "comm/watch.h"
 #include "python/call.h"
 #include "python/comm.h"
@@ -73,12 +77,15 @@ class PyOperation {
  public:
   explicit PyOperation(std::shared_ptr<StartedOperation> operation)
       : operation_(std::move(operation)) {}
+  // Who tests again and again waits as well: the time limit counts from the first test.
   bool test() {
     require_rank();
     if (!operation_->ended()) {
       const InCall in_call(operation_->observation());
+      if (!testing_) testing_ = std::make_unique<Testing>();
       const py::gil_scoped_release released;
       if (!operation_->advance()) engine().progress();  // others may have to go first
+      if (!operation_->ended()) watch();
     }
     return operation_->ended();
   }
@@ -99,7 +106,23 @@ class PyOperation {
   bool has_request() const { return operation_->request() != mpi::get().is.request_null; }
 
  private:
+  struct Testing {
+    std::mutex mutex;
+    Watch watch;
+  };
+
+  void watch() {
+    const std::unique_lock lock(testing_->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return;  // another thread tests it, too
+    try {
+      testing_->watch.check(AboutOperation{*operation_});
+    } catch (const TimeoutError&) {
+      operation_->abandon(std::current_exception());
+    }
+  }
+
   std::shared_ptr<StartedOperation> operation_;
+  std::unique_ptr<Testing> testing_;
 };
 
 PyOperation start(const py::object& comm, const PyCall& call) {
@@ -275,6 +298,11 @@ void bind_calls(py::module_& m) {
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
   m.def("use_status_file", &use_status_file, py::arg("descriptor"),
         "A file in memory whose second 4096 bytes are zero: for what this process waits for.");
+  m.def(
+      "use_news_page",
+      [](std::uintptr_t address) { use_news_page(reinterpret_cast<const NewsPage*>(address)); },
+      py::arg("address"),
+      "Memory of this rank's keeper that tells which ranks have failed; 0: none.");
   m.def(
       "poisoned", [] { return process_poisoned.load(std::memory_order_relaxed); },
       "Whether a communicator of this process has failed: MPI_Finalize would wait for peers.");

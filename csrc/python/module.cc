@@ -3,6 +3,7 @@
 
 #include <exception>
 
+#include "node/process.h"
 #include "python/errors.h"
 #include "python/numpy.h"
 
@@ -19,6 +20,8 @@ void bind_threads(pybind11::module_& m);
 }  // namespace gradred
 
 PYBIND11_MODULE(_core, m) {
+  gradred::this_process();  // both are looked up while files can still be opened
+  gradred::host_id();
   m.doc() = "The C++ core of gradred; use the package gradred.";
   if (!gradred::load_numpy()) throw pybind11::error_already_set();
   pybind11::register_local_exception_translator(gradred::translate);

@@ -4,6 +4,7 @@
 // must match bit for bit.
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdint>
@@ -713,6 +714,27 @@ std::string processes_are_told_apart() {
   return right ? "" : "wrong answer\n";
 }
 
+std::string processes_are_told_apart_without_descriptors() {
+  const ProcessId me = this_process();
+  const pid_t ended = fork();
+  if (ended == 0) _exit(0);
+  siginfo_t seen;
+  waitid(P_PID, static_cast<id_t>(ended), &seen, WEXITED | WNOWAIT);  // it stays a zombie
+  const pid_t looker = fork();
+  if (looker == 0) {
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_NOFILE, &none);
+    const bool right = is_alive(me) && !is_alive({ended, me.start_time}) &&
+                       state_text({ended, me.start_time}) == "ended" &&
+                       state_text(me) == "state unknown";
+    _exit(right ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(looker, &status, 0);
+  waitpid(ended, nullptr, 0);
+  return status == 0 ? "" : "wrong answer\n";
+}
+
 int run_all(const std::string& part) {
   Report report(part);
   for (const Ranks kind : {Ranks::kProcesses, Ranks::kThreads}) {
@@ -776,6 +798,8 @@ int run_all(const std::string& part) {
   on_processes(3, "nothing_is_left_behind", nothing_is_left_behind);
   report("ranks_spin_only_with_a_core_each", ranks_spin_only_with_a_core_each);
   report("processes_are_told_apart", processes_are_told_apart);
+  report("processes_are_told_apart_without_descriptors",
+         processes_are_told_apart_without_descriptors);
   return report.finish();
 }
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gradred import _processes, _wire
+from gradred import _news, _processes, _wire
 from gradred._door import Door
 from gradred._output import Stream
 
@@ -327,10 +327,13 @@ class Job:
 
         From the first that the others do not survive they have a grace to end, or to shrink.
         """
-        self.failures += sorted(self._unsorted, key=lambda failure: failure.at)
+        new = sorted(self._unsorted, key=lambda failure: failure.at)
+        for failure in new[: max(0, _news.ENTRIES - len(self.failures))]:
+            text = f"rank {failure.rank} on {failure.host} {failure.cause}"
+            self._tell(_wire.FAILED, _wire.encode({"rank": failure.rank, "text": text}))
+        self.failures += new
         self._unsorted.clear()
         if self.fatal and not self._grace:
-            self._tell(_wire.FAILED)
             grace = self._order.grace
             self._grace = [
                 self._schedule(grace, signal.SIGTERM),

@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from gradred import _inherit, _segments, _wire
+from gradred import _inherit, _news, _segments, _wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # see _wire
@@ -48,6 +48,7 @@ class Keeper:
         self._input = b""
         self._started = self._released = self._gone = False
         self._kill_at = float("inf")
+        self._news = _news.Page() if hasattr(os, "memfd_create") else None
         self._segments: set[str] = set()
         self._look_again = 0.0
         self._woken, waker = os.pipe()
@@ -127,12 +128,17 @@ class Keeper:
                 self._close_input()
         elif kind == _wire.FAILED:
             self._look_at_segments()  # this rank, too, may soon be no more
+            failure = _wire.decode(payload)
+            if self._news is not None:
+                self._news.add(failure["rank"], failure["text"])
         elif kind == _wire.RELEASE:
             self._released = True
 
     def _start(self, order: Mapping[str, Any]) -> None:
         own = {name: value for name, value in os.environ.items() if name != _wire.JOB}
         environment = _inherit.rank_environment(order, own)
+        if self._news is not None:
+            environment[_news.VARIABLE] = self._news.where
         stdin = os.pipe() if order["stdin"] else None
         outputs = os.pipe(), os.pipe()
         self._voice, voice = os.pipe()

@@ -22,8 +22,8 @@ KEEPER = "_GRADRED_KEEPER"
 
 # Kinds of message. From a keeper: who it is, output, how the rank ended, that nothing of it is
 # left, that more input is welcome, that none is, that the rank goes on although others have ended.
-# To a keeper: what to run, a signal, input (empty for its end), that another rank failed, leave to
-# end.
+# To a keeper: what to run, a signal, input (empty for its end), that a rank has failed and how,
+# leave to end.
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
 SURVIVED = b"v"
 START, SIGNAL, STDIN, FAILED, RELEASE = b"s", b"k", b"i", b"f", b"z"

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from gradred import (
     _core,
     _launched,
+    _news,
     _profile,
     _status,
     _survivors,
@@ -505,6 +506,7 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
 _holds_finalize = _core.take_over_finalize(sys.modules["mpi4py.MPI"].__file__ or "")
 sys.excepthook = _hear_of_uncaught(sys.excepthook)
 _core.install(sys.modules["mpi4py.MPI"], Comm, _launched.refuse_wrong_launcher)
+_core.use_news_page(_news.address())
 _configure()
 _rank_process = os.getpid()
 atexit.register(_leave)

@@ -171,7 +171,8 @@ def allreduce_many(
         operations = {dtype: arguments.own_operation(op, dtype, asked) for dtype in dtypes}
     for dtype, (name, factor) in operations.items():
         members = [i for i, each in enumerate(given) if each.dtype == dtype]
-        vector = _Vector([given[i] for i in members], [results[i].array for i in members])
+        with refusing(comm):  # there may be no memory to pack them in
+            vector = _Vector([given[i] for i in members], [results[i].array for i in members])
         call = _core.Call(
             "allreduce",
             vector.send,

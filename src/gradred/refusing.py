@@ -43,4 +43,5 @@ class refusing:  # noqa: N801 (a context, used like a function)
             # Where the peers cannot be told (a freed communicator, a lost peer) the first error
             # still says what the caller has to mend.
             with contextlib.suppress(Error):
-                _core.refuse(self._comm, str(error), blocking=self._blocking)
+                reason = str(error) or type(error).__name__
+                _core.refuse(self._comm, reason, blocking=self._blocking)

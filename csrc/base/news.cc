@@ -1,0 +1,34 @@
+#include "base/news.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace gradred {
+namespace {
+
+std::atomic<const NewsPage*> news_page{nullptr};
+
+std::uint64_t entries_of(const NewsPage* page) {
+  if (page == nullptr) return 0;
+  return __atomic_load_n(&page->entries, __ATOMIC_ACQUIRE);
+}
+
+}  // namespace
+
+void use_news_page(const NewsPage* page) { news_page.store(page, std::memory_order_release); }
+
+bool any_news() { return entries_of(news_page.load(std::memory_order_acquire)) != 0; }
+
+std::optional<std::string> failure_among(std::span<const int> world_ranks) {
+  const NewsPage* page = news_page.load(std::memory_order_acquire);
+  const auto entries = std::min<std::uint64_t>(entries_of(page), NewsPage::kEntries);
+  for (std::uint64_t i = 0; i < entries; ++i) {
+    const NewsPage::Entry& entry = page->entry[i];
+    if (std::ranges::find(world_ranks, entry.rank) == world_ranks.end()) continue;
+    return std::string(entry.text, strnlen(entry.text, sizeof entry.text));
+  }
+  return std::nullopt;
+}
+
+}  // namespace gradred

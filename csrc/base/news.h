@@ -1,0 +1,34 @@
+// What the launcher says of ranks that have failed, on whatever host: this rank's keeper writes it
+// (src/gradred/_news.py), and this process only reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace gradred {
+
+// Lies in memory of another process, mapped by Python. Entries are only ever added.
+struct NewsPage {
+  static constexpr std::size_t kEntries = 16;  // who reads them has heard enough
+
+  struct Entry {
+    std::int64_t rank;  // in MPI_COMM_WORLD
+    char text[248];     // "rank 2 on h1 was killed by SIGKILL"
+  };
+
+  char token[64];
+  std::uint64_t entries;
+  Entry entry[kEntries];
+};
+static_assert(sizeof(NewsPage) == 64 + 8 + 16 * 256);
+
+void use_news_page(const NewsPage* page);  // null: none
+// Whether any rank of the job has failed; costs nothing.
+bool any_news();
+// How the first of these ranks of MPI_COMM_WORLD that has failed did so.
+std::optional<std::string> failure_among(std::span<const int> world_ranks);
+
+}  // namespace gradred

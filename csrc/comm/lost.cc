@@ -1,0 +1,30 @@
+#include "comm/lost.h"
+
+#include "base/clock.h"
+
+namespace gradred {
+
+std::optional<std::string> ended_among(const Neighbours& neighbours) {
+  for (const auto& [rank, process] : neighbours) {
+    if (is_alive(process)) continue;
+    return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
+           ") has ended";
+  }
+  return std::nullopt;
+}
+
+bool LostPeers::is_time() {
+  constexpr std::uint64_t kEveryNs = 50'000'000;
+  const std::uint64_t now = now_ns();
+  if (now - looked_ns_ < kEveryNs) return false;
+  looked_ns_ = now;
+  return true;
+}
+
+bool LostPeers::is_missed() {
+  constexpr std::uint64_t kMomentNs = 500'000'000;
+  if (since_ns_ == 0) since_ns_ = looked_ns_;
+  return looked_ns_ - since_ns_ >= kMomentNs;
+}
+
+}  // namespace gradred

@@ -1,0 +1,43 @@
+// Peers that have ended, as far as anybody knows: the system, for those of this host that have told
+// their process numbers, and the launcher, for all.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "node/process.h"
+
+namespace gradred {
+
+using Neighbours = std::vector<std::pair<int, ProcessId>>;  // peers on this host
+
+// "rank 1 (process 17) has ended", of the first that has.
+std::optional<std::string> ended_among(const Neighbours& neighbours);
+
+// A look every 50 ms. What a peer sent before its end may still be on its way, so it is missed only
+// half a second later.
+class LostPeers {
+ public:
+  // `find` says who is lost, if anybody; the text of it comes back once it is time to give up.
+  template <class Find>
+  std::optional<std::string> look(Find&& find) {
+    const std::lock_guard lock(mutex_);
+    if (!is_time()) return std::nullopt;
+    std::optional<std::string> found = find();
+    return found && is_missed() ? std::move(found) : std::nullopt;
+  }
+
+ private:
+  bool is_time();
+  bool is_missed();
+
+  std::mutex mutex_;
+  std::uint64_t looked_ns_ = 0, since_ns_ = 0;
+};
+
+}  // namespace gradred
