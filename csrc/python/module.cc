@@ -10,6 +10,7 @@
 namespace gradred {
 
 void bind_calls(pybind11::module_& m);
+void bind_memory(pybind11::module_& m);
 void bind_mpi4py(pybind11::module_& m);
 void bind_profile(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
@@ -28,6 +29,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_reduce(m);
   gradred::bind_schedules(m);
   gradred::bind_threads(m);
+  gradred::bind_memory(m);
   gradred::bind_mpi4py(m);
   gradred::bind_calls(m);
   gradred::bind_profile(m);

@@ -192,7 +192,10 @@ class _Foreground:
             if job.missing:
                 lines.append(f"{_verdict.ranks_text(job.missing)} never started")
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
-        return lines + _verdict.failure_lines(job.fatal)
+        lines += _verdict.failure_lines(job.fatal)
+        for host, ranks in job.silent.items():  # what the others have failed of
+            lines.append(f"{_verdict.ranks_text(ranks)} on {host} cannot be reached any more")
+        return lines
 
     def _say(self, text: str) -> None:
         if self._screens:

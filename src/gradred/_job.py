@@ -116,6 +116,7 @@ class Job:
         self._mpiexec_ended_at: float | None = None
         self.failures: list[Failure] = []
         self.ended_by_mpiexec: list[int] = []
+        self.silent: dict[str, list[int]] = {}  # ranks that could not even be killed, by host
         self._linger = _LINGER
         self.left_hanging = False
         self.withheld: list[tuple[Stream, bytes]] = []
@@ -303,7 +304,7 @@ class Job:
         elif end["status"] and not rank.asked_to_end and not self.ending:
             cause = f"exited with status {end['status']}"
             if end["signal"]:
-                cause = f"was killed by {_processes.signal_name(end['signal'])}"
+                cause = f"was killed by {_processes.signal_name(end['signal'])}{end['why']}"
             self._fail(rank, end["status"], cause, end["at"])
 
     def _lose(self, rank: _Rank, why: str) -> None:
@@ -353,6 +354,8 @@ class Job:
             self.end(number, TERM_TO_KILL)
             return
         for rank in self._ranks:  # nothing has been heard of them since SIGKILL
+            if not rank.gone and not rank.ended:
+                self.silent.setdefault(rank.host, []).append(rank.number)
             rank.gone = True
 
     def _watch_mpiexec(self) -> None:

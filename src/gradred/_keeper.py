@@ -47,6 +47,7 @@ class Keeper:
         self._heard = b""
         self._input = b""
         self._started = self._released = self._gone = False
+        self._started_at = 0.0
         self._kill_at = float("inf")
         self._news = _news.Page() if hasattr(os, "memfd_create") else None
         self._segments: set[str] = set()
@@ -160,6 +161,7 @@ class Keeper:
             os.set_blocking(self._stdin, False)
             self._wire.send(_wire.READY)
         self._started = True
+        self._started_at = time.time()
 
     def _become_rank(
         self, order: Mapping[str, Any], environment: dict[str, str], streams: tuple[int, int, int]
@@ -251,6 +253,10 @@ class Keeper:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.WEXITSTATUS(status)
         values = {"status": code, "signal": number, "at": time.time(), "by": self._ended_by}
+        values["why"] = ""
+        if number == signal.SIGBUS:  # as MPICH does where it starts with too little memory to share
+            values["why"] = _segments.lack()
+            self._segments |= _segments.abandoned(self._started_at)
         self._wire.send(_wire.ENDED, _wire.encode(values))
         self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # see _wire
 
 # As MPICH and Open MPI name them. Both are attached to while MPI is initialised, and not later.
 _NAMES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/vader_segment.")
+_LITTLE = 4 << 20  # bytes free in /dev/shm, with which MPICH starts two ranks at most
 
 
 def mapped_by(pids: Iterable[int]) -> set[str]:
@@ -23,6 +24,48 @@ def mapped_by(pids: Iterable[int]) -> set[str]:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
             found.update(line.split(maxsplit=5)[5].rstrip() for line in maps if "/dev/shm/" in line)
     return {name for name in found if name.startswith(_NAMES) and not name.endswith("(deleted)")}
+
+
+def abandoned(since: float) -> set[str]:
+    """The segments of an MPI that this user has made since a moment and that no process holds.
+
+    A rank that dies while MPI starts leaves some that nobody has seen it map.
+    """
+    mine: set[str] = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/dev/shm"):
+            with contextlib.suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                is_new = found.st_uid == os.getuid() and found.st_ctime >= since
+                if is_new and entry.path.startswith(_NAMES):
+                    mine.add(entry.path)
+    if not mine:
+        return mine
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return mine - mapped_by(pids) - _opened_by(pids)
+
+
+def _opened_by(pids: Iterable[int]) -> set[str]:
+    found: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    found.add(os.readlink(entry.path))
+    return found
+
+
+def lack() -> str:
+    """What /dev/shm lacks and how to mend it, to go on a sentence; empty if it lacks nothing."""
+    fix = "with memory there MPI starts (docker run --shm-size=1g)"
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return f": /dev/shm is missing, and {fix}"
+    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if free >= _LITTLE:
+        return ""
+    return f": /dev/shm has {free / 2**20:.1f} of {total / 2**20:.1f} MiB free, and {fix}"
 
 
 def remove(names: Iterable[str]) -> None:

@@ -10,20 +10,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gradred import arrays
+from gradred import _core, arrays
 from gradred.arrays import ITEMSIZES
-from gradred.errors import UsageTypeError, explain
+from gradred.errors import TransportError, UsageTypeError, explain
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+_SHARED_BYTES = 64 << 10  # from which on forked children share an array
+_REMEDY = (
+    "Free memory or descriptors, or raise their limits (ulimit -n, -v; the container's memory)"
+)
 
 
 def empty(
     shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", comm: MPI.Intracomm | None = None
 ) -> npt.NDArray[Any]:
-    """A new NumPy array in C order that begins at the start of a page of memory.
+    """A new NumPy array in C order, in memory that forked children share without a copy.
 
-    Local: other ranks need not call it.
+    Local: other ranks need not call it. The memory begins at the start of a page and is allocated
+    for real, so that writing to it later cannot fail. It is freed with the array.
+
+    A forked child (a data loader's worker) shares from 64 KiB on: however much the parent goes on
+    writing, nothing is there twice. What the child writes is its own, the parent never sees it;
+    what the parent writes may show in pages that the child has not written.
 
     Args:
         shape: a length, or the lengths of the axes.
@@ -32,25 +42,43 @@ def empty(
 
     Raises:
         gradred.UsageError: gradred does not reduce the type.
+        MemoryError: there is not so much memory.
 
     Example:
         >>> import gradred
         >>> gradred.empty((2, 3)).shape
         (2, 3)
     """
+    return _new(shape, dtype, comm, "empty")
+
+
+def _new(
+    shape: int | Sequence[int], dtype: npt.DTypeLike, comm: MPI.Intracomm | None, asked: str
+) -> npt.NDArray[Any]:
     if comm is not None:
         from gradred import arguments  # initialises MPI, which a data loader's worker must not
 
-        arguments.communicator(comm, "empty")
+        arguments.communicator(comm, asked)
     kind = arrays.numpy_dtype("bfloat16") if dtype == "bfloat16" else np.dtype(dtype)
     if arrays.dtype_name(kind) is None:
         remedy = f"Use one of {', '.join(ITEMSIZES)}"
         raise UsageTypeError(explain(f"an array of {kind}", "gradred does not reduce it", remedy))
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
     nbytes = math.prod(lengths) * kind.itemsize
-    memory = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
+    return _pages(nbytes, asked)[:nbytes].view(kind).reshape(lengths)
+
+
+def _pages(nbytes: int, asked: str) -> npt.NDArray[np.uint8]:
+    """At least `nbytes` zero bytes from the start of a page on; goes with the last view of them."""
+    if nbytes >= _SHARED_BYTES:
+        try:
+            return np.asarray(_core.ArrayMemory(nbytes))
+        except TransportError as error:
+            message = explain(f"{asked} of {nbytes} bytes", str(error), _REMEDY)
+            raise MemoryError(message) from None
+    memory = np.zeros(nbytes + mmap.PAGESIZE, np.uint8)
     begin = -int(memory.__array_interface__["data"][0]) % mmap.PAGESIZE
-    return memory[begin : begin + nbytes].view(kind).reshape(lengths)
+    return memory[begin:]
 
 
 def zeros(
@@ -63,9 +91,7 @@ def zeros(
         >>> gradred.zeros(2, "int64")
         array([0, 0])
     """
-    new = empty(shape, dtype, comm)
-    new.fill(0)
-    return new
+    return _new(shape, dtype, comm, "zeros")
 
 
 def empty_like(x: npt.NDArray[Any], comm: MPI.Intracomm | None = None) -> npt.NDArray[Any]:

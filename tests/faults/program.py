@@ -18,7 +18,14 @@ from mpi4py import MPI
 import gradred
 
 FAULT, CALL = sys.argv[1:3]
-COUNTS = {"small": 2, "large": 6_000_000, "non-blocking": 2, "large non-blocking": 3_000_000}
+COUNTS = {
+    "small": 2,
+    "large": 6_000_000,
+    "non-blocking": 2,
+    "large non-blocking": 3_000_000,
+    "tested": 2,
+    "large tested": 3_000_000,
+}
 WORLD = MPI.COMM_WORLD
 COMM = gradred.Comm(WORLD)
 
@@ -26,7 +33,7 @@ COMM = gradred.Comm(WORLD)
 def meet_fault() -> None:
     """What happens to rank 1 while the others are in the call."""
     time.sleep(0.3)
-    if FAULT == "killed":
+    if FAULT in ("killed", "killed early"):
         os.kill(os.getpid(), signal.SIGKILL)
     elif FAULT == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -49,13 +56,18 @@ def meet_fault() -> None:
 
 x = np.ones(COUNTS.get(CALL, 100))
 y = np.empty_like(x)
-COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))
+if FAULT != "killed early":
+    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))
 persistent = COMM.Allreduce_init(x, y) if CALL == "persistent" else None
 
 
 def call() -> None:
     if "non-blocking" in CALL:
         COMM.Iallreduce(x, y).Wait()
+    elif "tested" in CALL:
+        request = COMM.Iallreduce(x, y)
+        while not request.Test():
+            time.sleep(0.001)
     elif persistent is not None:
         persistent.Start()
         persistent.Wait()

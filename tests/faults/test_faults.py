@@ -1,13 +1,11 @@
 """What happens to the other ranks when something happens to one, for real, and how soon.
 
-Jobs of four ranks under `gradred run`. With the variable FAULTS_RECORD naming a file, what was seen
-is written there: tools/gen_faults_docs.py makes docs/faults.md of it.
+Jobs of four ranks under `gradred run`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import glob
 import json
 import os
@@ -19,6 +17,8 @@ import time
 from typing import Any
 
 import pytest
+from faults import seeing
+from faults.seeing import RANKS, TIMEOUT, Seen, record
 
 from gradred import launch
 
@@ -28,59 +28,28 @@ pytestmark = [
 ]
 
 PROGRAM = pathlib.Path(__file__).with_name("program.py")
-RANKS = 4
-CALLS = ["small", "large", "non-blocking", "large non-blocking", "persistent"]
-TIMEOUT = 1.0  # GRADRED_TIMEOUT of the jobs, seconds
-GRACE = 2.0  # of gradred run
+CALLS = [
+    "small",
+    "large",
+    "non-blocking",
+    "large non-blocking",
+    "tested",
+    "large tested",
+    "persistent",
+]
 
 
-@dataclasses.dataclass
-class Seen:
-    """How a job ended."""
-
-    status: int
-    seconds: float
-    reports: dict[int, dict[str, Any]]
-    """What the ranks printed, by rank."""
-    stderr: str
-
-
-def job(*arguments: str, ranks: int = RANKS, **variables: str) -> Seen:
-    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--grace", str(GRACE)]
-    command += [sys.executable, str(PROGRAM), *arguments]
-    environment = {**os.environ, "GRADRED_TIMEOUT": str(TIMEOUT)} | variables
-    begin = time.monotonic()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    reports = {}
-    for line in done.stdout.splitlines():
-        if "{" in line:
-            report = json.loads(line[line.index("{") :])
-            reports[report["rank"]] = report
-    return Seen(done.returncode, time.monotonic() - begin, reports, done.stderr)
-
-
-def record(fault: str, call: str, path: str, seen: Seen) -> None:
-    name = os.environ.get("FAULTS_RECORD")
-    if not name:
-        return
-    first = min(seen.reports.values(), key=lambda report: report["seconds"], default=None)
-    entry = {
-        "mpi": str(launch.find_mpi().family),
-        "version": launch.find_mpi().version,
-        "fault": fault,
-        "call": call,
-        "path": path,
-        "errors": sorted({report["error"] for report in seen.reports.values()}),
-        "slowest_seconds": max((r["seconds"] for r in seen.reports.values()), default=None),
-        "status": seen.status,
-        "message": first["text"] if first else "",
-    }
-    with open(name, "a") as file:
-        print(json.dumps(entry), file=file)
+def job(*arguments: str, **variables: str) -> Seen:
+    return seeing.job(PROGRAM, *arguments, **variables)
 
 
 # Of the silent peers, what the small sweep tries: each costs some seconds.
-OFTEN = [("stopped", "small"), ("never calls", "large non-blocking")]
+OFTEN = [
+    ("stopped", "small"),
+    ("never calls", "large non-blocking"),
+    ("never calls", "tested"),
+    ("stopped", "large tested"),
+]
 
 
 @pytest.fixture(params=["shared memory", "messages"])
@@ -117,6 +86,17 @@ def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -
     assert seen.status == 128 + 9, seen
     assert "rank 1" in seen.stderr
     assert_nothing_left(before)
+
+
+@pytest.mark.parametrize("call", ["small", "non-blocking", "tested"])
+def test_peer_killed_before_the_first_call_raises_peer_lost_within_two_seconds(
+    call: str, path: str
+) -> None:
+    seen = job("killed early", call, GRADRED_TIMEOUT="20", **knobs(path))
+    record("SIGKILL before the first call", call, path, seen)
+    assert_all_others_raise(seen, "PeerLost", within=0.3 + 2.0)
+    assert seen.status == 128 + 9, seen
+    assert "was killed by SIGKILL" in seen.last_line, seen
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ killed, nothing of them is left. Needs root, iproute2 and util-linux.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -124,10 +125,51 @@ class Machines:
         """Unplug a host's cable: packets vanish, processes live."""
         self._on_head("ip", "link", "set", f"port-{name}", "down")
 
+    def lose(self, name: str, percent: int) -> str | None:
+        """Lose so many packets of those that come to a host, and of those that leave it.
+
+        Returns why this kernel cannot do that; None if it does.
+        """
+        ends = self._ends(name)
+        # Packets of the size that a wire carries: without that a veth passes 64 KiB as one.
+        for prefix, device in ends:
+            sizes = ["gso_max_size", "1514", "gso_max_segs", "1"]
+            subprocess.run([*prefix, "ip", "link", "set", device, *sizes], check=True)
+        reasons = [_lose_by(way, ends, percent) for way in (_NETEM, _FILTER)]
+        return None if None in reasons else "; ".join(filter(None, reasons))
+
     def kill(self, name: str) -> None:
         """A power failure: the others hear nothing more of it."""
         self.cut(name)
         os.kill(self._pid(name), 9)
+
+    def lost_packets(self, name: str) -> int:
+        """How many `lose` has taken of those that left the host or came to it."""
+        text = ""
+        for prefix, device in self._ends(name):
+            for what in (
+                ["qdisc", "show", "dev", device],
+                ["filter", "show", "dev", device, "egress"],
+            ):
+                answer = subprocess.run(
+                    [*prefix, "tc", "-s", *what], capture_output=True, text=True
+                )
+                text += answer.stdout
+        return sum(int(number) for number in re.findall(r"dropped (\d+)", text))
+
+    def kill_one(self, name: str, word: str) -> None:
+        """SIGKILL to one Python process of a host whose command line holds a word."""
+        script = """
+            for file in /proc/[0-9]*/cmdline; do
+              case $(cat "${file%cmdline}comm") in python*) ;; *) continue ;; esac
+              pid=${file#/proc/}
+              grep -qa -- "$0" "$file" && kill -9 "${pid%/cmdline}" && exit 0
+            done 2>/dev/null
+            exit 1
+        """
+        process = self.start(name, ["sh", "-c", script, word], os.environ, Path("/"))
+        process.communicate(timeout=20)
+        assert process.returncode == 0, f"no {word} on {name}"
 
     def close(self) -> None:
         """End every process of every host, and remove all that was made."""
@@ -179,11 +221,40 @@ class Machines:
         views = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
         (self._folder / f"{name}.pid-on-head").write_text(views[1])
 
+    def _ends(self, name: str) -> list[tuple[list[str], str]]:
+        """Both ends of a host's cable: what enters the network they are in, and their names."""
+        inside = ["nsenter", "-t", str(self._pid(name)), "-n"]
+        switch = ["nsenter", "-t", str(self._pid(HEAD)), "-n"]
+        return [(inside, "eth0"), (switch, f"port-{name}")]
+
     def _on_head(self, *command: str) -> None:
         subprocess.run(["nsenter", "-t", str(self._pid(HEAD)), "-n", *command], check=True)
 
     def _pid(self, name: str) -> int:
         return int((self._folder / f"{name}.pid").read_text())
+
+
+# Commands of tc(8) that lose 1 of {every} packets that leave a device.
+_NETEM = ("qdisc add dev {device} root netem loss {percent}%",)
+_FILTER = (
+    "qdisc add dev {device} clsact",
+    "filter add dev {device} egress matchall action ok random netrand drop {every}",
+)
+
+
+def _lose_by(
+    way: Sequence[str], ends: Sequence[tuple[Sequence[str], str]], percent: int
+) -> str | None:
+    """Why not; None if it works."""
+    if shutil.which("tc") is None:
+        return "no tc (apt-get install iproute2)"
+    for prefix, device in ends:
+        for line in way:
+            words = line.format(device=device, percent=percent, every=100 // percent).split()
+            answer = subprocess.run([*prefix, "tc", *words], capture_output=True, text=True)
+            if answer.returncode:
+                return f"tc {' '.join(words)}: {answer.stderr.strip()}"
+    return None
 
 
 def _innermost(pid: int) -> int:

@@ -3,39 +3,21 @@
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from hosts import machines
+from hosts import jobs, machines
+from hosts.jobs import finish
 
 from gradred import launch
 
-
-def why_not() -> str | None:
-    if launch.inside_job():
-        return "ranks cannot start ranks"
-    if " " in sys.prefix and launch.find_mpi().family == "Open MPI":
-        return "Open MPI's launcher does not quote its own path for ssh: no folder with a space"
-    return machines.missing()
-
-
-WHY_NOT = why_not()
+WHY_NOT = jobs.why_not()
 pytestmark = [
     pytest.mark.skipif(bool(WHY_NOT), reason=str(WHY_NOT)),
     pytest.mark.timeout(90),
 ]
 
-# What the MPIs need to use the network between these hosts and nothing else.
-NETWORK = {
-    "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,sm,tcp",
-    "OMPI_MCA_btl_tcp_if_include": "eth0",
-    "UCX_TLS": "tcp,self",
-    "UCX_NET_DEVICES": "eth0",
-}
-PATHS = os.pathsep.join(filter(None, sys.path))
 RANK = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
 
 
@@ -50,24 +32,14 @@ def start(hosts, tmp_path):
     """Starts `gradred run -H h1:2,h2:2` with more words, on head, in the test's folder."""
     started = []
 
-    def run(*words, where="h1:2,h2:2", on=hosts, **variables):
-        environment = {**os.environ, **NETWORK, "PYTHONPATH": PATHS, **variables}
-        environment["PATH"] = os.pathsep.join([on.path, environment["PATH"]])
-        place = ["-H", where] if where else []
-        command = [sys.executable, "-m", "gradred", "run", *place, *words]
-        started.append(on.start(machines.HEAD, command, environment, tmp_path))
+    def run(*words, on=hosts, **options):
+        started.append(jobs.start(on, tmp_path, *words, **options))
         return started[-1]
 
     yield run
     for process in started:
         process.kill()
         process.communicate()
-
-
-def finish(process, timeout=60):
-    """What a launcher printed, and its status."""
-    out, err = process.communicate(timeout=timeout)
-    return out.splitlines(), err.splitlines(), process.returncode
 
 
 REPORT = """

@@ -1,0 +1,34 @@
+// Memory for the user's arrays, in files that have no name.
+//
+// A child that fork() makes shares it without a copy, and goes on to do so however much the parent
+// writes: with private memory each page that the parent writes would be there twice. What the child
+// writes is its own: the parent never sees it. What the parent writes after the fork may show in
+// pages that the child has not written.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace gradred {
+
+class Slab;
+
+class ArrayMemory {
+ public:
+  // `bytes` zero bytes of real memory that begin at the start of a page. Throws TransportError
+  // where memory, addresses or descriptors are refused.
+  explicit ArrayMemory(std::size_t bytes);
+  ~ArrayMemory();
+  ArrayMemory(const ArrayMemory&) = delete;
+  ArrayMemory& operator=(const ArrayMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::shared_ptr<Slab> slab_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+}  // namespace gradred

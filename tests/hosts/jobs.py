@@ -1,0 +1,45 @@
+"""Jobs over the hosts of `machines`, started as a user of a cluster does."""
+
+import os
+import pathlib
+import sys
+
+from hosts import machines
+
+from gradred import launch
+
+
+def why_not() -> str | None:
+    """Why no job can be started on such hosts here; None if one can."""
+    if launch.inside_job():
+        return "ranks cannot start ranks"
+    if " " in sys.prefix and launch.find_mpi().family == "Open MPI":
+        return "Open MPI's launcher does not quote its own path for ssh: no folder with a space"
+    return machines.missing()
+
+
+# What the MPIs need to use the network between these hosts and nothing else.
+NETWORK = {
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "self,sm,tcp",
+    "OMPI_MCA_btl_tcp_if_include": "eth0",
+    "UCX_TLS": "tcp,self",
+    "UCX_NET_DEVICES": "eth0",
+}
+HERE = pathlib.Path(__file__).parent
+PATHS = os.pathsep.join(filter(None, sys.path))
+
+
+def start(hosts, folder, *words, where="h1:2,h2:2", **variables):
+    """Start `gradred run -H h1:2,h2:2` with more words, on head, in a folder."""
+    environment = {**os.environ, **NETWORK, "PYTHONPATH": PATHS, **variables}
+    environment["PATH"] = os.pathsep.join([hosts.path, environment["PATH"]])
+    place = ["-H", where] if where else []
+    command = [sys.executable, "-m", "gradred", "run", *place, *words]
+    return hosts.start(machines.HEAD, command, environment, folder)
+
+
+def finish(process, timeout=60):
+    """What a launcher printed, and its status."""
+    out, err = process.communicate(timeout=timeout)
+    return out.splitlines(), err.splitlines(), process.returncode

@@ -1,0 +1,143 @@
+"""Operations over hosts whose network fails: what each rank gets, how soon, and what is left."""
+
+import json
+import time
+
+import pytest
+from faults import seeing
+from hosts import jobs, machines
+
+WHY_NOT = jobs.why_not()
+pytestmark = [
+    pytest.mark.skipif(bool(WHY_NOT), reason=str(WHY_NOT)),
+    pytest.mark.timeout(120),
+]
+
+PROGRAM = str(jobs.HERE / "operations.py")
+RANKS = 4
+TIMEOUT = 3.0  # GRADRED_TIMEOUT: less than what the network may be slow by itself on a busy machine
+VANISHED_WITHIN = 40.0  # seconds until the launcher knows that a host is gone
+
+
+class Job:
+    """A running job of `operations.py` on the hosts h1 and h2."""
+
+    def __init__(self, hosts, folder, *arguments, **variables):
+        self.hosts, self.folder = hosts, folder
+        words = ["--grace", "1", PROGRAM, str(folder), *arguments]
+        self.process = jobs.start(hosts, folder, *words, **variables)
+
+    def reports(self, name, ranks=RANKS, within=30.0):
+        """What the ranks have left in their files, once so many have."""
+        deadline = time.monotonic() + within
+        while len(list(self.folder.glob(f"{name}-?"))) < ranks and time.monotonic() < deadline:
+            time.sleep(0.05)
+        found = [json.loads(path.read_text()) for path in self.folder.glob(f"{name}-?")]
+        return {report["rank"]: report for report in found}
+
+    def end(self):
+        """Its status and what `gradred run` said, once it has ended."""
+        _, err, status = jobs.finish(self.process)
+        return status, err
+
+    def seen(self, reports, began):
+        status, err = self.end()
+        return seeing.Seen(status, time.monotonic() - began, reports, "\n".join(err))
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def run(hosts, *arguments, **variables):
+        job = Job(hosts, tmp_path, *arguments, **variables)
+        started.append(job)
+        placed = {one["host"] for one in job.reports("started").values()}
+        assert placed == {"h1", "h2"}, job.process.poll()
+        return job
+
+    yield run
+    for job in started:
+        job.process.kill()
+        job.process.communicate()
+
+
+def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_job(start):
+    with machines.Machines(2) as hosts:
+        job = start(hosts, GRADRED_TIMEOUT=f"{TIMEOUT}")
+        began = time.monotonic()
+        hosts.cut("h2")
+        reports = job.reports("ended", within=TIMEOUT + 2 + 3)
+        assert {one["error"] for one in reports.values()} == {"TimeoutError"}, reports
+        assert len(reports) == RANKS, "those that are cut off, too"
+        assert max(one["seconds"] for one in reports.values()) < TIMEOUT + 2
+        assert all(one["right"] for one in reports.values())
+        seen = job.seen(reports, began)
+        seeing.record("cut link", "any", "h1 and h2", seen, part="hosts")
+        assert seen.status != 0, seen
+        assert hosts.commands("h1") == []
+        assert "h2" in seen.last_line, seen
+
+
+def test_vanished_host_raises_timeout_error_on_the_survivors(start):
+    with machines.Machines(2) as hosts:
+        job = start(hosts, GRADRED_TIMEOUT=f"{TIMEOUT}")
+        began = time.monotonic()
+        hosts.kill("h2")
+        reports = job.reports("ended", ranks=2, within=TIMEOUT + 2 + 3)
+        assert {one["host"] for one in reports.values()} == {"h1"}, reports
+        assert {one["error"] for one in reports.values()} == {"TimeoutError"}, reports
+        assert max(one["seconds"] for one in reports.values()) < TIMEOUT + 2
+        seen = job.seen(reports, began)
+        seeing.record("vanished host, GRADRED_TIMEOUT of 3 s", "any", "h1", seen, part="hosts")
+        assert seen.status != 0, seen
+        assert hosts.commands("h1") == []
+        assert "h2" in seen.last_line, seen
+
+
+def test_vanished_host_is_a_lost_peer_where_no_time_limit_is_set(start):
+    with machines.Machines(2) as hosts:
+        job = start(hosts)
+        began = time.monotonic()
+        hosts.kill("h2")
+        reports = job.reports("ended", ranks=2, within=VANISHED_WITHIN)
+        assert {one["error"] for one in reports.values()} == {"PeerLost"}, reports
+        assert all("on h2 was lost" in one["text"] for one in reports.values()), reports
+        seen = job.seen(reports, began)
+        seeing.record("vanished host", "any", "h1", seen, part="hosts")
+        assert seen.status != 0, seen
+        assert "h2" in seen.last_line, seen
+
+
+def test_rank_killed_on_another_host_is_a_lost_peer_within_two_seconds(start):
+    with machines.Machines(2) as hosts:
+        job = start(hosts)
+        began = time.monotonic()
+        hosts.kill_one("h2", "operations.py")
+        reports = job.reports("ended", ranks=3, within=2 + 3)
+        assert {one["error"] for one in reports.values()} == {"PeerLost"}, reports
+        assert len(reports) == RANKS - 1, reports
+        assert max(one["seconds"] for one in reports.values()) < 2, reports
+        seen = job.seen(reports, began)
+        seeing.record("SIGKILL", "any", "h1 and h2", seen, part="hosts")
+        assert seen.status == 137, seen
+        assert "on h2 was killed by SIGKILL" in seen.last_line, seen
+
+
+def test_lost_packets_change_no_result(start):
+    with machines.Machines(2) as hosts:
+        why_not = hosts.lose("h2", percent=1)
+        if why_not:
+            pytest.skip(f"no packets can be lost here: {why_not}")
+        began = time.monotonic()
+        job = start(hosts, "40", GRADRED_TIMEOUT="30")
+        reports = job.reports("ended", within=60)
+        assert len(reports) == RANKS, reports
+        assert all(one["right"] and not one["error"] for one in reports.values()), reports
+        seen = job.seen(reports, began)
+        assert seen.status == 0, seen
+        lost = hosts.lost_packets("h2")
+        assert lost > 0, "nothing was lost: nothing was tested"
+        seeing.record(
+            "1 % of the packets lost", "any", "h1 and h2", seen, part="hosts", saw="right results"
+        )
