@@ -52,7 +52,7 @@ class CommOperation final : public ScheduledOperation {
       } catch (const TimeoutError&) {
         throw;
       } catch (const TransportError& error) {  // often the first that is heard of a peer's end
-        comm_->throw_if_peer_ended(error.what());
+        if (!comm_->ledger_.failure()) comm_->throw_if_peer_ended(error.what());
         throw;
       }
     }

@@ -55,7 +55,7 @@ void set_python_error(std::exception_ptr thrown) noexcept {
   } catch (const Error& error) {
     raise("Error", error.what());
   } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
+    PyErr_SetString(PyExc_MemoryError, "there is no memory for what the operation needs");
   } catch (const std::exception& error) {
     raise("Error", error.what());
   }
@@ -66,6 +66,8 @@ void translate(std::exception_ptr thrown) {
     std::rethrow_exception(thrown);
   } catch (const PythonError&) {
   } catch (const Error&) {
+    set_python_error(thrown);
+  } catch (const std::bad_alloc&) {
     set_python_error(thrown);
   }
 }

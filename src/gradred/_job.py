@@ -304,8 +304,8 @@ class Job:
         elif end["status"] and not rank.asked_to_end and not self.ending:
             cause = f"exited with status {end['status']}"
             if end["signal"]:
-                cause = f"was killed by {_processes.signal_name(end['signal'])}{end['why']}"
-            self._fail(rank, end["status"], cause, end["at"])
+                cause = f"was killed by {_processes.signal_name(end['signal'])}"
+            self._fail(rank, end["status"], cause + end["why"], end["at"])
 
     def _lose(self, rank: _Rank, why: str) -> None:
         """The connection to a rank's keeper has ended; the keeper, if it lives, ends the rank."""

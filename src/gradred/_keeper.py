@@ -254,7 +254,8 @@ class Keeper:
         code = 128 + number if number else os.WEXITSTATUS(status)
         values = {"status": code, "signal": number, "at": time.time(), "by": self._ended_by}
         values["why"] = ""
-        if number == signal.SIGBUS:  # as MPICH does where it starts with too little memory to share
+        # MPICH dies so where it starts with little memory to share, and gives up without any.
+        if number == signal.SIGBUS or (code and _segments.is_missing()):
             values["why"] = _segments.lack()
             self._segments |= _segments.abandoned(self._started_at)
         self._wire.send(_wire.ENDED, _wire.encode(values))

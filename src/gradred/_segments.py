@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # see _wire
 
 # As MPICH and Open MPI name them. Both are attached to while MPI is initialised, and not later.
 _NAMES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/vader_segment.")
-_LITTLE = 4 << 20  # bytes free in /dev/shm, with which MPICH starts two ranks at most
+_LITTLE = 5 << 20  # bytes of /dev/shm that MPICH 5 takes for one rank
 
 
 def mapped_by(pids: Iterable[int]) -> set[str]:
@@ -53,6 +53,11 @@ def _opened_by(pids: Iterable[int]) -> set[str]:
                 with contextlib.suppress(OSError):
                     found.add(os.readlink(entry.path))
     return found
+
+
+def is_missing() -> bool:
+    """Whether there is no /dev/shm at all."""
+    return not os.path.isdir("/dev/shm")
 
 
 def lack() -> str:

@@ -20,7 +20,6 @@ import gradred
 
 LACK, CALL = sys.argv[1:3]
 WORLD = MPI.COMM_WORLD
-COMM = gradred.Comm(WORLD)
 LARGE = 4_000_000  # elements of 8 bytes
 MIB = 1 << 20
 
@@ -47,6 +46,7 @@ def all_back() -> None:
 
 def fill_shm() -> None:
     """Leave nothing of /dev/shm."""
+    assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize < 256 * MIB
     with open(f"/dev/shm/filled-by-{os.getpid()}", "wb", buffering=0) as file:
         os.unlink(file.name)
         KEPT.append(os.dup(file.fileno()))
@@ -62,19 +62,19 @@ x = np.full(LARGE if "large" in CALL else 2, 1.0)
 y = np.empty_like(x)
 
 
-def call() -> None:
+def call(comm: gradred.Comm) -> None:
     if CALL == "new result":
         big = np.ones(LARGE)
         WORLD.Barrier()
         if WORLD.rank == 1:
             no_memory(4 * MIB)
-        gradred.allreduce(big, comm=COMM)
+        gradred.allreduce(big, comm=comm)
     elif "premul" in CALL:
-        gradred.allreduce(x, gradred.premul(2.0), out=y, comm=COMM)
+        gradred.allreduce(x, gradred.premul(2.0), out=y, comm=comm)
     elif CALL == "array":
         gradred.empty(1 << 40)
     else:
-        COMM.Allreduce(x, y)
+        comm.Allreduce(x, y)
 
 
 def lack() -> None:
@@ -92,15 +92,16 @@ def lack() -> None:
 
 
 if "first" not in CALL:
-    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    gradred.Comm(WORLD).Allreduce(MPI.IN_PLACE, np.zeros(1))
 WORLD.Barrier()
 lack()
 if LACK == "/dev/shm":
     WORLD.Barrier()
+comm = gradred.Comm(WORLD)
 begin = time.monotonic()
 error: BaseException | None = None
 try:
-    call()
+    call(comm)
 except (gradred.Error, MemoryError) as caught:
     error = caught
 seconds = time.monotonic() - begin
@@ -110,7 +111,7 @@ right = error is None and bool(np.all(y == expected))
 again: bool | str
 try:
     z = np.ones(3)
-    COMM.Allreduce(MPI.IN_PLACE, z)
+    comm.Allreduce(MPI.IN_PLACE, z)
     again = bool(np.all(z == WORLD.size))
 except gradred.Error as second:
     again = type(second).__name__

@@ -77,7 +77,10 @@ def assert_nothing_left(before: set[str]) -> None:
     assert not left
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param(c, marks=pytest.mark.full if c == "large tested" else ()) for c in CALLS],
+)
 def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -> None:
     before = set(glob.glob("/dev/shm/*"))
     seen = job("killed", call, **knobs(path))
@@ -88,7 +91,9 @@ def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -
     assert_nothing_left(before)
 
 
-@pytest.mark.parametrize("call", ["small", "non-blocking", "tested"])
+@pytest.mark.parametrize(
+    "call", ["small", pytest.param("non-blocking", marks=pytest.mark.full), "tested"]
+)
 def test_peer_killed_before_the_first_call_raises_peer_lost_within_two_seconds(
     call: str, path: str
 ) -> None:

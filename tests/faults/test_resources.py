@@ -5,6 +5,7 @@ Jobs of four ranks under `gradred run`; rank 1 is the one that lacks something.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -49,9 +50,25 @@ def assert_all_hear(seen: Seen, own: set[str], others: set[str]) -> None:
     assert seen.status == 3, seen
 
 
-@pytest.mark.parametrize("call", ["small", "large", "first, small", "first, large"])
-@pytest.mark.parametrize("lack", ["descriptors of one", "descriptors of all"])
-@pytest.mark.parametrize("path", ["shared memory", "messages"])
+# What the small sweep tries: each costs some seconds.
+OFTEN = [
+    ("descriptors of one", "first, small", "shared memory"),
+    ("descriptors of one", "first, large", "messages"),
+    ("descriptors of all", "first, small", "messages"),
+]
+
+
+@pytest.mark.parametrize(
+    ("lack", "call", "path"),
+    [
+        pytest.param(*case, marks=() if case in OFTEN else pytest.mark.full)
+        for case in itertools.product(
+            ("descriptors of one", "descriptors of all"),
+            ("small", "large", "first, small", "first, large"),
+            ("shared memory", "messages"),
+        )
+    ],
+)
 def test_no_free_descriptors_end_in_results_or_errors_on_every_rank(
     lack: str, call: str, path: str
 ) -> None:
@@ -85,7 +102,11 @@ def test_shared_memory_that_is_refused_to_one_rank_is_used_by_none() -> None:
 
 @pytest.mark.parametrize(
     ("call", "path"),
-    [("large", "messages"), ("large premul", "messages"), ("large premul", "shared memory")],
+    [
+        ("large", "messages"),
+        pytest.param("large premul", "messages", marks=pytest.mark.full),
+        ("large premul", "shared memory"),
+    ],
 )
 def test_scratch_memory_that_is_refused_is_an_error_on_every_rank(call: str, path: str) -> None:
     variables = {} if path == "shared memory" else MESSAGES | {"GRADRED_PLAN": "recursive_doubling"}
@@ -99,19 +120,6 @@ def test_result_that_gets_no_memory_is_refused_and_the_communicator_stays() -> N
     record("no memory", "result", "shared memory", seen, part="resources")
     assert_all_hear(seen, {"MemoryError"}, {"UsageError"})
     assert all(report["again"] is True for report in seen.reports.values()), seen
-
-
-def test_full_shared_memory_changes_nothing_for_ranks_that_have_started() -> None:
-    seen = job("/dev/shm", "first, small")
-    record(
-        "/dev/shm full",
-        "first, small",
-        "shared memory",
-        seen,
-        part="resources",
-        saw="right results",
-    )
-    assert_all_right(seen)
 
 
 # ---- /dev/shm as the MPI finds it when it starts -----------------------------------------------
@@ -150,6 +158,20 @@ def inside(size: str) -> list[str]:
 
 
 WITHOUT_MOUNTS = why_no_mounts()
+
+
+@pytest.mark.skipif(bool(WITHOUT_MOUNTS), reason=str(WITHOUT_MOUNTS))
+def test_full_shared_memory_changes_nothing_for_ranks_that_have_started() -> None:
+    seen = seeing.job(PROGRAM, "/dev/shm", "first, small", inside=inside("64m"))
+    record(
+        "/dev/shm full",
+        "first, small",
+        "shared memory",
+        seen,
+        part="resources",
+        saw="right results",
+    )
+    assert_all_right(seen)
 
 
 @pytest.mark.skipif(bool(WITHOUT_MOUNTS), reason=str(WITHOUT_MOUNTS))

@@ -95,6 +95,7 @@ def test_vanished_host_raises_timeout_error_on_the_survivors(start):
         assert "h2" in seen.last_line, seen
 
 
+@pytest.mark.full  # half a minute
 def test_vanished_host_is_a_lost_peer_where_no_time_limit_is_set(start):
     with machines.Machines(2) as hosts:
         job = start(hosts)

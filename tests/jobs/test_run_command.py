@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from faults import seeing
 
 from gradred import _job, _processes, config, launch
 
@@ -213,9 +214,13 @@ def test_control_c_at_the_terminal_reaches_every_rank_once(tmp_path):
     text += on_rank(0, f"while [ ! -e '{tmp_path}/1' ]; do sleep 0.05; done; echo ready?")
     words = script(text + "while :; do sleep 0.05; done")
     environment = {**os.environ, "NO_COLOR": "1"}
+    began = time.monotonic()
     shown, status = on_terminal("-np", "2", *words, environment=environment, keys=b"\x03")
     assert status == 130
     assert shown.count(b"caught 0") == shown.count(b"caught 1") == 1
+    seen = seeing.Seen(status, time.monotonic() - began, {}, shown.decode().splitlines()[-1])
+    saw = "each rank is told once"
+    seeing.record("Ctrl-C at the terminal", "any", "one host", seen, part="launcher", saw=saw)
 
 
 def test_file_as_input_reaches_rank_zero_whole(tmp_path):
@@ -270,23 +275,43 @@ def test_nothing_is_left_when_the_launcher_is_ended(tmp_path, sent):
     process = subprocess.Popen(
         command("-np", "2", "--grace", "1", *script(text)), stderr=subprocess.DEVNULL
     )
-    members = wait_for_ranks(process, tmp_path)
+    members = wait_for_ranks(process.pid, tmp_path)
     began = time.monotonic()
     process.send_signal(getattr(signal, sent))
     expected = -9 if sent == "SIGKILL" else 128 + getattr(signal, sent)
     assert process.wait(20) == expected
+    assert_all_end(members, began, f"{sent} at the launcher", process.returncode)
+
+
+def test_closed_terminal_ends_the_job(tmp_path):
+    text = f": >'{tmp_path}/'$$; while :; do sleep 0.05; done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, command("-np", "2", "--grace", "1", *script(text)), os.environ)
+    members = wait_for_ranks(pid, tmp_path)
+    began = time.monotonic()
+    os.close(terminal)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == 128 + signal.SIGHUP
+    assert_all_end(members, began, "the launcher's terminal is closed", status)
+
+
+def assert_all_end(members, began, fault, status):
+    """No process is left, soon; what was seen is recorded."""
     while any(member.alive() for member in members) and time.monotonic() - began < 10:
         time.sleep(0.05)
     assert [title(member) for member in members if member.alive()] == []
+    seen = seeing.Seen(status, time.monotonic() - began, {}, "")
+    seeing.record(fault, "any", "one host", seen, part="launcher", saw="nothing is left")
 
 
-def wait_for_ranks(process, folder):
+def wait_for_ranks(launcher, folder):
     """All processes of a job with two ranks that have left a file each."""
     deadline = time.monotonic() + 20
     while len(os.listdir(folder)) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    members = _processes.tree(process.pid)
+    members = _processes.tree(launcher)
     return members + [found for pid in os.listdir(folder) for found in _processes.tree(int(pid))]
 
 
@@ -295,7 +320,7 @@ def test_second_interrupt_does_not_wait(tmp_path):
     process = subprocess.Popen(
         command("-np", "2", "--grace", "40", *script(text)), stderr=subprocess.DEVNULL
     )
-    wait_for_ranks(process, tmp_path)
+    wait_for_ranks(process.pid, tmp_path)
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
@@ -305,7 +330,7 @@ def test_second_interrupt_does_not_wait(tmp_path):
 def test_user_signals_are_passed_on(tmp_path):
     text = f"trap 'echo got it; exit 0' USR1; : >'{tmp_path}/'$$; while :; do sleep 0.05; done"
     process = subprocess.Popen(command("-np", "2", *script(text)), stdout=subprocess.PIPE)
-    wait_for_ranks(process, tmp_path)
+    wait_for_ranks(process.pid, tmp_path)
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=20)
     assert (out, process.returncode) == (b"got it\ngot it\n", 0)
