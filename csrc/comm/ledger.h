@@ -78,6 +78,7 @@ class Ledger {
  private:
   struct Notice;
   struct Sending;
+  struct Arriving;
   struct Dropped;
   struct Refused;
   struct Asking {
@@ -89,6 +90,7 @@ class Ledger {
   void tell_all(const Notice& notice);
   void tell(Sending& sending, int peer);
   void hear();
+  bool find_notice();
   void receive(const Notice& notice);
   bool drop_messages(std::uint64_t number, Refused& refused);
   void forget_sent();
@@ -106,6 +108,7 @@ class Ledger {
   std::map<std::uint64_t, std::map<int, Asking>> waiting_;        // peers, by operation
   std::map<std::uint64_t, std::pair<int, Signature>> differing_;  // a peer, by operation
   std::list<Sending> sending_;
+  std::unique_ptr<Arriving> arriving_;  // a notice that is being received
   std::atomic<bool> busy_{false};
 };
 

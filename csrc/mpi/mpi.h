@@ -78,6 +78,7 @@ struct Constants {
   Handle byte_type, int64_type, uint64_type, band_op, max_op, min_op;
   void* status_ignore;  // also MPI_STATUSES_IGNORE: the families give both one value
   void* in_place;
+  std::size_t status_source;  // bytes of an MPI_Status before the number of the sender
   int any_source, any_tag, tag_ub, undefined, err_other, thread_multiple;
 };
 
