@@ -7,6 +7,8 @@ import pytest
 from faults import seeing
 from hosts import jobs, machines
 
+from gradred import launch
+
 WHY_NOT = jobs.why_not()
 pytestmark = [
     pytest.mark.skipif(bool(WHY_NOT), reason=str(WHY_NOT)),
@@ -79,48 +81,52 @@ def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_j
         assert "h2" in seen.last_line, seen
 
 
-def test_vanished_host_raises_timeout_error_on_the_survivors(start):
+# Without its daemon on the other host the launcher of Open MPI ends the ranks of this one.
+MPIEXEC_ENDS_SURVIVORS = launch.find_mpi().family == "Open MPI" if not WHY_NOT else False
+
+
+@pytest.mark.parametrize(
+    ("limit", "error"),
+    [
+        pytest.param(TIMEOUT, "TimeoutError", id="limit"),
+        pytest.param(None, "PeerLost", id="no-limit", marks=pytest.mark.full),  # half a minute
+    ],
+)
+def test_vanished_host_is_an_error_on_the_survivors_and_named_last(start, limit, error):
     with machines.Machines(2) as hosts:
-        job = start(hosts, GRADRED_TIMEOUT=f"{TIMEOUT}")
+        job = start(hosts, **({"GRADRED_TIMEOUT": f"{limit}"} if limit else {}))
         began = time.monotonic()
         hosts.kill("h2")
-        reports = job.reports("ended", ranks=2, within=TIMEOUT + 2 + 3)
-        assert {one["host"] for one in reports.values()} == {"h1"}, reports
-        assert {one["error"] for one in reports.values()} == {"TimeoutError"}, reports
-        assert max(one["seconds"] for one in reports.values()) < TIMEOUT + 2
+        within = TIMEOUT + 2 + 3 if limit or MPIEXEC_ENDS_SURVIVORS else VANISHED_WITHIN
+        reports = job.reports("ended", ranks=2, within=within)
+        assert {one["error"] for one in reports.values()} <= {error}, reports
+        assert len(reports) == 2 or MPIEXEC_ENDS_SURVIVORS, reports
+        if limit:
+            assert all(one["seconds"] < TIMEOUT + 2 for one in reports.values()), reports
         seen = job.seen(reports, began)
-        seeing.record("vanished host, GRADRED_TIMEOUT of 3 s", "any", "h1", seen, part="hosts")
+        fault = "vanished host, " + (
+            f"GRADRED_TIMEOUT of {limit:g} s" if limit else "no time limit"
+        )
+        saw = "" if reports else "ended by the launcher"
+        seeing.record(f"vanished host, {after}", "any", "h1", seen, part="hosts", saw=saw)
         assert seen.status != 0, seen
         assert hosts.commands("h1") == []
         assert "h2" in seen.last_line, seen
 
 
-@pytest.mark.full  # half a minute
-def test_vanished_host_is_a_lost_peer_where_no_time_limit_is_set(start):
-    with machines.Machines(2) as hosts:
-        job = start(hosts)
-        began = time.monotonic()
-        hosts.kill("h2")
-        reports = job.reports("ended", ranks=2, within=VANISHED_WITHIN)
-        assert {one["error"] for one in reports.values()} == {"PeerLost"}, reports
-        assert all("on h2 was lost" in one["text"] for one in reports.values()), reports
-        seen = job.seen(reports, began)
-        seeing.record("vanished host", "any", "h1", seen, part="hosts")
-        assert seen.status != 0, seen
-        assert "h2" in seen.last_line, seen
-
-
-def test_rank_killed_on_another_host_is_a_lost_peer_within_two_seconds(start):
+def test_rank_killed_on_another_host_ends_the_job_with_its_name_and_status(start):
+    """The MPIs themselves may end the others: Open MPI aborts, MPICH may crash."""
     with machines.Machines(2) as hosts:
         job = start(hosts)
         began = time.monotonic()
         hosts.kill_one("h2", "operations.py")
-        reports = job.reports("ended", ranks=3, within=2 + 3)
-        assert {one["error"] for one in reports.values()} == {"PeerLost"}, reports
-        assert len(reports) == RANKS - 1, reports
-        assert max(one["seconds"] for one in reports.values()) < 2, reports
-        seen = job.seen(reports, began)
-        seeing.record("SIGKILL", "any", "h1 and h2", seen, part="hosts")
+        seen = job.seen({}, began)
+        seen.reports = job.reports("ended", ranks=0)
+        assert {one["error"] for one in seen.reports.values()} <= {"PeerLost"}, seen
+        assert all(one["seconds"] < 2 for one in seen.reports.values()), seen
+        saw = "" if seen.reports else "ended by the MPI underneath"
+        seeing.record("SIGKILL", "any", "h1 and h2", seen, part="hosts", saw=saw)
+        assert seen.seconds < 12, seen
         assert seen.status == 137, seen
         assert "on h2 was killed by SIGKILL" in seen.last_line, seen
 
