@@ -104,9 +104,7 @@ def test_vanished_host_is_an_error_on_the_survivors_and_named_last(start, limit,
         if limit:
             assert all(one["seconds"] < TIMEOUT + 2 for one in reports.values()), reports
         seen = job.seen(reports, began)
-        fault = "vanished host, " + (
-            f"GRADRED_TIMEOUT of {limit:g} s" if limit else "no time limit"
-        )
+        after = f"GRADRED_TIMEOUT of {limit:g} s" if limit else "no time limit"
         saw = "" if reports else "ended by the launcher"
         seeing.record(f"vanished host, {after}", "any", "h1", seen, part="hosts", saw=saw)
         assert seen.status != 0, seen
