@@ -52,7 +52,10 @@ class CommOperation final : public ScheduledOperation {
       } catch (const TimeoutError&) {
         throw;
       } catch (const TransportError& error) {  // often the first that is heard of a peer's end
-        if (!comm_->ledger_.failure()) comm_->throw_if_peer_ended(error.what());
+        if (comm_->ledger_.failure()) throw;
+        comm_->ledger_.progress();  // a peer that has gone may have said why
+        comm_->throw_if_failed();
+        comm_->throw_if_peer_ended(error.what());
         throw;
       }
     }

@@ -112,7 +112,7 @@ def test_scratch_memory_that_is_refused_is_an_error_on_every_rank(call: str, pat
     variables = {} if path == "shared memory" else MESSAGES | {"GRADRED_PLAN": "recursive_doubling"}
     seen = job("memory of one", call, **variables)
     record("no memory", call, path, seen, part="resources")
-    assert_all_hear(seen, {"MemoryError"}, {"TransportError", "UsageError"})
+    assert_all_hear(seen, {"MemoryError"}, {"TransportError", "UsageError", "PeerLost"})
 
 
 def test_result_that_gets_no_memory_is_refused_and_the_communicator_stays() -> None:
@@ -197,5 +197,5 @@ def test_little_shared_memory_at_the_start_is_served_or_named(size: str) -> None
 def test_ranks_that_die_while_the_mpi_starts_leave_no_shared_memory() -> None:
     look = ["sh", "-c", '"$@"; status=$?; ls /dev/shm >&2; exit $status', "sh"]
     seen = seeing.job(PROGRAM, "nothing", "first, small", inside=[*inside("1m"), *look])
-    assert "mpich_shm" not in seen.stderr, seen
-    assert "sm_segment" not in seen.stderr, seen
+    left = [line for line in seen.stderr.splitlines() if line.startswith(("mpich_", "sm_seg"))]
+    assert not left, seen
