@@ -188,7 +188,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void throw_if_lost(std::string_view where, std::optional<std::uint64_t> number = std::nullopt);
   void throw_if_left(std::uint64_t number) const;
   std::optional<std::string> find_lost() const;
-  void throw_if_peer_ended(const std::string& error) const;
+  void throw_if_peer_ended(const std::string& error);
   std::string scheduled_text(std::uint64_t number, const Call& call) const;
 
   mpi::Handle user_;

@@ -52,10 +52,7 @@ class CommOperation final : public ScheduledOperation {
       } catch (const TimeoutError&) {
         throw;
       } catch (const TransportError& error) {  // often the first that is heard of a peer's end
-        if (comm_->ledger_.failure()) throw;
-        comm_->ledger_.progress();  // a peer that has gone may have said why
-        comm_->throw_if_failed();
-        comm_->throw_if_peer_ended(error.what());
+        if (!comm_->ledger_.failure()) comm_->throw_if_peer_ended(error.what());
         throw;
       }
     }
@@ -250,7 +247,13 @@ void Communicator::hear() {
 }
 
 // An error of the MPI comes a moment before the system says that the process has ended.
-void Communicator::throw_if_peer_ended(const std::string& error) const {
+void Communicator::throw_if_peer_ended(const std::string& error) {
+  try {
+    ledger_.progress();  // a peer that has gone may have said why
+  } catch (const TransportError&) {
+    // It is the error that is being looked into.
+  }
+  throw_if_failed();
   for (int look = 0; look < 30; ++look) {
     if (const auto lost = find_lost()) throw PeerLost(*lost + ": " + error);
     usleep(10'000);
