@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import resource
 import selectors
@@ -86,14 +87,14 @@ class _Foreground:
                     self._look_at_clock()
                     for screen in set(self._screens.values()):
                         screen.show_unfinished()
-                except BrokenPipeError:
-                    self._lose_reader()
+                except BrokenPipeError as error:
+                    self._lose_reader(error)
         try:
             self._say_last_words()
             for writer in self._writers.values():
                 writer.flush()
-        except BrokenPipeError:
-            self._lose_reader()
+        except BrokenPipeError as error:
+            self._lose_reader(error)
         return self._status()
 
     def close(self) -> None:
@@ -124,13 +125,14 @@ class _Foreground:
         times = _MORE_AT_THE_END if self._job.ending else 1
         return any(writer.congested(times) for writer in self._writers.values())
 
-    def _lose_reader(self) -> None:
-        """End the job because the reader of its output has left, as `head` does."""
+    def _lose_reader(self, error: BrokenPipeError) -> None:
+        """End the job because the reader of its output has left, as `head` does, or a terminal."""
         for writer in self._writers.values():
             writer.abandon()
         self._screens.clear()
         if not self._interrupted_by:
-            self._interrupted_by = signal.SIGPIPE
+            closed = error.errno == errno.EIO
+            self._interrupted_by = signal.SIGHUP if closed else signal.SIGPIPE
             self._job.end(signal.SIGTERM, _job.TERM_TO_KILL)
 
     def _handle(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import select
@@ -124,6 +125,10 @@ class Writer:
             del self._pending[: os.write(self._fd, self._pending[:_PIECE])]
         except BlockingIOError:  # somebody has made this terminal so
             return
+        except OSError as error:
+            if error.errno == errno.EIO:  # a terminal that has been closed
+                raise BrokenPipeError(errno.EIO, error.strerror) from None
+            raise
         if not self._pending:
             self._selector.unregister(self._fd)
 
