@@ -58,8 +58,6 @@ class Registry {
   // Frees what has no user any more. Not from within an MPI callback.
   void reap();
 
-  // The ranks in MPI_COMM_WORLD; empty where some are not in it. Local.
-  std::vector<int> world_ranks(mpi::Handle comm);
   // Processes of this host, by their ranks in MPI_COMM_WORLD, of whom a communicator has told.
   void remember(int world_rank, const ProcessId& process);
   Neighbours known_among(std::span<const int> world_ranks);
