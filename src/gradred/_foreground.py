@@ -195,7 +195,11 @@ class _Foreground:
                 lines.append(f"{_verdict.ranks_text(job.missing)} never started")
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
         lines += _verdict.failure_lines(job.fatal)
-        for host, ranks in job.silent.items():  # what the others have failed of
+        known = {failure.rank for failure in job.failures}
+        for host, numbers in job.silent.items():  # what the others have failed of
+            ranks = [number for number in numbers if number not in known]
+            if not ranks:
+                continue
             lines.append(f"{_verdict.ranks_text(ranks)} on {host} cannot be reached any more")
         return lines
 

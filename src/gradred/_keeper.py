@@ -289,6 +289,8 @@ class Keeper:
         elif self._rank:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._rank, number)
+                if number == signal.SIGTERM:  # a stopped one would take no notice
+                    os.killpg(self._rank, signal.SIGCONT)
 
     def _kill(self) -> None:
         """SIGKILL to all below this process; again soon, they may have made others meanwhile."""

@@ -298,13 +298,15 @@ def test_other_hosts_keep_what_is_their_own(tmp_path):
         ({"ranks": 3}, {}, "2"),
         ({"ranks": 16}, {}, "1"),
         ({"ranks": 16}, {"MPI_LOCALNRANKS": "4"}, "2"),
-        ({"ranks": 2, "bound": True}, {}, "8"),
+        ({"ranks": 2, "bound": True, "cores": 16}, {}, "8"),
+        ({"ranks": 2, "bound": True}, {}, "4"),  # both bound to one memory node
         ({"ranks": 2, "cores": 2}, {}, "1"),
         ({"ranks": 2, "cores": 2, "host": "elsewhere"}, {}, "4"),
     ],
 )
 def test_each_rank_gets_its_share_of_the_cores(monkeypatch, values, own, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     values = {"host": os.uname().nodename, "environment": {"MKL_NUM_THREADS": "7"}} | values
     found = _inherit.rank_environment(order(**values), own)
     assert found["OMP_NUM_THREADS"] == found["OPENBLAS_NUM_THREADS"] == threads
