@@ -140,6 +140,7 @@ def test_peer_that_leaves_raises_peer_lost_and_keeps_its_status(
     assert seen.status in statuses, seen
 
 
+@pytest.mark.timeout(600)  # of the full sweep
 def test_kills_at_any_moment_lose_no_survivor(path: str, full: bool) -> None:
     draw = random.Random(5)
     for turn in range(25 if full else 3):
