@@ -147,7 +147,8 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       size_(size),
       settings_(settings()),
       plan_(settings_.plan),
-      slices_(settings_.slices) {
+      slices_(settings_.slices),
+      deterministic_(settings_.deterministic) {
   if (settings_.profile) open_profile(now_ns());
   direct_ = size_ == 1 && profile_ == nullptr;
 }
@@ -176,7 +177,10 @@ void Communicator::carry_out(const Call& call, WaitHook& hook) {
   if (size_ == 1) return run_alone(call);
   if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
   if (native(call)) return run_on_node(call, hook);
-  if (path_ == nullptr) return run_on_mpi(call, user_);
+  if (path_ == nullptr) {
+    if (deterministic_) throw_if_mpi_only();
+    return run_on_mpi(call, user_);
+  }
   if (is_mpi_plan(call)) {
     Call planned = call;
     planned.path = mix(1, std::string_view("mpi"));
@@ -380,7 +384,7 @@ Choice Communicator::plan_for(const Call& call, bool blocking) const {
                           .plan = native_plan ? std::string_view() : plan,
                           .slices = slices,
                           .root = call.root},
-                         size_, topology_);
+                         size_, started_apart() ? Topology{} : topology_);
   const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
   choice.slices = std::min<std::size_t>(choice.slices, tags.most_slices());
   return choice;

@@ -38,6 +38,7 @@ struct Settings {
   std::string trace;              // file for a Chrome trace; empty: none; may differ
   std::string fault;              // parse_fault(); empty: none
   bool profile = false;           // rank 0's decides for a communicator
+  bool deterministic = false;     // likewise: plans depend on what ranks agree on alone
 };
 Settings& settings();
 // Whether operations in flight get on without the program: the MPI takes calls from any thread, and
@@ -152,6 +153,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool is_mpi_plan(const Call& call) const;
   void refuse_messages(const Call& call) const;
   bool starts_on_node(const Call& call) const;
+  // Started calls take the plans that they would take before any blocking call has set up the rest.
+  bool started_apart() const { return deterministic_ && !node_only(); }
   Signature planned_signature(const Call& call) const;
   void check_plan(const Call& call, bool blocking) const;
   void check_or_refuse(const Call& call, WaitHook& hook);
@@ -198,6 +201,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Settings settings_;  // this rank's, when it first met the communicator
   std::string plan_;         // rank 0's since set-up, as these two
   std::size_t slices_;
+  bool deterministic_;
   std::uint64_t key_ = 0;
   bool direct_ = false;           // set up, and nobody observes the calls
   bool blocking_set_up_ = false;  // agreed: whether a blocking call has set up the rest

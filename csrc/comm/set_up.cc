@@ -161,16 +161,18 @@ void Communicator::set_up_path(SetUpCalls& calls) {
 void Communicator::adopt_settings(SetUpCalls& calls) {
   struct {
     char plan[64] = {};
-    std::uint64_t slices = 0, key = 0, profile = 0;
+    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0;
   } agreed;
   set_text(agreed.plan, plan_);
   agreed.slices = slices_;
   agreed.key = random_number();
   agreed.profile = settings_.profile ? 1 : 0;
+  agreed.deterministic = deterministic_ ? 1 : 0;
   calls.bcast(&agreed, sizeof agreed);
   plan_ = agreed.plan;
   slices_ = agreed.slices;
   key_ = agreed.key;
+  deterministic_ = agreed.deterministic != 0;
   if (agreed.profile == 0) profile_ = nullptr;
   if (agreed.profile != 0 && profile_ == nullptr) open_profile(now_ns());
 }
@@ -207,7 +209,8 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
 void Communicator::set_up_node(SetUpCalls& calls) {
   Registry& registry = Registry::get();
   // Rank 0's bound and the settings of all: one rank without shared memory is all without.
-  const std::int64_t mine = settings_.shared_memory ? (registry.may_add_segment() ? 2 : 1) : 0;
+  const bool may_add = deterministic_ || registry.may_add_segment();
+  const std::int64_t mine = settings_.shared_memory ? (may_add ? 2 : 1) : 0;
   std::vector<std::int64_t> all(static_cast<std::size_t>(size_));
   calls.allgather(&mine, sizeof mine, all.data());
   if (topology_.hosts != 1) {
@@ -219,6 +222,12 @@ void Communicator::set_up_node(SetUpCalls& calls) {
   } else {
     node_ = NodeGroup::create(calls, NodeOptions{.ranks_on_host = settings_.ranks_on_host},
                               node_reason_);
+    if (node_ == nullptr && deterministic_) {
+      throw TransportError(
+          "GRADRED_DETERMINISTIC wants the same plans each time, and here they use "
+          "shared memory, which is not to be had: " +
+          node_reason_ + ". Make room for it, or do without it each time: GRADRED_SHM=0");
+    }
   }
   if (node_) registry.count_segment(1);
 }

@@ -63,6 +63,7 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       settings_(old.settings_),
       plan_("node"),
       slices_(0),
+      deterministic_(old.deterministic_),
       direct_(true),
       blocking_set_up_(true),
       topology_(Topology::of(std::vector<int>(members.size(), 0))),

@@ -192,8 +192,9 @@ py::dict comm_info(const py::object& comm) {
 
 void configure(bool shared_memory, const std::string& plan, std::size_t slices,
                std::size_t ranks_on_host, const std::string& trace, const std::string& fault,
-               bool progress_thread, bool profile) {
-  settings() = {shared_memory, plan, slices, ranks_on_host, progress_thread, trace, fault, profile};
+               bool progress_thread, bool profile, bool deterministic) {
+  settings() = {shared_memory, plan,  slices,  ranks_on_host, progress_thread,
+                trace,         fault, profile, deterministic};
 }
 
 void limit_waits(double warn_after, double timeout) {
@@ -293,7 +294,8 @@ void bind_calls(py::module_& m) {
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "",
-        py::arg("progress_thread") = true, py::arg("profile") = false);
+        py::arg("progress_thread") = true, py::arg("profile") = false,
+        py::arg("deterministic") = false);
   m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
   m.def("use_status_file", &use_status_file, py::arg("descriptor"),

@@ -68,6 +68,7 @@ def _configure() -> None:
         "" if values.fault is None else str(values.fault),
         values.progress_thread,
         values.profile is not None,
+        values.deterministic,
     )
     _profile.configure(values.profile)
     _core.limit_waits(values.warn_after, values.timeout or 0.0)

@@ -245,3 +245,30 @@ def test_choice_without_ranks_is_that_of_the_ranks(
         call = _core.Call(kind, 0, 0, nbytes // 4, "float32")  # type: ignore[arg-type]
         found = _core.plan_for(comm, call)
         assert {name: choice[name] for name in found} == found  # type: ignore[literal-required]
+
+
+def summed_after(warm_up: bool, deterministic: bool) -> tuple[str, bytes]:
+    """Plan and bits of a started sum in which order shows, before or after a blocking call."""
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    _core.configure(True, "", 0, 0, deterministic=deterministic and RANK == 0)
+    _core.comm_info(comm)
+    _core.configure(True, "", 0, 0)
+    x = np.random.default_rng(RANK).standard_normal(1009).astype("float32")
+    y = np.empty_like(x)
+    if warm_up:
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    comm.Iallreduce(x, y).Wait()
+    send, recv = (a.__array_interface__["data"][0] for a in (x, y))
+    call = _core.Call("allreduce", send, recv, 1009, "float32")
+    plan = _core.plan_for(comm, call, blocking=False)["plan"]
+    comm.Free()
+    return plan, y.tobytes()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to choose")
+def test_deterministic_plans_of_started_calls_do_not_depend_on_earlier_calls(
+    shares_memory: bool,
+) -> None:
+    assert summed_after(True, True) == summed_after(False, True)
+    if shares_memory:
+        assert summed_after(True, False)[0] != summed_after(False, False)[0], "else no test"
