@@ -188,7 +188,17 @@ def lines(found: list[Rank]) -> list[str]:
     return result
 
 
+_written: list[str | None] = []  # by this process, at most one
+
+
 def autopsy(reason: str) -> str | None:
+    """The file of `_autopsy`, at once from the second call on: errors are raised again and again."""
+    if not _written:
+        _written.append(_autopsy(reason))
+    return _written[0]
+
+
+def _autopsy(reason: str) -> str | None:
     """Write where all ranks of this job on this host are to one file, and return its path.
 
     The first rank of a job to come writes it. The others wait for that, for a second at most: they
