@@ -192,7 +192,7 @@ _written: list[str | None] = []  # by this process, at most one
 
 
 def autopsy(reason: str) -> str | None:
-    """The file of `_autopsy`, at once from the second call on: errors are raised again and again."""
+    """The file of `_autopsy`; at once from the second call on, for errors that come again."""
     if not _written:
         _written.append(_autopsy(reason))
     return _written[0]
