@@ -39,9 +39,9 @@ hosts do: here all ranks are on one host, and shared memory is off. "Tested" ope
 non-blocking ones that nobody waits for, only `Test` is called again and again.
 
 After each of these the communicator raises the same error at once, the rank's own exit status or
-traceback reaches the user, and no rank waits in `MPI_Finalize`.
-The status is that of the first rank to fail: of rank 1 if it ended; else of rank 2, which leaves with
-3, or of rank 3, which lets the error end it (1).""",
+traceback reaches the user, and no rank waits in `MPI_Finalize`. The status is that of the first
+rank to fail: of rank 1 if it ended; else of rank 2, which leaves with 3, or of rank 3, which lets
+the error end it (1).""",
     ),
     "resources": (
         "Memory, descriptors, shared memory",
