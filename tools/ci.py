@@ -123,7 +123,8 @@ def core_tests(sanitizer: str) -> bool:
     # ThreadSanitizer's shadow needs the classic address layout, which newer kernels randomise away.
     prefix = fixed_addresses() if sanitizer == "thread" else []
     # It sees nothing of what processes do to each other: there only ranks that are threads count.
-    parts = {"node_test": ["threads"]} if sanitizer == "thread" else {}
+    threads = ["threads"]
+    parts = {"node_test": threads, "node_faults_test": threads} if sanitizer == "thread" else {}
     verdicts = {one.name: run(*prefix, one, *parts.get(one.name, [])) for one in programs}
     for name, passed in verdicts.items():
         print(f"{name}: {'passed' if passed else 'FAILED'}")

@@ -1,0 +1,218 @@
+// Calls of node groups in tests: inputs, expected results, checks, and a report of the tests.
+//
+// Expected results come from folding all ranks' inputs in order of rank in this rank alone; they
+// must match bit for bit.
+#pragma once
+
+#include <sched.h>
+
+#include <cstdint>
+
+#include "node_ranks.h"
+
+namespace gradred::testing {
+
+using Bytes = std::vector<std::byte>;
+
+// Small limits, so that counts of a few thousand elements take every path and many chunks.
+inline NodeOptions small_paths() {
+  NodeOptions options;
+  options.slot_bytes = 4096;
+  options.chunk_bytes = 8192;
+  options.piece_bytes = 4096;
+  options.one_shot_bytes = 4096;
+  options.exchange_bytes = 40000;
+  options.streaming_bytes = 60000;
+  return options;
+}
+
+struct Call {
+  Kind kind = Kind::kAllreduce;
+  Op op = Op::kSum;
+  DType dtype = DType::kFloat32;
+  std::size_t count = 0;  // of one rank's block
+  bool in_place = false;
+  int root = 0;
+  bool in_steps = false;  // where that is possible; may differ between ranks
+};
+
+// Small whole numbers: valid in every type, and cheap to make.
+inline Bytes input_of_rank(const Call& call, std::size_t elements, int rank, unsigned seed) {
+  Bytes data(elements * size_of(call.dtype));
+  const auto whole = [&](std::size_t i) {
+    return static_cast<int>((i * 31 + static_cast<std::size_t>(rank) * 17 + seed) % 13);
+  };
+  const auto fill = [&]<class T>(T) {
+    for (std::size_t i = 0; i < data.size() / sizeof(T); ++i) {
+      const T value = static_cast<T>(whole(i));
+      std::memcpy(data.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  };
+  switch (call.dtype) {
+    case DType::kFloat32:
+    case DType::kComplex64:
+      fill(float{});
+      break;
+    case DType::kFloat64:
+    case DType::kComplex128:
+      fill(double{});
+      break;
+    case DType::kBool:
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = std::byte(whole(i) % 2);
+      break;
+    default:  // integers in their lowest byte; 16-bit floats as some small finite number
+      for (std::size_t i = 0; i < elements; ++i) {
+        data[i * size_of(call.dtype)] = std::byte(static_cast<unsigned char>(whole(i)));
+      }
+  }
+  return data;
+}
+
+inline Bytes folded(const Call& call, std::size_t elements, int size, unsigned seed) {
+  std::vector<Bytes> inputs;
+  std::vector<const void*> pointers;
+  for (int rank = 0; rank < size; ++rank) {
+    inputs.push_back(input_of_rank(call, elements, rank, seed));
+    pointers.push_back(inputs.back().data());
+  }
+  Bytes result(elements * size_of(call.dtype));
+  if (elements > 0) {
+    find_reduction(call.op, call.dtype)
+        ->many(result.data(), pointers.data(), pointers.size(), elements);
+  }
+  return result;
+}
+
+inline std::string text_of(const Call& call, int size) {
+  return describe(make_signature(call.kind, call.op, call.dtype, call.count)) +
+         (call.in_place ? ", in place" : "") + ", p=" + std::to_string(size);
+}
+
+// What a call gets and what it must leave in `recv`.
+struct Case {
+  Bytes send, recv, expected;
+};
+
+inline Case make_case(const Call& call, int rank, int size, unsigned seed) {
+  const auto ranks = static_cast<std::size_t>(size), me = static_cast<std::size_t>(rank);
+  const std::size_t all = call.count * ranks, element = size_of(call.dtype);
+  const std::size_t block = call.count * element;
+  Case c;
+  if (call.kind == Kind::kAllreduce) {
+    c.send = input_of_rank(call, call.count, rank, seed);
+    c.expected = folded(call, call.count, size, seed);
+    c.recv = call.in_place ? c.send : Bytes(block, std::byte{0xA5});
+  } else if (call.kind == Kind::kReduceScatterBlock) {
+    c.send = input_of_rank(call, all, rank, seed);
+    const Bytes sums = folded(call, all, size, seed);
+    const auto mine = sums.begin() + static_cast<std::ptrdiff_t>(me * block);
+    c.expected.assign(mine, mine + static_cast<std::ptrdiff_t>(block));
+    c.recv = call.in_place ? c.send : Bytes(block, std::byte{0xA5});
+  } else if (call.kind == Kind::kAllgather) {
+    c.send = input_of_rank(call, call.count, rank, seed);
+    c.recv.assign(all * element, std::byte{0xA5});
+    for (int peer = 0; peer < size; ++peer) {
+      const Bytes theirs = input_of_rank(call, call.count, peer, seed);
+      c.expected.insert(c.expected.end(), theirs.begin(), theirs.end());
+    }
+    if (call.in_place)
+      std::copy(c.send.begin(), c.send.end(),
+                c.recv.begin() + static_cast<std::ptrdiff_t>(me * block));
+  } else {
+    c.expected = input_of_rank(call, call.count, call.root, seed);
+    c.recv = rank == call.root ? c.expected : Bytes(block, std::byte{0xA5});
+  }
+  return c;
+}
+
+// As allreduce() does it, but never waiting inside the group.
+inline void allreduce_in_steps(NodeGroup& group, const AllreduceArgs& args) {
+  while (!group.start_allreduce(args)) sched_yield();
+  while (!group.finish_allreduce(args)) sched_yield();
+}
+
+inline void perform(NodeGroup& group, const Call& call, const void* send, void* recv,
+                    Poll* poll = nullptr) {
+  const auto signature = make_signature(call.kind, call.op, call.dtype, call.count,
+                                        static_cast<std::uint64_t>(call.root));
+  const AllreduceArgs args{
+      send,      recv, call.count, size_of(call.dtype), find_reduction(call.op, call.dtype),
+      signature, poll};
+  switch (call.kind) {
+    case Kind::kAllreduce:
+      return call.in_steps && group.starts(args.count * args.element)
+                 ? allreduce_in_steps(group, args)
+                 : group.allreduce(args);
+    case Kind::kReduceScatterBlock:
+      return group.reduce_scatter_block(args);
+    case Kind::kAllgather:
+      return group.allgather(args);
+    default:
+      return group.bcast({recv, call.count * size_of(call.dtype), call.root, signature, poll});
+  }
+}
+
+// One call on this rank, its result checked, and that nothing around it was touched.
+inline void run_call(NodeGroup& group, const Call& call, unsigned seed) {
+  const std::size_t fence = 64;
+  const Case c = make_case(call, group.rank(), group.size(), seed);
+  const Bytes untouched = c.send;
+  Bytes fenced(c.recv.size() + 2 * fence, std::byte{0x5A});
+  std::copy(c.recv.begin(), c.recv.end(), fenced.begin() + fence);
+  perform(group, call, call.in_place ? nullptr : c.send.data(), fenced.data() + fence);
+
+  const std::string what = text_of(call, group.size());
+  expect(std::equal(c.expected.begin(), c.expected.end(), fenced.begin() + fence),
+         "wrong result: " + what);
+  expect(c.send == untouched, "the input has changed: " + what);
+  for (std::size_t i = 0; i < fence; ++i) {
+    expect(fenced[i] == std::byte{0x5A} && fenced[fenced.size() - 1 - i] == std::byte{0x5A},
+           "written outside of the result: " + what);
+  }
+}
+
+template <class Function>
+std::string message_of_usage_error(Function&& function) {
+  try {
+    function();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  throw Failed("no UsageError was thrown");
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Report {
+ public:
+  explicit Report(std::string part) : part_(std::move(part)) {}
+  // Runs the test unless its name lacks the part that was asked for.
+  void operator()(const std::string& name, const std::function<std::string()>& test) {
+    if (!contains(name, part_)) return;
+    const std::string failures = test();
+    ++(failures.empty() ? passed_ : failed_);
+    if (!failures.empty()) std::printf("FAILED %s\n%s", name.c_str(), failures.c_str());
+  }
+  int finish() const {
+    std::printf("%d passed, %d failed\n", passed_, failed_);
+    return failed_ == 0 ? 0 : 1;
+  }
+
+ private:
+  std::string part_;
+  int passed_ = 0, failed_ = 0;
+};
+
+inline const char* name_of(Ranks kind) { return kind == Ranks::kThreads ? "threads" : "processes"; }
+
+// A test of ranks of one kind.
+inline auto on_ranks(Report& report, Ranks kind) {
+  return [&report, kind](int size, const std::string& name, const Body& body) {
+    report(name + " [" + name_of(kind) + ", p=" + std::to_string(size) + "]",
+           [&] { return run_ranks(kind, size, body); });
+  };
+}
+
+}  // namespace gradred::testing
