@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import sys
-import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import (
-    _core,
-    _launched,
-    _news,
-    _profile,
-    _status,
-    _survivors,
-    config,
-    messages,
-    moving,
-    plans,
-)
+from gradred import _core, _rank, _survivors, messages, moving
 from gradred.errors import UsageError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.refusing import refusing
@@ -35,44 +20,8 @@ if TYPE_CHECKING:
     from gradred.ops import OpLike
 
 CommT = TypeVar("CommT", bound="Comm")
-ExceptHook = Callable[
-    [type[BaseException], BaseException, types.TracebackType | None],
-    object,
-]
 
 LARGE_OBJECT_BYTES = 1 << 20
-
-# How the launchers tell a rank the number of ranks on its host.
-_LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
-
-
-def _ranks_on_host() -> int:
-    """The number of ranks the launcher has put on this host; 0 where it does not say."""
-    for name in _LOCAL_SIZE_VARIABLES:
-        text = os.environ.get(name, "")
-        if text.isdecimal():
-            return int(text)
-    return 0
-
-
-def _configure() -> None:
-    values = config.load()
-    if values.plan is not None:
-        plans.require_known(values.plan)
-    _core.configure(
-        values.shm,
-        values.plan or "",
-        values.slices or 0,
-        _ranks_on_host(),
-        values.trace or "",
-        "" if values.fault is None else str(values.fault),
-        values.progress_thread,
-        values.profile is not None,
-        values.deterministic,
-    )
-    _profile.configure(values.profile)
-    _core.limit_waits(values.warn_after, values.timeout or 0.0)
-    _status.show()
 
 
 class Comm(MPI.Intracomm):
@@ -111,7 +60,7 @@ class Comm(MPI.Intracomm):
         return MPI.Intracomm.__new__(cls, comm) if share is None else share()
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
-        _configure()
+        _rank.configure()
 
     if TYPE_CHECKING:  # at run time a method of the extension module, for its cost
 
@@ -478,37 +427,4 @@ def _warn_of_pickling(x: Any) -> None:
     )
 
 
-def _leave() -> None:
-    """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
-    if os.getpid() != _rank_process:
-        return
-    _core.stop()
-    try:
-        _core.write_trace()
-        _profile.report()
-    finally:
-        if _core.poisoned() and not _holds_finalize:
-            print("gradred: no way was found around MPI_Finalize, which may hang", file=sys.stderr)
-
-
-def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
-    """A hook that tells the peers what ends this program, and then does what `previous` does."""
-
-    def hook(
-        kind: type[BaseException], error: BaseException, traceback: types.TracebackType | None
-    ) -> None:
-        if not hasattr(sys, "ps1"):  # an interactive program goes on
-            _core.set_last_words(f"{kind.__name__}: {error}".splitlines()[0])
-        previous(kind, error, traceback)
-
-    return hook
-
-
-_holds_finalize = _core.take_over_finalize(sys.modules["mpi4py.MPI"].__file__ or "")
-sys.excepthook = _hear_of_uncaught(sys.excepthook)
-_core.install(sys.modules["mpi4py.MPI"], Comm, _launched.refuse_wrong_launcher)
-_core.use_news_page(_news.address())
-_configure()
-_rank_process = os.getpid()
-atexit.register(_leave)
-os.register_at_fork(after_in_child=_core.forked)
+_rank.begin(Comm)

@@ -37,6 +37,7 @@ PYTHON_LAYERS = (
     ("refusing", "request", "schedules"),
     ("_job", "arrays", "launch", "persistent", "plans"),
     ("_launched", "_run", "_verdict", "_worker", "messages"),
+    ("_rank",),
     ("_foreground",),
     ("moving",),
     ("comm", "shrunk"),

@@ -1,0 +1,98 @@
+"""This process as a rank: what the extension must know of it, from its beginning to its end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+from gradred import _core, _launched, _news, _profile, _status, config, plans
+
+ExceptHook = Callable[
+    [type[BaseException], BaseException, "types.TracebackType | None"],
+    object,
+]
+
+# How the launchers tell a rank the number of ranks on its host.
+_LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
+
+_process = os.getpid()
+
+
+def begin(comm_class: type[MPI.Intracomm]) -> None:
+    """Once, at import: give the class its methods and see to the end of this process."""
+    global _holds_finalize
+    library = sys.modules["mpi4py.MPI"]
+    _holds_finalize = _core.take_over_finalize(library.__file__ or "")
+    sys.excepthook = _hear_of_uncaught(sys.excepthook)
+    _core.install(library, comm_class, _launched.refuse_wrong_launcher)
+    _core.use_news_page(_news.address())
+    configure()
+    atexit.register(_leave)
+    os.register_at_fork(after_in_child=_core.forked)
+
+
+_holds_finalize = False
+
+
+def configure() -> None:
+    """Read the knobs, which hold for communicators that are used for the first time from now on."""
+    values = config.load()
+    if values.plan is not None:
+        plans.require_known(values.plan)
+    _core.configure(
+        values.shm,
+        values.plan or "",
+        values.slices or 0,
+        _ranks_on_host(),
+        values.trace or "",
+        "" if values.fault is None else str(values.fault),
+        values.progress_thread,
+        values.profile is not None,
+        values.deterministic,
+    )
+    _profile.configure(values.profile)
+    _core.limit_waits(values.warn_after, values.timeout or 0.0)
+    _status.show()
+
+
+def _ranks_on_host() -> int:
+    """The number of ranks the launcher has put on this host; 0 where it does not say."""
+    for name in _LOCAL_SIZE_VARIABLES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return 0
+
+
+def _leave() -> None:
+    """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
+    if os.getpid() != _process:
+        return
+    _core.stop()
+    try:
+        _core.write_trace()
+        _profile.report()
+    finally:
+        if _core.poisoned() and not _holds_finalize:
+            print("gradred: no way was found around MPI_Finalize, which may hang", file=sys.stderr)
+
+
+def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
+    """A hook that tells the peers what ends this program, and then does what `previous` does."""
+
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+    ) -> None:
+        if not hasattr(sys, "ps1"):  # an interactive program goes on
+            lines = traceback.format_exception_only(kind, error)
+            text = lines[-1] if isinstance(error, SyntaxError) else lines[0]
+            _core.set_last_words(text.splitlines()[0])
+        previous(kind, error, trace)
+
+    return hook
