@@ -220,7 +220,9 @@ void Communicator::refuse_started(std::string_view reason) {
 void Communicator::fail(const std::exception_ptr& thrown) noexcept {
   process_poisoned.store(true, std::memory_order_relaxed);
   try {
-    ledger_.fail(report_of(thrown));
+    FailureReport report = report_of(thrown);
+    report.text += " (found by rank " + std::to_string(rank_) + ")";
+    ledger_.fail(report);
   } catch (const std::exception&) {
     // The peers cannot be told: they find out by themselves.
   }

@@ -87,7 +87,7 @@ Args:
     op: Name of the op. "avg" and "premul" only combine; scaling is the caller's.
     slices: Parts of the vector that are in flight together.
     rendezvous: Whether a send completes only when it has been received.
-    fault: "rank:operation:round:kind[:milliseconds]" (kinds drop, delay, corrupt, die, stop;
+    fault: "rank:operation:round:kind[:milliseconds]" (kinds drop, delay, corrupt, die, stop, fail;
         "*" for any), or nothing.
     trace: Path of the Chrome traces, one per rank; "{rank}" is filled in.
     timeout: Seconds until TimeoutError.

@@ -13,12 +13,13 @@
 namespace gradred {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, FaultKind>, 5> kKinds = {{
+constexpr std::array<std::pair<std::string_view, FaultKind>, 6> kKinds = {{
     {"drop", FaultKind::kDrop},
     {"delay", FaultKind::kDelay},
     {"corrupt", FaultKind::kCorrupt},
     {"die", FaultKind::kDie},
     {"stop", FaultKind::kStop},
+    {"fail", FaultKind::kFail},
 }};
 constexpr std::uint32_t kLongestDelay = 3'600'000;  // ms: an hour
 
@@ -57,7 +58,7 @@ FaultKind parse_kind(std::string_view text, std::string_view field) {
     if (field == name) return kind;
   }
   refuse(text, "is of the kind " + quoted(field) +
-                   ", but there are only drop, delay, corrupt, die and stop");
+                   ", but there are only drop, delay, corrupt, die, stop and fail");
 }
 
 std::vector<std::string_view> split(std::string_view text) {
@@ -142,10 +143,11 @@ class FaultyChannel : public Channel {
     untouched_ = true;
   }
 
-  // Die or stop if this is the round. Called when the round is first touched, and not before: when
-  // the last round ends there is no next one.
+  // Die, stop or fail if this is the round. Called when the round is first touched, and not before:
+  // when the last round ends there is no next one.
   void strike() {
     if (!std::exchange(untouched_, false)) return;
+    if (hit(FaultKind::kFail)) throw TransportError("a message failed, as was asked for");
     if (!hit(FaultKind::kDie) && !hit(FaultKind::kStop)) return;
     if (victim_ == Victim::kProcess) {
       std::raise(spec_.kind == FaultKind::kDie ? SIGKILL : SIGSTOP);

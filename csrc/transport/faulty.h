@@ -17,6 +17,7 @@ enum class FaultKind : std::uint8_t {
   kCorrupt,  // one byte of each message of the round is inverted on the way
   kDie,      // the rank dies when the round begins
   kStop,     // the rank stops for good when the round begins, without dying
+  kFail,     // the transport reports an error when the round begins
 };
 
 // Where nothing is given, every one is meant. Operations and rounds count from 0: an operation is

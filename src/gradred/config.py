@@ -14,7 +14,7 @@ import os
 import re
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from gradred.errors import UsageError, explain
 
@@ -33,7 +33,7 @@ PROFILE_TABLE = "1"
 """The value of `profile` that names no file."""
 
 T = TypeVar("T")
-FaultKind = Literal["drop", "delay", "corrupt", "die"]
+FaultKind = Literal["drop", "delay", "corrupt", "die", "fail"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +104,9 @@ def _parse_profile(text: str) -> str | None:
 
 
 def _parse_fault(text: str) -> Fault:
-    form = "rank:operation:round:kind[:argument] with kind drop, delay, corrupt or die"
-    match = re.fullmatch(r"(\d+):(\d+):(\d+):(drop|delay|corrupt|die)(?::(.+))?", text.strip())
+    form = "rank:operation:round:kind[:argument] with kind drop, delay, corrupt, die or fail"
+    kinds = "|".join(get_args(FaultKind))
+    match = re.fullmatch(rf"(\d+):(\d+):(\d+):({kinds})(?::(.+))?", text.strip())
     if match is None:
         raise ValueError(form)
     kind: Any = match[4]
@@ -188,7 +189,7 @@ class Config:
         _optional(_parse_fault),
         "none",
         "For tests: inject a fault, written rank:operation:round:kind[:argument] with kind drop, "
-        "delay, corrupt or die.",
+        "delay, corrupt, die or fail.",
     )
     progress_thread: bool = _knob(
         True,

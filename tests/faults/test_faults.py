@@ -140,6 +140,19 @@ def test_peer_that_leaves_raises_peer_lost_and_keeps_its_status(
     assert seen.status in statuses, seen
 
 
+def test_error_of_the_mpi_on_one_rank_is_a_transport_error_on_all(full: bool) -> None:
+    for call in CALLS if full else ["small", "large non-blocking"]:
+        seen = job("error below", call, GRADRED_FAULT="1:5:0:fail", **knobs("messages"))
+        record("an error of the MPI", call, "messages", seen)
+        assert seen.reports.keys() == set(range(RANKS)), seen
+        for report in seen.reports.values():
+            assert report["error"] == report["later"] == "TransportError", seen
+            assert "a message failed" in report["text"], seen
+            assert report["seconds"] < 0.3 + 2.0
+        assert "rank 1" in seen.reports[0]["text"], seen
+        assert seen.status != 0
+
+
 @pytest.mark.timeout(600)  # of the full sweep
 def test_kills_at_any_moment_lose_no_survivor(path: str, full: bool) -> None:
     draw = random.Random(5)
