@@ -64,8 +64,16 @@ void post_farewell(Leaving leaving, const Farewell& farewell) {
   const std::lock_guard lock(mutex);
   if (page == nullptr) return;
   page->farewell.known = farewell.known;
+  page->farewell.at_ns = farewell.at_ns;
   std::memcpy(page->farewell.begun, farewell.begun, sizeof farewell.begun);
   std::memcpy(page->farewell.reason, farewell.reason, sizeof farewell.reason);
+  std::atomic_ref(page->farewell.leaving)
+      .store(static_cast<std::uint32_t>(leaving), std::memory_order_release);
+}
+
+void post_leaving(Leaving leaving) {
+  const std::lock_guard lock(mutex);
+  if (page == nullptr) return;
   std::atomic_ref(page->farewell.leaving)
       .store(static_cast<std::uint32_t>(leaving), std::memory_order_release);
 }

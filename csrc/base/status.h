@@ -12,6 +12,7 @@ enum class Leaving : std::uint32_t {
   kNot,
   kFinalizes,  // has come to MPI_Finalize and begins no operation any more
   kAtOnce,     // ends without MPI_Finalize
+  kFinalized,  // MPI_Finalize is over
 };
 
 // The last word of a process. What it has begun it has also ended, or given up.
@@ -24,8 +25,9 @@ struct Farewell {
 
   std::uint32_t leaving = 0;  // a Leaving; written last
   std::uint32_t known = 0;    // how many entries of `begun` count; there may be more communicators
+  std::uint64_t at_ns = 0;    // of Clock
   Begun begun[kMost];
-  char reason[1016] = {};  // "has left the program: ..."
+  char reason[1008] = {};  // "has left the program: ..."
 };
 
 // Lies in a file in memory that Python has made; src/gradred/_status.py reads it with the same
@@ -50,5 +52,6 @@ void post_status(std::uint64_t since_ns, std::string_view text);
 void clear_status();
 // `leaving` of `farewell` is replaced by the argument.
 void post_farewell(Leaving leaving, const Farewell& farewell);
+void post_leaving(Leaving leaving);  // the rest is said already
 
 }  // namespace gradred

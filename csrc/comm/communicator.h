@@ -76,6 +76,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::uint64_t begun() const { return ledger_.begun(); }  // operations over messages
   bool failed() const;
   void hear();  // what peers say beside the data
+  // Whether no blocking call has introduced the ranks to each other, so that they have to tell each
+  // other by messages that they end.
+  bool strangers();
+  void say_gone(std::string_view reason) { ledger_.say_gone(reason); }
+  bool all_gone() const { return ledger_.all_gone(); }
 
   // Blocking, and collective over the ranks that live, of which no MPI call is made: a communicator
   // of these, which serves what goes through shared memory. `ended` gets the others, by their ranks

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "comm/communicator.h"
 #include "comm/patience.h"
+#include "comm/watch.h"
 #include "node/neighbours.h"
 
 namespace gradred {
@@ -18,16 +19,32 @@ namespace {
 
 std::string last_words;
 
-// What peers must know of this rank once it begins nothing any more.
+using Processes = std::vector<ProcessId>;
+using Communicators = std::vector<std::shared_ptr<Communicator>>;
+
+std::string reason() {
+  return "has left the program" + (last_words.empty() ? "" : ": " + last_words);
+}
+
+// What peers must know of this rank once it begins nothing any more. On shared memory they see by
+// themselves what it has begun.
 Farewell farewell() {
   Farewell said;
+  said.at_ns = now_ns();
   for (const auto& communicator : Communicator::alive()) {
+    if (communicator->shares_memory()) continue;
     if (said.known == Farewell::kMost) break;
     said.begun[said.known++] = {communicator->key(), communicator->begun()};
   }
-  const std::string reason = last_words.empty() ? "" : ": " + last_words;
-  set_text(said.reason, "has left the program" + reason);
+  set_text(said.reason, reason());
   return said;
+}
+
+// Communicators whose ranks do not know each other's processes.
+Communicators among_strangers() {
+  Communicators found = Communicator::alive();
+  std::erase_if(found, [](const auto& communicator) { return !communicator->strangers(); });
+  return found;
 }
 
 bool any_failed() {
@@ -37,61 +54,106 @@ bool any_failed() {
   });
 }
 
-enum class Others { kWaitedFor, kThere, kLost };
-
-Others look_at(const std::vector<ProcessId>& processes) {
-  Others seen = Others::kThere;
-  for (const ProcessId& process : processes) {
-    Leaving now = leaving(process);
-    if (now == Leaving::kNot && !is_alive(process)) {
-      now = leaving(process);  // its last word may lie between the two looks
-      if (now == Leaving::kNot) return Others::kLost;
-    }
-    if (now == Leaving::kAtOnce) return Others::kLost;
-    if (now == Leaving::kNot) seen = Others::kWaitedFor;
-  }
-  return seen;
+// Whether a process has ended that has not come through MPI_Finalize.
+bool any_died(const Processes& processes) {
+  return std::ranges::any_of(processes, [](const ProcessId& process) {
+    return leaving(process) != Leaving::kFinalized && !is_alive(process) &&
+           leaving(process) != Leaving::kFinalized;  // its last word may lie between the two looks
+  });
 }
 
-// Their operations may still need what this process has to send.
-bool await(const std::vector<ProcessId>& processes) {
-  constexpr std::uint64_t kEveryNs = 2'000'000;
-  std::uint64_t next_look = 0;
-  const std::uint64_t begin = now_ns();
-  Patience patience;
-  bool posted = false;
-  Others seen = Others::kWaitedFor;
-  while (seen == Others::kWaitedFor) {
-    patience.wait([&] {
-      const std::uint64_t now = now_ns();
-      if (now < next_look) return;
-      next_look = now + kEveryNs;
-      seen = any_failed() ? Others::kLost : look_at(processes);
-      if (!posted && now - begin > 50 * kEveryNs) {
-        posted = true;
-        post_status(begin, "MPI_Finalize, until the other ranks of this host have come to it");
-      }
+bool any_leaves_at_once(const Processes& processes) {
+  return std::ranges::any_of(
+      processes, [](const ProcessId& process) { return leaving(process) == Leaving::kAtOnce; });
+}
+
+bool all_there(const Processes& processes, const Communicators& strangers) {
+  return std::ranges::all_of(processes,
+                             [](const auto& p) { return leaving(p) != Leaving::kNot; }) &&
+         std::ranges::all_of(strangers, [](const auto& c) { return c->all_gone(); });
+}
+
+struct AboutEnd {
+  const Processes& others;
+
+  std::string text(std::uint64_t waited) const {
+    std::string missing;
+    for (const ProcessId& process : others) {
+      if (leaving(process) != Leaving::kNot) continue;
+      missing += (missing.empty() ? ": process " : ", ") + std::to_string(process.pid);
+    }
+    return "process " + std::to_string(getpid()) + " has waited " + seconds_text(waited) +
+           " in MPI_Finalize until the other ranks come to it" + missing;
+  }
+  bool reports() const {  // one of those of this host that wait
+    return std::ranges::none_of(others, [](const ProcessId& process) {
+      return process.pid < getpid() && leaving(process) == Leaving::kFinalizes;
     });
   }
-  return seen == Others::kThere;
+};
+
+// Until all have come to MPI_Finalize; false if one never will. Their operations, and messages of
+// the program's own, may still need this process to drive the MPI.
+bool await(const Processes& others, const Communicators& strangers) {
+  constexpr std::uint64_t kEveryNs = 2'000'000, kLivesEveryNs = 50'000'000;
+  const mpi::Mpi& mpi = mpi::get();
+  std::uint64_t next_look = 0, next_look_at_lives = 0;
+  Patience patience;
+  Watch watch(false);
+  for (bool there = false; !there;) {
+    int found = 0;
+    mpi.check(mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, mpi.is.comm_self, &found,
+                              mpi.is.status_ignore),
+              "MPI_Iprobe");
+    patience.wait([] {});
+    const std::uint64_t now = now_ns();
+    if (now < next_look) continue;
+    next_look = now + kEveryNs;
+    if (any_failed() || any_leaves_at_once(others)) return false;
+    there = all_there(others, strangers);
+    watch.check(AboutEnd{others});
+    if (now < next_look_at_lives) continue;
+    next_look_at_lives = now + kLivesEveryNs;
+    if (any_died(others)) return false;
+  }
+  return true;
+}
+
+bool among_others() {
+  int size = 0;
+  mpi::get().check(mpi::get().call.Comm_size(mpi::get().is.comm_world, &size), "MPI_Comm_size");
+  return size > 1;
+}
+
+bool wait_for_others() {
+  const Processes others = companions();
+  const Communicators strangers = among_strangers();
+  for (const auto& communicator : strangers) communicator->say_gone(reason());
+  return await(others, strangers);
 }
 
 }  // namespace
 
 void set_last_words(std::string_view reason) { last_words = reason; }
 
-bool say_farewell() {
-  const std::vector<ProcessId> others = neighbours();
-  if (others.empty()) return !process_poisoned;
-  engine().stop();
+bool say_farewell() noexcept {
   const Farewell said = farewell();
-  const auto sound = [] { return !process_poisoned && last_words.empty(); };
-  if (sound()) {
-    post_farewell(Leaving::kFinalizes, said);
-    if (await(others)) return true;
+  try {
+    engine().stop();
+    const bool ends_badly = !last_words.empty() && among_others();
+    if (!process_poisoned && !ends_badly) {
+      post_farewell(Leaving::kFinalizes, said);
+      if (wait_for_others()) return true;
+    } else {
+      for (const auto& communicator : among_strangers()) communicator->say_gone(reason());
+    }
+  } catch (const std::exception&) {
+    // The MPI has failed: there is nobody left to tell.
   }
   post_farewell(Leaving::kAtOnce, said);
   return false;
 }
+
+void finalized() noexcept { post_leaving(Leaving::kFinalized); }
 
 }  // namespace gradred

@@ -12,6 +12,8 @@ void set_last_words(std::string_view reason);
 // tells the peers that this rank begins no operation any more, and waits until they say the same.
 // False when MPI_Finalize must not be called, since it would wait for ranks that never come: this
 // one or a peer has failed, or ended, or ends because of an error.
-bool say_farewell();
+bool say_farewell() noexcept;
+// MPI_Finalize is over.
+void finalized() noexcept;
 
 }  // namespace gradred

@@ -1,6 +1,7 @@
 #include "comm/lost.h"
 
 #include "base/clock.h"
+#include "node/neighbours.h"
 
 namespace gradred {
 
@@ -9,6 +10,17 @@ std::optional<std::string> ended_among(const Neighbours& neighbours) {
     if (is_alive(process)) continue;
     return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
            ") has ended";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> left_among(const Neighbours& neighbours) {
+  constexpr std::uint64_t kMomentNs = 1'000'000'000;
+  for (const auto& [rank, process] : neighbours) {
+    const Farewell* said = farewell_of(process);
+    if (said == nullptr || now_ns() - said->at_ns < kMomentNs) continue;
+    return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) + ") " +
+           said->reason;
   }
   return std::nullopt;
 }

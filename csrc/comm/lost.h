@@ -18,6 +18,9 @@ using Neighbours = std::vector<std::pair<int, ProcessId>>;  // peers on this hos
 
 // "rank 1 (process 17) has ended", of the first that has.
 std::optional<std::string> ended_among(const Neighbours& neighbours);
+// "rank 1 (process 17) has left the program", of the first that has said so a second ago: what it
+// did before is done everywhere.
+std::optional<std::string> left_among(const Neighbours& neighbours);
 
 // A look every 50 ms. What a peer sent before its end may still be on its way, so it is missed only
 // half a second later.

@@ -248,6 +248,8 @@ void Communicator::hear() {
   if (path_ready()) ledger_.progress();
 }
 
+bool Communicator::strangers() { return size_ > 1 && !blocking_set_up_ && path_ready(); }
+
 // An error of the MPI comes a moment before the system says that the process has ended.
 void Communicator::throw_if_peer_ended(const std::string& error) {
   try {
@@ -281,6 +283,10 @@ void Communicator::throw_if_lost(std::string_view where, std::optional<std::uint
 
 // A peer of this host that begins nothing any more, and has not begun this.
 void Communicator::throw_if_left(std::uint64_t number) const {
+  if (const auto gone = ledger_.gone(number)) {
+    throw PeerLost(*gone + "; rank " + std::to_string(rank_) + " waits in operation " +
+                   std::to_string(number) + " over messages");
+  }
   for (const auto& [rank, process] : neighbours_) {
     const Farewell* said = farewell_of(process);
     if (said == nullptr) continue;

@@ -52,6 +52,11 @@ std::optional<std::string> lost_member(mpi::Handle comm) {
   return any_news() ? failure_among(members) : std::nullopt;
 }
 
+std::optional<std::string> left_member(mpi::Handle comm) {
+  Registry& registry = Registry::get();
+  return left_among(registry.known_among(registry.world_ranks(comm)));
+}
+
 Duplicate::~Duplicate() {
   Registry& registry = Registry::get();
   const std::lock_guard lock(registry.mutex_);

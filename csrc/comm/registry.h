@@ -47,6 +47,8 @@ struct Lane {
 // A member of the communicator that has ended, as far as any of its ranks' communicators and the
 // launcher have told, and how. Local.
 std::optional<std::string> lost_member(mpi::Handle comm);
+// The same of a member that has left the program a while ago and will take part in nothing new.
+std::optional<std::string> left_member(mpi::Handle comm);
 
 class Registry {
  public:

@@ -200,7 +200,8 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
     if (!here || rank == rank_) continue;
     neighbours_.emplace_back(rank, place.process);
     meet(place.process);
-    if (!members.empty()) {
+    if (!members.empty()) {  // else some belong to another program, which ends when it likes
+      meet_companion(place.process);
       Registry::get().remember(members[static_cast<std::size_t>(rank)], place.process);
     }
   }

@@ -42,7 +42,10 @@ int SetUpCalls::wait(mpi::Handle request) {
 // What this communicator would tell of its ranks is not known yet, but others may have told of
 // them, and the launcher.
 void SetUpCalls::throw_if_lost() {
-  const auto lost = lost_.look([this] { return lost_member(comm_); });
+  const auto lost = lost_.look([this] {
+    auto ended = lost_member(comm_);
+    return ended ? ended : left_member(comm_);
+  });
   if (!lost) return;
   throw PeerLost(*lost + " while rank " + std::to_string(rank_) +
                  " waits in the first call on a communicator of " + std::to_string(size_) +

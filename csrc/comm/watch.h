@@ -21,7 +21,8 @@ WaitLimits& wait_limits();
 // this rank to print that, so that there is one report per host.
 class Watch {
  public:
-  Watch() = default;
+  // Unlimited: it reports, and never gives up.
+  explicit Watch(bool limited = true) : limited_(limited) {}
   ~Watch() {
     if (next_post_ > kFirstPost && !timed_out_) clear_status();
   }
@@ -44,7 +45,7 @@ class Watch {
       post_status(begin_, about.text(waited));
     }
     const std::uint64_t timeout = wait_limits().timeout.load(std::memory_order_relaxed);
-    if (timeout != 0 && waited >= timeout) {
+    if (limited_ && timeout != 0 && waited >= timeout) {
       timed_out_ = true;  // the autopsy shows what this process waited for, and clears it
       post_status(begin_, about.text(waited));
       throw TimeoutError(about.text(waited));
@@ -61,6 +62,7 @@ class Watch {
 
   static void report(const std::string& text);  // to stderr, in one piece
 
+  const bool limited_;
   std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0, next_post_ = kFirstPost;
   bool timed_out_ = false;
 };

@@ -14,9 +14,10 @@ namespace {
 struct Neighbour {
   ProcessId process;
   StatusPage* page;
+  bool companion = false;
 };
 
-std::mutex mutex;  // of the list; its entries stay where they are and never change
+std::mutex mutex;  // of the list; its entries stay where they are
 
 std::list<Neighbour>& met() {
   static auto* list = new std::list<Neighbour>;  // asked for as late as in MPI_Finalize
@@ -34,31 +35,41 @@ StatusPage* map_page(const ProcessId& process) {
   return page;
 }
 
-const Neighbour* find(const ProcessId& process) {
-  const std::lock_guard lock(mutex);
-  for (const Neighbour& neighbour : met()) {
+// With the lock held.
+Neighbour* find(const ProcessId& process) {
+  for (Neighbour& neighbour : met()) {
     if (neighbour.process == process) return &neighbour;
   }
   return nullptr;
 }
 
-}  // namespace
-
-void meet(const ProcessId& process) {
-  if (process.pid == getpid() || find(process) != nullptr) return;
-  StatusPage* page = map_page(process);
+void add(const ProcessId& process, bool companion) {
+  if (process.pid == getpid()) return;
   const std::lock_guard lock(mutex);
-  met().push_back({process, page});
+  Neighbour* known = find(process);
+  if (known == nullptr) known = &met().emplace_back(Neighbour{process, map_page(process)});
+  known->companion |= companion;
 }
 
-std::vector<ProcessId> neighbours() {
+}  // namespace
+
+void meet(const ProcessId& process) { add(process, false); }
+
+void meet_companion(const ProcessId& process) { add(process, true); }
+
+std::vector<ProcessId> companions() {
   const std::lock_guard lock(mutex);
-  std::vector<ProcessId> all;
-  for (const Neighbour& neighbour : met()) all.push_back(neighbour.process);
-  return all;
+  std::vector<ProcessId> found;
+  for (Neighbour& neighbour : met()) {
+    // There may have been no descriptor left to open it with.
+    if (neighbour.page == nullptr) neighbour.page = map_page(neighbour.process);
+    if (neighbour.companion && neighbour.page != nullptr) found.push_back(neighbour.process);
+  }
+  return found;
 }
 
 const Farewell* farewell_of(const ProcessId& process) {
+  const std::lock_guard lock(mutex);
   const Neighbour* neighbour = find(process);
   if (neighbour == nullptr || neighbour->page == nullptr) return nullptr;
   Farewell& farewell = neighbour->page->farewell;

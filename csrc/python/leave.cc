@@ -72,7 +72,11 @@ pid_t rank_process = 0;
 
 int finalize() {
   if (getpid() != rank_process) return 0;  // a fork of the rank: the MPI is not its own
-  if (say_farewell()) return mpi::get().call.Finalize();
+  if (say_farewell()) {
+    const int code = mpi::get().call.Finalize();
+    finalized();
+    return code;
+  }
   on_exit(end_at_once, nullptr);
   return 0;
 }
