@@ -1,0 +1,136 @@
+"""One of two ranks: `leaving.py CASE`; rank 1 leaves in some way, rank 0 says what it got."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+
+CASE = sys.argv[1]
+WORLD = MPI.COMM_WORLD
+X, Y = np.ones(4), np.zeros(4)
+
+
+def call(comm: gradred.Comm) -> None:
+    comm.Allreduce(X, Y)
+
+
+def call_non_blocking(comm: gradred.Comm) -> None:
+    comm.Iallreduce(X, Y).Wait()
+
+
+def leave(status: int = 7) -> None:
+    if WORLD.rank == 1:
+        sys.exit(status)
+    time.sleep(0.3)
+
+
+def report(comm: gradred.Comm, how: object = call) -> None:
+    begin = time.monotonic()
+    try:
+        how(comm)  # type: ignore[operator]
+    except gradred.Error as error:
+        print(f"{type(error).__name__} after {time.monotonic() - begin:.1f} s: {error}", flush=True)
+        sys.exit(0)
+
+
+def before_the_first_call_on_a_duplicate() -> None:
+    call(gradred.Comm(WORLD))
+    other = gradred.Comm(WORLD.Dup())
+    leave()
+    report(other)
+
+
+def after_non_blocking_calls_only() -> None:
+    comm = gradred.Comm(WORLD)
+    call_non_blocking(comm)
+    leave()
+    report(comm, call_non_blocking)
+
+
+def on_the_last_of_many_communicators() -> None:
+    many = [gradred.Comm(WORLD.Dup()) for _ in range(70)]
+    for comm in many:
+        call(comm)
+    leave()
+    report(many[-1])
+
+
+def by_an_exception_before_any_call() -> None:
+    comm = gradred.Comm(WORLD)
+    if WORLD.rank == 1:
+        raise RuntimeError("on purpose")
+    report(comm)
+
+
+def while_a_message_is_on_its_way() -> None:
+    """Rank 1 leaves with a large buffered send that needs it to go on."""
+    comm = gradred.Comm(WORLD.Dup())
+    call(comm)
+    comm.Free()
+    count = 4 << 20
+    if WORLD.rank == 1:
+        MPI.Attach_buffer(MPI.Alloc_mem(8 * count + MPI.BSEND_OVERHEAD))
+        WORLD.Bsend(np.ones(count), dest=0)
+        sys.exit(0)
+    time.sleep(1)
+    received = np.zeros(count)
+    begin = time.monotonic()
+    WORLD.Recv(received, 1)
+    print(f"received {received.sum():g} after {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def with_no_descriptor_when_they_met() -> None:
+    comm = gradred.Comm(WORLD)
+    held = []
+    if WORLD.rank == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+    call(comm)
+    for file in held:
+        os.close(file)
+    if WORLD.rank == 0:
+        print(f"got {Y[0]:g}", flush=True)
+
+
+def of_a_spawned_child() -> None:
+    """The child ends while its parent goes on."""
+    parent = MPI.Comm.Get_parent()
+    if parent != MPI.COMM_NULL:
+        comm = gradred.Comm(parent.Merge())
+        call(comm)
+        parent.send(os.getpid(), dest=0)
+        comm.Free()
+        parent.Disconnect()
+        return
+    child = MPI.COMM_SELF.Spawn(sys.executable, [__file__, CASE], 1)
+    comm = gradred.Comm(child.Merge())
+    call(comm)
+    pid = child.recv(source=0)
+    comm.Free()
+    child.Disconnect()
+    begin = time.monotonic()
+    while runs(pid) and time.monotonic() < begin + 10:
+        time.sleep(0.05)
+    print(f"child {'runs' if runs(pid) else 'gone'}, sum {Y[0]:g}", flush=True)
+
+
+def runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+globals()[CASE]()
