@@ -81,6 +81,7 @@ class _Rank:
     ended: bool = False
     gone: bool = False  # with all that it left behind, or out of reach
     asked_to_end: bool = False
+    goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has said
 
 
 class Job:
@@ -295,7 +296,7 @@ class Job:
         elif kind == _wire.CLOSED:
             self.on_closed()
         elif kind == _wire.SURVIVED and not self.ending:  # too late: they are being ended
-            self._survived.update(_wire.decode(payload)["ended"])
+            rank.goes_on_without.update(_wire.decode(payload)["ended"])
 
     def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
         rank.ended = True
@@ -334,6 +335,8 @@ class Job:
             self._tell(_wire.FAILED, _wire.encode({"rank": failure.rank, "text": text}))
         self.failures += new
         self._unsorted.clear()
+        if not self.ending:
+            self._survived.update(self._gone_on_without())
         if self.fatal and not self._grace:
             grace = self._order.grace
             self._grace = [
@@ -343,6 +346,21 @@ class Job:
         elif self._grace and not self.fatal and not self.ending:
             self._plan = [entry for entry in self._plan if entry not in self._grace]
             self._grace = []
+
+    def _gone_on_without(self) -> set[int]:
+        """The failed ranks without which every rank that still runs has said that it goes on.
+
+        One that has said nothing may wait for them for ever. One that others take for ended is on
+        its way out of the program.
+        """
+        named = set[int]().union(*(rank.goes_on_without for rank in self._ranks))
+        running = [
+            rank
+            for rank in self._ranks
+            if not (rank.ended or rank.gone or rank.number in named)
+        ]
+        failed = {failure.rank for failure in self.failures}
+        return failed.intersection(named, *(rank.goes_on_without for rank in running))
 
     def _schedule(self, seconds: float, number: int) -> tuple[float, int]:
         entry = (time.monotonic() + seconds, number)

@@ -210,6 +210,22 @@ def without_memory(comm: gradred.Comm) -> None:
         say(error=type(error).__name__, text=str(error))
 
 
+def half(comm: gradred.Comm) -> None:
+    """Ranks 0 and 1 have a communicator of their own; the others wait for the dead in the MPI."""
+    pair = gradred.Comm(WORLD.Split(RANK // 2))
+    total(pair)
+    if RANK == 1:
+        die()
+    if RANK > 1:
+        WORLD.Barrier()
+    try:
+        train(pair, 1000)
+    except gradred.PeerLost:
+        pair = pair.shrink()
+    say(members=[0])
+    time.sleep(20)
+
+
 def exits(comm: gradred.Comm) -> None:
     """Rank 1 leaves the program, which is over for it, by an exception or by sys.exit."""
     try:

@@ -103,6 +103,14 @@ def test_a_rank_that_never_shrinks_is_named_after_the_timeout() -> None:
     assert seen.status == 128 + 9, "nobody has gone on: the first failure counts"
 
 
+def test_one_rank_that_shrinks_does_not_keep_alive_those_that_wait_for_the_dead() -> None:
+    seen = Seen("half")
+    assert sorted(seen.reports) == [0], seen
+    assert seen.status == 128 + 9, seen
+    assert GRACE <= seen.seconds < GRACE + 8, seen
+    assert "went on without it" not in seen.stderr
+
+
 def test_without_shared_memory_the_error_says_restart() -> None:
     seen = Seen("without_memory", GRADRED_SHM="0")
     assert sorted(seen.reports) == [0, 2, 3], seen
