@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/errors.h"
 #include "base/text.h"
 #include "node/neighbours.h"
 
@@ -37,26 +38,39 @@ std::unique_ptr<NodeGroup> Shrinking::run(Poll* poll) {
   waiter_.use(poll);
   members_.clear();
   attempt_ = ended_so_far().last() + 1;
+  std::unique_ptr<NodeGroup> made;
   try {
-    auto made = attempt();
+    attempt(made);
     end(true);
     throw_failed(ended_so_far());
-    if (members_.size() < group_.size_ && !ended().empty()) process_poisoned = true;
-    return made;
-  } catch (...) {
-    const FailureReport report = report_of(std::current_exception());
-    ShrinkState& mine = state(group_.rank_);
-    if (!ended_so_far().include(attempt_)) {
-      mine.failure = report.kind;
-      set_text(mine.reason, report.text);
-      end(false);
+  } catch (const Error&) {
+    give_up();
+    // If success has been entered, this rank had done its last step before, and needs nobody more.
+    if (made == nullptr || !ended_so_far().well(attempt_)) {
+      process_poisoned = true;
+      throw;
     }
+  } catch (...) {  // a signal handler's exception, which has to reach the program in any case
+    give_up();
     process_poisoned = true;
     throw;
   }
+  if (members_.size() < group_.size_ && !ended().empty()) process_poisoned = true;
+  return made;
 }
 
-std::unique_ptr<NodeGroup> Shrinking::attempt() {
+// In a handler: what was thrown ends the attempt, unless that has ended already.
+void Shrinking::give_up() {
+  const FailureReport report = report_of(std::current_exception());
+  ShrinkState& mine = state(group_.rank_);
+  if (!ended_so_far().include(attempt_)) {
+    mine.failure = report.kind;
+    set_text(mine.reason, report.text);
+    end(false);
+  }
+}
+
+void Shrinking::attempt(std::unique_ptr<NodeGroup>& made) {
   publish(kHere);
   await_all();
   decide();
@@ -64,12 +78,11 @@ std::unique_ptr<NodeGroup> Shrinking::attempt() {
   const std::size_t lost = group_.size_ - members_.size();
   options.ranks_on_host -= std::min(options.ranks_on_host, lost);
   std::string reason;
-  auto made = NodeGroup::create(*this, options, reason);
+  made = NodeGroup::create(*this, options, reason);
   if (made == nullptr) {
     throw TransportError("the ranks that are left get no shared memory: " + reason);
   }
   barrier();  // all have it
-  return made;
 }
 
 // Whoever neither comes nor ends makes this rank wait for as long as Poll allows.

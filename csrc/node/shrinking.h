@@ -73,7 +73,8 @@ class Shrinking final : public Bootstrap, private Guard {
   void glance() override;
   void check_awaited() override;
 
-  std::unique_ptr<NodeGroup> attempt();
+  void attempt(std::unique_ptr<NodeGroup>& made);
+  void give_up();
   void await_all();
   void decide();
   void await_members();

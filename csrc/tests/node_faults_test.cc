@@ -227,6 +227,32 @@ void a_rank_that_gives_up_shrinking_takes_all_along(BoardBootstrap& bootstrap) {
   }
 }
 
+// Rank 1 gives up at the very end, when rank 0 has its group already: then it gets its own as well.
+void once_a_rank_has_shrunk_all_have(BoardBootstrap& bootstrap) {
+  static std::atomic<int> shrunk;
+  class GivesUpLate final : public Poll {
+   public:
+    explicit GivesUpLate(int turn) : turn_(turn) {}
+    void poll() override {
+      for (int look = 0; look < 100 && shrunk <= turn_; ++look) usleep(20);
+      if (shrunk > turn_) throw TimeoutError("patience is over");
+    }
+
+   private:
+    const int turn_;
+  };
+  const auto group = make_group(bootstrap, small_paths());
+  if (bootstrap.rank() == 0) shrunk = 0;
+  bootstrap.barrier();
+  for (int turn = 0; turn < 100; ++turn) {
+    GivesUpLate late(turn);
+    const auto made = Shrinking(*group).run(bootstrap.rank() == 1 ? &late : nullptr);
+    if (bootstrap.rank() == 0) shrunk = turn + 1;
+    expect(made != nullptr, "rank 0 has a group, and so has every other one");
+    bootstrap.barrier();
+  }
+}
+
 // Rank 1 is killed at some moment while all shrink: those that live end with the same members,
 // after another attempt or another shrink.
 void kills_while_shrinking_leave_those_that_live(BoardBootstrap& bootstrap, unsigned seed) {
@@ -350,6 +376,8 @@ int run_all(const std::string& part) {
          a_rank_that_gives_up_shrinking_takes_all_along);
     }
   }
+  on_ranks(report, Ranks::kThreads)(2, "once_a_rank_has_shrunk_all_have",
+                                    once_a_rank_has_shrunk_all_have);
   const auto on_processes = on_ranks(report, Ranks::kProcesses);
   for (const std::size_t count : {2U, 1000U, 300'000U}) {
     for (const int size : {2, 3, 8}) {
