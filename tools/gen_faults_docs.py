@@ -43,6 +43,12 @@ traceback reaches the user, and no rank waits in `MPI_Finalize`. The status is t
 rank to fail: of rank 1 if it ended; else of rank 2, which leaves with 3, or of rank 3, which lets
 the error end it (1).""",
     ),
+    "shrinking": (
+        "Going on without the dead",
+        """Jobs of four ranks under `gradred run`, whose survivors call
+[shrink()](errors.md#going-on-after-a-death) and then use the new communicator. The seconds are
+those of the longest `shrink()`.""",
+    ),
     "resources": (
         "Memory, descriptors, shared memory",
         """Jobs of four ranks under `gradred run`. What is lacking is lacking on rank 1, or where

@@ -227,7 +227,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
   Ledger ledger_;
   Neighbours neighbours_;         // since set-up
-  std::vector<int> world_ranks_;  // of all ranks, since set-up
+  std::vector<int> world_ranks_;  // of all ranks, since set-up; see Registry::world_ranks
   LostPeers lost_;
   std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };

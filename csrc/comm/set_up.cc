@@ -181,28 +181,24 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
   struct Place {
     HostName host;
     ProcessId process;
-    int world = 0;
   };
   std::vector<Place> places(static_cast<std::size_t>(size_));
-  Place mine{host_name(), this_process()};
-  const mpi::Mpi& mpi = mpi::get();
-  mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &mine.world), "MPI_Comm_rank");
+  const Place mine{host_name(), this_process()};
   calls.allgather(&mine, sizeof mine, places.data());
   std::vector<HostName> names;
   for (const Place& place : places) names.push_back(place.host);
   topology_ = Topology::of(number_hosts(names));
-  const std::vector<int> members = Registry::get().world_ranks(user_);
+  world_ranks_ = Registry::get().world_ranks(user_);
   for (int rank = 0; rank < size_; ++rank) {
     const Place& place = places[static_cast<std::size_t>(rank)];
-    world_ranks_.push_back(place.world);
     const bool here = topology_.host_of[static_cast<std::size_t>(rank)] ==
                       topology_.host_of[static_cast<std::size_t>(rank_)];
     if (!here || rank == rank_) continue;
     neighbours_.emplace_back(rank, place.process);
     meet(place.process);
-    if (!members.empty()) {  // else some belong to another program, which ends when it likes
+    if (!world_ranks_.empty()) {  // else some belong to another program, which ends when it likes
       meet_companion(place.process);
-      Registry::get().remember(members[static_cast<std::size_t>(rank)], place.process);
+      Registry::get().remember(world_ranks_[static_cast<std::size_t>(rank)], place.process);
     }
   }
 }

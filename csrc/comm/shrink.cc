@@ -49,7 +49,9 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   Shrinking shrinking(*node_);
   ShrinkPoll poll(*this, shrinking, hook);
   auto node = shrinking.run(&poll);
-  for (const std::size_t rank : shrinking.ended()) ended.push_back(world_ranks_[rank]);
+  for (const std::size_t rank : shrinking.ended()) {
+    if (!world_ranks_.empty()) ended.push_back(world_ranks_[rank]);
+  }
   return std::make_shared<Communicator>(*this, shrinking.members(), shrinking.rank(),
                                         std::move(node));
 }
@@ -69,7 +71,7 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       topology_(Topology::of(std::vector<int>(members.size(), 0))),
       node_(std::move(node)) {
   for (const std::size_t member : members) {
-    world_ranks_.push_back(old.world_ranks_.empty() ? 0 : old.world_ranks_[member]);
+    if (!old.world_ranks_.empty()) world_ranks_.push_back(old.world_ranks_[member]);
   }
   if (node_) Registry::get().count_segment(1);
 }

@@ -25,6 +25,8 @@ WORLD = MPI.COMM_WORLD
 RANK = WORLD.rank
 MINE = 2**RANK
 
+shrinks: list[float] = []  # how long each took, in seconds
+
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -48,11 +50,19 @@ def train(comm: gradred.Comm, steps: int, expected: int | None = None) -> None:
         assert expected is None or (y == expected).all(), (step, y[0], expected)
 
 
+def shrink(comm: gradred.Comm) -> gradred.Comm:
+    begin = time.monotonic()
+    try:
+        return comm.shrink()
+    finally:
+        shrinks.append(time.monotonic() - begin)
+
+
 def shrunk(comm: gradred.Comm) -> gradred.Comm:
     """Tries again where another rank ends meanwhile."""
     while True:
         try:
-            return comm.shrink()
+            return shrink(comm)
         except gradred.PeerLost:
             continue
 
@@ -92,8 +102,9 @@ def check(comm: gradred.Comm, members: list[int]) -> None:
     assert gradred.allreduce(np.full(2, MINE), comm=comm, plan="node")[0] == everybody
 
 
-def say(**values: object) -> None:
-    print(json.dumps({"rank": RANK, **values}), flush=True)
+def say(error: str = "", **values: object) -> None:
+    seconds = max(shrinks, default=0.0)
+    print(json.dumps({"rank": RANK, "error": error, "seconds": seconds, **values}), flush=True)
 
 
 def once(comm: gradred.Comm) -> None:
@@ -107,14 +118,12 @@ def once(comm: gradred.Comm) -> None:
         raise AssertionError("a rank has ended, and there was no error")
     except gradred.PeerLost:
         pass
-    begin = time.monotonic()
-    comm = comm.shrink()
-    seconds = time.monotonic() - begin
+    comm = shrink(comm)
     members = [rank for rank in range(WORLD.size) if rank != victim]
     check(comm, members)
     time.sleep(3.5)  # longer than the grace of gradred run
     train(comm, 10, sum(2**rank for rank in members))
-    say(members=members, seconds=seconds)
+    say(members=members)
 
 
 def twice(comm: gradred.Comm) -> None:
@@ -128,7 +137,7 @@ def twice(comm: gradred.Comm) -> None:
             train(comm, 1000)
         except gradred.PeerLost:
             members.remove(victim)
-        comm = comm.shrink()
+        comm = shrink(comm)
     check(comm, members)
     say(members=members)
 
@@ -187,12 +196,10 @@ def never(comm: gradred.Comm) -> None:
     if RANK == 2:
         time.sleep(4)
         return
-    begin = time.monotonic()
     try:
-        comm.shrink()
+        shrink(comm)
     except gradred.Error as error:
-        seconds = time.monotonic() - begin
-        say(error=type(error).__name__, text=str(error), seconds=seconds)
+        say(error=type(error).__name__, text=str(error))
 
 
 def without_memory(comm: gradred.Comm) -> None:
@@ -205,7 +212,7 @@ def without_memory(comm: gradred.Comm) -> None:
     except gradred.PeerLost:
         pass
     try:
-        comm.shrink()
+        shrink(comm)
     except gradred.Error as error:
         say(error=type(error).__name__, text=str(error))
 
@@ -221,7 +228,7 @@ def half(comm: gradred.Comm) -> None:
     try:
         train(pair, 1000)
     except gradred.PeerLost:
-        pair = pair.shrink()
+        pair = shrink(pair)
     say(members=[0])
     time.sleep(20)
 
@@ -236,7 +243,7 @@ def exits(comm: gradred.Comm) -> None:
             sys.exit(7)
         train(comm, 1000)
     except gradred.PeerLost:
-        comm = comm.shrink()
+        comm = shrink(comm)
     check(comm, [0, 2, 3])
     say(members=[0, 2, 3])
 
@@ -249,13 +256,13 @@ def fails_later(comm: gradred.Comm) -> None:
             die()
         train(comm, 1000)
     except gradred.PeerLost:
-        comm = comm.shrink()
+        comm = shrink(comm)
     if RANK == 3:
         sys.exit(7)
     try:
         train(comm, 1000)
-    except gradred.PeerLost:
-        say(error="PeerLost")
+    except gradred.PeerLost as lost:
+        say(error="PeerLost", text=str(lost))
 
 
 globals()[SCENARIO](gradred.Comm(WORLD))

@@ -69,6 +69,7 @@ def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
         assert report["seconds"] < within, seen
         assert report["later"] == error, "a failed communicator must stay so"
         assert report["later_seconds"] < 1
+        assert report["text"].count("can no longer be used") <= 1, "once is enough"
     assert "1" in next(iter(seen.reports.values()))["text"]
 
 
@@ -206,6 +207,10 @@ def test_ps_shows_operation_and_stack_of_each_rank() -> None:
             assert any("in meet_fault" in line for line in shown[1]["stack"])
             assert "allreduce of 2 float64 with sum" in shown[0]["waits_for"]
             assert "rank 1" in shown[0]["waits_for"]
+            for one in (shown[0], shown[2], shown[3]):
+                fields = ("operation", "call", "bytes", "missing")
+                assert [one[field] for field in fields] == [2, "allreduce", 16, [1]], one
+            assert (shown[1]["operation"], shown[1]["missing"]) == (None, [])
         finally:
             running.terminate()
 
