@@ -54,6 +54,13 @@ std::string describe(const Signature& signature) {
   return text;
 }
 
+std::string describe_with_bytes(const Signature& signature) {
+  const auto kind = static_cast<Kind>(signature.what >> 60);
+  std::string text = describe(signature);
+  if (kind == Kind::kAborted || kind == Kind::kLeftToMpi) return text;
+  return text + ", " + std::to_string(bytes_of(signature)) + " bytes";
+}
+
 std::string disagreement_text(int rank, const Signature& asked, int other,
                               const Signature& other_asked) {
   std::string text = "the ranks disagree about a collective call: rank " + std::to_string(rank) +

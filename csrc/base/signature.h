@@ -52,6 +52,8 @@ std::uint64_t bytes_of(const Signature& signature);
 
 // "allreduce of 12 float32 with sum": for error messages.
 std::string describe(const Signature& signature);
+// "allreduce of 12 float32 with sum, 48 bytes": src/gradred/_status.py reads it.
+std::string describe_with_bytes(const Signature& signature);
 
 // Two ranks that asked for different things, as an error message.
 std::string disagreement_text(int rank, const Signature& asked, int other,

@@ -314,8 +314,9 @@ std::string Communicator::scheduled_text(std::uint64_t number, const Call& call)
     silent +=
         " (process " + std::to_string(near->second.pid) + ", " + state_text(near->second) + ")";
   }
-  return "operation " + std::to_string(number) + " over messages (" + describe(call.signature()) +
-         ") among " + std::to_string(size_) + " ranks" + here + silent;
+  return "operation " + std::to_string(number) + " over messages (" +
+         describe_with_bytes(call.signature()) + ") among " + std::to_string(size_) + " ranks" +
+         here + silent;
 }
 
 }  // namespace gradred

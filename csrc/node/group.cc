@@ -209,7 +209,7 @@ std::string NodeGroup::missing() const {
             std::to_string(processes_[peer].pid) + ", " + state_text(processes_[peer]);
     list += here ? ")" : ", last left operation " + std::to_string(finished(peer)) + ")";
   }
-  return "operation " + std::to_string(operation_) + " (" + describe(announced(rank_)) +
+  return "operation " + std::to_string(operation_) + " (" + describe_with_bytes(announced(rank_)) +
          ") among " + std::to_string(size_) +
          " ranks; missing: " + (absent.empty() ? "none, but unfinished: " + busy : absent);
 }
@@ -275,8 +275,7 @@ void NodeGroup::check_peer(std::size_t peer) const {
   // It may have left because of an earlier failure, which it has written down before.
   if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(name(peer) + " (process " + std::to_string(process.pid) + ") " +
-                 (farewell != nullptr ? farewell->reason : "has ended") +
-                 "; the communicator can no longer be used");
+                 (farewell != nullptr ? farewell->reason : "has ended"));
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {

@@ -355,9 +355,7 @@ class Job:
         """
         named = set[int]().union(*(rank.goes_on_without for rank in self._ranks))
         running = [
-            rank
-            for rank in self._ranks
-            if not (rank.ended or rank.gone or rank.number in named)
+            rank for rank in self._ranks if not (rank.ended or rank.gone or rank.number in named)
         ]
         failed = {failure.rank for failure in self.failures}
         return failed.intersection(named, *(rank.goes_on_without for rank in running))

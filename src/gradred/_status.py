@@ -14,6 +14,7 @@ import faulthandler
 import json
 import os
 import pathlib
+import re
 import signal
 import struct
 import sys
@@ -77,7 +78,31 @@ class Rank:
     waits_s: float | None
     """For how long it has waited in gradred; None: it does not."""
     waits_for: str
+    operation: int | None
+    """The number of the one it waits in; None where that has none: the set-up, a shrink."""
+    call: str
+    """Its name."""
+    bytes: int | None
+    missing: list[int]
+    """The ranks of the communicator that it waits for, as far as they are known."""
     stack: list[str]
+
+
+# What the extension's text says: NodeGroup::missing and Operation's, in csrc.
+_OPERATION = re.compile(r"\boperation (\d+)(?: over messages)? \((\w+) of [^()]*, (\d+) bytes\)")
+_MISSING = re.compile(r"(?:missing|not heard of|unfinished): (.*)")
+
+
+def parts(text: str) -> dict[str, Any]:
+    """What a rank waits in and for, in fields of `Rank`."""
+    found = _OPERATION.search(text)
+    absent = _MISSING.search(text)
+    return {
+        "operation": int(found[1]) if found else None,
+        "call": found[2] if found else "",
+        "bytes": int(found[3]) if found else None,
+        "missing": [int(one) for one in re.findall(r"rank (\d+)", absent[1])] if absent else [],
+    }
 
 
 def ranks(*, stacks: bool = True) -> list[Rank]:
@@ -141,6 +166,7 @@ def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadl
         waits_s=waits_s,
         waits_for=waits_for,
         stack=stack,
+        **parts(waits_for),
     )
 
 
