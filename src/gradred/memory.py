@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from gradred import _core, arrays
 from gradred.arrays import ITEMSIZES
-from gradred.errors import TransportError, UsageTypeError, explain
+from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -41,7 +42,7 @@ def empty(
         comm: the communicator on which it will be used; checked, and without effect today.
 
     Raises:
-        gradred.UsageError: gradred does not reduce the type.
+        gradred.UsageError: gradred does not reduce the type, or the shape is none.
         MemoryError: there is not so much memory.
 
     Example:
@@ -63,9 +64,23 @@ def _new(
     if arrays.dtype_name(kind) is None:
         remedy = f"Use one of {', '.join(ITEMSIZES)}"
         raise UsageTypeError(explain(f"an array of {kind}", "gradred does not reduce it", remedy))
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    lengths = _lengths(shape, asked)
     nbytes = math.prod(lengths) * kind.itemsize
     return _pages(nbytes, asked)[:nbytes].view(kind).reshape(lengths)
+
+
+def _lengths(shape: Any, asked: str) -> tuple[int, ...]:
+    """The lengths of the axes, of whatever kind of whole number."""
+    try:
+        given = tuple(shape) if np.iterable(shape) else (shape,)
+        lengths = tuple(operator.index(length) for length in given)
+    except TypeError:
+        found = f"shape {shape!r} is neither a whole number nor several"
+        raise UsageTypeError(explain(asked, found, "Pass the lengths of the axes")) from None
+    if any(length < 0 for length in lengths):
+        found = f"shape {shape!r} has a negative length"
+        raise UsageError(explain(asked, found, "Pass lengths of at least 0"))
+    return lengths
 
 
 def _pages(nbytes: int, asked: str) -> npt.NDArray[np.uint8]:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,3 +191,14 @@ def test_forked_pool_and_a_parent_that_writes_do_not_double_two_gib() -> None:
     assert ended == [0] * WORKERS
     assert shares < 2.5 * GIB, "each page counts once"
     assert taken < 0.6 * GIB
+
+
+@pytest.mark.parametrize("shape", [-1, (2, -3), 1.5, "3"])
+def test_shapes_that_are_none_are_refused(shape: Any) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        gradred.empty(shape)
+
+
+def test_lengths_may_be_of_any_kind_of_whole_number() -> None:
+    assert gradred.empty(np.int64(3)).shape == (3,)
+    assert gradred.zeros([np.int8(2), 2]).shape == (2, 2)
