@@ -204,12 +204,16 @@ void sound_groups_shrink_to_all_ranks(BoardBootstrap& bootstrap) {
 void a_rank_that_gives_up_shrinking_takes_all_along(BoardBootstrap& bootstrap) {
   class Impatient final : public Poll {
    public:
-    void poll() override { throw TimeoutError("patience is over"); }
+    void poll() override {
+      usleep(100'000);  // who comes only after the attempt has ended takes part in the next one
+      throw TimeoutError("patience is over");
+    }
   };
   const auto group = make_group(bootstrap, small_paths());
   const auto rank = static_cast<std::size_t>(bootstrap.rank());
   Members all;
   for (int i = 0; i < bootstrap.size(); ++i) all.push_back(static_cast<std::size_t>(i));
+  bootstrap.barrier();
   const auto last = static_cast<std::size_t>(bootstrap.size() - 1);
   if (rank != last) {
     Impatient impatient;
