@@ -34,7 +34,7 @@ FailureReport report_of(const std::exception_ptr& thrown) {
 
 void throw_report(const FailureReport& report) {
   process_poisoned.store(true, std::memory_order_relaxed);
-  const std::string text = "the communicator failed and can no longer be used: " + report.text;
+  const std::string text = std::string(kFailedBefore) + report.text;
   if (report.kind == Failure::kPeerLost) throw PeerLost(text);
   if (report.kind == Failure::kTimeout) throw TimeoutError(text);
   throw TransportError(text);

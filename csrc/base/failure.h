@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <string_view>
 
 namespace gradred {
 
 enum class Failure : std::uint32_t { kTransport, kPeerLost, kTimeout };
+
+inline constexpr std::string_view kFailedBefore =
+    "the communicator failed and can no longer be used: ";
 
 struct FailureReport {
   Failure kind = Failure::kTransport;
@@ -18,7 +22,7 @@ struct FailureReport {
 bool is_usage_error(const std::exception_ptr& thrown);
 // What ended an operation, in a form that travels between ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
-// The exception that a report stands for.
+// The exception that a report stands for. Its text begins with kFailedBefore.
 [[noreturn]] void throw_report(const FailureReport& report);
 
 // A communicator of this process has failed: peers may be gone or stuck, and MPI_Finalize would

@@ -3,17 +3,21 @@
 #include <pybind11/pybind11.h>
 
 #include <string>
+#include <string_view>
 
 #include "base/errors.h"
+#include "base/failure.h"
 #include "base/status.h"
 
 namespace gradred {
 namespace {
 
-// A time limit has passed: where all ranks of this host are is written to a file, once per job.
+// A time limit has passed: where all ranks of this host are is written to a file of the job.
 std::string with_autopsy(const char* text) noexcept {
+  PyObject* const met = std::string_view(text).starts_with(kFailedBefore) ? Py_False : Py_True;
   PyObject* module = PyImport_ImportModule("gradred._status");
-  PyObject* path = module != nullptr ? PyObject_CallMethod(module, "autopsy", "s", text) : nullptr;
+  PyObject* path =
+      module != nullptr ? PyObject_CallMethod(module, "autopsy", "sO", text, met) : nullptr;
   const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
   std::string whole = std::string(text) + ". GRADRED_TIMEOUT sets the limit";
   if (name != nullptr) whole += ". Where each rank is: " + std::string(name);

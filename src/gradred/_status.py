@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
+import fcntl
 import json
 import os
 import pathlib
@@ -105,13 +106,14 @@ def parts(text: str) -> dict[str, Any]:
     }
 
 
-def ranks(*, stacks: bool = True) -> list[Rank]:
+def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
     """All ranks of this user on this host, by job and rank.
 
     Args:
         stacks: ask each for the Python stacks of its threads; blocks for up to 0.2 s.
+        of: of the job of this launcher alone; 0: those that have none.
     """
-    found = list(_shown())
+    found = [one for one in _shown() if of is None or _launcher_of(one[0]["pid"]) == of]
     asked = {
         about["pid"]: _ask_for_stacks(about["pid"], files[_STACK])
         for about, files in found
@@ -140,11 +142,13 @@ def _shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
                     yield about, files
 
 
-def _ask_for_stacks(pid: int, file: str) -> int:
-    """Returns where the answer will begin."""
-    end = os.stat(file).st_size
-    with contextlib.suppress(ProcessLookupError):
+def _ask_for_stacks(pid: int, file: str) -> int | None:
+    """Returns where the answer will begin; None: the process has ended meanwhile."""
+    try:
+        end = os.stat(file).st_size
         os.kill(pid, _SIGNAL)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
     return end
 
 
@@ -214,38 +218,70 @@ def lines(found: list[Rank]) -> list[str]:
     return result
 
 
-_written: list[str | None] = []  # by this process, at most one
+_SAME_S = 1.0  # ranks that meet a timeout within so many seconds share a section of the report
+
+_reported: dict[str, str | None] = {}  # by this process: the file for each reason
+_last_seen_ns = 0  # when the section was written that showed this process last
 
 
-def autopsy(reason: str) -> str | None:
-    """The file of `_autopsy`; at once from the second call on, for errors that come again."""
-    if not _written:
-        _written.append(_autopsy(reason))
-    return _written[0]
+def autopsy(reason: str, met: bool) -> str | None:
+    """The file of `_autopsy`; None where there is none.
 
-
-def _autopsy(reason: str) -> str | None:
-    """Write where all ranks of this job on this host are to one file, and return its path.
-
-    The first rank of a job to come writes it. The others wait for that, for a second at most: they
-    are to be seen in it.
+    Args:
+        reason: the error's text.
+        met: this rank's own time is over. Otherwise it hears of that, perhaps once more for each
+            further call: then the text holds that of the first error, and the path comes at once.
     """
+    known = [path for text, path in list(_reported.items()) if not met and text in reason]
+    if known:
+        return known[0]
+    try:
+        path = _autopsy(reason)
+    except Exception as error:  # the time limit is the error to report
+        print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
+        path = None
+    _reported[reason] = path
+    return path
+
+
+def _autopsy(reason: str) -> str:
+    """Write where all ranks of this job on this host are to the job's file, and return its path.
+
+    The file has a section for each timeout, by the first rank to meet it. The others wait for that,
+    for a second at most: they are to be seen in it.
+    """
+    global _last_seen_ns
     job = _launcher_of(os.getpid())
     first = job or os.getpid()
     stat = pathlib.Path(f"/proc/{first}/stat").read_text()
     born = stat[stat.rindex(")") + 1 :].split()[19]  # tells it from an earlier job of this number
     path = os.path.join(tempfile.gettempdir(), f"gradred-{os.getuid()}-job-{first}-{born}.txt")
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        deadline = time.monotonic() + 1
-        while os.stat(path).st_size == 0 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return path
-    except OSError as error:
-        print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
-        return None
-    shown = lines([one for one in ranks() if one.job == job])
-    with os.fdopen(file, "w") as out:
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}\n", *shown, sep="\n", file=out)
+    came = time.time()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(file, "a") as out:
+        if os.fstat(file).st_uid != os.getuid():
+            raise PermissionError(f"{path} is another user's")
+        if not _lock(file):  # the writer has been stopped
+            return path
+        now = os.fstat(file)
+        if now.st_mtime_ns == _last_seen_ns or now.st_size == 0 or came > now.st_mtime + _SAME_S:
+            title = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}"
+            shown = lines(ranks(of=job))
+            print(*(["", ""] if now.st_size else []), title, "", *shown, sep="\n", file=out)
+            out.flush()
+        _last_seen_ns = os.fstat(file).st_mtime_ns
     return path
+
+
+def _lock(file: int) -> bool:
+    """Whether the file is this process's own now; waits for a second at most."""
+    deadline = time.monotonic() + 1
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True

@@ -102,6 +102,18 @@ def check(comm: gradred.Comm, members: list[int]) -> None:
     assert gradred.allreduce(np.full(2, MINE), comm=comm, plan="node")[0] == everybody
 
 
+def lose_rank_1(comm: gradred.Comm) -> None:
+    """Rank 1 ends in the middle of a loop, and the others notice."""
+    try:
+        train(comm, 3)
+        if RANK == 1:
+            die()
+        train(comm, 1000)
+        raise AssertionError("a rank has ended, and there was no error")
+    except gradred.PeerLost:
+        pass
+
+
 def say(error: str = "", **values: object) -> None:
     seconds = max(shrinks, default=0.0)
     print(json.dumps({"rank": RANK, "error": error, "seconds": seconds, **values}), flush=True)
@@ -144,13 +156,7 @@ def twice(comm: gradred.Comm) -> None:
 
 def meanwhile(comm: gradred.Comm) -> None:
     """Rank 2 ends while the others shrink without rank 1, at a moment of its own."""
-    try:
-        train(comm, 3)
-        if RANK == 1:
-            die()
-        train(comm, 1000)
-    except gradred.PeerLost:
-        pass
+    lose_rank_1(comm)
     if RANK == 2:
         die_in(random.Random(ARGUMENT).uniform(0.0, 0.06))
     while True:
@@ -186,13 +192,7 @@ def at_random(comm: gradred.Comm) -> None:
 
 def never(comm: gradred.Comm) -> None:
     """Rank 2 lives and does not call shrink."""
-    try:
-        train(comm, 3)
-        if RANK == 1:
-            die()
-        train(comm, 1000)
-    except gradred.PeerLost:
-        pass
+    lose_rank_1(comm)
     if RANK == 2:
         time.sleep(4)
         return
@@ -204,13 +204,7 @@ def never(comm: gradred.Comm) -> None:
 
 def without_memory(comm: gradred.Comm) -> None:
     """The ranks share no memory."""
-    try:
-        train(comm, 3)
-        if RANK == 1:
-            die()
-        train(comm, 1000)
-    except gradred.PeerLost:
-        pass
+    lose_rank_1(comm)
     try:
         shrink(comm)
     except gradred.Error as error:

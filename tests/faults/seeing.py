@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from gradred import launch
 RANKS = 4
 TIMEOUT = 1.0  # GRADRED_TIMEOUT of the jobs, seconds
 GRACE = 2.0  # of gradred run
+
+written: set[pathlib.Path] = set()  # what jobs have left: where their ranks were at a timeout
 
 
 @dataclasses.dataclass
@@ -54,6 +57,8 @@ def job(
     begin = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     seconds = time.monotonic() - begin
+    left = re.findall(r"Where each rank is: ([^\s\"\\]+)", done.stdout + done.stderr)
+    written.update(map(pathlib.Path, left))
     return Seen(done.returncode, seconds, reports_in(done.stdout.splitlines()), done.stderr)
 
 

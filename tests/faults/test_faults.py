@@ -70,7 +70,7 @@ def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
         assert report["later"] == error, "a failed communicator must stay so"
         assert report["later_seconds"] < 1
         assert report["text"].count("can no longer be used") <= 1, "once is enough"
-    assert "rank 1" in next(iter(seen.reports.values()))["text"]
+        assert "rank 1" in report["text"], seen
 
 
 def assert_nothing_left(before: set[str]) -> None:
@@ -179,9 +179,60 @@ def test_timeout_names_a_file_that_shows_where_each_rank_is() -> None:
     text = seen.reports[0]["text"]
     file = pathlib.Path(text.rsplit("Where each rank is: ", 1)[1])
     shown = file.read_text()
-    file.unlink()
     assert f"{RANKS} of {RANKS} ranks on this host" in shown
     assert "in meet_fault" in shown, "the stack of the rank that never came"
+
+
+TWO_TIMEOUTS = """
+import json, time
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+world = MPI.COMM_WORLD
+first, second = gradred.Comm(world.Dup()), gradred.Comm(world.Dup())
+first.Allreduce(MPI.IN_PLACE, np.zeros(4))
+second.Allreduce(MPI.IN_PLACE, np.zeros(8))
+texts = []
+
+def wait_in_vain(comm, count):
+    for _ in range(2):
+        try:
+            comm.Allreduce(MPI.IN_PLACE, np.zeros(count))
+        except gradred.TimeoutError as error:
+            texts.append(str(error))
+
+def meet_the_first():
+    wait_in_vain(first, 4)
+
+def meet_the_second():
+    wait_in_vain(second, 8)
+
+if world.rank == 1:
+    time.sleep(4)
+else:
+    meet_the_first()
+    meet_the_second()
+    print(json.dumps({"rank": world.rank, "texts": texts}), flush=True)
+"""
+
+
+def test_second_timeout_adds_what_it_saw_to_the_file_of_the_first(
+    path: str, tmp_path: pathlib.Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TWO_TIMEOUTS)
+    seen = seeing.job(program, ranks=3, GRADRED_TIMEOUT=str(TIMEOUT), **knobs(path))
+    texts = seen.reports[0]["texts"] + seen.reports[2]["texts"]
+    assert len(texts) == 8, seen
+    files = {text.rsplit("Where each rank is: ", 1)[1] for text in texts}
+    assert len(files) == 1
+    shown = pathlib.Path(files.pop()).read_text()
+    assert shown.count("3 of 3 ranks on this host") == 2, shown
+    before, after = shown.split("\n\n\n")
+    assert "in meet_the_first" in before
+    assert "in meet_the_second" not in before
+    assert "in meet_the_second" in after
 
 
 def test_ps_shows_operation_and_stack_of_each_rank() -> None:
