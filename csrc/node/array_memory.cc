@@ -34,7 +34,8 @@ class Slab {
   Slab& operator=(const Slab&) = delete;
 
   std::size_t room() const { return bytes_ - used_; }
-  std::byte* take(std::size_t bytes);
+  std::byte* take(std::size_t bytes);  // addresses only
+  void populate(std::byte* data, std::size_t bytes) const;
   void give_back(std::byte* data, std::size_t bytes) noexcept;
   void become_private() noexcept;  // in a forked child
   // A child may still read what is there now.
@@ -93,9 +94,12 @@ Slab::~Slab() {
 
 std::byte* Slab::take(std::size_t bytes) {
   std::byte* const data = data_ + used_;
-  allocate(file_, data, used_, bytes);
   used_ += bytes;
   return data;
+}
+
+void Slab::populate(std::byte* data, std::size_t bytes) const {
+  allocate(file_, data, static_cast<std::size_t>(data - data_), bytes);
 }
 
 void Slab::give_back(std::byte* data, std::size_t bytes) noexcept {
@@ -117,20 +121,26 @@ void Slab::become_private() noexcept {
 ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
   watch_forks();
   const std::size_t whole = whole_pages(std::max<std::size_t>(bytes, 1));
-  const std::lock_guard lock(slabs().mutex);
   const bool own = whole >= kOwnSlab;
+  {
+    const std::lock_guard lock(slabs().mutex);
+    std::shared_ptr<Slab> slab = own ? nullptr : slabs().shared.lock();
+    if (!slab || slab->room() < whole) slab = std::make_shared<Slab>(own ? whole : kSlab);
+    if (!own) slabs().shared = slab;
+    data_ = slab->take(whole);
+    slab_ = std::move(slab);
+  }
   try {
-    if (!own) slab_ = slabs().shared.lock();
-    if (!slab_ || slab_->room() < whole) slab_ = std::make_shared<Slab>(own ? whole : kSlab);
-    if (!own) slabs().shared = slab_;
-    data_ = slab_->take(whole);
+    slab_->populate(data_, whole);  // seconds for many GiB: forks and other arrays do not wait
   } catch (...) {
-    slab_.reset();  // while the lock is held
+    release();
     throw;
   }
 }
 
-ArrayMemory::~ArrayMemory() {
+ArrayMemory::~ArrayMemory() { release(); }
+
+void ArrayMemory::release() noexcept {
   const std::lock_guard lock(slabs().mutex);
   if (slab_.use_count() > 1) slab_->give_back(data_, whole_pages(bytes_));
   slab_.reset();

@@ -26,6 +26,8 @@ class ArrayMemory {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  void release() noexcept;
+
   std::shared_ptr<Slab> slab_;
   std::byte* data_ = nullptr;
   std::size_t bytes_;
