@@ -16,6 +16,7 @@
 #include "python/call.h"
 #include "python/comm.h"
 #include "python/errors.h"
+#include "python/gil.h"
 #include "python/leave.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
@@ -83,7 +84,7 @@ class PyOperation {
     if (!operation_->ended()) {
       const InCall in_call(operation_->observation());
       if (!testing_) testing_ = std::make_unique<Testing>();
-      const py::gil_scoped_release released;
+      const WithoutGil released;
       if (!operation_->advance()) engine().progress();  // others may have to go first
       if (!operation_->ended()) watch();
     }
@@ -267,7 +268,7 @@ void bind_calls(py::module_& m) {
   m.def(
       "stop",
       [] {
-        const py::gil_scoped_release released;
+        const WithoutGil released;
         if (!process_poisoned) engine().settle(std::chrono::seconds(20));
         engine().stop();
       },

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "base/status.h"
+#include "python/gil.h"
 
 namespace gradred {
 namespace {
@@ -15,9 +16,11 @@ namespace {
 // A time limit has passed: where all ranks of this host are is written to a file of the job.
 std::string with_autopsy(const char* text) noexcept {
   PyObject* const met = std::string_view(text).starts_with(kFailedBefore) ? Py_False : Py_True;
-  PyObject* module = PyImport_ImportModule("gradred._status");
-  PyObject* path =
-      module != nullptr ? PyObject_CallMethod(module, "autopsy", "sO", text, met) : nullptr;
+  PyObject *module = nullptr, *path = nullptr;
+  call_python([&] {
+    module = PyImport_ImportModule("gradred._status");
+    if (module != nullptr) path = PyObject_CallMethod(module, "autopsy", "sO", text, met);
+  });
   const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
   std::string whole = std::string(text) + ". GRADRED_TIMEOUT sets the limit";
   if (name != nullptr) whole += ". Where each rank is: " + std::string(name);
@@ -32,11 +35,13 @@ constexpr const char* kAfterLoss =
 
 // The Python classes are looked up when one is raised: gradred.errors may import this module.
 void raise(const char* name, const char* text) noexcept {
-  PyObject* errors = PyImport_ImportModule("gradred.errors");
-  PyObject* type = errors != nullptr ? PyObject_GetAttrString(errors, name) : nullptr;
-  if (type != nullptr) PyErr_SetString(type, text);
-  Py_XDECREF(type);
-  Py_XDECREF(errors);
+  call_python([&] {
+    PyObject* errors = PyImport_ImportModule("gradred.errors");
+    PyObject* type = errors != nullptr ? PyObject_GetAttrString(errors, name) : nullptr;
+    if (type != nullptr) PyErr_SetString(type, text);
+    Py_XDECREF(type);
+    Py_XDECREF(errors);
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "node/array_memory.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 
@@ -22,7 +23,7 @@ py::dict array_interface(const ArrayMemory& memory) {
 void bind_memory(py::module_& m) {
   py::class_<ArrayMemory>(m, "ArrayMemory",
                           "Zero bytes that forked children share; freed with the object.")
-      .def(py::init<std::size_t>(), py::arg("bytes"), py::call_guard<py::gil_scoped_release>())
+      .def(py::init<std::size_t>(), py::arg("bytes"), py::call_guard<WithoutGil>())
       .def_property_readonly("__array_interface__", &array_interface);
 }
 

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "python/comm.h"
 #include "python/errors.h"
+#include "python/gil.h"
 #include "python/shrink.h"
 
 namespace py = pybind11;
@@ -53,7 +54,8 @@ void load_mpi(const std::string& path) {
 // MPI.COMM_SELF means one rank whoever started it.
 void require_right_launcher(const Communicator& communicator) {
   if (communicator.size() > 1 || communicator.handle() == mpi::get().is.comm_self) return;
-  PyObject* looked = PyObject_CallNoArgs(Mpi4py::get().when_alone);
+  PyObject* looked = nullptr;
+  call_python([&] { looked = PyObject_CallNoArgs(Mpi4py::get().when_alone); });
   if (looked == nullptr) throw PythonError();
   Py_DECREF(looked);
 }

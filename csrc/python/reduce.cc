@@ -11,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/types.h"
+#include "python/gil.h"
 #include "python/names.h"
 
 namespace gradred {
@@ -59,7 +60,7 @@ void reduce_many(const std::string& op, const std::string& dtype, const py::buff
     }
     pointers.push_back(infos.back().ptr);
   }
-  const py::gil_scoped_release released;
+  const WithoutGil released;
   found.many(out.ptr, pointers.data(), pointers.size(), count);
 }
 
@@ -74,7 +75,7 @@ void reduce_pair(const std::string& op, const std::string& dtype, const py::buff
       count_of(second, dtype_named(dtype)) != count) {
     throw UsageError("inputs and target differ in size");
   }
-  const py::gil_scoped_release released;
+  const WithoutGil released;
   found.pair(out.ptr, first.ptr, second.ptr, count);
 }
 
@@ -83,7 +84,7 @@ void scale_buffer(const std::string& dtype, const py::buffer& data, double facto
   if (type == DType::kBool) throw UsageError("bool cannot be scaled");
   const py::buffer_info info = data.request(true);
   const std::size_t count = count_of(info, type);
-  const py::gil_scoped_release released;
+  const WithoutGil released;
   scale(info.ptr, count, type, factor, divide);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "python/gil.h"
 #include "schedule/algorithms.h"
 #include "schedule/cost.h"
 #include "schedule/mutants.h"
@@ -309,7 +310,7 @@ void bind_schedules(py::module_& m) {
   m.def("make_schedule", &make, py::arg("collective"), py::arg("name"), py::arg("rank"),
         py::arg("size"), py::arg("parameters"));
   m.def("validate_schedule", py::overload_cast<const Schedule&>(&validate), py::arg("schedule"));
-  const py::call_guard<py::gil_scoped_release> free;  // pure C++ that may take seconds
+  const py::call_guard<WithoutGil> free;  // pure C++ that may take seconds
   m.def("verify_schedules", &verify, py::arg("schedules"), free);
   m.def("schedule_traffic", py::overload_cast<const Schedule&, std::size_t>(&traffic),
         py::arg("schedule"), py::arg("bytes"));

@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "engine/on_threads.h"
+#include "python/gil.h"
 #include "python/names.h"
 
 namespace gradred {
@@ -74,7 +75,7 @@ void run(const std::vector<const Schedule*>& schedules, const py::list& inputs,
     held.emplace_back(input);
     run.buffers.push_back(held.back().as(dtype));
   }
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   run_on_threads(run);
 }
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "comm/call.h"
 #include "python/errors.h"
+#include "python/gil.h"
 
 namespace gradred {
 
@@ -24,7 +25,9 @@ class GilHook final : public WaitHook {
     if (now < next_look_ns_) return;
     next_look_ns_ = now + 50'000'000;
     take_back();
-    if (PyErr_CheckSignals() != 0) throw PythonError{};
+    int signalled = 0;
+    call_python([&] { signalled = PyErr_CheckSignals(); });
+    if (signalled != 0) throw PythonError{};
     long_work();
   }
 
@@ -33,8 +36,8 @@ class GilHook final : public WaitHook {
   }
 
  private:
-  void take_back() noexcept {
-    if (saved_ != nullptr) PyEval_RestoreThread(saved_);
+  void take_back() {
+    if (saved_ != nullptr) take_gil_back(saved_);
     saved_ = nullptr;
   }
 
