@@ -13,6 +13,7 @@ namespace {
 
 int on_self_delete(mpi::Handle, int, void*, void*) {
   engine().stop();  // MPI_Finalize deletes MPI_COMM_SELF's attributes first
+  Communicator::forget_all();  // not every MPI deletes those of the others
   return 0;
 }
 
@@ -35,6 +36,8 @@ struct Made {
 constexpr const char* kNotAlive =
     "a call on a communicator: it is null or has been freed. Use one that is alive.";
 
+}  // namespace
+
 void require_running_mpi() {
   const mpi::Mpi& mpi = mpi::get();
   int initialized = 0, finalized = 0;
@@ -43,8 +46,6 @@ void require_running_mpi() {
   if (initialized == 0) throw UsageError("MPI is not initialised: call MPI.Init() first");
   if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
 }
-
-}  // namespace
 
 Settings& settings() {
   static Settings values;
@@ -133,6 +134,14 @@ std::vector<std::shared_ptr<Communicator>> Communicator::alive() {
     }
   }
   return found;
+}
+
+void Communicator::forget_all() {
+  for (const auto& communicator : alive()) {
+    if (!communicator->node_only()) {
+      communicator->freed_.store(true, std::memory_order_relaxed);
+    }
+  }
 }
 
 void Communicator::detach(void* attribute) noexcept {

@@ -41,6 +41,8 @@ struct Settings {
   bool deterministic = false;     // likewise: plans depend on what ranks agree on alone
 };
 Settings& settings();
+// UsageError before MPI_Init and after MPI_Finalize.
+void require_running_mpi();
 // Whether operations in flight get on without the program: the MPI takes calls from any thread, and
 // the program wants one of ours.
 bool thread_may_drive();
@@ -57,6 +59,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static std::shared_ptr<Communicator> of(mpi::Handle comm);
   // Those that have not been freed.
   static std::vector<std::shared_ptr<Communicator>> alive();
+  // At MPI_Finalize: they count as freed, but for those that need no MPI.
+  static void forget_all();
   // MPI is deleting the attribute: the communicator is being freed.
   static void detach(void* attribute) noexcept;
 

@@ -56,6 +56,8 @@ class Comm(MPI.Intracomm):
     ) -> CommT:
         # A shrunk one is more than its handle, which is null.
         share: Callable[[], CommT] | None = getattr(comm, "share", None)
+        if comm is not None and share is None:
+            _core.require_running_mpi()  # mpi4py asks the MPI about it
         # Not super(): what a class with two bases inherits is this one's.
         return MPI.Intracomm.__new__(cls, comm) if share is None else share()
 

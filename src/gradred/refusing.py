@@ -17,7 +17,8 @@ class refusing:  # noqa: N801 (a context, used like a function)
     An error that leaves it counts as this rank's part in the call: the peers, which would wait for
     this rank, raise `UsageError` with its number and reason instead, and the communicator stays
     usable. The error itself goes on to the caller, except that the MPI's complaint about the
-    communicator becomes a `UsageError`.
+    communicator becomes a `UsageError`. Before MPI's beginning and after its end it raises
+    `UsageError` at once.
     """
 
     __slots__ = ("_blocking", "_comm")
@@ -27,7 +28,7 @@ class refusing:  # noqa: N801 (a context, used like a function)
         self._blocking = blocking
 
     def __enter__(self) -> None:
-        pass
+        _core.require_running_mpi()
 
     def __exit__(
         self,

@@ -147,7 +147,7 @@ def _pause(seconds: float, request: MPI.Request) -> None:
 
 def release_handle(request: MPI.Request, status: MPI.Status | None) -> None:
     """Complete the MPI's side of a request whose operation has ended."""
-    if MPI.Request.__eq__(request, MPI.REQUEST_NULL):
+    if MPI.Request.__eq__(request, MPI.REQUEST_NULL) or MPI.Is_finalized():
         return
     # Where the operation failed, the caller raises gradred's own error, which says more.
     with contextlib.suppress(MPI.Exception):

@@ -59,3 +59,56 @@ def test_program_ends_while_a_daemon_thread_is_in_a_call(call: str, tmp_path: pa
     assert status == 0, err
     assert "terminate" not in err
     assert any("went on" in line for line in out), (out, err)
+
+
+FINALIZED = """
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+comm = gradred.Comm(MPI.COMM_WORLD)
+x, y = np.ones(4), np.zeros(4)
+half, twice = np.zeros(2), np.zeros(8)
+comm.Allreduce(x, y)
+persistent = comm.Allreduce_init(x, y)
+persistent()
+MPI.Finalize()
+calls = {
+    "Allreduce": lambda: comm.Allreduce(x, y),
+    "Allreduce of lists": lambda: comm.Allreduce([x, 4], [y, 4]),
+    "Iallreduce": lambda: comm.Iallreduce(x, y),
+    "Allreduce_init": lambda: comm.Allreduce_init(x, y),
+    "Reduce_scatter_block": lambda: comm.Reduce_scatter_block(x, half),
+    "Ireduce_scatter_block": lambda: comm.Ireduce_scatter_block(x, half),
+    "Allgather": lambda: comm.Allgather(x, twice),
+    "Bcast": lambda: comm.Bcast(x),
+    "shrink": comm.shrink,
+    "p()": persistent,
+    "p.Start": persistent.Start,
+}
+for given in (comm, None):
+    calls |= {
+        f"allreduce {given}": lambda: gradred.allreduce(x, comm=given),
+        f"allreduce_many {given}": lambda: gradred.allreduce_many([x], comm=given),
+        f"gradred.Allreduce {given}": lambda: gradred.Allreduce(x, y, comm=given),
+        f"reduce_scatter_block {given}": lambda: gradred.reduce_scatter_block(x, comm=given),
+        f"allgather {given}": lambda: gradred.allgather(x, comm=given),
+        f"bcast {given}": lambda: gradred.bcast(x, comm=given),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+            print(name, "returned", flush=True)
+        except Exception as error:
+            if "MPI is already finalised" not in str(error):
+                print(name, repr(error), flush=True)
+            elif not isinstance(error, gradred.UsageError):
+                print(name, type(error), flush=True)
+print("refused", len(calls), flush=True)
+"""
+
+
+def test_every_call_after_finalize_is_refused_alike(tmp_path: pathlib.Path) -> None:
+    out, err, status = run(FINALIZED, tmp_path)
+    assert sorted(line.split("] ")[-1] for line in out) == ["refused 23"] * 2, (out, err)
+    assert status == 0
