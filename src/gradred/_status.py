@@ -236,7 +236,7 @@ def autopsy(reason: str, met: bool) -> str | None:
     if known:
         return known[0]
     try:
-        path = _autopsy(reason)
+        path = _autopsy(reason, met)
     except Exception as error:  # the time limit is the error to report
         print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
         path = None
@@ -244,7 +244,7 @@ def autopsy(reason: str, met: bool) -> str | None:
     return path
 
 
-def _autopsy(reason: str) -> str:
+def _autopsy(reason: str, met: bool) -> str:
     """Write where all ranks of this job on this host are to the job's file, and return its path.
 
     The file has a section for each timeout, by the first rank to meet it. The others wait for that,
@@ -264,7 +264,8 @@ def _autopsy(reason: str) -> str:
         if not _lock(file):  # the writer has been stopped
             return path
         now = os.fstat(file)
-        if now.st_mtime_ns == _last_seen_ns or now.st_size == 0 or came > now.st_mtime + _SAME_S:
+        another = met and now.st_mtime_ns == _last_seen_ns  # this process is in the last section
+        if another or now.st_size == 0 or came > now.st_mtime + _SAME_S:
             title = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}"
             shown = lines(ranks(of=job))
             print(*(["", ""] if now.st_size else []), title, "", *shown, sep="\n", file=out)
