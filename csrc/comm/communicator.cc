@@ -12,7 +12,7 @@ namespace gradred {
 namespace {
 
 int on_self_delete(mpi::Handle, int, void*, void*) {
-  engine().stop();  // MPI_Finalize deletes MPI_COMM_SELF's attributes first
+  engine().stop();             // MPI_Finalize deletes MPI_COMM_SELF's attributes first
   Communicator::forget_all();  // not every MPI deletes those of the others
   return 0;
 }
