@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import APART, run_job
+from processes import Beside, run_job
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path("build", "ci")
@@ -150,6 +150,7 @@ def clang() -> bool:
         return True
     build = BUILD / "clang"
     options = ["-DGRADRED_TESTS=ON", "-DGRADRED_WERROR=ON", f"-DCMAKE_CXX_COMPILER={compiler}"]
+    options += ["-DCMAKE_BUILD_TYPE=Debug"]  # nothing runs it
     options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={(MPICH / 'bin' / 'ninja').absolute()}"]
     cmake = MPICH / "bin" / "cmake"
     return run(cmake, "-S", "csrc", "-B", build, *options) and run(cmake, "--build", build)
@@ -201,28 +202,6 @@ STAGES = (
 )
 
 
-class Beside:
-    """A stage in a process of its own; what it prints is shown when it is awaited."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.begin = time.monotonic()
-        self.output = BUILD / f"{stage.name}.log"
-        with self.output.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, __file__, "--only", stage.name],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        APART.add(self.process.pid)
-
-    def wait(self) -> str:
-        """The line of the table."""
-        passed = self.process.wait() == 0
-        print(self.output.read_text())
-        return line(self.stage, self.begin, passed)
-
-
 def line(stage: Stage, begin: float, passed: bool) -> str:
     verdict = "passed" if passed else "FAILED"
     return f"{stage.name:24}{time.monotonic() - begin:8.1f} s  {verdict}"
@@ -231,19 +210,26 @@ def line(stage: Stage, begin: float, passed: bool) -> str:
 def run_stages(stages: list[Stage]) -> list[str]:
     """The lines of the table."""
     lines: list[str] = []
-    beside: list[Beside] = []
+    beside: list[tuple[Stage, float, Beside]] = []
+
+    def join() -> None:
+        lines.extend(line(stage, begin, one.wait() == 0) for stage, begin, one in beside)
+        beside.clear()
+
     for stage in stages:
         if stage.beside and len(stages) > 1:
-            beside.append(Beside(stage))
+            command = [sys.executable, __file__, "--only", stage.name]
+            one = Beside(command, BUILD / f"{stage.name}.log")
+            beside.append((stage, time.monotonic(), one))
             continue
         if stage.all_cores:
-            lines += [one.wait() for one in beside]
-            beside.clear()
+            join()
         print(f"\n==== {stage.name} ====", flush=True)
         begin = time.monotonic()
         lines.append(line(stage, begin, stage.check()))
         print(lines[-1], flush=True)
-    return lines + [one.wait() for one in beside]
+    join()
+    return lines
 
 
 def main() -> int:

@@ -52,6 +52,22 @@ def run_job(command: list[str], environment: dict[str, str], timeout: float) -> 
     return Job(problem, [] if timed_out else left)
 
 
+class Beside:
+    """A command that runs beside what this process does, and whose output is shown at its end."""
+
+    def __init__(self, command: list[str], output: Path) -> None:
+        self._output = output
+        with output.open("w") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        APART.add(self._process.pid)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        status = self._process.wait()
+        print(self._output.read_text(), flush=True)
+        return status
+
+
 def end_descendants(but: set[int]) -> list[str]:
     """Kills what is left below this process except `but`, after a second to leave by itself."""
     patience = time.monotonic() + 1

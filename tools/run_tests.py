@@ -18,11 +18,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from processes import run_job
+from processes import Beside, run_job
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("build", "test-results")
-WITHOUT_MPI = ("tests/unit", "tests/threads")
+# Each mostly keeps one core busy, so they run beside each other.
+WITHOUT_MPI = {"one process": "tests/unit", "ranks as threads": "tests/threads"}
 
 
 @dataclass
@@ -54,7 +55,7 @@ def launcher(ranks: int) -> tuple[list[str], dict[str, str]]:
 
 def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namespace) -> Outcome:
     """One pytest per rank (one alone for `ranks` of 0) over `paths`."""
-    folder = ROOT / RESULTS / name.replace(" ", "-").replace(",", "")
+    folder = results_of(name)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     color = "yes" if sys.stdout.isatty() else "no"  # launchers pretend a terminal, or none
@@ -74,6 +75,30 @@ def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namesp
     outcome.failed += [f"{name}: left behind process {process}" for process in job.left]
     outcome.seconds = time.monotonic() - begin
     return outcome
+
+
+def results_of(name: str) -> Path:
+    return ROOT / RESULTS / name.replace(" ", "-").replace(",", "")
+
+
+def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
+    """The parts side by side: the first by this process, each other by one of its own."""
+    first, *others = [name for name, path in WITHOUT_MPI.items() if has_tests(path)]
+    (ROOT / RESULTS).mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    command = [sys.executable, __file__, "--timeout", str(options.timeout)]
+    command += ["--full"] if options.full else []
+    beside = {
+        name: Beside([*command, "--part", name], results_of(name).with_suffix(".log"))
+        for name in others
+    }
+    outcomes = [run_pytest(first, [WITHOUT_MPI[first]], 0, options)]
+    for name, one in beside.items():
+        status = one.wait()
+        problem = f"exit status {status}" if status else None
+        outcomes.append(read_results(name, results_of(name), 1, problem))
+        outcomes[-1].seconds = time.monotonic() - begin
+    return outcomes
 
 
 def read_results(name: str, folder: Path, ranks: int, problem: str | None) -> Outcome:
@@ -143,6 +168,7 @@ def main() -> int:
         "--ranks", default="2,3", help="numbers of ranks for tests/mpi; '' for none"
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
+    parser.add_argument("--part", choices=WITHOUT_MPI, help="only these of the tests without MPI")
     parser.add_argument(
         "--full",
         action="store_true",
@@ -151,10 +177,9 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one job")
     options = parser.parse_args()
     os.chdir(ROOT)
-    outcomes = []
-    if not options.no_unit:
-        paths = [path for path in WITHOUT_MPI if has_tests(path)]
-        outcomes.append(run_pytest("without MPI", paths, 0, options))
+    if options.part:
+        return 1 if run_pytest(options.part, [WITHOUT_MPI[options.part]], 0, options).failed else 0
+    outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))
     return report(outcomes)
