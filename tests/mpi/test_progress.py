@@ -82,15 +82,16 @@ def test_ibcast_completes_while_its_root_waits_in_allreduce(comm, count):
 def test_one_sided_access_completes_while_its_target_waits_in_allreduce(comm, count):
     x, y = vector(comm, count), np.empty(count, np.float32)
     memory = np.zeros(1 << 16)
+    put = np.arange(1 << 16, dtype=np.float64)
     window = MPI.Win.Create(memory, memory.itemsize, comm=MPI.COMM_WORLD)
     if comm.rank == 1:
         window.Lock(0, MPI.LOCK_EXCLUSIVE)
-        window.Put(np.arange(1 << 16, dtype=np.float64), 0)
+        window.Put(put, 0)
         window.Unlock(0)  # complete at rank 0, which does nothing but wait
     comm.Allreduce(x, y)
     window.Free()
     if comm.rank == 0:
-        np.testing.assert_array_equal(memory, np.arange(1 << 16))
+        np.testing.assert_array_equal(memory, put)
     np.testing.assert_array_equal(y, expected(comm, count))
 
 
