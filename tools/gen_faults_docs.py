@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ What the fault tests (`tests/faults`, `tests/hosts`, `tests/jobs`) made happen f
 came of it on each MPI: the error on the surviving ranks, or what they got instead; the seconds of
 the slowest of them; the exit status of `gradred run`.
 """
+
+# The report of a timeout: its name differs from job to job.
+JOB_FILE = re.compile(r"/\S*/gradred-\d+-job-\S+\.txt")
 
 # The parts of the page: title, and what the figures of their rows mean.
 PARTS = {
@@ -108,7 +112,8 @@ def messages(records: list[dict[str, Any]]) -> list[str]:
         if key in seen or not one["message"]:
             continue
         seen.add(key)
-        lines += [f"{one['fault']}, {one['path']}:", "", "```text", one["message"], "```", ""]
+        message = JOB_FILE.sub("/tmp/gradred-UID-job-PID-START.txt", one["message"])
+        lines += [f"{one['fault']}, {one['path']}:", "", "```text", message, "```", ""]
     return lines
 
 

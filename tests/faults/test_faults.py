@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import time
@@ -157,17 +158,24 @@ def test_error_of_the_mpi_on_one_rank_is_a_transport_error_on_all(full: bool) ->
 @pytest.mark.timeout(600)  # of the full sweep
 def test_kills_at_any_moment_lose_no_survivor(path: str, full: bool) -> None:
     draw = random.Random(5)
-    for turn in range(25 if full else 3):
+    turns = 25 if full else 3
+    slowest, longest = None, 0.0
+    for turn in range(turns):
         call = draw.choice(CALLS)
         moment = draw.uniform(0.001, 0.3)
         seen = job("killed later", call, str(moment), GRADRED_TIMEOUT="20", **knobs(path))
         assert_all_others_raise(seen, "PeerLost", within=3.0)
         assert seen.status == 128 + 9, (turn, call, moment, seen)
+        seconds = max(report["seconds"] for report in seen.reports.values())
+        if seconds >= longest:
+            slowest, longest = seen, seconds
+    assert slowest is not None
+    record(f"SIGKILL at {turns} random moments, the slowest", "any", path, slowest)
 
 
 def test_wait_is_reported_after_warn_after(path: str) -> None:
     seen = job("never calls", "small", GRADRED_WARN_AFTER="0.5", **knobs(path))
-    reports = [line for line in seen.stderr.splitlines() if "has waited 0.5 s" in line]
+    reports = [line for line in seen.stderr.splitlines() if re.search("gradred: .*waited", line)]
     assert len(reports) >= 1, seen
     if path == "shared memory":
         assert len(reports) == 1, "one report per host"
