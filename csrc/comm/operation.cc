@@ -268,7 +268,8 @@ std::optional<std::string> Communicator::find_lost() const {
   if (auto ended = ended_among(neighbours_)) return ended;
   const bool ready = state_ == State::kReady;
   if (!ready && freed()) return std::nullopt;
-  return lost_member(ready ? lane_->duplicate->comm : user_);
+  auto lost = lost_member(ready ? lane_->duplicate->comm : user_);
+  return lost || ready ? lost : left_member(user_);
 }
 
 void Communicator::throw_if_lost(std::string_view where, std::optional<std::uint64_t> number) {

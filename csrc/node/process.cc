@@ -130,6 +130,12 @@ ProcessId this_process() {
   return known;
 }
 
+std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file) {
+  Stat stat;
+  if (!read_stat(pid, stat)) return std::nullopt;
+  return ProcessId{pid, stat.start_time, status_file};
+}
+
 bool is_alive(const ProcessId& process) {
   if (process.start_time == 0) return true;
   Stat stat;

@@ -3,6 +3,7 @@
 
 #include <bitset>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -25,6 +26,9 @@ const std::string& host_id();  // who has the same may share memory and sees the
 // False once the process has ended, also while it is a zombie. True when /proc does not tell.
 // Works without free descriptors, too.
 bool is_alive(const ProcessId& process);
+
+// Another one; `status_file` as in ProcessId. nullopt: there is none.
+std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file);
 
 // "running", "sleeping", "stopped", "ended": what /proc says.
 std::string state_text(const ProcessId& process);

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <csignal>
 #include <memory>
 #include <mutex>
 
@@ -11,8 +12,11 @@
 #include "base/news.h"
 #include "base/status.h"
 #include "comm/farewell.h"
+#include "comm/registry.h"
 #include "comm/set_up.h"
 #include "comm/watch.h"
+#include "node/neighbours.h"
+#include "node/process.h"
 #include "python/call.h"
 #include "python/comm.h"
 #include "python/errors.h"
@@ -21,6 +25,7 @@
 #include "python/mpi4py.h"
 #include "python/names.h"
 #include "python/persistent.h"
+#include "python/strangers.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;
@@ -84,6 +89,7 @@ class PyOperation {
     if (!operation_->ended()) {
       const InCall in_call(operation_->observation());
       if (!testing_) testing_ = std::make_unique<Testing>();
+      testing_->search.look();
       const WithoutGil released;
       if (!operation_->advance()) engine().progress();  // others may have to go first
       if (!operation_->ended()) watch();
@@ -110,6 +116,7 @@ class PyOperation {
   struct Testing {
     std::mutex mutex;
     Watch watch;
+    Search search;  // the GIL is its lock
   };
 
   void watch() {
@@ -302,6 +309,22 @@ void bind_calls(py::module_& m) {
   m.def("use_status_file", &use_status_file, py::arg("descriptor"),
         "A file in memory whose second 4096 bytes are zero: for what this process waits for.");
   m.def(
+      "ignore_signal", [](int number) { std::signal(number, SIG_IGN); }, py::arg("number"),
+      "What Python's own module does in the main thread only.");
+  m.def(
+      "ranks_met", [] { return companions().size(); },
+      "Of this job on this host, other than this process.");
+  m.def(
+      "meet_rank",
+      [](int world_rank, std::int64_t pid, std::int32_t status_file) {
+        const auto process = process_numbered(pid, status_file);
+        if (!process) return;
+        meet_companion(*process);
+        Registry::get().remember(world_rank, *process);
+      },
+      py::arg("world_rank"), py::arg("pid"), py::arg("status_file"),
+      "Another rank of this job on this host, and which of its descriptors its status file has.");
+  m.def(
       "use_news_page",
       [](std::uintptr_t address) { use_news_page(reinterpret_cast<const NewsPage*>(address)); },
       py::arg("address"),
@@ -312,6 +335,8 @@ void bind_calls(py::module_& m) {
   m.def("take_over_finalize", &take_over_finalize, py::arg("mpi4py"),
         "MPI_Finalize is called only if that would not wait for ranks that never come; `mpi4py` is "
         "the file of mpi4py.MPI. False where its call was not found.");
+  m.def("use_voice", &use_voice, py::arg("pipe"), py::arg("inode"),
+        "The pipe to this rank's keeper, who hears of MPI_Finalize through it; -1: none.");
   m.def("set_last_words", &set_last_words, py::arg("reason"),
         "Why the program ends, for the peers that wait for it.");
   m.def("write_trace", &write_trace, "Write this rank's trace to the file that configure() named.");

@@ -7,11 +7,13 @@
 #include "comm/call.h"
 #include "python/errors.h"
 #include "python/gil.h"
+#include "python/strangers.h"
 
 namespace gradred {
 
 // Holds the GIL through the first microsecond of a wait (letting go costs 50 to 100 ns), then
-// releases it; every 50 ms takes it back to see whether Ctrl-C was pressed.
+// releases it; every 50 ms takes it back to see whether Ctrl-C was pressed, and in long waits now
+// and then to see who else is there.
 class GilHook final : public WaitHook {
  public:
   GilHook() = default;
@@ -28,6 +30,7 @@ class GilHook final : public WaitHook {
     int signalled = 0;
     call_python([&] { signalled = PyErr_CheckSignals(); });
     if (signalled != 0) throw PythonError{};
+    search_.look();
     long_work();
   }
 
@@ -43,6 +46,7 @@ class GilHook final : public WaitHook {
 
   PyThreadState* saved_ = nullptr;
   std::uint64_t next_look_ns_ = 0;
+  Search search_;
 };
 
 }  // namespace gradred

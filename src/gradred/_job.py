@@ -82,6 +82,7 @@ class _Rank:
     gone: bool = False  # with all that it left behind, or out of reach
     asked_to_end: bool = False
     goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has said
+    finalize: bytes = b""  # the last that it has said of MPI_Finalize, see _wire
 
 
 class Job:
@@ -113,6 +114,8 @@ class Job:
         self._unsorted: list[Failure] = []
         self._grace: list[tuple[float, int]] = []  # what of the plan is for the last failure
         self._survived: set[int] = set()  # ranks that the others go on without
+        self._any_skipped = False
+        self._stuck_since: float | None = None
         self._released_at: float | None = None
         self._mpiexec_ended_at: float | None = None
         self.failures: list[Failure] = []
@@ -173,6 +176,7 @@ class Job:
             time.sleep(_HALT)
         self._sort_failures()
         self._watch_mpiexec()
+        self._watch_finalize()
         now = time.monotonic()
         while self._plan and self._plan[0][0] <= now:
             self._carry_out(self._plan.pop(0)[1])
@@ -297,6 +301,9 @@ class Job:
             self.on_closed()
         elif kind == _wire.SURVIVED and not self.ending:  # too late: they are being ended
             rank.goes_on_without.update(_wire.decode(payload)["ended"])
+        elif kind == _wire.FINALIZE:
+            rank.finalize = payload
+            self._any_skipped = self._any_skipped or payload == b"skips"
 
     def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
         rank.ended = True
@@ -391,6 +398,23 @@ class Job:
                         self._fail(rank, status, "was lost: mpiexec left it alone", time.time())
                 self._sort_failures()
                 self.end(signal.SIGTERM, TERM_TO_KILL)
+
+    def _watch_finalize(self) -> None:
+        """MPI_Finalize waits for all ranks, and so for ever once one has ended without it."""
+        if not self._any_skipped or self.ending:
+            return
+        running = [rank for rank in self._ranks if not (rank.ended or rank.gone)]
+        stuck = running and all(rank.finalize == b"enters" for rank in running)
+        now = time.monotonic()
+        self._stuck_since = (self._stuck_since or now) if stuck else None
+        if self._stuck_since is None or now < self._stuck_since + self._order.grace:
+            return
+        for rank in running:
+            self._fail(
+                rank, 1, "waited in MPI_Finalize for ranks that ended without it", time.time()
+            )
+        self._sort_failures()
+        self.end(signal.SIGTERM, TERM_TO_KILL)
 
     def _release(self) -> None:
         self._released_at = time.monotonic()

@@ -198,7 +198,7 @@ class Keeper:
             del self._outputs[output]
 
     def _hear_rank(self) -> None:
-        """Pass on that the rank goes on without others."""
+        """Pass on what the rank says of itself."""
         assert self._voice is not None
         try:
             data = os.read(self._voice, _READ)
@@ -211,6 +211,8 @@ class Keeper:
         for line in lines:
             if ended := _wire.survived_ranks(line):
                 self._wire.send(_wire.SURVIVED, _wire.encode({"ended": ended}))
+            elif word := _wire.finalize_word(line):
+                self._wire.send(_wire.FINALIZE, word)
 
     def _write_input(self) -> None:
         assert self._stdin is not None

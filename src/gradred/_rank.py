@@ -11,15 +11,12 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from gradred import _core, _launched, _news, _profile, _status, config, plans
+from gradred import _core, _launched, _news, _profile, _status, _strangers, _voice, config, plans
 
 ExceptHook = Callable[
     [type[BaseException], BaseException, "types.TracebackType | None"],
     object,
 ]
-
-# How the launchers tell a rank the number of ranks on its host.
-_LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 
 _process = os.getpid()
 
@@ -32,12 +29,14 @@ def begin(comm_class: type[MPI.Intracomm]) -> None:
     sys.excepthook = _hear_of_uncaught(sys.excepthook)
     _core.install(library, comm_class, _launched.refuse_wrong_launcher)
     _core.use_news_page(_news.address())
+    _core.use_voice(*_voice.pipe())
     configure()
     atexit.register(_leave)
     os.register_at_fork(after_in_child=_core.forked)
 
 
 _holds_finalize = False
+_ends_badly = False  # by an exception that nobody has caught
 
 
 def configure() -> None:
@@ -49,7 +48,7 @@ def configure() -> None:
         values.shm,
         values.plan or "",
         values.slices or 0,
-        _ranks_on_host(),
+        _strangers.ranks_on_host(),
         values.trace or "",
         "" if values.fault is None else str(values.fault),
         values.progress_thread,
@@ -61,20 +60,14 @@ def configure() -> None:
     _status.show()
 
 
-def _ranks_on_host() -> int:
-    """The number of ranks the launcher has put on this host; 0 where it does not say."""
-    for name in _LOCAL_SIZE_VARIABLES:
-        text = os.environ.get(name, "")
-        if text.isdecimal():
-            return int(text)
-    return 0
-
-
 def _leave() -> None:
     """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
     if os.getpid() != _process:
         return
     _core.stop()
+    comes_to_finalize = MPI.Is_initialized() and not MPI.Is_finalized()
+    if comes_to_finalize and not _core.poisoned() and not _ends_badly:
+        _strangers.await_all()
     try:
         _core.write_trace()
         _profile.report()
@@ -90,6 +83,8 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
         kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
     ) -> None:
         if not hasattr(sys, "ps1"):  # an interactive program goes on
+            global _ends_badly
+            _ends_badly = True
             lines = traceback.format_exception_only(kind, error)
             text = lines[-1] if isinstance(error, SyntaxError) else lines[0]
             _core.set_last_words(text.splitlines()[0])

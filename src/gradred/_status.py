@@ -26,12 +26,14 @@ from typing import Any
 
 from gradred import _core
 
-_RANK, _STACK = "gradred-rank", "gradred-stack"
+RANK, _STACK = "gradred-rank", "gradred-stack"
 _ABOUT_BYTES = 4096  # JSON, before the extension's page
 _PAGE = struct.Struct("QQ2032s")  # the beginning of csrc/base/status.h's StatusPage
 _PAGE_BYTES = 4096
 _SIGNAL = signal.SIGRTMIN + 9
+# Of processes above the ranks: on mpiexec's host, and on the others.
 _LAUNCHERS = ("mpiexec", "mpirun", "prterun", "prun", "srun", "orterun")
+_LAUNCHERS += ("hydra_pmi_proxy", "prted", "orted", "slurmstepd")
 
 _kept: list[int] = []  # descriptors, for as long as the process lives
 
@@ -46,23 +48,37 @@ def show() -> None:
         return
     world = MPI.COMM_WORLD
     try:
-        page = os.memfd_create(_RANK)
+        page = os.memfd_create(RANK)
         stack = os.memfd_create(_STACK)
     except OSError:  # no descriptors or no memory left: the program has other worries
         return
     os.ftruncate(page, _ABOUT_BYTES + _PAGE_BYTES)
-    about = {"pid": os.getpid(), "rank": world.Get_rank(), "size": world.Get_size()}
-    about["stacks"] = _answer_with_stacks(stack)
+    about = {
+        "pid": os.getpid(),
+        "rank": world.Get_rank(),
+        "size": world.Get_size(),
+        "spawned": MPI.Comm.Get_parent() != MPI.COMM_NULL,
+        "stacks": _answer_with_stacks(stack),
+    }
     os.pwrite(page, json.dumps(about).encode(), 0)
     _kept.extend([page, stack])
     _core.use_status_file(page)
+
+
+def about() -> dict[str, Any] | None:
+    """What this process shows of itself; None: nothing."""
+    if not _kept:
+        return None
+    text = os.pread(_kept[0], _ABOUT_BYTES, 0)
+    values: dict[str, Any] = json.loads(text.rstrip(b"\0"))
+    return values if values["pid"] == os.getpid() else None
 
 
 def _answer_with_stacks(stack: int) -> bool:
     """Whether the signal is ours to use: a program may have given it a meaning."""
     if signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
         return False
-    signal.signal(_SIGNAL, signal.SIG_IGN)  # what remains once Python has ended, in MPI_Finalize
+    _core.ignore_signal(_SIGNAL)  # what remains once Python has ended, in MPI_Finalize
     faulthandler.register(_SIGNAL, file=stack, all_threads=True)
     return True
 
@@ -113,7 +129,7 @@ def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
         stacks: ask each for the Python stacks of its threads; blocks for up to 0.2 s.
         of: of the job of this launcher alone; 0: those that have none.
     """
-    found = [one for one in _shown() if of is None or _launcher_of(one[0]["pid"]) == of]
+    found = [one for one in shown() if of is None or launcher_of(one[0]["pid"]) == of]
     asked = {
         about["pid"]: _ask_for_stacks(about["pid"], files[_STACK])
         for about, files in found
@@ -124,7 +140,7 @@ def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
     return sorted(result, key=lambda rank: (rank.job, rank.rank))
 
 
-def _shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+def shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
     """What each process says of itself, and its files by name."""
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         files: dict[str, str] = {}
@@ -132,11 +148,11 @@ def _shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
             for entry in os.scandir(folder / "fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(entry.path)
-                    for name in (_RANK, _STACK):
+                    for name in (RANK, _STACK):
                         if target.startswith(f"/memfd:{name}"):
                             files[name] = entry.path
-            if _RANK in files:
-                text = pathlib.Path(files[_RANK]).read_bytes()[:_ABOUT_BYTES]
+            if RANK in files:
+                text = pathlib.Path(files[RANK]).read_bytes()[:_ABOUT_BYTES]
                 about = json.loads(text.rstrip(b"\0") or b"{}")
                 if about.get("pid") == int(folder.name):  # forked children hold the files, too
                     yield about, files
@@ -155,7 +171,7 @@ def _ask_for_stacks(pid: int, file: str) -> int | None:
 def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadline: float) -> Rank:
     waits_s, waits_for, stack = None, "", []
     with contextlib.suppress(OSError):  # it has ended meanwhile
-        page = pathlib.Path(files[_RANK]).read_bytes()[_ABOUT_BYTES:][: _PAGE.size]
+        page = pathlib.Path(files[RANK]).read_bytes()[_ABOUT_BYTES:][: _PAGE.size]
         sequence, since_ns, text = _PAGE.unpack(page)
         if since_ns and sequence % 2 == 0:
             waits_s = (time.monotonic_ns() - since_ns) * 1e-9
@@ -163,7 +179,7 @@ def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadl
         if begin is not None:
             stack = _answer(files[_STACK], begin, deadline)
     return Rank(
-        job=_launcher_of(about["pid"]),
+        job=launcher_of(about["pid"]),
         rank=about["rank"],
         size=about["size"],
         pid=about["pid"],
@@ -185,8 +201,8 @@ def _answer(file: str, begin: int, deadline: float) -> list[str]:
         time.sleep(0.01)
 
 
-def _launcher_of(pid: int) -> int:
-    """The outermost launcher above a process."""
+def launcher_of(pid: int, *, nearest: bool = False) -> int:
+    """The outermost launcher above a process, or the nearest; 0: none."""
     found = 0
     while pid > 1:
         try:
@@ -196,6 +212,8 @@ def _launcher_of(pid: int) -> int:
         name = stat[stat.index("(") + 1 : stat.rindex(")")]
         if name.startswith(_LAUNCHERS):
             found = pid
+            if nearest:
+                break
         pid = int(stat[stat.rindex(")") + 1 :].split()[1])
     return found
 
@@ -251,7 +269,7 @@ def _autopsy(reason: str, met: bool) -> str:
     for a second at most: they are to be seen in it.
     """
     global _last_seen_ns
-    job = _launcher_of(os.getpid())
+    job = launcher_of(os.getpid())
     first = job or os.getpid()
     stat = pathlib.Path(f"/proc/{first}/stat").read_text()
     born = stat[stat.rindex(")") + 1 :].split()[19]  # tells it from an earlier job of this number

@@ -21,11 +21,12 @@ JOB = "_GRADRED_JOB"
 KEEPER = "_GRADRED_KEEPER"
 
 # Kinds of message. From a keeper: who it is, output, how the rank ended, that nothing of it is
-# left, that more input is welcome, that none is, that the rank goes on although others have ended.
+# left, that more input is welcome, that none is, that the rank goes on although others have ended,
+# that it "enters" MPI_Finalize, "returns" from it or "skips" it.
 # To a keeper: what to run, a signal, input (empty for its end), that a rank has failed and how,
 # leave to end.
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
-SURVIVED = b"v"
+SURVIVED, FINALIZE = b"v", b"n"
 START, SIGNAL, STDIN, FAILED, RELEASE = b"s", b"k", b"i", b"f", b"z"
 
 Message = tuple[bytes, bytes]
@@ -126,6 +127,12 @@ def survived_ranks(line: bytes) -> list[int]:
     words = line.split()
     right = words[:1] == [b"ended"] and all(word.isdigit() for word in words[1:])
     return [int(word) for word in words[1:]] if right else []
+
+
+def finalize_word(line: bytes) -> bytes:
+    """What a rank says of MPI_Finalize; nothing for other lines."""
+    words = line.split()
+    return words[1] if len(words) == 2 and words[0] == b"finalize" else b""
 
 
 def encode(values: Mapping[str, Any]) -> bytes:

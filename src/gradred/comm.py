@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _rank, _survivors, messages, moving
+from gradred import _core, _rank, _voice, messages, moving
 from gradred.errors import UsageError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.refusing import refusing
@@ -213,7 +213,7 @@ class Comm(MPI.Intracomm):
         from gradred.shrunk import ShrunkComm  # derived from this class
 
         state, rank, size, ended = _core.shrink(self)
-        _survivors.tell_launcher(ended)
+        _voice.tell_survived(ended)
         return ShrunkComm.of(state, rank, size)
 
     # ---- communicators from this one ----------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
@@ -10,10 +11,13 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-import gradred
-
 CASE = sys.argv[1]
 WORLD = MPI.COMM_WORLD
+if "before_others_import" in CASE and WORLD.rank == 0:
+    time.sleep(4)
+
+import gradred  # noqa: E402
+
 X, Y = np.ones(4), np.zeros(4)
 
 
@@ -23,6 +27,12 @@ def call(comm: gradred.Comm) -> None:
 
 def call_non_blocking(comm: gradred.Comm) -> None:
     comm.Iallreduce(X, Y).Wait()
+
+
+def call_tested(comm: gradred.Comm) -> None:
+    request = comm.Iallreduce(X, Y)
+    while not request.Test():
+        time.sleep(0.001)
 
 
 def leave(status: int = 7) -> None:
@@ -36,7 +46,10 @@ def report(comm: gradred.Comm, how: object = call) -> None:
     try:
         how(comm)  # type: ignore[operator]
     except gradred.Error as error:
-        print(f"{type(error).__name__} after {time.monotonic() - begin:.1f} s: {error}", flush=True)
+        seconds = time.monotonic() - begin
+        name = type(error).__name__
+        found = {"rank": WORLD.rank, "error": name, "text": str(error), "seconds": seconds}
+        print(json.dumps(found), flush=True)
         sys.exit(0)
 
 
@@ -67,6 +80,46 @@ def by_an_exception_before_any_call() -> None:
     if WORLD.rank == 1:
         raise RuntimeError("on purpose")
     report(comm)
+
+
+def before_any_call() -> None:
+    comm = gradred.Comm(WORLD)
+    leave()
+    report(comm)
+
+
+def before_any_non_blocking_call() -> None:
+    comm = gradred.Comm(WORLD)
+    leave()
+    report(comm, call_non_blocking)
+
+
+def before_any_tested_call() -> None:
+    comm = gradred.Comm(WORLD)
+    leave()
+    report(comm, call_tested)
+
+
+def by_finalizing_before_any_call() -> None:
+    comm = gradred.Comm(WORLD)
+    if WORLD.rank == 1:
+        MPI.Finalize()
+        sys.exit(7)
+    report(comm)
+
+
+def long_before_others_import_gradred() -> None:
+    comm = gradred.Comm(WORLD)
+    leave(0)
+    report(comm)
+
+
+def after_the_others_gave_up() -> None:
+    comm = gradred.Comm(WORLD)
+    if WORLD.rank == 0:
+        return report(comm)
+    time.sleep(4)
+    return None
 
 
 def while_a_message_is_on_its_way() -> None:

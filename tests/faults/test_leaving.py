@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from faults import seeing
 
 from gradred import launch
 
@@ -25,25 +26,35 @@ def job(case: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("case", "status"),
+    ("case", "call", "status"),
     [
-        ("before_the_first_call_on_a_duplicate", 7),
-        ("after_non_blocking_calls_only", 7),
-        ("on_the_last_of_many_communicators", 7),
-        ("by_an_exception_before_any_call", 1),
+        ("before_the_first_call_on_a_duplicate", "first, on a duplicate", 7),
+        ("after_non_blocking_calls_only", "non-blocking", 7),
+        ("on_the_last_of_many_communicators", "on the last of 70 communicators", 7),
+        ("by_an_exception_before_any_call", "first", 1),
+        ("before_any_call", "first", 7),
+        ("before_any_non_blocking_call", "first, non-blocking", 7),
+        ("before_any_tested_call", "first, tested", 7),
+        ("by_finalizing_before_any_call", "first", 7),
     ],
 )
-def test_rank_that_leaves_is_lost_to_whoever_waits_for_it(case: str, status: int) -> None:
-    done = job(case)
-    assert "PeerLost after" in done.stdout, done
-    assert "rank 1" in done.stdout, done
-    assert done.returncode == status, done
+def test_rank_that_leaves_is_lost_to_whoever_waits_for_it(
+    case: str, call: str, status: int
+) -> None:
+    seen = seeing.job(PROGRAM, case, ranks=2, GRADRED_TIMEOUT="20")
+    assert seen.reports[0]["error"] == "PeerLost", seen
+    assert "rank 1" in seen.reports[0]["text"], seen
+    assert seen.reports[0]["seconds"] < 4, seen
+    assert seen.status == status, seen
+    how = "MPI.Finalize()" if "finalizing" in case else f"sys.exit({status})"
+    fault = "an exception" if "exception" in case else how
+    seeing.record(f"{fault} of one of two ranks", call, "one host", seen)
 
 
 @pytest.mark.parametrize(
     ("case", "ranks", "shown"),
     [
-        ("while_a_message_is_on_its_way", 2, "received 4.1943e+06 after 0."),
+        ("while_a_message_is_on_its_way", 2, "received 4.1943e+06 after"),
         ("with_no_descriptor_when_they_met", 2, "got 2"),
         ("of_a_spawned_child", 1, "child gone, sum 2"),
     ],
@@ -52,3 +63,24 @@ def test_rank_that_ends_keeps_nobody_waiting(case: str, ranks: int, shown: str) 
     done = job(case, ranks)
     assert shown in done.stdout, done
     assert done.returncode == 0, done
+
+
+@pytest.mark.parametrize(
+    ("case", "error"),
+    [
+        ("long_before_others_import_gradred", "PeerLost"),
+        ("after_the_others_gave_up", "TimeoutError"),
+    ],
+)
+def test_job_ends_when_a_rank_waits_in_finalize_for_one_that_has_ended_without_it(
+    case: str, error: str
+) -> None:
+    limit = "20" if error == "PeerLost" else "1"
+    seen = seeing.job(PROGRAM, case, ranks=2, GRADRED_TIMEOUT=limit)
+    assert seen.reports[0]["error"] == error, seen
+    if launch.find_mpi().family == "mpich":  # Open MPI's notices that it waits in vain
+        assert "rank 1 on" in seen.last_line, seen
+        assert "waited in MPI_Finalize for ranks that ended without it" in seen.last_line, seen
+        assert seen.status == 1, seen
+    assert seen.seconds < 30, seen
+    seeing.record(f"leaves {case.replace('_', ' ')}", "first", "one host", seen)

@@ -199,3 +199,23 @@ def test_rank_that_refuses_its_arguments_and_leaves_does_not_hang_its_peers(tmp_
         line[line.index("rank") :] for line in done.stdout.splitlines() if "raised" in line
     )
     assert lines == ["rank 0 raised False", "rank 1 raised True"], done.stdout
+
+
+def test_thread_other_than_the_first_may_be_the_first_to_use_gradred(tmp_path):
+    """What is set up then must not need the main thread, as Python's signal module does."""
+    program = """
+        import threading
+        import numpy as np
+        from mpi4py import MPI
+
+        def communicate():
+            import gradred
+            print("sum", gradred.allreduce(np.ones(2)))
+
+        thread = threading.Thread(target=communicate)
+        thread.start()
+        thread.join()
+    """
+    done = job(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("sum [2. 2.]") == 2, (done.stdout, done.stderr)

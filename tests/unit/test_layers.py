@@ -30,11 +30,11 @@ CXX_LAYERS = {
 # stands in its own line or above it; `__init__` is `import gradred` itself.
 PYTHON_LAYERS = (
     ("_inherit", "_news", "_segments", "_wire", "errors"),
-    ("_door", "_keeper", "_survivors"),
+    ("_door", "_keeper", "_voice"),
     ("_shim",),
     ("_core", "config"),
     ("_cpu", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
-    ("refusing", "request", "schedules"),
+    ("_strangers", "refusing", "request", "schedules"),
     ("_job", "arrays", "launch", "persistent", "plans"),
     ("_launched", "_run", "_verdict", "_worker", "messages"),
     ("_rank",),

@@ -1,0 +1,57 @@
+"""Ranks of this job on this host that this process has met in no call, and must know nevertheless.
+
+One that leaves before its first call has told nobody of itself; it is found as `gradred ps` finds
+it. Who waits long in a call looks for such ranks, and so does who comes to MPI_Finalize.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gradred import _core, _status
+
+# How the launchers tell a rank the number of ranks on its host.
+_LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
+
+_PATIENCE_S = 2.0  # some may still be about to import gradred, and some never do
+
+
+def ranks_on_host() -> int:
+    """The number of ranks the launcher has put on this host; 0 where it does not say."""
+    for name in _LOCAL_SIZE_VARIABLES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return 0
+
+
+def await_all() -> None:
+    """Look for them again and again, until all are known or `_PATIENCE_S` is over. Blocks."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not meet() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def meet() -> bool:
+    """Let the extension know them; costs nothing where it knows all. Local.
+
+    A job is told from others by its launcher, so none is found where there is none above the ranks.
+
+    Returns:
+        Whether there is nobody left to look for.
+    """
+    mine = _status.about()
+    if mine is None or mine["spawned"]:  # those of its parents' program have the same launcher
+        return True
+    others = (ranks_on_host() or mine["size"]) - 1
+    if _core.ranks_met() >= others:
+        return True
+    job = _status.launcher_of(mine["pid"], nearest=True)
+    if job == 0:
+        return True
+    for about, files in _status.shown():
+        same = about["size"] == mine["size"] and not about.get("spawned")
+        if same and _status.launcher_of(about["pid"], nearest=True) == job:
+            _core.meet_rank(about["rank"], about["pid"], int(os.path.basename(files[_status.RANK])))
+    return _core.ranks_met() >= others
