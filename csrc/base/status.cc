@@ -15,6 +15,7 @@ namespace {
 std::mutex mutex;  // of the waits of several threads, of which the last is shown
 StatusPage* page = nullptr;
 int file = -1;
+LastBegun unread;
 
 template <class Write>
 void write(Write&& write_fields) {
@@ -27,6 +28,8 @@ void write(Write&& write_fields) {
 }
 
 }  // namespace
+
+constinit std::atomic<LastBegun*> last_begun{&unread};
 
 StatusPage* map_status_file(int descriptor, bool writable) {
   const int access = PROT_READ | (writable ? PROT_WRITE : 0);
@@ -41,6 +44,7 @@ void use_status_file(int descriptor) {
   if (mapped == nullptr) throw TransportError("the status file of this process cannot be mapped");
   const std::lock_guard lock(mutex);
   page = mapped;
+  last_begun.store(&mapped->last, std::memory_order_relaxed);
   file = descriptor;
 }
 

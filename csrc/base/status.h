@@ -1,10 +1,13 @@
-// What this process waits for, and how it leaves, where other processes of the user can read it:
-// `gradred ps`, and the peers that wait for it.
+// What this process began last, what it waits for, and how it leaves, where other processes of the
+// user can read it: `gradred ps`, and the peers that wait for it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+
+#include "base/signature.h"
 
 namespace gradred {
 
@@ -30,14 +33,24 @@ struct Farewell {
   char reason[1008] = {};  // "has left the program: ..."
 };
 
+// The operation that this process began last. Written without a lock: where several threads begin
+// operations at a time, the two may be of different ones.
+struct LastBegun {
+  static constexpr std::uint64_t kOverMessages = 1ULL << 63;
+
+  std::uint64_t operation = 0;  // 1 + its number, with kOverMessages or without; 0: none so far
+  std::uint64_t what = 0;       // Signature::what
+};
+
 // Lies in a file in memory that Python has made; src/gradred/_status.py reads it with the same
 // layout.
 struct StatusPage {
   static constexpr std::size_t kOffset = 4096;  // in the file
 
+  LastBegun last;
   std::uint64_t sequence;  // odd while the next two are being written
   std::uint64_t since_ns;  // of Clock; 0: this process waits for nothing
-  char text[2032];
+  char text[2016];
   Farewell farewell;
 };
 static_assert(sizeof(StatusPage) == 4096);
@@ -48,6 +61,18 @@ StatusPage* map_status_file(int descriptor, bool writable);
 // This process's own file, a descriptor that stays open. Throws TransportError.
 void use_status_file(int descriptor);
 int status_file();  // -1: none
+
+// Where to write it. Without a status page that is memory which nobody reads, so that no operation
+// has to ask.
+extern std::atomic<LastBegun*> last_begun;
+
+// On the path of every operation: two plain stores.
+inline void post_begun(std::uint64_t operation, const Signature& signature) {
+  LastBegun& last = *last_begun.load(std::memory_order_relaxed);
+  std::atomic_ref(last.operation).store(operation + 1, std::memory_order_relaxed);
+  std::atomic_ref(last.what).store(signature.what, std::memory_order_relaxed);
+}
+
 void post_status(std::uint64_t since_ns, std::string_view text);
 void clear_status();
 // `leaving` of `farewell` is replaced by the argument.

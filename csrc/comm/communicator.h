@@ -194,6 +194,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void run_alone(const Call& call) const;
   std::string refused_text(std::string_view reason) const;
   std::shared_ptr<Operation> leave(std::uint64_t number, std::string_view reason);
+  std::shared_ptr<Operation> leave_refused(std::string_view reason);
   void throw_if_mpi_only() const;
   void fail(const std::exception_ptr& thrown) noexcept;
   void throw_if_failed();

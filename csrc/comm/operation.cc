@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/set_up.h"
 #include "node/neighbours.h"
@@ -145,6 +146,7 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std:
   Choice choice = plan_for(call, false);
   Call planned = call;
   planned.path = hash_of(choice);
+  post_begun(number | LastBegun::kOverMessages, planned.signature());
   return std::make_shared<CommOperation>(shared_from_this(), planned, std::move(choice), number);
 }
 
@@ -188,6 +190,14 @@ std::string Communicator::refused_text(std::string_view reason) const {
   return "rank " + std::to_string(rank_) + " refused its arguments: " + std::string(reason);
 }
 
+// Over messages a refused call has a number, too.
+std::shared_ptr<Operation> Communicator::leave_refused(std::string_view reason) {
+  const std::uint64_t number = ledger_.begin();
+  post_begun(number | LastBegun::kOverMessages,
+             make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0));
+  return leave(number, refused_text(reason));
+}
+
 void Communicator::refuse(std::string_view reason, WaitHook& hook) {
   if (size_ == 1) return;
   prepare(hook);
@@ -196,7 +206,7 @@ void Communicator::refuse(std::string_view reason, WaitHook& hook) {
     NodePoll poll(*this, hook);
     node_->abort(reason, &poll);
   } else if (path_ != nullptr) {
-    const auto settling = leave(ledger_.begin(), refused_text(reason));
+    const auto settling = leave_refused(reason);
     // Where no thread of ours may do it, nobody else would receive what the peers have sent.
     const bool threads = thread_may_drive();
     if (!threads) wait_for(*settling, hook);
@@ -208,7 +218,7 @@ void Communicator::refuse_started(std::string_view reason) {
   // Where no thread of ours drives them, the peers' calls went to the MPI.
   if (size_ == 1 || !(threads || node_only()) || !starts()) return;
   if (node_ == nullptr) {
-    leave(ledger_.begin(), refused_text(reason));
+    leave_refused(reason);
     return;
   }
   auto operation = aborted_operation(reason);

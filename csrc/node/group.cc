@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "base/text.h"
 #include "node/copy.h"
 #include "node/neighbours.h"
@@ -128,6 +129,7 @@ void NodeGroup::announce(const Signature& signature, const void* data, std::size
   mine.what = signature.what;
   copy_few(mine.data, static_cast<const std::byte*>(data), bytes);
   waiter_.publish(mine.head, head(signature), state.bell);
+  post_begun(operation_, signature);  // afterwards: the peers need not wait for it
 }
 
 void NodeGroup::await_announcements(const Signature& signature) {

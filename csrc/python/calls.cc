@@ -307,7 +307,11 @@ void bind_calls(py::module_& m) {
   m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
   m.def("use_status_file", &use_status_file, py::arg("descriptor"),
-        "A file in memory whose second 4096 bytes are zero: for what this process waits for.");
+        "A file in memory whose second 4096 bytes are zero: for its last operation and its waits.");
+  m.def(
+      "describe_call", [](std::uint64_t what) { return describe_with_bytes({.what = what}); },
+      py::arg("what"),
+      "A call in words, from the number that says it in announcements and status files.");
   m.def(
       "ignore_signal", [](int number) { std::signal(number, SIG_IGN); }, py::arg("number"),
       "What Python's own module does in the main thread only.");

@@ -1,9 +1,9 @@
 """Where the ranks of this user's jobs are: each shows it, `gradred ps` and the autopsy read it.
 
 A rank holds two memory files without a name in the file system, so nothing is left when it ends:
-one says who it is and, kept up by the extension, what it waits for; into the other Python's
-faulthandler writes the stacks of all threads when a signal asks for them. Readers find both through
-/proc, where only the same user may look.
+one says who it is and, kept up by the extension, which operation it began last and what it waits
+for; into the other Python's faulthandler writes the stacks of all threads when a signal asks for
+them. Readers find both through /proc, where only the same user may look.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from gradred import _core
 
 RANK, _STACK = "gradred-rank", "gradred-stack"
 _ABOUT_BYTES = 4096  # JSON, before the extension's page
-_PAGE = struct.Struct("QQ2032s")  # the beginning of csrc/base/status.h's StatusPage
+_PAGE = struct.Struct("QQQQ2016s")  # the beginning of csrc/base/status.h's StatusPage
 _PAGE_BYTES = 4096
+_OVER_MESSAGES = 1 << 63  # LastBegun::kOverMessages
 _SIGNAL = signal.SIGRTMIN + 9
 # Of processes above the ranks: on mpiexec's host, and on the others.
 _LAUNCHERS = ("mpiexec", "mpirun", "prterun", "prun", "srun", "orterun")
@@ -95,29 +96,46 @@ class Rank:
     waits_s: float | None
     """For how long it has waited in gradred; None: it does not."""
     waits_for: str
+    last: str
+    """The operation that it has begun last, in words; empty: it waits in one, or has begun none."""
     operation: int | None
-    """The number of the one it waits in; None where that has none: the set-up, a shrink."""
+    """The number of the operation it waits in, else of the last; None: it has begun none."""
     call: str
-    """Its name."""
+    """Its name; empty for one whose arguments this rank has refused."""
     bytes: int | None
+    """None where only the MPI knows them."""
     missing: list[int]
     """The ranks of the communicator that it waits for, as far as they are known."""
     stack: list[str]
 
 
-# What the extension's text says: NodeGroup::missing and Operation's, in csrc.
-_OPERATION = re.compile(r"\boperation (\d+)(?: over messages)? \((\w+) of [^()]*, (\d+) bytes\)")
+# What the extension's text says: NodeGroup::missing, Communicator::scheduled_text and
+# describe_with_bytes, in csrc. The set-up and a shrink have no number.
+_OPERATION = re.compile(
+    r"\boperation (\d+)(?: over messages)? \((?:(\w+) of [^()]*?(?:, (\d+) bytes)?\))?"
+)
 _MISSING = re.compile(r"(?:missing|not heard of|unfinished): (.*)")
 
 
-def parts(text: str) -> dict[str, Any]:
-    """What a rank waits in and for, in fields of `Rank`."""
-    found = _OPERATION.search(text)
-    absent = _MISSING.search(text)
+def last_begun(operation: int, what: int) -> str:
+    """The text of csrc/base/status.h's LastBegun; empty: no operation so far."""
+    if operation == 0:
+        return ""
+    number = (operation & ~_OVER_MESSAGES) - 1
+    way = " over messages" if operation & _OVER_MESSAGES else ""
+    return f"operation {number}{way} ({_core.describe_call(what)})"
+
+
+def parts(waits_for: str, last: str) -> dict[str, Any]:
+    """What a rank is or was in and waits for, in fields of `Rank`."""
+    inside = _OPERATION.search(waits_for)
+    found = inside or _OPERATION.search(last)
+    absent = _MISSING.search(waits_for)
     return {
+        "last": "" if inside else last,
         "operation": int(found[1]) if found else None,
-        "call": found[2] if found else "",
-        "bytes": int(found[3]) if found else None,
+        "call": (found[2] or "") if found else "",
+        "bytes": int(found[3]) if found and found[3] else None,
         "missing": [int(one) for one in re.findall(r"rank (\d+)", absent[1])] if absent else [],
     }
 
@@ -169,10 +187,11 @@ def _ask_for_stacks(pid: int, file: str) -> int | None:
 
 
 def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadline: float) -> Rank:
-    waits_s, waits_for, stack = None, "", []
+    waits_s, waits_for, last, stack = None, "", "", []
     with contextlib.suppress(OSError):  # it has ended meanwhile
         page = pathlib.Path(files[RANK]).read_bytes()[_ABOUT_BYTES:][: _PAGE.size]
-        sequence, since_ns, text = _PAGE.unpack(page)
+        operation, what, sequence, since_ns, text = _PAGE.unpack(page)
+        last = last_begun(operation, what)
         if since_ns and sequence % 2 == 0:
             waits_s = (time.monotonic_ns() - since_ns) * 1e-9
             waits_for = text.split(b"\0")[0].decode(errors="replace")
@@ -186,7 +205,7 @@ def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadl
         waits_s=waits_s,
         waits_for=waits_for,
         stack=stack,
-        **parts(waits_for),
+        **parts(waits_for, last),
     )
 
 
@@ -230,6 +249,7 @@ def lines(found: list[Rank]) -> list[str]:
             result.append(f"  rank {numbers}: elsewhere, or has made no gradred.Comm yet")
         for rank in members:
             doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
+            doing += f"; last {rank.last}" if rank.last else ""
             result.append(f"  rank {rank.rank} (process {rank.pid}): {doing}")
             own = [line for line in rank.stack if "gradred/_status.py" not in line]
             result += [f"      {line.strip()}" for line in own]

@@ -182,13 +182,16 @@ def test_wait_is_reported_after_warn_after(path: str) -> None:
         assert "missing: rank 1" in reports[0]
 
 
-def test_timeout_names_a_file_that_shows_where_each_rank_is() -> None:
-    seen = job("never calls", "small")
+def test_timeout_names_a_file_that_shows_where_each_rank_is(path: str) -> None:
+    seen = job("never calls", "small", **knobs(path))
     text = seen.reports[0]["text"]
     file = pathlib.Path(text.rsplit("Where each rank is: ", 1)[1])
     shown = file.read_text()
     assert f"{RANKS} of {RANKS} ranks on this host" in shown
     assert "in meet_fault" in shown, "the stack of the rank that never came"
+    last = "1" if path == "shared memory" else "0 over messages"
+    last += " (allreduce of 1 float64 with sum, 8 bytes)"
+    assert f"not waiting in gradred; last operation {last}" in shown
 
 
 TWO_TIMEOUTS = """
@@ -243,35 +246,42 @@ def test_second_timeout_adds_what_it_saw_to_the_file_of_the_first(
     assert "in meet_the_second" in after
 
 
-def test_ps_shows_operation_and_stack_of_each_rank() -> None:
+def test_ps_shows_operation_and_stack_of_each_rank(path: str) -> None:
+    last = 1 if path == "shared memory" else 0  # the number of the first operation
+    fields = ("operation", "call", "bytes", "missing")
     command = [sys.executable, "-m", "gradred", "run", "-np", str(RANKS), sys.executable]
     with subprocess.Popen(
         [*command, str(PROGRAM), "never calls", "small"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "GRADRED_TIMEOUT": "20"},
+        env={**os.environ, "GRADRED_TIMEOUT": "20", **knobs(path)},
     ) as running:
         try:
-            deadline = time.monotonic() + 15
-            shown: list[dict[str, Any]] = []
-            while time.monotonic() < deadline:
-                ps = [sys.executable, "-m", "gradred", "ps", "--json"]
-                text = subprocess.run(ps, capture_output=True, text=True, check=True).stdout
-                shown = [one for one in json.loads(text)["ranks"] if is_below(one, running.pid)]
-                if sum(one["waits_s"] is not None for one in shown) == RANKS - 1:
-                    break
-                time.sleep(0.2)
+            shown = ps_once_all_miss(1, running.pid)
             assert [one["rank"] for one in shown] == list(range(RANKS))
             assert shown[1]["waits_s"] is None
             assert any("in meet_fault" in line for line in shown[1]["stack"])
             assert "allreduce of 2 float64 with sum" in shown[0]["waits_for"]
             assert "rank 1" in shown[0]["waits_for"]
             for one in (shown[0], shown[2], shown[3]):
-                fields = ("operation", "call", "bytes", "missing")
-                assert [one[field] for field in fields] == [2, "allreduce", 16, [1]], one
-            assert (shown[1]["operation"], shown[1]["missing"]) == (None, [])
+                assert [one[field] for field in fields] == [last + 1, "allreduce", 16, [1]], one
+            assert [shown[1][field] for field in fields] == [last, "allreduce", 8, []]
         finally:
             running.terminate()
+
+
+def ps_once_all_miss(rank: int, launcher: int) -> list[dict[str, Any]]:
+    """The ranks of a job, once all others know that they wait for `rank`; at the latest in 15 s."""
+    deadline = time.monotonic() + 15
+    ps = [sys.executable, "-m", "gradred", "ps", "--json"]
+    while True:
+        text = subprocess.run(ps, capture_output=True, text=True, check=True).stdout
+        shown = [one for one in json.loads(text)["ranks"] if is_below(one, launcher)]
+        if [one["missing"] for one in shown].count([rank]) == RANKS - 1:
+            return shown
+        if time.monotonic() > deadline:
+            return shown
+        time.sleep(0.2)
 
 
 def is_below(rank: dict[str, Any], ancestor: int) -> bool:

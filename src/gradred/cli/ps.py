@@ -14,8 +14,8 @@ SCHEMA = "gradred-ps/1"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.epilog = (
-        "For each rank: the operation it waits in, for how long and for whom, and the Python stack "
-        "of each of its threads. Other users' jobs cannot be seen."
+        "For each rank: the operation it waits in, for how long and for whom, or the last one it "
+        "has begun, and the Python stack of each of its threads. Other users' jobs cannot be seen."
     )
     parser.add_argument("--no-stacks", action="store_true", help="do not ask for Python stacks")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

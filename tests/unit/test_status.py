@@ -1,0 +1,101 @@
+"""What `gradred ps` and the report of a timeout say of a rank, from what it has written."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+import pytest
+
+from gradred import _core, _status
+from gradred._status import Rank
+
+ALLREDUCE, REFUSED, LEFT = 0, 5, 6  # Kind, in csrc/base/signature.h
+FLOAT64 = 12  # DType, in csrc/base/types.h
+MESSAGES = 1 << 63
+TEXT = "allreduce of 1024 float64 with sum, 8192 bytes"
+IN_FINALIZE = "process 7 has waited 2 s in MPI_Finalize until the other ranks come to it: process 8"
+IN_OPERATION = (
+    "this rank has waited 1 s in operation 3 (bcast of 2 int8, 2 bytes) among 2 ranks; "
+    "missing: rank 1 (process 8, sleeping, last left operation 2)"
+)
+
+
+def what(kind: int, dtype: int = 0, count: int = 0) -> int:
+    """Signature::what."""
+    return kind << 60 | dtype << 48 | count
+
+
+@pytest.fixture
+def page(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "page"
+
+
+def rank_of(page: pathlib.Path, begun: int, call: int, waits_for: str = "") -> Rank:
+    """What a reader makes of a status page."""
+    since = time.monotonic_ns() if waits_for else 0
+    fields = _status._PAGE.pack(begun, call, 0, since, waits_for.encode())
+    page.write_bytes(bytes(_status._ABOUT_BYTES) + fields)
+    about = {"pid": os.getpid(), "rank": 0, "size": 1}
+    return _status._read(about, {"gradred-rank": str(page)}, None, 0.0)
+
+
+def line(rank: Rank) -> str:
+    return _status.lines([rank])[1].split("): ", 1)[1]
+
+
+def test_call_in_words_is_that_of_the_error_messages() -> None:
+    assert _core.describe_call(what(ALLREDUCE, FLOAT64, 1024)) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("begun", "call", "last", "fields"),
+    [
+        (18, what(ALLREDUCE, FLOAT64, 1024), f"operation 17 ({TEXT})", (17, "allreduce", 8192)),
+        (
+            1 | MESSAGES,
+            what(ALLREDUCE, FLOAT64, 1024),
+            f"operation 0 over messages ({TEXT})",
+            (0, "allreduce", 8192),
+        ),
+        (
+            3,
+            what(LEFT, count=ALLREDUCE),
+            "operation 2 (allreduce of a type or op that gradred leaves to the MPI)",
+            (2, "allreduce", None),
+        ),
+        (4, what(REFUSED), "operation 3 (a call with refused arguments)", (3, "", None)),
+    ],
+)
+def test_rank_that_does_not_wait_shows_the_operation_it_began_last(
+    page: pathlib.Path,
+    begun: int,
+    call: int,
+    last: str,
+    fields: tuple[int, str, int | None],
+) -> None:
+    rank = rank_of(page, begun, call)
+    assert line(rank) == f"not waiting in gradred; last {last}"
+    assert (rank.operation, rank.call, rank.bytes) == fields
+    assert (rank.waits_s, rank.missing) == (None, [])
+
+
+def test_rank_that_has_begun_nothing_shows_no_operation(page: pathlib.Path) -> None:
+    rank = rank_of(page, 0, 0)
+    assert line(rank) == "not waiting in gradred"
+    assert (rank.operation, rank.call, rank.bytes) == (None, "", None)
+
+
+def test_rank_that_waits_shows_the_operation_it_waits_in_and_not_one_it_began_later(
+    page: pathlib.Path,
+) -> None:
+    rank = rank_of(page, 6, what(ALLREDUCE, FLOAT64, 1024), IN_OPERATION)
+    assert line(rank) == IN_OPERATION
+    assert (rank.operation, rank.call, rank.bytes, rank.missing) == (3, "bcast", 2, [1])
+
+
+def test_rank_that_waits_in_no_operation_shows_both(page: pathlib.Path) -> None:
+    rank = rank_of(page, 18, what(ALLREDUCE, FLOAT64, 1024), IN_FINALIZE)
+    assert line(rank) == f"{IN_FINALIZE}; last operation 17 ({TEXT})"
+    assert (rank.operation, rank.call, rank.bytes) == (17, "allreduce", 8192)
