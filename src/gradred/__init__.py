@@ -7,6 +7,7 @@ so when they are first used.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gradred.errors import (
@@ -50,6 +51,9 @@ _LAZY = {
     "zeros": "memory",
 }
 
+# The modules among them that import mpi4py.MPI, and so start MPI where it does not run yet.
+_START_MPI = {"comm", "functions", "parts", "persistent", "request"}
+
 __all__ = [
     "OPS",
     "Allreduce",
@@ -80,6 +84,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'gradred' has no attribute {name!r}")
+    if _LAZY[name] in _START_MPI and "mpi4py.MPI" not in sys.modules:
+        from gradred import _launched
+
+        _launched.refuse_child()
     value = getattr(importlib.import_module(f"gradred.{_LAZY[name]}"), name)
     globals()[name] = value
     return value

@@ -16,6 +16,8 @@ import shlex
 import sys
 from collections.abc import Mapping
 
+import mpi4py
+
 from gradred import _core, config, launch
 from gradred.errors import UsageError, explain
 
@@ -96,6 +98,24 @@ def _mistake() -> str | None:
     several = [start for start in told if start.size > 1]
     mistaken = [start for start in several if not inherited(start, os.getppid())]
     return _message(mistaken[0]) if mistaken else None
+
+
+def refuse_child() -> None:
+    """Raise UsageError in a child process of a rank, which must not start MPI.
+
+    There that never returns, or takes the rank's job with it.
+    """
+    if not mpi4py.rc.initialize:  # the program will, or not
+        return
+    of = [start for start in starts(os.environ) if inherited(start, os.getppid())]
+    if of and not config.get("allow_singleton"):
+        raise UsageError(
+            explain(
+                "communicating",
+                f"this process is a child of rank {of[0].rank}, and only ranks communicate",
+                "Do it in the rank, or start ranks of their own with gradred.run",
+            )
+        )
 
 
 def inherited(start: Start, parent: int) -> bool:

@@ -33,8 +33,10 @@ _PAGE_BYTES = 4096
 _OVER_MESSAGES = 1 << 63  # LastBegun::kOverMessages
 _SIGNAL = signal.SIGRTMIN + 9
 # Of processes above the ranks: on mpiexec's host, and on the others.
-_LAUNCHERS = ("mpiexec", "mpirun", "prterun", "prun", "srun", "orterun")
-_LAUNCHERS += ("hydra_pmi_proxy", "prted", "orted", "slurmstepd")
+_LAUNCHERS = (
+    *("mpiexec", "mpirun", "prterun", "prun", "srun", "orterun"),
+    *("hydra_pmi_proxy", "prted", "orted", "slurmstepd"),
+)
 
 _kept: list[int] = []  # descriptors, for as long as the process lives
 

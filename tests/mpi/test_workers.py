@@ -108,6 +108,14 @@ def test_forked_child_that_communicates_gets_a_usage_error(call: Any) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@starts_children
+@pytest.mark.skipif(SIZE == 1, reason="one rank alone communicates with nobody")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_spawned_child_that_communicates_gets_a_usage_error(method: str) -> None:
+    (text,) = in_children(method, worker.communicate, [0])
+    assert f"this process is a child of rank {RANK}, and only ranks communicate" in text
+
+
 PROGRAM = """
 import sys
 import gradred

@@ -30,3 +30,15 @@ def read_knobs(_: int) -> dict[str, Any]:
     from gradred import config
 
     return {name: entry.value for name, entry in config.snapshot().items()}
+
+
+def communicate(_: int) -> str:
+    """The error of a call that only ranks can make."""
+    import numpy as np
+
+    import gradred
+
+    try:
+        return f"the result {gradred.allreduce(np.ones(2))}"
+    except gradred.UsageError as error:
+        return str(error)
