@@ -74,6 +74,8 @@ def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_j
         assert len(reports) == RANKS, "those that are cut off, too"
         assert max(one["seconds"] for one in reports.values()) < TIMEOUT + 2
         assert all(one["right"] for one in reports.values())
+        files = {one["text"].rsplit("Where each rank is: ", 1)[1] for one in reports.values()}
+        assert len(files) == 2, "one for each host"
         seen = job.seen(reports, began)
         seeing.record("cut link", "any", "h1 and h2", seen, part="hosts")
         assert seen.status != 0, seen
