@@ -8,12 +8,20 @@
 
 namespace gradred {
 
-// Keeps as much of `text` as fits, and ends it with a zero byte.
+// Keeps as much of `text` as fits, and ends it with a zero byte. Half a number would be a wrong one:
+// what is cut ends with a whole word, and with dots.
 template <std::size_t n>
 void set_text(char (&target)[n], std::string_view text) {
-  const std::size_t length = std::min(text.size(), n - 1);
-  std::memcpy(target, text.data(), length);
-  target[length] = '\0';
+  constexpr std::string_view kDots = " ...";
+  static_assert(n > kDots.size());
+  const bool cut = text.size() >= n;
+  if (cut) {
+    text = text.substr(0, n - 1 - kDots.size());
+    text = text.substr(0, std::min(text.rfind(' '), text.size()));
+  }
+  std::memcpy(target, text.data(), text.size());
+  if (cut) std::memcpy(target + text.size(), kDots.data(), kDots.size());
+  target[text.size() + (cut ? kDots.size() : 0)] = '\0';
 }
 
 }  // namespace gradred

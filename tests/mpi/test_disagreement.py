@@ -256,3 +256,13 @@ def test_notices_of_impatient_ranks_are_read(comm: gradred.Comm) -> None:
         comm.Allreduce(MPI.IN_PLACE, x)
     assert _core.in_flight() == 0
     assert_usable(comm)
+
+
+def test_reason_that_is_too_long_for_its_place_ends_with_a_whole_word(comm: gradred.Comm) -> None:
+    if RANK == 0:
+        _core.refuse(comm, "words " * 400, blocking=True)
+        return assert_usable(comm)
+    text = outcome(Call(), comm)
+    assert "words words ..." in text
+    assert text.count("words") == text.count("words ")
+    return assert_usable(comm)
