@@ -8,8 +8,8 @@
 
 namespace gradred {
 
-// Keeps as much of `text` as fits, and ends it with a zero byte. Half a number would be a wrong one:
-// what is cut ends with a whole word, and with dots.
+// Keeps as much of `text` as fits, and ends it with a zero byte. Half a number would be a wrong
+// one: what is cut ends with a whole word, and with dots.
 template <std::size_t n>
 void set_text(char (&target)[n], std::string_view text) {
   constexpr std::string_view kDots = " ...";
