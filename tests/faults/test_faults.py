@@ -144,7 +144,8 @@ def test_peer_that_leaves_raises_peer_lost_and_keeps_its_status(
 
 def test_error_of_the_mpi_on_one_rank_is_a_transport_error_on_all(full: bool) -> None:
     for call in CALLS if full else ["small", "large non-blocking"]:
-        seen = job("error below", call, GRADRED_FAULT="1:5:0:fail", **knobs("messages"))
+        knob = {"GRADRED_FAULT": "1:5:0:fail", "GRADRED_TIMEOUT": "20", **knobs("messages")}
+        seen = job("error below", call, **knob)
         record("an error of the MPI", call, "messages", seen)
         assert seen.reports.keys() == set(range(RANKS)), seen
         for report in seen.reports.values():
