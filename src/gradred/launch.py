@@ -33,7 +33,11 @@ _LAUNCHER_NAMES: dict[Family, tuple[str, ...]] = {
     "MPICH": ("mpiexec.mpich", "mpiexec.hydra", "mpiexec"),
     "Intel MPI": ("mpiexec.hydra", "mpiexec"),
 }
-_PLACEMENT = ("--map-by", "-map-by", "--host", "-host", "-H", "--hostfile", "-hostfile")
+# Options of any mpiexec that say where ranks run; both MPIs take most of them with one dash or two.
+_PLACEMENT = {
+    *("map-by", "rankmap", "rankfile", "rf", "ppn", "perhost", "npernode", "N"),
+    *("H", "host", "hosts", "hostlist", "f", "hostfile", "machinefile"),
+}
 _TO_START = ("PATH", "LD_LIBRARY_PATH")  # what Python may need before the job reaches a rank
 
 # Run in a child: mpi4py finds its libmpi here exactly as it would in a rank.
@@ -137,11 +141,12 @@ def launcher_command(
     """
     names = [name for name in _TO_START if name in os.environ]
     command = [str(mpi.launcher)]
-    if hosts and mpi.family != "Open MPI":
+    placed = has_placement(options)
+    if (hosts or placed) and mpi.family != "Open MPI":
         command += ["-genvlist", ",".join([_wire.JOB, *names])]
     command += ["-n", str(ranks)]
     if mpi.family == "Open MPI":
-        if not has_placement(options):
+        if not placed:
             # Its slots are physical cores. With hosts, the qualifier would put every rank on the
             # first one; there each has exactly the slots that it needs.
             command += ["--map-by", "slot" if hosts else ":OVERSUBSCRIBE"]
@@ -194,7 +199,8 @@ def shim_command(family: Family | None = None) -> list[str]:
 
 def has_placement(options: Sequence[str]) -> bool:
     """Whether options of mpiexec say where ranks run."""
-    return any(option.split("=")[0] in _PLACEMENT for option in options)
+    names = [option.partition("=")[0] for option in options]
+    return any(name.startswith("-") and name.lstrip("-") in _PLACEMENT for name in names)
 
 
 def _identify(text: str) -> tuple[Family, str]:

@@ -67,7 +67,7 @@ def reports(lines):
     return sorted((json.loads(line) for line in lines), key=lambda found: found["rank"])
 
 
-@pytest.mark.parametrize("option", ["list", "hostfile", "slurm"])
+@pytest.mark.parametrize("option", ["list", "hostfile", "slurm", "mpiexec"])
 def test_ranks_fill_hosts_and_get_environment_and_folder(start, report, tmp_path, option):
     words, where, variables = [], None, {"A_WORD": "two words\nand a line", "SSH_TTY": "/dev/x"}
     if option == "list":
@@ -75,6 +75,9 @@ def test_ranks_fill_hosts_and_get_environment_and_folder(start, report, tmp_path
     elif option == "hostfile":
         (tmp_path / "hostfile").write_text("h1 slots=2\n# no more\nh2:2\n")
         words = ["--hostfile", "hostfile"]
+    elif option == "mpiexec":
+        spelled = "-hosts" if mpich() else "--host"
+        words = ["-np", "4", f"--mpi-option={spelled} h1:2,h2:2"]
     else:
         # Under this name MPICH's launcher would look for Slurm's own: it is told to take ssh.
         words = ["--mpi-option=-launcher ssh"] if mpich() else []

@@ -96,6 +96,23 @@ def test_placement_by_the_user_is_left_alone(option):
     assert command[-1] == option
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("-hosts h1:1,h2:1", "-host h1", "-H h1", "--host=h1", "-f hosts", "-hostfile hosts"),
+        *("--machinefile hosts", "-machinefile hosts", "--rankfile ranks", "-ppn 1", "--ppn 1"),
+        *("-perhost 1", "-npernode 1", "-N 1", "-rankmap 0,1", "-map-by node"),
+    ],
+)
+def test_every_spelling_of_a_placement_is_known(option):
+    assert launch.has_placement(["-verbose", *option.split()])
+
+
+@pytest.mark.parametrize("option", ["-iface eth1", "-launcher ssh", "f", "host", "--bind-to core"])
+def test_options_that_place_no_rank_are_no_placement(option):
+    assert not launch.has_placement(option.split())
+
+
 def test_mpich_is_bound_only_on_request():
     assert launch.launcher_command(MPICH, 3) == ["/p/m", "-n", "3"]
     bound = launch.launcher_command(MPICH, 3, binding="core")
