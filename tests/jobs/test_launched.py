@@ -98,6 +98,27 @@ def test_knob_allows_ranks_that_are_alone() -> None:
     assert is_done(run(COMMUNICATE, told(foreign(), GRADRED_ALLOW_SINGLETON="1")))
 
 
+def bench(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gradred", "bench", "-m", "8:8"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
+
+
+def test_bench_below_the_wrong_mpiexec_names_both_mpis_and_the_right_command() -> None:
+    done = bench(told(foreign()))
+    assert done.returncode == 2
+    mpi = launch.find_mpi()
+    assert foreign().name in done.stderr
+    assert f"{mpi.family} {mpi.version}" in done.stderr
+    right = f"gradred run -np 2 {sys.executable} -m gradred bench -m 8:8"
+    assert right in done.stderr
+
+
+def test_bench_of_a_singleton_says_that_it_is_alone() -> None:
+    done = bench(dict(os.environ))
+    assert done.returncode == 2
+    assert "gradred bench -np 2" in done.stderr
+
+
 @pytest.mark.parametrize("size", [None, 1])
 def test_singletons_are_no_mistake(size: int | None) -> None:
     environment = dict(os.environ) if size is None else told(foreign(), size)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from gradred import _launched
 from gradred.bench import machine, options, overlap, plot, table, timing
 from gradred.bench.contenders import Calls, Contender, gather
 from gradred.bench.inputs import Array, Inputs, numpy_type
@@ -50,6 +51,7 @@ def run(asked: Options) -> int:
 
 def _require_peers(size: int) -> None:
     if size < 2:
+        _launched.refuse_wrong_launcher()
         found = "this process is alone: an allreduce needs two ranks at least"
         raise UsageError(explain("gradred bench", found, "Start them with: gradred bench -np 2"))
 
