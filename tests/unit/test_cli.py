@@ -157,6 +157,22 @@ def test_hosts_and_slots_come_from_the_allocation_unless_named(monkeypatch, caps
 
 
 @needs_no_job
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("-H far1:2,far2:1", "--hosts far1:2,far2:1", "--host far1:2,far2:1"),
+        *("-host far1:2,far2:1", "-hosts far1:2,far2:1", "-hosts=far1:2,far2:1"),
+        *("--hostfile h", "-hostfile h", "-hostfile=h", "--machinefile h", "-machinefile h"),
+    ],
+)
+def test_hosts_are_taken_in_the_words_of_either_mpiexec(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h").write_text("far1:2\nfar2 slots=1\n")
+    assert cli.main(["run", *words.split(), "--dry-run", "true"]) == 0
+    assert "far1:2,far2:1" in capsys.readouterr().out
+
+
+@needs_no_job
 def test_run_starts_ranks_of_one_world_with_this_python(tmp_path):
     program = tmp_path / "a program.py"
     program.write_text(

@@ -44,17 +44,21 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "-H",
         "--hosts",
-        "--host",
         metavar="HOST:SLOTS,...",
         help="hosts with the ranks that each can take (default: what Slurm, PBS or LSF granted, "
         "else this host)",
     )
     where.add_argument(
         "--hostfile",
-        "--machinefile",
         metavar="FILE",
         help="the same, a line per host: `h1`, `h1:2` or `h1 slots=2`",
     )
+    # As users of either mpiexec spell them.
+    for dest, names in (
+        ("hosts", ("--host", "-host", "-hosts")),
+        ("hostfile", ("-hostfile", "--machinefile", "-machinefile")),
+    ):
+        where.add_argument(*names, dest=dest, help=argparse.SUPPRESS)
     place.add_argument(
         "--bind",
         choices=("none", "core", "numa"),
