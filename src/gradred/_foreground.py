@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from gradred import _job, _output, _verdict
 from gradred._processes import signal_name
 
+UNWRITABLE = 1  # the status where what ranks print cannot be written
 TIMED_OUT = 124  # the status of a job that took too long, as of timeout(1)
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -69,9 +70,10 @@ class _Foreground:
         self._selector = selector
         self._began = time.monotonic()
         self._interrupted_by: int | None = None
+        self._unwritable: _output.Unwritable | None = None
         self._timed_out = self._noticed = False
-        self._writers: dict[int, _output.Writer] = {}
-        self._screens = self._make_screens()
+        self._writers: dict[str, _output.Writer] = {}
+        self._screens: dict[str, _output.Screen] = self._make_screens()
         self._files = _output.Files(look.folder, order.ranks) if look.folder else None
         self._job = _job.Job(order, self._show, selector, self._congested)
         _raise_file_limit()
@@ -87,37 +89,46 @@ class _Foreground:
                     self._look_at_clock()
                     for screen in set(self._screens.values()):
                         screen.show_unfinished()
-                except BrokenPipeError as error:
-                    self._lose_reader(error)
+                except (BrokenPipeError, _output.Unwritable) as error:
+                    self._give_up(error)
+        self._finish(self._say_last_words)
+        if self._unwritable is not None:  # perhaps only now: what was printed last
+            self._finish(lambda: self._say(str(self._unwritable)))
+        return self._status()
+
+    def _finish(self, say: Callable[[], None]) -> None:
+        """Say something, and wait until all output is written."""
         try:
-            self._say_last_words()
+            say()
             for writer in self._writers.values():
                 writer.flush()
-        except BrokenPipeError as error:
-            self._lose_reader(error)
-        return self._status()
+        except (BrokenPipeError, _output.Unwritable) as error:
+            self._give_up(error)
 
     def close(self) -> None:
         self._job.close()
         if self._files is not None:
             self._files.close()
 
-    def _make_screens(self) -> dict[_output.Stream, _output.Screen]:
+    def _make_screens(self) -> dict[str, _output.Screen]:
         """One screen per stream, or one for both where they are the same terminal or file."""
-        stdout = self._make_screen(1)
-        stderr = stdout if _identity(1) == _identity(2) else self._make_screen(2)
+        stdout = self._make_screen(1, "stdout")
+        stderr = stdout if _identity(1) == _identity(2) else self._make_screen(2, "stderr")
         return {"stdout": stdout, "stderr": stderr}
 
-    def _make_screen(self, fd: int) -> _output.Screen:
-        self._writers[fd] = _output.Writer(fd, self._selector)
+    def _make_screen(self, fd: int, stream: _output.Stream) -> _output.Screen:
+        self._writers[stream] = _output.Writer(fd, stream, self._selector)
         terminal = os.isatty(fd)
         label = _labels(self._look.prefix, self._order.ranks, terminal)
-        return _output.Screen(self._writers[fd].write, label, eager=terminal)
+        return _output.Screen(self._writers[stream].write, label, eager=terminal)
 
     def _show(self, rank: int | None, stream: _output.Stream, data: bytes) -> None:
         if self._files is not None and rank is not None:
-            self._files.feed(rank, data)
-        if self._screens:
+            try:
+                self._files.feed(rank, data)
+            except _output.Unwritable as error:
+                self._give_up(error)
+        if stream in self._screens:
             self._screens[stream].feed(-1 if rank is None else rank, stream, data)
 
     def _congested(self) -> bool:
@@ -125,15 +136,35 @@ class _Foreground:
         times = _MORE_AT_THE_END if self._job.ending else 1
         return any(writer.congested(times) for writer in self._writers.values())
 
+    def _give_up(self, error: BrokenPipeError | _output.Unwritable) -> None:
+        """End the job because what it prints finds no place any more."""
+        if isinstance(error, _output.Unwritable):
+            self._lose_place(error)
+        else:
+            self._lose_reader(error)
+        if not self._job.ending and not self._job.over:
+            self._job.end(signal.SIGTERM, _job.TERM_TO_KILL)
+
     def _lose_reader(self, error: BrokenPipeError) -> None:
-        """End the job because the reader of its output has left, as `head` does, or a terminal."""
+        """The reader of the output has left, as `head` does, or a terminal."""
         for writer in self._writers.values():
             writer.abandon()
         self._screens.clear()
         if not self._interrupted_by:
             closed = error.errno == errno.EIO
             self._interrupted_by = signal.SIGHUP if closed else signal.SIGPIPE
-            self._job.end(signal.SIGTERM, _job.TERM_TO_KILL)
+
+    def _lose_place(self, error: _output.Unwritable) -> None:
+        """The disk is full; what has another place is still shown."""
+        self._unwritable = self._unwritable or error
+        if error.place in self._writers:
+            self._writers[error.place].abandon()
+            lost = self._screens[error.place]
+            kept = {stream: one for stream, one in self._screens.items() if one is not lost}
+            self._screens = kept
+        elif self._files is not None:
+            self._files.close()
+            self._files = None
 
     def _handle(self, number: int) -> None:
         if number in _PASSED_ON:
@@ -163,6 +194,8 @@ class _Foreground:
     def _status(self) -> int:
         if self._interrupted_by is not None:
             return 128 + self._interrupted_by
+        if self._unwritable is not None:
+            return UNWRITABLE
         return TIMED_OUT if self._timed_out and not self._job.fatal else self._job.status
 
     def _say_last_words(self) -> None:
@@ -190,7 +223,7 @@ class _Foreground:
                 lines.append(f"{_verdict.ranks_text(late)} did not end within {grace}: ended")
         elif self._timed_out:
             lines.append(f"the job did not end within {self._look.timeout:g} s (--timeout): ended")
-        elif job.status:
+        elif job.status and self._unwritable is None:
             if job.missing:
                 lines.append(f"{_verdict.ranks_text(job.missing)} never started")
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
@@ -204,7 +237,7 @@ class _Foreground:
         return lines
 
     def _say(self, text: str) -> None:
-        if self._screens:
+        if "stderr" in self._screens:
             line = f"gradred run: {text}"
             self._screens["stderr"].say(f"\x1b[1m{line}\x1b[0m" if _coloured(2) else line)
 

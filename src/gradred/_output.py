@@ -9,7 +9,9 @@ import select
 import selectors
 import time
 from collections.abc import Callable
-from typing import BinaryIO, Literal
+from typing import Literal
+
+from gradred.errors import UsageError, explain
 
 Stream = Literal["stdout", "stderr"]
 Write = Callable[[bytes], None]
@@ -18,6 +20,14 @@ _LONGEST = 1 << 20  # bytes of a line that are kept until it is whole
 _SHOWN_AFTER = 0.2  # seconds until a terminal shows an unfinished line: a prompt, a progress bar
 _PIECE = 4096  # a pipe that is writable takes this much at once
 _ENOUGH = 1 << 20  # bytes that wait for a slow reader, from which on the ranks have to wait
+
+
+class Unwritable(Exception):  # noqa: N818
+    """A place takes no more output, though nobody has closed its other end: a disk is full."""
+
+    def __init__(self, place: str, error: OSError) -> None:
+        super().__init__(f"{place} cannot be written: {error.strerror}")
+        self.place = place
 
 
 class Screen:
@@ -91,10 +101,15 @@ class Screen:
 
 
 class Writer:
-    """Writes to a descriptor as fast as its reader reads, without making this process wait."""
+    """Writes to a descriptor as fast as its reader reads, without making this process wait.
 
-    def __init__(self, fd: int, selector: selectors.BaseSelector) -> None:
+    What it does in the background, and `flush`, raises BrokenPipeError where the reader has left,
+    and Unwritable where the place cannot take more.
+    """
+
+    def __init__(self, fd: int, stream: Stream, selector: selectors.BaseSelector) -> None:
         self._fd = fd
+        self._stream = stream
         self._selector = selector
         self._pending = bytearray()
 
@@ -128,28 +143,52 @@ class Writer:
         except OSError as error:
             if error.errno == errno.EIO:  # a terminal that has been closed
                 raise BrokenPipeError(errno.EIO, error.strerror) from None
-            raise
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise Unwritable(self._stream, error) from None
         if not self._pending:
             self._selector.unregister(self._fd)
 
 
 class Files:
-    """One file per rank with all that it prints, in a folder on the launching host."""
+    """One file per rank with all that it prints, in a folder on the launching host.
+
+    All are made, empty, at once; each is opened when its rank prints: by then the job has raised
+    the limit of open files.
+
+    Raises:
+        UsageError: the folder or a file cannot be made.
+    """
 
     def __init__(self, folder: str, ranks: int) -> None:
-        self._folder = pathlib.Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
         width = len(str(ranks - 1))
-        self._files: list[BinaryIO] = [
-            (self._folder / f"rank.{rank:0{width}d}.txt").open("wb", buffering=0)
-            for rank in range(ranks)
-        ]
+        self._paths = [pathlib.Path(folder, f"rank.{rank:0{width}d}.txt") for rank in range(ranks)]
+        self._opened: dict[int, int] = {}
+        try:
+            os.makedirs(folder, exist_ok=True)
+            for path in self._paths:
+                path.write_bytes(b"")
+        except OSError as error:
+            found = f"{error.filename or folder} cannot be written ({error.strerror})"
+            remedy = "Name a folder that exists or can be made"
+            raise UsageError(explain(f"--output-filename {folder}", found, remedy)) from None
 
     def feed(self, rank: int, data: bytes) -> None:
-        """Append to a rank's file."""
-        self._files[rank].write(data)
+        """Append to a rank's file.
+
+        Raises:
+            Unwritable: it takes no more.
+        """
+        try:
+            if rank not in self._opened:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+                self._opened[rank] = os.open(self._paths[rank], flags)
+            while data:
+                data = data[os.write(self._opened[rank], data) :]
+        except OSError as error:
+            raise Unwritable(str(self._paths[rank]), error) from None
 
     def close(self) -> None:
         """Close them all."""
-        for file in self._files:
-            file.close()
+        while self._opened:
+            os.close(self._opened.popitem()[1])

@@ -150,6 +150,39 @@ def test_options_reach_the_ranks_as_they_were_read() -> None:
     assert Options.from_text(asked.text()) == asked
 
 
+@needs_no_job
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_file_that_cannot_be_written_is_refused_before_measuring(
+    option: str, inside: bool, tmp_path: Path
+) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    words = ["-m", "8:8", option, str(tmp_path / "file" / "new" / "out.svg")]
+    command = [sys.executable, "-m", "gradred", "bench"]
+    if inside:
+        command = [sys.executable, "-m", "gradred", "run", "-np", "2", *command, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    else:
+        done = bench("-np", "2", *words)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"{option} {words[-1]}: it cannot be written (Not a directory)" in done.stderr
+    assert osu_rows(done.stdout) == []
+    assert done.stderr.count("cannot be written") == 1
+
+
+def test_file_that_can_be_written_is_not_there_before_it_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "out.json"
+    options.require_writable(Options(json=str(path)))
+    assert path.parent.is_dir()
+    assert not path.exists()
+    path.write_text("kept")
+    options.require_writable(Options(json=str(path)))
+    assert path.read_text() == "kept"
+
+
 # ---- inputs ----------------------------------------------------------------------------------
 
 

@@ -175,6 +175,64 @@ def test_output_filename_keeps_a_file_per_rank(tmp_path):
         assert sorted((folder / f"rank.{rank}.txt").read_text().split()) == [rank, f"e{rank}"]
 
 
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_output_folder_that_cannot_be_made_is_a_usage_error(tmp_path, place):
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / place)
+    out, err, status = run("-np", "2", "--output-filename", folder, *script("echo started"))
+    assert (out, status) == ([], 2)
+    assert len(err) == 1
+    assert f"--output-filename {folder}: {folder} cannot be written" in err[0]
+
+
+def test_files_of_ranks_are_no_matter_of_the_limit_of_open_files(tmp_path):
+    words = command("-np", "40", "--output-filename", str(tmp_path), "--", *script("echo hi"))
+    text = "ulimit -Sn 30; exec " + launch.quoted(words)  # too few even for mpiexec, which says so
+    answer = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=50)
+    assert answer.returncode != 0
+    assert "Traceback" not in answer.stderr
+    assert answer.stderr.splitlines()[-1].startswith("gradred run: mpiexec ended the job")
+    assert len(list(tmp_path.iterdir())) == 40
+
+
+@pytest.mark.parametrize("text", ["echo hi", "echo hi; sleep 20"])
+def test_output_on_a_full_disk_ends_the_job_with_one_line_that_says_so(text):
+    began = time.monotonic()
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(
+            command("-np", "2", *script(text)),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=50,
+        )
+    assert time.monotonic() - began < 15
+    assert answer.returncode == 1
+    assert answer.stderr == "gradred run: stdout cannot be written: No space left on device\n"
+
+
+def test_file_of_a_rank_on_a_full_disk_ends_the_job_with_one_line_that_says_so(tmp_path):
+    os.symlink("/dev/full", tmp_path / "rank.1.txt")
+    words = ["-np", "2", "--output-filename", str(tmp_path), *script("echo hi; sleep 0.2")]
+    _, err, status = run(*words)
+    said = f"gradred run: {tmp_path}/rank.1.txt cannot be written: No space left on device"
+    assert (err, status) == ([said], 1)
+
+
+@pytest.mark.parametrize(
+    ("closed", "out", "err"), [(">&-", "", "err\n"), ("2>&-", "out\n", ""), (">&- 2>&-", "", "")]
+)
+def test_closed_stream_takes_nothing_and_the_job_runs(closed, out, err):
+    words = command("-np", "1", *script("echo out; echo err >&2"))
+    answer = subprocess.run(
+        ["sh", "-c", f"exec {launch.quoted(words)} {closed}"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (answer.stdout, answer.stderr, answer.returncode) == (out, err, 0)
+
+
 def on_terminal(*words, environment, keys=b""):
     """What a job shows on a terminal where somebody types, and its status."""
     pid, terminal = pty.fork()

@@ -85,6 +85,24 @@ def test_interrupt_has_its_status(monkeypatch):
     assert cli.main(["info"]) == 130
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_a_failure_in_one_line(unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "gradred", "info", "version"]
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert answer.returncode == 1
+    assert "No space left on device" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_closed_stdout_is_no_error():
+    command = [sys.executable, "-m", "gradred", "info", "version"]
+    closed = ["sh", "-c", f"exec {shlex.join(command)} >&-"]
+    answer = subprocess.run(closed, capture_output=True, text=True, timeout=60)
+    assert (answer.stdout, answer.stderr, answer.returncode) == ("", "", 0)
+
+
 def test_info_prints_every_fact_and_setting_once(monkeypatch, capsys):
     monkeypatch.setenv("GRADRED_TIMEOUT", "2min")
     assert cli.main(["info"]) == 0

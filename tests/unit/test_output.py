@@ -103,7 +103,7 @@ def test_prefix_is_for_several_ranks_on_a_terminal_or_on_request(
 def test_slow_reader_makes_the_ranks_wait_and_not_the_launcher():
     reads, writes = os.pipe()
     with selectors.PollSelector() as selector:
-        writer = _output.Writer(writes, selector)
+        writer = _output.Writer(writes, "stdout", selector)
         writer.write(b"x" * 3_000_000)
         for key, mask in selector.select(0):
             key.data(mask)

@@ -31,6 +31,7 @@ def run(asked: Options) -> int:
     world = MPI.COMM_WORLD
     try:
         _require_peers(world.size)
+        _require_writable(asked, world)
         contenders = gather(asked, world)
     except UsageError:
         if world.rank > 0:
@@ -54,6 +55,19 @@ def _require_peers(size: int) -> None:
         _launched.refuse_wrong_launcher()
         found = "this process is alone: an allreduce needs two ranks at least"
         raise UsageError(explain("gradred bench", found, "Start them with: gradred bench -np 2"))
+
+
+def _require_writable(asked: Options, world: MPI.Intracomm) -> None:
+    """Rank 0 writes: it looks for all whether it will be able to."""
+    refusal = None
+    if world.rank == 0:
+        try:
+            options.require_writable(asked)
+        except UsageError as error:
+            refusal = error
+    refusal = world.bcast(refusal)
+    if refusal is not None:
+        raise refusal
 
 
 class _Bench:

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+from pathlib import Path
 from typing import Any, Literal
 
 from gradred import ops, plans
@@ -211,6 +212,24 @@ def check(options: Options) -> None:
             found = "its ending says no format"
             raise UsageError(explain(options.plot, found, "End its name in .svg, .png or .pdf"))
         plot.require_matplotlib()
+
+
+def require_writable(options: Options) -> None:
+    """Raise UsageError unless the files asked for can be written; makes their folders."""
+    for option, name in (("--json", options.json), ("--plot", options.plot)):
+        if name is None:
+            continue
+        path = Path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not path.exists()
+            path.open("ab").close()
+            if is_new:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            found = f"it cannot be written ({error.strerror})"
+            remedy = "Name a file in a folder that exists or can be made"
+            raise UsageError(explain(f"{option} {name}", found, remedy)) from None
 
 
 def _check_peer(peer: str, dtype: str, options: Options) -> None:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
+import os
 import re
 import sys
 from collections.abc import Sequence
 
 from gradred import __version__
-from gradred.errors import Error, UsageError
+from gradred.errors import Error, UsageError, explain
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a write
 
 # The one table of commands: name -> what it does; its module is gradred.cli.<name>.
 COMMANDS = {
@@ -32,6 +35,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; None stands for this process's own arguments."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    _fill_closed_streams()
     try:
         return _dispatch(words)
     except UsageError as error:
@@ -43,6 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = None  # the reader left: nothing more to flush
         return DONE
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        sys.stdout = None
+        remedy = "Make room, or write elsewhere"
+        found = explain("output", f"it cannot be written ({error.strerror})", remedy)
+        return _complain(words, Error(found), FAILED)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -73,6 +84,22 @@ def _dispatch(words: list[str]) -> int:
     status: int = parsed.main(parsed)
     sys.stdout.flush()
     return status
+
+
+def _fill_closed_streams() -> None:
+    """Open on /dev/null what the caller has closed of stdin, stdout and stderr (`>&-`).
+
+    Else the next file or socket would get its number, and be taken for the stream.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (open until the process ends)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _unknown(word: str, help_text: str) -> str:

@@ -43,6 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
         config.load()  # a misspelt knob ends here, once, and not in every rank
         asked = options.read(arguments)
         if arguments.ranks is not None:
+            options.require_writable(asked)
             words = [sys.executable, "-m", "gradred", "bench", "--as-rank", asked.text()]
             return start(arguments.ranks, arguments.bind, words)
     except UsageError:
