@@ -33,7 +33,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradred import _core, config
+from gradred import _core, _destinations, config
 from gradred.errors import UsageError, explain
 
 if TYPE_CHECKING:
@@ -49,8 +49,14 @@ Row = dict[str, Any]
 
 
 def configure(wanted: str | None) -> None:
-    """Keep the value of the knob `profile` for the end; None changes nothing."""
+    """Keep the value of the knob `profile` for the end; None changes nothing.
+
+    Raises:
+        UsageError: it names a file that cannot be written.
+    """
     global _wanted
+    if wanted not in (None, config.PROFILE_TABLE):
+        _destinations.require("profile", str(wanted))
     _wanted = wanted or _wanted
 
 

@@ -11,7 +11,18 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from gradred import _core, _launched, _news, _profile, _status, _strangers, _voice, config, plans
+from gradred import (
+    _core,
+    _destinations,
+    _launched,
+    _news,
+    _profile,
+    _status,
+    _strangers,
+    _voice,
+    config,
+    plans,
+)
 
 ExceptHook = Callable[
     [type[BaseException], BaseException, "types.TracebackType | None"],
@@ -44,6 +55,8 @@ def configure() -> None:
     values = config.load()
     if values.plan is not None:
         plans.require_known(values.plan)
+    if values.trace is not None:
+        _destinations.require("trace", values.trace)
     _core.configure(
         values.shm,
         values.plan or "",
@@ -69,8 +82,10 @@ def _leave() -> None:
     if comes_to_finalize and not _core.poisoned() and not _ends_badly:
         _strangers.await_all()
     try:
-        _core.write_trace()
-        _profile.report()
+        try:
+            _core.write_trace()
+        finally:
+            _profile.report()
     finally:
         if _core.poisoned() and not _holds_finalize:
             print("gradred: no way was found around MPI_Finalize, which may hang", file=sys.stderr)

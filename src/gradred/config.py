@@ -154,14 +154,15 @@ class Config:
         None,
         _optional(str.strip),
         "none",
-        "Write each rank's operations to this file, in Chrome's trace format.",
+        "Write each rank's operations to this file, in Chrome's trace format; its folder is made.",
     )
     profile: str | None = _knob(
         None,
         _optional(_parse_profile),
         "0",
         "Count what calls cost: 1 prints a table on rank 0 when the program ends, a file name also "
-        "writes each rank's figures to this file as JSON. Rank 0's value decides.",
+        "writes each rank's figures to this file as JSON; its folder is made. Rank 0's value "
+        "decides.",
     )
     allow_singleton: bool = _knob(
         False,

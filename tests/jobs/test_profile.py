@@ -68,6 +68,39 @@ def only(record: dict[str, Any], **wanted: Any) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.parametrize("path", ["out/new/p.json", "out/{rank}/p.json"])
+@pytest.mark.parametrize("knob", ["profile", "trace"])
+def test_folder_of_a_file_that_a_knob_names_is_made(tmp_path: Path, knob: str, path: str) -> None:
+    run(tmp_path, "comm.Allreduce(MPI.IN_PLACE, np.zeros(1))", **{knob: str(tmp_path / path)})
+    written = sorted(file.parent.name + "/" + file.name for file in tmp_path.glob("out/**/*.json"))
+    assert written == (
+        ["0/p.json", "1/p.json"] if "{" in path else ["new/p.0.json", "new/p.1.json"]
+    )
+
+
+@pytest.mark.parametrize("knob", ["profile", "trace"])
+def test_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path, knob: str) -> None:
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "file" / "p.json")
+    done = run(tmp_path, "print('begun')", status=1, **{knob: path})
+    assert f"UsageError: {config.variable(knob)}={path}: " in done.stderr
+    assert "begun" not in done.stdout
+
+
+def test_trace_that_is_lost_at_the_end_takes_no_profile_along(tmp_path: Path) -> None:
+    body = """
+    import shutil
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    comm.Barrier()
+    shutil.rmtree(sys.argv[0].replace("program.py", "gone"), ignore_errors=True)
+    """
+    trace, counted = tmp_path / "gone" / "t.json", tmp_path / "p.json"
+    done = run(tmp_path, body, trace=str(trace), profile=str(counted))
+    assert "gone/t.0.json' cannot be written" in done.stderr
+    assert "gradred profile of rank 0 of 2" in done.stderr
+    assert all((tmp_path / f"p.{rank}.json").exists() for rank in range(2))
+
+
 SLEEPS = """
 comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
 for count in (1, 100_000):

@@ -33,6 +33,7 @@ PYTHON_LAYERS = (
     ("_door", "_keeper", "_voice"),
     ("_shim",),
     ("_core", "config"),
+    ("_destinations",),
     ("_cpu", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
     ("_strangers", "refusing", "request", "schedules"),
     ("_job", "arrays", "launch", "persistent", "plans"),
