@@ -238,6 +238,15 @@ def load() -> Config:
     return Config(**{name: entry.value for name, entry in snapshot().items()})
 
 
+def check(variables: Mapping[str, str]) -> None:
+    """Look at variables that another process is to get, as `load` looks at this one's.
+
+    Raises:
+        UsageError: as `load`.
+    """
+    _values_in(variables)
+
+
 def get(name: str) -> Any:
     """The value of one knob, by its name in lower case without the prefix."""
     _check_name(name, name)
@@ -272,7 +281,7 @@ def reset(name: str | None = None) -> None:
 
 def snapshot() -> Mapping[str, Value]:
     """Each knob's value with its source, in the order of the table."""
-    environment = _from_environment()
+    environment = _values_in(os.environ)
     values: dict[str, Value] = {}
     for name, field in _KNOBS.items():
         if name in _set_in_code:
@@ -292,9 +301,9 @@ def table() -> list[tuple[str, str, str]]:
     ]
 
 
-def _from_environment() -> dict[str, Any]:
+def _values_in(variables: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key, text in os.environ.items():
+    for key, text in variables.items():
         if key.startswith(PREFIX):
             name = key[len(PREFIX) :].lower()
             _check_name(name, key)

@@ -77,6 +77,23 @@ def test_misspelt_knob_is_a_usage_error(monkeypatch, capsys):
     assert "GRADRED_TIMEOUT" in capsys.readouterr().err
 
 
+@needs_no_job
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("GRADRED_TIMEOT=3", "The nearest one is GRADRED_TIMEOUT"),
+        ("GRADRED_TIMEOUT=soon", "Write a duration"),
+    ],
+)
+def test_knob_given_by_x_that_is_none_ends_before_a_rank_starts(given, said, tmp_path):
+    answer = gradred("run", "-np", "2", "-x", given, "touch", str(tmp_path / "started"))
+    assert answer.returncode == 2
+    assert len(answer.stderr.splitlines()) == 1
+    assert given.partition("=")[0] in answer.stderr
+    assert said in answer.stderr
+    assert not (tmp_path / "started").exists()
+
+
 def test_interrupt_has_its_status(monkeypatch):
     def interrupt():
         raise KeyboardInterrupt

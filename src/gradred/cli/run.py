@@ -134,6 +134,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(
             explain("no program", "there is nothing to start", "Name one after the options")
         )
+    variables = _variables(arguments.variables)
     launch.refuse_inside_job("starting a job")
     options = [word for text in arguments.mpi_option for word in shlex.split(text)]
     placed, ranks, source = _place(arguments, options)
@@ -155,7 +156,7 @@ def main(arguments: argparse.Namespace) -> int:
         ranks=ranks,
         environment=environment,
         carried={} if arguments.no_env else environment,
-        set=_variables(arguments.variables),
+        set=variables,
         cores=_cpu.cores(),
         remote=[_ANYWHERE] if launch.has_placement(options) else [one.name for one in placed],
         stdin=_foreground.has_input(),
@@ -201,6 +202,7 @@ def _variables(texts: list[str]) -> dict[str, str]:
             found_text = "there is no such variable here"
             raise UsageError(explain(f"-x {text}", found_text, "Write -x NAME=VALUE, or set it"))
         found[name] = value if equals else os.environ[name]
+    config.check(found)  # here, once, and not in every rank
     return found
 
 
