@@ -24,14 +24,11 @@ if TYPE_CHECKING:  # see _wire
     from typing import Any
 
 # Imports this module without gradred's own `__init__`, which would load NumPy and the extension.
-BOOTSTRAP = """
-import sys
-gradred = type(sys)("gradred")
-gradred.__path__ = [sys.argv[1]]
-sys.modules["gradred"] = gradred
-from gradred._shim import main
-main()
-"""
+# On one line, for `gradred run --dry-run` shows it.
+BOOTSTRAP = (
+    'import sys; gradred = type(sys)("gradred"); gradred.__path__ = [sys.argv[1]]; '
+    'sys.modules["gradred"] = gradred; from gradred._shim import main; main()'
+)
 
 _CONNECT = 20.0  # seconds to reach the launcher
 _PR_SET_CHILD_SUBREAPER = 36

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gradred import cli, config, launch
+from gradred import _foreground, cli, config, launch
 
 PATHS = os.pathsep.join(filter(None, sys.path))
 needs_no_job = pytest.mark.skipif(
@@ -169,10 +169,25 @@ def test_info_says_why_there_is_no_mpi(monkeypatch, capsys):
 def test_dry_run_prints_the_command_and_starts_nothing(tmp_path, capsys):
     marker = tmp_path / "started"
     assert cli.main(["run", "-n", "3", "--dry-run", "touch", str(marker), "-n", "9"]) == 0
-    words = shlex.split(capsys.readouterr().out)
-    assert words[:3] == [str(launch.find_mpi().launcher), "-n", "3"]
-    assert words[-4:] == ["touch", str(marker), "-n", "9"]
+    launcher, rank = capsys.readouterr().out.splitlines()
+    assert shlex.split(launcher)[:3] == [str(launch.find_mpi().launcher), "-n", "3"]
+    assert shlex.split(rank) == ["each", "rank:", "touch", str(marker), "-n", "9"]
     assert not marker.exists()
+
+
+@needs_no_job
+def test_verbose_and_dry_run_show_what_is_run(monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(_foreground, "run", lambda order, look: started.append(order) or 0)
+    for more in ("--dry-run", "-v"):
+        assert cli.main(["run", "-np", "2", "-H", "far1,far2", more, "echo", "a b"]) == 0
+    shown, verbose = capsys.readouterr()
+    (order,) = started
+    assert shown.splitlines() == [launch.quoted(order.launcher), "each rank: echo 'a b'"]
+    assert [line.removeprefix("gradred run: ") for line in verbose.splitlines()] == [
+        f"{launch.find_mpi()}, 2 ranks on -H far1,far2",
+        *shown.splitlines(),
+    ]
 
 
 @needs_no_job

@@ -104,7 +104,10 @@ def _configure_output(parser: argparse.ArgumentParser) -> None:
         help="also keep what each rank prints, in a file DIR/rank.N.txt on this host",
     )
     look.add_argument(
-        "-v", "--verbose", action="store_true", help="print the command of mpiexec, and all it says"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print what mpiexec and the ranks run, and all that mpiexec says",
     )
 
 
@@ -123,7 +126,9 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"end the job after so long, with status {_foreground.TIMED_OUT}",
     )
-    end.add_argument("--dry-run", action="store_true", help="print the command of mpiexec and end")
+    end.add_argument(
+        "--dry-run", action="store_true", help="print what mpiexec and the ranks would run, and end"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -144,14 +149,16 @@ def main(arguments: argparse.Namespace) -> int:
     launcher = launch.launcher_command(
         mpi, ranks, hosts=placed, options=options, binding=arguments.bind
     )
+    launcher += launch.shim_command(mpi.family)
+    commands = [launch.quoted(launcher), f"each rank: {launch.quoted(program)}"]
     if arguments.dry_run:
-        print(launch.quoted(launcher + program))
+        print(*commands, sep="\n")
         return 0
     if arguments.verbose:
-        print(f"gradred run: {mpi}, {ranks} ranks on {source}", file=sys.stderr)
-        print(launch.quoted(launcher + program), file=sys.stderr, flush=True)
+        for line in (f"{mpi}, {ranks} ranks on {source}", *commands):
+            print(f"gradred run: {line}", file=sys.stderr, flush=True)
     order = _job.Order(
-        launcher=launcher + launch.shim_command(mpi.family),
+        launcher=launcher,
         program=program,
         ranks=ranks,
         environment=environment,
