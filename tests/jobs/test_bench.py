@@ -224,6 +224,45 @@ def test_partial_sums_stay_within_the_type(dtype: str) -> None:
     assert np.abs(total).max() > 0
 
 
+LARGEST = {"int8": 127, "uint8": 255, "bfloat16": 256, "float16": 2048, "int32": 2**31 - 1}
+
+
+@pytest.mark.parametrize("size", [2, 64, 127, 128, 256, 1024])
+@pytest.mark.parametrize("dtype", LARGEST)
+@pytest.mark.parametrize("op", ["sum", "avg"])
+def test_inputs_of_many_ranks_are_exact_and_show_a_rank_that_is_missing(
+    op: str, dtype: str, size: int
+) -> None:
+    pytest.importorskip("ml_dtypes")
+    kind = options.numpy_type(dtype)
+    inputs = Inputs(dtype, op, size)
+    vectors = np.empty((size, PERIOD), kind)
+    for rank, vector in enumerate(vectors):
+        inputs.fill(vector, rank)
+    whole = vectors.astype("int64")
+    assert (whole != 0).any(axis=1).all()
+    assert (whole != 0).any(axis=0).mean() > 0.9
+    assert np.clip(whole, 0, None).sum(axis=0).max() <= LARGEST[dtype]  # so is every partial sum
+    assert np.clip(whole, None, 0).sum(axis=0).min() >= -LARGEST[dtype]
+
+    def reduced(total: Any) -> Any:
+        return (total / size if op == "avg" else total).astype(kind)
+
+    total = whole.sum(axis=0)
+    assert inputs.holds_result(reduced(total))
+    if op == "avg" and np.issubdtype(kind, np.integer) and size > LARGEST[dtype]:
+        return  # 0 whoever is missing
+    assert not any(inputs.holds_result(reduced(total - row)) for row in whole[:: size // 2])
+
+
+@pytest.mark.parametrize("op", ["min", "max", "band", "bor", "bxor"])
+def test_operations_that_do_not_add_have_inputs_of_any_number_of_ranks(op: str) -> None:
+    inputs = Inputs("int8", op, 300)
+    vector = np.zeros(PERIOD, "int8")
+    inputs.fill(vector, 299)
+    assert len(set(vector.tolist())) > 100
+
+
 # ---- what is refused -------------------------------------------------------------------------
 
 

@@ -67,8 +67,10 @@ class Inputs:
     """Input vectors, different on each rank, whose result is exact in every order of reduction.
 
     The values are small integers: partial sums stay below the first integer that the type cannot
-    hold. For a product at most one rank holds a 2 at any position and the others a 1; for an
-    average the sums are multiples of the number of ranks.
+    hold; where there are too many ranks for that, some hold a 0, others at each position. For a
+    product at most one rank holds a 2 at any position and the others a 1; for an average the sums
+    are multiples of the number of ranks, which is 0 where the type cannot hold that number (int8
+    of 128 ranks: its averages are 0 whatever the ranks hold).
 
     Args:
         dtype: element type of the vectors, one of `TYPES`.
@@ -106,11 +108,43 @@ def _patterns(dtype: str, op: str, size: int) -> list[NDArray[np.int64]]:
     if op in ("land", "lor", "lxor"):
         return list(rng.integers(0, 1, (size, PERIOD), endpoint=True))
     largest = _LARGEST_INTEGER.get(dtype) or int(np.iinfo(dtype).max)
+    lowest = 0 if dtype.startswith("uint") else -largest
+    if op == "sum":
+        return list(_summands(rng, size, lowest, largest))
     if op == "avg":
-        largest -= size  # for what the last rank adds below
-    high = min(100, max(0, largest // size))
-    low = 0 if dtype.startswith("uint") else -high
-    patterns = rng.integers(low, high, (size, PERIOD), endpoint=True)
-    if op == "avg":
-        patterns[-1] += -patterns.sum(axis=0) % size
-    return list(patterns)
+        return list(_averaged(rng, size, lowest, largest))
+    return list(rng.integers(max(lowest, -100), min(largest, 100), (size, PERIOD), endpoint=True))
+
+
+def _summands(rng: np.random.Generator, size: int, lowest: int, largest: int) -> NDArray[np.int64]:
+    """A row for each rank; at each position the sum of any of them is within the bounds."""
+    high = min(100, max(1, largest // size))
+    rows = rng.integers(max(lowest, -high), high, (size, PERIOD), endpoint=True)
+    rows[_turns(size) >= largest] = 0  # where not even ones of all ranks have room
+    return rows
+
+
+def _averaged(rng: np.random.Generator, size: int, lowest: int, largest: int) -> NDArray[np.int64]:
+    """Such rows whose sum is a multiple of their number, if one has room."""
+    if largest >= 2 * size:
+        rows = _summands(rng, size, max(lowest, size - largest), largest - size)
+        rows[-1] += -rows.sum(axis=0) % size
+        return rows
+    turns = _turns(size)
+    if size <= largest:  # ones, or a two and a zero among them; the negative at every other place
+        rows = np.ones((size, PERIOD), np.int64)
+        if size < largest:
+            rows += (turns == 0).astype(np.int64) - (turns == 1)
+        if lowest < 0:
+            rows[:, 1::2] *= -1
+        return rows
+    if lowest == 0:  # the average of so many is less than 1 whatever they are
+        return _summands(rng, size, lowest, largest)
+    rows = np.where(turns % 2, -1, 1)  # which cancel
+    rows[turns >= 2 * min(largest, size // 2)] = 0
+    return rows
+
+
+def _turns(size: int) -> NDArray[np.int64]:
+    """At each position the ranks from 0 to size - 1, each time beginning with another one."""
+    return (np.arange(size)[:, None] - np.arange(PERIOD)) % size
