@@ -173,7 +173,7 @@ def _from_torch(x: Any, asked: str) -> Array:
         message = explain(
             asked,
             "the tensor requires grad, and autograd would not see the reduction",
-            "Use gradred.torch.allreduce, or pass x.detach()",
+            "Pass x.detach(), which shares its memory",
         )
         raise UsageError(message)
     if x.device.type != "cpu":

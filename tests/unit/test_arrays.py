@@ -277,8 +277,9 @@ def test_torch_bfloat16_is_read_by_its_pointer() -> None:
 def test_tensor_that_requires_grad_is_refused() -> None:
     x = FakeTensor(np.zeros(3), "float64")
     x.requires_grad = True
-    with pytest.raises(UsageError, match=r"requires grad.*gradred\.torch\.allreduce"):
+    with pytest.raises(UsageError, match=r"requires grad.*Pass x\.detach\(\), which") as caught:
         describe(x, ASKED)
+    assert "gradred.torch" not in str(caught.value)  # there is no such module
 
 
 @pytest.mark.usefixtures("fake_torch")
