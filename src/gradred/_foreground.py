@@ -210,9 +210,11 @@ class _Foreground:
             self._say(line)
 
     def _last_words(self) -> list[str]:
+        """What went wrong, the first cause last."""
         job, lines = self._job, []
         if job.left_hanging:
             lines.append("mpiexec did not end after its ranks, and was ended")
+        lines += _verdict.silent_lines(job.silent, job.failures)
         if self._interrupted_by is not None:
             return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
         lines += _verdict.survived_lines(job.survived)
@@ -227,14 +229,7 @@ class _Foreground:
             if job.missing:
                 lines.append(f"{_verdict.ranks_text(job.missing)} never started")
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
-        lines += _verdict.failure_lines(job.fatal)
-        known = {failure.rank for failure in job.failures}
-        for host, numbers in job.silent.items():  # what the others have failed of
-            ranks = [number for number in numbers if number not in known]
-            if not ranks:
-                continue
-            lines.append(f"{_verdict.ranks_text(ranks)} on {host} cannot be reached any more")
-        return lines
+        return lines + _verdict.failure_lines(job.fatal)
 
     def _say(self, text: str) -> None:
         if "stderr" in self._screens:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gradred._job import Failure
 
@@ -38,6 +38,17 @@ def survived_lines(failures: Sequence[Failure]) -> list[str]:
     return [
         f"rank {one.rank} on {one.host} {one.cause}; the others went on without it"
         for one in failures
+    ]
+
+
+def silent_lines(silent: Mapping[str, Sequence[int]], known: Sequence[Failure]) -> list[str]:
+    """A line for each host whose ranks could not be ended, but for those named as failures."""
+    named = {failure.rank for failure in known}
+    left = {host: [rank for rank in ranks if rank not in named] for host, ranks in silent.items()}
+    return [
+        f"{ranks_text(ranks)} on {host} cannot be reached any more"
+        for host, ranks in left.items()
+        if ranks
     ]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import signal
 
 import pytest
 
@@ -150,3 +151,38 @@ def test_first_cause_is_the_last_line_and_others_are_put_together():
     assert _verdict.survived_lines(failures[:1]) == [
         "rank 2 on h1 was killed by SIGKILL; the others went on without it"
     ]
+
+
+class EndedJob:
+    """A job that is over, as its last words look at it."""
+
+    left_hanging = False
+    survived, missing = (), ()
+    ended_late = ()
+    status = mpiexec_status = 1
+
+    def __init__(self, failures, silent):
+        self.failures = self.fatal = failures
+        self.silent = silent
+
+
+@pytest.mark.parametrize("how", ["failed", "interrupted", "timed out"])
+def test_first_cause_is_named_after_the_ranks_that_cannot_be_reached(how):
+    foreground = object.__new__(_foreground._Foreground)
+    lost = Failure(2, "h2", 1, "was lost: its host does not answer", 1.0)
+    foreground._job = EndedJob([lost] if how == "failed" else [], {"h2": [2, 3]})
+    foreground._look = _foreground.Look(timeout=9.0)
+    foreground._interrupted_by = signal.SIGINT if how == "interrupted" else None
+    foreground._timed_out, foreground._unwritable = how == "timed out", None
+    silent, cause = foreground._last_words()
+    assert silent == ("rank 3" if how == "failed" else "ranks 2, 3") + (
+        " on h2 cannot be reached any more"
+    )
+    assert (
+        cause
+        == {
+            "failed": "rank 2 on h2 was lost: its host does not answer",
+            "interrupted": "interrupted by SIGINT",
+            "timed out": "the job did not end within 9 s (--timeout): ended",
+        }[how]
+    )
