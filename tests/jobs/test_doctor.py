@@ -300,6 +300,7 @@ def test_job_reports_what_every_check_reads() -> None:
     mpi = launch.find_mpi()
     found = job.Runner().run(mpi, time.monotonic() + 40)
     assert found.is_whole, found
+    assert set(found.reports[0]) == set(report(0)), "nothing that nobody reads"
     assert job.run_of_two_ranks(found).status in ("ok", "warn")
     assert "ns between" in job.flag_time(found).found
     assert "OMP_NUM_THREADS" in job.threads(found).found

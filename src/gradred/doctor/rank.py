@@ -28,11 +28,9 @@ def main(folder: str) -> None:
         "size": world.Get_size(),
         "cores": sorted(os.sched_getaffinity(0)),
         "threads": {name: os.environ.get(name, "") for name in _inherit.THREAD_VARIABLES},
-        "library": MPI.Get_library_version(),
     }
     if world.Get_size() > 1:
         report |= _communicate(gradred.Comm(world))
-        report["libraries"], report["devices"] = _libraries(), _devices()
     pathlib.Path(folder, f"{os.getpid()}.json").write_text(json.dumps(report))
 
 
@@ -57,22 +55,3 @@ def _communicate(comm: gradred.Comm) -> dict[str, Any]:
         "shares_memory": info["shares_memory"],
         "node_reason": info["node_reason"],
     }
-
-
-def _libraries() -> list[str]:
-    """Names of the shared libraries that this process has loaded."""
-    lines = pathlib.Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    return sorted({os.path.basename(line.split(maxsplit=5)[5]) for line in lines if ".so" in line})
-
-
-def _devices() -> list[str]:
-    """The device files that this process has open."""
-    links = (_link(path) for path in pathlib.Path("/proc/self/fd").iterdir())
-    return sorted({link for link in links if link.startswith("/dev/")})
-
-
-def _link(path: pathlib.Path) -> str:
-    try:
-        return os.readlink(path)
-    except FileNotFoundError:  # closed since: the listing's own
-        return ""
