@@ -316,7 +316,7 @@ def _labels(prefix: bool | None, ranks: int, terminal: bool) -> Callable[[int], 
     """The text before each line of a rank; nothing before mpiexec's own, whose number is -1."""
     if not (ranks > 1 and terminal if prefix is None else prefix):
         return lambda rank: b""
-    if not (terminal and _colours_wanted()):
+    if not (terminal and _output.colours_wanted()):
         return lambda rank: b"[%d] " % rank if rank >= 0 else b""
 
     def coloured(rank: int) -> bytes:
@@ -327,11 +327,7 @@ def _labels(prefix: bool | None, ranks: int, terminal: bool) -> Callable[[int], 
 
 
 def _coloured(fd: int) -> bool:
-    return os.isatty(fd) and _colours_wanted()
-
-
-def _colours_wanted() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return os.isatty(fd) and _output.colours_wanted()
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -10,13 +10,12 @@ if TYPE_CHECKING:  # see _wire
     from typing import Any
 
 # What a rank's launcher says about it: (rank, size), per kind of launcher.
-RANK_VARIABLES = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
+OPEN_MPI_RANK = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+PMI_RANK = ("PMI_RANK", "PMI_SIZE")
+RANK_VARIABLES = (OPEN_MPI_RANK, PMI_RANK)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-_RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 # Set by mpiexec for each rank: what the launching shell had under these names does not replace it.
 _OF_MPIEXEC = ("PMI", "OMPI_", "PRTE_", "OPAL_", "HYD", "MPI_LOCAL", "I_MPI_")
 # True of one host only.

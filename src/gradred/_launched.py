@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import mpi4py
 
-from gradred import _core, config, launch
+from gradred import _core, _inherit, config, launch
 from gradred.errors import UsageError, explain
 
 _PROC = pathlib.Path("/proc")
@@ -38,10 +38,8 @@ class Launcher:
     """The MPI that it belongs to, in gradred's words; None if it starts several."""
 
 
-OPEN_MPI = Launcher(
-    "the mpiexec of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"
-)
-MPICH = Launcher("the mpiexec of MPICH (or Intel MPI)", "PMI_RANK", "PMI_SIZE", "MPICH")
+OPEN_MPI = Launcher("the mpiexec of Open MPI", *_inherit.OPEN_MPI_RANK, "Open MPI")
+MPICH = Launcher("the mpiexec of MPICH (or Intel MPI)", *_inherit.PMI_RANK, "MPICH")
 SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", None)
 
 # The steps of a Slurm job in which no srun has started ranks: batch, extern, interactive, pending.

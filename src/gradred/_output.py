@@ -22,6 +22,11 @@ _PIECE = 4096  # a pipe that is writable takes this much at once
 _ENOUGH = 1 << 20  # bytes that wait for a slow reader, from which on the ranks have to wait
 
 
+def colours_wanted() -> bool:
+    """Whether a terminal is to show colours, by the rule of no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 class Unwritable(Exception):  # noqa: N818
     """A place takes no more output, though nobody has closed its other end: a disk is full."""
 

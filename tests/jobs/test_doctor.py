@@ -399,6 +399,24 @@ def test_exit_status_and_lines(
     assert ("fix: y" in lines[2]) == (finding.status != "ok")
 
 
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_on_a_terminal_by_the_rule_of_no_color_org(
+    variables: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(doctor, "examine", lambda hosts: [doctor.Result("one", ok("well"), 0.1)])
+    monkeypatch.setattr(launch, "inside_job", lambda: None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["doctor"]) == 0
+    assert ("\033[" in capsys.readouterr().out) == coloured
+
+
 @pytest.mark.parametrize("words", [["--hosts", "-oProxyCommand=x"], ["--hosts", "a,,b"], ["--fly"]])
 def test_usage_errors(words: list[str], capsys: Any) -> None:
     try:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gradred import _cpu, launch
+from gradred import _cpu, _inherit, _launched, launch
 from gradred.errors import UsageError
 from gradred.hosts import Host
 
@@ -220,3 +220,21 @@ def test_cores_respect_affinity_and_quota(monkeypatch):
     for quota, cores in ((None, 6), (2.5, 3), (0.2, 1), (64.0, 6)):
         monkeypatch.setattr(_cpu, "cgroup_quota", lambda quota=quota: quota)
         assert _cpu.cores() == cores
+
+
+@pytest.mark.parametrize(
+    "variable", ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"]
+)
+def test_ranks_of_a_host_share_its_cores_whatever_their_launcher_calls_their_number(
+    variable, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    order = {"host": os.uname().nodename, "environment": {}, "set": {}}
+    order |= {"bound": False, "cores": 8, "ranks": 8}
+    found = _inherit.rank_environment(order, {variable: "2"})
+    assert found["OMP_NUM_THREADS"] == "4"
+
+
+def test_ranks_are_known_by_the_same_variables_wherever_it_is_asked():
+    launchers = (_launched.OPEN_MPI, _launched.MPICH)
+    assert tuple((one.rank, one.size) for one in launchers) == _inherit.RANK_VARIABLES

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import signal
 import sys
 import time
 from typing import NoReturn
 
-from gradred import __version__, config, doctor, launch
+from gradred import __version__, _output, config, doctor, launch
 from gradred.errors import UsageError, explain
 
 SCHEMA = "gradred-doctor/1"
@@ -71,7 +70,7 @@ def _print(results: list[doctor.Result], seconds: float) -> None:
 
 def _status(status: str) -> str:
     text = f"{status:4}"
-    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+    if not (sys.stdout.isatty() and _output.colours_wanted()):
         return text
     return f"\033[{_COLOURS[status]}m{text}\033[0m"
 
