@@ -1,38 +1,29 @@
+// Compiled without C++ exceptions: then the C library runs cleanup handlers by itself, with a jump
+// to their frame, and no unwinder comes to the C++ frames above.
 #include "python/gil.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 namespace gradred {
 namespace {
 
-// Unwinding goes no further than to its destructor, unless `passed` is set. A catch (...) would not
-// do: within another catch block it ends the process. Both need the C library's own unwinder,
-// libgcc_s.so, linked: with a second one in the extension the first landing aborts.
-class Barrier {
- public:
-  Barrier() = default;
-  ~Barrier() {
-    while (!passed) pause();
-  }
-  Barrier(const Barrier&) = delete;
-  Barrier& operator=(const Barrier&) = delete;
-
-  bool passed = false;
-};
+void park(void*) {
+  while (true) pause();
+}
 
 }  // namespace
 
-// Not inlined: in a noexcept function the compiler drops destructors that come before its end.
-[[gnu::noinline]] void take_gil_back(PyThreadState* saved) {
-  Barrier barrier;
+void take_gil_back(PyThreadState* saved) {
+  pthread_cleanup_push(park, nullptr);
   PyEval_RestoreThread(saved);
-  barrier.passed = true;
+  pthread_cleanup_pop(0);
 }
 
-[[gnu::noinline]] void call_python(const std::function<void()>& call) {
-  Barrier barrier;
+void call_python(const std::function<void()>& call) {
+  pthread_cleanup_push(park, nullptr);
   call();
-  barrier.passed = true;
+  pthread_cleanup_pop(0);
 }
 
 }  // namespace gradred

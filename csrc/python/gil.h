@@ -2,7 +2,9 @@
 //
 // Before 3.14 Python ends a daemon thread that asks for the GIL once the program has ended, by
 // pthread_exit(). Its unwinding may pass neither destructors, which are noexcept, nor catch (...),
-// which would have to throw it on. So the thread stays where it is for good, as from 3.14 on.
+// which would have to throw it on, and it is done by the C library's unwinder, which may not be the
+// one that this extension was linked with. So the thread stays where it is for good, as from 3.14
+// on.
 #pragma once
 
 #include <Python.h>

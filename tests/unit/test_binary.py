@@ -20,11 +20,9 @@ def readelf(*options: str) -> list[str]:
 
 
 @needs_binutils
-def test_extension_needs_only_the_c_library_and_its_unwinder() -> None:
+def test_extension_needs_only_the_c_library() -> None:
     needed = [line.split("[")[1].rstrip("]") for line in readelf("-d") if "(NEEDED)" in line]
     allowed = ("libc.", "libm.", "libdl.", "libpthread.", "librt.", "ld-linux")
-    # The C library ends threads by that unwinder, and another in their frames ends the process.
-    allowed += ("libgcc_s.",)
     assert needed
     assert [name for name in needed if not name.startswith(allowed)] == []
 
