@@ -34,7 +34,7 @@ needs_no_job = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(config.PREFIX):
+        if name.startswith((config.PREFIX, "SLURM_", "PBS_", "LSB_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
 
@@ -62,6 +62,15 @@ def test_mpiexec_of_another_mpi_in_path_is_a_warning(program: Any) -> None:
     assert finding.status == "warn"
     assert f"{other} of Open MPI 4.1.4, under which each rank would be alone" in finding.found
     assert "gradred run" in finding.fix
+
+
+def test_launcher_of_another_version_than_the_library_is_a_warning(program: Any) -> None:
+    launcher = program("mpiexec", "echo 'HYDRA build details: Version: 4.3.2'")
+    found = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), pathlib.Path(launcher))
+    finding = host.mpi(found)
+    assert finding.status == "warn"
+    assert f"launcher {launcher} of MPICH 4.3.2" in finding.found
+    assert finding.fix
 
 
 @pytest.mark.parametrize("script", ["echo 'HYDRA build details: Version: 5.0'", None])
@@ -381,6 +390,42 @@ def test_each_host_has_its_line(no_job: None, monkeypatch: pytest.MonkeyPatch) -
         ("ssh a", "to a"),
         ("ssh b", "to b"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        (f"echo {__version__}", "ok"),
+        ("echo 'Permission denied (publickey).' >&2; exit 255", "warn"),
+        ("echo 0.0.1", "fail"),
+    ],
+)
+def test_hosts_of_an_allocation_are_tried_as_run_would_take_them(
+    script: str, status: str, no_job: None, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program("ssh", f"PATH=/bin:/usr/bin\n{script}")
+    monkeypatch.setenv("LSB_JOBID", "7")
+    monkeypatch.setenv("LSB_MCPU_HOSTS", f"{os.uname().nodename} 2 far1 2 far2 1")
+    results = {each.name: each.finding for each in doctor.examine(checks=[])}
+    assert list(results) == ["hosts", "ssh far1", "ssh far2"]
+    assert results["hosts"] == ok("LSF job 7: 3 hosts, 5 slots")
+    assert {results["ssh far1"].status, results["ssh far2"].status} == {status}
+    assert [each.name for each in doctor.examine(["a"], checks=[])] == ["ssh a"]
+
+
+def test_large_allocation_is_tried_in_part_and_a_garbled_one_is_a_failure(
+    no_job: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "ssh", lambda name, granted: ok(f"to {name}"))
+    monkeypatch.setenv("LSB_JOBID", "7")
+    monkeypatch.setenv("LSB_MCPU_HOSTS", " ".join(f"far{number} 1" for number in range(100)))
+    results = doctor.examine(checks=[])
+    assert len(results) == 1 + doctor.MOST_HOSTS
+    assert "no more than 16 of them" in results[0].finding.found
+    monkeypatch.setenv("LSB_MCPU_HOSTS", "far1 two")
+    (result,) = doctor.examine(checks=[])
+    assert (result.name, result.finding.status) == ("hosts", "fail")
+    assert "cannot be understood" in result.finding.found
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "warnings, 1 if a check failed, 2 for a usage error."
     )
     parser.add_argument(
-        "--hosts", type=_hosts, default=[], metavar="A,B", help="hosts that ssh should reach"
+        "--hosts",
+        type=_hosts,
+        default=[],
+        metavar="A,B",
+        help="hosts that ssh should reach (default: those granted by Slurm, PBS or LSF)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

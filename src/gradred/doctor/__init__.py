@@ -9,20 +9,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 
-from gradred import launch
+from gradred import hosts, launch
 from gradred.doctor import host, job
 from gradred.doctor.fabric import fabric
-from gradred.doctor.findings import Finding, NotKnown, fail, in_background, warn
+from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
 from gradred.errors import UsageError
 
 # Seconds from the start. The job has to leave the checks that read its reports a moment.
 JOB_SECONDS = 4.2
 _FROM_JOB = 4.7
+_SSH = 4.5
+MOST_HOSTS = 16
+"""Hosts of an allocation that ssh is tried to: one screen, and no flood of connections."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +71,12 @@ CHECKS = (
 )
 
 
-def examine(hosts: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> list[Result]:
+def examine(named: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> list[Result]:
     """Look at everything side by side; at most about five seconds.
 
     Args:
-        hosts: names of hosts that ssh should reach: a further check for each.
+        named: hosts that ssh should reach: a further check for each. Without any, those that a
+            batch system has granted, which `gradred run` would take.
         checks: the table of checks.
     """
     begin = time.monotonic()
@@ -79,11 +84,10 @@ def examine(hosts: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> list
     mpi = in_background(launch.find_mpi)
     started = in_background(_start, runner, mpi, begin + JOB_SECONDS)
     scene = Scene(mpi, started)
-    to_hosts = [Check(f"ssh {name}", functools.partial(_reach, name), 4.5) for name in hosts]
     try:
         looking = [
             (check, in_background(functools.partial(_look, check, scene, begin)))
-            for check in [*checks, *to_hosts]
+            for check in [*checks, *_ways(named)]
         ]
         return [_answer(check, future, begin) for check, future in looking]
     finally:
@@ -124,8 +128,35 @@ def _answer(check: Check, future: Future[Result], begin: float) -> Result:
         return Result(check.name, finding, time.monotonic() - begin)
 
 
-def _reach(name: str, _: Scene) -> Finding:
-    return host.ssh(name)
+def _ways(named: Sequence[str]) -> list[Check]:
+    """The checks of the ways to other hosts."""
+    if named:
+        return [_way(name, host.ssh) for name in named]
+    try:
+        granted = hosts.allocation(os.environ)
+    except UsageError:
+        return [Check("hosts", _granted, _SSH)]  # which tells
+    if granted is None:
+        return []
+    ssh = functools.partial(host.ssh, granted=True)
+    others = [one.name for one in granted.hosts if not hosts.is_this(one.name)]
+    ways = [_way(name, ssh) for name in others[:MOST_HOSTS]]
+    return [Check("hosts", _granted, _SSH), *ways]
+
+
+def _way(name: str, ssh: Callable[[str], Finding]) -> Check:
+    return Check(f"ssh {name}", lambda _: ssh(name), _SSH)
+
+
+def _granted(_: Scene) -> Finding:
+    """What the batch system has granted to this process."""
+    granted = hosts.allocation(os.environ)
+    assert granted is not None
+    count = len(granted.hosts)
+    found = f"{granted.source}: {count} host{'s' if count > 1 else ''}, {granted.slots} slots"
+    if count > MOST_HOSTS:
+        found += f"; ssh is tried to no more than {MOST_HOSTS} of them (--hosts names others)"
+    return ok(found)
 
 
 def _mpi(scene: Scene) -> launch.Mpi:

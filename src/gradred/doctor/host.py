@@ -25,23 +25,35 @@ _NVIDIA_SMI_SECONDS = 4.0
 
 
 def mpi(found: launch.Mpi) -> Finding:
-    """Whether the launcher that a user would type belongs to the MPI of this Python."""
+    """Whether the launcher, and the one that a user would type, belong to this Python's MPI."""
     text = f"{found}, launcher {found.launcher}"
+    own = _whose(found.launcher)
+    if own is not None and own != (found.family, found.version):
+        fix = "Install library and launcher together, for example those of one MPI package"
+        return warn(f"{text} of {own[0]} {own[1]}: they may not understand each other", fix)
     typed = shutil.which("mpiexec")
     if typed is None or os.path.realpath(typed) == os.path.realpath(found.launcher):
         return ok(text)
     fix = f"Start ranks with gradred run, or with {found.launcher}"
-    answer = subprocess.run(
-        [typed, "--version"], capture_output=True, text=True, check=False, timeout=2
-    )
-    try:
-        family, version = launch._identify(answer.stdout)
-    except UsageError:
+    other = _whose(typed)
+    if other is None:
         return warn(f"{text}; but mpiexec in PATH is {typed}, of another MPI", fix)
-    if (family, version) == (found.family, found.version):
+    family, version = other
+    if other == (found.family, found.version):
         return ok(text)
     alone = "" if family == found.family else ", under which each rank would be alone"
     return warn(f"{text}; but mpiexec in PATH is {typed} of {family} {version}{alone}", fix)
+
+
+def _whose(launcher: str | os.PathLike[str]) -> tuple[str, str] | None:
+    """Family and version of an mpiexec; None where it does not tell."""
+    try:
+        answer = subprocess.run(
+            [launcher, "--version"], capture_output=True, text=True, check=False, timeout=2
+        )
+        return launch._identify(answer.stdout)
+    except (UsageError, OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def cgroup() -> Finding:
@@ -120,12 +132,23 @@ def gpu(driver: pathlib.Path = _NVIDIA) -> Finding:
     return ok(f"{count} x {'; '.join(lines)}; this version of gradred reduces host memory only")
 
 
-def ssh(host: str) -> Finding:
-    """Whether ranks could be started on a host: no password, the same Python, the same gradred."""
+def ssh(host: str, *, granted: bool = False) -> Finding:
+    """Whether ranks could be started on a host: no password, the same Python, the same gradred.
+
+    Args:
+        host: its name.
+        granted: by a batch system, which may have its own way to start ranks there.
+    """
+
+    def unreached(found: str, fix: str) -> Finding:
+        if not granted:
+            return fail(found, fix)
+        return warn(found, f"{fix}; not needed where the MPI starts ranks by the batch system")
+
     program = [sys.executable, "-c", "import gradred; print(gradred.__version__)"]
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_SECONDS}"]
     if shutil.which("ssh") is None:
-        return fail("there is no ssh here", "Install an ssh client")
+        return unreached("there is no ssh here", "Install an ssh client")
     try:
         answer = subprocess.run(
             ["ssh", *options, "--", host, shlex.join(program)],
@@ -136,10 +159,11 @@ def ssh(host: str) -> Finding:
             timeout=_SSH_SECONDS + 1,
         )
     except subprocess.TimeoutExpired:
-        return fail(f"no answer within {_SSH_SECONDS + 1} s", f"Try: ssh {host} true")
+        return unreached(f"no answer within {_SSH_SECONDS + 1} s", f"Try: ssh {host} true")
     said = _last_line(answer.stderr)
     if answer.returncode == _SSH_FAILED:
-        return fail(f"not reached ({said})", f"Make this work without a password: ssh {host} true")
+        fix = f"Make this work without a password: ssh {host} true"
+        return unreached(f"not reached ({said})", fix)
     if answer.returncode != 0:
         fix = "Install gradred there in the same folder, or share the file system"
         return fail(f"{sys.executable} cannot import gradred there ({said})", fix)
