@@ -84,8 +84,20 @@ def cell(records: list[dict[str, Any]]) -> str:
         return "-"
     one = records[-1]
     saw = " or ".join(f"`{name}`" for name in one["errors"]) or one["saw"] or "no report"
-    seconds = one["slowest_seconds"]
-    return f"{saw}, {'' if seconds is None else f'{seconds:.1f} s, '}status {one['status']}"
+    took = one["slowest_seconds"]
+    return f"{saw}, {'' if took is None else f'{duration(took)}, '}status {status(one['status'])}"
+
+
+def duration(seconds: float) -> str:
+    """A time in seconds, or in milliseconds where those would be 0.0."""
+    if seconds >= 0.05:
+        return f"{seconds:.1f} s"
+    return f"{1e3 * seconds:.0f} ms" if seconds >= 0.5e-3 else "below 1 ms"
+
+
+def status(number: int) -> int:
+    """The status as a shell shows it: Python's subprocess has -9 for what SIGKILL has ended."""
+    return number if number >= 0 else 128 - number
 
 
 def table(records: list[dict[str, Any]], mpis: list[tuple[str, str]]) -> list[str]:

@@ -79,7 +79,9 @@ def call(comm: gradred.Comm) -> None:
 
 
 def lack() -> None:
-    if (LACK == "descriptors of one" and WORLD.rank == 1) or LACK == "descriptors of all":
+    if (
+        LACK == "descriptors of one rank" and WORLD.rank == 1
+    ) or LACK == "descriptors of all ranks":
         no_descriptors()
     elif LACK == "descriptors, then a peer":
         no_descriptors()

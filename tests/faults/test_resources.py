@@ -52,9 +52,9 @@ def assert_all_hear(seen: Seen, own: set[str], others: set[str]) -> None:
 
 # What the small sweep tries: each costs some seconds.
 OFTEN = [
-    ("descriptors of one", "first, small", "shared memory"),
-    ("descriptors of one", "first, large", "messages"),
-    ("descriptors of all", "first, small", "messages"),
+    ("descriptors of one rank", "first, small", "shared memory"),
+    ("descriptors of one rank", "first, large", "messages"),
+    ("descriptors of all ranks", "first, small", "messages"),
 ]
 
 
@@ -63,7 +63,7 @@ OFTEN = [
     [
         pytest.param(*case, marks=() if case in OFTEN else pytest.mark.full)
         for case in itertools.product(
-            ("descriptors of one", "descriptors of all"),
+            ("descriptors of one rank", "descriptors of all ranks"),
             ("small", "large", "first, small", "first, large"),
             ("shared memory", "messages"),
         )

@@ -183,6 +183,24 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize(
+    ("seconds", "status", "shown"),
+    [
+        (1.26, 3, "right results, 1.3 s, status 3"),
+        (0.05, 0, "right results, 0.1 s, status 0"),
+        (0.0021, 0, "right results, 2 ms, status 0"),
+        (0.0001, 0, "right results, below 1 ms, status 0"),
+        (1.0, -9, "right results, 1.0 s, status 137"),
+        (None, 0, "right results, status 0"),
+    ],
+)
+def test_page_of_faults_shows_times_and_statuses_as_a_reader_knows_them(
+    seconds: float | None, status: int, shown: str
+) -> None:
+    record = {"errors": [], "saw": "right results", "slowest_seconds": seconds, "status": status}
+    assert tool("gen_faults_docs").cell([record]) == shown
+
+
 def test_page_of_faults_is_what_the_records_say() -> None:
     command = [sys.executable, str(ROOT / "tools" / "gen_faults_docs.py")]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
