@@ -67,7 +67,10 @@ std::string disagreement_text(int rank, const Signature& asked, int other,
                      " asked for " + describe(asked) + ", rank " + std::to_string(other) + " for " +
                      describe(other_asked);
   if (asked.what == other_asked.what) {
-    text += ", but with another root, factor, shape, order of axes or plan";
+    const auto kind = static_cast<Kind>(asked.what >> 60);
+    text += kind == Kind::kLeftToMpi
+                ? ", but with another count, type, operation or shape"
+                : ", but with another root, factor, type, shape, order of axes or plan";
   }
   return text + ". Make the same call on every rank";
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from gradred import arrays, ops, plans
+from gradred import arrays, ops, plans, typemaps
 from gradred.arrays import ITEMSIZES, Array, Result
 from gradred.comm import Comm
 from gradred.errors import UsageError, UsageTypeError, explain
@@ -151,14 +150,8 @@ def require_apart(given: Sequence[Array], results: Sequence[Array], asked: str) 
                 raise UsageError(explain(asked, found, remedy))
 
 
-def hash_of(value: object) -> int:
-    """64 bits that are the same on all ranks for values of the same repr."""
-    digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
-
-
 def with_plan(layout: int, plan: plans.Plan) -> int:
     """What ranks compare: the layout, and of a user's schedule what all ranks have in common."""
     if plan.schedule is None:
         return layout
-    return hash_of((layout, plan.schedule.name, plan.schedule.chunks))
+    return typemaps.hash_of((layout, plan.schedule.name, plan.schedule.chunks))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _rank, _voice, messages, moving
+from gradred import _core, _rank, _voice, handed, messages, moving
 from gradred.errors import UsageError, explain
+from gradred.handed import Handed
+from gradred.messages import Message, Reduction
 from gradred.persistent import PersistentAllreduce
 from gradred.refusing import refusing
 from gradred.request import Request
@@ -90,8 +92,8 @@ class Comm(MPI.Intracomm):
         """
         with refusing(self, blocking=False):
             found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
-        if found is None or not _starts(self, found):
-            return super().Iallreduce(sendbuf, recvbuf, _mpi_op(op))
+        if isinstance(found, Message) or not _starts(self, found):
+            return super().Iallreduce(sendbuf, recvbuf, handed.mpi_op(op))
         return Request.start(self, found.call, found.owners)
 
     def Allreduce_init(
@@ -113,11 +115,15 @@ class Comm(MPI.Intracomm):
             gradred.UsageError: the arguments do not fit each other.
         """
         with refusing(self):
-            found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
-        if found is None or not _starts(self, found):
-            _core.leave_to_mpi(self, "allreduce")
-            request = super().Allreduce_init(sendbuf, recvbuf, _mpi_op(op), info)
-            return PersistentAllreduce.of_mpi(request, (sendbuf, recvbuf))
+            found = handed.reduction("allreduce", self, sendbuf, recvbuf, op, also="init")
+        if isinstance(found, Reduction) and not _starts(self, found):
+            with refusing(self):
+                recv = messages.read(recvbuf, "Allreduce's recvbuf", writable=True)
+                found = handed.checked("allreduce", self, sendbuf, recv, op, also="init")
+        if isinstance(found, Handed):
+            found.agree(self)
+            request = super().Allreduce_init(found.send, found.recv, found.op, info)
+            return PersistentAllreduce.of_mpi(request, (found.owners, sendbuf, recvbuf))
         _core.agree_on_init(self, found.call)  # may block, as MPI allows here: Start does not
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 
@@ -135,10 +141,10 @@ class Comm(MPI.Intracomm):
             gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
         """
         with refusing(self):
-            found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
-        if found is None:
-            _core.leave_to_mpi(self, "reduce_scatter_block")
-            return super().Reduce_scatter_block(sendbuf, recvbuf, _mpi_op(op))
+            found = handed.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
+        if isinstance(found, Handed):
+            found.agree(self)
+            return super().Reduce_scatter_block(found.send, found.recv, found.op)
         return _core.run(self, found.call)
 
     def Ireduce_scatter_block(
@@ -147,8 +153,8 @@ class Comm(MPI.Intracomm):
         """Start a `Reduce_scatter_block`; see `Iallreduce`."""
         with refusing(self, blocking=False):
             found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
-        if found is None or not _starts(self, found):
-            return super().Ireduce_scatter_block(sendbuf, recvbuf, _mpi_op(op))
+        if isinstance(found, Message) or not _starts(self, found):
+            return super().Ireduce_scatter_block(sendbuf, recvbuf, handed.mpi_op(op))
         return Request.start(self, found.call, found.owners)
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
@@ -380,24 +386,15 @@ class InterComm(MPI.Intercomm):
 def _allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
     """`Comm.Allreduce` for everything but plain NumPy arrays and predefined operations."""
     with refusing(comm):
-        found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op)
-    if found is None:
-        _core.leave_to_mpi(comm, "allreduce")
-        MPI.Intracomm.Allreduce(comm, sendbuf, recvbuf, _mpi_op(op))
+        found = handed.reduction("allreduce", comm, sendbuf, recvbuf, op)
+    if isinstance(found, Handed):
+        found.agree(comm)
+        MPI.Intracomm.Allreduce(comm, found.send, found.recv, found.op)
     else:
         _core.run(comm, found.call)
 
 
-def _mpi_op(op: OpLike) -> MPI.Op:
-    """The operation for the MPI; `messages.reduction` has refused calls that only gradred knows."""
-    if isinstance(op, MPI.Op):
-        return op
-    known = getattr(MPI, op.upper() if isinstance(op, str) else "", None)
-    assert isinstance(known, MPI.Op)
-    return known
-
-
-def _starts(comm: MPI.Comm, found: messages.Reduction) -> bool:
+def _starts(comm: MPI.Comm, found: Reduction) -> bool:
     """Whether a non-blocking call is gradred's; all ranks decide alike."""
     if not _core.thread_may_drive() and found.mpi_can:
         return False  # the MPI carries it on where ours would wait for the program's Test or Wait

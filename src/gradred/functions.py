@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -10,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from gradred import _core, arguments, arrays, ops, plans
+from gradred import _core, arguments, arrays, handed, plans, typemaps
 from gradred.arrays import Array
 from gradred.comm import Comm
-from gradred.errors import UsageError, explain
+from gradred.messages import Message
 from gradred.refusing import refusing
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def allreduce_many(
             arguments.require_apart(given, [result.array for result in results], asked)
         chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
         layout = arguments.with_plan(
-            arguments.hash_of([(each.dtype, each.layout.hash) for each in given]), chosen
+            typemaps.hash_of([(each.dtype, each.layout.hash) for each in given]), chosen
         )
         # A list without arrays announces itself too, or ranks with another list would wait for it.
         dtypes = dict.fromkeys([each.dtype for each in given] or ["uint8"])
@@ -225,20 +226,11 @@ def _allreduce_by_mpi(
     """The user's own operation, on the elements in the order of memory."""
     assert isinstance(op, MPI.Op)
     with refusing(comm):
-        datatype = None
-        if given.dtype != "bfloat16":
-            datatype = MPI._typedict.get(np.dtype(given.dtype).char)
-        if datatype is None:
-            found = f"the MPI has no {given.dtype}, which its own operations would need"
-            raise UsageError(explain("allreduce", found, f"Use one of {', '.join(ops.OPS)}"))
-    _core.leave_to_mpi(comm, "allreduce", arguments.hash_of((given.dtype, given.layout.hash)))
-    if given.count == 0:
-        recv: Any = [None, 0, datatype]
-        send = recv
-    else:
-        recv = [MPI.buffer.fromaddress(result.address, result.nbytes), datatype]
-        send = [MPI.buffer.fromaddress(given.address, given.nbytes, readonly=True), datatype]
-    MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE if in_place else send, recv, op)
+        recv = Message(result.address, result.count, result.dtype, None, result)
+        send = None if in_place else dataclasses.replace(recv, address=given.address, owner=given)
+        left = handed.of_messages("allreduce", send, recv, op, also=given.layout.hash)
+    left.agree(comm)
+    MPI.Intracomm.Allreduce(comm, left.send, left.recv, left.op)
 
 
 class _Vector:

@@ -29,6 +29,11 @@ from gradred.errors import UsageError, UsageTypeError, explain
 
 Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block"]
 
+NAMES: dict[Kind, str] = {
+    "allreduce": "Allreduce",
+    "reduce_scatter_block": "Reduce_scatter_block",
+}
+
 # What gradred calls as MPI does, in capitals.
 MPI_OPS = frozenset(ops.OPS) - {"avg"}
 
@@ -53,6 +58,15 @@ class Message:
             return ITEMSIZES[self.dtype]
         assert self.datatype is not None
         return self.datatype.Get_size()
+
+    @property
+    def type_text(self) -> str:
+        """The type's name, for people."""
+        if self.dtype is not None:
+            return self.dtype
+        assert self.datatype is not None
+        name: str = self.datatype.Get_name()
+        return name or f"a derived type of {self.itemsize} bytes"
 
 
 class _Memory(NamedTuple):
@@ -91,7 +105,7 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
         _refuse(asked, "the memory is read-only", "Pass a writable array")
     dtype, datatype = _type_of(parts.datatype, memory, asked)
     extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
-    known = dtype is not None
+    known = dtype is not None or (datatype is not None and datatype.is_predefined)
     address, count = _cut(parts, memory, extent, blocks, known, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
         _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
@@ -222,7 +236,7 @@ def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.D
     if given is None and memory.dtype is not None:
         return memory.dtype, None
     if isinstance(given, MPI.Datatype):
-        return _known(given), given
+        return name_of(given), given
     code = given if given is not None else _native(memory.format or "B", asked)
     if not isinstance(code, str):
         message = explain(asked, f"{code!r} is no MPI type", "Pass [array, count, MPI type]")
@@ -231,7 +245,7 @@ def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.D
     if datatype is None:
         found = f"no MPI type stands for elements of format {code!r}"
         _refuse(asked, found, "Name the type: [array, count, MPI type]")
-    return _known(datatype), datatype
+    return name_of(datatype), datatype
 
 
 def _native(code: str, asked: str) -> str:
@@ -247,7 +261,8 @@ _HALF = MPI._typedict.get("e")
 _BFLOAT16 = getattr(MPI, "BFLOAT16_T", MPI.DATATYPE_NULL)
 
 
-def _known(datatype: MPI.Datatype) -> str | None:
+def name_of(datatype: MPI.Datatype) -> str | None:
+    """Gradred's name of a type, None where only the MPI knows it."""
     if datatype == MPI.DATATYPE_NULL:
         return None
     name = _core.datatype_name(datatype)
@@ -327,8 +342,10 @@ class Reduction(NamedTuple):
     owners: Any
 
 
-def reduction(kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any) -> Reduction | None:
-    """An Allreduce or Reduce_scatter_block as gradred sees it; None if it is the MPI's.
+def reduction(
+    kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any
+) -> Reduction | Message:
+    """An Allreduce or Reduce_scatter_block as gradred sees it; its recvbuf if it is the MPI's.
 
     Args:
         kind: `"allreduce"` or `"reduce_scatter_block"`.
@@ -344,21 +361,18 @@ def reduction(kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any) -
         plain = _core.plain_allreduce(sendbuf, recvbuf, op)
         if plain is not None:
             return Reduction(plain, True, (sendbuf, recvbuf))
-    scatters = kind == "reduce_scatter_block"
-    name = "Reduce_scatter_block" if scatters else "Allreduce"
+    name = NAMES[kind]
     found = ops.resolve(op)
-    blocks = comm.Get_size() if scatters else 1
-    in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
+    blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
+    in_place = is_in_place(sendbuf)
     recv = read(recvbuf, f"{name}'s recvbuf", writable=True, blocks=blocks if in_place else 1)
     if recv.dtype is None or found is None:
         if found is None or found[0] in MPI_OPS:
-            return None
+            return recv
         remedy = f"Use an MPI.Op, or one of the types {', '.join(ITEMSIZES)}"
         _refuse(f"{name} with {op!r}", "the type is known to the MPI alone", remedy)
     ops.require(found[0], recv.dtype, f"{name} of {recv.dtype}")
-    send = None if in_place else read(sendbuf, f"{name}'s sendbuf", writable=False, blocks=blocks)
-    if send is not None:
-        _check_pair(name, send, recv, blocks)
+    send = None if in_place else read_input(kind, sendbuf, recv, blocks)
     call = _core.Call(
         kind,
         0 if send is None else send.address,
@@ -372,29 +386,48 @@ def reduction(kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any) -
     return Reduction(call, mpi_can, (send, recv))
 
 
-def _check_pair(name: str, send: Message, recv: Message, blocks: int) -> None:
-    if send.dtype != recv.dtype:
-        found = f"sendbuf has {_type_text(send)}, recvbuf {_type_text(recv)}"
+def is_in_place(sendbuf: Any) -> bool:
+    """Whether the input is taken from recvbuf."""
+    return sendbuf is None or sendbuf is MPI.IN_PLACE
+
+
+def read_input(kind: Kind, sendbuf: Any, recv: Message, blocks: int) -> Message:
+    """Understand the sendbuf of a reduction.
+
+    Raises:
+        gradred.UsageError: it means nothing, or does not fit `recv`.
+    """
+    name = NAMES[kind]
+    send = read(sendbuf, f"{name}'s sendbuf", writable=False, blocks=blocks)
+    if send.dtype != recv.dtype or (send.dtype is None and send.datatype != recv.datatype):
+        found = f"sendbuf has {send.type_text}, recvbuf {recv.type_text}"
         _refuse(name, found, "Pass two buffers of one type")
     if send.count != recv.count:
         per_block = " per block" if blocks > 1 else ""
         found = f"sendbuf has {send.count} elements{per_block}, recvbuf {recv.count}"
         _refuse(name, found, "Pass as many elements in both")
     refuse_overlap(name, send, recv, blocks, 1)
+    return send
 
 
 def refuse_overlap(
     name: str, send: Message, recv: Message, send_blocks: int, recv_blocks: int
 ) -> None:
-    """UsageError if two contiguous messages share memory, which no MPI allows."""
-    send_end = send.address + send.count * send.itemsize * send_blocks
-    recv_end = recv.address + recv.count * recv.itemsize * recv_blocks
+    """UsageError if two messages share memory, which no MPI allows.
+
+    Derived types may interleave; of them only those that begin alike are known to share memory.
+    """
+    send_end = send.address + max(send.count * _span(send) * send_blocks, 1)
+    recv_end = recv.address + max(recv.count * _span(recv) * recv_blocks, 1)
+    if not (send.count and recv.count and send.address):
+        return
     if send.address < recv_end and recv.address < send_end:
         _refuse(name, "sendbuf and recvbuf overlap", "Pass MPI.IN_PLACE as sendbuf")
 
 
-def _type_text(message: Message) -> str:
+def _span(message: Message) -> int:
+    """Bytes from one element to the next, 0 if others may lie between."""
     if message.dtype is not None:
-        return message.dtype
+        return ITEMSIZES[message.dtype]
     assert message.datatype is not None
-    return message.datatype.Get_name() or "a derived type"
+    return _extent(message.datatype) if message.datatype.is_predefined else 0

@@ -1,22 +1,23 @@
 """Bcast and Allgather of any MPI type, moved as bytes.
 
 Here ranks may describe the same elements by different types: a column of a matrix on one, a vector
-on another. What they agree on is the number of bytes, so that is what gradred is told; elements
-with gaps between them are packed before and unpacked after.
+on another. What they agree on are the basic types, one after the other, so that is what gradred is
+told; elements with gaps between them are packed before and unpacked after.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any
+from typing import Any, Literal
 
 from mpi4py import MPI
 
-from gradred import _core, messages
+from gradred import _core, messages, typemaps
 from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 from gradred.messages import Message
 from gradred.refusing import refusing
+from gradred.typemaps import Comparable
 
 
 def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
@@ -29,11 +30,11 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
         root = rank_of_root(root, comm, "Bcast")
         sends = comm.Get_rank() == root
         message = messages.read(buf, "Bcast's buf", writable=not sends)
-        nbytes = message.count * message.itemsize
+        told = typemaps.comparable(message)
         memory = _Bytes(message)
         if sends:
             memory.pack()
-    _core.run(comm, _core.Call("bcast", 0, memory.address, nbytes, "uint8", root=root))
+    _core.run(comm, _call("bcast", 0, memory.address, told, root))
     if not sends:
         memory.unpack()
 
@@ -60,17 +61,25 @@ def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
         gradred.UsageError: the specifications mean nothing or do not fit each other.
     """
     with refusing(comm):
-        origin, target, nbytes = _gathered(comm, sendbuf, recvbuf)
+        origin, target, told = _gathered(comm, sendbuf, recvbuf)
     source = 0 if origin is None else origin.address
-    _core.run(comm, _core.Call("allgather", source, target.address, nbytes, "uint8"))
+    _core.run(comm, _call("allgather", source, target.address, told))
     target.unpack()
 
 
-def _gathered(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> tuple[_Bytes | None, _Bytes, int]:
-    """Input (None: in place), result, and the bytes of a block."""
+def _call(
+    kind: Literal["bcast", "allgather"], send: int, recv: int, told: Comparable, root: int = 0
+) -> _core.Call:
+    return _core.Call(kind, send, recv, told.count, told.dtype, root=root, layout=told.hash)
+
+
+def _gathered(
+    comm: MPI.Comm, sendbuf: Any, recvbuf: Any
+) -> tuple[_Bytes | None, _Bytes, Comparable]:
+    """Input (None: in place), result, and what a block consists of."""
     size = comm.Get_size()
     recv = messages.read(recvbuf, "Allgather's recvbuf", writable=True, blocks=size)
-    nbytes = recv.count * recv.itemsize
+    told = typemaps.comparable(recv)
     in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
     target = _Bytes(dataclasses.replace(recv, count=recv.count * size))
     origin = None
@@ -78,17 +87,17 @@ def _gathered(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> tuple[_Bytes | None
         target.pack()
     else:
         send = messages.read(sendbuf, "Allgather's sendbuf", writable=False)
-        _check(send, recv, size)
+        _check(send, recv, told, size)
         origin = _Bytes(send)
         origin.pack()
-    return origin, target, nbytes
+    return origin, target, told
 
 
-def _check(send: Message, recv: Message, size: int) -> None:
-    sent, expected = send.count * send.itemsize, recv.count * recv.itemsize
-    if sent != expected:
-        found = f"sendbuf has {sent} bytes, a block of recvbuf {expected}"
-        raise UsageError(explain("Allgather", found, "Pass as many in both"))
+def _check(send: Message, recv: Message, told: Comparable, size: int) -> None:
+    sent = typemaps.comparable(send)
+    if sent != told:
+        found = f"sendbuf has {sent.text}, a block of recvbuf {told.text}"
+        raise UsageError(explain("Allgather", found, "Pass the same in both"))
     if send.dtype is not None and recv.dtype is not None:
         messages.refuse_overlap("Allgather", send, recv, 1, size)
 

@@ -150,7 +150,7 @@ class ShrunkComm(Comm):
     ) -> messages.Reduction:
         with refusing(self, blocking=blocking):
             found = messages.reduction(kind, self, sendbuf, recvbuf, op)
-            if found is None:
+            if isinstance(found, messages.Message):
                 raise _refusal("a reduction that the MPI would carry out")
         return found
 
