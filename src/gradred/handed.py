@@ -98,7 +98,7 @@ def of_messages(
     told = (kind, recv.count, basics.length, basics.hash, _compared(op), also)
     return Handed(
         kind,
-        f"{messages.NAMES[kind]} of {recv.count} {recv.type_text} with {_text(op)}",
+        f"{messages.NAMES[kind]} of {recv.text} with {_text(op)}",
         typemaps.hash_of(told),
         MPI.IN_PLACE if send is None else _specification(send, datatype),
         _specification(recv, datatype),

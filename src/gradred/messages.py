@@ -68,6 +68,12 @@ class Message:
         name: str = self.datatype.Get_name()
         return name or f"a derived type of {self.itemsize} bytes"
 
+    @property
+    def text(self) -> str:
+        """Count and type, for people."""
+        between = " " if self.dtype is not None else " elements of "
+        return f"{self.count}{between}{self.type_text}"
+
 
 class _Memory(NamedTuple):
     address: int
@@ -415,7 +421,7 @@ def refuse_overlap(
 ) -> None:
     """UsageError if two messages share memory, which no MPI allows.
 
-    Derived types may interleave; of them only those that begin alike are known to share memory.
+    Types with gaps may interleave; of them only those that begin alike are known to share memory.
     """
     send_end = send.address + max(send.count * _span(send) * send_blocks, 1)
     recv_end = recv.address + max(recv.count * _span(recv) * recv_blocks, 1)
@@ -429,5 +435,8 @@ def _span(message: Message) -> int:
     """Bytes from one element to the next, 0 if others may lie between."""
     if message.dtype is not None:
         return ITEMSIZES[message.dtype]
-    assert message.datatype is not None
-    return _extent(message.datatype) if message.datatype.is_predefined else 0
+    datatype = message.datatype
+    assert datatype is not None
+    extent = _extent(datatype)
+    dense = (0, extent) == datatype.Get_true_extent() and extent == datatype.Get_size()
+    return extent if dense or datatype.is_predefined else 0

@@ -52,6 +52,16 @@ class Call:
     y: str | None = "out"
     has_root: bool = False
     has_plan: bool = False
+    names_type: bool = False
+
+
+OWN = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
+PAIR = MPI.DOUBLE.Create_contiguous(2).Commit()
+
+
+def of_pairs(x: Any) -> Any:
+    """A specification that the MPI alone understands; what is no array stays as it is."""
+    return [x, PAIR] if is_array(x) else x
 
 
 CALLS = {
@@ -110,6 +120,37 @@ CALLS = {
             scatters=True,
         ),
         Call(
+            "comm.Allreduce by an own operation",
+            lambda a: a.comm.Allreduce(a.x, a.y, OWN),
+            is_method=True,
+            reduces=False,
+        ),
+        Call(
+            "comm.Allreduce of a derived type",
+            lambda a: a.comm.Allreduce(of_pairs(a.x), of_pairs(a.y), OWN),
+            is_method=True,
+            reduces=False,
+            names_type=True,
+        ),
+        Call(
+            "comm.Allreduce_init by an own operation",
+            lambda a: a.comm.Allreduce_init(a.x, a.y, OWN).Free(),
+            is_method=True,
+            reduces=False,
+        ),
+        Call(
+            "comm.Reduce_scatter_block by an own operation",
+            lambda a: a.comm.Reduce_scatter_block(a.x, a.y, OWN),
+            is_method=True,
+            reduces=False,
+            scatters=True,
+        ),
+        Call(
+            "allreduce by an own operation",
+            lambda a: gradred.allreduce(a.x, OWN, out=a.y, comm=a.comm),
+            reduces=False,
+        ),
+        Call(
             "comm.Allgather",
             lambda a: a.comm.Allgather(a.x, a.y),
             is_method=True,
@@ -138,7 +179,7 @@ def function(call: Call) -> bool:
 
 def on_arrays(call: Call) -> bool:
     """Calls that take any array, not a buffer specification of mpi4py."""
-    return not call.is_method and call.name != "Allreduce"
+    return function(call) and call.name != "Allreduce"
 
 
 def on_buffers(call: Call) -> bool:
@@ -223,7 +264,9 @@ MISTAKES = {
     "input with gaps": Mistake(lambda a: {"x": spread(a.x)}),
     "input of objects": Mistake(lambda a: {"x": a.x.astype(object)}),
     "input of text": Mistake(lambda a: {"x": a.x.astype("U8")}),
-    "input of foreign bytes": Mistake(lambda a: {"x": a.x.astype(">f8")}),
+    "input of foreign bytes": Mistake(
+        lambda a: {"x": a.x.astype(">f8")}, applies=lambda call: not call.names_type
+    ),
     "input that is None": Mistake(lambda a: {"x": None}, applies=on_arrays, says="None"),
     "input that is no array": Mistake(lambda a: {"x": 3.0}, says="float"),
     "input of tuples": Mistake(lambda a: {"x": [(1, 2), (3, 4)]}),

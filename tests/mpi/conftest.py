@@ -1,0 +1,33 @@
+"""What tests of ranks that disagree share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+from gradred import _core
+
+
+@pytest.fixture(scope="module", params=["shared memory", "messages"])
+def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
+    """A communicator that has been used once."""
+    made = gradred.Comm(MPI.COMM_WORLD.Dup())
+    if request.param == "messages":
+        _core.configure(False, "", 0, 0)
+    made.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    _core.configure(True, "", 0, 0)
+    yield made
+    made.Free()
+
+
+@pytest.fixture
+def usable(comm: gradred.Comm) -> Iterator[None]:
+    """`comm` serves a call after the test as well."""
+    yield
+    x = np.arange(1000.0) + comm.rank
+    comm.Allreduce(MPI.IN_PLACE, x)
+    assert (x == np.arange(1000.0) * comm.size + comm.size * (comm.size - 1) / 2).all()
