@@ -123,7 +123,7 @@ class Comm(MPI.Intracomm):
         if isinstance(found, Handed):
             found.agree(self)
             request = super().Allreduce_init(found.send, found.recv, found.op, info)
-            return PersistentAllreduce.of_mpi(request, (found.owners, sendbuf, recvbuf))
+            return PersistentAllreduce.of_mpi(request, (found.messages, sendbuf, recvbuf))
         _core.agree_on_init(self, found.call)  # may block, as MPI allows here: Start does not
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 

@@ -23,15 +23,20 @@ class Handed:
     """A call whose arguments fit each other."""
 
     kind: Kind
-    text: str
+    messages: tuple[Message | None, Message]
+    """Of which memory it is, input and result; what they own must live as long as the call."""
+    op: MPI.Op
     detail: int
     """What the ranks compare."""
     send: Any
     """As mpi4py takes it, like `recv`: of one type and count, so that it finds nothing wrong."""
     recv: Any
-    op: MPI.Op
-    owners: Any
-    """What must live as long as the call."""
+
+    @property
+    def text(self) -> str:
+        """What this rank asked for."""
+        op = _name(self.op) or "an operation of the program's own"
+        return f"{messages.NAMES[self.kind]} of {self.messages[1].text} with {op}"
 
     def agree(self, comm: MPI.Comm) -> None:
         """Block until all ranks have agreed to leave this very call to the MPI.
@@ -98,12 +103,11 @@ def of_messages(
     told = (kind, recv.count, basics.length, basics.hash, _compared(op), also)
     return Handed(
         kind,
-        f"{messages.NAMES[kind]} of {recv.text} with {_text(op)}",
-        typemaps.hash_of(told),
-        MPI.IN_PLACE if send is None else _specification(send, datatype),
-        _specification(recv, datatype),
-        op,
         (send, recv),
+        op,
+        detail=typemaps.hash_of(told),
+        send=MPI.IN_PLACE if send is None else _specification(send, datatype),
+        recv=_specification(recv, datatype),
     )
 
 
@@ -140,16 +144,10 @@ def _compared(op: MPI.Op) -> tuple[str, bool]:
     return (_name(op) or "own"), op.Is_commutative()
 
 
-def _text(op: MPI.Op) -> str:
-    return _name(op) or "an operation of the program's own"
-
-
 # Those that gradred does not know.
-_NAMES = ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")
+_OTHERS = {f"MPI_{name}": getattr(MPI, name) for name in ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")}
 
 
 def _name(op: MPI.Op) -> str | None:
-    for name in _NAMES:
-        if op == getattr(MPI, name):
-            return f"MPI_{name}"
-    return _core.op_name(op)
+    known = _core.op_name(op)
+    return known or next((name for name, other in _OTHERS.items() if op == other), None)
