@@ -111,8 +111,8 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
         _refuse(asked, "the memory is read-only", "Pass a writable array")
     dtype, datatype = _type_of(parts.datatype, memory, asked)
     extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
-    known = dtype is not None or (datatype is not None and datatype.is_predefined)
-    address, count = _cut(parts, memory, extent, blocks, known, asked)
+    gap = 0 if dtype is not None else _gap(datatype)
+    address, count = _cut(parts, memory, extent, blocks, gap, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
         _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
     return Message(address, count, dtype, datatype, memory.owner)
@@ -285,8 +285,16 @@ def _extent(datatype: MPI.Datatype | None) -> int:
     return datatype.Get_extent()[1]
 
 
+def _gap(datatype: MPI.Datatype | None) -> int | None:
+    """Bytes behind an element that the last one does not need; None: it may lie anywhere."""
+    if datatype is None or datatype == MPI.DATATYPE_NULL or not datatype.is_predefined:
+        return None
+    gap: int = _extent(datatype) - datatype.Get_true_extent()[1]
+    return gap
+
+
 def _cut(
-    parts: _Parts, memory: _Memory, extent: int, blocks: int, known: bool, asked: str
+    parts: _Parts, memory: _Memory, extent: int, blocks: int, gap: int | None, asked: str
 ) -> tuple[int, int]:
     """Address and count, by the specification's own count and displacement."""
     displacement = _index(parts.displacement, "displacement", asked)
@@ -301,11 +309,9 @@ def _cut(
         count = _index(parts.count, "count", asked)
         if count > 0 and parts.buffer is None:
             _refuse(asked, f"count {count} of no buffer", "Pass a buffer")
-        if known and max(blocks, 1) * count * extent > length:
-            found = (
-                f"{max(blocks, 1) * count} elements of {extent} bytes exceed the {length} bytes"
-                " of the memory"
-            )
+        elements = max(blocks, 1) * count
+        if gap is not None and elements > 0 and elements * extent - gap > length:
+            found = f"{elements} elements of {extent} bytes exceed the {length} bytes of the memory"
             _refuse(asked, found, "Give a smaller count or a larger array")
     return memory.address + offset, count
 

@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         lambda comm, x: gradred.reduce_scatter_block(np.ones(3 * comm.size, "int8"), comm=comm),
         "reduce_scatter_block of 3 int8 with sum, 3 bytes",
     ),
-    "Bcast": (lambda comm, x: comm.Bcast(x), "bcast of 40 uint8, 40 bytes"),
+    "Bcast": (lambda comm, x: comm.Bcast(x), "bcast of 5 float64, 40 bytes"),
     "left to the MPI": (
         leave_to_mpi,
         "allreduce of a type or op that gradred leaves to the MPI",

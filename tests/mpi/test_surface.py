@@ -282,7 +282,7 @@ def test_allgather() -> None:
     y[RANK] = RANK
     COMM.Allgather(MPI.IN_PLACE, y)
     assert y.tolist() == [[rank] * 2 for rank in range(SIZE)]
-    with pytest.raises(UsageError, match="sendbuf has 24 bytes, a block of recvbuf 16"):
+    with pytest.raises(UsageError, match="sendbuf has 3 float64, a block of recvbuf 2 float64"):
         COMM.Allgather(np.zeros(3), y)
     with pytest.raises(UsageError, match="overlap"):
         COMM.Allgather(y[0], y)
