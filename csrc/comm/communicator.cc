@@ -63,7 +63,8 @@ Engine& engine() {
 }
 
 std::string AboutOperation::text(std::uint64_t waited) const {
-  return "this rank has waited " + seconds_text(waited) + " in " + operation.waits_for();
+  return operation.waiter() + " has waited " + seconds_text(waited) + " in " +
+         operation.waits_for();
 }
 
 void wait_for(Operation& operation, WaitHook& hook) {

@@ -74,6 +74,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  std::string own_name() const { return "rank " + std::to_string(rank_); }
   bool freed() const { return freed_.load(std::memory_order_relaxed); }
   mpi::Handle handle() const { return user_; }
   std::uint64_t key() const { return key_; }               // the same on all ranks; 0 before set-up

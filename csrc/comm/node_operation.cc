@@ -16,6 +16,7 @@ class NodeOperation : public StartedOperation {
   NodeOperation(std::shared_ptr<Communicator> comm, const AllreduceArgs& args)
       : comm_(std::move(comm)), args_(args) {}
 
+  std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override {
     const std::lock_guard lock(comm_->node_mutex_);
     if (!announced_) return "an operation that waits for others before it";
@@ -208,6 +209,7 @@ class AgreedOperation final : public StartedOperation {
                   std::shared_ptr<Agreement> agreement)
       : comm_(std::move(comm)), call_(call), agreement_(std::move(agreement)) {}
 
+  std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override { return part()->waits_for(); }
   bool is_first_to_wait() const override { return part()->is_first_to_wait(); }
   void observe(std::shared_ptr<Observation> observation) override {

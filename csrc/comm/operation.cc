@@ -33,6 +33,7 @@ class CommOperation final : public ScheduledOperation {
         choice_(std::move(choice)),
         number_(number) {}
 
+  std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override { return comm_->scheduled_text(number_, call_); }
 
  protected:
@@ -128,6 +129,7 @@ class Settling final : public Operation {
  public:
   explicit Settling(std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {}
 
+  std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override { return "what is left of a refused operation"; }
   bool must_end() const override { return true; }
 

@@ -20,8 +20,9 @@ class Operation {
   // Throws what ended the operation, if it did not end well. Only after ended().
   void rethrow() const;
   bool failed() const { return failure_ != nullptr; }  // only after the end
-  // What it is and whom it waits for, in words, and whether this rank should be the one to say so.
-  // For the thread that waits, while others may advance it.
+  // This rank, what it is and whom it waits for, in words, and whether this rank should be the one
+  // to say so. For the thread that waits, while others may advance it.
+  virtual std::string waiter() const = 0;
   virtual std::string waits_for() const = 0;
   virtual bool is_first_to_wait() const { return true; }
   // Whether a program that ends should see it through: peers wait for it.

@@ -178,6 +178,7 @@ def test_wait_is_reported_after_warn_after(path: str) -> None:
     seen = job("never calls", "small", GRADRED_WARN_AFTER="0.5", **knobs(path))
     reports = [line for line in seen.stderr.splitlines() if re.search("gradred: .*waited", line)]
     assert len(reports) >= 1, seen
+    assert all("gradred: rank " in line for line in reports), "who says so, also in a pipe"
     if path == "shared memory":
         assert len(reports) == 1, "one report per host"
         assert "missing: rank 1" in reports[0]
