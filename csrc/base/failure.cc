@@ -16,6 +16,20 @@ bool is_usage_error(const std::exception_ptr& thrown) {
   }
 }
 
+std::string text_with_kind(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const UsageError& error) {
+    return std::string("UsageError: ") + error.what();
+  } catch (...) {  // the others travel between ranks, too
+  }
+  const FailureReport report = report_of(thrown);
+  const char* kind = report.kind == Failure::kPeerLost  ? "PeerLost: "
+                     : report.kind == Failure::kTimeout ? "TimeoutError: "
+                                                        : "TransportError: ";
+  return kind + report.text;
+}
+
 FailureReport report_of(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);

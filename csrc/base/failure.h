@@ -20,6 +20,8 @@ struct FailureReport {
 };
 
 bool is_usage_error(const std::exception_ptr& thrown);
+// "PeerLost: rank 1 has ended"
+std::string text_with_kind(const std::exception_ptr& thrown);
 // What ended an operation, in a form that travels between ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
 // The exception that a report stands for. Its text begins with kFailedBefore.

@@ -99,7 +99,7 @@ bool await(const Processes& others, const Communicators& strangers) {
   const mpi::Mpi& mpi = mpi::get();
   std::uint64_t next_look = 0, next_look_at_lives = 0;
   const std::uint64_t begin = now_ns();
-  Watch watch(false);
+  Watch watch(Watch::Of::kPatientWait);
   for (bool there = false; !there;) {
     int found = 0;
     mpi.check(mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, mpi.is.comm_self, &found,

@@ -68,6 +68,7 @@ class NodeOperation : public StartedOperation {
   void leave() noexcept {
     std::erase_if(comm_->started_, [this](const auto& other) { return other.get() == this; });
     comm_->any_started_ = !comm_->started_.empty();
+    announced_ = false;  // what the group waits for from now on is another's
   }
 
   bool announced_ = false;

@@ -1,9 +1,11 @@
 // A call in flight, with the generalized request by which the MPI's own Wait and Test know it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "comm/observation.h"
+#include "comm/watch.h"
 #include "engine/operation.h"
 #include "mpi/mpi.h"
 
@@ -14,7 +16,15 @@ class StartedOperation : public Operation {
   // MPI_REQUEST_NULL where there is none. Who takes it hands it to the MPI's Wait, Test or
   // Request_free.
   mpi::Handle request() const { return request_; }
-  void open_request(const std::shared_ptr<Operation>& self);
+  void open_request(const std::shared_ptr<StartedOperation>& self);
+  // The program's own Test looks after it, and has a watch of its own.
+  void tested() { tested_ns_.store(now_ns(), std::memory_order_relaxed); }
+  // The program hears from gradred how it has ended: say_why() need not.
+  void told() { told_.store(true, std::memory_order_relaxed); }
+  // The MPI's own Wait or Test ends with an error of the MPI's: prints what it means.
+  void say_why() const noexcept;
+  // The MPI's Wait may be waiting, or nobody: reports, and sets no limit.
+  void look_after() noexcept override;
   // Before the first advance(): what follows the operation. Null: nobody.
   virtual void observe(std::shared_ptr<Observation> observation) {
     observation_ = std::move(observation);
@@ -28,6 +38,9 @@ class StartedOperation : public Operation {
 
  private:
   mpi::Handle request_ = mpi::get().is.request_null;
+  std::atomic<bool> told_{false};
+  std::atomic<std::uint64_t> tested_ns_{0};
+  Watch flight_{Watch::Of::kFlight};
 };
 
 }  // namespace gradred

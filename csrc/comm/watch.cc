@@ -12,7 +12,7 @@ WaitLimits& wait_limits() {
   return limits;
 }
 
-void Watch::report(const std::string& text) {
+void print_report(const std::string& text) {
   const std::string line = "gradred: " + text + "\n";
   // Not through stdio: the lines of several ranks must stay whole.
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());

@@ -17,12 +17,19 @@ struct WaitLimits {
 };
 WaitLimits& wait_limits();
 
+void print_report(const std::string& text);  // to stderr, in one piece
+
 // Of one wait. `about` describes it: text(seconds) says who is missing, reports() whether it is for
 // this rank to print that, so that there is one report per host.
 class Watch {
  public:
-  // Unlimited: it reports, and never gives up.
-  explicit Watch(bool limited = true) : limited_(limited) {}
+  enum class Of : std::uint8_t {
+    kWait,         // shows what this process waits for, reports it, and gives up
+    kPatientWait,  // never gives up
+    kFlight,       // of an operation, for which nobody need be waiting: only reports
+  };
+
+  explicit Watch(Of what = Of::kWait) : what_(what) {}
   ~Watch() {
     if (next_post_ > kFirstPost && !timed_out_) clear_status();
   }
@@ -40,19 +47,19 @@ class Watch {
       return;
     }
     const std::uint64_t waited = now - begin_;
-    if (waited >= next_post_) {
+    if (what_ != Of::kFlight && waited >= next_post_) {
       next_post_ = waited + kPostEvery;
       post_status(begin_, about.text(waited));
     }
     const std::uint64_t timeout = wait_limits().timeout.load(std::memory_order_relaxed);
-    if (limited_ && timeout != 0 && waited >= timeout) {
+    if (what_ == Of::kWait && timeout != 0 && waited >= timeout) {
       timed_out_ = true;  // the autopsy shows what this process waited for, and clears it
       post_status(begin_, about.text(waited));
       throw TimeoutError(about.text(waited));
     }
     if (next_report_ != 0 && waited >= next_report_) {
       next_report_ *= 2;
-      if (about.reports()) report(about.text(waited));
+      if (about.reports()) print_report(about.text(waited));
     }
   }
 
@@ -60,9 +67,7 @@ class Watch {
   static constexpr std::uint64_t kEvery = 5'000'000;
   static constexpr std::uint64_t kFirstPost = 100'000'000, kPostEvery = 500'000'000;
 
-  static void report(const std::string& text);  // to stderr, in one piece
-
-  const bool limited_;
+  const Of what_;
   std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0, next_post_ = kFirstPost;
   bool timed_out_ = false;
 };

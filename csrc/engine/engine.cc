@@ -47,6 +47,17 @@ void Engine::progress() {
   if (any_ended) drop_ended();
 }
 
+// Nobody of ours waits, as far as we know.
+void Engine::progress_unattended() {
+  bool any_ended = false;
+  for (const auto& operation : snapshot()) {
+    const bool ended = operation->advance();
+    if (!ended) operation->look_after();
+    any_ended |= ended;
+  }
+  if (any_ended) drop_ended();
+}
+
 void Engine::run() {
   auto nap = Clock::duration(kShortestNap);
   int idle = 0;
@@ -66,7 +77,7 @@ void Engine::run() {
     idle = 0;
     lock.unlock();
     const auto begin = Clock::now();
-    if (waiting_.load(std::memory_order_relaxed) == 0) progress();
+    if (waiting_.load(std::memory_order_relaxed) == 0) progress_unattended();
     const auto rest = kRest * (Clock::now() - begin);
     nap = std::clamp<Clock::duration>(std::max<Clock::duration>(rest, nap + nap / 4), kShortestNap,
                                       std::max<Clock::duration>(rest, kLongestNap));

@@ -44,6 +44,7 @@ class Engine {
 
  private:
   void run();
+  void progress_unattended();
   void start_thread();
   std::vector<std::shared_ptr<Operation>> snapshot();
   void drop_ended();

@@ -25,6 +25,8 @@ class Operation {
   virtual std::string waiter() const = 0;
   virtual std::string waits_for() const = 0;
   virtual bool is_first_to_wait() const { return true; }
+  // By the progress thread, again and again while it drives the operation.
+  virtual void look_after() noexcept {}
   // Whether a program that ends should see it through: peers wait for it.
   virtual bool must_end() const { return false; }
   // Ends it with an error; what it held is the caller's again.

@@ -94,12 +94,14 @@ class PyOperation {
       if (!operation_->advance()) engine().progress();  // others may have to go first
       if (!operation_->ended()) watch();
     }
+    if (operation_->ended()) operation_->told();
     return operation_->ended();
   }
   void wait() {
     require_rank();
     const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
     GilHook hook;
+    operation_->told();
     wait_for(*operation_, hook);
   }
   void slept(double seconds) {
@@ -120,6 +122,7 @@ class PyOperation {
   };
 
   void watch() {
+    operation_->tested();
     const std::unique_lock lock(testing_->mutex, std::try_to_lock);
     if (!lock.owns_lock()) return;  // another thread tests it, too
     try {

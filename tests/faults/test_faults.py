@@ -184,6 +184,44 @@ def test_wait_is_reported_after_warn_after(path: str) -> None:
         assert "missing: rank 1" in reports[0]
 
 
+WAITS_IN_THE_MPI = """
+import json, sys, time
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+comm = gradred.Comm(MPI.COMM_WORLD)
+comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+if comm.rank == 1:
+    time.sleep(2.5)
+    sys.exit(7)
+begin = time.monotonic()
+try:
+    MPI.Request.Waitall([comm.Iallreduce(np.ones(4), np.ones(4))])
+except MPI.Exception:
+    seconds = time.monotonic() - begin
+    print(json.dumps({"rank": comm.rank, "seconds": seconds}), flush=True)
+"""
+
+
+def test_wait_of_the_mpi_is_reported_and_ends_with_the_reason(
+    path: str, tmp_path: pathlib.Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WAITS_IN_THE_MPI)
+    seen = seeing.job(program, ranks=3, GRADRED_WARN_AFTER="0.5", **knobs(path))
+    told = [line for line in seen.stderr.splitlines() if "in flight for 0.5 s" in line]
+    assert len(told) >= 1, seen
+    assert all("(allreduce of 4 float64" in line for line in told), seen
+    assert all("rank 1 (process" in line for line in told), seen
+    ends = [line for line in seen.stderr.splitlines() if "own Wait or Test ends with" in line]
+    assert len(ends) == 2, seen
+    assert all("PeerLost: " in line and "left the program" in line for line in ends), seen
+    assert seen.reports.keys() == {0, 2}, seen
+    for report in seen.reports.values():
+        assert report["seconds"] > 2, "nobody knows that the MPI waits, so there is no time limit"
+
+
 def test_timeout_names_a_file_that_shows_where_each_rank_is(path: str) -> None:
     seen = job("never calls", "small", **knobs(path))
     text = seen.reports[0]["text"]
