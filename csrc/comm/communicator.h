@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "comm/call.h"
@@ -203,6 +204,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void throw_if_left(std::uint64_t number) const;
   std::optional<std::string> find_lost() const;
   void throw_if_peer_ended(const std::string& error);
+  // Those of the set-up; none before.
+  std::span<const std::pair<int, ProcessId>> neighbours() const {
+    if (!blocking_set_up_) return {};
+    return neighbours_;
+  }
+  bool is_first_to_wait(std::uint64_t number, const Call& call) const;
+  std::string scheduled_name(std::uint64_t number, const Call& call) const;
   std::string scheduled_text(std::uint64_t number, const Call& call) const;
 
   mpi::Handle user_;
@@ -215,7 +223,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool deterministic_;
   std::uint64_t key_ = 0;
   bool direct_ = false;           // set up, and nobody observes the calls
-  bool blocking_set_up_ = false;  // agreed: whether a blocking call has set up the rest
+  std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
   std::mutex mutex_;              // of what set-up changes
   Topology topology_;
   std::unique_ptr<Lane> lane_;
@@ -232,7 +240,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::uint32_t trace_line_ = 0;                 // of blocking calls
   std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
   Ledger ledger_;
-  Neighbours neighbours_;         // since set-up
+  Neighbours neighbours_;         // see neighbours()
   std::vector<int> world_ranks_;  // of all ranks, since set-up; see Registry::world_ranks
   LostPeers lost_;
   std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it

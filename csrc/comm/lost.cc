@@ -5,7 +5,7 @@
 
 namespace gradred {
 
-std::optional<std::string> ended_among(const Neighbours& neighbours) {
+std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>> neighbours) {
   for (const auto& [rank, process] : neighbours) {
     if (is_alive(process)) continue;
     return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +

@@ -17,7 +17,7 @@ namespace gradred {
 using Neighbours = std::vector<std::pair<int, ProcessId>>;  // peers on this host
 
 // "rank 1 (process 17) has ended", of the first that has.
-std::optional<std::string> ended_among(const Neighbours& neighbours);
+std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>> neighbours);
 // "rank 1 (process 17) has left the program", of the first that has said so a second ago: what it
 // did before is done everywhere.
 std::optional<std::string> left_among(const Neighbours& neighbours);

@@ -8,6 +8,7 @@
 #include "base/failure.h"
 #include "base/status.h"
 #include "comm/communicator.h"
+#include "comm/members.h"
 #include "comm/set_up.h"
 #include "node/neighbours.h"
 
@@ -35,6 +36,7 @@ class CommOperation final : public ScheduledOperation {
 
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override { return comm_->scheduled_text(number_, call_); }
+  bool is_first_to_wait() const override { return comm_->is_first_to_wait(number_, call_); }
 
  protected:
   bool step() override {
@@ -277,7 +279,7 @@ void Communicator::throw_if_peer_ended(const std::string& error) {
 }
 
 std::optional<std::string> Communicator::find_lost() const {
-  if (auto ended = ended_among(neighbours_)) return ended;
+  if (auto ended = ended_among(neighbours())) return ended;
   const bool ready = state_ == State::kReady;
   if (!ready && freed()) return std::nullopt;
   auto lost = lost_member(ready ? lane_->duplicate->comm : user_);
@@ -300,7 +302,7 @@ void Communicator::throw_if_left(std::uint64_t number) const {
     throw PeerLost(*gone + "; rank " + std::to_string(rank_) + " waits in operation " +
                    std::to_string(number) + " over messages");
   }
-  for (const auto& [rank, process] : neighbours_) {
+  for (const auto& [rank, process] : neighbours()) {
     const Farewell* said = farewell_of(process);
     if (said == nullptr) continue;
     for (std::uint32_t i = 0; i < said->known; ++i) {
@@ -313,8 +315,30 @@ void Communicator::throw_if_left(std::uint64_t number) const {
   }
 }
 
+// Of the ranks of this host. Before the ranks can tell each other, by what they show.
+bool Communicator::is_first_to_wait(std::uint64_t number, const Call& call) const {
+  if (state_ != State::kReady) {
+    if (freed()) return true;
+    const Neighbours members = known_members(user_);
+    return gradred::is_first_to_wait(members, rank_, scheduled_name(number, call));
+  }
+  const Neighbours members =
+      blocking_set_up_ ? neighbours_ : known_members(lane_->duplicate->comm);
+  const std::vector<int> waiting = ledger_.waiting(number);
+  return std::ranges::none_of(members, [&](const auto& member) {
+    const auto& [rank, process] = member;
+    return rank < rank_ && std::ranges::find(waiting, rank) != waiting.end() && is_going(process);
+  });
+}
+
+std::string Communicator::scheduled_name(std::uint64_t number, const Call& call) const {
+  return "operation " + std::to_string(number) + " over messages (" +
+         describe_with_bytes(call.signature()) + ") among " + std::to_string(size_) + " ranks";
+}
+
 std::string Communicator::scheduled_text(std::uint64_t number, const Call& call) const {
   const std::vector<int> waiting = ledger_.waiting(number);
+  const auto near_by = neighbours();
   std::string here, silent;
   for (const int rank : waiting) {
     here += (here.empty() ? "; waiting too: rank " : ", ") + std::to_string(rank);
@@ -322,14 +346,12 @@ std::string Communicator::scheduled_text(std::uint64_t number, const Call& call)
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_ || std::ranges::find(waiting, rank) != waiting.end()) continue;
     silent += (silent.empty() ? "; not heard of: rank " : ", rank ") + std::to_string(rank);
-    const auto near = std::ranges::find(neighbours_, rank, &std::pair<int, ProcessId>::first);
-    if (near == neighbours_.end()) continue;
+    const auto near = std::ranges::find(near_by, rank, &std::pair<int, ProcessId>::first);
+    if (near == near_by.end()) continue;
     silent +=
         " (process " + std::to_string(near->second.pid) + ", " + state_text(near->second) + ")";
   }
-  return "operation " + std::to_string(number) + " over messages (" +
-         describe_with_bytes(call.signature()) + ") among " + std::to_string(size_) + " ranks" +
-         here + silent;
+  return scheduled_name(number, call) + here + silent;
 }
 
 }  // namespace gradred

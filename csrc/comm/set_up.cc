@@ -10,6 +10,7 @@
 #include "base/failure.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "comm/members.h"
 #include "comm/set_up_calls.h"
 #include "node/neighbours.h"
 
@@ -51,14 +52,17 @@ Decorations decorations(const Settings& settings) {
 
 // MPI_Comm_idup in flight.
 struct AboutDuplicate {
+  mpi::Handle comm;
   int rank, size;
 
-  std::string text(std::uint64_t waited) const {
-    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " until all " +
-           std::to_string(size) +
+  std::string what() const {
+    return "until all " + std::to_string(size) +
            " ranks of a communicator have made their first non-blocking call on it";
   }
-  bool reports() const { return true; }
+  std::string text(std::uint64_t waited) const {
+    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " " + what();
+  }
+  bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
 };
 
 std::vector<int> number_hosts(const std::vector<HostName>& names) {
@@ -259,7 +263,7 @@ void Communicator::await_duplicate(WaitHook& hook, Ready&& ready) {
       hook.waiting();
       engine().progress();
       throw_if_lost("a call that needs its first non-blocking call");
-      watch.check(AboutDuplicate{rank_, size_});
+      watch.check(AboutDuplicate{user_, rank_, size_});
     });
   }
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/members.h"
 #include "comm/patience.h"
 #include "comm/registry.h"
 #include "comm/watch.h"
@@ -11,14 +12,18 @@ namespace gradred {
 namespace {
 
 struct AboutSetUp {
+  mpi::Handle comm;
   int rank, size;
 
-  std::string text(std::uint64_t waited) const {
-    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) +
-           " in the first call on a communicator of " + std::to_string(size) +
+  std::string what() const {
+    return "in the first call on a communicator of " + std::to_string(size) +
            " ranks, which all of them must make";
   }
-  bool reports() const { return true; }  // nothing is known of the others yet
+  std::string text(std::uint64_t waited) const {
+    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " " + what();
+  }
+  // This communicator has not told of its ranks yet; another may have.
+  bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
 };
 
 }  // namespace
@@ -34,7 +39,7 @@ int SetUpCalls::wait(mpi::Handle request) {
       hook_.waiting();
       engine().progress();
       throw_if_lost();
-      watch.check(AboutSetUp{rank_, size_});
+      watch.check(AboutSetUp{comm_, rank_, size_});
     });
   }
 }

@@ -218,9 +218,9 @@ std::string NodeGroup::missing() const {
 
 bool NodeGroup::is_first_to_wait() const {
   for (std::size_t peer = 0; peer < rank_; ++peer) {
-    if (Waiter::reached(announcement(peer).head, operation_ << 32) && finished(peer) < operation_) {
-      return false;
-    }
+    const bool waits = Waiter::reached(announcement(peer).head, operation_ << 32) &&
+                       finished(peer) < operation_;
+    if (waits && is_going(processes_[peer])) return false;
   }
   return true;
 }

@@ -1,9 +1,11 @@
 #include "node/neighbours.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <list>
 #include <mutex>
 #include <string>
@@ -66,6 +68,24 @@ std::vector<ProcessId> companions() {
     if (neighbour.companion && neighbour.page != nullptr) found.push_back(neighbour.process);
   }
   return found;
+}
+
+std::string waits_for(const ProcessId& process) {
+  const std::lock_guard lock(mutex);
+  const Neighbour* neighbour = find(process);
+  if (neighbour == nullptr || neighbour->page == nullptr) return {};
+  StatusPage& page = *neighbour->page;
+  const std::atomic_ref sequence(page.sequence);
+  for (int look = 0; look < 100; ++look) {  // its owner may have been stopped as it wrote
+    const std::uint64_t before = sequence.load(std::memory_order_acquire);
+    const std::uint64_t since_ns = page.since_ns;
+    const std::string text(page.text, strnlen(page.text, sizeof page.text));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const bool whole = before % 2 == 0 && sequence.load(std::memory_order_relaxed) == before;
+    if (whole) return since_ns != 0 ? text : std::string();
+    sched_yield();
+  }
+  return {};
 }
 
 const Farewell* farewell_of(const ProcessId& process) {

@@ -145,6 +145,12 @@ bool is_alive(const ProcessId& process) {
   return stat.start_time == process.start_time && stat.state != 'Z' && stat.state != 'X';
 }
 
+bool is_going(const ProcessId& process) {
+  Stat stat;
+  const bool stopped = read_stat(process.pid, stat) && (stat.state == 'T' || stat.state == 't');
+  return !stopped && is_alive(process);
+}
+
 Cores cores_of_this_thread() {
   Cores cores;
   cpu_set_t set;

@@ -27,6 +27,8 @@ const std::string& host_id();  // who has the same may share memory and sees the
 // Works without free descriptors, too.
 bool is_alive(const ProcessId& process);
 
+// Alive and not stopped by a signal, as far as /proc tells.
+bool is_going(const ProcessId& process);
 // Another one; `status_file` as in ProcessId. nullopt: there is none.
 std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file);
 
