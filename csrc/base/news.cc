@@ -20,13 +20,17 @@ void use_news_page(const NewsPage* page) { news_page.store(page, std::memory_ord
 
 bool any_news() { return entries_of(news_page.load(std::memory_order_acquire)) != 0; }
 
-std::optional<std::string> failure_among(std::span<const int> world_ranks) {
+std::optional<std::pair<std::size_t, std::string>> failure_among(std::span<const int> world_ranks) {
   const NewsPage* page = news_page.load(std::memory_order_acquire);
   const auto entries = std::min<std::uint64_t>(entries_of(page), NewsPage::kEntries);
   for (std::uint64_t i = 0; i < entries; ++i) {
     const NewsPage::Entry& entry = page->entry[i];
-    if (std::ranges::find(world_ranks, entry.rank) == world_ranks.end()) continue;
-    return std::string(entry.text, strnlen(entry.text, sizeof entry.text));
+    const auto found = std::ranges::find(world_ranks, entry.rank);
+    if (found == world_ranks.end()) continue;
+    std::string text(entry.text, strnlen(entry.text, sizeof entry.text));
+    const std::string name = "rank " + std::to_string(entry.rank);
+    if (text.starts_with(name)) text.erase(0, name.size());
+    return std::pair(static_cast<std::size_t>(found - world_ranks.begin()), std::move(text));
   }
   return std::nullopt;
 }

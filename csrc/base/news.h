@@ -28,7 +28,8 @@ static_assert(sizeof(NewsPage) == 64 + 8 + 16 * 256);
 void use_news_page(const NewsPage* page);  // null: none
 // Whether any rank of the job has failed; costs nothing.
 bool any_news();
-// How the first of these ranks of MPI_COMM_WORLD that has failed did so.
-std::optional<std::string> failure_among(std::span<const int> world_ranks);
+// The first of these ranks of MPI_COMM_WORLD that has failed, by its place among them, and how:
+// " on h2 was killed by SIGKILL".
+std::optional<std::pair<std::size_t, std::string>> failure_among(std::span<const int> world_ranks);
 
 }  // namespace gradred

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "base/rank_names.h"
 #include "comm/call.h"
 #include "comm/ledger.h"
 #include "comm/lost.h"
@@ -75,7 +76,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  std::string own_name() const { return "rank " + std::to_string(rank_); }
+  RankNames names() const;  // local
+  std::string own_name() const { return names().of(rank_); }
   bool freed() const { return freed_.load(std::memory_order_relaxed); }
   mpi::Handle handle() const { return user_; }
   std::uint64_t key() const { return key_; }               // the same on all ranks; 0 before set-up
@@ -241,7 +243,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
   Ledger ledger_;
   Neighbours neighbours_;         // see neighbours()
-  std::vector<int> world_ranks_;  // of all ranks, since set-up; see Registry::world_ranks
+  RankNames names_;               // see names()
   LostPeers lost_;
   std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };

@@ -159,10 +159,10 @@ bool Ledger::all_gone() const {
                               gone_.size() == static_cast<std::size_t>(transport_->size() - 1));
 }
 
-std::optional<std::string> Ledger::gone(std::uint64_t number) const {
+std::optional<std::pair<int, std::string>> Ledger::gone(std::uint64_t number) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [peer, said] : gone_) {
-    if (number >= said.first) return "rank " + std::to_string(peer) + " " + said.second;
+    if (number >= said.first) return std::pair(peer, said.second);
   }
   return std::nullopt;
 }

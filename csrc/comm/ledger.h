@@ -73,7 +73,7 @@ class Ledger {
   void say_gone(std::string_view reason);
   bool all_gone() const;
   // "rank 1 has left the program", if a peer has said so and has never begun this operation.
-  std::optional<std::string> gone(std::uint64_t number) const;
+  std::optional<std::pair<int, std::string>> gone(std::uint64_t number) const;
 
   // Hears what peers say and clears away what is left of refused operations. Never blocks. True
   // when there is nothing to clear away.

@@ -5,22 +5,21 @@
 
 namespace gradred {
 
-std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>> neighbours) {
+std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>> neighbours,
+                                       const RankNames& names) {
   for (const auto& [rank, process] : neighbours) {
     if (is_alive(process)) continue;
-    return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
-           ") has ended";
+    return names.of(rank, process_text(process)) + " has ended";
   }
   return std::nullopt;
 }
 
-std::optional<std::string> left_among(const Neighbours& neighbours) {
+std::optional<std::string> left_among(const Neighbours& neighbours, const RankNames& names) {
   constexpr std::uint64_t kMomentNs = 1'000'000'000;
   for (const auto& [rank, process] : neighbours) {
     const Farewell* said = farewell_of(process);
     if (said == nullptr || now_ns() - said->at_ns < kMomentNs) continue;
-    return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) + ") " +
-           said->reason;
+    return names.of(rank, process_text(process)) + " " + said->reason;
   }
   return std::nullopt;
 }

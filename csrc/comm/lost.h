@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/rank_names.h"
 #include "node/process.h"
 
 namespace gradred {
@@ -17,10 +18,11 @@ namespace gradred {
 using Neighbours = std::vector<std::pair<int, ProcessId>>;  // peers on this host
 
 // "rank 1 (process 17) has ended", of the first that has.
-std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>> neighbours);
+std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>> neighbours,
+                                       const RankNames& names);
 // "rank 1 (process 17) has left the program", of the first that has said so a second ago: what it
 // did before is done everywhere.
-std::optional<std::string> left_among(const Neighbours& neighbours);
+std::optional<std::string> left_among(const Neighbours& neighbours, const RankNames& names);
 
 // A look every 50 ms. What a peer sent before its end may still be on its way, so it is missed only
 // half a second later.

@@ -191,7 +191,7 @@ std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string
 // ---- refused arguments ------------------------------------------------------------------------
 
 std::string Communicator::refused_text(std::string_view reason) const {
-  return "rank " + std::to_string(rank_) + " refused its arguments: " + std::string(reason);
+  return own_name() + " refused its arguments: " + std::string(reason);
 }
 
 // Over messages a refused call has a number, too.
@@ -235,7 +235,7 @@ void Communicator::fail(const std::exception_ptr& thrown) noexcept {
   process_poisoned.store(true, std::memory_order_relaxed);
   try {
     FailureReport report = report_of(thrown);
-    report.text += " (found by rank " + std::to_string(rank_) + ")";
+    report.text += " (found by " + own_name() + ")";
     ledger_.fail(report);
   } catch (const std::exception&) {
     // The peers cannot be told: they find out by themselves.
@@ -279,7 +279,7 @@ void Communicator::throw_if_peer_ended(const std::string& error) {
 }
 
 std::optional<std::string> Communicator::find_lost() const {
-  if (auto ended = ended_among(neighbours())) return ended;
+  if (auto ended = ended_among(neighbours(), names_)) return ended;
   const bool ready = state_ == State::kReady;
   if (!ready && freed()) return std::nullopt;
   auto lost = lost_member(ready ? lane_->duplicate->comm : user_);
@@ -292,14 +292,14 @@ void Communicator::throw_if_lost(std::string_view where, std::optional<std::uint
     return find_lost();
   });
   if (!lost) return;
-  throw PeerLost(*lost + " while rank " + std::to_string(rank_) + " waits in " +
-                 std::string(where));
+  throw PeerLost(*lost + " while " + own_name() + " waits in " + std::string(where));
 }
 
 // A peer of this host that begins nothing any more, and has not begun this.
 void Communicator::throw_if_left(std::uint64_t number) const {
   if (const auto gone = ledger_.gone(number)) {
-    throw PeerLost(*gone + "; rank " + std::to_string(rank_) + " waits in operation " +
+    const auto& [rank, reason] = *gone;
+    throw PeerLost(names().of(rank) + " " + reason + "; " + own_name() + " waits in operation " +
                    std::to_string(number) + " over messages");
   }
   for (const auto& [rank, process] : neighbours()) {
@@ -308,9 +308,9 @@ void Communicator::throw_if_left(std::uint64_t number) const {
     for (std::uint32_t i = 0; i < said->known; ++i) {
       const auto [communicator, operations] = said->begun[i];
       if (communicator != key_ || number < operations) continue;
-      throw PeerLost("rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) +
-                     ") " + said->reason + "; rank " + std::to_string(rank_) +
-                     " waits in operation " + std::to_string(number) + " over messages");
+      throw PeerLost(names_.of(rank, process_text(process)) + " " + said->reason + "; " +
+                     own_name() + " waits in operation " + std::to_string(number) +
+                     " over messages");
     }
   }
 }
@@ -331,6 +331,13 @@ bool Communicator::is_first_to_wait(std::uint64_t number, const Call& call) cons
   });
 }
 
+RankNames Communicator::names() const {
+  if (blocking_set_up_) return names_;
+  const bool ready = state_ == State::kReady;
+  if (!ready && freed()) return {};
+  return RankNames(Registry::get().world_ranks(ready ? lane_->duplicate->comm : user_));
+}
+
 std::string Communicator::scheduled_name(std::uint64_t number, const Call& call) const {
   return "operation " + std::to_string(number) + " over messages (" +
          describe_with_bytes(call.signature()) + ") among " + std::to_string(size_) + " ranks";
@@ -339,17 +346,18 @@ std::string Communicator::scheduled_name(std::uint64_t number, const Call& call)
 std::string Communicator::scheduled_text(std::uint64_t number, const Call& call) const {
   const std::vector<int> waiting = ledger_.waiting(number);
   const auto near_by = neighbours();
+  const RankNames names = this->names();
   std::string here, silent;
   for (const int rank : waiting) {
-    here += (here.empty() ? "; waiting too: rank " : ", ") + std::to_string(rank);
+    here += (here.empty() ? "; waiting too: " : ", ") + names.of(rank);
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_ || std::ranges::find(waiting, rank) != waiting.end()) continue;
-    silent += (silent.empty() ? "; not heard of: rank " : ", rank ") + std::to_string(rank);
     const auto near = std::ranges::find(near_by, rank, &std::pair<int, ProcessId>::first);
-    if (near == near_by.end()) continue;
-    silent +=
-        " (process " + std::to_string(near->second.pid) + ", " + state_text(near->second) + ")";
+    const std::string details = near == near_by.end() ? ""
+                                                      : process_text(near->second) + ", " +
+                                                            state_text(near->second);
+    silent += (silent.empty() ? "; not heard of: " : ", ") + names.of(rank, details);
   }
   return scheduled_name(number, call) + here + silent;
 }

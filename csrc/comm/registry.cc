@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/news.h"
 #include "comm/communicator.h"
+#include "comm/members.h"
 #include "transport/mpi.h"
 
 namespace gradred {
@@ -46,15 +47,18 @@ int new_attribute(DeleteAttribute* on_delete) {
 }
 
 std::optional<std::string> lost_member(mpi::Handle comm) {
-  Registry& registry = Registry::get();
-  const std::vector<int> members = registry.world_ranks(comm);
-  if (auto ended = ended_among(registry.known_among(members))) return ended;
-  return any_news() ? failure_among(members) : std::nullopt;
+  const RankNames names(Registry::get().world_ranks(comm));
+  if (auto ended = ended_among(known_members(comm), names)) return ended;
+  if (!any_news()) return std::nullopt;
+  const auto failure = failure_among(names.world_ranks());
+  if (!failure) return std::nullopt;
+  const auto& [rank, said] = *failure;
+  return names.of(rank) + said;
 }
 
 std::optional<std::string> left_member(mpi::Handle comm) {
-  Registry& registry = Registry::get();
-  return left_among(registry.known_among(registry.world_ranks(comm)));
+  const RankNames names(Registry::get().world_ranks(comm));
+  return left_among(known_members(comm), names);
 }
 
 Duplicate::~Duplicate() {

@@ -60,7 +60,8 @@ struct AboutDuplicate {
            " ranks of a communicator have made their first non-blocking call on it";
   }
   std::string text(std::uint64_t waited) const {
-    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " " + what();
+    const RankNames names(Registry::get().world_ranks(comm));
+    return names.of(rank) + " has waited " + seconds_text(waited) + " " + what();
   }
   bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
 };
@@ -77,8 +78,7 @@ std::vector<int> number_hosts(const std::vector<HostName>& names) {
 }  // namespace
 
 std::string AboutNode::text(std::uint64_t waited) const {
-  return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " in " +
-         node.missing();
+  return node.own_name() + " has waited " + seconds_text(waited) + " in " + node.missing();
 }
 
 void write_trace() {
@@ -88,7 +88,7 @@ void write_trace() {
 void NodePoll::poll() {
   hook_.waiting();
   comm_.progress();
-  watch_.check(AboutNode{comm_.rank(), comm_.node()});
+  watch_.check(AboutNode{comm_.node()});
 }
 
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {
@@ -192,7 +192,8 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
   std::vector<HostName> names;
   for (const Place& place : places) names.push_back(place.host);
   topology_ = Topology::of(number_hosts(names));
-  world_ranks_ = Registry::get().world_ranks(user_);
+  const std::vector<int> world_ranks = Registry::get().world_ranks(user_);
+  names_ = RankNames(world_ranks);
   for (int rank = 0; rank < size_; ++rank) {
     const Place& place = places[static_cast<std::size_t>(rank)];
     const bool here = topology_.host_of[static_cast<std::size_t>(rank)] ==
@@ -200,9 +201,9 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
     if (!here || rank == rank_) continue;
     neighbours_.emplace_back(rank, place.process);
     meet(place.process);
-    if (!world_ranks_.empty()) {  // else some belong to another program, which ends when it likes
+    if (!world_ranks.empty()) {  // else some belong to another program, which ends when it likes
       meet_companion(place.process);
-      Registry::get().remember(world_ranks_[static_cast<std::size_t>(rank)], place.process);
+      Registry::get().remember(world_ranks[static_cast<std::size_t>(rank)], place.process);
     }
   }
 }

@@ -14,7 +14,6 @@ inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
 
 // Who keeps a rank waiting on the node: for Watch.
 struct AboutNode {
-  int rank;
   const NodeGroup& node;
 
   std::string text(std::uint64_t waited) const;

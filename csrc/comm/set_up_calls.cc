@@ -20,7 +20,8 @@ struct AboutSetUp {
            " ranks, which all of them must make";
   }
   std::string text(std::uint64_t waited) const {
-    return "rank " + std::to_string(rank) + " has waited " + seconds_text(waited) + " " + what();
+    const RankNames names(Registry::get().world_ranks(comm));
+    return names.of(rank) + " has waited " + seconds_text(waited) + " " + what();
   }
   // This communicator has not told of its ranks yet; another may have.
   bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
@@ -52,10 +53,12 @@ void SetUpCalls::throw_if_lost() {
     return ended ? ended : left_member(comm_);
   });
   if (!lost) return;
-  throw PeerLost(*lost + " while rank " + std::to_string(rank_) +
+  throw PeerLost(*lost + " while " + names().of(rank_) +
                  " waits in the first call on a communicator of " + std::to_string(size_) +
                  " ranks");
 }
+
+RankNames SetUpCalls::names() const { return RankNames(Registry::get().world_ranks(comm_)); }
 
 void SetUpCalls::allgather(const void* mine, std::size_t bytes, void* all) {
   const mpi::Mpi& mpi = mpi::get();

@@ -21,6 +21,7 @@ class SetUpCalls final : public Bootstrap {
   int size() const override { return size_; }
   void allgather(const void* mine, std::size_t bytes, void* all) override;
   void barrier() override;
+  RankNames names() const override;
   void bcast(void* data, std::size_t bytes);  // from rank 0
   void band(const std::uint64_t* mine, std::uint64_t* all, std::size_t words);
   // 0 where the MPI has no communicators left.

@@ -20,7 +20,7 @@ class ShrinkPoll final : public Poll {
     watch_.check(*this);
   }
   std::string text(std::uint64_t waited) const {
-    return "rank " + std::to_string(comm_.rank()) + " has waited " + seconds_text(waited) + " in " +
+    return comm_.own_name() + " has waited " + seconds_text(waited) + " in " +
            shrinking_.missing();
   }
   bool reports() const { return shrinking_.is_first_to_wait(); }
@@ -50,7 +50,8 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   ShrinkPoll poll(*this, shrinking, hook);
   auto node = shrinking.run(&poll);
   for (const std::size_t rank : shrinking.ended()) {
-    if (!world_ranks_.empty()) ended.push_back(world_ranks_[rank]);
+    const std::vector<int>& world_ranks = names_.world_ranks();
+    if (!world_ranks.empty()) ended.push_back(world_ranks[rank]);
   }
   return std::make_shared<Communicator>(*this, shrinking.members(), shrinking.rank(),
                                         std::move(node));
@@ -69,10 +70,8 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       direct_(true),
       blocking_set_up_(true),
       topology_(Topology::of(std::vector<int>(members.size(), 0))),
-      node_(std::move(node)) {
-  for (const std::size_t member : members) {
-    if (!old.world_ranks_.empty()) world_ranks_.push_back(old.world_ranks_[member]);
-  }
+      node_(std::move(node)),
+      names_(node_ ? node_->names() : old.names_) {
   if (node_) Registry::get().count_segment(1);
 }
 

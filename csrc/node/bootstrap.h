@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "base/rank_names.h"
+
 namespace gradred {
 
 // Collective calls over exactly the ranks of the group, used only while it is created.
@@ -14,6 +16,7 @@ class Bootstrap {
   // Every rank gives `bytes` bytes; `all` receives size() * bytes, in order of rank.
   virtual void allgather(const void* mine, std::size_t bytes, void* all) = 0;
   virtual void barrier() = 0;
+  virtual RankNames names() const { return {}; }  // local
 };
 
 }  // namespace gradred

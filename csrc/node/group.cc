@@ -23,8 +23,6 @@ struct Introduction {
   Cores cores;
 };
 
-std::string name(std::size_t rank) { return "rank " + std::to_string(rank) + " of this host"; }
-
 // Sizes that the paths can work with, whatever was asked for.
 NodeOptions usable(NodeOptions options, std::size_t ranks) {
   const auto pages = [](std::size_t bytes) { return std::max(kPage, bytes / kPage * kPage); };
@@ -64,7 +62,7 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
   const bool spins = each_has_a_core(cores, std::max(size, agreed.ranks_on_host));
   const auto rank = static_cast<std::size_t>(bootstrap.rank());
   return std::unique_ptr<NodeGroup>(
-      new NodeGroup(std::move(segment), rank, std::move(processes), spins));
+      new NodeGroup(std::move(segment), rank, std::move(processes), bootstrap.names(), spins));
 }
 
 // As if the operation before the first had just ended.
@@ -80,11 +78,12 @@ void NodeGroup::prepare(Segment& segment, std::size_t ranks, const NodeOptions& 
 }
 
 NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank,
-                     std::vector<ProcessId> processes, bool spins)
+                     std::vector<ProcessId> processes, RankNames names, bool spins)
     : segment_(std::move(segment)),
       rank_(rank),
       size_(processes.size()),
       processes_(std::move(processes)),
+      names_(std::move(names)),
       header_(*reinterpret_cast<Header*>(segment_->data())),
       options_(header_.options),
       waiter_(spins, *this),
@@ -183,7 +182,7 @@ Signature NodeGroup::announced(std::size_t rank) const {
 void NodeGroup::throw_disagreement(const Signature& signature) const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (announced(peer).what >> 60 != static_cast<std::uint64_t>(Kind::kAborted)) continue;
-    throw Disagreement("rank " + std::to_string(peer) + " refused its arguments: " +
+    throw Disagreement(names_.of(peer) + " refused its arguments: " +
                        states_[peer].particulars[operation_ & 1].reason);
   }
   std::size_t other = 0;
@@ -207,9 +206,10 @@ std::string NodeGroup::missing() const {
     if (peer == rank_ || finished(peer) >= operation_) continue;
     const bool here = Waiter::reached(announcement(peer).head, operation_ << 32);
     std::string& list = here ? busy : absent;
-    list += (list.empty() ? "rank " : ", rank ") + std::to_string(peer) + " (process " +
-            std::to_string(processes_[peer].pid) + ", " + state_text(processes_[peer]);
-    list += here ? ")" : ", last left operation " + std::to_string(finished(peer)) + ")";
+    const std::string left = ", last left operation " + std::to_string(finished(peer));
+    list += (list.empty() ? "" : ", ") +
+            names_.of(peer, process_text(processes_[peer]) + ", " + state_text(processes_[peer]) +
+                                (here ? "" : left));
   }
   return "operation " + std::to_string(operation_) + " (" + describe_with_bytes(announced(rank_)) +
          ") among " + std::to_string(size_) +
@@ -269,22 +269,21 @@ void NodeGroup::check_peer(std::size_t peer) const {
   if (peer == rank_) return;
   const ProcessId& process = processes_[peer];
   if (states_[peer].departed.load(std::memory_order_acquire) != 0) {
-    throw PeerLost(name(peer) + " has freed this communicator while others still use it");
+    throw PeerLost(names_.of(peer) + " has freed this communicator while others still use it");
   }
   if (process == processes_[rank_]) return;
   const Farewell* farewell = farewell_of(process);
   if (farewell == nullptr && is_alive(process)) return;
   // It may have left because of an earlier failure, which it has written down before.
   if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
-  throw PeerLost(name(peer) + " (process " + std::to_string(process.pid) + ") " +
+  throw PeerLost(names_.of(peer, process_text(process)) + " " +
                  (farewell != nullptr ? farewell->reason : "has ended"));
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {
   if (header_.poison.load(std::memory_order_relaxed) != 0) return;
   try {
-    poison({report.kind, report.text + " (found by rank " + std::to_string(rank_) +
-                             " in operation " + std::to_string(operation_) + ")"});
+    poison({report.kind, report.text + " (found by " + own_name() + " in operation " + std::to_string(operation_) + ")"});
   } catch (const std::bad_alloc&) {
     poison(report);
   }

@@ -79,6 +79,8 @@ class NodeGroup final : private Guard {
 
   int rank() const { return static_cast<int>(rank_); }
   int size() const { return static_cast<int>(size_); }
+  const RankNames& names() const { return names_; }
+  std::string own_name() const { return names_.of(rank_); }
   bool spins() const { return waiter_.spins(); }
   const NodeOptions& options() const { return options_; }
 
@@ -136,7 +138,7 @@ class NodeGroup final : private Guard {
   };
 
   NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank, std::vector<ProcessId> processes,
-            bool spins);
+            RankNames names, bool spins);
 
   static void prepare(Segment& segment, std::size_t ranks, const NodeOptions& options);
   void glance() override;
@@ -196,6 +198,7 @@ class NodeGroup final : private Guard {
   std::shared_ptr<Segment> segment_;
   std::size_t rank_, size_;
   std::vector<ProcessId> processes_;  // by rank
+  const RankNames names_;
   Header& header_;
   NodeOptions options_;
   RankState* states_;

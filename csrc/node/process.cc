@@ -104,6 +104,10 @@ std::string state_text(const ProcessId& process) {
   return stat.state == 'R' ? "running" : "sleeping";
 }
 
+std::string process_text(const ProcessId& process) {
+  return "process " + std::to_string(process.pid);
+}
+
 const std::string& host_id() {
   static const std::string id = [] {
     char name[65] = {};

@@ -29,9 +29,11 @@ bool is_alive(const ProcessId& process);
 
 // Alive and not stopped by a signal, as far as /proc tells.
 bool is_going(const ProcessId& process);
+
 // Another one; `status_file` as in ProcessId. nullopt: there is none.
 std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file);
 
+std::string process_text(const ProcessId& process);  // "process 17"
 // "running", "sleeping", "stopped", "ended": what /proc says.
 std::string state_text(const ProcessId& process);
 

@@ -121,7 +121,7 @@ void Shrinking::decide() {
     if (counted(rank)) members_.push_back(rank);
   }
   if (!counted(group_.rank_)) {
-    throw TransportError("rank " + std::to_string(by) + " takes this process for ended");
+    throw TransportError(group_.names_.of(by) + " takes this process for ended");
   }
 }
 
@@ -139,6 +139,15 @@ void Shrinking::allgather(const void* mine, std::size_t bytes, void* all) {
 }
 
 void Shrinking::barrier() { allgather(nullptr, 0, nullptr); }
+
+RankNames Shrinking::names() const {
+  const std::vector<int>& known = group_.names_.world_ranks();
+  std::vector<int> world_ranks;
+  for (const std::size_t member : members_) {
+    if (!known.empty()) world_ranks.push_back(known[member]);
+  }
+  return RankNames(std::move(world_ranks));
+}
 
 void Shrinking::publish(std::uint64_t step) {
   step_ = step;
@@ -179,7 +188,7 @@ void Shrinking::throw_failed(AttemptsEnded ended) const {
   const std::string text = by.reason;
   if (by.failure == Failure::kPeerLost) throw PeerLost(text);
   if (by.failure == Failure::kTimeout) throw TimeoutError(text);
-  throw TransportError("rank " + std::to_string(ended.by()) + " gave up shrinking: " + text);
+  throw TransportError(group_.names_.of(ended.by()) + " gave up shrinking: " + text);
 }
 
 void Shrinking::glance() { throw_failed(ended_so_far()); }
@@ -219,8 +228,7 @@ std::vector<std::size_t> Shrinking::ended() const {
 
 std::string Shrinking::described(std::size_t rank) const {
   const ProcessId& process = group_.processes_[rank];
-  return "rank " + std::to_string(rank) + " (process " + std::to_string(process.pid) + ", " +
-         state_text(process) + ")";
+  return group_.names_.of(rank, process_text(process) + ", " + state_text(process));
 }
 
 std::string Shrinking::missing() const {

@@ -68,6 +68,7 @@ class Shrinking final : public Bootstrap, private Guard {
   int size() const override { return static_cast<int>(members_.size()); }
   void allgather(const void* mine, std::size_t bytes, void* all) override;
   void barrier() override;
+  RankNames names() const override;  // of the new group
 
  private:
   void glance() override;

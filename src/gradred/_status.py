@@ -117,6 +117,7 @@ _OPERATION = re.compile(
     r"\boperation (\d+)(?: over messages)? \((?:(\w+) of [^()]*?(?:, (\d+) bytes)?\))?"
 )
 _MISSING = re.compile(r"(?:missing|not heard of|unfinished): (.*)")
+_RANK_NUMBER = re.compile(r"(?<!COMM_WORLD )rank (\d+)")  # of the communicator
 
 
 def last_begun(operation: int, what: int) -> str:
@@ -138,7 +139,7 @@ def parts(waits_for: str, last: str) -> dict[str, Any]:
         "operation": int(found[1]) if found else None,
         "call": (found[2] or "") if found else "",
         "bytes": int(found[3]) if found and found[3] else None,
-        "missing": [int(one) for one in re.findall(r"rank (\d+)", absent[1])] if absent else [],
+        "missing": [int(one) for one in _RANK_NUMBER.findall(absent[1])] if absent else [],
     }
 
 

@@ -183,39 +183,7 @@ def test_wait_is_reported_after_warn_after(path: str) -> None:
 
 
 def test_timeout_names_a_file_that_shows_where_each_rank_is(path: str) -> None:
-import json, sys, time
-import numpy as np
-from mpi4py import MPI
-import gradred
-
-gradred.Comm(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, np.zeros(1))
-comm = gradred.Comm(MPI.COMM_WORLD.Dup())
-if comm.rank == 1:
-    time.sleep(3)
-    sys.exit(7)
-try:
-    if sys.argv[1] == "blocking":
-        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
-    else:
-        comm.Iallreduce(MPI.IN_PLACE, np.zeros(1)).Wait()
-except gradred.TimeoutError as error:
-    print(json.dumps({"rank": comm.rank, "text": str(error)}), flush=True)
-"""
-
-
-@pytest.mark.parametrize("call", ["blocking", "non-blocking"])
-def test_wait_in_a_first_call_is_reported_once_per_host(call: str, tmp_path: pathlib.Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(FIRST_CALL)
-    seen = seeing.job(program, call, GRADRED_WARN_AFTER="0.5")
-    reports = [line for line in seen.stderr.splitlines() if "has waited 0.5 s" in line]
-    assert len(reports) == 1, seen
-    assert "gradred: rank 0 has" in reports[0]
-    assert seen.reports.keys() >= {0, 2, 3}, seen
-
-
-def test_timeout_names_a_file_that_shows_where_each_rank_is() -> None:
-    seen = job("never calls", "small")
+    seen = job("never calls", "small", **knobs(path))
     text = seen.reports[0]["text"]
     file = pathlib.Path(text.rsplit("Where each rank is: ", 1)[1])
     shown = file.read_text()

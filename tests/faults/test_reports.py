@@ -57,3 +57,69 @@ def test_wait_of_the_mpi_is_reported_and_ends_with_the_reason(
     assert seen.reports.keys() == {0, 2}, seen
     for report in seen.reports.values():
         assert report["seconds"] > 2, "nobody knows that the MPI waits, so there is no time limit"
+
+
+FIRST_CALL = """
+import json, sys, time
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+gradred.Comm(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, np.zeros(1))
+comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+if comm.rank == 1:
+    time.sleep(3)
+    sys.exit(7)
+try:
+    if sys.argv[1] == "blocking":
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    else:
+        comm.Iallreduce(MPI.IN_PLACE, np.zeros(1)).Wait()
+except gradred.TimeoutError as error:
+    print(json.dumps({"rank": comm.rank, "text": str(error)}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("call", ["blocking", "non-blocking"])
+def test_wait_in_a_first_call_is_reported_once_per_host(call: str, tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FIRST_CALL)
+    seen = seeing.job(program, call, GRADRED_WARN_AFTER="0.5")
+    reports = [line for line in seen.stderr.splitlines() if "has waited 0.5 s" in line]
+    assert len(reports) == 1, seen
+    assert "gradred: rank 0 has" in reports[0]
+    assert seen.reports.keys() >= {0, 2, 3}, seen
+
+
+SPLIT = """
+import json, os, signal, sys, time
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+world = MPI.COMM_WORLD
+comm = gradred.Comm(world).Split(world.rank % 2)
+comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+if world.rank == 3:
+    time.sleep(0.8)
+    os.kill(os.getpid(), signal.SIGKILL)
+if world.rank == 1:
+    try:
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    except gradred.PeerLost as error:
+        print(json.dumps({"rank": world.rank, "text": str(error)}), flush=True)
+"""
+
+
+def test_ranks_are_named_by_their_numbers_in_comm_world_too(
+    knobs: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SPLIT)
+    seen = seeing.job(program, GRADRED_WARN_AFTER="0.5", GRADRED_TIMEOUT="10", **knobs)
+    reports = [line for line in seen.stderr.splitlines() if "waited 0.5 s in operation" in line]
+    assert len(reports) == 1, seen
+    assert "gradred: rank 0 (COMM_WORLD rank 1) has waited" in reports[0]
+    assert "rank 1 (COMM_WORLD rank 3, process " in reports[0]
+    assert "rank 1 (COMM_WORLD rank 3, process " in seen.reports[1]["text"], seen
+    assert "of this host" not in seen.reports[1]["text"]
