@@ -268,16 +268,24 @@ void NodeGroup::check_peers() const {
 void NodeGroup::check_peer(std::size_t peer) const {
   if (peer == rank_) return;
   const ProcessId& process = processes_[peer];
-  if (states_[peer].departed.load(std::memory_order_acquire) != 0) {
+  const bool same = process == processes_[rank_];
+  const Farewell* farewell = same ? nullptr : farewell_of(process);
+  if (farewell == nullptr && departed_long_ago(peer)) {
     throw PeerLost(names_.of(peer) + " has freed this communicator while others still use it");
   }
-  if (process == processes_[rank_]) return;
-  const Farewell* farewell = farewell_of(process);
-  if (farewell == nullptr && is_alive(process)) return;
+  if (farewell == nullptr && (same || is_alive(process))) return;
   // It may have left because of an earlier failure, which it has written down before.
   if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(names_.of(peer, process_text(process)) + " " +
                  (farewell != nullptr ? farewell->reason : "has ended"));
+}
+
+// A program that ends lets go of its communicators a moment before it can say that it ends.
+bool NodeGroup::departed_long_ago(std::size_t peer) const {
+  constexpr std::uint64_t kMomentNs = 1'000'000'000;
+  if (states_[peer].departed.load(std::memory_order_acquire) == 0) return false;
+  if (departed_ns_ == 0) departed_ns_ = now_ns();
+  return now_ns() - departed_ns_ >= kMomentNs;
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {

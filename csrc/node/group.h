@@ -144,6 +144,7 @@ class NodeGroup final : private Guard {
   void glance() override;
   void check_awaited() override;
   void check_peer(std::size_t peer) const;
+  bool departed_long_ago(std::size_t peer) const;
   std::uint64_t finished(std::size_t rank) const {
     return states_[rank].finished.load(std::memory_order_acquire);
   }
@@ -209,6 +210,7 @@ class NodeGroup final : private Guard {
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
+  mutable std::uint64_t departed_ns_ = 0;  // when a peer was first seen to have freed its group
   std::uint64_t checked_ns_ = 0;  // when finish_allreduce() looked after the peers
   std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
 };

@@ -131,6 +131,9 @@ def test_a_failure_after_shrinking_is_the_jobs_status() -> None:
     seen = job("fails_later")
     record("sys.exit(7) on rank 3 after shrinking", seen)
     assert {report["error"] for report in seen.reports.values()} == {"PeerLost"}, seen
+    for report in seen.reports.values():
+        assert "rank 2 (COMM_WORLD rank 3, process " in report["text"], seen
+        assert "has left the program" in report["text"], "not only freed its communicator"
     assert seen.status == 7, seen
     last = [line for line in seen.stderr.splitlines() if line.startswith("gradred run:")]
     assert "rank 1" in last[0]
