@@ -224,9 +224,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::size_t slices_;
   bool deterministic_;
   std::uint64_t key_ = 0;
-  bool direct_ = false;           // set up, and nobody observes the calls
+  bool direct_ = false;                       // set up, and nobody observes the calls
   std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
-  std::mutex mutex_;              // of what set-up changes
+  std::mutex mutex_;                          // of what set-up changes
   Topology topology_;
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<SchedulePath> path_;
@@ -242,8 +242,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::uint32_t trace_line_ = 0;                 // of blocking calls
   std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
   Ledger ledger_;
-  Neighbours neighbours_;         // see neighbours()
-  RankNames names_;               // see names()
+  Neighbours neighbours_;  // see neighbours()
+  RankNames names_;        // see names()
   LostPeers lost_;
   std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };

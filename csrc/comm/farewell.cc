@@ -127,6 +127,21 @@ bool among_others() {
   return size > 1;
 }
 
+// Without a keeper only mpiexec tells the job's status, and MPICH's takes that of the first process
+// to end without MPI_Finalize: that should be one with something to say.
+void let_others_end_first(const Processes& others) {
+  constexpr std::uint64_t kPatienceNs = 2'000'000'000;
+  constexpr useconds_t kNoticedUs = 200'000;  // by mpiexec: 10 ms were too few at times
+  const auto has_yet_to_end = [](const ProcessId& process) {
+    return leaving(process) != Leaving::kFinalizes && is_alive(process);
+  };
+  const std::uint64_t begin = now_ns();
+  while (std::ranges::any_of(others, has_yet_to_end) && now_ns() - begin < kPatienceNs) {
+    usleep(5000);
+  }
+  usleep(kNoticedUs);
+}
+
 bool wait_for_others() {
   const Processes others = companions();
   const Communicators strangers = among_strangers();
@@ -138,7 +153,7 @@ bool wait_for_others() {
 
 void set_last_words(std::string_view reason) { last_words = reason; }
 
-bool say_farewell() noexcept {
+bool say_farewell(bool has_keeper) noexcept {
   const Farewell said = farewell();
   try {
     engine().stop();
@@ -146,6 +161,7 @@ bool say_farewell() noexcept {
     if (!process_poisoned && !ends_badly) {
       post_farewell(Leaving::kFinalizes, said);
       if (wait_for_others()) return true;
+      if (!has_keeper) let_others_end_first(companions());
     } else {
       for (const auto& communicator : among_strangers()) communicator->say_gone(reason());
     }

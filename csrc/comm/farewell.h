@@ -11,8 +11,9 @@ void set_last_words(std::string_view reason);
 // In place of MPI_Finalize, when nothing of the program runs any more: gives up what is in flight,
 // tells the peers that this rank begins no operation any more, and waits until they say the same.
 // False when MPI_Finalize must not be called, since it would wait for ranks that never come: this
-// one or a peer has failed, or ended, or ends because of an error.
-bool say_farewell() noexcept;
+// one or a peer has failed, or ended, or ends because of an error. `has_keeper`: whether somebody
+// tells `gradred run` how this process ends.
+bool say_farewell(bool has_keeper) noexcept;
 // MPI_Finalize is over.
 void finalized() noexcept;
 

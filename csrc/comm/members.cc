@@ -24,8 +24,7 @@ Neighbours known_members(mpi::Handle comm) {
 bool is_first_to_wait(const Neighbours& members, int rank, std::string_view what) {
   return std::ranges::none_of(members, [&](const auto& member) {
     const auto& [other, process] = member;
-    return other < rank && is_going(process) &&
-           waits_for(process).find(what) != std::string::npos;
+    return other < rank && is_going(process) && waits_for(process).find(what) != std::string::npos;
   });
 }
 

@@ -49,8 +49,7 @@ class NodeOperation : public StartedOperation {
   // Its number is taken on the peers: nothing that follows would match.
   void give_up(const std::exception_ptr& reason) noexcept override {
     FailureReport report = report_of(reason);
-    report.text = comm_->own_name() +
-                  " gave up an operation that it had started: " + report.text;
+    report.text = comm_->own_name() + " gave up an operation that it had started: " + report.text;
     comm_->node_->poison(report);
     withdraw();
   }

@@ -322,8 +322,7 @@ bool Communicator::is_first_to_wait(std::uint64_t number, const Call& call) cons
     const Neighbours members = known_members(user_);
     return gradred::is_first_to_wait(members, rank_, scheduled_name(number, call));
   }
-  const Neighbours members =
-      blocking_set_up_ ? neighbours_ : known_members(lane_->duplicate->comm);
+  const Neighbours members = blocking_set_up_ ? neighbours_ : known_members(lane_->duplicate->comm);
   const std::vector<int> waiting = ledger_.waiting(number);
   return std::ranges::none_of(members, [&](const auto& member) {
     const auto& [rank, process] = member;
@@ -354,9 +353,8 @@ std::string Communicator::scheduled_text(std::uint64_t number, const Call& call)
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_ || std::ranges::find(waiting, rank) != waiting.end()) continue;
     const auto near = std::ranges::find(near_by, rank, &std::pair<int, ProcessId>::first);
-    const std::string details = near == near_by.end() ? ""
-                                                      : process_text(near->second) + ", " +
-                                                            state_text(near->second);
+    const std::string details =
+        near == near_by.end() ? "" : process_text(near->second) + ", " + state_text(near->second);
     silent += (silent.empty() ? "; not heard of: " : ", ") + names.of(rank, details);
   }
   return scheduled_name(number, call) + here + silent;

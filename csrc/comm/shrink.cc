@@ -20,8 +20,7 @@ class ShrinkPoll final : public Poll {
     watch_.check(*this);
   }
   std::string text(std::uint64_t waited) const {
-    return comm_.own_name() + " has waited " + seconds_text(waited) + " in " +
-           shrinking_.missing();
+    return comm_.own_name() + " has waited " + seconds_text(waited) + " in " + shrinking_.missing();
   }
   bool reports() const { return shrinking_.is_first_to_wait(); }
 

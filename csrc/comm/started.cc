@@ -20,8 +20,8 @@ struct AboutFlight {
   bool reports() const { return operation.is_first_to_wait(); }
 };
 
-// The MPI asks within the Wait or Test that finds the request complete; a failed operation fails it.
-// A code of our own with the reason for its text would not reach the program: Waitall hides the
+// The MPI asks within the Wait or Test that finds the request complete; a failed operation fails
+// it. A code of our own with the reason for its text would not reach the program: Waitall hides the
 // codes in the statuses, and MPICH 5 replaces them.
 int query(void* extra, void* status) {
   const mpi::Mpi& mpi = mpi::get();

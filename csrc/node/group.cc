@@ -218,8 +218,8 @@ std::string NodeGroup::missing() const {
 
 bool NodeGroup::is_first_to_wait() const {
   for (std::size_t peer = 0; peer < rank_; ++peer) {
-    const bool waits = Waiter::reached(announcement(peer).head, operation_ << 32) &&
-                       finished(peer) < operation_;
+    const bool waits =
+        Waiter::reached(announcement(peer).head, operation_ << 32) && finished(peer) < operation_;
     if (waits && is_going(processes_[peer])) return false;
   }
   return true;
@@ -291,7 +291,8 @@ bool NodeGroup::departed_long_ago(std::size_t peer) const {
 void NodeGroup::fail(const FailureReport& report) noexcept {
   if (header_.poison.load(std::memory_order_relaxed) != 0) return;
   try {
-    poison({report.kind, report.text + " (found by " + own_name() + " in operation " + std::to_string(operation_) + ")"});
+    poison({report.kind, report.text + " (found by " + own_name() + " in operation " +
+                             std::to_string(operation_) + ")"});
   } catch (const std::bad_alloc&) {
     poison(report);
   }

@@ -211,8 +211,8 @@ class NodeGroup final : private Guard {
   bool has_disagreed_ = false;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
   mutable std::uint64_t departed_ns_ = 0;  // when a peer was first seen to have freed its group
-  std::uint64_t checked_ns_ = 0;  // when finish_allreduce() looked after the peers
-  std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
+  std::uint64_t checked_ns_ = 0;           // when finish_allreduce() looked after the peers
+  std::vector<const void*> operands_;      // one per rank, kept here so that no operation allocates
 };
 
 template <class Body>

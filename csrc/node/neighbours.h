@@ -16,7 +16,8 @@ void meet(const ProcessId& process);
 void meet_companion(const ProcessId& process);
 // Those of them whose pages can be read.
 std::vector<ProcessId> companions();
-// What a process shows that it waits for; empty while it does not, and where its page cannot be read.
+// What a process shows that it waits for; empty while it does not, and where its page cannot be
+// read.
 std::string waits_for(const ProcessId& process);
 // What a process has said at its end; null while it goes on, and where its page cannot be read.
 const Farewell* farewell_of(const ProcessId& process);

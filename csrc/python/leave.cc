@@ -92,7 +92,7 @@ int finalize() {
     if (!process_poisoned) await_strangers();
     PyGILState_Release(held);
   }
-  if (say_farewell()) {
+  if (say_farewell(voice >= 0)) {
     tell_keeper("finalize enters\n");
     const int code = mpi::get().call.Finalize();
     finalized();

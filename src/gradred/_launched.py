@@ -150,7 +150,7 @@ def _message(start: Start) -> str:
         mpi = launch.find_mpi()
         uses = str(mpi)
         remedy = f"Start them with: gradred run -np {start.size} {program}"
-        remedy += f" (or {mpi.launcher} -n {start.size} {program})"
+        remedy += f" (or {shlex.quote(str(mpi.launcher))} -n {start.size} {program})"
     except UsageError as error:  # this MPI has no launcher here
         uses = _core.mpi_version().splitlines()[0]
         remedy = str(error).removesuffix(".")

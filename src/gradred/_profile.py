@@ -188,7 +188,7 @@ _COLUMNS = ("up to", "calls", "data", "time", "exposed", "skew", "slowest", "by 
 _LEGEND = (
     "time: in calls, or from start to end; exposed: the part in which the program waited;\n"
     "skew: from the first rank's coming to the last's, slowest: the rank that was latest and how\n"
-    "often it was last; by MPI: the time had the MPI done it. -: not measured"
+    "often it was last; by MPI: the time had the MPI done it. -: too few calls"
 )
 
 

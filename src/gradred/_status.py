@@ -245,9 +245,11 @@ def lines(found: list[Rank]) -> list[str]:
     result: list[str] = []
     for job in dict.fromkeys(rank.job for rank in found):
         members = [rank for rank in found if rank.job == job]
-        title = f"job {job}" if job else "no launcher"
-        result.append(f"{title}: {len(members)} of {members[0].size} ranks on this host")
-        if unseen := set(range(members[0].size)) - {rank.rank for rank in members}:
+        if job == 0:  # each may be a program of its own
+            result.append("no launcher")
+        else:
+            result.append(f"job {job}: {len(members)} of {members[0].size} ranks on this host")
+        if job and (unseen := set(range(members[0].size)) - {rank.rank for rank in members}):
             numbers = ", ".join(map(str, sorted(unseen)))
             result.append(f"  rank {numbers}: elsewhere, or has made no gradred.Comm yet")
         for rank in members:

@@ -34,14 +34,14 @@ def mpi(found: launch.Mpi) -> Finding:
     typed = shutil.which("mpiexec")
     if typed is None or os.path.realpath(typed) == os.path.realpath(found.launcher):
         return ok(text)
-    fix = f"Start ranks with gradred run, or with {found.launcher}"
+    fix = f"Start ranks with gradred run, or with {shlex.quote(str(found.launcher))}"
     other = _whose(typed)
     if other is None:
         return warn(f"{text}; but mpiexec in PATH is {typed}, of another MPI", fix)
     family, version = other
     if other == (found.family, found.version):
         return ok(text)
-    alone = "" if family == found.family else ", under which each rank would be alone"
+    alone = "" if family == found.family else ", whose ranks would each be alone, or not start"
     return warn(f"{text}; but mpiexec in PATH is {typed} of {family} {version}{alone}", fix)
 
 
