@@ -127,16 +127,16 @@ def test_shim_outlives_its_rank_and_keeps_mpiexecs_descriptors(start):
 
 SPEAKS = """
 import os, sys
-from gradred import _survivors, _wire
+from gradred import _voice, _wire
 pipe = int(os.environ[_wire.KEEPER].split()[0])
 os.write(pipe, b"gibberish\\nended one\\nended 1 ")  # a line may come in two pieces
 os.write(pipe, b"2\\n")
-_survivors.tell_launcher([4])
-_survivors.tell_launcher([])
+_voice.tell_survived([4])
+_voice.tell_survived([])
 os.close(pipe)
-_survivors.tell_launcher([5])
+_voice.tell_survived([5])
 os.open("/dev/null", os.O_WRONLY)  # has the pipe's number now
-_survivors.tell_launcher([6])
+_voice.tell_survived([6])
 """
 
 
