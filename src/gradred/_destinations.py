@@ -10,24 +10,34 @@ from gradred import _core, config
 from gradred.errors import UsageError, explain
 
 
-def require(knob: str, path: str) -> None:
+def require(knob: str, path: str) -> str:
     """Make the folder of a file that this rank is to write at the end.
 
     Args:
         knob: that names the file, for the message.
         path: as the user wrote it, with or without a place for the rank's number.
 
+    Returns:
+        The path from the root: by the end the program may work in another folder.
+
     Raises:
         UsageError: the folder cannot be made, or takes no files.
     """
     from mpi4py import MPI  # loaded by whoever is a rank
 
-    rank = 0
+    whole, rank = _from_root(path), 0
     if "{rank}" in os.path.dirname(path):
         if not MPI.Is_initialized() or MPI.Is_finalized():
-            return  # asked again by the first communicator
+            return whole  # asked again by the first communicator
         rank = MPI.COMM_WORLD.Get_rank()
-    _make(knob, path, os.path.abspath(_core.path_of_rank(path, rank)))
+    _make(knob, path, _core.path_of_rank(whole, rank))
+    return whole
+
+
+@functools.cache
+def _from_root(path: str) -> str:
+    """Seen from the folder in which it was first asked for."""
+    return os.path.abspath(path)
 
 
 @functools.cache

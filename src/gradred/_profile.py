@@ -56,7 +56,7 @@ def configure(wanted: str | None) -> None:
     """
     global _wanted
     if wanted not in (None, config.PROFILE_TABLE):
-        _destinations.require("profile", str(wanted))
+        wanted = _destinations.require("profile", str(wanted))
     _wanted = wanted or _wanted
 
 

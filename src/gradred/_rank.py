@@ -55,14 +55,13 @@ def configure() -> None:
     values = config.load()
     if values.plan is not None:
         plans.require_known(values.plan)
-    if values.trace is not None:
-        _destinations.require("trace", values.trace)
+    trace = "" if values.trace is None else _destinations.require("trace", values.trace)
     _core.configure(
         values.shm,
         values.plan or "",
         values.slices or 0,
         _strangers.ranks_on_host(),
-        values.trace or "",
+        trace,
         "" if values.fault is None else str(values.fault),
         values.progress_thread,
         values.profile is not None,

@@ -79,6 +79,23 @@ def test_folder_of_a_file_that_a_knob_names_is_made(tmp_path: Path, knob: str, p
 
 
 @pytest.mark.parametrize("knob", ["profile", "trace"])
+def test_file_lies_where_the_program_began_wherever_it_ends(
+    tmp_path: Path, knob: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    body = """
+    import os
+    os.chdir("elsewhere")
+    world = gradred.Comm(world)
+    world.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    """
+    run(tmp_path, body, **{knob: "out/p.json"})
+    written = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json"))
+    assert written == ["out/p.0.json", "out/p.1.json"]
+
+
+@pytest.mark.parametrize("knob", ["profile", "trace"])
 def test_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path, knob: str) -> None:
     (tmp_path / "file").touch()
     path = str(tmp_path / "file" / "p.json")
