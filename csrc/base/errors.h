@@ -19,7 +19,14 @@ class TimeoutError : public TransportError {
   using TransportError::TransportError;
 };
 class PeerLost : public TransportError {  // a peer's process is gone
-  using TransportError::TransportError;
+ public:
+  explicit PeerLost(const std::string& text, bool may_shrink = false)
+      : TransportError(text), may_shrink_(may_shrink) {}
+  // Whether the ranks that live share memory, and so may go on without the peer.
+  bool may_shrink() const { return may_shrink_; }
+
+ private:
+  bool may_shrink_;
 };
 class DeviceError : public Error {
   using Error::Error;

@@ -46,10 +46,10 @@ FailureReport report_of(const std::exception_ptr& thrown) {
   }
 }
 
-void throw_report(const FailureReport& report) {
+void throw_report(const FailureReport& report, bool may_shrink) {
   process_poisoned.store(true, std::memory_order_relaxed);
   const std::string text = std::string(kFailedBefore) + report.text;
-  if (report.kind == Failure::kPeerLost) throw PeerLost(text);
+  if (report.kind == Failure::kPeerLost) throw PeerLost(text, may_shrink);
   if (report.kind == Failure::kTimeout) throw TimeoutError(text);
   throw TransportError(text);
 }

@@ -25,7 +25,7 @@ std::string text_with_kind(const std::exception_ptr& thrown);
 // What ended an operation, in a form that travels between ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
 // The exception that a report stands for. Its text begins with kFailedBefore.
-[[noreturn]] void throw_report(const FailureReport& report);
+[[noreturn]] void throw_report(const FailureReport& report, bool may_shrink);
 
 // A communicator of this process has failed: peers may be gone or stuck, and MPI_Finalize would
 // wait for them.

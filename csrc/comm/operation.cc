@@ -251,7 +251,7 @@ void Communicator::throw_if_mpi_only() const {
 }
 
 void Communicator::throw_if_failed() {
-  if (const auto failure = ledger_.failure()) throw_report(*failure);
+  if (const auto failure = ledger_.failure()) throw_report(*failure, shares_memory());
 }
 
 bool Communicator::failed() const {
@@ -273,7 +273,7 @@ void Communicator::throw_if_peer_ended(const std::string& error) {
   }
   throw_if_failed();
   for (int look = 0; look < 30; ++look) {
-    if (const auto lost = find_lost()) throw PeerLost(*lost + ": " + error);
+    if (const auto lost = find_lost()) throw PeerLost(*lost + ": " + error, shares_memory());
     usleep(10'000);
   }
 }
@@ -292,7 +292,8 @@ void Communicator::throw_if_lost(std::string_view where, std::optional<std::uint
     return find_lost();
   });
   if (!lost) return;
-  throw PeerLost(*lost + " while " + own_name() + " waits in " + std::string(where));
+  throw PeerLost(*lost + " while " + own_name() + " waits in " + std::string(where),
+                 shares_memory());
 }
 
 // A peer of this host that begins nothing any more, and has not begun this.
@@ -300,7 +301,7 @@ void Communicator::throw_if_left(std::uint64_t number) const {
   if (const auto gone = ledger_.gone(number)) {
     const auto& [rank, reason] = *gone;
     throw PeerLost(names().of(rank) + " " + reason + "; " + own_name() + " waits in operation " +
-                   std::to_string(number) + " over messages");
+                   std::to_string(number) + " over messages", shares_memory());
   }
   for (const auto& [rank, process] : neighbours()) {
     const Farewell* said = farewell_of(process);
@@ -310,7 +311,8 @@ void Communicator::throw_if_left(std::uint64_t number) const {
       if (communicator != key_ || number < operations) continue;
       throw PeerLost(names_.of(rank, process_text(process)) + " " + said->reason + "; " +
                      own_name() + " waits in operation " + std::to_string(number) +
-                     " over messages");
+                     " over messages",
+                     shares_memory());
     }
   }
 }

@@ -120,7 +120,7 @@ void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
-  if (set_up_failure_) throw_report(*set_up_failure_);
+  if (set_up_failure_) throw_report(*set_up_failure_, false);
   try {
     set_up_parts(hook);
   } catch (...) {

@@ -271,13 +271,15 @@ void NodeGroup::check_peer(std::size_t peer) const {
   const bool same = process == processes_[rank_];
   const Farewell* farewell = same ? nullptr : farewell_of(process);
   if (farewell == nullptr && departed_long_ago(peer)) {
-    throw PeerLost(names_.of(peer) + " has freed this communicator while others still use it");
+    throw PeerLost(names_.of(peer) + " has freed this communicator while others still use it",
+                   true);
   }
   if (farewell == nullptr && (same || is_alive(process))) return;
   // It may have left because of an earlier failure, which it has written down before.
   if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(names_.of(peer, process_text(process)) + " " +
-                 (farewell != nullptr ? farewell->reason : "has ended"));
+                 (farewell != nullptr ? farewell->reason : "has ended"),
+                 true);
 }
 
 // A program that ends lets go of its communicators a moment before it can say that it ends.
@@ -315,7 +317,8 @@ void NodeGroup::throw_poisoned() const {
   }
   const bool written = header_.poison.load(std::memory_order_acquire) == 2;
   throw_report({written ? header_.failure : Failure::kTransport,
-                written ? header_.reason : "the rank that knew the reason has ended"});
+                written ? header_.reason : "the rank that knew the reason has ended"},
+               true);
 }
 
 }  // namespace gradred

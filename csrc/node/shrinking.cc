@@ -186,7 +186,7 @@ void Shrinking::throw_failed(AttemptsEnded ended) const {
   if (ended.last() != attempt_) throw TransportError("the other ranks have given up shrinking");
   const ShrinkState& by = state(ended.by());
   const std::string text = by.reason;
-  if (by.failure == Failure::kPeerLost) throw PeerLost(text);
+  if (by.failure == Failure::kPeerLost) throw PeerLost(text, true);
   if (by.failure == Failure::kTimeout) throw TimeoutError(text);
   throw TransportError(group_.names_.of(ended.by()) + " gave up shrinking: " + text);
 }
@@ -203,7 +203,8 @@ void Shrinking::check_awaited() {
     if (has_done(member, step_) || !has_left(member) || has_done(member, step_)) continue;
     throw PeerLost(described(member) +
                    " has left while the ranks that live were shrinking the communicator; they may "
-                   "call shrink() again");
+                   "call shrink() again",
+                   true);
   }
 }
 

@@ -30,8 +30,10 @@ std::string with_autopsy(const char* text) noexcept {
   return whole;
 }
 
-constexpr const char* kAfterLoss =
-    "Save what is worth it and end, or go on with the ranks that live (one host): comm.shrink()";
+constexpr const char* kShrink =
+    ". Save what is worth it and end, or go on with the ranks that live: comm.shrink()";
+constexpr const char* kRestart =
+    ". Save what is worth it and end, and start the job again, from a checkpoint if there is one";
 
 // The Python classes are looked up when one is raised: gradred.errors may import this module.
 void raise(const char* name, const char* text) noexcept {
@@ -56,7 +58,8 @@ void set_python_error(std::exception_ptr thrown) noexcept {
     raise("TimeoutError", with_autopsy(error.what()).c_str());
     clear_status();
   } catch (const PeerLost& error) {
-    raise("PeerLost", (error.what() + (". " + std::string(kAfterLoss))).c_str());
+    const char* const remedy = error.may_shrink() ? kShrink : kRestart;
+    raise("PeerLost", (error.what() + std::string(remedy)).c_str());
   } catch (const TransportError& error) {
     raise("TransportError", error.what());
   } catch (const DeviceError& error) {

@@ -88,6 +88,9 @@ def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -
     seen = job("killed", call, **knobs(path))
     record("SIGKILL", call, path, seen)
     assert_all_others_raise(seen, "PeerLost", within=0.3 + 2.0)
+    for report in seen.reports.values():
+        assert ("comm.shrink()" in report["text"]) == (path == "shared memory"), seen
+        assert ("checkpoint" in report["text"]) == (path == "messages"), "where shrink() raises"
     assert seen.status == 128 + 9, seen
     assert "rank 1" in seen.stderr
     assert_nothing_left(before)
