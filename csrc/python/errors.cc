@@ -35,6 +35,11 @@ constexpr const char* kShrink =
 constexpr const char* kRestart =
     ". Save what is worth it and end, and start the job again, from a checkpoint if there is one";
 
+// An error that has ended a communicator; others say themselves what to do.
+std::string with_remedy(const char* text) {
+  return std::string(text) + (process_poisoned.load(std::memory_order_relaxed) ? kRestart : "");
+}
+
 // The Python classes are looked up when one is raised: gradred.errors may import this module.
 void raise(const char* name, const char* text) noexcept {
   call_python([&] {
@@ -61,13 +66,15 @@ void set_python_error(std::exception_ptr thrown) noexcept {
     const char* const remedy = error.may_shrink() ? kShrink : kRestart;
     raise("PeerLost", (error.what() + std::string(remedy)).c_str());
   } catch (const TransportError& error) {
-    raise("TransportError", error.what());
+    raise("TransportError", with_remedy(error.what()).c_str());
   } catch (const DeviceError& error) {
     raise("DeviceError", error.what());
   } catch (const Error& error) {
     raise("Error", error.what());
   } catch (const std::bad_alloc&) {
-    PyErr_SetString(PyExc_MemoryError, "there is no memory for what the operation needs");
+    PyErr_SetString(PyExc_MemoryError,
+                    "there is no memory for what the operation needs. Free arrays that are needed "
+                    "no more, or run fewer ranks on this host");
   } catch (const std::exception& error) {
     raise("Error", error.what());
   }

@@ -154,6 +154,7 @@ def test_error_of_the_mpi_on_one_rank_is_a_transport_error_on_all(full: bool) ->
         for report in seen.reports.values():
             assert report["error"] == report["later"] == "TransportError", seen
             assert "a message failed" in report["text"], seen
+            assert "start the job again" in report["text"], "what to do"
             assert report["seconds"] < 0.3 + 2.0
         assert "rank 1" in seen.reports[0]["text"], seen
         assert seen.status != 0
