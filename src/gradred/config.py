@@ -141,7 +141,8 @@ class Config:
         None,
         _optional(parse_duration),
         "none",
-        "Raise TimeoutError on every rank after a wait of this long.",
+        "Raise TimeoutError on every rank after a wait of this long. A blocking call counts whole, "
+        "with the work in it, so this must be longer than the longest call.",
     )
     deterministic: bool = _knob(
         False,
