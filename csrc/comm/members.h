@@ -2,7 +2,10 @@
 // show that they wait for.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "comm/lost.h"
 #include "mpi/mpi.h"
@@ -13,5 +16,17 @@ namespace gradred {
 Neighbours known_members(mpi::Handle comm);
 // Whether no lower rank shows that it waits in `what`: the lowest is the one to report it.
 bool is_first_to_wait(const Neighbours& members, int rank, std::string_view what);
+// Those that show that they wait in `what`.
+std::vector<int> waiting_in(const Neighbours& members, std::string_view what);
+
+// A call that all ranks of `comm` must make before they can tell each other anything.
+struct FirstCall {
+  mpi::Handle comm;
+  int rank, size;
+  std::string what;  // "in the first call on ..."
+
+  std::string text(std::uint64_t waited) const;
+  bool reports() const { return is_first_to_wait(known_members(comm), rank, what); }
+};
 
 }  // namespace gradred

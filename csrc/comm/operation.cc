@@ -345,8 +345,15 @@ std::string Communicator::scheduled_name(std::uint64_t number, const Call& call)
 }
 
 std::string Communicator::scheduled_text(std::uint64_t number, const Call& call) const {
-  const std::vector<int> waiting = ledger_.waiting(number);
-  const auto near_by = neighbours();
+  const bool ready = state_ == State::kReady;
+  Neighbours near_by;
+  if (blocking_set_up_) {
+    near_by = neighbours_;
+  } else if (ready || !freed()) {
+    near_by = known_members(ready ? lane_->duplicate->comm : user_);
+  }
+  const std::vector<int> waiting =
+      ready ? ledger_.waiting(number) : waiting_in(near_by, scheduled_name(number, call));
   const RankNames names = this->names();
   std::string here, silent;
   for (const int rank : waiting) {

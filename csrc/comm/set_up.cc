@@ -50,22 +50,6 @@ Decorations decorations(const Settings& settings) {
   return wanted;
 }
 
-// MPI_Comm_idup in flight.
-struct AboutDuplicate {
-  mpi::Handle comm;
-  int rank, size;
-
-  std::string what() const {
-    return "until all " + std::to_string(size) +
-           " ranks of a communicator have made their first non-blocking call on it";
-  }
-  std::string text(std::uint64_t waited) const {
-    const RankNames names(Registry::get().world_ranks(comm));
-    return names.of(rank) + " has waited " + seconds_text(waited) + " " + what();
-  }
-  bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
-};
-
 std::vector<int> number_hosts(const std::vector<HostName>& names) {
   std::map<HostName, int> numbers;
   std::vector<int> host_of;
@@ -259,12 +243,15 @@ void Communicator::finish_duplicating(WaitHook& hook) {
 template <class Ready>
 void Communicator::await_duplicate(WaitHook& hook, Ready&& ready) {
   Watch watch;
+  const FirstCall about{user_, rank_, size_,
+                        "until all " + std::to_string(size_) +
+                            " ranks of a communicator have made their first non-blocking call on it"};
   for (Patience patience; state_ == State::kDuplicating && !ready();) {
     patience.wait([&] {
       hook.waiting();
       engine().progress();
       throw_if_lost("a call that needs its first non-blocking call");
-      watch.check(AboutDuplicate{user_, rank_, size_});
+      watch.check(about);
     });
   }
 }

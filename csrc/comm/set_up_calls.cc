@@ -9,30 +9,13 @@
 #include "comm/watch.h"
 
 namespace gradred {
-namespace {
-
-struct AboutSetUp {
-  mpi::Handle comm;
-  int rank, size;
-
-  std::string what() const {
-    return "in the first call on a communicator of " + std::to_string(size) +
-           " ranks, which all of them must make";
-  }
-  std::string text(std::uint64_t waited) const {
-    const RankNames names(Registry::get().world_ranks(comm));
-    return names.of(rank) + " has waited " + seconds_text(waited) + " " + what();
-  }
-  // This communicator has not told of its ranks yet; another may have.
-  bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
-};
-
-}  // namespace
-
 int SetUpCalls::wait(mpi::Handle request) {
   const mpi::Mpi& mpi = mpi::get();
   Patience patience;
   Watch watch;
+  const FirstCall about{comm_, rank_, size_,
+                        "in the first call on a communicator of " + std::to_string(size_) +
+                            " ranks, which all of them must make"};
   for (int done = 0;;) {
     const int code = mpi.call.Test(&request, &done, mpi.is.status_ignore);
     if (code != 0 || done != 0) return code;
@@ -40,7 +23,7 @@ int SetUpCalls::wait(mpi::Handle request) {
       hook_.waiting();
       engine().progress();
       throw_if_lost();
-      watch.check(AboutSetUp{comm_, rank_, size_});
+      watch.check(about);
     });
   }
 }

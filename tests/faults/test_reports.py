@@ -88,6 +88,9 @@ def test_wait_in_a_first_call_is_reported_once_per_host(call: str, tmp_path: pat
     reports = [line for line in seen.stderr.splitlines() if "has waited 0.5 s" in line]
     assert len(reports) == 1, seen
     assert "gradred: rank 0 has" in reports[0]
+    named = reports[0].partition("missing: " if call == "blocking" else "not heard of: ")[2]
+    assert named.startswith("rank 1 (process "), seen
+    assert named.count("rank ") == 1, "the others wait, and show it"
     assert seen.reports.keys() >= {0, 2, 3}, seen
 
 
