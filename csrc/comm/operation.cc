@@ -301,7 +301,8 @@ void Communicator::throw_if_left(std::uint64_t number) const {
   if (const auto gone = ledger_.gone(number)) {
     const auto& [rank, reason] = *gone;
     throw PeerLost(names().of(rank) + " " + reason + "; " + own_name() + " waits in operation " +
-                   std::to_string(number) + " over messages", shares_memory());
+                       std::to_string(number) + " over messages",
+                   shares_memory());
   }
   for (const auto& [rank, process] : neighbours()) {
     const Farewell* said = farewell_of(process);
@@ -310,8 +311,8 @@ void Communicator::throw_if_left(std::uint64_t number) const {
       const auto [communicator, operations] = said->begun[i];
       if (communicator != key_ || number < operations) continue;
       throw PeerLost(names_.of(rank, process_text(process)) + " " + said->reason + "; " +
-                     own_name() + " waits in operation " + std::to_string(number) +
-                     " over messages",
+                         own_name() + " waits in operation " + std::to_string(number) +
+                         " over messages",
                      shares_memory());
     }
   }

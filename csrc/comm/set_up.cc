@@ -243,9 +243,10 @@ void Communicator::finish_duplicating(WaitHook& hook) {
 template <class Ready>
 void Communicator::await_duplicate(WaitHook& hook, Ready&& ready) {
   Watch watch;
-  const FirstCall about{user_, rank_, size_,
-                        "until all " + std::to_string(size_) +
-                            " ranks of a communicator have made their first non-blocking call on it"};
+  const FirstCall about{
+      user_, rank_, size_,
+      "until all " + std::to_string(size_) +
+          " ranks of a communicator have made their first non-blocking call on it"};
   for (Patience patience; state_ == State::kDuplicating && !ready();) {
     patience.wait([&] {
       hook.waiting();

@@ -278,7 +278,7 @@ void NodeGroup::check_peer(std::size_t peer) const {
   // It may have left because of an earlier failure, which it has written down before.
   if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(names_.of(peer, process_text(process)) + " " +
-                 (farewell != nullptr ? farewell->reason : "has ended"),
+                     (farewell != nullptr ? farewell->reason : "has ended"),
                  true);
 }
 

@@ -201,10 +201,11 @@ void Shrinking::check_awaited() {
   for (const std::size_t member : members_) {
     // It may have ended right after its last step, which is all that we need of it.
     if (has_done(member, step_) || !has_left(member) || has_done(member, step_)) continue;
-    throw PeerLost(described(member) +
-                   " has left while the ranks that live were shrinking the communicator; they may "
-                   "call shrink() again",
-                   true);
+    throw PeerLost(
+        described(member) +
+            " has left while the ranks that live were shrinking the communicator; they may "
+            "call shrink() again",
+        true);
   }
 }
 
