@@ -123,10 +123,12 @@ def test_own_operations_add_what_all_ranks_have(comm: gradred.Comm) -> None:
     assert (block == expected[3 * RANK : 3 * RANK + 3]).all()
 
 
-@pytest.mark.skipif(MPI.Get_version() < (4, 0), reason="the MPI may have none of its own")
 def test_persistent_own_operation_adds_what_all_ranks_have(comm: gradred.Comm) -> None:
     x, y = np.full(4, RANK + 1), np.zeros(4, "int64")
-    persistent = comm.Allreduce_init(x, y, OWN)
+    try:
+        persistent = comm.Allreduce_init(x, y, OWN)
+    except NotImplementedError:  # Open MPI 5 has them, though its version says 3.1
+        pytest.skip("mpi4py finds none in this MPI")
     persistent()
     persistent.Free()
     assert (y == SIZE * (SIZE + 1) // 2).all()

@@ -144,11 +144,12 @@ def test_pair_types_are_the_mpis() -> None:
     assert y[0].tolist() == (6 - SIZE, SIZE - 1)
 
 
-def test_operations_of_the_user_are_the_mpis() -> None:
-    def keep_larger(a: Any, b: Any, datatype: MPI.Datatype) -> None:
-        left, right = np.frombuffer(a, "i4"), np.frombuffer(b, "i4")
-        np.maximum(left, right, out=right)
+def keep_larger(a: Any, b: Any, datatype: MPI.Datatype) -> None:
+    left, right = np.frombuffer(a, "i4"), np.frombuffer(b, "i4")
+    np.maximum(left, right, out=right)
 
+
+def test_operations_of_the_user_are_the_mpis() -> None:
     op = MPI.Op.Create(keep_larger, commute=True)
     x, y = np.array([RANK, -RANK], "i4"), np.zeros(2, "i4")
     COMM.Allreduce(x, y, op)
@@ -156,15 +157,19 @@ def test_operations_of_the_user_are_the_mpis() -> None:
     COMM.Iallreduce(x, y, op).Wait()
     assert y.tolist() == [SIZE - 1, 0]
     assert gradred.allreduce(x, op, comm=COMM).tolist() == [SIZE - 1, 0]
-    if MPI.Get_version() < (4, 0):
-        with pytest.raises(NotImplementedError):  # as mpi4py says it of an MPI without
-            COMM.Allreduce_init(x, y, op)
-    else:
-        y.fill(0)
+    op.Free()
+
+
+def test_persistent_operations_of_the_user_are_the_mpis() -> None:
+    op = MPI.Op.Create(keep_larger, commute=True)
+    x, y = np.array([RANK, -RANK], "i4"), np.zeros(2, "i4")
+    try:
         request = COMM.Allreduce_init(x, y, op)
-        request()
-        request.Free()
-        assert y.tolist() == [SIZE - 1, 0]
+    except NotImplementedError:  # Open MPI 5 has them, though its version says 3.1
+        pytest.skip("mpi4py finds none in this MPI")
+    request()
+    request.Free()
+    assert y.tolist() == [SIZE - 1, 0]
     op.Free()
 
 
