@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi import sizes
 from mpi4py import MPI
 
 import gradred
@@ -13,6 +14,7 @@ from gradred import UsageError, typemaps
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
+pytestmark = sizes.up_to_three_ranks
 several = pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi import sizes
 from mpi4py import MPI
 
 import gradred
@@ -18,8 +19,7 @@ from gradred.bench.inputs import PERIOD, Inputs
 ROOT = Path(__file__).resolve().parents[2]
 WORLD = MPI.COMM_WORLD
 
-# They train and measure for seconds, and the fourth rank differs in nothing from the third.
-pytestmark = pytest.mark.skipif(WORLD.size > 3, reason="three ranks that run examples are enough")
+pytestmark = sizes.up_to_three_ranks
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi import sizes
 from mpi4py import MPI
 
 import gradred
@@ -15,6 +16,7 @@ from gradred import UsageError
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
 pytestmark = [
+    sizes.up_to_three_ranks,
     pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself"),
     pytest.mark.usefixtures("usable"),
 ]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi import sizes
 from mpi4py import MPI
 
 import gradred
@@ -19,6 +20,8 @@ from gradred import UsageError, _core
 COMM = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = COMM.rank, COMM.size
 N = 12
+
+pytestmark = sizes.up_to_three_ranks
 
 
 @dataclasses.dataclass
