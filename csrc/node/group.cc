@@ -83,12 +83,12 @@ NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank,
       rank_(rank),
       size_(processes.size()),
       processes_(std::move(processes)),
-      names_(std::move(names)),
       header_(*reinterpret_cast<Header*>(segment_->data())),
       options_(header_.options),
       waiter_(spins, *this),
       operation_(options_.first_operation - 1),
-      operands_(size_) {
+      operands_(size_),
+      names_(std::move(names)) {
   for (const ProcessId& process : processes_) meet(process);
   const Layout layout(size_, options_);
   states_ = reinterpret_cast<RankState*>(segment_->data() + layout.states);

@@ -199,7 +199,6 @@ class NodeGroup final : private Guard {
   std::shared_ptr<Segment> segment_;
   std::size_t rank_, size_;
   std::vector<ProcessId> processes_;  // by rank
-  const RankNames names_;
   Header& header_;
   NodeOptions options_;
   RankState* states_;
@@ -210,9 +209,10 @@ class NodeGroup final : private Guard {
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
+  std::uint64_t checked_ns_ = 0;  // when finish_allreduce() looked after the peers
+  std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
+  const RankNames names_;
   mutable std::uint64_t departed_ns_ = 0;  // when a peer was first seen to have freed its group
-  std::uint64_t checked_ns_ = 0;           // when finish_allreduce() looked after the peers
-  std::vector<const void*> operands_;      // one per rank, kept here so that no operation allocates
 };
 
 template <class Body>
