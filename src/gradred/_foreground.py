@@ -214,7 +214,10 @@ class _Foreground:
         job, lines = self._job, []
         if job.left_hanging:
             lines.append("mpiexec did not end after its ranks, and was ended")
-        lines += _verdict.silent_lines(job.silent, job.failures)
+        silent = _verdict.silent_lines(job.silent, job.failures)
+        lost_hosts = {failure.host for failure in job.fatal}.intersection(job.silent)
+        others_failed_of_it = job.fatal and not lost_hosts and self._interrupted_by is None
+        lines += [] if others_failed_of_it else silent
         if self._interrupted_by is not None:
             return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
         lines += _verdict.survived_lines(job.survived)
@@ -229,7 +232,8 @@ class _Foreground:
             if job.missing:
                 lines.append(f"{_verdict.ranks_text(job.missing)} never started")
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
-        return lines + _verdict.failure_lines(job.fatal)
+        lines += _verdict.failure_lines(job.fatal)
+        return lines + (silent if others_failed_of_it else [])
 
     def _say(self, text: str) -> None:
         if "stderr" in self._screens:

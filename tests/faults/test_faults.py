@@ -71,7 +71,8 @@ def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
         assert report["later"] == error, "a failed communicator must stay so"
         assert report["later_seconds"] < 1
         assert report["text"].count("can no longer be used") <= 1, "once is enough"
-        assert "rank 1" in report["text"], seen
+    # Who is slow may hear first of one that has left because of it.
+    assert any("rank 1" in report["text"] for report in seen.reports.values()), seen
 
 
 def assert_nothing_left(before: set[str]) -> None:
