@@ -79,10 +79,10 @@ def load() -> list[dict[str, Any]]:
 
 
 def cell(records: list[dict[str, Any]]) -> str:
-    """What one MPI showed in one case; the last run counts."""
+    """What one MPI showed in one case; of several runs, in the slowest."""
     if not records:
         return "-"
-    one = records[-1]
+    one = max(records, key=lambda record: record["slowest_seconds"] or 0.0)
     saw = " or ".join(f"`{name}`" for name in one["errors"]) or one["saw"] or "no report"
     took = one["slowest_seconds"]
     return f"{saw}, {'' if took is None else f'{duration(took)}, '}status {status(one['status'])}"

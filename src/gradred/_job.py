@@ -25,6 +25,7 @@ _UNREACHABLE = 5.0  # seconds after SIGKILL without a word
 _LAST_WORDS = 2.0  # seconds for keepers to report once mpiexec has ended
 _LINGER = 5.0  # seconds for mpiexec to end after its ranks,
 _LINGER_FOR_LOST = 1.0  # and after it has lost some: then it often never does
+_MOMENT = 1.0  # seconds for which clocks, and not the order of arrival, tell what failed first
 _TICK = 0.2  # seconds between looks at the clock and at mpiexec
 _HALT = 0.005  # seconds between looks at a reader that is slower than the ranks
 
@@ -112,6 +113,8 @@ class Job:
         self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
         self.ending = False  # whether ranks have been told to end
         self._unsorted: list[Failure] = []
+        self._moment_since = 0.0  # when the first of the latest failures was noticed
+        self._before = 0  # how many had been before
         self._grace: list[tuple[float, int]] = []  # what of the plan is for the last failure
         self._survived: set[int] = set()  # ranks that the others go on without
         self._any_skipped = False
@@ -332,7 +335,7 @@ class Job:
         self._unsorted.append(Failure(rank.number, rank.host, status, cause, at))
 
     def _sort_failures(self) -> None:
-        """Failures noticed in the same turn are ordered by their own clocks.
+        """Failures noticed within a moment are ordered by their own clocks: some take longer to hear of.
 
         From the first that the others do not survive they have a grace to end, or to shrink.
         """
@@ -340,7 +343,7 @@ class Job:
         for failure in new[: max(0, _news.ENTRIES - len(self.failures))]:
             text = f"rank {failure.rank} on {failure.host} {failure.cause}"
             self._tell(_wire.FAILED, _wire.encode({"rank": failure.rank, "text": text}))
-        self.failures += new
+        self._order_in(new)
         self._unsorted.clear()
         if not self.ending:
             self._survived.update(self._gone_on_without())
@@ -353,6 +356,17 @@ class Job:
         elif self._grace and not self.fatal and not self.ending:
             self._plan = [entry for entry in self._plan if entry not in self._grace]
             self._grace = []
+
+    def _order_in(self, new: list[Failure]) -> None:
+        if not new:
+            return
+        now = time.monotonic()
+        if now > self._moment_since + _MOMENT:
+            self._moment_since, self._before = now, len(self.failures)
+        self.failures += new
+        self.failures[self._before :] = sorted(
+            self.failures[self._before :], key=lambda failure: failure.at
+        )
 
     def _gone_on_without(self) -> set[int]:
         """The failed ranks without which every rank that still runs has said that it goes on.

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from gradred import _foreground, _output, _verdict
+from gradred import _foreground, _job, _output, _verdict
 from gradred._job import Failure
 
 
@@ -151,6 +151,18 @@ def test_first_cause_is_the_last_line_and_others_are_put_together():
     assert _verdict.survived_lines(failures[:1]) == [
         "rank 2 on h1 was killed by SIGKILL; the others went on without it"
     ]
+
+
+def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatch):
+    job = object.__new__(_job.Job)
+    job.failures, job._moment_since, job._before = [], 0.0, 0
+    clock = iter([100.0, 100.4, 105.0])
+    monkeypatch.setattr(_job.time, "monotonic", lambda: next(clock))
+    heard_late, first_heard = Failure(3, "h2", 137, "", 9.9), Failure(0, "h1", 14, "", 10.0)
+    job._order_in([first_heard])
+    job._order_in([heard_late])
+    job._order_in([Failure(1, "h1", 3, "", 5.0)])  # seconds later: its clock is wrong
+    assert [failure.rank for failure in job.failures] == [3, 0, 1]
 
 
 class EndedJob:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 
-from gradred import _cpu, _foreground, _job, config, hosts, launch, plans
+from gradred import _cpu, _foreground, _job, config, hosts, launch
 from gradred.errors import UsageError, explain
 
 # An address that no host has: what leads there leads to any host that is not named.
@@ -135,6 +135,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Start the job; the first failing rank's exit status."""
     values = config.load()  # a misspelt knob ends here, once, and not in every rank
     if values.plan is not None:
+        from gradred import plans  # loads NumPy, which costs a start that needs none
+
         plans.require_known(values.plan)
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
     if not program:
