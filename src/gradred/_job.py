@@ -335,7 +335,7 @@ class Job:
         self._unsorted.append(Failure(rank.number, rank.host, status, cause, at))
 
     def _sort_failures(self) -> None:
-        """Failures noticed within a moment are ordered by their own clocks: some take longer to hear of.
+        """Failures heard of within a moment are ordered by their own clocks.
 
         From the first that the others do not survive they have a grace to end, or to shrink.
         """
