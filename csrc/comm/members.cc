@@ -50,7 +50,7 @@ std::string FirstCall::text(std::uint64_t waited) const {
                names.of(other, process_text(process) + ", " + state);
   }
   const std::size_t unknown = static_cast<std::size_t>(size) - 1 - members.size();
-  if (unknown != 0) missing += "; nothing is known of " + std::to_string(unknown) + " others";
+  if (unknown != 0) missing += "; ranks of whom nothing is known: " + std::to_string(unknown);
   if (missing.empty()) missing = "; all wait in such a call: perhaps on different communicators";
   return names.of(rank) + " has waited " + seconds_text(waited) + " " + what + missing;
 }
