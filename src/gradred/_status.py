@@ -30,6 +30,7 @@ RANK, _STACK = "gradred-rank", "gradred-stack"
 _ABOUT_BYTES = 4096  # JSON, before the extension's page
 _PAGE = struct.Struct("QQQQ2016s")  # the beginning of csrc/base/status.h's StatusPage
 _PAGE_BYTES = 4096
+_MOST_OF_STACKS = 1 << 20  # bytes
 _OVER_MESSAGES = 1 << 63  # LastBegun::kOverMessages
 _SIGNAL = signal.SIGRTMIN + 9
 # Of processes above the ranks: on mpiexec's host, and on the others.
@@ -173,10 +174,27 @@ def shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
                         if target.startswith(f"/memfd:{name}"):
                             files[name] = entry.path
             if RANK in files:
-                text = pathlib.Path(files[RANK]).read_bytes()[:_ABOUT_BYTES]
-                about = json.loads(text.rstrip(b"\0") or b"{}")
+                about = _parsed(_part(files[RANK], 0, _ABOUT_BYTES))
                 if about.get("pid") == int(folder.name):  # forked children hold the files, too
                     yield about, files
+
+
+def _part(path: str, begin: int, count: int) -> bytes:
+    """Bytes of a process's file; OSError if its number means something else by now, as a pipe."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        return os.pread(file, count, begin)
+    finally:
+        os.close(file)
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """What a process says of itself; nothing if this is another file by now."""
+    try:
+        found = json.loads(text.rstrip(b"\0") or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _ask_for_stacks(pid: int, file: str) -> int | None:
@@ -191,8 +209,8 @@ def _ask_for_stacks(pid: int, file: str) -> int | None:
 
 def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadline: float) -> Rank:
     waits_s, waits_for, last, stack = None, "", "", []
-    with contextlib.suppress(OSError):  # it has ended meanwhile
-        page = pathlib.Path(files[RANK]).read_bytes()[_ABOUT_BYTES:][: _PAGE.size]
+    with contextlib.suppress(OSError, struct.error):  # it has ended meanwhile
+        page = _part(files[RANK], _ABOUT_BYTES, _PAGE.size)
         operation, what, sequence, since_ns, text = _PAGE.unpack(page)
         last = last_begun(operation, what)
         if since_ns and sequence % 2 == 0:
@@ -215,10 +233,10 @@ def _read(about: dict[str, Any], files: dict[str, str], begin: int | None, deadl
 def _answer(file: str, begin: int, deadline: float) -> list[str]:
     """The lines that a rank has written since; a stopped process writes none."""
     while True:
-        text = pathlib.Path(file).read_bytes()[begin:].decode(errors="replace")
+        text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
         if "\n" in text or time.monotonic() > deadline:
             time.sleep(0.005)  # it may still be writing
-            text = pathlib.Path(file).read_bytes()[begin:].decode(errors="replace")
+            text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
             return text.strip().splitlines()
         time.sleep(0.01)
 

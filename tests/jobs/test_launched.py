@@ -109,7 +109,7 @@ def test_bench_below_the_wrong_mpiexec_names_both_mpis_and_the_right_command() -
     mpi = launch.find_mpi()
     assert foreign().name in done.stderr
     assert f"{mpi.family} {mpi.version}" in done.stderr
-    right = f"gradred run -np 2 {sys.executable} -m gradred bench -m 8:8"
+    right = f"gradred run -np 2 {shlex.quote(sys.executable)} -m gradred bench -m 8:8"
     assert right in done.stderr
 
 

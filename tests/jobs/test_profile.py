@@ -233,7 +233,7 @@ def test_samples_of_the_mpi_appear_and_results_stay_right(
     records = profile(tmp_path, COMPARED, **knobs)
     for record in records:
         names = [("allreduce", "int32", 8), ("allreduce", "int32", 1 << 17)]
-        for kind, dtype, max_bytes in [*names, ("bcast", "uint8", 16), ("allgather", "uint8", 16)]:
+        for kind, dtype, max_bytes in [*names, ("bcast", "int32", 16), ("allgather", "int32", 16)]:
             mpi = only(record, kind=kind, dtype=dtype, max_bytes=max_bytes)["mpi"]
             assert mpi["samples"] >= 1
             assert mpi["gradred_s"] > 0
@@ -400,7 +400,7 @@ def test_operations_through_shared_memory_are_in_the_trace(
         assert [(event["name"], event["args"]["mode"]) for event in shared[:6]] == [
             (reduced, "blocking"),
             (reduced, "blocking"),
-            ("bcast of 4000 uint8", "blocking"),
+            ("bcast of 1000 float32", "blocking"),
             (reduced, "started"),
             (reduced, "persistent"),
             (reduced, "persistent"),

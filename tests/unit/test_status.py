@@ -99,3 +99,18 @@ def test_rank_that_waits_in_no_operation_shows_both(page: pathlib.Path) -> None:
     rank = rank_of(page, 18, what(ALLREDUCE, FLOAT64, 1024), IN_FINALIZE)
     assert line(rank) == f"{IN_FINALIZE}; last operation 17 ({TEXT})"
     assert (rank.operation, rank.call, rank.bytes) == (17, "allreduce", 8192)
+
+
+@pytest.mark.parametrize("text", [b"17 and more", b"[1]", b"17", b"\xff\xfe", b"", b"\0\0"])
+def test_file_whose_number_means_another_by_now_says_nothing(text: bytes) -> None:
+    assert _status._parsed(text) == {}
+
+
+def test_pipe_in_the_place_of_a_file_keeps_nobody_waiting() -> None:
+    reads, writes = os.pipe()
+    try:
+        with pytest.raises(OSError, match="seek"):
+            _status._part(f"/proc/self/fd/{reads}", 0, 10)
+    finally:
+        os.close(reads)
+        os.close(writes)
