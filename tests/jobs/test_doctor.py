@@ -503,7 +503,13 @@ def test_signal_ends_the_job_with_the_doctor(
     sent: int, status: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = tmp_path / "mpiexec"
-    launcher.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 300\n")
+    lines = [
+        "#!/bin/sh",
+        "[ $1 = --version ] && exit",
+        f"echo $$ >{tmp_path}/pid",
+        "exec sleep 300",
+    ]
+    launcher.write_text("\n".join(lines))
     launcher.chmod(0o755)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     mpi = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), launcher)
