@@ -45,6 +45,15 @@ def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[s
     return environment
 
 
+def ranks_on_host(own: Mapping[str, str]) -> int:
+    """The number of ranks that mpiexec has put on this host; 0 where it does not say.
+
+    Args:
+        own: a rank's variables.
+    """
+    return next((int(own[name]) for name in _RANKS_OF_HOST if own.get(name, "").isdecimal()), 0)
+
+
 def _share(order: Mapping[str, Any], own: Mapping[str, str], here: bool) -> int:
     """Cores for each thread pool of this rank."""
     cores = len(os.sched_getaffinity(0))
@@ -53,5 +62,5 @@ def _share(order: Mapping[str, Any], own: Mapping[str, str], here: bool) -> int:
         on_host = os.cpu_count() or cores
     if here:
         on_host = min(on_host, order["cores"])
-    ranks = next((int(own[name]) for name in _RANKS_OF_HOST if name in own), order["ranks"])
+    ranks = ranks_on_host(own) or order["ranks"]
     return int(max(1, min(cores, on_host // ranks)))

@@ -14,6 +14,7 @@ from mpi4py import MPI
 from gradred import (
     _core,
     _destinations,
+    _inherit,
     _launched,
     _news,
     _profile,
@@ -60,7 +61,7 @@ def configure() -> None:
         values.shm,
         values.plan or "",
         values.slices or 0,
-        _strangers.ranks_on_host(),
+        _inherit.ranks_on_host(os.environ),
         trace,
         "" if values.fault is None else str(values.fault),
         values.progress_thread,

@@ -9,21 +9,9 @@ from __future__ import annotations
 import os
 import time
 
-from gradred import _core, _status
-
-# How the launchers tell a rank the number of ranks on its host.
-_LOCAL_SIZE_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
+from gradred import _core, _inherit, _status
 
 _PATIENCE_S = 2.0  # some may still be about to import gradred, and some never do
-
-
-def ranks_on_host() -> int:
-    """The number of ranks the launcher has put on this host; 0 where it does not say."""
-    for name in _LOCAL_SIZE_VARIABLES:
-        text = os.environ.get(name, "")
-        if text.isdecimal():
-            return int(text)
-    return 0
 
 
 def await_all() -> None:
@@ -44,7 +32,7 @@ def meet() -> bool:
     mine = _status.about()
     if mine is None or mine["spawned"]:  # those of its parents' program have the same launcher
         return True
-    others = (ranks_on_host() or mine["size"]) - 1
+    others = (_inherit.ranks_on_host(os.environ) or mine["size"]) - 1
     if _core.ranks_met() >= others:
         return True
     job = _status.launcher_of(mine["pid"], nearest=True)

@@ -244,13 +244,8 @@ def exits(comm: gradred.Comm) -> None:
 
 def fails_later(comm: gradred.Comm) -> None:
     """After a shrink a rank fails by an exception of its own."""
-    try:
-        train(comm, 3)
-        if RANK == 1:
-            die()
-        train(comm, 1000)
-    except gradred.PeerLost:
-        comm = shrink(comm)
+    lose_rank_1(comm)
+    comm = shrink(comm)
     if RANK == 3:
         sys.exit(7)
     try:
