@@ -18,8 +18,8 @@ std::string with_autopsy(const char* text) noexcept {
   PyObject* const met = std::string_view(text).starts_with(kFailedBefore) ? Py_False : Py_True;
   PyObject *module = nullptr, *path = nullptr;
   call_python([&] {
-    module = PyImport_ImportModule("gradred._status");
-    if (module != nullptr) path = PyObject_CallMethod(module, "autopsy", "sO", text, met);
+    module = PyImport_ImportModule("gradred._autopsy");
+    if (module != nullptr) path = PyObject_CallMethod(module, "report", "sO", text, met);
   });
   const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
   std::string whole = std::string(text) + ". GRADRED_TIMEOUT sets the limit";

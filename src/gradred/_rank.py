@@ -12,6 +12,7 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 from gradred import (
+    _autopsy,  # noqa: F401 (at a timeout there may be no descriptor left to load it with)
     _core,
     _destinations,
     _inherit,

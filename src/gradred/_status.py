@@ -1,4 +1,4 @@
-"""Where the ranks of this user's jobs are: each shows it, `gradred ps` and the autopsy read it.
+"""Where the ranks of this user's jobs are: each shows it, `gradred ps` and `_autopsy` read it.
 
 A rank holds two memory files without a name in the file system, so nothing is left when it ends:
 one says who it is and, kept up by the extension, which operation it began last and what it waits
@@ -11,15 +11,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
-import fcntl
 import json
 import os
 import pathlib
 import re
 import signal
 import struct
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -258,6 +255,11 @@ def launcher_of(pid: int, *, nearest: bool = False) -> int:
     return found
 
 
+def _is_ours(line: str) -> bool:
+    """Whether a line of a stack is of who looks at the ranks, and no news to anybody."""
+    return "gradred/_status.py" in line or "gradred/_autopsy.py" in line
+
+
 def lines(found: list[Rank]) -> list[str]:
     """The ranks as text, a job after the other."""
     result: list[str] = []
@@ -274,76 +276,5 @@ def lines(found: list[Rank]) -> list[str]:
             doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
             doing += f"; last {rank.last}" if rank.last else ""
             result.append(f"  rank {rank.rank} (process {rank.pid}): {doing}")
-            own = [line for line in rank.stack if "gradred/_status.py" not in line]
-            result += [f"      {line.strip()}" for line in own]
+            result += [f"      {line.strip()}" for line in rank.stack if not _is_ours(line)]
     return result
-
-
-_SAME_S = 1.0  # ranks that meet a timeout within so many seconds share a section of the report
-
-_reported: dict[str, str | None] = {}  # by this process: the file for each reason
-_last_seen_ns = 0  # when the section was written that showed this process last
-
-
-def autopsy(reason: str, met: bool) -> str | None:
-    """The file of `_autopsy`; None where there is none.
-
-    Args:
-        reason: the error's text.
-        met: this rank's own time is over. Otherwise it hears of that, perhaps once more for each
-            further call: then the text holds that of the first error, and the path comes at once.
-    """
-    known = [path for text, path in list(_reported.items()) if not met and text in reason]
-    if known:
-        return known[0]
-    try:
-        path = _autopsy(reason, met)
-    except Exception as error:  # the time limit is the error to report
-        print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
-        path = None
-    _reported[reason] = path
-    return path
-
-
-def _autopsy(reason: str, met: bool) -> str:
-    """Write where all ranks of this job on this host are to the job's file, and return its path.
-
-    The file has a section for each timeout, by the first rank to meet it. The others wait for that,
-    for a second at most: they are to be seen in it.
-    """
-    global _last_seen_ns
-    job = launcher_of(os.getpid())
-    first = job or os.getpid()
-    stat = pathlib.Path(f"/proc/{first}/stat").read_text()
-    born = stat[stat.rindex(")") + 1 :].split()[19]  # tells it from an earlier job of this number
-    path = os.path.join(tempfile.gettempdir(), f"gradred-{os.getuid()}-job-{first}-{born}.txt")
-    came = time.time()
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(file, "a") as out:
-        if os.fstat(file).st_uid != os.getuid():
-            raise PermissionError(f"{path} is another user's")
-        if not _lock(file):  # the writer has been stopped
-            return path
-        now = os.fstat(file)
-        another = met and now.st_mtime_ns == _last_seen_ns  # this process is in the last section
-        if another or now.st_size == 0 or came > now.st_mtime + _SAME_S:
-            title = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}"
-            shown = lines(ranks(of=job))
-            print(*(["", ""] if now.st_size else []), title, "", *shown, sep="\n", file=out)
-            out.flush()
-        _last_seen_ns = os.fstat(file).st_mtime_ns
-    return path
-
-
-def _lock(file: int) -> bool:
-    """Whether the file is this process's own now; waits for a second at most."""
-    deadline = time.monotonic() + 1
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
-        else:
-            return True

@@ -35,7 +35,7 @@ PYTHON_LAYERS = (
     ("_core", "config"),
     ("_destinations",),
     ("_cpu", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
-    ("_strangers", "refusing", "request", "schedules"),
+    ("_autopsy", "_strangers", "refusing", "request", "schedules"),
     ("_job", "arrays", "launch", "persistent", "plans"),
     ("_launched", "_run", "_verdict", "_worker", "messages"),
     ("_rank",),
