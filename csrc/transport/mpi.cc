@@ -66,14 +66,13 @@ class MpiChannel final : public Channel {
       arrivals_.push_back({peer, &envelope, data, bytes <= kInlineBytes ? bytes : 0, requests_});
       post_recv(peer, &envelope, sizeof(Envelope));
       if (bytes <= kInlineBytes) return;
-      deferred_.push_back({peer, data, bytes, arrivals_.back()});
-      return;
     }
-    if (std::ranges::find(deferred_, peer, &Deferred::peer) != deferred_.end()) {
-      deferred_.push_back({peer, data, bytes, {}});  // behind the first: they match in order
-      return;
+    const auto arrival = std::ranges::find(arrivals_, peer, &Arrival::peer);
+    if (arrival != arrivals_.end()) {
+      deferred_.push_back({*arrival, data, bytes});
+    } else {
+      post_pieces(peer, data, bytes);
     }
-    post_pieces(peer, data, bytes);
   }
 
   void post_pieces(int peer, void* data, std::size_t bytes) {
@@ -155,27 +154,24 @@ class MpiChannel final : public Channel {
     std::size_t request = 0;  // its place among the requests
   };
 
-  // What follows a first message that was too long to travel with its signature. It is received
-  // once the signature is known to agree: where a message is longer than its receive, Open MPI's
-  // single-copy transport writes behind the buffer.
+  // What follows a first message. It is received once the signature is known to agree: where a
+  // message is longer than its receive, Open MPI's single-copy transport writes behind the buffer.
   struct Deferred {
-    int peer;
+    Arrival first;
     void* data;
     std::size_t bytes;
-    Arrival arrival;
   };
 
   void post_deferred() {
-    std::vector<int> blocked;
+    std::vector<int> blocked;  // receives of one peer are posted in their order
     std::erase_if(deferred_, [&](const Deferred& one) {
-      const bool wait = std::ranges::find(blocked, one.peer) != blocked.end() ||
-                        (one.arrival.envelope != nullptr && !has_arrived(one.arrival));
-      if (wait) {
-        blocked.push_back(one.peer);
+      const int peer = one.first.peer;
+      if (std::ranges::find(blocked, peer) != blocked.end() || !has_arrived(one.first)) {
+        blocked.push_back(peer);
         return false;
       }
-      if (one.arrival.envelope != nullptr) compare(one.arrival);
-      post_pieces(one.peer, one.data, one.bytes);
+      compare(one.first);
+      post_pieces(peer, one.data, one.bytes);
       return true;
     });
   }
