@@ -45,6 +45,7 @@ class Keeper:
         self._stdin: int | None = None
         self._voice: int | None = None  # by which the rank speaks to this process
         self._heard = b""
+        self._leaves_at: float | None = None
         self._input = b""
         self._started = self._released = self._gone = False
         self._started_at = 0.0
@@ -213,6 +214,10 @@ class Keeper:
                 self._wire.send(_wire.SURVIVED, _wire.encode({"ended": ended}))
             elif word := _wire.finalize_word(line):
                 self._wire.send(_wire.FINALIZE, word)
+                if word == b"returns":
+                    self._leaves_at = None  # the program goes on, without MPI
+            elif self._leaves_at is None:
+                self._leaves_at = _wire.leaving_time(line)
 
     def _write_input(self) -> None:
         assert self._stdin is not None
@@ -254,8 +259,9 @@ class Keeper:
         self._drain()
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.WEXITSTATUS(status)
-        values = {"status": code, "signal": number, "at": time.time(), "by": self._ended_by}
-        values["why"] = ""
+        # What a peer has missed is when a rank began to leave, which takes a while.
+        at = time.time() if number or self._leaves_at is None else self._leaves_at
+        values = {"status": code, "signal": number, "at": at, "by": self._ended_by, "why": ""}
         # MPICH dies so where it starts with little memory to share, and gives up without any.
         if number == signal.SIGBUS or (code and _segments.is_missing()):
             values["why"] = _segments.lack()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import time
 
-from gradred import _core, _inherit, _status
+from gradred import _core, _inherit, _status, _voice
 
 _PATIENCE_S = 2.0  # some may still be about to import gradred, and some never do
 
 
 def await_all() -> None:
-    """Look for them again and again, until all are known or `_PATIENCE_S` is over. Blocks."""
+    """At the end, look for them again until all are known or `_PATIENCE_S` is over. Blocks."""
+    _voice.tell_leaving()  # the others see the end of this rank from here on
     deadline = time.monotonic() + _PATIENCE_S
     while not meet() and time.monotonic() < deadline:
         time.sleep(0.05)

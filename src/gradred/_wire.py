@@ -129,6 +129,22 @@ def survived_ranks(line: bytes) -> list[int]:
     return [int(word) for word in words[1:]] if right else []
 
 
+def leaving_line(at: float) -> bytes:
+    """What a rank writes to its keeper when it comes to its end, in seconds since 1970."""
+    return b"leaves %.6f\n" % at
+
+
+def leaving_time(line: bytes) -> float | None:
+    """What `leaving_line` was given; None for other lines."""
+    words = line.split()
+    if len(words) != 2 or words[0] != b"leaves":
+        return None
+    try:
+        return float(words[1])
+    except ValueError:
+        return None
+
+
 def finalize_word(line: bytes) -> bytes:
     """What a rank says of MPI_Finalize; nothing for other lines."""
     words = line.split()

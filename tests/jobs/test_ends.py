@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -112,3 +113,26 @@ def test_every_call_after_finalize_is_refused_alike(tmp_path: pathlib.Path) -> N
     out, err, status = run(FINALIZED, tmp_path)
     assert sorted(line.split("] ")[-1] for line in out) == ["refused 23"] * 2, (out, err)
     assert status == 0
+
+
+SLOW_TO_END = """
+import os, sys, time
+rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+if rank == 1:
+    from gradred import _voice
+    _voice.tell_leaving()  # what a rank does before its peers can see that it leaves
+    time.sleep(0.6)
+    os._exit(7)
+time.sleep(0.3)
+sys.exit(3)
+"""
+
+
+def test_rank_that_leaves_first_is_the_first_cause_however_long_its_end_takes(
+    tmp_path: pathlib.Path,
+) -> None:
+    _, err, status = run(SLOW_TO_END, tmp_path)
+    assert status == 7, err
+    assert err.splitlines()[-1].endswith(
+        "rank 1 on " + os.uname().nodename + " exited with status 7"
+    )
