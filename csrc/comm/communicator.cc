@@ -213,7 +213,7 @@ void Communicator::check_or_refuse(const Call& call, WaitHook& hook) {
 // Names that do not exist, and plans that cannot serve the call.
 void Communicator::check_plan(const Call& call, bool blocking) const {
   refuse_messages(call);
-  if (size_ == 1 || call.schedule || (blocking && native(call))) return;
+  if (size_ == 1 || call.schedule || (blocking ? native(call) : starts_on_node(call))) return;
   if (is_mpi_plan(call)) {
     if (blocking) check_mpi_plan(call);
     return;

@@ -111,8 +111,10 @@ class PyOperation {
   }
   void rethrow() const { operation_->rethrow(); }
   bool ended() const { return operation_->ended(); }
-  std::size_t request() const { return operation_->request(); }
-  bool has_request() const { return operation_->request() != mpi::get().is.request_null; }
+  std::optional<std::size_t> request() const {
+    const mpi::Handle request = operation_->request();
+    return request == mpi::get().is.request_null ? std::nullopt : std::optional(request);
+  }
 
  private:
   struct Testing {
@@ -145,6 +147,16 @@ PyOperation start(const py::object& comm, const PyCall& call) {
     throw;
   }
   return PyOperation(communicator.start(call.call));
+}
+
+// What most programs pass, without a closer look.
+std::optional<PyOperation> start_plain(const py::object& comm, py::handle send, py::handle recv,
+                                       py::handle op) {
+  const auto call = plain_allreduce(send.ptr(), recv.ptr(), op.ptr());
+  if (!call || !mpi::get().handle_of(call->dtype)) return std::nullopt;
+  Communicator& communicator = communicator_of(comm.ptr());
+  if (!thread_may_drive() || !communicator.starts()) return std::nullopt;
+  return PyOperation(communicator.start(*call));
 }
 
 py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
@@ -229,7 +241,6 @@ void bind_calls(py::module_& m) {
       .def("slept", &PyOperation::slept, py::arg("seconds"),
            "The program has waited so long for it, between calls of test().")
       .def_property_readonly("ended", &PyOperation::ended)
-      .def_property_readonly("has_request", &PyOperation::has_request)
       .def_property_readonly("request", &PyOperation::request);
   m.def(
       "plain_allreduce",
@@ -246,6 +257,10 @@ void bind_calls(py::module_& m) {
   m.def("run", &run, py::arg("comm"), py::arg("call"), "Blocks until the result is in place.");
   m.def("start", &start, py::arg("comm"), py::arg("call"),
         "Returns at once; the memory must live until the operation has ended.");
+  m.def("start_plain", &start_plain, py::arg("comm"), py::arg("sendbuf"), py::arg("recvbuf"),
+        py::arg("op"),
+        "Starts the allreduce that plain NumPy arrays of MPI's types and a predefined MPI.Op mean; "
+        "None, and nothing done, where a closer look is needed.");
   m.def("refuse", &refuse, py::arg("comm"), py::arg("reason"), py::kw_only(), py::arg("blocking"),
         "This rank's arguments of a collective call were refused: the peers' calls fail, too.");
   m.def(

@@ -33,6 +33,11 @@ inline mpi::Handle handle_of(PyObject* object) {
   return handle;
 }
 
+inline void put_handle(PyObject* object, mpi::Handle handle) {
+  std::memcpy(reinterpret_cast<std::byte*>(object) + Mpi4py::get().handle_offset, &handle,
+              mpi::get().is.handle_bytes);
+}
+
 // The state of a communicator object, remembered beside the MPI attribute for speed.
 Communicator& communicator_of(PyObject* comm);
 

@@ -73,8 +73,19 @@ PyObject* unbind(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* mark_started(PyObject* self, PyObject* flag) {
-  if (bound_of(self) != nullptr) bound_of(self)->started = PyObject_IsTrue(flag) == 1;
+// The MPI's functions see the operation in this object from now on, if it has a request.
+PyObject* begin(PyObject* self, PyObject* request) {
+  if (request != Py_None) {
+    const mpi::Handle handle = PyLong_AsUnsignedLongLong(request);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    put_handle(self, handle);
+  }
+  if (bound_of(self) != nullptr) bound_of(self)->started = true;
+  Py_RETURN_NONE;
+}
+
+PyObject* end(PyObject* self, PyObject*) {
+  if (bound_of(self) != nullptr) bound_of(self)->started = false;
   Py_RETURN_NONE;
 }
 
@@ -90,11 +101,12 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-std::array<PyMethodDef, 4> methods = {{
+std::array<PyMethodDef, 5> methods = {{
     {"_bind", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(bind)), METH_FASTCALL,
      nullptr},
     {"_unbind", unbind, METH_NOARGS, nullptr},
-    {"_mark_started", mark_started, METH_O, nullptr},
+    {"_begin", begin, METH_O, nullptr},
+    {"_end", end, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 }};
 

@@ -90,6 +90,9 @@ class Comm(MPI.Intracomm):
         Raises:
             gradred.UsageError: the arguments do not fit each other.
         """
+        operation = _core.start_plain(self, sendbuf, recvbuf, op)
+        if operation is not None:
+            return Request.of(operation, (sendbuf, recvbuf))
         with refusing(self, blocking=False):
             found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
         if isinstance(found, Message) or not _starts(self, found):

@@ -3,7 +3,6 @@
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, Literal
 
 from mpi4py import MPI
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
         def __call__(self) -> None: ...
         def _bind(self, comm: MPI.Comm, call: _core.Call, /) -> None: ...
         def _unbind(self) -> None: ...
-        def _mark_started(self, flag: bool, /) -> None: ...
+        def _begin(self, request: int | None, /) -> None: ...
+        def _end(self) -> None: ...
 
 else:
     _Base = _core.persistent_type(MPI.Prequest)
@@ -83,10 +83,8 @@ class PersistentAllreduce(_Base):
             message = explain("Start", "the operation is started already", "Call Wait first")
             raise UsageError(message)
         self._operation = _core.start(self._comm, self._call)
-        self._mark_started(True)
         keep_alive(self._operation, (self._call, self._buffers))
-        if self._operation.has_request:
-            self._take_handle(self._operation.request)
+        self._begin(self._operation.request)
         return None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
@@ -131,7 +129,7 @@ class PersistentAllreduce(_Base):
             return super().Free()
         self._call = self._buffers = self._operation = None
         self._unbind()
-        if MPI.Request.__ne__(self, MPI.REQUEST_NULL):
+        if self:  # not null
             super().Free()
         return None
 
@@ -160,24 +158,16 @@ class PersistentAllreduce(_Base):
         operation = self._operation
         if operation is None:
             return False
-        if operation.has_request and MPI.Request.__eq__(self, MPI.REQUEST_NULL):
-            self._end(operation)  # completed by MPI.Request.Waitall or its like
+        if operation.request is not None and not self:
+            self._forget(operation)  # completed by MPI.Request.Waitall or its like
             return False
         return True
 
-    def _end(self, operation: _core.Operation) -> None:
+    def _forget(self, operation: _core.Operation) -> None:
         let_go(operation)
         self._operation = None
-        self._mark_started(False)
+        self._end()
 
     def _release(self, operation: _core.Operation, status: MPI.Status | None) -> None:
-        self._end(operation)
+        self._forget(operation)
         release_handle(self, status)
-
-    def _take_handle(self, handle: int) -> None:
-        """Let the MPI's functions see the operation in this object.
-
-        mpi4py has no setter for a handle, but says where in an object it lies.
-        """
-        source = MPI.Request.fromhandle(handle)
-        ctypes.memmove(MPI._addressof(self), MPI._addressof(source), MPI._sizeof(MPI.Request))

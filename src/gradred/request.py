@@ -3,7 +3,6 @@
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
@@ -50,10 +49,14 @@ class Request(MPI.Request):
     @classmethod
     def start(cls: type[RequestT], comm: MPI.Comm, call: _core.Call, buffers: Any) -> RequestT:
         """Start `call` and return at once; `buffers` live until the operation has ended."""
-        operation = _core.start(comm, call)
-        keep_alive(operation, (call, buffers))
-        handle = MPI.Request.fromhandle(operation.request) if operation.has_request else None
-        request = cls(handle)
+        return cls.of(_core.start(comm, call), (call, buffers))
+
+    @classmethod
+    def of(cls: type[RequestT], operation: _core.Operation, buffers: Any) -> RequestT:
+        """The request of an operation that has been started."""
+        keep_alive(operation, buffers)
+        handle = operation.request
+        request = cls() if handle is None else cls(MPI.Request.fromhandle(handle))
         request._operation = operation
         return request
 
@@ -147,8 +150,9 @@ def _pause(seconds: float, request: MPI.Request) -> None:
 
 def release_handle(request: MPI.Request, status: MPI.Status | None) -> None:
     """Complete the MPI's side of a request whose operation has ended."""
-    if MPI.Request.__eq__(request, MPI.REQUEST_NULL) or MPI.Is_finalized():
+    if not request or MPI.Is_finalized():
         return
-    # Where the operation failed, the caller raises gradred's own error, which says more.
-    with contextlib.suppress(MPI.Exception):
+    try:  # noqa: SIM105 (contextlib.suppress would take as long as the rest)
         MPI.Request.Wait(request, status)
+    except MPI.Exception:
+        pass  # the operation failed: the caller raises gradred's own error, which says more
