@@ -11,6 +11,7 @@ nothing changed takes a tenth of a second. `--wheel FILE` installs that wheel in
 from __future__ import annotations
 
 import argparse
+import compileall
 import hashlib
 import importlib
 import importlib.metadata
@@ -118,6 +119,8 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         values += [f"{path.relative_to(ROOT)} {fingerprint_of_file(path)}" for path in sources()]
         options_of_pip = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
         step("building gradred (about a minute)", stamp, values, *options_of_pip)
+        # pip does so for what it copies, and tests start many ranks.
+        compileall.compile_dir(ROOT / "src" / "gradred", quiet=1)
 
 
 def fingerprint_of_file(path: Path) -> str:

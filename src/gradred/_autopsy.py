@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pathlib
 import sys
-import tempfile
 import time
 
 from gradred import _status
@@ -46,9 +44,10 @@ def _write(reason: str, met: bool) -> str:
     global _last_seen_ns
     job = _status.launcher_of(os.getpid())
     first = job or os.getpid()
-    stat = pathlib.Path(f"/proc/{first}/stat").read_text()
+    stat = _status.stat_of(first)
     born = stat[stat.rindex(")") + 1 :].split()[19]  # tells it from an earlier job of this number
-    path = os.path.join(tempfile.gettempdir(), f"gradred-{os.getuid()}-job-{first}-{born}.txt")
+    folder = os.environ.get("TMPDIR") or "/tmp"
+    path = os.path.join(folder, f"gradred-{os.getuid()}-job-{first}-{born}.txt")
     came = time.time()
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(file, "a") as out:

@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from gradred import _inherit, _news, _segments, _wire
+from gradred import _inherit, _news, _segments, _voice, _wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # see _wire
@@ -146,7 +146,7 @@ class Keeper:
         self._voice, voice = os.pipe()
         os.set_blocking(self._voice, False)
         os.set_inheritable(voice, True)
-        environment[_wire.KEEPER] = f"{voice} {os.fstat(voice).st_ino}"
+        environment[_voice.KEEPER] = f"{voice} {os.fstat(voice).st_ino}"
         self._rank = os.fork()
         if self._rank == 0:
             reads = stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)
@@ -210,14 +210,14 @@ class Keeper:
             self._voice = None
         *lines, self._heard = (self._heard + data).split(b"\n")
         for line in lines:
-            if ended := _wire.survived_ranks(line):
+            if ended := _voice.survived_ranks(line):
                 self._wire.send(_wire.SURVIVED, _wire.encode({"ended": ended}))
-            elif word := _wire.finalize_word(line):
+            elif word := _voice.finalize_word(line):
                 self._wire.send(_wire.FINALIZE, word)
                 if word == b"returns":
                     self._leaves_at = None  # the program goes on, without MPI
             elif self._leaves_at is None:
-                self._leaves_at = _wire.leaving_time(line)
+                self._leaves_at = _voice.leaving_time(line)
 
     def _write_input(self) -> None:
         assert self._stdin is not None

@@ -10,18 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import pathlib
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 
 import mpi4py
 
-from gradred import _core, _inherit, config, launch
+from gradred import _core, _inherit, _status, config
 from gradred.errors import UsageError, explain
 
-_PROC = pathlib.Path("/proc")
 _LONGEST_PROGRAM = 120
 
 
@@ -143,6 +140,10 @@ def _told_ancestors(start: Start, pid: int) -> list[int]:
 
 
 def _message(start: Start) -> str:
+    import shlex  # here, since most programs never come here
+
+    from gradred import launch
+
     program = shlex.join(sys.orig_argv)
     if len(program) > _LONGEST_PROGRAM or "\n" in program:
         program = "program"
@@ -172,7 +173,7 @@ def _launcher_of(start: Start) -> str:
     ranks = _told_ancestors(start, parent)
     pid = _parent_of(ranks[-1]) if ranks else parent
     try:
-        return os.readlink(_PROC / str(pid) / "exe")
+        return os.readlink(f"/proc/{pid}/exe")
     except OSError:  # in another container, or another user's
         return ""
 
@@ -180,25 +181,25 @@ def _launcher_of(start: Start) -> str:
 def _environment_of(pid: int) -> dict[str, str]:
     """The environment with which a process started; empty where it may not be read."""
     try:
-        data = (_PROC / str(pid) / "environ").read_bytes()
+        with open(f"/proc/{pid}/environ", errors="surrogateescape", newline="") as file:
+            lines = file.read().split("\0")
     except OSError:
         return {}
-    lines = data.decode(errors="surrogateescape").split("\0")
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def _has_mpi(pid: int) -> bool:
     try:
-        maps = (_PROC / str(pid) / "maps").read_text(errors="surrogateescape")
+        with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
+            return re.search(r"/libmpi(ch|_abi)?\.so", file.read()) is not None
     except OSError:
         return False
-    return re.search(r"/libmpi(ch|_abi)?\.so", maps) is not None
 
 
 def _parent_of(pid: int) -> int:
     """0 where there is none, or none in sight."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text(errors="surrogateescape")
+        stat = _status.stat_of(pid)
     except OSError:
         return 0
     return int(stat.rpartition(")")[2].split()[1])

@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import pathlib
-import platform
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,8 @@ def report() -> None:
 def write(record: dict[str, Any], path: str) -> None:
     """Write one rank's record."""
     try:
-        pathlib.Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(record, indent=1) + "\n")
     except OSError as error:
         remedy = "Name a file in a folder that exists and is writable"
         asked = f"the profile '{path}'"
@@ -97,7 +97,7 @@ def describe(counted: _core._Profile) -> dict[str, Any]:
         "schema": SCHEMA,
         "rank": counted["rank"],
         "size": counted["size"],
-        "host": platform.node(),
+        "host": os.uname().nodename,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "gradred": sys.modules["gradred"].__version__,  # by now the package is complete

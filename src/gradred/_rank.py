@@ -23,7 +23,6 @@ from gradred import (
     _strangers,
     _voice,
     config,
-    plans,
 )
 
 ExceptHook = Callable[
@@ -56,6 +55,8 @@ def configure() -> None:
     """Read the knobs, which hold for communicators that are used for the first time from now on."""
     values = config.load()
     if values.plan is not None:
+        from gradred import plans  # here, as it is seldom needed
+
         plans.require_known(values.plan)
     trace = "" if values.trace is None else _destinations.require("trace", values.trace)
     _core.configure(

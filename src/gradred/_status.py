@@ -13,7 +13,6 @@ import dataclasses
 import faulthandler
 import json
 import os
-import pathlib
 import re
 import signal
 import struct
@@ -161,10 +160,10 @@ def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
 
 def shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
     """What each process says of itself, and its files by name."""
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    for process in filter(str.isdigit, os.listdir("/proc")):
         files: dict[str, str] = {}
         with contextlib.suppress(OSError):  # another user's, or it has ended
-            for entry in os.scandir(folder / "fd"):
+            for entry in os.scandir(f"/proc/{process}/fd"):
                 with contextlib.suppress(OSError):
                     target = os.readlink(entry.path)
                     for name in (RANK, _STACK):
@@ -172,7 +171,7 @@ def shown() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
                             files[name] = entry.path
             if RANK in files:
                 about = _parsed(_part(files[RANK], 0, _ABOUT_BYTES))
-                if about.get("pid") == int(folder.name):  # forked children hold the files, too
+                if about.get("pid") == int(process):  # forked children hold the files, too
                     yield about, files
 
 
@@ -238,12 +237,18 @@ def _answer(file: str, begin: int, deadline: float) -> list[str]:
         time.sleep(0.01)
 
 
+def stat_of(pid: int) -> str:
+    """What the system says of a process in a line."""
+    with open(f"/proc/{pid}/stat", errors="surrogateescape") as file:
+        return file.read()
+
+
 def launcher_of(pid: int, *, nearest: bool = False) -> int:
     """The outermost launcher above a process, or the nearest; 0: none."""
     found = 0
     while pid > 1:
         try:
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+            stat = stat_of(pid)
         except OSError:
             break
         name = stat[stat.index("(") + 1 : stat.rindex(")")]

@@ -9,25 +9,29 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Sequence
 
-from gradred import _wire
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` costs the keeper as much time as the rest together
+    from collections.abc import Iterable
+
+# The variable that tells a rank by which pipe it reaches its keeper: a descriptor and its inode.
+KEEPER = "_GRADRED_KEEPER"
 
 
-def tell_survived(ended: Sequence[int]) -> None:
+def tell_survived(ended: Iterable[int]) -> None:
     """Say which ranks of COMM_WORLD have ended that this job goes on without; none: say nothing."""
     if ended:
-        _say(_wire.survived_line(ended))
+        _say(survived_line(ended))
 
 
 def tell_leaving() -> None:
     """Say that this rank comes to its end: whoever notices and fails, does so later."""
-    _say(_wire.leaving_line(time.time()))
+    _say(leaving_line(time.time()))
 
 
 def pipe() -> tuple[int, int]:
     """The keeper's pipe and its inode; -1 and 0 without a keeper."""
-    words = os.environ.get(_wire.KEEPER, "").split()
+    words = os.environ.get(KEEPER, "").split()
     return (int(words[0]), int(words[1])) if len(words) == 2 else (-1, 0)
 
 
@@ -45,3 +49,40 @@ def _is_open(number: int, inode: int) -> bool:
     except OSError:
         return False
     return stat.S_ISFIFO(found.st_mode) and found.st_ino == inode
+
+
+# ---- the lines ---------------------------------------------------------------------------------
+
+
+def survived_line(ended: Iterable[int]) -> bytes:
+    """What a rank writes to its keeper: the ranks that have ended."""
+    return b"ended " + b" ".join(b"%d" % rank for rank in ended) + b"\n"
+
+
+def survived_ranks(line: bytes) -> list[int]:
+    """What `survived_line` was given; nothing for other lines."""
+    words = line.split()
+    right = words[:1] == [b"ended"] and all(word.isdigit() for word in words[1:])
+    return [int(word) for word in words[1:]] if right else []
+
+
+def leaving_line(at: float) -> bytes:
+    """What a rank writes to its keeper when it comes to its end, in seconds since 1970."""
+    return b"leaves %.6f\n" % at
+
+
+def leaving_time(line: bytes) -> float | None:
+    """What `leaving_line` was given; None for other lines."""
+    words = line.split()
+    if len(words) != 2 or words[0] != b"leaves":
+        return None
+    try:
+        return float(words[1])
+    except ValueError:
+        return None
+
+
+def finalize_word(line: bytes) -> bytes:
+    """What a rank says of MPI_Finalize; nothing for other lines."""
+    words = line.split()
+    return words[1] if len(words) == 2 and words[0] == b"finalize" else b""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:  # `typing` costs as much time as the rest together
 
 # The variable that tells a shim where to connect: a secret, then addresses, separated by spaces.
 JOB = "_GRADRED_JOB"
-# The one that tells a rank by which pipe it reaches its keeper: a descriptor and its inode.
-KEEPER = "_GRADRED_KEEPER"
 
 # Kinds of message. From a keeper: who it is, output, how the rank ended, that nothing of it is
 # left, that more input is welcome, that none is, that the rank goes on although others have ended,
@@ -115,40 +113,6 @@ class Wire:
 
     def _lose(self, error: OSError) -> None:
         self.lost = self.lost or error.strerror or type(error).__name__
-
-
-def survived_line(ended: Iterable[int]) -> bytes:
-    """What a rank writes to its keeper: the ranks that have ended."""
-    return b"ended " + b" ".join(b"%d" % rank for rank in ended) + b"\n"
-
-
-def survived_ranks(line: bytes) -> list[int]:
-    """What `survived_line` was given; nothing for other lines."""
-    words = line.split()
-    right = words[:1] == [b"ended"] and all(word.isdigit() for word in words[1:])
-    return [int(word) for word in words[1:]] if right else []
-
-
-def leaving_line(at: float) -> bytes:
-    """What a rank writes to its keeper when it comes to its end, in seconds since 1970."""
-    return b"leaves %.6f\n" % at
-
-
-def leaving_time(line: bytes) -> float | None:
-    """What `leaving_line` was given; None for other lines."""
-    words = line.split()
-    if len(words) != 2 or words[0] != b"leaves":
-        return None
-    try:
-        return float(words[1])
-    except ValueError:
-        return None
-
-
-def finalize_word(line: bytes) -> bytes:
-    """What a rank says of MPI_Finalize; nothing for other lines."""
-    words = line.split()
-    return words[1] if len(words) == 2 and words[0] == b"finalize" else b""
 
 
 def encode(values: Mapping[str, Any]) -> bytes:

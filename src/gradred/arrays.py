@@ -10,17 +10,18 @@ from __future__ import annotations
 import array
 import dataclasses
 import functools
-import hashlib
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from gradred import dlpack
 from gradred.errors import DeviceError, UsageError, UsageTypeError, explain
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ITEMSIZES: Final = {
     **{"int8": 1, "int16": 2, "int32": 4, "int64": 8},
@@ -109,6 +110,8 @@ def layout_of(
             expected *= shape[axis]
         sorted_axes = iter(by_stride)
         order = tuple(next(sorted_axes) if shape[axis] > 1 else axis for axis in order)
+    import hashlib  # here, as many programs never come here
+
     digest = hashlib.blake2b(repr((shape, order)).encode(), digest_size=8).digest()
     return Layout(count, order, int.from_bytes(digest, "little"))
 

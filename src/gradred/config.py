@@ -7,8 +7,6 @@ read whenever values are asked for, so nothing depends on the order of imports.
 from __future__ import annotations
 
 import dataclasses
-import decimal
-import difflib
 import math
 import os
 import re
@@ -225,6 +223,8 @@ def show(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, float):  # all its digits, and no exponent: parse_duration takes none
+        import decimal  # here, as it is seldom needed
+
         return f"{decimal.Decimal(repr(value)).normalize():f}s"
     return str(value)
 
@@ -315,6 +315,8 @@ def _values_in(variables: Mapping[str, str]) -> dict[str, Any]:
 def _check_name(name: str, asked: str) -> None:
     if name in _KNOBS and (asked == name or asked == variable(name)):
         return
+    import difflib  # here, as it is seldom needed
+
     near = difflib.get_close_matches(name, _KNOBS, n=1, cutoff=0.0)[0]
     spelled = variable(near) if asked.startswith(PREFIX) else near
     raise UsageError(explain(asked, "there is no such knob", f"The nearest one is {spelled}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -96,6 +95,8 @@ def resolve(op: Any) -> tuple[str, float] | None:
     if isinstance(op, str):
         if op in OPS:
             return op, 1.0
+        import difflib  # here, as it is seldom needed
+
         near = difflib.get_close_matches(op, OPS, n=1)
         remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(OPS)}"
         raise UsageError(explain(f"op={op!r}", "there is no such operation", remedy))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -78,6 +77,8 @@ def _named(name: str, collective: str) -> Plan:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
+    import difflib  # here, as it is seldom needed
+
     near = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(known)}"
 

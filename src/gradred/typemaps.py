@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,6 +53,8 @@ _NOTHING = Basics(0, 0, None)
 
 def hash_of(value: object) -> int:
     """64 bits that are the same on all ranks for values of the same repr."""
+    import hashlib  # here, as many programs never come here
+
     digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 

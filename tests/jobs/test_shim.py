@@ -127,8 +127,8 @@ def test_shim_outlives_its_rank_and_keeps_mpiexecs_descriptors(start):
 
 SPEAKS = """
 import os, sys
-from gradred import _voice, _wire
-pipe = int(os.environ[_wire.KEEPER].split()[0])
+from gradred import _voice
+pipe = int(os.environ[_voice.KEEPER].split()[0])
 os.write(pipe, b"gibberish\\nended one\\nended 1 ")  # a line may come in two pieces
 os.write(pipe, b"2\\n")
 _voice.tell_survived([4])
