@@ -245,6 +245,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Neighbours neighbours_;  // see neighbours()
   RankNames names_;        // see names()
   LostPeers lost_;
+  std::atomic<bool> first_calls_differ_{false};  // the MPI has failed at them
   std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };
 

@@ -97,7 +97,7 @@ void Ledger::leave(std::uint64_t number, std::string_view reason) {
   busy_.store(true, std::memory_order_relaxed);
 }
 
-std::optional<std::string> Ledger::refusal(std::uint64_t number) {
+std::optional<std::string> Ledger::refusal(std::uint64_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = refused_.find(number);
   return found != refused_.end() ? std::optional(found->second.reason) : std::nullopt;
@@ -131,6 +131,11 @@ std::vector<int> Ledger::waiting(std::uint64_t number) const {
   std::vector<int> peers;
   if (const auto found = waiting_.find(number); found != waiting_.end()) {
     for (const auto& [peer, asking] : found->second) peers.push_back(peer);
+  }
+  if (const auto found = refused_.find(number); found != refused_.end()) {
+    for (const int peer : found->second.left) {
+      if (std::ranges::find(peers, peer) == peers.end()) peers.push_back(peer);
+    }
   }
   return peers;
 }

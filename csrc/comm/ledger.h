@@ -54,7 +54,7 @@ class Ledger {
   // once; afterwards progress() must be called until it says that nothing is left to do.
   void leave(std::uint64_t number, std::string_view reason);
   // Why this operation cannot end well, as a peer says.
-  std::optional<std::string> refusal(std::uint64_t number);
+  std::optional<std::string> refusal(std::uint64_t number) const;
   // Whether nothing is left of an operation that this rank has left.
   bool settled(std::uint64_t number);
   // Tells all peers what this rank waits for.

@@ -10,6 +10,22 @@
 
 namespace gradred {
 
+namespace {
+
+std::string first_blocking(int size) {
+  return "in the first call on a communicator of " + std::to_string(size) +
+         " ranks, which all of them must make";
+}
+
+std::string first_started(int size) {
+  return "until all " + std::to_string(size) +
+         " ranks of a communicator have made their first non-blocking call on it";
+}
+
+}  // namespace
+
+std::string among(int size) { return " among " + std::to_string(size) + " ranks"; }
+
 Neighbours known_members(mpi::Handle comm) {
   Registry& registry = Registry::get();
   const std::vector<int> world_ranks = registry.world_ranks(comm);
@@ -37,17 +53,30 @@ std::vector<int> waiting_in(const Neighbours& members, std::string_view what) {
   return waiting;
 }
 
+std::string state_of_missed(const ProcessId& process, int size) {
+  const std::string theirs = waits_for(process);
+  const auto says = [&](const std::string& text) { return theirs.find(text) != std::string::npos; };
+  if (theirs.empty()) return state_text(process);
+  if (says(first_blocking(size))) return "whose first call blocks";
+  if (says(first_started(size)) || (says(" in operation 0 over messages") && says(among(size)))) {
+    return "whose first call does not block";
+  }
+  return "waits in another call of gradred";
+}
+
+std::string FirstCall::what(Kind of) const {
+  return of == Kind::kBlocks ? first_blocking(size) : first_started(size);
+}
+
 std::string FirstCall::text(std::uint64_t waited) const {
+  const std::string what = this->what(kind);
   const Neighbours members = known_members(comm);
   const RankNames names(Registry::get().world_ranks(comm));
   std::string missing;
   for (const auto& [other, process] : members) {
-    const std::string theirs = waits_for(process);
-    if (theirs.find(what) != std::string::npos) continue;
-    const std::string state =
-        theirs.empty() ? state_text(process) : "waits in another call of gradred";
+    if (waits_for(process).find(what) != std::string::npos) continue;
     missing += (missing.empty() ? "; missing: " : ", ") +
-               names.of(other, process_text(process) + ", " + state);
+               names.of(other, process_text(process) + ", " + state_of_missed(process, size));
   }
   const std::size_t unknown = static_cast<std::size_t>(size) - 1 - members.size();
   if (unknown != 0) missing += "; ranks of whom nothing is known: " + std::to_string(unknown);

@@ -12,6 +12,7 @@
 
 namespace gradred {
 
+std::string among(int size);  // in texts of operations over messages
 // Peers, by their ranks in `comm`. Local.
 Neighbours known_members(mpi::Handle comm);
 // Whether no lower rank shows that it waits in `what`: the lowest is the one to report it.
@@ -19,14 +20,23 @@ bool is_first_to_wait(const Neighbours& members, int rank, std::string_view what
 // Those that show that they wait in `what`.
 std::vector<int> waiting_in(const Neighbours& members, std::string_view what);
 
+// What a peer that is missed does. One whose first call on a communicator of this size is of
+// another kind than this rank's, may never come.
+std::string state_of_missed(const ProcessId& process, int size);
+
 // A call that all ranks of `comm` must make before they can tell each other anything.
 struct FirstCall {
+  enum class Kind { kBlocks, kStarts };
+
   mpi::Handle comm;
   int rank, size;
-  std::string what;  // "in the first call on ..."
+  Kind kind;
 
   std::string text(std::uint64_t waited) const;
-  bool reports() const { return is_first_to_wait(known_members(comm), rank, what); }
+  bool reports() const { return is_first_to_wait(known_members(comm), rank, what(kind)); }
+
+ private:
+  std::string what(Kind of) const;  // "in the first call on ..."
 };
 
 }  // namespace gradred

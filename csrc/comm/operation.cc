@@ -110,11 +110,23 @@ class CommOperation final : public ScheduledOperation {
     comm_->leave(number_, reason);
   }
 
-  // All ranks are in this operation, so that nothing of it need stay behind.
+  // Until all ranks have come to this operation and know of its end: nothing of it stays behind.
   bool leave() {
+    throw_if_left_by_all();
+    if (++looks_ % kStepsPerLook != 0) return false;
+    try {
+      comm_->throw_if_failed();
+      throw_if_lost();
+    } catch (const PeerLost&) {
+      throw_if_left_by_all();  // it has ended since, with the same error
+      throw;
+    }
+    return false;
+  }
+
+  void throw_if_left_by_all() {
     comm_->ledger_.progress();
-    if (!drain() || !comm_->ledger_.settled(number_)) return false;
-    throw UsageError(*refusal_);
+    if (drain() && comm_->ledger_.settled(number_)) throw UsageError(*refusal_);
   }
 
   std::shared_ptr<Communicator> comm_;
@@ -129,7 +141,8 @@ class CommOperation final : public ScheduledOperation {
 // Clears away what is left of refused operations while the program goes on.
 class Settling final : public Operation {
  public:
-  explicit Settling(std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {}
+  Settling(std::shared_ptr<Communicator> comm, std::uint64_t number)
+      : comm_(std::move(comm)), number_(number) {}
 
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override { return "what is left of a refused operation"; }
@@ -139,11 +152,19 @@ class Settling final : public Operation {
   void on_end(bool well) noexcept override {
     if (!well) comm_->fail(failure());
   }
-  bool step() override { return comm_->path_ready() && comm_->ledger_.progress(); }
+  bool step() override {
+    if (comm_->path_ready() && comm_->ledger_.progress()) return true;
+    if (++looks_ % kStepsPerLook != 0) return false;
+    comm_->throw_if_failed();
+    comm_->throw_if_lost("what is left of a refused operation", number_);
+    return false;
+  }
   void withdraw() noexcept override {}
 
  private:
   std::shared_ptr<Communicator> comm_;
+  const std::uint64_t number_;
+  unsigned looks_ = 0;
 };
 
 std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std::uint64_t number) {
@@ -183,7 +204,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
 std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string_view reason) {
   ledger_.leave(number, reason);
   const bool threads = thread_may_drive();
-  auto settling = std::make_shared<Settling>(shared_from_this());
+  auto settling = std::make_shared<Settling>(shared_from_this(), number);
   if (!settling->advance()) engine().add(settling, threads);
   return settling;
 }
@@ -242,9 +263,10 @@ void Communicator::fail(const std::exception_ptr& thrown) noexcept {
   }
 }
 
-// MPI_Comm_idup has failed, on all ranks alike.
+// MPI_Comm_idup has failed, on all ranks alike unless their calls do not match.
 void Communicator::throw_if_mpi_only() const {
   if (state_ != State::kMpiOnly) return;
+  if (first_calls_differ_) throw UsageError(kFirstCallsDiffer);
   throw UsageError(
       "the MPI has no communicators left for gradred to use: free some, or make a blocking call "
       "on this one first, which shares those that exist");
@@ -342,7 +364,7 @@ RankNames Communicator::names() const {
 
 std::string Communicator::scheduled_name(std::uint64_t number, const Call& call) const {
   return "operation " + std::to_string(number) + " over messages (" +
-         describe_with_bytes(call.signature()) + ") among " + std::to_string(size_) + " ranks";
+         describe_with_bytes(call.signature()) + ")" + among(size_);
 }
 
 std::string Communicator::scheduled_text(std::uint64_t number, const Call& call) const {
@@ -364,10 +386,15 @@ std::string Communicator::scheduled_text(std::uint64_t number, const Call& call)
     if (rank == rank_ || std::ranges::find(waiting, rank) != waiting.end()) continue;
     const auto near = std::ranges::find(near_by, rank, &std::pair<int, ProcessId>::first);
     const std::string details =
-        near == near_by.end() ? "" : process_text(near->second) + ", " + state_text(near->second);
+        near == near_by.end()
+            ? ""
+            : process_text(near->second) + ", " +
+                  (ready ? state_text(near->second) : state_of_missed(near->second, size_));
     silent += (silent.empty() ? "; not heard of: " : ", ") + names.of(rank, details);
   }
-  return scheduled_name(number, call) + here + silent;
+  const auto refused = ready ? ledger_.refusal(number) : std::nullopt;
+  const std::string why = refused ? ", which ends in an error for all: " + *refused : "";
+  return scheduled_name(number, call) + why + here + silent;
 }
 
 }  // namespace gradred

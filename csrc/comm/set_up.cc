@@ -105,6 +105,7 @@ void Communicator::set_up(WaitHook& hook) {
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
   if (set_up_failure_) throw_report(*set_up_failure_, false);
+  if (first_calls_differ_) throw UsageError(kFirstCallsDiffer);
   try {
     set_up_parts(hook);
   } catch (...) {
@@ -243,10 +244,7 @@ void Communicator::finish_duplicating(WaitHook& hook) {
 template <class Ready>
 void Communicator::await_duplicate(WaitHook& hook, Ready&& ready) {
   Watch watch;
-  const FirstCall about{
-      user_, rank_, size_,
-      "until all " + std::to_string(size_) +
-          " ranks of a communicator have made their first non-blocking call on it"};
+  const FirstCall about{user_, rank_, size_, FirstCall::Kind::kStarts};
   for (Patience patience; state_ == State::kDuplicating && !ready();) {
     patience.wait([&] {
       hook.waiting();
@@ -268,7 +266,11 @@ bool Communicator::path_ready_locked() {
   const mpi::Mpi& mpi = mpi::get();
   if (state_ != State::kDuplicating) return false;
   int done = 0;
-  if (mpi.call.Test(&duplicating_, &done, mpi.is.status_ignore) != 0) {
+  if (const int code = mpi.call.Test(&duplicating_, &done, mpi.is.status_ignore); code != 0) {
+    int error_class = 0;
+    mpi.call.Error_class(code, &error_class);
+    // MPICH's for none left; else it has met another call.
+    if (error_class != mpi.is.err_other) first_calls_differ_ = true;
     state_ = State::kMpiOnly;
     return false;
   }

@@ -13,9 +13,7 @@ int SetUpCalls::wait(mpi::Handle request) {
   const mpi::Mpi& mpi = mpi::get();
   Patience patience;
   Watch watch;
-  const FirstCall about{comm_, rank_, size_,
-                        "in the first call on a communicator of " + std::to_string(size_) +
-                            " ranks, which all of them must make"};
+  const FirstCall about{comm_, rank_, size_, FirstCall::Kind::kBlocks};
   for (int done = 0;;) {
     const int code = mpi.call.Test(&request, &done, mpi.is.status_ignore);
     if (code != 0 || done != 0) return code;

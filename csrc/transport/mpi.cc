@@ -18,6 +18,8 @@ constexpr std::size_t kInlineBytes = 4096;
 // Between looks at the signatures that have arrived while an operation waits.
 constexpr unsigned kTestsPerLook = 64;
 
+constexpr Signature kNothingYet = {~std::uint64_t{0}, ~std::uint64_t{0}};
+
 struct Envelope {
   Signature signature;
   std::array<std::byte, kInlineBytes> data;
@@ -62,7 +64,7 @@ class MpiChannel final : public Channel {
     if (first(received_, peer)) {
       // Room for any first message: a peer that disagrees must not overrun, only be found out.
       Envelope& envelope = next_envelope();
-      envelope.signature = {};
+      envelope.signature = kNothingYet;
       arrivals_.push_back({peer, &envelope, data, bytes <= kInlineBytes ? bytes : 0, requests_});
       post_recv(peer, &envelope, sizeof(Envelope));
       if (bytes <= kInlineBytes) return;
@@ -178,9 +180,10 @@ class MpiChannel final : public Channel {
 
   bool has_arrived(const Arrival& arrival) {
     int arrived = 0;
-    return !in_flight(arrival.request) ||
-           (mpi_.call.Test(slot(arrival.request), &arrived, mpi_.is.status_ignore) == 0 &&
-            arrived != 0);
+    if (!in_flight(arrival.request)) return arrival.envelope->signature != kNothingYet;
+    mpi_.check(mpi_.call.Test(slot(arrival.request), &arrived, mpi_.is.status_ignore),
+               "a message of an allreduce");
+    return arrived != 0;
   }
 
   bool first(std::vector<std::uint64_t>& last_operation, int peer) const {

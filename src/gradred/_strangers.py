@@ -41,6 +41,10 @@ def meet() -> bool:
         return True
     for about, files in _status.shown():
         same = about["size"] == mine["size"] and not about.get("spawned")
-        if same and _status.launcher_of(about["pid"], nearest=True) == job:
+        if (
+            same
+            and about["pid"] != mine["pid"]
+            and _status.launcher_of(about["pid"], nearest=True) == job
+        ):
             _core.meet_rank(about["rank"], about["pid"], int(os.path.basename(files[_status.RANK])))
     return _core.ranks_met() >= others

@@ -137,6 +137,8 @@ def _is_buffer(x: Any) -> bool:
 def _take_apart(spec: Any, asked: str) -> _Parts:
     if isinstance(spec, np.ndarray):
         return _Parts(spec)
+    if spec is MPI.IN_PLACE:
+        _refuse(asked, "MPI.IN_PLACE is no buffer", "It stands for sendbuf alone")
     if not isinstance(spec, (list, tuple)):
         if spec is None or not _is_buffer(spec):
             name = "None" if spec is None else f"a {type(spec).__name__}"

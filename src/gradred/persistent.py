@@ -129,7 +129,7 @@ class PersistentAllreduce(_Base):
             return super().Free()
         self._call = self._buffers = self._operation = None
         self._unbind()
-        if self:  # not null
+        if self and not MPI.Is_finalized():
             super().Free()
         return None
 

@@ -483,3 +483,12 @@ def test_gloo_reduces_on_the_same_ranks(mode: list[str], tmp_path: Path) -> None
     assert answer.returncode == 0, answer.stderr
     for row in record_of(path)["rows"]:
         assert row["results"]["gloo"]["checked"]
+
+
+@pytest.mark.parametrize(("ranks", "hosts", "said"), [(4, 1, True), (4, 2, False), (3, 2, False)])
+def test_table_says_where_ranks_share_cores(ranks: int, hosts: int, said: bool) -> None:
+    job = importlib.import_module("gradred.bench.job")  # loads the MPI
+    flag = {"us": 0.1, "what": "a flag"}
+    record = {"ranks": ranks, "hosts": hosts, "clock_us": 0.05, "flag": flag}
+    comments = job._comments(record | {"machine": {"cores": 2}}, ["gradred"])
+    assert any("share 2 cores" in line for line in comments) == said

@@ -189,6 +189,9 @@ def _comments(record: dict[str, Any], names: list[str]) -> list[str]:
     clock = f"each call timed alone, one reading of the clock included: {record['clock_us']:.2f} us"
     flag = record["flag"]
     lines = [clock, f"{flag['us']:.2f} us: {flag['what']}"]
+    ranks, cores = -(-record["ranks"] // record["hosts"]), record["machine"]["cores"]
+    if ranks > cores:
+        lines.append(f"{ranks} ranks of a host share {cores} cores: most of the time they wait")
     if len(names) > 1:
         lines.append(
             f"ratio: time over {names[0]}'s, call by call, the median; above 1 it is slower"
