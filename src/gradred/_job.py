@@ -72,6 +72,7 @@ class Failure:
     status: int
     cause: str  # the end of a sentence that begins with the rank: "was killed by SIGKILL"
     at: float  # seconds since 1970, by its host's clock
+    follows: bool = False  # the rank had lost others, whose failures are to come
 
 
 @dataclasses.dataclass
@@ -316,7 +317,7 @@ class Job:
             cause = f"exited with status {end['status']}"
             if end["signal"]:
                 cause = f"was killed by {_processes.signal_name(end['signal'])}"
-            self._fail(rank, end["status"], cause + end["why"], end["at"])
+            self._fail(rank, end["status"], cause + end["why"], end["at"], end["follows"])
 
     def _lose(self, rank: _Rank, why: str) -> None:
         """The connection to a rank's keeper has ended; the keeper, if it lives, ends the rank."""
@@ -331,8 +332,8 @@ class Job:
             status, cause = 1, f"was lost: its host does not answer ({why})"
         self._fail(rank, status, cause, time.time())
 
-    def _fail(self, rank: _Rank, status: int, cause: str, at: float) -> None:
-        self._unsorted.append(Failure(rank.number, rank.host, status, cause, at))
+    def _fail(self, rank: _Rank, status: int, cause: str, at: float, follows: bool = False) -> None:
+        self._unsorted.append(Failure(rank.number, rank.host, status, cause, at, follows))
 
     def _sort_failures(self) -> None:
         """Failures heard of within a moment are ordered by their own clocks.
@@ -367,6 +368,7 @@ class Job:
         self.failures[self._before :] = sorted(
             self.failures[self._before :], key=lambda failure: failure.at
         )
+        self.failures.sort(key=lambda failure: failure.follows)  # whenever it was heard of
 
     def _gone_on_without(self) -> set[int]:
         """The failed ranks without which every rank that still runs has said that it goes on.

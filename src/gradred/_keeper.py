@@ -45,7 +45,7 @@ class Keeper:
         self._stdin: int | None = None
         self._voice: int | None = None  # by which the rank speaks to this process
         self._heard = b""
-        self._leaves_at: float | None = None
+        self._left: tuple[float, bool] | None = None  # when it came to its end, and if others had
         self._input = b""
         self._started = self._released = self._gone = False
         self._started_at = 0.0
@@ -215,9 +215,9 @@ class Keeper:
             elif word := _voice.finalize_word(line):
                 self._wire.send(_wire.FINALIZE, word)
                 if word == b"returns":
-                    self._leaves_at = None  # the program goes on, without MPI
-            elif self._leaves_at is None:
-                self._leaves_at = _voice.leaving_time(line)
+                    self._left = None  # the program goes on, without MPI
+            elif self._left is None:
+                self._left = _voice.leaving(line)
 
     def _write_input(self) -> None:
         assert self._stdin is not None
@@ -260,8 +260,15 @@ class Keeper:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.WEXITSTATUS(status)
         # What a peer has missed is when a rank began to leave, which takes a while.
-        at = time.time() if number or self._leaves_at is None else self._leaves_at
-        values = {"status": code, "signal": number, "at": at, "by": self._ended_by, "why": ""}
+        at, follows = (time.time(), False) if number or self._left is None else self._left
+        values = {
+            "status": code,
+            "signal": number,
+            "at": at,
+            "follows": follows,
+            "by": self._ended_by,
+            "why": "",
+        }
         # MPICH dies so where it starts with little memory to share, and gives up without any.
         if number == signal.SIGBUS or (code and _segments.is_missing()):
             values["why"] = _segments.lack()

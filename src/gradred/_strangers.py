@@ -16,7 +16,7 @@ _PATIENCE_S = 2.0  # some may still be about to import gradred, and some never d
 
 def await_all() -> None:
     """At the end, look for them again until all are known or `_PATIENCE_S` is over. Blocks."""
-    _voice.tell_leaving()  # the others see the end of this rank from here on
+    _voice.tell_leaving(follows=False)  # the others see the end of this rank from here on
     deadline = time.monotonic() + _PATIENCE_S
     while not meet() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -24,9 +24,13 @@ def tell_survived(ended: Iterable[int]) -> None:
         _say(survived_line(ended))
 
 
-def tell_leaving() -> None:
-    """Say that this rank comes to its end: whoever notices and fails, does so later."""
-    _say(leaving_line(time.time()))
+def tell_leaving(*, follows: bool) -> None:
+    """Say that this rank comes to its end: whoever notices and fails, does so later.
+
+    Args:
+        follows: whether it has lost peers, whose ends come first.
+    """
+    _say(leaving_line(time.time(), follows))
 
 
 def pipe() -> tuple[int, int]:
@@ -66,18 +70,18 @@ def survived_ranks(line: bytes) -> list[int]:
     return [int(word) for word in words[1:]] if right else []
 
 
-def leaving_line(at: float) -> bytes:
+def leaving_line(at: float, follows: bool) -> bytes:
     """What a rank writes to its keeper when it comes to its end, in seconds since 1970."""
-    return b"leaves %.6f\n" % at
+    return b"%s %.6f\n" % (b"follows" if follows else b"leaves", at)
 
 
-def leaving_time(line: bytes) -> float | None:
+def leaving(line: bytes) -> tuple[float, bool] | None:
     """What `leaving_line` was given; None for other lines."""
     words = line.split()
-    if len(words) != 2 or words[0] != b"leaves":
+    if len(words) != 2 or words[0] not in (b"follows", b"leaves"):
         return None
     try:
-        return float(words[1])
+        return float(words[1]), words[0] == b"follows"
     except ValueError:
         return None
 

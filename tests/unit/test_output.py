@@ -165,6 +165,16 @@ def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatc
     assert [failure.rank for failure in job.failures] == [3, 0, 1]
 
 
+def test_ranks_that_had_lost_others_are_no_first_cause(monkeypatch):
+    job = object.__new__(_job.Job)
+    job.failures, job._moment_since, job._before = [], 0.0, 0
+    clock = iter([100.0, 100.4, 105.0])
+    monkeypatch.setattr(_job.time, "monotonic", lambda: next(clock))
+    for rank, follows, at in ((0, True, 10.0), (3, True, 10.2), (2, False, 15.0)):
+        job._order_in([Failure(rank, "h1", 3, "", at, follows)])
+    assert [failure.rank for failure in job.failures] == [2, 0, 3]
+
+
 class EndedJob:
     """A job that is over, as its last words look at it."""
 
