@@ -73,7 +73,10 @@ half, twice = np.zeros(2), np.zeros(8)
 comm.Allreduce(x, y)
 persistent = comm.Allreduce_init(x, y)
 persistent()
+started = comm.Allreduce_init(x, y)
+started.Start()
 MPI.Finalize()
+started.Free()  # of a request that the MPI no longer knows
 calls = {
     "Allreduce": lambda: comm.Allreduce(x, y),
     "Allreduce of lists": lambda: comm.Allreduce([x, 4], [y, 4]),
@@ -119,12 +122,12 @@ SLOW_TO_END = """
 import atexit, sys, time
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1:
-    atexit.register(time.sleep, 0.8)  # before gradred's, hence called after it
+    atexit.register(time.sleep, 0.5)  # before gradred's, hence called after it
 import gradred
 import numpy; gradred.allreduce(numpy.ones(1))
 if MPI.COMM_WORLD.rank == 1:
     sys.exit(7)
-time.sleep(0.4)
+time.sleep(0.2)
 sys.exit(3)
 """
 

@@ -259,6 +259,7 @@ MISTAKES = {
     ),
     "result of another type": Mistake(lambda a: {"y": a.y.astype("float32")}, applies=has_result),
     "result with gaps": Mistake(lambda a: {"y": spread(a.y)}, applies=has_result),
+    "result in place of itself": Mistake(lambda a: {"y": MPI.IN_PLACE}, applies=has_result),
     "result of objects": Mistake(lambda a: {"y": a.y.astype(object)}, applies=has_result),
     "result that is None": Mistake(
         lambda a: {"y": None}, applies=both(on_buffers, has_result), says="None"
