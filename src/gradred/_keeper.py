@@ -214,10 +214,8 @@ class Keeper:
                 self._wire.send(_wire.SURVIVED, _wire.encode({"ended": ended}))
             elif word := _voice.finalize_word(line):
                 self._wire.send(_wire.FINALIZE, word)
-                if word == b"returns":
-                    self._left = None  # the program goes on, without MPI
-            elif self._left is None:
-                self._left = _voice.leaving(line)
+            else:  # the last counts: after MPI.Finalize() a program may go on
+                self._left = _voice.leaving(line) or self._left
 
     def _write_input(self) -> None:
         assert self._stdin is not None
