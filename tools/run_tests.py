@@ -23,7 +23,15 @@ from processes import Beside, run_job
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("build", "test-results")
 # Each mostly keeps one core busy, so they run beside each other.
-WITHOUT_MPI = {"one process": "tests/unit", "ranks as threads": "tests/threads"}
+STARTS_PROCESSES = [
+    f"tests/unit/test_{name}.py" for name in ("cli", "docs", "jobs", "run_function")
+]
+WITHOUT_MPI = {
+    "one process": ["tests/unit", *(f"--ignore={path}" for path in STARTS_PROCESSES)],
+    "commands and jobs": STARTS_PROCESSES,
+    "ranks as threads": ["tests/threads"],
+}
+NOT_IN_FULL_SWEEP = {"commands and jobs"}
 
 
 @dataclass
@@ -83,7 +91,9 @@ def results_of(name: str) -> Path:
 
 def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
     """The parts side by side: the first by this process, each other by one of its own."""
-    first, *others = [name for name, path in WITHOUT_MPI.items() if has_tests(path)]
+    first, *others = [
+        name for name in WITHOUT_MPI if not (options.full and name in NOT_IN_FULL_SWEEP)
+    ]
     (ROOT / RESULTS).mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     command = [sys.executable, __file__, "--timeout", str(options.timeout)]
@@ -92,7 +102,7 @@ def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
         name: Beside([*command, "--part", name], results_of(name).with_suffix(".log"))
         for name in others
     }
-    outcomes = [run_pytest(first, [WITHOUT_MPI[first]], 0, options)]
+    outcomes = [run_pytest(first, WITHOUT_MPI[first], 0, options)]
     for name, one in beside.items():
         status = one.wait()
         problem = f"exit status {status}" if status else None
@@ -178,15 +188,11 @@ def main() -> int:
     options = parser.parse_args()
     os.chdir(ROOT)
     if options.part:
-        return 1 if run_pytest(options.part, [WITHOUT_MPI[options.part]], 0, options).failed else 0
+        return 1 if run_pytest(options.part, WITHOUT_MPI[options.part], 0, options).failed else 0
     outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))
     return report(outcomes)
-
-
-def has_tests(path: str) -> bool:
-    return any((ROOT / path).glob("test_*.py"))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ persistent = comm.Allreduce_init(x, y)
 persistent()
 started = comm.Allreduce_init(x, y)
 started.Start()
+comm.Allreduce(x, y)  # ends what was started before
 MPI.Finalize()
 started.Free()  # of a request that the MPI no longer knows
 calls = {
