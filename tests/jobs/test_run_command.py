@@ -186,8 +186,9 @@ def test_output_folder_that_cannot_be_made_is_a_usage_error(tmp_path, place):
 
 
 def test_files_of_ranks_are_no_matter_of_the_limit_of_open_files(tmp_path):
-    words = command("-np", "40", "--output-filename", str(tmp_path), "--", *script("echo hi"))
-    text = "ulimit -Sn 30; exec " + launch.quoted(words)  # too few for mpiexec, or for some rank
+    # Too few for mpiexec, which may hang then, or for some rank.
+    words = command("-np", "40", "--timeout", "20", "--output-filename", str(tmp_path), "--")
+    text = "ulimit -Sn 30; exec " + launch.quoted([*words, *script("echo hi")])
     answer = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=50)
     assert answer.returncode != 0
     assert "Traceback" not in answer.stderr
