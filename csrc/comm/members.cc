@@ -64,12 +64,12 @@ std::string state_of_missed(const ProcessId& process, int size) {
   return "waits in another call of gradred";
 }
 
-std::string FirstCall::what(Kind of) const {
-  return of == Kind::kBlocks ? first_blocking(size) : first_started(size);
+std::string FirstCall::what() const {
+  return kind == Kind::kBlocks ? first_blocking(size) : first_started(size);
 }
 
 std::string FirstCall::text(std::uint64_t waited) const {
-  const std::string what = this->what(kind);
+  const std::string what = this->what();
   const Neighbours members = known_members(comm);
   const RankNames names(Registry::get().world_ranks(comm));
   std::string missing;

@@ -33,10 +33,10 @@ struct FirstCall {
   Kind kind;
 
   std::string text(std::uint64_t waited) const;
-  bool reports() const { return is_first_to_wait(known_members(comm), rank, what(kind)); }
+  bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
 
  private:
-  std::string what(Kind of) const;  // "in the first call on ..."
+  std::string what() const;  // "in the first call on ..."
 };
 
 }  // namespace gradred

@@ -12,9 +12,8 @@ namespace gradred {
 
 inline constexpr const char* kFirstCallsDiffer =
     "the MPI could not duplicate the communicator, as when the ranks' first calls on it do not "
-    "match: "
-    "on some it blocks, on others it does not. Let all begin with a blocking call, or all with a "
-    "non-blocking one";
+    "match: on some it blocks, on others it does not. Let all begin with a blocking call, or all "
+    "with a non-blocking one";
 
 inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
 

@@ -260,6 +260,7 @@ class Job:
         """Take the keeper of a rank in, and have it start the rank."""
         rank = self._ranks[number]
         if rank.wire or rank.gone:
+            wire.send(_wire.RELEASE)  # without it, its end would be a failure to mpiexec
             wire.close()
             return
         rank.wire, rank.host = wire, host

@@ -86,7 +86,7 @@ def assert_nothing_left(before: set[str]) -> None:
 )
 def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -> None:
     before = set(glob.glob("/dev/shm/*"))
-    seen = job("killed", call, **knobs(path))
+    seen = job("killed", call, GRADRED_TIMEOUT="20", **knobs(path))
     record("SIGKILL", call, path, seen)
     assert_all_others_raise(seen, "PeerLost", within=0.3 + 2.0)
     for report in seen.reports.values():

@@ -123,12 +123,12 @@ SLOW_TO_END = """
 import atexit, sys, time
 from mpi4py import MPI
 if MPI.COMM_WORLD.rank == 1:
-    atexit.register(time.sleep, 0.5)  # before gradred's, hence called after it
+    atexit.register(time.sleep, 1.5)  # before gradred's, hence called after it
 import gradred
 import numpy; gradred.allreduce(numpy.ones(1))
 if MPI.COMM_WORLD.rank == 1:
     sys.exit(7)
-time.sleep(0.2)
+time.sleep(0.6)
 sys.exit(3)
 """
 

@@ -312,7 +312,8 @@ def test_paused_reader_neither_loses_output_nor_blocks_signals(tmp_path):
     process = subprocess.Popen(
         command("-np", "2", *script("while :; do echo 0123456789; done")), stdout=subprocess.PIPE
     )
-    time.sleep(2)
+    assert select.select([process.stdout], [], [], 20)[0], "nothing was printed"
+    time.sleep(1)  # for all that takes some to be full
     process.send_signal(signal.SIGTERM)
     members = _processes.tree(process.pid)
     time.sleep(2)
@@ -405,8 +406,11 @@ exec(then)
 """
 
 
-def job(then, program, ranks=2, started=2, grace=1.0):
-    """A job under a launcher that does not behave, from its start to its end."""
+def job(then, program, ranks=2, started=2, grace=1.0, until=lambda output: False):
+    """A job under a launcher that does not behave, from its start to its end.
+
+    It is told to end as soon as `until` holds of its output.
+    """
     output = []
     with selectors.PollSelector() as selector:
         order = _job.Order(
@@ -422,6 +426,8 @@ def job(then, program, ranks=2, started=2, grace=1.0):
         deadline = time.monotonic() + 30
         while not found.over and time.monotonic() < deadline:
             found.turn()
+            if until(output) and not found.ending:
+                found.end(signal.SIGTERM, 2.0)
         assert found.over
         found.close()
     return found, output
@@ -460,6 +466,15 @@ def test_launcher_that_leaves_its_ranks_alone_ends_the_job(monkeypatch):
     monkeypatch.setattr(_job, "_LAST_WORDS", 0.3)
     found, _ = job("time.sleep(1); os._exit(0)", "sleep 60")
     assert found.status == 1
+
+
+def test_rank_that_comes_when_the_job_is_ending_is_no_failure_to_the_launcher():
+    late = "{**os.environ, 'PMI_RANK': '1', 'PMI_SIZE': '2'}"
+    then = f"time.sleep(1.5); started += [subprocess.Popen(sys.argv[3:], env={late})]; "
+    then += "sys.exit(str([one.wait() for one in started]))"
+    found, output = job(then, "echo hi; sleep 60", started=1, until=lambda output: output)
+    assert output == [(0, b"hi\n")]
+    assert b"".join(data for _, data in found.withheld) == b"[0, 0]\n"
 
 
 def test_launcher_that_starts_nothing_gives_its_own_status():
