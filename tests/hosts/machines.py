@@ -9,10 +9,10 @@ killed, nothing of them is left. Needs root, iproute2 and util-linux.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ from types import TracebackType
 
 HEAD = "head"
 _NETWORK = "10.91.7"
+_CABLE = Path(__file__).with_name("lossy_cable.py")
 _TOOLS = ("ip", "unshare", "nsenter", "mount")
 
 # The first process of a host. $0: its name, $1: the file that is to be its /etc/hosts.
@@ -70,6 +71,7 @@ class Machines:
         self._folder = Path(tempfile.mkdtemp(prefix="hosts-"))
         self._names = [f"h{number}" for number in range(1, count + 1)]
         self._keepers: list[subprocess.Popen[str]] = []
+        self._cables: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Machines:
         lines = ["127.0.0.1 localhost", f"{_NETWORK}.254 {HEAD}"]
@@ -125,18 +127,24 @@ class Machines:
         """Unplug a host's cable: packets vanish, processes live."""
         self._on_head("ip", "link", "set", f"port-{name}", "down")
 
-    def lose(self, name: str, percent: int) -> str | None:
-        """Lose so many packets of those that come to a host, and of those that leave it.
-
-        Returns why this kernel cannot do that; None if it does.
-        """
-        ends = self._ends(name)
+    def lose(self, name: str, percent: float) -> None:
+        """Lose so many packets of those that come to a host, and of those that leave it."""
+        port, plug, end = f"port-{name}", f"plug-{name}", f"end-{name}"
+        self._on_head("ip", "link", "add", plug, "type", "veth", "peer", "name", end)
+        self._on_head("ip", "link", "set", port, "nomaster")
+        self._on_head("ip", "link", "set", plug, "master", "switch", "up")
+        self._on_head("ip", "link", "set", end, "up")
         # Packets of the size that a wire carries: without that a veth passes 64 KiB as one.
-        for prefix, device in ends:
-            sizes = ["gso_max_size", "1514", "gso_max_segs", "1"]
-            subprocess.run([*prefix, "ip", "link", "set", device, *sizes], check=True)
-        reasons = [_lose_by(way, ends, percent) for way in (_NETEM, _FILTER)]
-        return None if None in reasons else "; ".join(filter(None, reasons))
+        sizes = ["gso_max_size", "1514", "gso_max_segs", "1"]
+        self._on_head("ip", "link", "set", plug, *sizes)
+        enter = ["nsenter", "-t", str(self._pid(name)), "-n"]
+        subprocess.run([*enter, "ip", "link", "set", "eth0", *sizes], check=True)
+        words = [sys.executable, str(_CABLE), f"{percent}", str(self._lost(name)), port, end]
+        cable = self.start(HEAD, words, os.environ, self._folder)
+        assert cable.stdout is not None
+        if not cable.stdout.readline():
+            raise RuntimeError(f"no cable: {cable.communicate()[1]}")
+        self._cables.append(cable)
 
     def kill(self, name: str) -> None:
         """A power failure: the others hear nothing more of it."""
@@ -145,17 +153,7 @@ class Machines:
 
     def lost_packets(self, name: str) -> int:
         """How many `lose` has taken of those that left the host or came to it."""
-        text = ""
-        for prefix, device in self._ends(name):
-            for what in (
-                ["qdisc", "show", "dev", device],
-                ["filter", "show", "dev", device, "egress"],
-            ):
-                answer = subprocess.run(
-                    [*prefix, "tc", "-s", *what], capture_output=True, text=True
-                )
-                text += answer.stdout
-        return sum(int(number) for number in re.findall(r"dropped (\d+)", text))
+        return int(self._lost(name).read_text() or 0)
 
     def kill_one(self, name: str, word: str) -> None:
         """SIGKILL to one Python process of a host whose command line holds a word."""
@@ -176,6 +174,8 @@ class Machines:
         head = self._folder / f"{HEAD}.pid"
         if head.exists():
             os.kill(int(head.read_text()), 9)
+        for cable in self._cables:
+            cable.communicate(timeout=20)
         for keeper in self._keepers:
             keeper.wait(timeout=20)
             assert keeper.stdout is not None
@@ -221,40 +221,14 @@ class Machines:
         views = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
         (self._folder / f"{name}.pid-on-head").write_text(views[1])
 
-    def _ends(self, name: str) -> list[tuple[list[str], str]]:
-        """Both ends of a host's cable: what enters the network they are in, and their names."""
-        inside = ["nsenter", "-t", str(self._pid(name)), "-n"]
-        switch = ["nsenter", "-t", str(self._pid(HEAD)), "-n"]
-        return [(inside, "eth0"), (switch, f"port-{name}")]
+    def _lost(self, name: str) -> Path:
+        return self._folder / f"{name}.lost"
 
     def _on_head(self, *command: str) -> None:
         subprocess.run(["nsenter", "-t", str(self._pid(HEAD)), "-n", *command], check=True)
 
     def _pid(self, name: str) -> int:
         return int((self._folder / f"{name}.pid").read_text())
-
-
-# Commands of tc(8) that lose 1 of {every} packets that leave a device.
-_NETEM = ("qdisc add dev {device} root netem loss {percent}%",)
-_FILTER = (
-    "qdisc add dev {device} clsact",
-    "filter add dev {device} egress matchall action ok random netrand drop {every}",
-)
-
-
-def _lose_by(
-    way: Sequence[str], ends: Sequence[tuple[Sequence[str], str]], percent: int
-) -> str | None:
-    """Why not; None if it works."""
-    if shutil.which("tc") is None:
-        return "no tc (apt-get install iproute2)"
-    for prefix, device in ends:
-        for line in way:
-            words = line.format(device=device, percent=percent, every=100 // percent).split()
-            answer = subprocess.run([*prefix, "tc", *words], capture_output=True, text=True)
-            if answer.returncode:
-                return f"tc {' '.join(words)}: {answer.stderr.strip()}"
-    return None
 
 
 def _innermost(pid: int) -> int:

@@ -1,5 +1,6 @@
 """Operations over hosts whose network fails: what each rank gets, how soon, and what is left."""
 
+import dataclasses
 import json
 import time
 
@@ -133,11 +134,9 @@ def test_rank_killed_on_another_host_ends_the_job_with_its_name_and_status(start
 
 def test_lost_packets_change_no_result(start):
     with machines.Machines(2) as hosts:
-        why_not = hosts.lose("h2", percent=1)
-        if why_not:
-            pytest.skip(f"no packets can be lost here: {why_not}")
+        hosts.lose("h2", percent=1)
         began = time.monotonic()
-        job = start(hosts, "40", GRADRED_TIMEOUT="30")
+        job = start(hosts, "20", GRADRED_TIMEOUT="30")
         reports = job.reports("ended", within=60)
         assert len(reports) == RANKS, reports
         assert all(one["right"] and not one["error"] for one in reports.values()), reports
@@ -145,6 +144,6 @@ def test_lost_packets_change_no_result(start):
         assert seen.status == 0, seen
         lost = hosts.lost_packets("h2")
         assert lost > 0, "nothing was lost: nothing was tested"
-        seeing.record(
-            "1 % of the packets lost", "any", "h1 and h2", seen, part="hosts", saw="right results"
-        )
+        whole = dataclasses.replace(seen, reports={}, stderr="")  # how long all of it took
+        fault = "1 % of the packets lost, 60 calls"
+        seeing.record(fault, "any", "h1 and h2", whole, part="hosts", saw="right results")
