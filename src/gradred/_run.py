@@ -149,7 +149,7 @@ class _Job:
             launcher=launch.launcher_command(mpi, self._ranks) + launch.shim_command(mpi.family),
             program=[sys.executable, "-c", _worker.BOOTSTRAP, str(self._folder)],
             ranks=self._ranks,
-            environment=environment,
+            environment=launch.without_allocation(environment)[0],
             carried=environment,
             cores=_cpu.cores(),
         )

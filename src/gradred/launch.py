@@ -39,6 +39,9 @@ _PLACEMENT = {
     *("H", "host", "hosts", "hostlist", "f", "hostfile", "machinefile"),
 }
 _TO_START = ("PATH", "LD_LIBRARY_PATH")  # what Python may need before the job reaches a rank
+# What a batch system tells a job: an mpiexec that sees it goes to the hosts granted, and by the
+# batch system's own way, whatever hosts its options name.
+_OF_BATCH = ("SLURM_", "PBS_", "LSB_", "LSF_", "SGE_", "PE_HOSTFILE", "COBALT_", "LOADL_")
 
 # Run in a child: mpi4py finds its libmpi here exactly as it would in a rank.
 _PROBE = """
@@ -116,6 +119,16 @@ def job_environment(mpi: Mpi, binding: Binding = "none") -> dict[str, str]:
         if binding != "none":
             environment.setdefault("I_MPI_PIN_DOMAIN", binding)
     return environment
+
+
+def without_allocation(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables for an mpiexec that is to stay on this host, and the others.
+
+    Args:
+        environment: of mpiexec. What it is not to see, its ranks are to get from elsewhere.
+    """
+    hidden = {name: text for name, text in environment.items() if name.startswith(_OF_BATCH)}
+    return {name: text for name, text in environment.items() if name not in hidden}, hidden
 
 
 def launcher_command(

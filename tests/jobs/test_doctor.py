@@ -307,7 +307,14 @@ def test_silent_mpi_leaves_the_network_unknown(tmp_path: pathlib.Path) -> None:
 
 
 @needs_no_job
-def test_job_reports_what_every_check_reads() -> None:
+@pytest.mark.parametrize("allocated", [False, True])
+def test_job_of_this_host_reports_what_every_check_reads(
+    allocated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if allocated:
+        monkeypatch.setenv("SLURM_JOBID", "7")
+        monkeypatch.setenv("SLURM_NODELIST", f"{os.uname().nodename},other-host")
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
     mpi = launch.find_mpi()
     found = job.Runner().run(mpi, time.monotonic() + 40)
     assert found.is_whole, found

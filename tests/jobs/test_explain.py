@@ -138,7 +138,16 @@ def test_vector_of_an_allgather_is_all_blocks(capsys: pytest.CaptureFixture[str]
 
 
 @needs_no_job
-def test_small_job_measures_what_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("allocated", [False, True])
+def test_small_job_on_this_host_measures_what_is_explained(
+    allocated: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if allocated:
+        hosts = f"{os.uname().nodename},other-host"
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURM_JOB_NODELIST", hosts)
+        monkeypatch.setenv("SLURM_NODELIST", hosts)
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
     assert cli.main(["explain", "--bytes", "4k", "-np", "2", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["not_measured"] is None

@@ -297,6 +297,37 @@ def test_environment_of_the_shell_and_x_reach_the_ranks(monkeypatch):
     assert (out, status) == (["of the shell", "and more,x=y,3"], 0), err
 
 
+def allocation(batch, folder):
+    """What a batch system tells a job that it has given a task on this host and one on another."""
+    nodes = folder / "nodes"
+    nodes.write_text(f"{HOST}\nother-host\n")
+    return {
+        "Slurm": {
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOBID": "7",
+            "SLURM_JOB_NODELIST": f"{HOST},other-host",
+            "SLURM_NODELIST": f"{HOST},other-host",
+            "SLURM_TASKS_PER_NODE": "1(x2)",
+        },
+        "PBS": {
+            "PBS_ENVIRONMENT": "PBS_BATCH",
+            "PBS_JOBID": "7.server",
+            "PBS_NODEFILE": str(nodes),
+        },
+    }[batch]
+
+
+@pytest.mark.parametrize("batch", ["Slurm", "PBS"])
+@pytest.mark.parametrize("more", [[], ["--no-env"]])
+def test_ranks_asked_for_on_this_host_stay_here_in_an_allocation_and_see_it(batch, more, tmp_path):
+    told = allocation(batch, tmp_path)
+    words = ["-H", "localhost:2", "--timeout", "20", *more, *script("env; hostname")]
+    out, err, status = run(*words, env={**os.environ, **told})
+    assert (status, out.count(HOST)) == (0, 2), err
+    for name, value in told.items():
+        assert out.count(f"{name}={value}") == 2
+
+
 def test_reader_that_leaves_ends_the_job():
     process = subprocess.Popen(
         command("-np", "2", *script("while :; do echo y; done")),

@@ -136,6 +136,12 @@ def test_each_launcher_gets_hosts_in_its_own_words(mpi, words):
     assert ":OVERSUBSCRIBE" not in command
 
 
+def test_launcher_that_is_to_stay_here_sees_no_allocation_of_any_batch_system():
+    of_batch = {"SLURM_JOBID": "7", "PBS_NODEFILE": "/n", "LSB_HOSTS": "a b", "PE_HOSTFILE": "/h"}
+    kept = {"HOME": "/root", "A_SLURM_WORD": "x"}
+    assert launch.without_allocation({**of_batch, **kept}) == (kept, of_batch)
+
+
 @pytest.mark.parametrize("mpi", [OPEN_MPI, MPICH, INTEL])
 def test_launcher_carries_the_jobs_address_to_other_hosts(mpi):
     command = launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO)

@@ -102,6 +102,13 @@ def test_results_come_in_the_order_of_ranks(ranks):
     assert run(add_rank, (10,), kwargs={"scale": 2}, np=ranks) == [10, 12, 14][:ranks]
 
 
+def test_ranks_are_of_this_host_in_an_allocation_of_several_and_see_it(monkeypatch):
+    hosts = f"{os.uname().nodename},other-host"
+    for name, value in (("JOBID", "7"), ("NODELIST", hosts), ("TASKS_PER_NODE", "1(x2)")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert run(os.getenv, ("SLURM_NODELIST",), np=2, timeout=20) == [hosts, hosts]
+
+
 def test_ranks_share_one_world():
     assert run(total_of_ranks, np=3) == [3, 3, 3]
 

@@ -23,7 +23,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-np", "-n", type=options.positive, metavar="N", dest="ranks",
-        help="ranks to start; without it the job in which this process is a rank",
+        help="ranks to start, where `gradred run` starts them; without it the job in which this "
+        "process is a rank",
     )  # fmt: skip
     parser.add_argument(
         "--bind", choices=("none", "core", "numa"), default="core",
@@ -54,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def start(ranks: int, binding: str, program: Sequence[str]) -> int:
-    """`gradred run` of a program on this host; its exit status."""
+    """`gradred run` of a program, on this host or those of an allocation; its exit status."""
     parser = argparse.ArgumentParser(prog="gradred run", allow_abbrev=False)
     run.configure(parser)
     words = ["-np", str(ranks), "--bind", binding, "--", *program]

@@ -146,7 +146,8 @@ def measure(question: Question) -> tuple[dict[str, Any] | None, str | None]:
     with tempfile.TemporaryDirectory(prefix="gradred-") as folder:
         path = pathlib.Path(folder) / "found.json"
         program = [sys.executable, "-m", "gradred.bench.probe", str(path), question.text()]
-        run = [sys.executable, "-m", "gradred", "run", "-np", str(question.ranks), "--bind", "core"]
+        run = [sys.executable, "-m", "gradred", "run", "--bind", "core"]
+        run += ["-H", f"localhost:{question.ranks}"]  # in an allocation of several hosts, too
         with open(pathlib.Path(folder) / "stderr", "w+b") as told:
             process = subprocess.Popen(
                 [*run, *program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=told

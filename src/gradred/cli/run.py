@@ -161,15 +161,17 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.verbose:
         for line in (f"{mpi}, {ranks} ranks on {source}", *commands):
             print(f"gradred run: {line}", file=sys.stderr, flush=True)
+    remote = [_ANYWHERE] if launch.has_placement(options) else [one.name for one in placed]
+    for_mpiexec, hidden = (environment, {}) if remote else launch.without_allocation(environment)
     order = _job.Order(
         launcher=launcher,
         program=program,
         ranks=ranks,
-        environment=environment,
+        environment=for_mpiexec,
         carried={} if arguments.no_env else environment,
-        set=variables,
+        set={**hidden, **variables},
         cores=_cpu.cores(),
-        remote=[_ANYWHERE] if launch.has_placement(options) else [one.name for one in placed],
+        remote=remote,
         stdin=_foreground.has_input(),
         bound=arguments.bind != "none",
         grace=arguments.grace,

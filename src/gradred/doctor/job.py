@@ -72,7 +72,8 @@ class Runner:
             _processes.end_tree(self._process, grace=0.2)
 
     def _start(self, mpi: launch.Mpi, folder: str, output: pathlib.Path) -> subprocess.Popen[bytes]:
-        environment = {**launch.job_environment(mpi), **TALKATIVE[mpi.family]}
+        environment, _ = launch.without_allocation(launch.job_environment(mpi))
+        environment |= TALKATIVE[mpi.family]
         for name in _inherit.THREAD_VARIABLES:  # as `gradred run` does it
             environment.setdefault(name, str(max(1, _cpu.cores() // RANKS)))
         command = launch.launcher_command(mpi, RANKS)
