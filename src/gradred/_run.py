@@ -222,11 +222,7 @@ class _Job:
         return text or "(not in Python yet: it was still starting)"
 
     def _death(self, death: _job.Failure, others: Sequence[int]) -> str:
-        cause = f"ended with status {death.status}"
-        number = death.status - 128
-        if number > 0:
-            cause = f"was ended by signal {number} ({_processes.signal_name(number)})"
-        found = f"rank {death.rank} {cause}"
+        found = f"rank {death.rank} {death.cause}"
         if others:
             found += f", whereupon ranks {', '.join(map(str, others))} raised"
         path = self._folder / f"stacks.{death.rank}"

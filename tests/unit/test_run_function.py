@@ -63,6 +63,10 @@ def leave():
     sys.exit(7)
 
 
+def leave_without_a_word():
+    os._exit(200)
+
+
 def wait_for_ever(pid_folder):
     with open(os.path.join(pid_folder, str(os.getpid())), "w"):
         pass
@@ -125,9 +129,10 @@ def test_exception_carries_the_ranks_traceback_and_ends_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (kill_myself, r"rank 1 was ended by signal 9 \(SIGKILL\)"),
-        (crash, r"rank 1 was ended by signal 11 \(SIGSEGV\)(.|\n)*in crash"),
+        (kill_myself, "rank 1 was killed by SIGKILL"),
+        (crash, r"rank 1 was killed by SIGSEGV(.|\n)*in crash"),
         (leave, "rank 1 raised SystemExit: 7"),
+        (leave_without_a_word, "rank 1 exited with status 200"),
     ],
 )
 def test_rank_that_ends_is_named_with_the_cause(how, message):
