@@ -13,14 +13,31 @@ if TYPE_CHECKING:  # see _wire
 OPEN_MPI_RANK = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 PMI_RANK = ("PMI_RANK", "PMI_SIZE")
 RANK_VARIABLES = (OPEN_MPI_RANK, PMI_RANK)
+HYDRA_RANKS = "MPI_LOCALNRANKS"  # set by the mpiexec of MPICH and Intel MPI alone
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-_RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
+_RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", HYDRA_RANKS, "PMI_LOCAL_SIZE")
 # Set by mpiexec for each rank: what the launching shell had under these names does not replace it.
 _OF_MPIEXEC = ("PMI", "OMPI_", "PRTE_", "OPAL_", "HYD", "MPI_LOCAL", "I_MPI_")
 # True of one host only.
 _OF_HOST = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SHLVL", "_", "OLDPWD", "XDG_RUNTIME_DIR")
 _OF_LOGIN = ("SSH_", "DBUS_", "XDG_SESSION_")
+
+
+def told(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """Rank and size that a kind of launcher has told a process; None if it started it as no rank.
+
+    A shell that `srun` has started may be told over PMI that it is the only rank: it is none.
+
+    Args:
+        names: the variables of rank and size.
+        environment: the process's.
+    """
+    rank, size = (environment.get(name, "") for name in names)
+    if not (rank.isdecimal() and size.isdecimal()):
+        return None
+    by_srun = names == PMI_RANK and HYDRA_RANKS not in environment
+    return None if by_srun and int(size) == 1 else (int(rank), int(size))
 
 
 def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:

@@ -122,12 +122,10 @@ def inherited(start: Start, parent: int) -> bool:
 
 
 def _told(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
-    rank, size = environment.get(launcher.rank, ""), environment.get(launcher.size, "")
-    if not (rank.isdecimal() and size.isdecimal()):
-        return None
+    found = _inherit.told((launcher.rank, launcher.size), environment)
     if launcher is SLURM and environment.get("SLURM_STEP_ID", "").lower() in _SLURM_SHELLS:
         return None
-    return Start(launcher, int(rank), int(size))
+    return None if found is None else Start(launcher, *found)
 
 
 def _told_ancestors(start: Start, pid: int) -> list[int]:

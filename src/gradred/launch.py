@@ -92,10 +92,8 @@ def find_mpi() -> Mpi:
 def inside_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
     """Rank and size if this process, or an ancestor, was started as a rank by mpiexec."""
     environment = os.environ if environment is None else environment
-    for rank, size in _inherit.RANK_VARIABLES:
-        if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
-            return int(environment[rank]), int(environment[size])
-    return None
+    told = (_inherit.told(names, environment) for names in _inherit.RANK_VARIABLES)
+    return next((job for job in told if job is not None), None)
 
 
 def refuse_inside_job(asked: str) -> None:

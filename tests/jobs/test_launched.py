@@ -169,6 +169,21 @@ def test_rank_started_through_another_program_is_taken_for_one(tmp_path: Path) -
     assert not is_done(run(COMMUNICATE, told(foreign()), str(shell), str(shell)))
 
 
+TWO_RANKS = """
+import numpy
+from mpi4py import MPI
+import gradred
+
+print(gradred.run(gradred.allreduce, (numpy.ones(1),), np=2, timeout=30))
+"""
+
+
+@pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks")
+def test_shell_that_srun_has_told_to_be_the_only_rank_starts_jobs() -> None:
+    shell = told(_launched.SLURM, 1, SLURM_STEP_ID="0", PMI_RANK="0", PMI_SIZE="1")
+    assert run(TWO_RANKS, shell) == ["[array([2.]), array([2.])]"]
+
+
 def foreign_mpiexec() -> str:
     """An mpiexec of an MPI that is not this Python's; skips where there is none."""
     names = [os.environ.get("FOREIGN_MPIEXEC", ""), "mpiexec.openmpi", "mpiexec.mpich", "mpiexec"]

@@ -185,6 +185,9 @@ def test_missing_program_is_named(name):
         ({"PMI_RANK": "1", "PMI_SIZE": "4"}, (1, 4)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
         ({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "5"}, None),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALNRANKS": "1"}, (0, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, (0, 1)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", "PMI_FD": "9", "SLURM_PROCID": "0"}, None),
     ],
 )
 def test_rank_is_recognised_by_its_launchers_variables(environment, job):
