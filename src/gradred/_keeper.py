@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -30,6 +31,7 @@ _AGAIN = 0.02  # seconds between two rounds of SIGKILL
 
 
 _PR_SET_PDEATHSIG = 1
+_NOT_EXECUTABLE = (errno.EACCES, errno.EPERM, errno.ENOEXEC)
 
 
 class Keeper:
@@ -180,12 +182,12 @@ class Keeper:
             for number in (*SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(order["folder"])
-            os.execvpe(program[0], program, environment)
+            _execute(program, environment)
         except OSError as error:
             place = error.filename or program[0]
             text = f"cannot start on {os.uname().nodename}: {place}: {error.strerror}\n"
             os.write(2, f"gradred run: {text}".encode(errors="surrogateescape"))
-            os._exit(126 if isinstance(error, PermissionError) else 127)
+            os._exit(126 if error.errno in _NOT_EXECUTABLE else 127)
 
     def _pass_on(self, output: int) -> None:
         """Send a piece of what one of the rank's streams holds."""
@@ -311,6 +313,19 @@ class Keeper:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         self._kill_at = float("inf") if self._gone else time.monotonic() + _AGAIN
+
+
+def _execute(program: list[str], environment: Mapping[str, str]) -> None:
+    """Become the program; a text that names no interpreter runs as shells run it, with /bin/sh."""
+    try:
+        os.execvpe(program[0], program, environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        with open(error.filename, "rb") as file:
+            if b"\0" in file.read(_READ):  # of another machine, or broken
+                raise
+        os.execve("/bin/sh", ["sh", error.filename, *program[1:]], environment)
 
 
 def _descendants(pid: int) -> list[int]:

@@ -328,6 +328,23 @@ def test_ranks_asked_for_on_this_host_stay_here_in_an_allocation_and_see_it(batc
         assert out.count(f"{name}={value}") == 2
 
 
+def test_script_without_an_interpreter_runs_as_in_a_shell(tmp_path, monkeypatch):
+    (tmp_path / "no-interpreter").write_text('echo "$# $2"; exit 7\n')
+    (tmp_path / "no-interpreter").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    out, err, status = run("-np", "1", "no-interpreter", "a", "two words")
+    assert (out, status) == (["2 two words"], 7), err
+
+
+def test_program_of_another_machine_cannot_be_executed(tmp_path):
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF" + bytes(100))
+    program.chmod(0o755)
+    _, err, status = run("-np", "1", str(program))
+    assert err[0] == f"gradred run: cannot start on {HOST}: {program}: Exec format error"
+    assert status == 126
+
+
 def test_reader_that_leaves_ends_the_job():
     process = subprocess.Popen(
         command("-np", "2", *script("while :; do echo y; done")),
