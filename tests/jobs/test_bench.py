@@ -279,6 +279,7 @@ def status_of(*words: str) -> int:
         ("-d cuda", "no path for GPU memory"),
         ("-T quaternion", "no type 'quaternion'"),
         ("-m 64:8", "is no range"),
+        ("-m 2m:", "MAX is 1m if it is not given; write 2m:MAX"),
         ("-m :", "is no range"),
         ("-m 1:2 -T float64", "no float64 fits"),
         ("-i 0", "too few"),

@@ -273,6 +273,8 @@ def _range(text: str) -> tuple[int, int]:
     low, colon, high = text.rpartition(":")
     smallest = byte_count(low) if low else 1
     largest = byte_count(high) if high else Options.largest
+    if low and not high and smallest > largest:
+        raise argparse.ArgumentTypeError(f"{text!r}: MAX is 1m if it is not given; write {low}:MAX")
     if (colon and not (low or high)) or not 0 < smallest <= largest:
         raise argparse.ArgumentTypeError(f"{text!r} is no range; write 8:1m, :1m, 8: or 1m")
     return smallest, largest
