@@ -357,6 +357,7 @@ def test_two_ranks_print_one_table_and_write_the_record(tmp_path: Path) -> None:
     assert all(float(row[2]) <= float(row[1]) <= float(row[3]) for row in rows)
     assert "# Datatype: MPI_FLOAT." in answer.stdout.splitlines()
     record = record_of(path)
+    assert record["complete"] is True
     assert (record["ranks"], record["arguments"]["op"]) == (2, "sum")
     assert [row["bytes"] for row in record["rows"]] == [4, 8, 16, 32, 64]
     for row in record["rows"]:
@@ -367,6 +368,42 @@ def test_two_ranks_print_one_table_and_write_the_record(tmp_path: Path) -> None:
             assert result["algbw_gbs"] == pytest.approx(row["bytes"] / result["avg_us"] / 1000)
             assert result["busbw_gbs"] == pytest.approx(result["algbw_gbs"])  # 2(p-1)/p is 1
         assert row["results"]["gradred"]["ratio"] == 1
+
+
+@needs_no_job
+def test_record_on_stdout_is_alone_there(tmp_path: Path) -> None:
+    answer = bench("-np", "2", "-m", "8:16", "-i", "5", "--json", "-", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert len(json.loads(answer.stdout)["rows"]) == len(osu_rows(answer.stderr)) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_no_job
+def test_interrupted_job_leaves_what_it_had_measured(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    words = ["bench", "-np", "2", "-m", "8:64m", "-i", "20000", "--json", str(path)]
+    command = [sys.executable, "-m", "gradred", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 40
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    record = record_of(path)
+    assert record["complete"] is False
+    assert record["rows"][0]["bytes"] == 8
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@needs_no_job
+def test_record_that_goes_into_a_pipe_is_written_once_and_whole(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        answer = bench("-np", "2", "-m", "8:16", "-i", "5", "--json", str(pipe))
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(reader.read())["complete"] is True
+    assert pipe.is_fifo()
 
 
 @needs_no_job

@@ -14,7 +14,7 @@ from gradred.bench import machine, options, overlap, plot, table, timing
 from gradred.bench.contenders import Calls, Contender, gather
 from gradred.bench.inputs import Array, Inputs, numpy_type
 from gradred.bench.options import Options
-from gradred.bench.rank_zero import say, write_json
+from gradred.bench.rank_zero import say, write_so_far
 from gradred.bench.timing import Seconds, call_by_call
 from gradred.errors import UsageError, explain
 
@@ -39,12 +39,13 @@ def run(asked: Options) -> int:
         raise
     bench = _Bench(asked, contenders, world)
     record = {"schema": SCHEMA} | machine.describe(world, options.describe(asked))
-    record |= {"flag": machine.flag_time(world), "clock_us": timing.clock_cost() * 1e6, "rows": []}
+    record |= {"flag": machine.flag_time(world), "clock_us": timing.clock_cost() * 1e6}
+    record |= {"complete": False, "rows": []}
     right = True
     for dtype in asked.types:
         right = right and bench.measure_type(dtype, record)
-    if world.rank == 0 and asked.json is not None:
-        write_json(Path(asked.json), record)
+    record["complete"] = True
+    bench.keep(record)
     if world.rank == 0 and asked.plot is not None:
         draw(record, Path(asked.plot))
     return 0 if right else 1
@@ -91,14 +92,15 @@ class _Bench:
         inputs.fill(send, comm.rank)
         columns = table.columns(asked, self._names)
         comments = _comments(record, self._names)
-        say(comm, table.preamble(asked, dtype, comm.size, machine.mpi_name(), comments))
-        say(comm, table.header(columns))
+        self._say(table.preamble(asked, dtype, comm.size, machine.mpi_name(), comments))
+        self._say(table.header(columns))
         for size in sizes:
             count = size // kind.itemsize
             row: dict[str, Any] = {"type": dtype, "bytes": size, "count": count}
             row |= self._measure(inputs, send[:count], receive[:count])
             record["rows"].append(row)
-            say(comm, table.line(columns, row))
+            self._say(table.line(columns, row))
+            self.keep(record)
             wrong = [name for name, result in row["results"].items() if not result["checked"]]
             if wrong:
                 told = (
@@ -107,6 +109,14 @@ class _Bench:
                 say(comm, f"gradred bench: {told}", error=True)
                 return False
         return True
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """Write what has been measured where that was asked for, so that an end loses nothing."""
+        if self._comm.rank == 0 and self._asked.json is not None:
+            write_so_far(self._asked.json, record)
+
+    def _say(self, text: str) -> None:
+        say(self._comm, text, error=self._asked.json == "-")  # stdout is for the record
 
     def _measure(self, inputs: Inputs, send: Array, receive: Array) -> dict[str, Any]:
         """Check and time one size: the rest of its row."""

@@ -154,7 +154,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--peers", type=_peers, default=(), metavar="PEER[,PEER]",
         help="compare with: " + "; ".join(f"{name} ({what})" for name, what in PEERS.items()),
     )  # fmt: skip
-    own.add_argument("--json", metavar="FILE", help="write everything that was measured")
+    own.add_argument(
+        "--json", metavar="FILE",
+        help="write everything that was measured; `-` is stdout, then the table goes to stderr",
+    )  # fmt: skip
     own.add_argument("--plot", metavar="FILE", help="draw time over size: .svg, .png or .pdf")
 
 
@@ -217,7 +220,7 @@ def check(options: Options) -> None:
 def require_writable(options: Options) -> None:
     """Raise UsageError unless the files asked for can be written; makes their folders."""
     for option, name in (("--json", options.json), ("--plot", options.plot)):
-        if name is None:
+        if name is None or (option, name) == ("--json", "-"):
             continue
         path = Path(name)
         try:

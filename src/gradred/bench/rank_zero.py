@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,4 +36,28 @@ def say(comm: MPI.Intracomm, text: str, *, error: bool = False) -> None:
 def write_json(path: Path, record: dict[str, Any]) -> None:
     """Write `record`, creating the folder of `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path.write_text(_text(record), encoding="utf-8")
+
+
+def write_so_far(name: str, record: dict[str, Any]) -> None:
+    """Write a record that is `complete` or not; a file holds one or the other at any time.
+
+    What cannot be replaced (stdout, for which `-` stands, a pipe, a device, a file in a folder of
+    others) gets the complete one only.
+    """
+    path = Path(name)
+    place = path.resolve()
+    is_file = name != "-" and (path.is_file() or not path.exists())
+    if is_file and os.access(place.parent, os.W_OK):
+        draft = place.with_name(f".{place.name}.draft")
+        write_json(draft, record)
+        draft.replace(place)
+    elif record["complete"]:
+        if name == "-":
+            print(_text(record), end="", flush=True)
+        else:
+            write_json(path, record)
+
+
+def _text(record: dict[str, Any]) -> str:
+    return json.dumps(record, indent=1) + "\n"
