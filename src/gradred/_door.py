@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import secrets
 import selectors
 import socket
 from collections.abc import Callable, Sequence
 
 from gradred import _wire
+from gradred.errors import Error, explain
 
 
 class Door:
@@ -35,6 +37,7 @@ class Door:
         self._secret = secrets.token_hex(16)
         self._callers: set[_wire.Wire] = set()
         self._server, self._addresses = _listen(remote, ranks)
+        self._spare = os.dup(self._server.fileno())
         selector.register(self._server, selectors.EVENT_READ, self._accept)
 
     @property
@@ -44,18 +47,30 @@ class Door:
 
     def close(self) -> None:
         """Let nobody in any more."""
-        self._selector.unregister(self._server)
+        if self._server in self._selector.get_map():
+            self._selector.unregister(self._server)
+            os.close(self._spare)
         self._server.close()
         for wire in self._callers:
             self._selector.unregister(wire)
             wire.close()
 
     def _accept(self, _: int) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        try:
             wire = _wire.Wire(self._server.accept()[0])
-            self._callers.add(wire)
-            hear = functools.partial(self._hear, wire)
-            self._selector.register(wire, selectors.EVENT_READ, hear)
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:  # most often: no descriptor is left
+            # Else the next look at it, while the job is being ended, fails alike. Those that knock
+            # wait until then: turned away, each would complain.
+            self._selector.unregister(self._server)
+            os.close(self._spare)  # to end the job takes one descriptor
+            found = f"the connection of a rank cannot be accepted ({error.strerror})"
+            remedy = "Allow more open files (ulimit -n)"
+            raise Error(explain(f"starting {self._ranks} ranks", found, remedy)) from error
+        self._callers.add(wire)
+        hear = functools.partial(self._hear, wire)
+        self._selector.register(wire, selectors.EVENT_READ, hear)
 
     def _hear(self, wire: _wire.Wire, _: int) -> None:
         messages = wire.receive()

@@ -196,6 +196,32 @@ def test_files_of_ranks_are_no_matter_of_the_limit_of_open_files(tmp_path):
     assert len(list(tmp_path.iterdir())) == 40
 
 
+# Leaves as many descriptors as are asked for. mpiexec gets none of those that are taken here.
+WITH_FEW_DESCRIPTORS = """
+import os, resource, sys
+limit, left = 64, int(sys.argv[1])
+for _ in range(limit - 3 - left):
+    os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        (12, "starting 8 ranks: the connection of a rank cannot be accepted (Too many open files)"),
+        (7, "a file or connection: it cannot be opened (Too many open files)"),
+    ],
+)
+def test_too_few_descriptors_end_the_job_with_one_line_that_says_so(left, told):
+    job = command("-np", "8", "--timeout", "20", *script("sleep 30"))
+    words = [sys.executable, "-c", WITH_FEW_DESCRIPTORS, str(left), *job]
+    answer = subprocess.run(words, capture_output=True, text=True, timeout=50)
+    assert answer.returncode == 1
+    assert answer.stderr == f"gradred run: {told}. Allow more open files (ulimit -n).\n"
+
+
 @pytest.mark.parametrize("text", ["echo hi", "echo hi; sleep 20"])
 def test_output_on_a_full_disk_ends_the_job_with_one_line_that_says_so(text):
     began = time.monotonic()

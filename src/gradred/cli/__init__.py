@@ -19,6 +19,7 @@ from gradred import __version__
 from gradred.errors import Error, UsageError, explain
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a write
 
 # The one table of commands: name -> what it does; its module is gradred.cli.<name>.
@@ -48,6 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None  # the reader left: nothing more to flush
         return DONE
     except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            remedy = "Allow more open files (ulimit -n)"
+            found = explain(
+                "a file or connection", f"it cannot be opened ({error.strerror})", remedy
+            )
+            return _complain(words, Error(found), FAILED)
         if error.errno not in _FULL:
             raise
         sys.stdout = None
