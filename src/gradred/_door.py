@@ -110,6 +110,8 @@ def _listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]
         )
         names = [*filter(None, map(_address_towards, remote)), socket.gethostname()]
     server.setblocking(False)
+    # What a keeper may send has room although nobody reads for a while, as after Ctrl-Z.
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _wire.WINDOW)
     port = server.getsockname()[1]
     return server, [f"{name}:{port}" for name in dict.fromkeys(names)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import os
 import resource
 import selectors
@@ -23,7 +22,6 @@ _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _START_NOTICE = 30.0  # seconds until ranks that have not started are named
 _BACKGROUND = 0.5  # seconds between looks whether the terminal's input is for this job
 _PIECE = 32768
-_MORE_AT_THE_END = 64  # times the output that waits for a slow reader
 
 _COLOURS = (36, 33, 32, 35, 34, 31)
 
@@ -89,7 +87,7 @@ class _Foreground:
                     self._look_at_clock()
                     for screen in set(self._screens.values()):
                         screen.show_unfinished()
-                except (BrokenPipeError, _output.Unwritable) as error:
+                except _output.Lost as error:
                     self._give_up(error)
         self._finish(self._say_last_words)
         if self._unwritable is not None:  # perhaps only now: what was printed last
@@ -102,7 +100,7 @@ class _Foreground:
             say()
             for writer in self._writers.values():
                 writer.flush()
-        except (BrokenPipeError, _output.Unwritable) as error:
+        except _output.Lost as error:
             self._give_up(error)
 
     def close(self) -> None:
@@ -132,31 +130,21 @@ class _Foreground:
             self._screens[stream].feed(-1 if rank is None else rank, stream, data)
 
     def _congested(self) -> bool:
-        """Whether ranks have to wait for a slow reader; of their ends one hears all the same."""
-        times = _MORE_AT_THE_END if self._job.ending else 1
-        return any(writer.congested(times) for writer in self._writers.values())
+        """Whether ranks have to wait for a slow reader; what becomes of them is heard at once."""
+        return any(writer.congested() for writer in self._writers.values())
 
-    def _give_up(self, error: BrokenPipeError | _output.Unwritable) -> None:
+    def _give_up(self, error: _output.Lost) -> None:
         """End the job because what it prints finds no place any more."""
         if isinstance(error, _output.Unwritable):
-            self._lose_place(error)
-        else:
-            self._lose_reader(error)
+            self._unwritable = self._unwritable or error
+        elif isinstance(error, _output.ReaderLeft) and not self._interrupted_by:
+            self._interrupted_by = signal.SIGHUP if error.was_terminal else signal.SIGPIPE
+        self._lose_place(error)
         if not self._job.ending and not self._job.over:
             self._job.end(signal.SIGTERM, _job.TERM_TO_KILL)
 
-    def _lose_reader(self, error: BrokenPipeError) -> None:
-        """The reader of the output has left, as `head` does, or a terminal."""
-        for writer in self._writers.values():
-            writer.abandon()
-        self._screens.clear()
-        if not self._interrupted_by:
-            closed = error.errno == errno.EIO
-            self._interrupted_by = signal.SIGHUP if closed else signal.SIGPIPE
-
-    def _lose_place(self, error: _output.Unwritable) -> None:
-        """The disk is full; what has another place is still shown."""
-        self._unwritable = self._unwritable or error
+    def _lose_place(self, error: _output.Lost) -> None:
+        """What has another place is still shown."""
         if error.place in self._writers:
             self._writers[error.place].abandon()
             lost = self._screens[error.place]
@@ -218,6 +206,8 @@ class _Foreground:
         lost_hosts = {failure.host for failure in job.fatal}.intersection(job.silent)
         others_failed_of_it = job.fatal and not lost_hosts and self._interrupted_by is None
         lines += [] if others_failed_of_it else silent
+        if self._interrupted_by == signal.SIGPIPE:  # nobody is told that it has left
+            return lines
         if self._interrupted_by is not None:
             return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
         lines += _verdict.survived_lines(job.survived)
@@ -274,7 +264,7 @@ class _Input:
 
     def _read(self, _: int) -> None:
         self._forget()
-        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():  # what is typed is for another
+        if _is_for_another():
             self._look_at = time.monotonic() + _BACKGROUND
             return
         try:
@@ -283,6 +273,14 @@ class _Input:
             data = b""
         self._stopped = not data
         self._send(data)
+
+
+def _is_for_another() -> bool:
+    """Whether what is typed at the terminal is for another job of its shell."""
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # no terminal, or one without a shell's jobs
+        return False
 
 
 @contextlib.contextmanager

@@ -27,7 +27,6 @@ _LINGER = 5.0  # seconds for mpiexec to end after its ranks,
 _LINGER_FOR_LOST = 1.0  # and after it has lost some: then it often never does
 _MOMENT = 1.0  # seconds for which clocks, and not the order of arrival, tell what failed first
 _TICK = 0.2  # seconds between looks at the clock and at mpiexec
-_HALT = 0.005  # seconds between looks at a reader that is slower than the ranks
 
 _STREAMS: dict[bytes, Stream] = {_wire.STDOUT: "stdout", _wire.STDERR: "stderr"}
 
@@ -95,7 +94,7 @@ class Job:
         output: called with each piece of output and the rank it is of; None for mpiexec's own.
         selector: where the job registers its descriptors. The caller may add others; the data of
             each is a function of the event mask.
-        congested: whether output is to wait.
+        congested: whether the ranks are to wait with their output.
     """
 
     def __init__(
@@ -111,6 +110,7 @@ class Job:
         self._congested = congested
         self._ranks = [_Rank(number) for number in range(order.ranks)]
         self._door = Door(order.remote, order.ranks, selector, self._admit)
+        self._taken: dict[int, int] = {}  # bytes of output by rank, of which its keeper is to hear
         self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
         self.ending = False  # whether ranks have been told to end
         self._unsorted: list[Failure] = []
@@ -176,8 +176,8 @@ class Job:
         """Wait for events for at most `patience` seconds and handle them."""
         for key, mask in self._selector.select(min(patience, _TICK)):
             key.data(mask)
-        if self._congested():
-            time.sleep(_HALT)
+        if self._taken and not self._congested():
+            self._ask_for_more()
         self._sort_failures()
         self._watch_mpiexec()
         self._watch_finalize()
@@ -197,7 +197,7 @@ class Job:
         for rank in self._ranks:
             rank.asked_to_end = rank.asked_to_end or not rank.ended
             rank.gone = rank.gone or rank.wire is None  # should it still come, it is turned away
-        self.pass_on(number)
+        self._tell(_wire.END, bytes([number]))
         if number == signal.SIGKILL:
             self._schedule(_UNREACHABLE, 0)
         else:
@@ -205,10 +205,7 @@ class Job:
 
     def send_input(self, data: bytes) -> None:
         """Input for rank 0, empty for its end; only after `on_ready`, one piece each time."""
-        wire = self._ranks[0].wire
-        if wire is not None and wire.lost is None:
-            wire.send(_wire.STDIN, data)
-            self._watch(self._ranks[0])
+        self._send(self._ranks[0], _wire.STDIN, data)
 
     def close(self) -> None:
         """End what is left of the job, at once, and all connections."""
@@ -287,8 +284,6 @@ class Job:
         if mask & selectors.EVENT_WRITE:
             wire.flush()
         if mask & selectors.EVENT_READ:
-            if self._congested():
-                return
             for kind, payload in wire.receive():
                 self._take(rank, kind, payload)
         self._watch(rank)
@@ -296,6 +291,7 @@ class Job:
     def _take(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
         if kind in _STREAMS:
             self._output(rank.number, _STREAMS[kind], payload)
+            self._taken[rank.number] = self._taken.get(rank.number, 0) + len(payload)
         elif kind == _wire.ENDED:
             self._note_end(rank, _wire.decode(payload))
         elif kind == _wire.GONE:
@@ -309,6 +305,11 @@ class Job:
         elif kind == _wire.FINALIZE:
             rank.finalize = payload
             self._any_skipped = self._any_skipped or payload == b"skips"
+
+    def _ask_for_more(self) -> None:
+        for number, size in self._taken.items():
+            self._send(self._ranks[number], _wire.TAKEN, _wire.count(size))
+        self._taken.clear()
 
     def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
         rank.ended = True
@@ -439,9 +440,12 @@ class Job:
 
     def _tell(self, kind: bytes, payload: bytes = b"") -> None:
         for rank in self._ranks:
-            if rank.wire is not None and rank.wire.lost is None:
-                rank.wire.send(kind, payload)
-                self._watch(rank)
+            self._send(rank, kind, payload)
+
+    def _send(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
+        if rank.wire is not None and rank.wire.lost is None:
+            rank.wire.send(kind, payload)
+            self._watch(rank)
 
     def _living(self) -> Iterable[_Rank]:
         return [rank for rank in self._ranks if rank.wire is not None and not rank.gone]

@@ -24,7 +24,6 @@ SIGNALS = tuple(
 
 _READ = 1 << 16
 _PIECES_OF_PIPE = 32  # a pipe holds 64 KiB unless it was enlarged, to 1 MiB at most
-_ENOUGH_PENDING = 1 << 18  # bytes on their way, from which on a rank has to wait with its output
 _ASIDE = 1.0  # seconds from SIGTERM to SIGKILL, and for what a rank leaves behind to end by itself
 _LOOK_EVERY = 0.5  # seconds between looks at the rank's shared memory until some is found
 _AGAIN = 0.02  # seconds between two rounds of SIGKILL
@@ -43,7 +42,9 @@ class Keeper:
         self._prctl = prctl
         self._rank = 0  # its process, 0 before and after
         self._ended_by: str | None = None
+        self._ending = False  # without orders
         self._outputs: dict[int, bytes] = {}  # descriptor -> kind of message
+        self._on_its_way = 0  # bytes of output that nobody has taken yet
         self._stdin: int | None = None
         self._voice: int | None = None  # by which the rank speaks to this process
         self._heard = b""
@@ -78,7 +79,7 @@ class Keeper:
                 self._write_input()
             self._wire.flush()
             self._reap()
-            if self._wire.lost and self._ended_by is None:
+            if self._wire.lost and not self._ending:
                 self._end("launcher")
             if time.monotonic() >= self._kill_at:
                 self._kill()
@@ -98,7 +99,7 @@ class Keeper:
         if self._wire.lost is None:
             writes = select.POLLOUT if self._wire.pending else 0
             poll.register(self._wire, select.POLLIN | writes)
-        if self._wire.pending < _ENOUGH_PENDING:
+        if self._on_its_way < _wire.WINDOW:
             for output in self._outputs:
                 poll.register(output, select.POLLIN)
         if self._voice is not None:
@@ -124,8 +125,12 @@ class Keeper:
         if kind == _wire.START:
             self._start(_wire.decode(payload))
         elif kind == _wire.SIGNAL:
+            self._signal(payload[0])
+        elif kind == _wire.END:
             self._ended_by = self._ended_by or "launcher"
             self._signal(payload[0])
+        elif kind == _wire.TAKEN:
+            self._on_its_way -= _wire.counted(payload)
         elif kind == _wire.STDIN:
             self._input = payload
             if not payload or self._stdin is None:
@@ -196,6 +201,7 @@ class Keeper:
         data = os.read(output, _READ)
         if data:
             self._wire.send(self._outputs[output], data)
+            self._on_its_way += len(data)
         else:
             os.close(output)
             del self._outputs[output]
@@ -287,6 +293,7 @@ class Keeper:
                         self._pass_on(output)
 
     def _end(self, by: str) -> None:
+        self._ending = True
         self._ended_by = self._ended_by or by
         self._signal(signal.SIGTERM)
         self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)

@@ -27,12 +27,24 @@ def colours_wanted() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-class Unwritable(Exception):  # noqa: N818
-    """A place takes no more output, though nobody has closed its other end: a disk is full."""
+class Lost(Exception):  # noqa: N818
+    """A place takes no more output."""
 
     def __init__(self, place: str, error: OSError) -> None:
         super().__init__(f"{place} cannot be written: {error.strerror}")
         self.place = place
+
+
+class Unwritable(Lost):
+    """Though nobody has closed its other end: a disk is full."""
+
+
+class ReaderLeft(Lost):
+    """As `head` does, or a terminal that is closed."""
+
+    def __init__(self, place: str, error: OSError) -> None:
+        super().__init__(place, error)
+        self.was_terminal = error.errno == errno.EIO
 
 
 class Screen:
@@ -108,8 +120,7 @@ class Screen:
 class Writer:
     """Writes to a descriptor as fast as its reader reads, without making this process wait.
 
-    What it does in the background, and `flush`, raises BrokenPipeError where the reader has left,
-    and Unwritable where the place cannot take more.
+    What it does in the background, and `flush`, raises ReaderLeft or Unwritable.
     """
 
     def __init__(self, fd: int, stream: Stream, selector: selectors.BaseSelector) -> None:
@@ -118,9 +129,9 @@ class Writer:
         self._selector = selector
         self._pending = bytearray()
 
-    def congested(self, times: int = 1) -> bool:
+    def congested(self) -> bool:
         """Whether so much is waiting that no more should be made."""
-        return len(self._pending) > times * _ENOUGH
+        return len(self._pending) > _ENOUGH
 
     def write(self, data: bytes) -> None:
         """Take data; it appears as soon as the reader allows."""
@@ -146,11 +157,8 @@ class Writer:
         except BlockingIOError:  # somebody has made this terminal so
             return
         except OSError as error:
-            if error.errno == errno.EIO:  # a terminal that has been closed
-                raise BrokenPipeError(errno.EIO, error.strerror) from None
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise Unwritable(self._stream, error) from None
+            left = error.errno in (errno.EPIPE, errno.EIO)
+            raise (ReaderLeft if left else Unwritable)(self._stream, error) from None
         if not self._pending:
             self._selector.unregister(self._fd)
 

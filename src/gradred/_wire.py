@@ -21,11 +21,16 @@ JOB = "_GRADRED_JOB"
 # Kinds of message. From a keeper: who it is, output, how the rank ended, that nothing of it is
 # left, that more input is welcome, that none is, that the rank goes on although others have ended,
 # that it "enters" MPI_Finalize, "returns" from it or "skips" it.
-# To a keeper: what to run, a signal, input (empty for its end), that a rank has failed and how,
-# leave to end.
+# To a keeper: what to run, a signal to pass on, one that is to end the rank, input (empty for its
+# end), that so many bytes of output were taken, that a rank has failed and how, leave to end.
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
 SURVIVED, FINALIZE = b"v", b"n"
-START, SIGNAL, STDIN, FAILED, RELEASE = b"s", b"k", b"i", b"f", b"z"
+START, SIGNAL, END, STDIN, TAKEN, FAILED, RELEASE = b"s", b"k", b"q", b"i", b"t", b"f", b"z"
+
+# Bytes of output that a keeper sends before it hears that they were taken. A reader that pauses so
+# never fills a connection: what else there is to tell comes through, and no kernel takes the other
+# end for lost (TCP_USER_TIMEOUT).
+WINDOW = 1 << 16
 
 Message = tuple[bytes, bytes]
 
@@ -113,6 +118,16 @@ class Wire:
 
     def _lose(self, error: OSError) -> None:
         self.lost = self.lost or error.strerror or type(error).__name__
+
+
+def count(size: int) -> bytes:
+    """A number of bytes, as `TAKEN` carries it."""
+    return size.to_bytes(4, "big")
+
+
+def counted(payload: bytes) -> int:
+    """What `count` was given."""
+    return int.from_bytes(payload, "big")
 
 
 def encode(values: Mapping[str, Any]) -> bytes:

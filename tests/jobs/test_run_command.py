@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from faults import seeing
 
-from gradred import _job, _processes, config, launch
+from gradred import _job, _processes, _wire, config, launch
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -388,6 +388,34 @@ def test_reader_that_leaves_ends_the_job():
     assert process.wait(20) == 141
 
 
+def test_reader_of_one_stream_that_leaves_takes_nothing_of_the_other():
+    ends = "trap 'echo last; echo end >&2; exit 1' TERM; "
+    process = subprocess.Popen(
+        command("-np", "1", *script(ends + "while :; do echo y; sleep 0.01; done")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout.readline() == b"y\n"
+    process.stdout.close()
+    assert b"end\n" in process.stderr.read()
+    assert process.wait(20) == 141
+
+
+def test_terminal_of_no_shell_is_read(tmp_path):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command("-np", "1", *script("read word; echo got $word")),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # of which it is not the terminal
+    )
+    os.write(ours, b"it\n")
+    assert process.communicate(timeout=20)[0] == b"got it\n"
+    assert process.returncode == 0
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_paused_reader_neither_loses_output_nor_blocks_signals(tmp_path):
     process = subprocess.Popen(
         command("-np", "2", *script("while :; do echo 0123456789; done")), stdout=subprocess.PIPE
@@ -409,13 +437,28 @@ def title(process):
         return b""
 
 
-@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
-def test_nothing_is_left_when_the_launcher_is_ended(tmp_path, sent):
-    text = f"(trap '' TERM HUP INT; sleep 300) & : >'{tmp_path}/'$$; trap '' INT TERM; wait; wait"
+@pytest.mark.parametrize(
+    ("before", "sent"),
+    [
+        ([], "SIGINT"),
+        ([], "SIGTERM"),
+        ([], "SIGHUP"),
+        ([], "SIGKILL"),
+        (["SIGUSR1"], "SIGKILL"),
+        (["SIGTSTP", "SIGCONT"], "SIGKILL"),
+        (["SIGINT"], "SIGKILL"),
+    ],
+)
+def test_nothing_is_left_when_the_launcher_is_ended(tmp_path, before, sent):
+    text = f"(trap '' TERM HUP INT; sleep 300) & trap '' INT TERM USR1; : >'{tmp_path}/'$$"
+    text += "; while :; do wait; done"
     process = subprocess.Popen(
         command("-np", "2", "--grace", "1", *script(text)), stderr=subprocess.DEVNULL
     )
     members = wait_for_ranks(process.pid, tmp_path)
+    for name in before:
+        process.send_signal(getattr(signal, name))
+        time.sleep(0.3)
     began = time.monotonic()
     process.send_signal(getattr(signal, sent))
     expected = -9 if sent == "SIGKILL" else 128 + getattr(signal, sent)
@@ -486,7 +529,7 @@ exec(then)
 """
 
 
-def job(then, program, ranks=2, started=2, grace=1.0, until=lambda output: False):
+def job(then, program, ranks=2, started=2, grace=1.0, until=lambda output: False, congested=False):
     """A job under a launcher that does not behave, from its start to its end.
 
     It is told to end as soon as `until` holds of its output.
@@ -502,7 +545,12 @@ def job(then, program, ranks=2, started=2, grace=1.0, until=lambda output: False
             cores=2,
             grace=grace,
         )
-        found = _job.Job(order, lambda rank, stream, data: output.append((rank, data)), selector)
+        found = _job.Job(
+            order,
+            lambda rank, stream, data: output.append((rank, data)),
+            selector,
+            lambda: congested,
+        )
         deadline = time.monotonic() + 30
         while not found.over and time.monotonic() < deadline:
             found.turn()
@@ -524,6 +572,13 @@ def test_launcher_that_hangs_after_its_ranks_is_ended(monkeypatch):
 def test_launcher_that_reports_success_is_not_believed():
     found, _ = job("[one.wait() for one in started]; sys.exit(0)", f"exit {RANK}")
     assert (found.status, found.failures[0].rank) == (1, 1)
+
+
+def test_ends_of_ranks_are_heard_while_their_output_waits_for_a_reader():
+    text = f"[ {RANK} = 0 ] && exec yes; sleep 0.5; exit 5"
+    found, output = job("[one.wait() for one in started]", text, congested=True)
+    assert [(one.rank, one.status) for one in found.failures] == [(1, 5)]
+    assert 0 < sum(len(data) for _, data in output) < 10 * _wire.WINDOW
 
 
 def test_launcher_that_kills_the_others_does_not_hide_the_cause():

@@ -25,6 +25,7 @@ class Rank:
         self.seen = []
         self.survived = []
         self.end = None
+        self.takes = True  # whether output is taken as it comes
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(PATIENCE)
             job = f"secret 127.0.0.1:1 127.0.0.1:{server.getsockname()[1]}"
@@ -52,6 +53,8 @@ class Rank:
                 self.seen.append(kind)
                 if kind in self.output:
                     self.output[kind] += payload
+                    if self.takes:
+                        self.wire.send(_wire.TAKEN, _wire.count(len(payload)))
                 elif kind == _wire.ENDED:
                     self.end = _wire.decode(payload)
                 elif kind == _wire.SURVIVED:
@@ -222,6 +225,40 @@ def test_stopped_rank_can_be_killed(start):
     rank.wire.send(_wire.SIGNAL, bytes([signal.SIGKILL]))
     rank.finish()
     assert rank.end["signal"] == 9
+
+
+@pytest.mark.parametrize(("kind", "by"), [(_wire.SIGNAL, None), (_wire.END, "launcher")])
+def test_only_an_order_to_end_makes_the_end_of_a_rank_the_launchers(start, kind, by):
+    rank = start("trap 'exit 4' USR1; echo up; while :; do sleep 0.05; done")
+    rank.says(b"up")
+    rank.wire.send(kind, bytes([signal.SIGUSR1]))
+    rank.finish()
+    assert (rank.end["status"], rank.end["by"]) == (4, by)
+
+
+@pytest.mark.parametrize("kind", [_wire.SIGNAL, _wire.END])
+def test_lost_launcher_ends_a_rank_that_a_signal_did_not(start, kind):
+    rank = start("trap '' USR1 TERM; echo $$; echo up; while :; do sleep 0.05; done")
+    rank.says(b"up")
+    rank.wire.send(kind, bytes([signal.SIGUSR1]))
+    time.sleep(0.3)
+    rank.wire.close()
+    assert gone([int(rank.output[_wire.STDOUT].split()[0])], 5)
+
+
+def test_output_waits_until_what_was_sent_is_taken(start):
+    rank = start("sleep 0.2; exec yes")
+    rank.takes = False
+    for _ in range(3):
+        rank.output[_wire.STDOUT] = b""
+        rank.until(lambda: len(rank.output[_wire.STDOUT]) >= _wire.WINDOW)
+        time.sleep(0.2)  # for more to come, if it does
+        rank.until(lambda: True)
+        sent = len(rank.output[_wire.STDOUT])
+        assert sent < 2 * _wire.WINDOW, "at most a piece more than there is room for"
+        rank.wire.send(_wire.TAKEN, _wire.count(sent))
+    rank.wire.send(_wire.END, bytes([signal.SIGKILL]))
+    rank.finish()
 
 
 def test_input_is_passed_on_to_its_end(start):
