@@ -105,6 +105,12 @@ def test_no_env_leaves_variables_behind(start, report):
     assert {(one["word"], one["new"]) for one in reports(out)} == {(None, "1")}
 
 
+def test_no_env_leaves_the_launching_hosts_own_ranks_their_variables(start):
+    words = ["--no-env", "sh", "-c", 'echo "$(hostname) <$A_WORD>"']
+    out, err, status = finish(start(*words, where="head:1,h1:1", A_WORD="here"))
+    assert (sorted(out), status) == (["h1 <>", "head <here>"], 0), err
+
+
 def mpich():
     return launch.find_mpi().family == "MPICH"
 
