@@ -96,12 +96,11 @@ class _Foreground:
 
     def _finish(self, say: Callable[[], None]) -> None:
         """Say something, and wait until all output is written."""
-        try:
-            say()
-            for writer in self._writers.values():
-                writer.flush()
-        except _output.Lost as error:
-            self._give_up(error)
+        for step in (say, *(writer.flush for writer in self._writers.values())):
+            try:
+                step()
+            except _output.Lost as error:
+                self._give_up(error)
 
     def close(self) -> None:
         self._job.close()
@@ -137,7 +136,9 @@ class _Foreground:
         """End the job because what it prints finds no place any more."""
         if isinstance(error, _output.Unwritable):
             self._unwritable = self._unwritable or error
-        elif isinstance(error, _output.ReaderLeft) and not self._interrupted_by:
+        elif isinstance(error, _output.ReaderLeft) and not (
+            self._interrupted_by or self._unwritable
+        ):
             self._interrupted_by = signal.SIGHUP if error.was_terminal else signal.SIGPIPE
         self._lose_place(error)
         if not self._job.ending and not self._job.over:
@@ -180,6 +181,8 @@ class _Foreground:
         self._input.look_again()
 
     def _status(self) -> int:
+        if self._interrupted_by == signal.SIGPIPE and self._job.fatal:
+            return self._job.status
         if self._interrupted_by is not None:
             return 128 + self._interrupted_by
         if self._unwritable is not None:
@@ -206,9 +209,10 @@ class _Foreground:
         lost_hosts = {failure.host for failure in job.fatal}.intersection(job.silent)
         others_failed_of_it = job.fatal and not lost_hosts and self._interrupted_by is None
         lines += [] if others_failed_of_it else silent
-        if self._interrupted_by == signal.SIGPIPE:  # nobody is told that it has left
+        reader_left = self._interrupted_by == signal.SIGPIPE
+        if reader_left and not job.fatal:  # nobody is told that it has left
             return lines
-        if self._interrupted_by is not None:
+        if self._interrupted_by is not None and not reader_left:
             return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
         lines += _verdict.survived_lines(job.survived)
         if job.fatal:

@@ -291,7 +291,7 @@ class Job:
     def _take(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
         if kind in _STREAMS:
             self._output(rank.number, _STREAMS[kind], payload)
-            self._taken[rank.number] = self._taken.get(rank.number, 0) + len(payload)
+            self._taken[rank.number] = self._taken.get(rank.number, 0) + _wire.weight(payload)
         elif kind == _wire.ENDED:
             self._note_end(rank, _wire.decode(payload))
         elif kind == _wire.GONE:

@@ -201,7 +201,7 @@ class Keeper:
         data = os.read(output, _READ)
         if data:
             self._wire.send(self._outputs[output], data)
-            self._on_its_way += len(data)
+            self._on_its_way += _wire.weight(data)
         else:
             os.close(output)
             del self._outputs[output]

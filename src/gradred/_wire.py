@@ -57,6 +57,8 @@ class Wire:
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self.lost: str | None = None
+        self._mute = False  # nothing can be sent; what the other end said before is still to hear
+        self._why: str | None = None  # it cannot, if the other end has not just closed
         connection.setblocking(False)
         for option in _KEEP_ALIVE:
             connection.setsockopt(*option)
@@ -72,8 +74,9 @@ class Wire:
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
         """Queue a message and send what can be sent."""
-        self._outgoing += _HEADER.pack(kind, len(payload)) + payload
-        self.flush()
+        if not self._mute:
+            self._outgoing += _HEADER.pack(kind, len(payload)) + payload
+            self.flush()
 
     def flush(self) -> None:
         """Send what can be sent."""
@@ -83,7 +86,10 @@ class Wire:
         except BlockingIOError:
             return
         except OSError as error:
-            self._lose(error)
+            self._mute = True
+            self._outgoing.clear()
+            if not isinstance(error, BrokenPipeError):
+                self._why = error.strerror
 
     def receive(self) -> list[Message]:
         """The messages that have arrived whole."""
@@ -91,11 +97,11 @@ class Wire:
             data = self._socket.recv(_READ)
             self._incoming += data
             if not data:
-                self.lost = self.lost or "it was closed"
+                self.lost = self.lost or self._why or "it was closed"
         except BlockingIOError:
             return []
         except OSError as error:
-            self._lose(error)
+            self.lost = self.lost or error.strerror or type(error).__name__
         return list(self._take())
 
     def close(self) -> None:
@@ -116,8 +122,10 @@ class Wire:
             del self._incoming[:end]
             yield kind, payload
 
-    def _lose(self, error: OSError) -> None:
-        self.lost = self.lost or error.strerror or type(error).__name__
+
+def weight(payload: bytes) -> int:
+    """Bytes that a message takes of a connection."""
+    return _HEADER.size + len(payload)
 
 
 def count(size: int) -> bytes:

@@ -26,7 +26,7 @@ from gradred.hosts import Host
 Family = Literal["Open MPI", "MPICH", "Intel MPI"]
 Binding = Literal["none", "core", "numa"]
 
-INSTALL = 'Install one with: pip install "gradred[mpich]"'
+INSTALL = 'Install one with: pip install "mpich>=5"'
 
 _LAUNCHER_NAMES: dict[Family, tuple[str, ...]] = {
     "Open MPI": ("mpiexec.openmpi", "mpiexec", "mpirun"),
@@ -41,7 +41,12 @@ _PLACEMENT = {
 _TO_START = ("PATH", "LD_LIBRARY_PATH")  # what Python may need before the job reaches a rank
 # What a batch system tells a job: an mpiexec that sees it goes to the hosts granted, and by the
 # batch system's own way, whatever hosts its options name.
-_OF_BATCH = ("SLURM_", "PBS_", "LSB_", "LSF_", "SGE_", "PE_HOSTFILE", "COBALT_", "LOADL_")
+_OF_BATCH = (
+    *("SLURM_", "PBS_", "LSB_", "LSF_", "SGE_", "PE_HOSTFILE", "COBALT_", "LOADL_"),
+    # And what a site may tell mpiexec of that way.
+    *("HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER", "HYDRA_RMK", "HYDRA_HOST_FILE", "I_MPI_HYDRA_"),
+    *("PRTE_MCA_plm", "PRTE_MCA_ras", "OMPI_MCA_plm", "OMPI_MCA_ras"),
+)
 
 # Run in a child: mpi4py finds its libmpi here exactly as it would in a rank.
 _PROBE = """

@@ -387,7 +387,7 @@ def test_without_an_mpi_its_line_fails_and_the_others_point_to_it(
     launch.find_mpi.cache_clear()
     results = {result.name: result.finding for result in doctor.examine()}
     assert results["mpi"].status == "fail"
-    assert 'pip install "gradred[mpich]"' in results["mpi"].fix
+    assert 'pip install "mpich>=5"' in results["mpi"].fix
     assert results["job"].status == "warn"
     assert "line mpi" in results["job"].found
 

@@ -401,6 +401,19 @@ def test_reader_of_one_stream_that_leaves_takes_nothing_of_the_other():
     assert process.wait(20) == 141
 
 
+def test_reader_that_leaves_late_hides_no_failure():
+    text = "head -c 300000 /dev/zero; printf words >&2; exit 5"
+    process = subprocess.Popen(
+        command("-np", "1", *script(text)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert select.select([process.stdout], [], [], 20)[0]
+    time.sleep(1.5)
+    process.stdout.close()
+    said = f"words\ngradred run: rank 0 on {HOST} exited with status 5\n"
+    assert process.stderr.read().decode() == said
+    assert process.wait(20) == 5
+
+
 def test_terminal_of_no_shell_is_read(tmp_path):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

@@ -25,6 +25,7 @@ class Rank:
         self.seen = []
         self.survived = []
         self.end = None
+        self.weight = 0  # of the output
         self.takes = True  # whether output is taken as it comes
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(PATIENCE)
@@ -53,8 +54,9 @@ class Rank:
                 self.seen.append(kind)
                 if kind in self.output:
                     self.output[kind] += payload
+                    self.weight += _wire.weight(payload)
                     if self.takes:
-                        self.wire.send(_wire.TAKEN, _wire.count(len(payload)))
+                        self.wire.send(_wire.TAKEN, _wire.count(_wire.weight(payload)))
                 elif kind == _wire.ENDED:
                     self.end = _wire.decode(payload)
                 elif kind == _wire.SURVIVED:
@@ -250,13 +252,12 @@ def test_output_waits_until_what_was_sent_is_taken(start):
     rank = start("sleep 0.2; exec yes")
     rank.takes = False
     for _ in range(3):
-        rank.output[_wire.STDOUT] = b""
-        rank.until(lambda: len(rank.output[_wire.STDOUT]) >= _wire.WINDOW)
+        rank.weight = 0
+        rank.until(lambda: rank.weight >= _wire.WINDOW)
         time.sleep(0.2)  # for more to come, if it does
         rank.until(lambda: True)
-        sent = len(rank.output[_wire.STDOUT])
-        assert sent < 2 * _wire.WINDOW, "at most a piece more than there is room for"
-        rank.wire.send(_wire.TAKEN, _wire.count(sent))
+        assert rank.weight < 2 * _wire.WINDOW + 5, "at most a piece more than there is room for"
+        rank.wire.send(_wire.TAKEN, _wire.count(rank.weight))
     rank.wire.send(_wire.END, bytes([signal.SIGKILL]))
     rank.finish()
 
@@ -356,3 +357,18 @@ def test_unreachable_launcher_is_named():
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
     assert answer.returncode == 1
     assert "cannot reach the launcher (127.0.0.1:1: Connection refused)" in answer.stderr
+
+
+def test_what_a_keeper_said_last_is_heard_though_nothing_can_be_sent_to_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        keeper = _wire.Wire(socket.create_connection(server.getsockname()))
+        wire = _wire.Wire(server.accept()[0])
+    keeper.send(_wire.ENDED, b"{}")
+    keeper.send(_wire.GONE)
+    keeper.close()
+    for _ in range(3):  # the first is answered by a reset, the others fail
+        wire.send(_wire.TAKEN, _wire.count(1))
+        time.sleep(0.05)
+    assert [kind for kind, _ in wire.receive()] == [_wire.ENDED, _wire.GONE]
+    wire.receive()
+    assert wire.lost is not None

@@ -44,8 +44,8 @@ def run(asked: Options) -> int:
     right = True
     for dtype in asked.types:
         right = right and bench.measure_type(dtype, record)
-    record["complete"] = True
-    bench.keep(record)
+    record["complete"] = right
+    bench.keep(record, last=True)
     if world.rank == 0 and asked.plot is not None:
         draw(record, Path(asked.plot))
     return 0 if right else 1
@@ -54,8 +54,8 @@ def run(asked: Options) -> int:
 def _require_peers(size: int) -> None:
     if size < 2:
         _launched.refuse_wrong_launcher()
-        found = "this process is alone: an allreduce needs two ranks at least"
-        raise UsageError(explain("gradred bench", found, "Start them with: gradred bench -np 2"))
+        found = "this process is alone, and it takes two ranks at least"
+        raise UsageError(explain("an allreduce", found, "Start them with: gradred bench -np 2"))
 
 
 def _require_writable(asked: Options, world: MPI.Intracomm) -> None:
@@ -110,10 +110,10 @@ class _Bench:
                 return False
         return True
 
-    def keep(self, record: dict[str, Any]) -> None:
+    def keep(self, record: dict[str, Any], *, last: bool = False) -> None:
         """Write what has been measured where that was asked for, so that an end loses nothing."""
         if self._comm.rank == 0 and self._asked.json is not None:
-            write_so_far(self._asked.json, record)
+            write_so_far(self._asked.json, record, last=last)
 
     def _say(self, text: str) -> None:
         say(self._comm, text, error=self._asked.json == "-")  # stdout is for the record

@@ -29,7 +29,7 @@ def require_matplotlib() -> None:
     """Raise UsageError, which says how to install it, where matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         found = "drawing needs matplotlib, which is not installed"
-        remedy = 'Install it with: pip install "gradred[bench]"'
+        remedy = "Install it with: pip install matplotlib"
         raise UsageError(explain("--plot", found, remedy))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,24 +40,38 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
     path.write_text(_text(record), encoding="utf-8")
 
 
-def write_so_far(name: str, record: dict[str, Any]) -> None:
-    """Write a record that is `complete` or not; a file holds one or the other at any time.
+def write_so_far(name: str, record: dict[str, Any], *, last: bool) -> None:
+    """Write a record that grows; a file holds a whole one at any time.
 
     What cannot be replaced (stdout, for which `-` stands, a pipe, a device, a file in a folder of
-    others) gets the complete one only.
+    others) gets the last one only.
     """
     path = Path(name)
     place = path.resolve()
     is_file = name != "-" and (path.is_file() or not path.exists())
-    if is_file and os.access(place.parent, os.W_OK):
-        draft = place.with_name(f".{place.name}.draft")
-        write_json(draft, record)
-        draft.replace(place)
-    elif record["complete"]:
+    if is_file and _replace(place, record):
+        return
+    if last:
         if name == "-":
             print(_text(record), end="", flush=True)
         else:
             write_json(path, record)
+
+
+def _replace(place: Path, record: dict[str, Any]) -> bool:
+    """Whether the file could be replaced: not in a folder of others, nor if its name is longest."""
+    draft = place.with_name(f".{place.name}.draft")
+    try:
+        write_json(draft, record)
+        if place.exists():
+            shutil.copymode(place, draft)
+        draft.replace(place)
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+    return True
 
 
 def _text(record: dict[str, Any]) -> str:
