@@ -369,6 +369,7 @@ def test_what_a_keeper_said_last_is_heard_though_nothing_can_be_sent_to_it():
     for _ in range(3):  # the first is answered by a reset, the others fail
         wire.send(_wire.TAKEN, _wire.count(1))
         time.sleep(0.05)
+    assert wire.lost is None, "there is something to hear"
     assert [kind for kind, _ in wire.receive()] == [_wire.ENDED, _wire.GONE]
     wire.receive()
     assert wire.lost is not None
