@@ -22,16 +22,16 @@ from processes import Beside, run_job
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("build", "test-results")
-# Each mostly keeps one core busy, so they run beside each other.
 STARTS_PROCESSES = [
     f"tests/unit/test_{name}.py" for name in ("cli", "docs", "jobs", "run_function")
 ]
+# Each mostly keeps one core busy, so they run beside each other.
 WITHOUT_MPI = {
     "one process": ["tests/unit", *(f"--ignore={path}" for path in STARTS_PROCESSES)],
     "commands and jobs": STARTS_PROCESSES,
     "ranks as threads": ["tests/threads"],
 }
-NOT_IN_FULL_SWEEP = {"commands and jobs"}
+NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests is marked so
 
 
 @dataclass

@@ -16,6 +16,7 @@ _ALL_PROTOCOLS = 3
 # From linux/if_packet.h. With its header a frame keeps what the sender has left to the hardware to
 # do, the checksum for one.
 _SOL_PACKET, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 263, 15, 23
+_SO_RCVBUFFORCE = 33  # from asm-generic/socket.h
 _LARGEST = 1 << 17
 _WAITING = 64 << 20  # bytes: what is lost is to be lost here
 
@@ -25,7 +26,7 @@ def plug(device: str) -> socket.socket:
     end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
     end.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
     end.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-    end.setsockopt(socket.SOL_SOCKET, 33, _WAITING)  # SO_RCVBUFFORCE
+    end.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _WAITING)
     end.bind((device, _ALL_PROTOCOLS))
     return end
 
