@@ -85,12 +85,29 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'gradred' has no attribute {name!r}")
     if _LAZY[name] in _START_MPI and "mpi4py.MPI" not in sys.modules:
-        from gradred import _launched
-
-        _launched.refuse_child()
+        _start_mpi(name)
     value = getattr(importlib.import_module(f"gradred.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _start_mpi(name: str) -> None:
+    """Import `mpi4py.MPI`, which is MPI_Init; UsageError where there is no MPI, or must not be."""
+    from gradred.errors import INSTALL_MPI, explain
+
+    try:
+        import mpi4py  # noqa: F401 (asked for by name: pip may have been told to leave it out)
+    except ModuleNotFoundError as error:
+        remedy = 'Install it with: pip install "mpi4py>=4.1"'
+        raise UsageError(explain(f"gradred.{name}", "there is no mpi4py", remedy)) from error
+    from gradred import _launched
+
+    _launched.refuse_child()
+    try:
+        from mpi4py import MPI  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        found = f"mpi4py finds no MPI ({' '.join(str(error).split())})"
+        raise UsageError(explain(f"gradred.{name}", found, INSTALL_MPI)) from error
 
 
 def __dir__() -> list[str]:

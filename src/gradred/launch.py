@@ -20,13 +20,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gradred import _inherit, _shim, _wire
-from gradred.errors import UsageError, explain
+from gradred.errors import INSTALL_MPI, UsageError, explain
 from gradred.hosts import Host
 
 Family = Literal["Open MPI", "MPICH", "Intel MPI"]
 Binding = Literal["none", "core", "numa"]
-
-INSTALL = 'Install one with: pip install "mpich>=5"'
 
 _LAUNCHER_NAMES: dict[Family, tuple[str, ...]] = {
     "Open MPI": ("mpiexec.openmpi", "mpiexec", "mpirun"),
@@ -87,7 +85,8 @@ def find_mpi() -> Mpi:
     )
     if probe.returncode != 0:
         reason = (probe.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UsageError(explain("no MPI found", f"mpi4py cannot load one ({reason})", INSTALL))
+        found = f"mpi4py cannot load one ({reason})"
+        raise UsageError(explain("no MPI found", found, INSTALL_MPI))
     text, files = json.loads(probe.stdout.splitlines()[-1])
     family, version = _identify(text)
     library = _libmpi(files)
@@ -235,7 +234,7 @@ def _identify(text: str) -> tuple[Family, str]:
             return family, match[match.lastindex or 0]
     first = text.strip().splitlines()[0] if text.strip() else "an empty version text"
     found = f"it is none that gradred can start ranks with ({first})"
-    raise UsageError(explain("the MPI of this interpreter", found, INSTALL))
+    raise UsageError(explain("the MPI of this interpreter", found, INSTALL_MPI))
 
 
 def _libmpi(files: Sequence[str]) -> pathlib.Path:
@@ -244,7 +243,7 @@ def _libmpi(files: Sequence[str]) -> pathlib.Path:
         if re.fullmatch(r"libmpi(ch)?\.so[.\d]*", os.path.basename(file)):
             return pathlib.Path(file)
     found = "mpi4py has loaded no file named libmpi or libmpich"
-    raise UsageError(explain("no MPI found", found, INSTALL))
+    raise UsageError(explain("no MPI found", found, INSTALL_MPI))
 
 
 def _find_launcher(family: Family, library: pathlib.Path) -> pathlib.Path:
@@ -257,7 +256,7 @@ def _find_launcher(family: Family, library: pathlib.Path) -> pathlib.Path:
             if os.access(folder / name, os.X_OK) and _belongs(folder / name, family):
                 return folder / name
     found = f"there is no mpiexec of {family} in its prefix, this environment or PATH"
-    raise UsageError(explain(f"the launcher of {library}", found, INSTALL))
+    raise UsageError(explain(f"the launcher of {library}", found, INSTALL_MPI))
 
 
 def _belongs(launcher: pathlib.Path, family: Family) -> bool:

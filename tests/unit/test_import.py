@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 MPI_FREE = """
 import json, sys
 import gradred
@@ -50,3 +52,37 @@ def test_import_takes_at_most_30_ms_beyond_numpy() -> None:
         if min(seconds) <= 0.030:
             break
     assert min(seconds) <= 0.030
+
+
+# What a user types who has no MPI, and the error as text.
+WITHOUT_MPI = """
+import json, sys
+{before}
+import numpy, gradred
+try:
+    {call}
+except gradred.Error as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["gradred.allreduce(numpy.ones(3))", "gradred.Comm", "gradred.bcast(numpy.ones(3))"]
+)
+def test_without_an_mpi_the_error_says_where_to_get_one(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPI4PY_LIBMPI", "/none/libmpi.so")
+    kind, told = run_fresh(WITHOUT_MPI.format(before="", call=call))
+    assert kind == "UsageError"
+    assert told.startswith(f"{call.partition('(')[0]}: mpi4py finds no MPI (")
+    for remedy in ('pip install "mpich>=5"', "module load", "MPI4PY_LIBMPI=/path/libmpi.so"):
+        assert remedy in told
+
+
+def test_without_mpi4py_the_error_says_how_to_install_it() -> None:
+    absent = 'sys.modules["mpi4py"] = None  # as if it were not installed'
+    program = WITHOUT_MPI.format(before=absent, call="gradred.allreduce(numpy.ones(3))")
+    kind, told = run_fresh(program)
+    assert kind == "UsageError"
+    assert told.startswith("gradred.allreduce: there is no mpi4py. Install it with: pip install")
