@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from gradred import _job, _output, _verdict
 from gradred._processes import signal_name
+from gradred._ranges import ranks_text
 
 UNWRITABLE = 1  # the status where what ranks print cannot be written
 TIMED_OUT = 124  # the status of a job that took too long, as of timeout(1)
@@ -176,7 +177,7 @@ class _Foreground:
         if elapsed > _START_NOTICE and not self._noticed:
             self._noticed = True
             if self._job.missing:
-                late = _verdict.ranks_text(self._job.missing)
+                late = ranks_text(self._job.missing)
                 self._say(f"{late} not started after {_START_NOTICE:g} s; mpiexec is still trying")
         self._input.look_again()
 
@@ -219,12 +220,12 @@ class _Foreground:
             late = job.ended_late
             if late:
                 grace = f"{self._order.grace:g} s"
-                lines.append(f"{_verdict.ranks_text(late)} did not end within {grace}: ended")
+                lines.append(f"{ranks_text(late)} did not end within {grace}: ended")
         elif self._timed_out:
             lines.append(f"the job did not end within {self._look.timeout:g} s (--timeout): ended")
         elif job.status and self._unwritable is None:
             if job.missing:
-                lines.append(f"{_verdict.ranks_text(job.missing)} never started")
+                lines.append(f"{ranks_text(job.missing)} never started")
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
         lines += _verdict.failure_lines(job.fatal)
         return lines + (silent if others_failed_of_it else [])

@@ -17,10 +17,11 @@ import re
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from gradred import _core
+from gradred._ranges import ranges, ranks_text
 
 RANK, _STACK = "gradred-rank", "gradred-stack"
 _ABOUT_BYTES = 4096  # JSON, before the extension's page
@@ -114,6 +115,8 @@ _OPERATION = re.compile(
     r"\boperation (\d+)(?: over messages)? \((?:(\w+) of [^()]*?(?:, (\d+) bytes)?\))?"
 )
 _MISSING = re.compile(r"(?:missing|not heard of|unfinished): (.*)")
+_WAITED = re.compile(r"\bwaited ([\d.]+) s\b")
+_THREAD = re.compile(r"hread 0x[0-9a-f]+")
 _RANK_NUMBER = re.compile(r"(?<!COMM_WORLD )rank (\d+)")  # of the communicator
 
 
@@ -266,7 +269,7 @@ def _is_ours(line: str) -> bool:
 
 
 def lines(found: list[Rank]) -> list[str]:
-    """The ranks as text, a job after the other."""
+    """The ranks as text, a job after the other; ranks with equal stacks share them."""
     result: list[str] = []
     for job in dict.fromkeys(rank.job for rank in found):
         members = [rank for rank in found if rank.job == job]
@@ -275,11 +278,48 @@ def lines(found: list[Rank]) -> list[str]:
         else:
             result.append(f"job {job}: {len(members)} of {members[0].size} ranks on this host")
         if job and (unseen := set(range(members[0].size)) - {rank.rank for rank in members}):
-            numbers = ", ".join(map(str, sorted(unseen)))
-            result.append(f"  rank {numbers}: elsewhere, or has made no gradred.Comm yet")
-        for rank in members:
-            doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
-            doing += f"; last {rank.last}" if rank.last else ""
-            result.append(f"  rank {rank.rank} (process {rank.pid}): {doing}")
-            result += [f"      {line.strip()}" for line in rank.stack if not _is_ours(line)]
+            told = "elsewhere, or has made no gradred.Comm yet"
+            result.append(f"  {ranks_text(unseen)}: {told}")
+        for alike in _grouped(members, _nameless_stack):
+            for same in _grouped(alike, _doing):
+                result.append(f"  {_named(same)}: {_doing_of_all(same)}")
+            stack = alike[0].stack if len(alike) == 1 else _nameless_stack(alike[0])
+            result += [f"      {line.strip()}" for line in stack if not _is_ours(line)]
     return result
+
+
+def _grouped(members: list[Rank], key: Callable[[Rank], Hashable]) -> list[list[Rank]]:
+    """The ranks that are alike together, in the order of the first of each group."""
+    groups: dict[Hashable, list[Rank]] = {}
+    for rank in members:
+        groups.setdefault(key(rank), []).append(rank)
+    return list(groups.values())
+
+
+def _named(same: list[Rank]) -> str:
+    word = "process" if len(same) == 1 else "processes"
+    return f"{ranks_text(one.rank for one in same)} ({word} {ranges(one.pid for one in same)})"
+
+
+def _nameless_stack(rank: Rank) -> tuple[str, ...]:
+    """The stacks without the numbers of threads, which differ where all else is the same."""
+    return tuple(_THREAD.sub("hread", line) for line in rank.stack)
+
+
+def _doing(rank: Rank) -> str:
+    """What a rank does, without what differs between ranks that do the same."""
+    return _WAITED.sub("waited", _told(rank))
+
+
+def _doing_of_all(same: list[Rank]) -> str:
+    """What ranks do that do the same, with the range of their times."""
+    waited = [float(found[1]) for rank in same if (found := _WAITED.search(_told(rank)))]
+    text = _told(same[0])
+    if not waited or min(waited) == max(waited):
+        return text
+    return _WAITED.sub(f"waited {min(waited):g}-{max(waited):g} s", text, count=1)
+
+
+def _told(rank: Rank) -> str:
+    doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
+    return doing + (f"; last {rank.last}" if rank.last else "")

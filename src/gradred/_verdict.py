@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gradred._job import Failure
-
-
-def ranks_text(numbers: Iterable[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`."""
-    ordered = sorted(numbers)
-    runs = [
-        [number for _, number in run]
-        for _, run in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])
-    ]
-    text = ", ".join(
-        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
-    )
-    return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
+from gradred._ranges import ranks_text
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[str]:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gradred import _core, _status
+from gradred import _core, _status, _terminal
 from gradred._status import Rank
 
 ALLREDUCE, REFUSED, LEFT = 0, 5, 6  # Kind, in csrc/base/signature.h
@@ -114,3 +114,47 @@ def test_pipe_in_the_place_of_a_file_keeps_nobody_waiting() -> None:
     finally:
         os.close(reads)
         os.close(writes)
+
+
+# ---- ranks that are alike --------------------------------------------------------------------
+
+
+def waiting(rank: int, seconds: str, line_number: int, missing: str = "rank 4") -> Rank:
+    text = f"this rank has waited {seconds} s in operation 3 (bcast); missing: {missing}"
+    where = [f"Thread 0x00007f{rank}ab (most recent call first):", f'  File "a.py", {line_number}']
+    return Rank(
+        job=7, rank=rank, size=6, pid=100 + rank, waits_s=1.0, waits_for=text, last="",
+        operation=3, call="bcast", bytes=None, missing=[4], stack=where,
+    )  # fmt: skip
+
+
+def test_ranks_with_equal_stacks_share_them() -> None:
+    found = [waiting(0, "1", 9), waiting(1, "1.5", 9), waiting(2, "3", 9), waiting(3, "2", 8)]
+    assert _status.lines([*found, waiting(5, "2", 9)]) == [
+        "job 7: 5 of 6 ranks on this host",
+        "  rank 4: elsewhere, or has made no gradred.Comm yet",
+        "  ranks 0-2, 5 (processes 100-102, 105): this rank has waited 1-3 s in operation 3 "
+        "(bcast); missing: rank 4",
+        "      Thread (most recent call first):",
+        '      File "a.py", 9',
+        "  rank 3 (process 103): this rank has waited 2 s in operation 3 (bcast); missing: rank 4",
+        "      Thread 0x00007f3ab (most recent call first):",
+        '      File "a.py", 8',
+    ]
+
+
+def test_ranks_with_equal_stacks_that_wait_for_others_are_told_apart() -> None:
+    found = [waiting(0, "1", 9), waiting(1, "1", 9, missing="rank 5"), waiting(2, "1", 9)]
+    named = [line.partition(":")[0] for line in _status.lines(found)[2:4]]
+    assert named == ["  ranks 0, 2 (processes 100, 102)", "  rank 1 (process 101)"]
+    assert sum("a.py" in line for line in _status.lines(found)) == 1
+
+
+def test_lines_are_broken_at_the_width_of_the_terminal_and_nowhere_else() -> None:
+    line = "  rank 0 (process 7): " + "a word and " * 20
+    assert _terminal.wrapped(line, None) == [line]
+    parts = _terminal.wrapped(line, 60)
+    assert max(map(len, parts)) <= 60
+    assert " ".join(part.strip() for part in parts) == line.strip()
+    assert parts[0].startswith("  rank")
+    assert all(part.startswith("      a") or part.startswith("      w") for part in parts[1:-1])

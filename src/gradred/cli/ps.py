@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from gradred import _status
+from gradred import _status, _terminal
 
 SCHEMA = "gradred-ps/1"
 
@@ -15,7 +15,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.epilog = (
         "For each rank: the operation it waits in, for how long and for whom, or the last one it "
-        "has begun, and the Python stack of each of its threads. Other users' jobs cannot be seen."
+        "has begun, and the Python stack of each of its threads; ranks with equal stacks share "
+        "them. Other users' jobs cannot be seen."
     )
     parser.add_argument("--no-stacks", action="store_true", help="do not ask for Python stacks")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -27,7 +28,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"schema": SCHEMA, "ranks": [dataclasses.asdict(one) for one in found]}))
     elif found:
-        print("\n".join(_status.lines(found)))
+        columns = _terminal.width()
+        for line in _status.lines(found):
+            print(*_terminal.wrapped(line, columns), sep="\n")
     else:
         print("no ranks of this user on this host")
     return 0
