@@ -9,13 +9,21 @@ rounds. Before its timing, each size's results are compared with exact ones, in 
 The time of a call is the mean over a block of calls, on the slowest rank; shown is the median over
 the rounds. `ratio` is MPI's time over gradred's, round by round: above 1, gradred is faster.
 
-The JSON record (`schema` = "gradred-allreduce/1"):
+Before each round the time of a flag between ranks 0 and 1 is taken. Where the cores of a virtual
+machine move, it falls into two groups, and a table for each, near and far, follows that of all
+rounds. `--passes` goes over all sizes several times, so that each size meets both.
+
+The JSON record (`schema` = "gradred-allreduce/2"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
-    flag      {what, us}: the time of one signal between ranks 0 and 1; null on one rank
-    seconds   of the whole run
-    rows      [{bytes, count, calls, rounds, gradred_us, mpi_us, ratio, ratio_p10, ratio_p90,
-                gradred_rounds_us[rounds], mpi_rounds_us[rounds], checked}]
+    flag        {what, us}: the time of one signal between ranks 0 and 1; null on one rank
+    placements  {name: {rounds, flag_us}}: near and far, or all; unknown where a rank did not run
+    seconds     of the whole run
+    rows        [{bytes, count, calls[passes], rounds, gradred_us, mpi_us, ratio, ratio_p10,
+                  ratio_p90, gradred_rounds_us[rounds], mpi_rounds_us[rounds],
+                  flag_rounds_us[rounds], placement_rounds[rounds],
+                  placements{name: {rounds, gradred_us, mpi_us, ratio, ratio_p10, ratio_p90}},
+                  checked}]
 
 Exit status: 0 done; 1 a result was wrong, or gradred was slower than --check-slower allows;
 2 usage.
@@ -35,14 +43,21 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred.bench import plot
+from gradred.bench import placement, plot
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.inputs import Inputs
 from gradred.bench.machine import describe, flag_time, mpi_name
 from gradred.bench.rank_zero import parse_once, say, write_json
-from gradred.bench.timing import agree, block_length, interleave, microseconds, ratio
+from gradred.bench.timing import (
+    Seconds,
+    agree,
+    block_length,
+    interleave,
+    microseconds,
+    ratio,
+)
 
-SCHEMA = "gradred-allreduce/1"
+SCHEMA = "gradred-allreduce/2"
 TYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 TYPES += ["float32", "float64"]
 OPS = ("max", "min", "prod", "sum")
@@ -58,8 +73,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--also", type=int, action="append", default=[], metavar="BYTES")
     parser.add_argument("--type", choices=TYPES, default="float32")
     parser.add_argument("--op", choices=OPS, default="sum")
-    parser.add_argument("--rounds", type=int, default=9, help="per size; 3 at least")
+    parser.add_argument("--rounds", type=int, default=9, help="per size and pass; 3 at least")
+    parser.add_argument("--passes", type=int, default=1, help="over all sizes (default: 1)")
     parser.add_argument("--seconds", type=float, default=15.0, help="the whole run, about")
+    parser.add_argument("--note", default="", help="for the record: what is special about the run")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="svg, png or pdf")
     parser.add_argument(
@@ -71,6 +88,8 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if not 0 < given.min <= given.max or given.rounds < 3 or given.seconds <= 0:
         parser.error("needs 0 < --min <= --max, --rounds of 3 or more and --seconds above 0")
+    if given.passes < 1:
+        parser.error("needs --passes of 1 or more")
     if given.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install matplotlib, or leave --plot out")
     return given
@@ -90,6 +109,7 @@ class Pair:
     def __init__(self, given: argparse.Namespace, longest: int) -> None:
         self.plain = MPI.COMM_WORLD
         self.comm = gradred.Comm(MPI.COMM_WORLD)
+        self.flags = gradred.Comm(MPI.COMM_WORLD.Dup())  # what is measured is not interrupted
         self.item = np.dtype(given.type).itemsize
         self._op = MPI_OPS[given.op]
         self._inputs = Inputs(given.type, given.op, self.plain.size)
@@ -121,40 +141,69 @@ class Pair:
         return failures
 
 
-def measure(pair: Pair, size: int, seconds: float, rounds: int) -> dict[str, Any]:
-    """Check and time one size in about `seconds`: its row."""
-    count = size // pair.item
-    failures = pair.wrong(count)
-    if failures:
-        raise ArithmeticError(f"wrong result at {size} bytes: {', '.join(failures)}")
-    timers = pair.timers(count)
-    block = min(block_length(timer, seconds / rounds / 2, pair.plain) for timer in timers)
-    times = interleave(timers, rounds, block, pair.plain)
+class Measured:
+    """What the rounds of one size have brought so far."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.count = size, count
+        self.calls: list[int] = []  # of a block, by pass
+        self.flags: list[float | None] = []  # by round, in microseconds
+        self.times = np.empty((0, 2))  # by round: seconds of gradred and of the MPI
+
+    def row(self, placements: list[str] | None = None) -> dict[str, Any]:
+        """The size's row; with each round's placement, also the figures of each placement."""
+        row: dict[str, Any] = {"bytes": self.size, "count": self.count, "calls": self.calls}
+        row |= summary(self.times)
+        row["gradred_rounds_us"], row["mpi_rounds_us"] = (self.times * 1e6).T.tolist()
+        row["flag_rounds_us"] = self.flags
+        if placements is not None:
+            row["placement_rounds"] = placements
+            row["placements"] = {
+                name: summary(self.times[[one == name for one in placements]])
+                for name in dict.fromkeys(placements)
+            }
+        return row | {"checked": True}
+
+
+def summary(times: Seconds) -> dict[str, Any]:
+    """Medians and ratio of some rounds."""
     compared = ratio(times[:, 1], times[:, 0])
     return {
-        "bytes": size,
-        "count": count,
-        "calls": block,
-        "rounds": rounds,
+        "rounds": len(times),
         "gradred_us": microseconds(times[:, 0]),
         "mpi_us": microseconds(times[:, 1]),
         "ratio": compared.median,
         "ratio_p10": compared.p10,
         "ratio_p90": compared.p90,
-        "gradred_rounds_us": (times[:, 0] * 1e6).tolist(),
-        "mpi_rounds_us": (times[:, 1] * 1e6).tolist(),
-        "checked": True,
     }
 
 
+def measure(pair: Pair, size: Measured, seconds: float, rounds: int) -> None:
+    """Check and time one size in about `seconds`; adds to what it has."""
+    failures = pair.wrong(size.count)
+    if failures:
+        raise ArithmeticError(f"wrong result at {size.size} bytes: {', '.join(failures)}")
+    timers = pair.timers(size.count)
+    block = min(block_length(timer, seconds / rounds / 2, pair.plain) for timer in timers)
+
+    def look() -> None:
+        size.flags.append(placement.flag_us(pair.flags))
+
+    times = interleave(timers, rounds, block, pair.plain, before=look)
+    size.calls.append(block)
+    size.times = np.concatenate([size.times, times])
+
+
 class Budget:
-    """Shares out --seconds: each size gets what it needs, and an equal part of what is left.
+    """Shares out a pass's seconds: each size gets what it needs, and an equal part of what is left.
 
     Lowers `given.rounds`, to 3 at least, where there is no room for more.
     """
 
-    def __init__(self, pair: Pair, ladder: list[int], given: argparse.Namespace) -> None:
-        self._end = time.perf_counter() + given.seconds
+    def __init__(
+        self, pair: Pair, ladder: list[int], given: argparse.Namespace, seconds: float
+    ) -> None:
+        self._end = time.perf_counter() + seconds
         self._comm = pair.plain
         count = ladder[-1] // pair.item
         start = time.perf_counter()
@@ -167,7 +216,7 @@ class Budget:
         def needed(rounds: int) -> float:  # for the largest size; two more to find the block
             return agree(check + both * (rounds + 2), self._comm)
 
-        while given.rounds > 3 and needed(given.rounds) * sum(ladder) / ladder[-1] > given.seconds:
+        while given.rounds > 3 and needed(given.rounds) * sum(ladder) / ladder[-1] > seconds:
             given.rounds -= 1
         self._per_byte = needed(given.rounds) / ladder[-1]
 
@@ -193,17 +242,65 @@ def line(row: dict[str, Any]) -> str:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw time over size, log-log, the spread of the rounds shaded; the ratio below."""
+    """Draw the table: time over size with the spread of the rounds, and the ratio below."""
     rows = record["rows"]
+    sizes = [row["bytes"] for row in rows]
     lines = []
-    for key, label in ("gradred", "gradred"), ("mpi", mpi_name()):
+    for key, label in ("gradred", f"gradred {record['versions']['gradred']}"), ("mpi", mpi_name()):
         spread = [np.percentile(row[f"{key}_rounds_us"], [10, 50, 90]) for row in rows]
         low, middle, high = np.transpose(spread)
-        ratios = [row["ratio"] for row in rows] if key == "mpi" else None
-        lines.append(plot.Line(label, [row["bytes"] for row in rows], middle, low, high, ratios))
+        compared = [[row[name] for row in rows] for name in ("ratio", "ratio_p10", "ratio_p90")]
+        ratios = compared if key == "mpi" else [None] * 3
+        lines.append(plot.Line(label, sizes, middle, low, high, *ratios))
     what = record["arguments"]
-    title = f"Allreduce, {record['ranks']} ranks, {what['type']} {what['op']}"
-    plot.draw(path, title, lines, below="MPI / gradred")
+    where = f"{record['ranks']} ranks on {record['hosts']} host{'s' * (record['hosts'] > 1)}"
+    legend = plot.Legend(
+        title=f"Allreduce, {where}, {what['type']} {what['op']}",
+        line="median of the rounds",
+        band="10-90 % of the rounds",
+        below="MPI / gradred",
+    )
+    plot.draw(path, legend, lines)
+
+
+def measure_all(pair: Pair, ladder: list[int], given: argparse.Namespace) -> list[Measured]:
+    """Go over all sizes, pass by pass; prints the row of each in the last one."""
+    found = [Measured(size, size // pair.item) for size in ladder]
+    rounds = given.rounds
+    for done in range(given.passes):
+        given.rounds = rounds
+        budget = Budget(pair, ladder, given, given.seconds / given.passes)
+        for index, size in enumerate(found):
+            measure(pair, size, *budget.share(ladder[index:], given.rounds))
+            if done == given.passes - 1:
+                say(pair.plain, line(size.row()))
+    return found
+
+
+def placed(found: list[Measured], record: dict[str, Any]) -> None:
+    """Add the rows, the rounds of each told by their placement, to the record."""
+    flags = [flag for size in found for flag in size.flags]
+    names = placement.named(flags)
+    pairs = list(zip(names, flags, strict=True))
+    record["placements"] = {}
+    for name in dict.fromkeys(names):
+        us = [flag for one, flag in pairs if one == name and flag is not None]
+        middle = float(np.median(us)) if us else None
+        record["placements"][name] = {"rounds": names.count(name), "flag_us": middle}
+    left = iter(names)
+    record["rows"] = [size.row([next(left) for _ in size.flags]) for size in found]
+
+
+def say_placements(record: dict[str, Any], comm: MPI.Intracomm) -> None:
+    """A table for each placement where there were two."""
+    for name in (placement.NEAR, placement.FAR):
+        about = record["placements"].get(name)
+        if about is not None:
+            say(comm, f"\n# {name}: {about['rounds']} rounds, a flag in {about['flag_us']:.3f} us")
+            say(comm, HEADER)
+        for row in record["rows"]:
+            if name in row["placements"]:
+                say(comm, line(row | row["placements"][name]))
 
 
 def main() -> int:
@@ -219,20 +316,18 @@ def main() -> int:
         say(world, f"# {record['flag']['us']:.2f} us: {record['flag']['what']}")
     ratio = "ratio: MPI's time / gradred's in each round, median"
     say(world, f"# us per call, medians of rounds; {ratio}\n{HEADER}")
-    record["rows"] = rows = []
     try:
-        budget = Budget(pair, ladder, given)
-        for done, size in enumerate(ladder):
-            rows.append(measure(pair, size, *budget.share(ladder[done:], given.rounds)))
-            say(world, line(rows[-1]))
+        placed(measure_all(pair, ladder, given), record)
     except ArithmeticError as error:
         say(world, f"benchmarks/allreduce.py: {error}", error=True)
         return 1
+    say_placements(record, world)
     record["seconds"] = agree(time.perf_counter() - start, world)
     if world.rank == 0 and given.json:
         write_json(given.json, record)
     if world.rank == 0 and given.plot:
         draw(record, given.plot)
+    rows = record["rows"]
     slower = [row["bytes"] for row in rows if row["ratio"] * (given.check_slower or np.inf) < 1]
     if slower:
         say(world, f"slower than {given.check_slower} times MPI at bytes {slower}", error=True)

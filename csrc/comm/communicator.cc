@@ -310,12 +310,12 @@ void Communicator::run_on_node(const Call& call, WaitHook& hook) {
   scale_result(call, call.recv, call.count, size_);
 }
 
-double Communicator::flag_time(WaitHook& hook) {
+double Communicator::flag_time(WaitHook& hook, unsigned turns) {
   prepare(hook);
   if (node_ == nullptr) return 0;
   if (any_started_) finish_started(hook);
   NodePoll poll(*this, hook);
-  return 1e-9 * node_->flag_time_ns(2000, &poll);
+  return 1e-9 * node_->flag_time_ns(turns, &poll);
 }
 
 // Nothing moves: the ranks only see that they asked for the same.

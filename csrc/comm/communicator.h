@@ -112,7 +112,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where
   // no memory is shared. Blocking and collective.
-  double flag_time(WaitHook& hook);
+  double flag_time(WaitHook& hook, unsigned turns);
   // Lets the MPI underneath and all operations in flight get on.
   void progress();
   // This rank's arguments of its next call were refused: the peers' calls fail with this reason,

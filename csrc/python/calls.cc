@@ -282,14 +282,14 @@ void bind_calls(py::module_& m) {
       "Blocks until all ranks have agreed on this persistent call; sets up what gradred needs.");
   m.def(
       "flag_time",
-      [](const py::object& comm) {
+      [](const py::object& comm, unsigned turns) {
         GilHook hook;
-        return communicator_of(comm.ptr()).flag_time(hook);
+        return communicator_of(comm.ptr()).flag_time(hook, turns);
       },
-      py::arg("comm"),
-      "Seconds that a flag takes between the cores of rank 0 and rank 1; blocking and collective. "
-      "0.0 on "
-      "other ranks, and where no memory is shared.");
+      py::arg("comm"), py::arg("turns") = 2000,
+      "Seconds that a flag takes between the cores of rank 0 and rank 1, the mean of so many "
+      "turns; "
+      "blocking and collective. 0.0 on other ranks, and where no memory is shared.");
   m.def(
       "stop",
       [] {

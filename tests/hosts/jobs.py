@@ -30,13 +30,13 @@ HERE = pathlib.Path(__file__).parent
 PATHS = os.pathsep.join(filter(None, sys.path))
 
 
-def start(hosts, folder, *words, where="h1:2,h2:2", **variables):
-    """Start `gradred run -H h1:2,h2:2` with more words, on head, in a folder."""
+def start(hosts, folder, *words, command="run", where="h1:2,h2:2", **variables):
+    """Start `gradred run -H h1:2,h2:2`, or another command, with more words, on head, in a folder."""
     environment = {**os.environ, **NETWORK, "PYTHONPATH": PATHS, **variables}
     environment["PATH"] = os.pathsep.join([hosts.path, environment["PATH"]])
     place = ["-H", where] if where else []
-    command = [sys.executable, "-m", "gradred", "run", *place, *words]
-    return hosts.start(machines.HEAD, command, environment, folder)
+    line = [sys.executable, "-m", "gradred", command, *place, *words]
+    return hosts.start(machines.HEAD, line, environment, folder)
 
 
 def finish(process, timeout=60):

@@ -146,6 +146,13 @@ class Machines:
             raise RuntimeError(f"no cable: {cable.communicate()[1]}")
         self._cables.append(cable)
 
+    def limit(self, name: str, rate: str) -> None:
+        """Let a host's cable carry no more than so much each way, such as `1gbit`."""
+        shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
+        self._on_head("tc", "qdisc", "add", "dev", f"port-{name}", *shape)
+        enter = ["nsenter", "-t", str(self._pid(name)), "-n"]
+        subprocess.run([*enter, "tc", "qdisc", "add", "dev", "eth0", *shape], check=True)
+
     def kill(self, name: str) -> None:
         """A power failure: the others hear nothing more of it."""
         self.cut(name)

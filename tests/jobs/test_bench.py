@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradred import _core, _processes, cli, config, launch
-from gradred.bench import options, overlap, table
+from gradred import __version__, _core, _processes, cli, config, launch
+from gradred.bench import options, overlap, plot, table
+from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.inputs import FUNCTIONS, PERIOD, TYPES, Inputs
 from gradred.bench.options import Options
 
@@ -500,16 +502,61 @@ def test_plot_has_a_line_for_each_peer(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from gradred.bench import job
 
-    result = {"p10_us": 1.0, "p50_us": 2.0, "p90_us": 3.0, "ratio": 1.5}
+    result = {"avg_us": 2.0, "p10_us": 1.0, "p90_us": 3.0, "ratio": 1.5}
     rows = [
         {"type": "float32", "bytes": size, "results": {"gradred": result, "mpi": result}}
         for size in (8, 16)
     ]
     what = {"mode": "blocking", "types": ["float32"], "op": "sum", "plan": ""}
+    what["collective"] = "allreduce"
     path = tmp_path / "new" / "figure.svg"
     job.draw({"rows": rows, "ranks": 2, "arguments": what}, path)
     text = path.read_text()
-    assert all(f"<!-- {name} -->" in text for name in ("gradred", "mpi"))
+    assert f"<!-- gradred {__version__} -->" in text
+    assert re.search(r"<!-- (MPICH|Open MPI|Intel MPI) [\d.]+ -->", text)
+    for said in ("line: Avg Latency, the mean of the calls", "band: 10-90 % of the calls"):
+        assert f"<!-- {said} -->" in text or said in text
+    assert "<!-- 8 B -->" in text
+    assert "<!-- 16 B -->" in text
+
+
+def test_plot_draws_what_the_table_prints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from gradred.bench import job
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(plot, "draw", lambda *given: drawn.append(given))
+    result = {"avg_us": 2.5, "p10_us": 1.0, "p50_us": 2.0, "p90_us": 3.0, "ratio": 1.5}
+    rows = [{"type": "float32", "bytes": 8, "results": {"gradred": result}}]
+    what = {"mode": "blocking", "types": ["float32"], "op": "sum", "plan": ""}
+    what["collective"] = "allreduce"
+    job.draw({"rows": rows, "ranks": 2, "arguments": what}, tmp_path / "figure.svg")
+    (line,) = drawn[0][2]
+    column = table.columns(Options(), ["gradred"])[0]
+    assert f"{line.times[0]:.2f}" == column.cell(rows[0]) == "2.50"
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "marks"),
+    [
+        (4, 64, ["4 B", "8 B", "16 B", "32 B", "64 B"]),
+        (8, 64 << 20, ["8 B", "64 B", "512 B", "4 KiB", "32 KiB", "256 KiB", "2 MiB", "16 MiB"]),
+        (12, 12, ["12 B"]),
+        (12, 17, ["16 B"]),
+        (1, 1, ["1 B"]),
+    ],
+)
+def test_sizes_in_a_plot_are_marked_by_powers_of_two(
+    smallest: int, largest: int, marks: list[str]
+) -> None:
+    assert [plot.size_text(size) for size in plot.size_marks(smallest, largest)] == marks
+
+
+def test_plot_as_png_has_150_dots_per_inch(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    line = plot.Line("one", [8, 16], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0])
+    plot.draw(tmp_path / "a.png", plot.Legend("title", "line", "band", "below"), [line])
+    width, height = struct.unpack(">II", (tmp_path / "a.png").read_bytes()[16:24])
+    assert (width, height) == (8 * 150, 7 * 150)
 
 
 @needs_no_job
@@ -531,3 +578,87 @@ def test_table_says_where_ranks_share_cores(ranks: int, hosts: int, said: bool) 
     record = {"ranks": ranks, "hosts": hosts, "clock_us": 0.05, "flag": flag}
     comments = job._comments(record | {"machine": {"cores": 2}}, ["gradred"])
     assert any("share 2 cores" in line for line in comments) == said
+
+
+# ---- other collectives -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_each_collective_has_the_result_of_mpi_and_shows_a_wrong_rank(name: str, size: int) -> None:
+    count = 4 * size
+    inputs = Inputs("int32", "sum", size)
+    rows = np.zeros((size, count), "int32")
+    for rank, row in enumerate(rows):
+        inputs.fill(row, rank)
+    whole = {
+        "allreduce": [rows.sum(axis=0)] * size,
+        "reduce_scatter_block": np.split(rows.sum(axis=0), size),
+        "allgather": [rows.ravel()] * size,
+        "bcast": [rows[0]] * size,
+    }[name]
+    for rank in range(size):
+        np.testing.assert_array_equal(inputs.result(name, count, rank), whole[rank])
+        assert len(whole[rank]) == COLLECTIVES[name].lengths(count, size)[1]
+
+
+def test_vectors_that_are_split_have_an_element_for_each_rank() -> None:
+    asked = Options(collective="reduce_scatter_block", smallest=1, largest=100)
+    assert asked.sizes("float32", 2) == [8, 16, 32, 64]
+    assert asked.sizes("float32", 3) == [12, 24, 48, 96]
+
+
+@needs_no_job
+@pytest.mark.parametrize("name", [name for name in COLLECTIVES if name != "allreduce"])
+def test_other_collectives_are_measured_checked_and_compared(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    words = ["--collective", name, "-m", "8:16", "-i", "3", "-x", "1", "-b", "--peers", "mpi"]
+    answer = bench("-np", "2", "--bind", "none", *words, "--json", str(path))
+    assert answer.returncode == 0, answer.stderr
+    assert f"MPI {COLLECTIVES[name].title} Latency Test" in answer.stdout
+    assert [row[0] for row in osu_rows(answer.stdout)] == ["8", "16"]
+    record = record_of(path)
+    assert record["arguments"]["collective"] == name
+    for row in record["rows"]:
+        assert all(row["results"][who]["checked"] for who in ("gradred", "mpi"))
+        ours = row["results"]["gradred"]
+        assert ours["busbw_gbs"] == pytest.approx(
+            ours["algbw_gbs"] * COLLECTIVES[name].busy(2), rel=1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--collective alltoall", "invalid choice"),
+        ("--collective bcast --nonblocking", "no nonblocking one of its own"),
+        ("--collective allgather -o max", "it reduces nothing"),
+        ("--collective bcast --plan ring", "plans can be chosen for allreduce alone"),
+        ("--collective bcast --peers gloo", "gloo has none"),
+    ],
+)
+def test_collectives_refuse_what_they_have_not(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of("-np", "2", *words.split()) == 2
+    assert told in capsys.readouterr().err
+
+
+# ---- several hosts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["-H", "a:2,b:2"], ["-H", "a:2,b:2"]),
+        (["-np", "3", "--hosts", "a:2,b:2"], ["-np", "3", "-H", "a:2,b:2"]),
+        (["--hostfile", "list"], ["--hostfile", "list"]),
+    ],
+)
+def test_ranks_start_on_the_hosts_that_are_named(
+    words: list[str], place: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(cli.bench, "start", lambda given, _: started.append(list(given)) or 0)
+    assert status_of(*words) == 0
+    assert started == [[*place, "--bind", "core"]]

@@ -163,17 +163,44 @@ def test_benchmark_records_a_checked_row_for_each_size(
     import allreduce
 
     options = ["--max", "16384", "--also", "4000", "--rounds", "3", "--seconds", "0.5"]
+    options += ["--passes", "2"]
     status, record = run_benchmark(allreduce, monkeypatch, shared_path / "a.json", *options)
     assert status == 0
-    assert record["schema"] == "gradred-allreduce/1"
+    assert record["schema"] == "gradred-allreduce/2"
     assert record["ranks"] == WORLD.size
     assert [row["bytes"] for row in record["rows"]] == [
         8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4000, 4096, 8192, 12288, 16384,
     ]  # fmt: skip
     for row in record["rows"]:
         assert row["checked"]
-        assert len(row["gradred_rounds_us"]) == len(row["mpi_rounds_us"]) == 3
+        assert len(row["gradred_rounds_us"]) == len(row["mpi_rounds_us"]) == row["rounds"] == 6
         assert min(row["gradred_us"], row["mpi_us"], row["ratio"]) > 0
+        assert len(row["placement_rounds"]) == 6
+        assert all((flag is None) == (WORLD.size == 1) for flag in row["flag_rounds_us"])
+        assert sum(part["rounds"] for part in row["placements"].values()) == 6
+    total = 6 * len(record["rows"])
+    assert sum(part["rounds"] for part in record["placements"].values()) == total
+    assert set(record["placements"]) <= {"near", "far", "all", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        ([0.04, 0.25] * 5, ["near", "far"] * 5),
+        ([0.04, 0.05, 0.06, 0.05, 0.04], ["all"] * 5),
+        ([0.04] * 9 + [0.25], ["all"] * 10),  # one round is no placement
+        ([0.24, 5.0, 0.25, 0.25, 7.0], ["all", "unknown", "all", "all", "unknown"]),
+        ([0.3, 0.04, 0.25, 2.0, 0.05], ["far", "near", "far", "unknown", "near"]),
+        ([None] * 3, ["unknown"] * 3),
+        ([], []),
+    ],
+)
+def test_rounds_are_near_or_far_where_their_flag_times_fall_into_two_groups(
+    flags: list[float | None], names: list[str]
+) -> None:
+    from gradred.bench import placement
+
+    assert placement.named(flags) == names
 
 
 def test_benchmark_fails_where_it_is_slower_than_allowed(
@@ -205,17 +232,34 @@ def test_benchmark_refuses_a_wrong_result(
     assert ("wrong result at 8 bytes: gradred in place\n" in error) == (WORLD.rank == 0)
 
 
-def test_plot_takes_sizes_with_different_numbers_of_rounds(tmp_path: Path) -> None:
+def test_plot_draws_the_medians_and_the_ratios_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
     import allreduce
 
-    rows = [
-        {"bytes": 8, "ratio": 2.0, "gradred_rounds_us": [1, 2, 3], "mpi_rounds_us": [2, 4, 6]},
-        {"bytes": 16, "ratio": 2.0, "gradred_rounds_us": [1] * 4, "mpi_rounds_us": [2] * 4},
-    ]
-    record = {"rows": rows, "ranks": 2, "arguments": {"type": "float32", "op": "sum"}}
+    rows = []
+    for size, seconds in (8, [[1.0, 2.0], [3.0, 4.0], [2.0, 9.0]]), (16, [[1.0, 2.0]] * 4):
+        found = allreduce.Measured(size, 2)  # sizes may have different numbers of rounds
+        found.times = np.array(seconds)
+        rows.append(found.row())
+    record = {"rows": rows, "ranks": 2, "hosts": 1, "versions": {"gradred": "7.8"}}
+    record["arguments"] = {"type": "float32", "op": "sum"}
+    drawn: list[Any] = []
+    draw = allreduce.plot.draw
+    monkeypatch.setattr(allreduce.plot, "draw", lambda *given: drawn.append(given) or draw(*given))
     allreduce.draw(record, tmp_path / "new" / "plot.svg")
-    assert "</svg>" in (tmp_path / "new" / "plot.svg").read_text()
+    ours, theirs = drawn[0][2]
+    assert list(ours.times) == [row["gradred_us"] for row in rows] == [2e6, 1e6]
+    assert list(theirs.times) == [row["mpi_us"] for row in rows]
+    assert theirs.ratios == [row["ratio"] for row in rows]
+    assert (theirs.ratios_low, theirs.ratios_high) == tuple(
+        [row[name] for row in rows] for name in ("ratio_p10", "ratio_p90")
+    )
+    text = (tmp_path / "new" / "plot.svg").read_text()
+    for said in ("gradred 7.8", allreduce.mpi_name(), "8 B", "16 B"):
+        assert f"<!-- {said} -->" in text
+    assert "line: median of the rounds" in text
 
 
 def test_call_cost_times_every_way_to_call(

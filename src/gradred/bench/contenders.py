@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,14 +12,29 @@ from mpi4py import MPI
 
 import gradred
 from gradred import _core, config, schedules
+from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.inputs import FUNCTIONS, Array
-from gradred.bench.options import Mode, Options
+from gradred.bench.machine import mpi_name
+from gradred.bench.options import Options
 from gradred.errors import UsageError, explain
 
 MPI_OPS = {
     name: getattr(MPI, name.upper())
     for name in ("sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor")
 }
+
+
+def title_of(name: str) -> str:
+    """A contender as a picture names it: peers with their versions, plans by gradred."""
+    titles: dict[str, Callable[[], str]] = {
+        "mpi": mpi_name,
+        "mpi4py": lambda: f"mpi4py {version('mpi4py')}, pickled",
+        "gloo": lambda: f"gloo of PyTorch {version('torch')}",
+    }
+    if name in titles:
+        return titles[name]()
+    own = f"gradred {gradred.__version__}"
+    return own if name == "gradred" else f"{own}, {name}"
 
 
 def nothing() -> None:
@@ -79,7 +95,7 @@ def gather(options: Options, world: MPI.Intracomm) -> list[Contender]:
 
 def _contender(name: str, comm: MPI.Intracomm, options: Options) -> Contender:
     op = MPI_OPS.get(options.op, options.op)  # the MPI's own objects cost a call least
-    return Contender(name, partial(_bind, comm, op, options.mode))
+    return Contender(name, partial(_bind, comm, op, options))
 
 
 def _serves(comm: gradred.Comm) -> bool:
@@ -102,17 +118,29 @@ def _with_plan(plan: str, world: MPI.Intracomm) -> gradred.Comm:
     return comm
 
 
-def _bind(comm: MPI.Intracomm, op: Any, mode: Mode, send: Array, receive: Array) -> Calls:
+def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Array, receive: Array) -> Calls:
     """The calls of a communicator, gradred's or the MPI's own."""
-    done = partial(_same, receive)
+    done, mode = partial(_same, receive), asked.mode
     if mode == "blocking":
-        return Calls(partial(comm.Allreduce, send, receive, op), None, done)
+        arguments: list[Any] = [send, receive]
+        load: Callable[[], object] = nothing
+        if asked.collective == "bcast":  # which has one buffer, the root's with the input in it
+            arguments, load = [receive], partial(_copy_at_root, comm, send, receive)
+        if COLLECTIVES[asked.collective].reduces:
+            arguments.append(op)
+        call = getattr(comm, COLLECTIVES[asked.collective].method)
+        return Calls(partial(call, *arguments), None, done, load)
     if mode == "persistent":
         request = comm.Allreduce_init(send, receive, op)
         run = request if callable(request) else partial(_start_and_wait, request)
         return Calls(run, None, done, free=request.Free)
     start = partial(comm.Iallreduce, send, receive, op)
     return Calls(partial(_begin_and_wait, start), start, done)
+
+
+def _copy_at_root(comm: MPI.Intracomm, send: Array, receive: Array) -> None:
+    if comm.rank == 0:
+        receive[:] = send
 
 
 def _same(array: Array) -> Array:
@@ -129,7 +157,7 @@ def _begin_and_wait(start: Callable[[], Started]) -> None:
 
 
 def _mpi(options: Options, world: MPI.Intracomm) -> Contender:
-    return Contender("mpi", partial(_bind, world.Dup(), MPI_OPS[options.op], options.mode))
+    return Contender("mpi", partial(_bind, world.Dup(), MPI_OPS[options.op], options))
 
 
 def _mpi4py(options: Options, world: MPI.Intracomm) -> Contender:

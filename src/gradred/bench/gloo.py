@@ -13,9 +13,9 @@ import torch
 import torch.distributed
 from mpi4py import MPI
 
+from gradred.bench.collectives import Mode
 from gradred.bench.contenders import Calls, Started
 from gradred.bench.inputs import Array
-from gradred.bench.options import Mode
 
 _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 

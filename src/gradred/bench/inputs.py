@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradred.arrays import ITEMSIZES
+from gradred.bench.collectives import COLLECTIVES
 from gradred.errors import UsageError, explain
 
 Array = NDArray[Any]
@@ -93,11 +94,33 @@ class Inputs:
             piece = vector[start : start + PERIOD]
             piece[:] = self._patterns[rank][: len(piece)]
 
+    def result(self, collective: str, count: int, rank: int) -> Array:
+        """What `rank` must have after a collective of rows of `count` elements.
+
+        Args:
+            collective: one of `COLLECTIVES`.
+            count: elements of the row, as the table of collectives counts them.
+            rank: of those of the communicator.
+        """
+        size = len(self._patterns)
+        if collective == "allgather":
+            return np.concatenate([_repeated(pattern, count) for pattern in self._patterns])
+        if collective == "bcast":
+            return _repeated(self._patterns[0], count)
+        whole = _repeated(self._result, count)
+        block = count // size
+        is_split = COLLECTIVES[collective].is_split
+        return whole[rank * block : (rank + 1) * block] if is_split else whole
+
     def holds_result(self, vector: Array) -> bool:
         """Whether `vector` is the exact reduction of all ranks' inputs."""
         whole = len(vector) // PERIOD * PERIOD
         table, rest = vector[:whole].reshape(-1, PERIOD), vector[whole:]
         return bool((table == self._result).all() and (rest == self._result[: len(rest)]).all())
+
+
+def _repeated(pattern: Array, count: int) -> Array:
+    return np.resize(pattern, count)
 
 
 def _patterns(dtype: str, op: str, size: int) -> list[NDArray[np.int64]]:

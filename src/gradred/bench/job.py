@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from gradred import _launched
 from gradred.bench import machine, options, overlap, plot, table, timing
-from gradred.bench.contenders import Calls, Contender, gather
+from gradred.bench.collectives import COLLECTIVES
+from gradred.bench.contenders import Calls, Contender, gather, title_of
 from gradred.bench.inputs import Array, Inputs, numpy_type
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import say, write_so_far
@@ -31,6 +32,7 @@ def run(asked: Options) -> int:
     world = MPI.COMM_WORLD
     try:
         _require_peers(world.size)
+        _require_sizes(asked, world.size)
         _require_writable(asked, world)
         contenders = gather(asked, world)
     except UsageError:
@@ -55,7 +57,15 @@ def _require_peers(size: int) -> None:
     if size < 2:
         _launched.refuse_wrong_launcher()
         found = "this process is alone, and it takes two ranks at least"
-        raise UsageError(explain("an allreduce", found, "Start them with: gradred bench -np 2"))
+        raise UsageError(explain("gradred bench", found, "Start them with: gradred bench -np 2"))
+
+
+def _require_sizes(asked: Options, size: int) -> None:
+    for dtype in asked.types:
+        if not asked.sizes(dtype, size):
+            told = f"--collective {asked.collective} -m {asked.smallest}:{asked.largest} -T {dtype}"
+            found = f"that has no element for each of {size} ranks"
+            raise UsageError(explain(told, found, "Give a larger range"))
 
 
 def _require_writable(asked: Options, world: MPI.Intracomm) -> None:
@@ -78,6 +88,7 @@ class _Bench:
         self, asked: Options, contenders: Sequence[Contender], world: MPI.Intracomm
     ) -> None:
         self._asked = asked
+        self._collective = COLLECTIVES[asked.collective]
         self._contenders = contenders
         self._names = [contender.name for contender in contenders]
         self._comm = world.Dup()  # whose barriers and sums no contender sees
@@ -85,10 +96,12 @@ class _Bench:
     def measure_type(self, dtype: str, record: dict[str, Any]) -> bool:
         """Add a row for each size, printing it; False, and no more rows, at a wrong result."""
         asked, comm = self._asked, self._comm
-        sizes = asked.sizes(dtype)
-        inputs = Inputs(dtype, asked.op, comm.size)
+        sizes = asked.sizes(dtype, comm.size)
+        # Of what reduces nothing the inputs have only to differ.
+        inputs = Inputs(dtype, asked.op if self._collective.reduces else "max", comm.size)
         kind = numpy_type(dtype)
-        send, receive = (np.zeros(sizes[-1] // kind.itemsize, kind) for _ in range(2))
+        longest = self._collective.lengths(sizes[-1] // kind.itemsize, comm.size)
+        send, receive = (np.zeros(count, kind) for count in longest)
         inputs.fill(send, comm.rank)
         columns = table.columns(asked, self._names)
         comments = _comments(record, self._names)
@@ -97,7 +110,9 @@ class _Bench:
         for size in sizes:
             count = size // kind.itemsize
             row: dict[str, Any] = {"type": dtype, "bytes": size, "count": count}
-            row |= self._measure(inputs, send[:count], receive[:count])
+            long = self._collective.lengths(count, comm.size)
+            expected = inputs.result(asked.collective, count, comm.rank)
+            row |= self._measure(size, send[: long[0]], receive[: long[1]], expected)
             record["rows"].append(row)
             self._say(table.line(columns, row))
             self.keep(record)
@@ -118,19 +133,19 @@ class _Bench:
     def _say(self, text: str) -> None:
         say(self._comm, text, error=self._asked.json == "-")  # stdout is for the record
 
-    def _measure(self, inputs: Inputs, send: Array, receive: Array) -> dict[str, Any]:
+    def _measure(self, nbytes: int, send: Array, receive: Array, expected: Array) -> dict[str, Any]:
         """Check and time one size: the rest of its row."""
-        iterations, warmup = self._asked.calls(send.nbytes)
+        iterations, warmup = self._asked.calls(nbytes)
         bound = [contender.bind(send, receive) for contender in self._contenders]
         try:
-            checked = self._check(bound, inputs, receive)
+            checked = self._check(bound, expected, receive)
             runs = [calls.run for calls in bound]
             call_by_call(runs, warmup, self._comm)
             seconds = call_by_call(runs, iterations, self._comm)
-            results = self._summarise(seconds, send.nbytes)
+            results = self._summarise(seconds, nbytes)
             if self._asked.mode == "nonblocking":
                 self._add_overlap(results, bound, seconds, iterations)
-            again = self._check(bound, inputs, receive)
+            again = self._check(bound, expected, receive)
         finally:
             for calls in bound:
                 calls.free()
@@ -138,14 +153,14 @@ class _Bench:
             results[name]["checked"] = checked[index] and again[index]
         return {"iterations": iterations, "warmup": warmup, "results": results}
 
-    def _check(self, bound: Sequence[Calls], inputs: Inputs, receive: Array) -> list[bool]:
+    def _check(self, bound: Sequence[Calls], expected: Array, receive: Array) -> list[bool]:
         """Whether each contender's result is exact on every rank."""
         right = []
         for calls in bound:
             receive.fill(0)
             calls.load()
             calls.run()
-            right.append(inputs.holds_result(calls.output()))
+            right.append(np.array_equal(calls.output(), expected))
             calls.unload()
         return list(map(bool, np.min(self._comm.allgather(right), axis=0)))
 
@@ -158,7 +173,7 @@ class _Bench:
         results: dict[str, dict[str, Any]] = {}
         for index, name in enumerate(self._names):
             mean = float(means[:, index].mean())
-            busy = 2 * (self._comm.size - 1) / self._comm.size
+            moved = self._collective.moved(nbytes, self._comm.size)
             compared = timing.ratio(calls[:, index], calls[:, 0])
             results[name] = {
                 "avg_us": mean * 1e6,
@@ -168,8 +183,8 @@ class _Bench:
                     f"p{percent}_us": float(tail[index]) * 1e6
                     for percent, tail in zip(percentiles, tails, strict=True)
                 },
-                "algbw_gbs": nbytes / mean / 1e9,
-                "busbw_gbs": nbytes / mean / 1e9 * busy,
+                "algbw_gbs": moved / mean / 1e9,
+                "busbw_gbs": moved / mean / 1e9 * self._collective.busy(self._comm.size),
                 "ratio": compared.median,
                 "ratio_p10": compared.p10,
                 "ratio_p90": compared.p90,
@@ -218,19 +233,28 @@ def draw(record: dict[str, Any], path: Path) -> None:
         names = list(rows[0]["results"]) if rows else []
         for name in names:
             results = [row["results"][name] for row in rows]
-            label = name if len(what["types"]) == 1 else f"{name}, {dtype}"
+            label = title_of(name)
+            if len(what["types"]) > 1:
+                label += f", {dtype}"
             lines.append(_line(label, [row["bytes"] for row in rows], results, name != names[0]))
     types = ", ".join(what["types"])
-    title = f"{what['mode']} allreduce, {record['ranks']} ranks, {types} {what['op']}"
+    reduces = COLLECTIVES[what["collective"]].reduces
+    reduced = f"{types} {what['op']}" if reduces else types
     first = what["plan"] if what["plan"] not in ("", "all") else "gradred"
-    plot.draw(path, title, lines, below=f"time / {first}'s")
+    legend = plot.Legend(
+        title=f"{what['mode']} {what['collective']}, {record['ranks']} ranks, {reduced}",
+        line="Avg Latency, the mean of the calls",
+        band="10-90 % of the calls",
+        below=f"time / {first}'s, median",
+    )
+    plot.draw(path, legend, lines)
 
 
 def _line(label: str, sizes: list[int], results: list[dict[str, Any]], compared: bool) -> plot.Line:
     return plot.Line(
         label=label,
         sizes=sizes,
-        times=[result["p50_us"] for result in results],
+        times=[result["avg_us"] for result in results],
         low=[result["p10_us"] for result in results],
         high=[result["p90_us"] for result in results],
         ratios=[result["ratio"] for result in results] if compared else None,

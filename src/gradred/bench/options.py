@@ -8,15 +8,14 @@ import importlib.util
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gradred import ops, plans
 from gradred.arrays import ITEMSIZES
 from gradred.bench import plot
+from gradred.bench.collectives import COLLECTIVES, Mode
 from gradred.bench.inputs import TYPES, numpy_type
 from gradred.errors import UsageError, explain
-
-Mode = Literal["blocking", "nonblocking", "persistent"]
 
 # The names that the OSU benchmarks have for types.
 OSU_TYPES = {
@@ -30,7 +29,7 @@ OSU_ALL = ("mpi_char", "mpi_int", "mpi_float")
 
 # What gradred can be compared with: name -> what is called.
 PEERS = {
-    "mpi": "the MPI underneath, MPI_Allreduce on the same buffers (mpi4py's Allreduce)",
+    "mpi": "the MPI underneath, on the same buffers (mpi4py's Allreduce and its like)",
     "mpi4py": "mpi4py's allreduce, which pickles the array",
     "gloo": "torch.distributed with the backend gloo, in place",
 }
@@ -55,6 +54,7 @@ class Options:
     """One run; `check` says whether it is possible."""
 
     types: tuple[str, ...] = ("float32",)
+    collective: str = "allreduce"
     op: str = "sum"
     smallest: int = 1
     largest: int = 1 << 20
@@ -77,9 +77,9 @@ class Options:
         calls = _CALLS[small] if self.iterations is None else self.iterations
         return calls, _WARMUP[small] if self.warmup is None else self.warmup
 
-    def sizes(self, dtype: str) -> list[int]:
-        """The lengths to measure in bytes: doubling, whole elements."""
-        item = ITEMSIZES[dtype]
+    def sizes(self, dtype: str, ranks: int = 1) -> list[int]:
+        """The lengths to measure in bytes: doubling, whole elements, of each rank if split."""
+        item = ITEMSIZES[dtype] * (ranks if COLLECTIVES[self.collective].is_split else 1)
         count = max(1, -(-self.smallest // item))
         sizes = []
         while count * item <= self.largest:
@@ -137,6 +137,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="calls of Test during the computation (--nonblocking; default: 0)",
     )  # fmt: skip
     own = parser.add_argument_group("what else to measure, and where to write it")
+    own.add_argument(
+        "--collective", choices=COLLECTIVES, default="allreduce",
+        help=f"{', '.join(COLLECTIVES)} (default: allreduce)",
+    )  # fmt: skip
     modes = own.add_mutually_exclusive_group()
     modes.add_argument("--nonblocking", action="store_true", help="Iallreduce, with the overlap")
     modes.add_argument("--persistent", action="store_true", help="what Allreduce_init makes")
@@ -191,12 +195,13 @@ def read(arguments: argparse.Namespace) -> Options:
 
 _SAME_NAME = (
     *("op", "iterations", "warmup", "full", "validation", "tails", "bandwidth", "tests"),
-    *("plan", "peers", "json", "plot"),
+    *("collective", "plan", "peers", "json", "plot"),
 )
 
 
 def check(options: Options) -> None:
     """Raise UsageError for what cannot be measured, before anything is started."""
+    _check_collective(options)
     for dtype in options.types:
         ops.require(options.op, dtype, f"gradred bench -o {options.op} -T {dtype}")
         numpy_type(dtype)
@@ -215,6 +220,23 @@ def check(options: Options) -> None:
             found = "its ending says no format"
             raise UsageError(explain(options.plot, found, "End its name in .svg, .png or .pdf"))
         plot.require_matplotlib()
+
+
+def _check_collective(options: Options) -> None:
+    collective, name = COLLECTIVES[options.collective], options.collective
+    asked = f"--collective {name}"
+    if options.mode not in collective.modes:
+        found = f"gradred has no {options.mode} one of its own"
+        raise UsageError(explain(asked, found, f"Leave out --{options.mode}"))
+    if not collective.reduces and options.op != Options.op:
+        raise UsageError(explain(f"{asked} -o {options.op}", "it reduces nothing", "Leave out -o"))
+    if options.plan and name != Options.collective:
+        found = "plans can be chosen for allreduce alone"
+        raise UsageError(explain(f"{asked} --plan {options.plan}", found, "Leave out --plan"))
+    for peer in options.peers:
+        if peer not in collective.peers:
+            remedy = f"Take {', '.join(collective.peers)}"
+            raise UsageError(explain(f"{asked} --peers {peer}", f"{peer} has none", remedy))
 
 
 def require_writable(options: Options) -> None:
@@ -242,10 +264,13 @@ def _check_peer(peer: str, dtype: str, options: Options) -> None:
         raise UsageError(explain(asked, found, f"Leave out --{options.mode} or this peer"))
     if peer == "gloo":
         served = options.op in _GLOO_OPS and dtype in _GLOO_TYPES
+    elif not COLLECTIVES[options.collective].reduces:
+        served = dtype != "bfloat16" and dtype != "float16"
     else:
         served = options.op != "avg" and dtype not in ("float16", "bfloat16")
     if not served:
-        found = f"it has no {options.op} of {dtype}"
+        what = f"{options.op} of " if COLLECTIVES[options.collective].reduces else "type "
+        found = f"it has no {what}{dtype}"
         raise UsageError(explain(asked, found, "Take another -o or -T, or leave this peer out"))
     if peer == "gloo" and importlib.util.find_spec("torch") is None:
         found = "gloo comes with PyTorch, which is not installed"

@@ -6,15 +6,22 @@ import dataclasses
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradred.errors import UsageError, explain
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _WIDE = 10  # a ratio from which on the others would lie flat on a linear axis
+_DPI = 150
+_MOST_TICKS = 10  # labels of sizes that stand side by side
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One thing that was measured: for each size a time, and where most of its times lie."""
+    """One thing that was measured: for each size the time and the spread that a table prints."""
 
     label: str
     sizes: Sequence[int]
@@ -23,6 +30,8 @@ class Line:
     high: Sequence[float]
     ratios: Sequence[float] | None = None
     """Its times over those of the first line; None leaves it out below."""
+    ratios_low: Sequence[float] | None = None
+    ratios_high: Sequence[float] | None = None
 
 
 def require_matplotlib() -> None:
@@ -33,14 +42,26 @@ def require_matplotlib() -> None:
         raise UsageError(explain("--plot", found, remedy))
 
 
-def draw(path: Path, title: str, lines: Sequence[Line], *, below: str) -> None:
+@dataclasses.dataclass(frozen=True)
+class Legend:
+    """What the picture shows."""
+
+    title: str
+    line: str
+    """What of the times a line is, such as `median of the rounds`."""
+    band: str
+    """What of them the band around it holds, such as `10-90 % of the rounds`."""
+    below: str
+    """What the lower axis is called."""
+
+
+def draw(path: Path, legend: Legend, lines: Sequence[Line]) -> None:
     """Draw the lines into a file whose ending says the format, creating its folder.
 
     Args:
         path: ends in svg, png or pdf.
-        title: above the picture.
+        legend: what the picture shows.
         lines: the first one is what the others are compared with.
-        below: what the lower axis is called.
     """
     import matplotlib
 
@@ -52,21 +73,51 @@ def draw(path: Path, title: str, lines: Sequence[Line], *, below: str) -> None:
     )
     for line in lines:
         (drawn,) = above.loglog(line.sizes, line.times, marker="o", markersize=3, label=line.label)
-        above.fill_between(line.sizes, line.low, line.high, alpha=0.2, color=drawn.get_color())
+        colour = drawn.get_color()
+        above.fill_between(line.sizes, line.low, line.high, alpha=0.2, color=colour, linewidth=0)
         if line.ratios is not None:
-            under.semilogx(
-                line.sizes, line.ratios, marker="o", markersize=3, color=drawn.get_color()
+            under.plot(line.sizes, line.ratios, marker="o", markersize=3, color=colour)
+        if line.ratios_low is not None and line.ratios_high is not None:
+            under.fill_between(
+                line.sizes, line.ratios_low, line.ratios_high, alpha=0.2, color=colour, linewidth=0
             )
-    above.set(ylabel="time of a call, us", title=title)
-    above.legend()
+    above.set(ylabel="time of a call, us", title=legend.title)
+    above.legend(title=f"line: {legend.line}\nband: {legend.band}", alignment="left")
     under.axhline(1, color="grey", linewidth=0.8)
-    under.set(xlabel="bytes", ylabel=below)
+    under.set(xlabel="size", ylabel=legend.below)
     if max((max(line.ratios) for line in lines if line.ratios), default=1) > _WIDE:
         under.set_yscale("log")
     else:
         under.set_ylim(0, None)
+    _mark_sizes(under, [size for line in lines for size in line.sizes])
     for axes in above, under:
         axes.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    figure.savefig(path, dpi=_DPI)
     pyplot.close(figure)
+
+
+def _mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:
+    """Label the axis of sizes, which the other one shares, with powers of two."""
+    axes.set_xscale("log", base=2)
+    marks = size_marks(min(sizes, default=1), max(sizes, default=1))
+    axes.set_xticks(marks, [size_text(size) for size in marks])
+    axes.minorticks_off()
+
+
+def size_marks(smallest: int, largest: int) -> list[int]:
+    """Powers of two between two sizes, each the same multiple of the one before."""
+    first, last = (smallest - 1).bit_length(), largest.bit_length() - 1
+    if first > last:  # no power of two lies between them
+        return [smallest]
+    step = -(-(last - first + 1) // _MOST_TICKS)
+    return [1 << exponent for exponent in range(first, last + 1, step)]
+
+
+def size_text(count: int) -> str:
+    """A number of bytes in the largest binary unit that divides it: `8 B`, `12 KiB`, `1 MiB`."""
+    power = 0
+    while count and count % 1024 == 0 and power < len(_UNITS) - 1:
+        count //= 1024
+        power += 1
+    return f"{count} {_UNITS[power]}"

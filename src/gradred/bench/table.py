@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gradred import __version__
+from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.options import OSU_TYPES, Options
 
 _FIRST, _WIDTH, _COUNT_WIDTH = 10, 18, 12
@@ -29,8 +30,10 @@ class Column(NamedTuple):
 def preamble(options: Options, dtype: str, ranks: int, mpi: str, comments: list[str]) -> str:
     """The lines above the first row."""
     kind = {"nonblocking": "Non-blocking ", "persistent": "Persistent "}.get(options.mode, "")
-    title = f"# gradred OSU-style MPI {kind}Allreduce Latency Test v{__version__}"
-    lines = ["", title, f"# {ranks} ranks, {mpi}, {options.op}", *(f"# {c}" for c in comments)]
+    collective = COLLECTIVES[options.collective]
+    title = f"# gradred OSU-style MPI {kind}{collective.title} Latency Test v{__version__}"
+    what = f"# {ranks} ranks, {mpi}" + (f", {options.op}" if collective.reduces else "")
+    lines = ["", title, what, *(f"# {c}" for c in comments)]
     if options.mode == "nonblocking":
         lines += ["# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait", ""]
     osu_name = {name: osu.upper() for osu, name in OSU_TYPES.items()}.get(dtype, dtype)

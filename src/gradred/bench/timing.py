@@ -32,11 +32,17 @@ def block_length(timer: Timer, seconds: float, comm: MPI.Intracomm, *, most: int
     return max(1, min(most, int(calls * seconds / max(taken, 1e-9))))
 
 
-def interleave(timers: Sequence[Timer], rounds: int, block: int, comm: MPI.Intracomm) -> Seconds:
+def interleave(
+    timers: Sequence[Timer],
+    rounds: int,
+    block: int,
+    comm: MPI.Intracomm,
+    before: Callable[[], object] | None = None,
+) -> Seconds:
     """Time statements against each other, block by block, in alternating order.
 
     Each round runs one block of every statement; every second round runs them in reverse. A
-    barrier of `comm` starts each block.
+    barrier of `comm` starts each block. `before` is called before each round, on every rank.
 
     Returns:
         Seconds per call, (rounds, statements): the mean of a block on the slowest rank.
@@ -44,6 +50,8 @@ def interleave(timers: Sequence[Timer], rounds: int, block: int, comm: MPI.Intra
     order = list(range(len(timers)))
     means = np.empty((rounds, len(timers)))
     for row in means:
+        if before is not None:
+            before()
         for index in order:
             comm.Barrier()
             row[index] = timers[index].timeit(block) / block

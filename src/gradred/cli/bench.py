@@ -1,4 +1,4 @@
-"""`gradred bench`: measure allreduce as the OSU benchmarks do, and against its peers."""
+"""`gradred bench`: measure collectives as the OSU benchmarks do, and against their peers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-np", "-n", type=options.positive, metavar="N", dest="ranks",
-        help="ranks to start, where `gradred run` starts them; without it the job in which this "
-        "process is a rank",
+        help="ranks to start, where `gradred run` starts them; without it, -H and --hostfile the "
+        "job in which this process is a rank",
     )  # fmt: skip
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "-H", "--hosts", metavar="HOST:SLOTS,...",
+        help="start them on these hosts, as `gradred run` does",
+    )  # fmt: skip
+    where.add_argument("--hostfile", metavar="FILE", help="the same, a line per host")
     parser.add_argument(
         "--bind", choices=("none", "core", "numa"), default="core",
-        help="with -np: bind each rank (default: core)",
+        help="of ranks that it starts: bind each (default: core)",
     )  # fmt: skip
     parser.add_argument("--as-rank", metavar="OPTIONS", help=argparse.SUPPRESS)
     options.configure(parser)
@@ -43,10 +49,11 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         config.load()  # a misspelt knob ends here, once, and not in every rank
         asked = options.read(arguments)
-        if arguments.ranks is not None:
+        place = _place(arguments)
+        if place:
             options.require_writable(asked)
             words = [sys.executable, "-m", "gradred", "bench", "--as-rank", asked.text()]
-            return start(arguments.ranks, arguments.bind, words)
+            return start([*place, "--bind", arguments.bind], words)
     except UsageError:
         if _rank() > 0:
             return USAGE
@@ -54,12 +61,21 @@ def main(arguments: argparse.Namespace) -> int:
     return _measure(asked)
 
 
-def start(ranks: int, binding: str, program: Sequence[str]) -> int:
-    """`gradred run` of a program, on this host or those of an allocation; its exit status."""
+def _place(arguments: argparse.Namespace) -> list[str]:
+    """The words that tell `gradred run` how many ranks and where; none where none are to start."""
+    given = (
+        ("-np", arguments.ranks),
+        ("-H", arguments.hosts),
+        ("--hostfile", arguments.hostfile),
+    )
+    return [word for name, value in given if value is not None for word in (name, str(value))]
+
+
+def start(options_of_run: Sequence[str], program: Sequence[str]) -> int:
+    """`gradred run` of a program; its exit status."""
     parser = argparse.ArgumentParser(prog="gradred run", allow_abbrev=False)
     run.configure(parser)
-    words = ["-np", str(ranks), "--bind", binding, "--", *program]
-    return run.main(parser.parse_args(words))
+    return run.main(parser.parse_args([*options_of_run, "--", *program]))
 
 
 def _measure(asked: Options) -> int:

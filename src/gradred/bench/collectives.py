@@ -1,0 +1,74 @@
+"""The collectives that `gradred bench` measures: a row each, from which all else is read.
+
+Sizes are those of the OSU benchmarks: of the whole vector for allreduce, reduce-scatter and
+broadcast, of one rank's part for allgather. Bandwidths have the definitions of nccl-tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+Mode = Literal["blocking", "nonblocking", "persistent"]
+
+
+class Collective(NamedTuple):
+    """What is measured, for p ranks."""
+
+    title: str
+    """As the OSU benchmarks have it in their first line."""
+    method: str
+    """Of a communicator."""
+    reduces: bool
+    is_split: bool
+    """Whether the vector has a part for each rank, so that its length is a multiple of p."""
+    lengths: Callable[[int, int], tuple[int, int]]
+    """Elements of a rank's input and of its output, for the row's elements and p."""
+    moved: Callable[[int, int], int]
+    """Bytes that algbw counts, for the row's bytes and p."""
+    busy: Callable[[int], float]
+    """busbw over algbw."""
+    modes: tuple[Mode, ...] = ("blocking",)
+    peers: tuple[str, ...] = ("mpi",)
+
+
+COLLECTIVES: Final[dict[str, Collective]] = {
+    "allreduce": Collective(
+        title="Allreduce",
+        method="Allreduce",
+        reduces=True,
+        is_split=False,
+        lengths=lambda n, p: (n, n),
+        moved=lambda n, p: n,
+        busy=lambda p: 2 * (p - 1) / p,
+        modes=("blocking", "nonblocking", "persistent"),
+        peers=("mpi", "mpi4py", "gloo"),
+    ),
+    "reduce_scatter_block": Collective(
+        title="Reduce_scatter_block",
+        method="Reduce_scatter_block",
+        reduces=True,
+        is_split=True,
+        lengths=lambda n, p: (n, n // p),
+        moved=lambda n, p: n,
+        busy=lambda p: (p - 1) / p,
+    ),
+    "allgather": Collective(
+        title="Allgather",
+        method="Allgather",
+        reduces=False,
+        is_split=False,
+        lengths=lambda n, p: (n, n * p),
+        moved=lambda n, p: n * p,
+        busy=lambda p: (p - 1) / p,
+    ),
+    "bcast": Collective(
+        title="Broadcast",
+        method="Bcast",
+        reduces=False,
+        is_split=False,
+        lengths=lambda n, p: (n, n),
+        moved=lambda n, p: n,
+        busy=lambda p: 1.0,
+    ),
+}
