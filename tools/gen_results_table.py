@@ -1,7 +1,8 @@
 """Write README.md's table of measurements from benchmarks/results/; `--check` only compares.
 
-Of the records that benchmarks/allreduce.py wrote, the newest for each MPI and number of ranks is
-shown, a few sizes of it, with a link to the whole record. Nothing is chosen by its outcome.
+Of the records that benchmarks/allreduce.py wrote, the newest for each MPI and number of ranks and
+hosts is shown, with a link to the whole record: a few sizes, and each at which gradred took longer.
+Where the ranks' cores lay near each other in some rounds and far in others, each has its row.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: begin (tools/gen_results_table.py) -->", "<!-- results: end -->"
 
-SCHEMA = "gradred-allreduce/1"
+SCHEMAS = ("gradred-allreduce/1", "gradred-allreduce/2")  # the first has no placements
+SHOWN = {"near": "near", "far": "far", "all": ""}  # placements; not those of unknown ones
 SIZES = (8, 1 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 NOTHING = "No record of a measurement is kept here yet. `make bench` measures on your machine.\n"
 
@@ -26,13 +28,13 @@ Record = dict[str, Any]
 
 
 def newest(folder: Path = RESULTS) -> dict[str, Record]:
-    """File name and record of the newest measurement for each MPI and number of ranks."""
-    chosen: dict[tuple[str, int], tuple[str, Record]] = {}
+    """File name and record of the newest measurement for each MPI, number of ranks and of hosts."""
+    chosen: dict[tuple[int, str, int], tuple[str, Record]] = {}
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        if not isinstance(record, dict) or record.get("schema") not in SCHEMAS:
             continue
-        key = (mpi_name(record), record["ranks"])
+        key = (record["hosts"], mpi_name(record), record["ranks"])
         if key not in chosen or record["date"] >= chosen[key][1]["date"]:
             chosen[key] = (path.name, record)
     return dict(chosen[key] for key in sorted(chosen))
@@ -62,23 +64,54 @@ def table(name: str, record: Record) -> str:
         f"{machine['cores']} cores; gradred {versions['gradred']}, {record['date'][:10]}; "
         f"[all sizes and rounds](benchmarks/results/{name})"
     )
+    if note := what.get("note"):
+        where += f". {note}"
+    rows = [row for row in record["rows"] if row["bytes"] in SIZES or slower(row)]
+    both = any(shown in row.get("placements", {}) for row in rows for shown in ("near", "far"))
+    head = ["bytes", *(["cores"] if both else []), "gradred", "MPI", "ratio", "10-90 % of rounds"]
     lines = [
         where,
         "",
-        "| bytes | gradred | MPI | ratio | 10-90 % of rounds |",
-        "|---:|---:|---:|---:|---:|",
-        *(row_line(row) for row in record["rows"] if row["bytes"] in SIZES),
+        f"| {' | '.join(head)} |",
+        f"|{'---:|' * len(head)}",
+        *(line for row in rows for line in row_lines(row, both)),
         "",
     ]
-    slower = [shown_bytes(row["bytes"]) for row in record["rows"] if row["ratio"] < 1]
-    lines += [f"Slower than the MPI at: {', '.join(slower) or 'no size measured'}.", ""]
+    sizes = [shown_bytes(row["bytes"]) for row in record["rows"] if slower(row)]
+    lines += [f"Slower than the MPI at: {', '.join(sizes) or 'no size measured'}.", ""]
+    if both:
+        flags = record["placements"]
+        found = [
+            f"{name}: {flags[name]['rounds']} rounds, a flag from core to core takes "
+            f"{flags[name]['flag_us']:.2f} µs"
+            for name in ("near", "far")
+            if name in flags
+        ]
+        lines += [f"Where the two cores lay in a round: {'; '.join(found)}.", ""]
     return "\n".join(lines)
 
 
-def row_line(row: Record) -> str:
-    spread = f"{row['ratio_p10']:.2f}-{row['ratio_p90']:.2f}"
-    times = f"{shown_time(row['gradred_us'])} | {shown_time(row['mpi_us'])}"
-    return f"| {shown_bytes(row['bytes'])} | {times} | {row['ratio']:.2f} | {spread} |"
+def by_placement(row: Record) -> dict[str, Record]:
+    """The figures of a row: those of each placement, else of all rounds."""
+    found = row.get("placements", {})
+    return {name: found[name] for name in SHOWN if name in found} or {"all": row}
+
+
+def slower(row: Record) -> bool:
+    """Whether gradred took longer than the MPI in one of the placements, or in all."""
+    return any(figures["ratio"] < 1 for figures in [row, *by_placement(row).values()])
+
+
+def row_lines(row: Record, both: bool) -> list[str]:
+    """A line of the table for each placement."""
+    lines = []
+    for name, figures in by_placement(row).items():
+        spread = f"{figures['ratio_p10']:.2f}-{figures['ratio_p90']:.2f}"
+        ratio = f"{figures['ratio']:.2f}" + (", **slower**" if figures["ratio"] < 1 else "")
+        times = [shown_time(figures["gradred_us"]), shown_time(figures["mpi_us"])]
+        cells = [shown_bytes(row["bytes"]), *([SHOWN[name]] if both else []), *times, ratio, spread]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def shown_bytes(count: int) -> str:

@@ -100,9 +100,37 @@ def test_newest_result_of_each_mpi_is_shown_and_slow_sizes_are_named(tmp_path: P
     assert "(benchmarks/results/a.json)" in section
     assert "b.json" not in section
     assert "d.json" not in section
-    assert "| 1 MiB | 100.00 µs | 50.00 µs | 0.50 | 0.40-0.60 |" in section
+    assert "| 1 MiB | 100.00 µs | 50.00 µs | 0.50, **slower** | 0.40-0.60 |" in section
     assert "Slower than the MPI at: 1 MiB." in section
     assert "Slower than the MPI at: no size measured." in section
+
+
+def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_in_the_table(
+    tmp_path: Path,
+) -> None:
+    mpich = "MPICH Version: 5.0.2 MPICH Release date: x"
+    content = record("2030-01-02T00:00:00+00:00", mpich, 2.0)
+    row = content["rows"][0]
+    figures = {name: value for name, value in row.items() if name != "bytes"}
+    near, far = figures | {"ratio": 3.0}, figures | {"ratio": 0.9}
+    placements = {"near": near, "far": far, "unknown": figures | {"ratio": 0.1}}
+    odd = row | {"bytes": 48, "placements": placements}  # no size that is shown otherwise
+    content["rows"] = [odd, row | {"bytes": 56}, row]
+    flags = {"near": {"rounds": 9, "flag_us": 0.04}, "far": {"rounds": 8, "flag_us": 0.25}}
+    content |= {"schema": "gradred-allreduce/2", "placements": flags}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    hosts = record("2029-01-02T00:00:00+00:00", mpich, 2.0) | {"hosts": 2}
+    hosts["arguments"] = hosts["arguments"] | {"note": "By a cable."}
+    (tmp_path / "hosts.json").write_text(json.dumps(hosts))
+    section = tool("gen_results_table").section(tmp_path)
+    assert "| 48 B | near | 100.00 µs | 200.00 µs | 3.00 | 1.90-2.10 |" in section
+    assert "| 48 B | far | 100.00 µs | 200.00 µs | 0.90, **slower** | 1.90-2.10 |" in section
+    assert "| 56 B" not in section
+    assert "| 1 MiB |  | 100.00 µs |" in section
+    assert "Slower than the MPI at: 48 B." in section
+    assert "near: 9 rounds, a flag from core to core takes 0.04 µs; far: 8 rounds" in section
+    assert "2 ranks on 2 hosts, MPICH 5.0.2" in section  # an older record, of other hosts
+    assert "By a cable." in section
 
 
 # ---- examples ---------------------------------------------------------------------------------
