@@ -31,7 +31,7 @@ PATHS = os.pathsep.join(filter(None, sys.path))
 
 
 def start(hosts, folder, *words, command="run", where="h1:2,h2:2", **variables):
-    """Start `gradred run -H h1:2,h2:2`, or another command, with more words, on head, in a folder."""
+    """Start `gradred run -H h1:2,h2:2`, or another command, with more words, on head."""
     environment = {**os.environ, **NETWORK, "PYTHONPATH": PATHS, **variables}
     environment["PATH"] = os.pathsep.join([hosts.path, environment["PATH"]])
     place = ["-H", where] if where else []
