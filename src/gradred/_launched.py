@@ -1,4 +1,6 @@
-"""Ranks that each believe to be alone, because the launcher of another MPI has started them.
+"""Ranks that each believe to be alone, because their launcher is not that of their MPI.
+
+It belongs to another MPI, or to none, as torchrun does.
 
 What tells them from a program that is alone for good: the launcher has said in the environment
 that it started several, and no ancestor of this process is the rank it said that to (a rank's
@@ -32,12 +34,28 @@ class Launcher:
     size: str
     """The variable with the number of ranks."""
     family: str | None
-    """The MPI that it belongs to, in gradred's words; None if it starts several."""
+    """The MPI that it belongs to, in gradred's words; None if it starts several, or none."""
+    also: tuple[str, ...] = ()
+    """Variables that it sets as well, without which the others may be anybody's."""
 
 
 OPEN_MPI = Launcher("the mpiexec of Open MPI", *_inherit.OPEN_MPI_RANK, "Open MPI")
 MPICH = Launcher("the mpiexec of MPICH (or Intel MPI)", *_inherit.PMI_RANK, "MPICH")
 SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", None)
+
+_ENV = ("RANK", "WORLD_SIZE")
+
+# Those that no MPI listens to, the more telling ones first.
+WITHOUT_MPI = (
+    Launcher("torchrun", *_ENV, None, also=("TORCHELASTIC_RUN_ID",)),
+    Launcher(
+        "a launcher of torch.distributed (deepspeed, accelerate, Ray Train or the like)",
+        *_ENV,
+        None,
+        also=("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    ),
+    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", None, also=("HOROVOD_LOCAL_RANK",)),
+)
 
 # The steps of a Slurm job in which no srun has started ranks: batch, extern, interactive, pending.
 _SLURM_SHELLS = {
@@ -70,6 +88,12 @@ def starts(environment: Mapping[str, str]) -> list[Start]:
     return found or ([] if by_slurm is None else [by_slurm])
 
 
+def start_without_mpi(environment: Mapping[str, str]) -> Start | None:
+    """What a launcher that no MPI listens to has told a process; None if there was none."""
+    told = (_told(launcher, environment) for launcher in WITHOUT_MPI)
+    return next((start for start in told if start is not None), None)
+
+
 def refuse_wrong_launcher() -> None:
     """Raise UsageError if this process, alone in its COMM_WORLD, should be one of several ranks.
 
@@ -86,13 +110,33 @@ def _mistake() -> str | None:
     from mpi4py import MPI  # loaded by whoever communicates
 
     told = starts(os.environ)
-    if not told or MPI.COMM_WORLD.Get_size() > 1:
+    beside = start_without_mpi(os.environ)
+    if not (told or beside) or MPI.COMM_WORLD.Get_size() > 1:
         return None
+    if beside is not None and _is_innermost(beside, told):
+        alone = beside.size == 1 or _is_of_ancestor(beside)
+        return None if alone else _message(beside)
     if any(start.size == 1 and start.launcher.family == _core.mpi_family() for start in told):
         return None  # this MPI's own launcher was asked for one rank, inside another job
     several = [start for start in told if start.size > 1]
     mistaken = [start for start in several if not inherited(start, os.getppid())]
     return _message(mistaken[0]) if mistaken else None
+
+
+def _is_innermost(start: Start, others: list[Start]) -> bool:
+    """Whether the launcher was started by the others, as in `srun torchrun`, and not they by it."""
+    parent = os.getppid()
+    depth = len(_told_ancestors(start, parent))
+    return all(depth < len(_told_ancestors(other, parent)) for other in others)
+
+
+def _is_of_ancestor(start: Start) -> bool:
+    """Whether an ancestor is the rank that was told this; such a rank need not use any MPI.
+
+    What runs Python is a rank, what does not (a shell, numactl) may stand between it and the
+    launcher.
+    """
+    return any(_is_python(pid) for pid in _told_ancestors(start, os.getppid()))
 
 
 def refuse_child() -> None:
@@ -122,6 +166,8 @@ def inherited(start: Start, parent: int) -> bool:
 
 
 def _told(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
+    if not all(name in environment for name in launcher.also):
+        return None
     found = _inherit.told((launcher.rank, launcher.size), environment)
     if launcher is SLURM and environment.get("SLURM_STEP_ID", "").lower() in _SLURM_SHELLS:
         return None
@@ -153,7 +199,7 @@ def _message(start: Start) -> str:
     except UsageError as error:  # this MPI has no launcher here
         uses = _core.mpi_version().splitlines()[0]
         remedy = str(error).removesuffix(".")
-    executable = _launcher_of(start)
+    executable = "" if start.launcher in WITHOUT_MPI else _launcher_of(start)
     by_srun = start.launcher is SLURM or "slurmstepd" in executable  # which may speak PMI too
     if by_srun:
         remedy = f"Use an MPI that srun can start (see srun --mpi=list). {remedy}"
@@ -161,6 +207,8 @@ def _message(start: Start) -> str:
     if executable:
         by += f" ({executable})"
     found = f"{by} started them, but this Python uses {uses}, which sees a single rank"
+    if start.launcher in WITHOUT_MPI:
+        found = f"{by} started them, of which {uses} knows nothing: it sees a single rank"
     remedy += f". {config.variable('allow_singleton')}=1 lets each run alone"
     return explain(f"communicating as rank {start.rank} of {start.size}", found, remedy)
 
@@ -190,6 +238,13 @@ def _has_mpi(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
             return re.search(r"/libmpi(ch|_abi)?\.so", file.read()) is not None
+    except OSError:
+        return False
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
     except OSError:
         return False
 

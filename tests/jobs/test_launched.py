@@ -48,9 +48,12 @@ CALLS = 10
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests say themselves what started a process."""
-    for launcher in (_launched.OPEN_MPI, _launched.MPICH, _launched.SLURM):
-        monkeypatch.delenv(launcher.rank, raising=False)
-        monkeypatch.delenv(launcher.size, raising=False)
+    for launcher in (
+        *(_launched.OPEN_MPI, _launched.MPICH, _launched.SLURM),
+        *_launched.WITHOUT_MPI,
+    ):
+        for name in (launcher.rank, launcher.size, *launcher.also):
+            monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("SLURM_STEP_ID", raising=False)
     monkeypatch.delenv(config.variable("allow_singleton"), raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
@@ -63,7 +66,8 @@ def foreign() -> _launched.Launcher:
 
 
 def told(launcher: _launched.Launcher, size: int = 2, **more: str) -> dict[str, str]:
-    return {**os.environ, launcher.rank: "0", launcher.size: str(size), **more}
+    also = dict.fromkeys(launcher.also, "1")
+    return {**os.environ, launcher.rank: "0", launcher.size: str(size), **also, **more}
 
 
 def run(program: str, environment: dict[str, str], *prefix: str) -> list[str]:
@@ -167,6 +171,86 @@ def test_rank_started_through_another_program_is_taken_for_one(tmp_path: Path) -
     shell.write_text('#!/bin/sh\n"$@"\nexit $?\n')
     shell.chmod(0o755)
     assert not is_done(run(COMMUNICATE, told(foreign()), str(shell), str(shell)))
+
+
+every_launcher_without_mpi = pytest.mark.parametrize(
+    "launcher", _launched.WITHOUT_MPI, ids=[one.name.split()[-1] for one in _launched.WITHOUT_MPI]
+)
+
+
+@every_launcher_without_mpi
+def test_launcher_that_no_mpi_listens_to_is_named_with_the_right_command(
+    launcher: _launched.Launcher,
+) -> None:
+    lines = run(COMMUNICATE, told(launcher))
+    assert not is_done(lines)
+    mpi = launch.find_mpi()
+    for line in lines:
+        assert f"rank 0 of 2: {launcher.name} started them" in line
+        assert f"{mpi.family} {mpi.version}" in line
+        assert "gradred run -np 2" in line
+        assert str(mpi.launcher) in line
+        assert "GRADRED_ALLOW_SINGLETON=1" in line
+
+
+@every_launcher_without_mpi
+def test_knob_and_a_size_of_one_allow_them(launcher: _launched.Launcher) -> None:
+    assert is_done(run(COMMUNICATE, told(launcher, GRADRED_ALLOW_SINGLETON="1")))
+    assert is_done(run(COMMUNICATE, told(launcher, size=1)))
+
+
+@every_launcher_without_mpi
+def test_rank_and_size_alone_are_anybodys(launcher: _launched.Launcher) -> None:
+    environment = told(launcher)
+    for name in launcher.also:
+        del environment[name]
+    assert _launched.start_without_mpi(environment) is None
+
+
+@every_launcher_without_mpi
+def test_child_of_their_rank_is_not_taken_for_one_and_a_shell_is_no_rank(
+    launcher: _launched.Launcher, tmp_path: Path
+) -> None:
+    rank = RANK_WITH_A_CHILD.format(first="", program=COMMUNICATE)
+    assert is_done(run(rank, told(launcher)))
+    shell = tmp_path / "shell"
+    shell.write_text('#!/bin/sh\n"$@"\nexit $?\n')
+    shell.chmod(0o755)
+    assert not is_done(run(COMMUNICATE, told(launcher), str(shell)))
+
+
+def test_launcher_started_by_another_is_the_one_that_is_named() -> None:
+    """As in `srun torchrun`: its agent, too, is told what srun tells."""
+    by_srun = told(_launched.SLURM, 2, SLURM_STEP_ID="0")
+    torchrun = _launched.WITHOUT_MPI[0]
+    started = {name: told(torchrun, 4)[name] for name in ("RANK", "WORLD_SIZE", *torchrun.also)}
+    agent = f"import os; os.environ.update({started!r})\n"
+    lines = run(agent + RANK_WITH_A_CHILD.format(first="", program=COMMUNICATE), by_srun)
+    assert not is_done(lines)
+    assert all("rank 0 of 4: torchrun" in line for line in lines)
+
+
+@pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks")
+def test_rank_of_torchrun_starts_jobs_of_its_own() -> None:
+    assert run(TWO_RANKS, told(_launched.WITHOUT_MPI[0])) == ["[array([2.]), array([2.])]"]
+    one = TWO_RANKS.replace("np=2", "np=1")
+    assert run(one, told(_launched.WITHOUT_MPI[0])) == ["[array([1.])]"]
+
+
+def test_ranks_of_a_real_torchrun_get_the_error(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch, and so torchrun, is not installed")
+    program = tmp_path / "program.py"
+    program.write_text("import gradred, numpy\ngradred.allreduce(numpy.ones(3))\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode != 0
+    errors = [line for line in done.stderr.splitlines() if "gradred.errors.UsageError" in line]
+    assert errors, done.stderr
+    for line in errors:
+        assert "torchrun started them" in line
+        assert "gradred run -np 2 " in line
+        assert str(program) in line
 
 
 TWO_RANKS = """
