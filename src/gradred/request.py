@@ -3,6 +3,7 @@
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
@@ -14,15 +15,21 @@ from gradred import _core
 RequestT = TypeVar("RequestT", bound="Request")
 
 # What operations in flight read and write must live even if the program forgets its request.
-_in_flight: dict[_core.Operation, Any] = {}
+_in_flight: collections.OrderedDict[_core.Operation, Any] = collections.OrderedDict()
+
+# Unfinished operations that one call of `keep_alive` passes over: with two, those that have ended
+# are let go before as many others have been started, however many there are.
+_PASSED_OVER = 2
 
 
 def keep_alive(operation: _core.Operation, buffers: Any) -> None:
     """Hold `buffers` until the operation has ended; lets go of those of earlier operations."""
-    for earlier in list(_in_flight):
+    left = min(_PASSED_OVER, len(_in_flight))
+    while left and _in_flight:
+        earlier, its_buffers = _in_flight.popitem(last=False)
         if not earlier.ended:
-            break  # those behind it are looked at when it has ended: most end in their order
-        _in_flight.pop(earlier, None)
+            _in_flight[earlier] = its_buffers  # behind all others: none hides those after it
+            left -= 1
     if not operation.ended:
         _in_flight[operation] = buffers
 
