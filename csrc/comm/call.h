@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/in_place.h"
 #include "base/signature.h"
 #include "base/types.h"
 #include "schedule/schedule.h"
@@ -13,10 +14,10 @@
 namespace gradred {
 
 // `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,
-// allgather). A null `send` means in place.
+// allgather).
 struct Call {
   Kind kind = Kind::kAllreduce;
-  const void* send = nullptr;
+  const void* send = kInPlace;  // or where the input is
   void* recv = nullptr;
   std::size_t count = 0;
   DType dtype = DType::kUInt8;

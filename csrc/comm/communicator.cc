@@ -96,6 +96,9 @@ void validate(const Call& call, int size) {
     throw UsageError("root " + std::to_string(call.root) + " is no rank of this communicator of " +
                      std::to_string(size));
   }
+  if (call.count > 0 && (call.send == nullptr || call.recv == nullptr)) {
+    throw UsageError(std::to_string(call.count) + " elements at address 0: there is no memory");
+  }
 }
 
 std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
@@ -339,7 +342,7 @@ void Communicator::run_numbered(const Call& call, WaitHook& hook) {
 
 void Communicator::run_alone(const Call& call) const {
   const std::size_t bytes = call.count * size_of(call.dtype);
-  if (call.kind != Kind::kBcast && call.send != nullptr && call.send != call.recv && bytes > 0) {
+  if (call.kind != Kind::kBcast && call.send != kInPlace && call.send != call.recv && bytes > 0) {
     std::memcpy(call.recv, call.send, bytes);
   }
   scale_input(call, call.recv, call.count);  // an average over one rank is the input

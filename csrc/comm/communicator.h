@@ -80,6 +80,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string own_name() const { return names().of(rank_); }
   bool freed() const { return freed_.load(std::memory_order_relaxed); }
   mpi::Handle handle() const { return user_; }
+  bool& inside_call() { return inside_call_; }
   std::uint64_t key() const { return key_; }               // the same on all ranks; 0 before set-up
   std::uint64_t begun() const { return ledger_.begun(); }  // operations over messages
   bool failed() const;
@@ -224,6 +225,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::size_t slices_;
   bool deterministic_;
   std::uint64_t key_ = 0;
+  bool inside_call_ = false;                  // the caller's: see python/one_thread.h
   bool direct_ = false;                       // set up, and nobody observes the calls
   std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
   std::mutex mutex_;                          // of what set-up changes

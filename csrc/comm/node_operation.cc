@@ -143,9 +143,9 @@ class Piecewise final : public NodeOperation {
   AllreduceArgs piece() const {
     AllreduceArgs args = args_;
     const std::size_t begin = done_ * args_.element;
-    args.send = work_.empty() && call_.send != nullptr
+    args.send = work_.empty() && call_.send != kInPlace
                     ? static_cast<const std::byte*>(call_.send) + begin
-                    : nullptr;
+                    : kInPlace;
     args.recv = target_ + begin;
     args.count = std::min(per_piece_, count_ - done_);
     args.signature.detail = mix(args_.signature.detail, pieces_ + 1);

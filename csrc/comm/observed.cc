@@ -27,7 +27,7 @@ std::size_t bytes_of(const Call& call) { return call.count * size_of(call.dtype)
 // Of the buffer that the call writes.
 std::size_t result_bytes(const Call& call, int size) {
   const bool all = call.kind == Kind::kAllgather ||
-                   (call.kind == Kind::kReduceScatterBlock && call.send == nullptr);
+                   (call.kind == Kind::kReduceScatterBlock && call.send == kInPlace);
   return bytes_of(call) * (all ? static_cast<std::size_t>(size) : 1);
 }
 

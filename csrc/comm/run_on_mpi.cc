@@ -26,7 +26,7 @@ Handles handles_for(const Call& call) {
 }
 
 void* or_in_place(const void* send) {
-  return send != nullptr ? const_cast<void*>(send) : mpi::get().is.in_place;
+  return send != kInPlace ? const_cast<void*>(send) : mpi::get().is.in_place;
 }
 
 // MPI counts are ints: longer vectors go in pieces, which an elementwise operation does not notice.
@@ -37,15 +37,16 @@ void allreduce(const Call& call, mpi::Handle comm) {
   const Handles handles = handles_for(call);
   const std::size_t element = size_of(call.dtype);
   auto* recv = static_cast<std::byte*>(call.recv);
-  const auto* send = static_cast<const std::byte*>(call.send);
+  bool in_place = call.send == kInPlace;
   if (call.op == Op::kPremul && call.count > 0) {
-    if (send != nullptr) std::memcpy(recv, send, call.count * element);
-    send = nullptr;
+    if (!in_place) std::memcpy(recv, call.send, call.count * element);
+    in_place = true;
     scale_input(call, recv, call.count);
   }
   for (std::size_t begin = 0; begin == 0 || begin < call.count; begin += kLargestCount) {
     const std::size_t count = std::min(call.count - begin, kLargestCount);
-    const void* from = send != nullptr ? send + begin * element : nullptr;
+    const void* from =
+        in_place ? kInPlace : static_cast<const std::byte*>(call.send) + begin * element;
     mpi.check(mpi.call.Allreduce(or_in_place(from), recv + begin * element, static_cast<int>(count),
                                  handles.type, handles.op, comm),
               "MPI_Allreduce");
@@ -81,8 +82,10 @@ void Communicator::run_on_mpi(const Call& call, mpi::Handle comm) const {
     case Kind::kReduceScatterBlock: {  // by an allreduce: rare, and right
       Call whole = call;
       std::vector<std::byte> all(bytes * static_cast<std::size_t>(size_));
-      std::memcpy(all.data(), call.send != nullptr ? call.send : call.recv, all.size());
-      whole.send = nullptr;
+      if (!all.empty()) {
+        std::memcpy(all.data(), call.send != kInPlace ? call.send : call.recv, all.size());
+      }
+      whole.send = kInPlace;
       whole.recv = all.data();
       whole.count = call.count * static_cast<std::size_t>(size_);
       allreduce(whole, comm);

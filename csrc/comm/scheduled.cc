@@ -67,17 +67,17 @@ void ScheduledOperation::start() {
 std::byte* ScheduledOperation::put_input() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   auto* recv = static_cast<std::byte*>(call_.recv);
-  const auto* send = static_cast<const std::byte*>(call_.send);
+  const bool in_place = call_.send == kInPlace;
   if (call_.kind == Kind::kReduceScatterBlock) {
     const std::size_t all = bytes * static_cast<std::size_t>(size_);
     runner_->work.resize(all);
-    if (all > 0) std::memcpy(runner_->work.data(), send != nullptr ? send : recv, all);
+    if (all > 0) std::memcpy(runner_->work.data(), in_place ? recv : call_.send, all);
     scale_input(call_, runner_->work.data(), runner_->key.count);
     return runner_->work.data();
   }
   std::byte* place =
       call_.kind == Kind::kAllgather ? recv + bytes * static_cast<std::size_t>(rank_) : recv;
-  if (send != nullptr && send != place && bytes > 0) std::memcpy(place, send, bytes);
+  if (!in_place && call_.send != place && bytes > 0) std::memcpy(place, call_.send, bytes);
   scale_input(call_, recv, runner_->key.count);
   return recv;
 }

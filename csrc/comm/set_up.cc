@@ -78,7 +78,7 @@ void NodePoll::poll() {
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {
   const bool blocks = call.kind == Kind::kReduceScatterBlock;
   const std::size_t count = call.count * (blocks ? static_cast<std::size_t>(size) : 1);
-  const auto* input = static_cast<const std::byte*>(call.send != nullptr ? call.send : call.recv);
+  const auto* input = static_cast<const std::byte*>(call.send != kInPlace ? call.send : call.recv);
   storage.assign(input, input + count * size_of(call.dtype));
   scale_input(call, storage.data(), count);
   return storage.data();

@@ -62,12 +62,12 @@ void NodeGroup::allgather(const BlockArgs& args) {
   const std::size_t block = args.count * args.element;
   auto* output = static_cast<std::byte*>(args.recv);
   const std::byte* input =
-      args.send != nullptr ? static_cast<const std::byte*>(args.send) : output + rank_ * block;
+      args.send != kInPlace ? static_cast<const std::byte*>(args.send) : output + rank_ * block;
   operate(args.poll, [&] {
     const bool fits = block <= Announcement::kDataBytes;
     announce(args.signature, input, fits ? block : 0);
     await_announcements(args.signature);
-    if (args.send != nullptr && block > 0) std::memcpy(output + rank_ * block, input, block);
+    if (args.send != kInPlace && block > 0) std::memcpy(output + rank_ * block, input, block);
     if (fits) {
       for (std::size_t rank = 0; rank < size_; ++rank) {
         if (rank != rank_) copy_few(output + rank * block, announcement(rank).data, block);

@@ -24,6 +24,7 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/in_place.h"
 #include "base/signature.h"
 #include "node/bootstrap.h"
 #include "node/layout.h"
@@ -35,7 +36,7 @@
 namespace gradred {
 
 struct AllreduceArgs {
-  const void* send = nullptr;  // nullptr: in place; else it does not overlap recv
+  const void* send = kInPlace;  // or the input, which does not overlap recv
   void* recv = nullptr;
   std::size_t count = 0;
   std::size_t element = 0;  // bytes
@@ -59,7 +60,7 @@ struct BcastArgs {
 
 // This rank's contribution to an operation whose buffers have the same shape.
 inline const std::byte* input_of(const AllreduceArgs& args) {
-  return static_cast<const std::byte*>(args.send != nullptr ? args.send : args.recv);
+  return static_cast<const std::byte*>(args.send != kInPlace ? args.send : args.recv);
 }
 
 // One thread of one rank uses it at a time; all its operations block. They throw

@@ -24,6 +24,7 @@
 #include "python/leave.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
+#include "python/one_thread.h"
 #include "python/persistent.h"
 #include "python/strangers.h"
 #include "python/wait_hook.h"
@@ -36,15 +37,15 @@ namespace {
 constexpr std::array<std::string_view, 4> kKindNames = {"allreduce", "reduce_scatter_block",
                                                         "allgather", "bcast"};
 
-std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, std::uintptr_t recv,
-                                  std::size_t count, const std::string& dtype,
+std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::uintptr_t> send,
+                                  std::uintptr_t recv, std::size_t count, const std::string& dtype,
                                   const std::string& op, double factor, int root,
                                   std::uint64_t layout, const std::string& plan,
                                   std::shared_ptr<Schedule> schedule) {
   auto made = std::make_shared<PyCall>();
   made->plan = plan;
   made->call = {.kind = find_tag<Kind>(kKindNames, kind, "kind of call"),
-                .send = reinterpret_cast<const void*>(send),
+                .send = send ? reinterpret_cast<const void*>(*send) : kInPlace,
                 .recv = reinterpret_cast<void*>(recv),
                 .count = count,
                 .dtype = dtype_named(dtype),
@@ -60,6 +61,7 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::uintptr_t send, 
 void run(const py::object& comm, const PyCall& call) {
   Communicator& communicator = communicator_of(comm.ptr());
   const auto alive = communicator.shared_from_this();
+  const OneThread one_thread(communicator);
   GilHook hook;
   try {
     validate(call.call, communicator.size());
@@ -73,6 +75,7 @@ void run(const py::object& comm, const PyCall& call) {
 // A communicator of another kind has no peers that could wait here.
 void refuse(const py::object& comm, const std::string& reason, bool blocking) {
   Communicator& communicator = communicator_of(comm.ptr());
+  const OneThread one_thread(communicator);
   if (!blocking) return communicator.refuse_started(reason);
   GilHook hook;
   communicator.refuse(reason, hook);
@@ -140,6 +143,7 @@ class PyOperation {
 
 PyOperation start(const py::object& comm, const PyCall& call) {
   Communicator& communicator = communicator_of(comm.ptr());
+  const OneThread one_thread(communicator);
   try {
     validate(call.call, communicator.size());
   } catch (const UsageError& error) {
@@ -155,6 +159,7 @@ std::optional<PyOperation> start_plain(const py::object& comm, py::handle send, 
   const auto call = plain_allreduce(send.ptr(), recv.ptr(), op.ptr());
   if (!call || !mpi::get().handle_of(call->dtype)) return std::nullopt;
   Communicator& communicator = communicator_of(comm.ptr());
+  const OneThread one_thread(communicator);
   if (!thread_may_drive() || !communicator.starts()) return std::nullopt;
   return PyOperation(communicator.start(*call));
 }
@@ -233,7 +238,7 @@ void bind_calls(py::module_& m) {
       py::arg("dtype"), py::arg("op") = "sum", py::kw_only(), py::arg("factor") = 1.0,
       py::arg("root") = 0, py::arg("layout") = 0, py::arg("plan") = "",
       py::arg("schedule") = std::shared_ptr<Schedule>(),
-      "One collective call on raw addresses; send 0 means in place.");
+      "One collective call on raw addresses; send None means in place.");
   py::class_<PyOperation>(m, "Operation")
       .def("test", &PyOperation::test)
       .def("wait", &PyOperation::wait)
@@ -266,25 +271,30 @@ void bind_calls(py::module_& m) {
   m.def(
       "leave_to_mpi",
       [](const py::object& comm, const std::string& kind, std::uint64_t detail) {
+        Communicator& communicator = communicator_of(comm.ptr());
+        const OneThread one_thread(communicator);
         GilHook hook;
-        communicator_of(comm.ptr())
-            .leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail, hook);
+        communicator.leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail, hook);
       },
       py::arg("comm"), py::arg("kind"), py::arg("detail") = 0,
       "Blocks until all ranks have agreed to leave this call to the MPI.");
   m.def(
       "agree_on_init",
       [](const py::object& comm, const PyCall& call) {
+        Communicator& communicator = communicator_of(comm.ptr());
+        const OneThread one_thread(communicator);
         GilHook hook;
-        communicator_of(comm.ptr()).agree_on_init(call.call, hook);
+        communicator.agree_on_init(call.call, hook);
       },
       py::arg("comm"), py::arg("call"),
       "Blocks until all ranks have agreed on this persistent call; sets up what gradred needs.");
   m.def(
       "flag_time",
       [](const py::object& comm, unsigned turns) {
+        Communicator& communicator = communicator_of(comm.ptr());
+        const OneThread one_thread(communicator);
         GilHook hook;
-        return communicator_of(comm.ptr()).flag_time(hook, turns);
+        return communicator.flag_time(hook, turns);
       },
       py::arg("comm"), py::arg("turns") = 2000,
       "Seconds that a flag takes between the cores of rank 0 and rank 1, the mean of so many "
@@ -301,15 +311,23 @@ void bind_calls(py::module_& m) {
   m.def(
       "finish_duplicating",
       [](const py::object& comm) {
+        Communicator& communicator = communicator_of(comm.ptr());
+        const auto alive = communicator.shared_from_this();
+        const OneThread one_thread(communicator);
         GilHook hook;
-        communicator_of(comm.ptr()).finish_duplicating(hook);
+        communicator.finish_duplicating(hook);
       },
       py::arg("comm"),
       "Blocks, before the communicator is freed, until nothing needs it any more.");
   m.def("forked", &forbid_communication,
         "This process is the fork of a rank: no calls from now on.");
   m.def(
-      "starts", [](const py::object& comm) { return communicator_of(comm.ptr()).starts(); },
+      "starts",
+      [](const py::object& comm) {
+        Communicator& communicator = communicator_of(comm.ptr());
+        const OneThread one_thread(communicator);
+        return communicator.starts();
+      },
       py::arg("comm"));
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),

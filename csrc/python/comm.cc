@@ -6,6 +6,7 @@
 #include "python/errors.h"
 #include "python/mpi4py.h"
 #include "python/numpy.h"
+#include "python/one_thread.h"
 #include "python/wait_hook.h"
 
 namespace gradred {
@@ -44,8 +45,10 @@ extern "C" PyObject* comm_allreduce(PyObject* self, PyObject* const* args, Py_ss
   const auto call = plain_allreduce(args[0], args[1], op);
   if (!call) return slow_allreduce(self, args, nargs, names);
   try {
+    Communicator& communicator = communicator_of(self);
+    const OneThread one_thread(communicator);
     GilHook hook;
-    communicator_of(self).run(*call, hook);
+    communicator.run(*call, hook);
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;

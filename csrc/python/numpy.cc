@@ -56,7 +56,9 @@ std::optional<ArrayView> view_of(PyObject* object) {
   for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
     count *= static_cast<std::size_t>(PyArray_DIM(array, axis));
   }
-  return ArrayView{PyArray_DATA(array), count, static_cast<DType>(kTable[number]),
+  void* const data = PyArray_DATA(array);
+  if (data == nullptr && count > 0) return std::nullopt;  // refused with a closer look
+  return ArrayView{data, count, static_cast<DType>(kTable[number]),
                    (flags & NPY_ARRAY_WRITEABLE) != 0};
 }
 

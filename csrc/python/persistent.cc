@@ -6,6 +6,7 @@
 #include "python/call.h"
 #include "python/errors.h"
 #include "python/mpi4py.h"
+#include "python/one_thread.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;
@@ -18,6 +19,7 @@ struct Bound {
   std::shared_ptr<Communicator> comm;  // null: not bound, p() is not possible
   std::shared_ptr<PyCall> call;
   bool started = false;
+  bool inside = false;  // p() has not returned, and uses this
 };
 
 std::size_t bound_offset = 0;  // of the pointer in an instance: where MPI.Prequest ends
@@ -32,13 +34,14 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
     PyErr_SetString(PyExc_TypeError, "a persistent operation is called without arguments");
     return nullptr;
   }
-  const Bound* bound = bound_of(self);
+  Bound* const bound = bound_of(self);
   if (bound == nullptr || bound->started ||
       bound->comm->freed()) {  // with the right error or meaning
     return PyObject_CallMethod(self, "_start_and_wait", nullptr);
   }
   try {
     require_rank();
+    const OneThread one_thread(*bound->comm, &bound->inside);
     GilHook hook;
     bound->comm->run_startable(bound->call->call, hook);
   } catch (...) {
@@ -68,6 +71,12 @@ PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
 }
 
 PyObject* unbind(PyObject* self, PyObject*) {
+  if (bound_of(self) != nullptr && bound_of(self)->inside) {
+    set_python_error(std::make_exception_ptr(
+        UsageError("Free of a persistent operation: another thread has called it and waits for the "
+                   "result. Free it after that.")));
+    return nullptr;
+  }
   delete bound_of(self);
   bound_of(self) = nullptr;
   Py_RETURN_NONE;

@@ -11,6 +11,7 @@
 
 #include "comm/communicator.h"
 #include "python/mpi4py.h"
+#include "python/one_thread.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;
@@ -43,6 +44,7 @@ py::tuple shrink(const py::object& comm) {
   std::vector<int> ended;
   Shared made;
   {
+    const OneThread one_thread(*old);
     GilHook hook;
     made = old->shrink(hook, ended);
   }

@@ -159,7 +159,7 @@ inline void run_call(NodeGroup& group, const Call& call, unsigned seed) {
   const Bytes untouched = c.send;
   Bytes fenced(c.recv.size() + 2 * fence, std::byte{0x5A});
   std::copy(c.recv.begin(), c.recv.end(), fenced.begin() + fence);
-  perform(group, call, call.in_place ? nullptr : c.send.data(), fenced.data() + fence);
+  perform(group, call, call.in_place ? kInPlace : c.send.data(), fenced.data() + fence);
 
   const std::string what = text_of(call, group.size());
   expect(std::equal(c.expected.begin(), c.expected.end(), fenced.begin() + fence),

@@ -116,7 +116,7 @@ void poll_is_called_throughout_a_wait(BoardBootstrap& bootstrap) {
   ThrowingPoll counting([] {});
   Bytes data(16);
   if (group->rank() == 1) usleep(600'000);
-  perform(*group, {.count = 4}, nullptr, data.data(), &counting);
+  perform(*group, {.count = 4}, kInPlace, data.data(), &counting);
   if (group->rank() == 0) {
     expect(counting.calls() >= 15,
            "poll was called " + std::to_string(counting.calls()) + " times");

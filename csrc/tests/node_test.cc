@@ -127,7 +127,7 @@ void an_aborted_call_is_explained_to_the_peers(BoardBootstrap& bootstrap) {
     } else {
       Bytes data(1 << 16);
       const std::string message =
-          message_of_usage_error([&] { perform(*group, call, nullptr, data.data()); });
+          message_of_usage_error([&] { perform(*group, call, kInPlace, data.data()); });
       expect(contains(message, "rank " + std::to_string(culprit)) &&
                  contains(message, "the array is read-only"),
              "the message does not explain: " + message);
@@ -144,7 +144,7 @@ void a_rank_that_has_finished_is_not_missed(BoardBootstrap& bootstrap) {
   if (group->rank() == 2) usleep(300'000);
   Bytes data(16);
   const auto message =
-      message_of_usage_error([&] { perform(*group, {.count = 4}, nullptr, data.data()); });
+      message_of_usage_error([&] { perform(*group, {.count = 4}, kInPlace, data.data()); });
   expect(contains(message, "no such type"), message);
 }
 

@@ -231,7 +231,7 @@ class Call(metaclass=_Pybind11Type):
     def __init__(
         self,
         kind: _Kind,
-        send: int,
+        send: int | None,
         recv: int,
         count: int,
         dtype: str,

@@ -149,6 +149,13 @@ def _laid_out(
     return layout
 
 
+def require_memory(address: int, count: int, asked: str) -> None:
+    """UsageError for elements at address 0, which is what arrays say whose memory is gone."""
+    if address == 0 and count > 0:
+        found = f"the array has {count} elements, but no memory: its address is 0"
+        raise UsageError(explain(asked, found, "Pass an array whose elements exist"))
+
+
 def _refuse_type(dtype: Any, asked: str) -> NoReturn:
     message = explain(
         asked,
@@ -168,10 +175,16 @@ def _from_numpy(x: npt.NDArray[Any], asked: str) -> Array:
         _refuse_type(f"NumPy's {x.dtype!r}", asked)
     layout = _laid_out(x.shape, x.strides, dtype, asked)
     address, readonly = x.__array_interface__["data"]
+    require_memory(address, layout.count, asked)
     return Array(address, dtype, x.shape, layout, not readonly, x)
 
 
 def _from_torch(x: Any, asked: str) -> Array:
+    if x.is_meta:
+        _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
+    if x.is_nested:
+        found = "the tensor is nested"
+        raise UsageTypeError(explain(asked, found, "Pass its parts, or x.to_padded_tensor(0)"))
     if x.requires_grad:
         message = explain(
             asked,
@@ -193,7 +206,34 @@ def _from_torch(x: Any, asked: str) -> Array:
         _refuse_type(x.dtype, asked)
     shape = tuple(x.shape)
     strides = tuple(step * ITEMSIZES[dtype] for step in x.stride())
-    return Array(x.data_ptr(), dtype, shape, _laid_out(shape, strides, dtype, asked), True, x)
+    layout = _laid_out(shape, strides, dtype, asked)
+    address = _torch_address(x, layout.count * ITEMSIZES[dtype], asked)
+    return Array(address, dtype, shape, layout, True, x)
+
+
+def _torch_address(x: Any, nbytes: int, asked: str) -> int:
+    """Where a dense tensor's elements begin; UsageError where they do not exist.
+
+    They do not in the tensors of FakeTensorMode, torch.compile and vmap, nor when their storage
+    was made smaller, as FSDP does.
+    """
+    try:
+        address: int = x.data_ptr()
+        storage = x.untyped_storage()
+        begin = x.storage_offset() * x.element_size()
+        held = storage.nbytes() if nbytes > 0 else 0
+    except RuntimeError as error:
+        _refuse_empty_tensor(f"a {type(x).__name__} does not lend it: {error}", asked)
+    if nbytes > 0 and begin + nbytes > held:
+        _refuse_empty_tensor(f"its storage holds {held} bytes, it needs {begin + nbytes}", asked)
+    if nbytes > 0 and address == 0:
+        _refuse_empty_tensor(f"a {type(x).__name__} at address 0", asked)
+    return address
+
+
+def _refuse_empty_tensor(found: str, asked: str) -> NoReturn:
+    found = f"the tensor has no memory ({found.splitlines()[0]})"
+    raise UsageError(explain(asked, found, "Pass one whose elements exist"))
 
 
 def export(x: Any, asked: str) -> dlpack.Exported:
@@ -210,6 +250,7 @@ def _from_dlpack(x: Any, asked: str) -> Array:
     if tensor.dtype not in ITEMSIZES:
         _refuse_type(tensor.dtype, asked)
     layout = _laid_out(tensor.shape, tensor.strides, tensor.dtype, asked)
+    require_memory(tensor.address, layout.count, asked)
     writable = tensor.writable and not _is_jax(x)
     return Array(tensor.address, tensor.dtype, tensor.shape, layout, writable, (x, tensor.owner))
 

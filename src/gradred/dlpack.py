@@ -97,6 +97,6 @@ def _read(tensor: _Tensor, writable: bool, capsule: object) -> Exported:
     strides = None
     if tensor.strides:
         strides = tuple(step * itemsize for step in tensor.strides[: tensor.ndim])
-    address = (tensor.data or 0) + tensor.byte_offset
+    address = tensor.data + tensor.byte_offset if tensor.data else 0
     dtype = "bool" if kind == "bool" else f"{kind}{bits}"
     return Exported(address, dtype, shape, strides, itemsize, writable, capsule)

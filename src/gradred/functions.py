@@ -92,10 +92,10 @@ def allreduce(
         given = arrays.describe(x, asked + " of x")
         found = arguments.operation(op, given.dtype, asked)
         result = arguments.result(x, given, out, asked)
-        send = 0 if arguments.same(given, result.array, asked) else given.address
+        send = None if arguments.same(given, result.array, asked) else given.address
         chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
     if found is None:
-        _allreduce_by_mpi(comm, given, result.array, send == 0, op)
+        _allreduce_by_mpi(comm, given, result.array, send is None, op)
         return result.finish()
     call = _core.Call(
         "allreduce",
@@ -239,12 +239,13 @@ class _Vector:
     def __init__(self, given: Sequence[Array], results: Sequence[Array]) -> None:
         self._results = results
         self._packed: npt.NDArray[np.uint8] | None = None
+        self.send: int | None
         if len(given) == 1:
             self.recv = results[0].address
-            self.send = 0 if given[0].address == self.recv else given[0].address
+            self.send = None if given[0].address == self.recv else given[0].address
             return
         self._packed = np.empty(sum(each.nbytes for each in given), np.uint8)
-        self.send, self.recv = 0, self._packed.__array_interface__["data"][0]
+        self.send, self.recv = None, self._packed.__array_interface__["data"][0]
         position = self.recv
         for each in given:
             ctypes.memmove(position, each.address, each.nbytes)

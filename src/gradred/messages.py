@@ -24,6 +24,7 @@ from gradred.arrays import (
     layout_of,
     memory_of,
     refuse_gpu,
+    require_memory,
 )
 from gradred.errors import UsageError, UsageTypeError, explain
 
@@ -200,6 +201,7 @@ def _numpy_memory(x: np.ndarray[Any, Any], asked: str) -> _Memory:
         found = f"the array is not contiguous: shape {x.shape}, strides {x.strides} bytes"
         _refuse(asked, found, "Pass a contiguous copy, for example numpy.ascontiguousarray(x)")
     address, readonly = x.__array_interface__["data"]
+    require_memory(address, x.size, asked)
     name = dtype_name(x.dtype)
     code = None
     if name is None:
@@ -228,6 +230,7 @@ def _dlpack_memory(x: Any, asked: str) -> _Memory:
     name = tensor.dtype if tensor.dtype in ITEMSIZES else None
     code = None if name else _FORMATS.get(tensor.dtype, tensor.dtype)
     nbytes = layout.count * tensor.itemsize
+    require_memory(tensor.address, layout.count, asked)
     return _Memory(tensor.address, nbytes, name, code, tensor.writable, (x, tensor.owner))
 
 
@@ -236,6 +239,7 @@ def _buffer_memory(view: memoryview, asked: str) -> _Memory:
         return _Memory(0, 0, None, view.format, not view.readonly, view)
     data = np.frombuffer(view, np.uint8) if view.c_contiguous else np.asarray(view)
     address = data.__array_interface__["data"][0]
+    require_memory(address, view.nbytes // view.itemsize, asked)
     return _Memory(address, view.nbytes, None, view.format, not view.readonly, view)
 
 
@@ -389,7 +393,7 @@ def reduction(
     send = None if in_place else read_input(kind, sendbuf, recv, blocks)
     call = _core.Call(
         kind,
-        0 if send is None else send.address,
+        None if send is None else send.address,
         recv.address,
         recv.count,
         recv.dtype,

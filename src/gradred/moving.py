@@ -34,7 +34,7 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
         memory = _Bytes(message)
         if sends:
             memory.pack()
-    _core.run(comm, _call("bcast", 0, memory.address, told, root))
+    _core.run(comm, _call("bcast", None, memory.address, told, root))
     if not sends:
         memory.unpack()
 
@@ -62,13 +62,17 @@ def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
     """
     with refusing(comm):
         origin, target, told = _gathered(comm, sendbuf, recvbuf)
-    source = 0 if origin is None else origin.address
+    source = None if origin is None else origin.address
     _core.run(comm, _call("allgather", source, target.address, told))
     target.unpack()
 
 
 def _call(
-    kind: Literal["bcast", "allgather"], send: int, recv: int, told: Comparable, root: int = 0
+    kind: Literal["bcast", "allgather"],
+    send: int | None,
+    recv: int,
+    told: Comparable,
+    root: int = 0,
 ) -> _core.Call:
     return _core.Call(kind, send, recv, told.count, told.dtype, root=root, layout=told.hash)
 

@@ -223,7 +223,7 @@ def bcast(
             ctypes.memmove(result.array.address, given.address, given.nbytes)
     call = _core.Call(
         "bcast",
-        0,
+        None,
         result.array.address,
         given.count,
         given.dtype,

@@ -127,8 +127,8 @@ class PersistentAllreduce(_Base):
         """Give the request up; an operation in flight still ends, on the memory it holds."""
         if self._comm is None:
             return super().Free()
+        self._unbind()  # refused while another thread is in p(), which uses the rest
         self._call = self._buffers = self._operation = None
-        self._unbind()
         if self and not MPI.Is_finalized():
             super().Free()
         return None

@@ -246,7 +246,7 @@ def test_rank_0_decides_about_plan_and_slices() -> None:
     x = np.ones(1000)
     comm.Allreduce(MPI.IN_PLACE, x)
     _core.configure(True, "", 0, 0)
-    call = _core.Call("allreduce", 0, x.__array_interface__["data"][0], 1000, "float64")
+    call = _core.Call("allreduce", None, x.__array_interface__["data"][0], 1000, "float64")
     plan = _core.plan_for(comm, call)
     assert (plan["plan"], plan["slices"]) == ("ring", 3)
     assert (x == SIZE).all()

@@ -15,7 +15,7 @@ from mpi import sizes
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError, _core
+from gradred import UsageError, _core, dlpack
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = COMM.rank, COMM.size
@@ -228,6 +228,22 @@ def spread(x: Any) -> Any:
     return np.repeat(x, 2)[::2]
 
 
+class Nowhere:
+    """An array that says by DLPack that it has elements, but no memory, as a FakeTensor does."""
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        capsule = self._x.__dlpack__()
+        tensor = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
+        tensor.data = None
+        return capsule
+
+
 def overlapping(a: Arguments) -> dict[str, Any]:
     memory = np.zeros(a.x.size + a.y.size)
     return {"x": memory[: a.x.size], "y": memory[a.x.size - 1 :][: a.y.size]}
@@ -265,6 +281,10 @@ MISTAKES = {
         lambda a: {"y": None}, applies=both(on_buffers, has_result), says="None"
     ),
     "result that is no array": Mistake(lambda a: {"y": [1.0, 2.0]}, applies=has_result),
+    "input without memory": Mistake(lambda a: {"x": Nowhere(a.x)}, says="no memory"),
+    "result without memory": Mistake(
+        lambda a: {"y": Nowhere(a.y)}, applies=has_result, says="no memory"
+    ),
     "input with gaps": Mistake(lambda a: {"x": spread(a.x)}),
     "input of objects": Mistake(lambda a: {"x": a.x.astype(object)}),
     "input of text": Mistake(lambda a: {"x": a.x.astype("U8")}),

@@ -76,7 +76,7 @@ def configured(plan: str = "", slices: int = 0) -> gradred.Comm:
 def chosen(kind: Any, count: int, plan: str = "", comm: gradred.Comm = COMM) -> str:
     x = np.zeros(max(count, 1) * SIZE, "float32")
     address = x.__array_interface__["data"][0]
-    call = _core.Call(kind, 0, address, count, "float32", plan=plan)
+    call = _core.Call(kind, None, address, count, "float32", plan=plan)
     return _core.plan_for(comm, call)["plan"]
 
 
@@ -242,7 +242,7 @@ def test_choice_without_ranks_is_that_of_the_ranks(
             plan=named,
             slices=1 if collective in ("reduce_scatter", "allgather") else 0,
         )
-        call = _core.Call(kind, 0, 0, nbytes // 4, "float32")  # type: ignore[arg-type]
+        call = _core.Call(kind, None, 0, nbytes // 4, "float32")  # type: ignore[arg-type]
         found = _core.plan_for(comm, call)
         assert {name: choice[name] for name in found} == found  # type: ignore[literal-required]
 

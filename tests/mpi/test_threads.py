@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,114 @@ def test_blocking_calls_of_one_thread_beside_started_ones_of_another() -> None:
     )
     for comm in comms:
         comm.Free()
+
+
+def until_inside(comm: gradred.Comm) -> None:
+    """Return when another thread has begun a call on `comm`, which its peers let wait."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            _core.starts(comm)
+        except gradred.UsageError:
+            return
+        time.sleep(0.01)
+    pytest.fail("the other thread has not come")
+
+
+def calls_on(comm: gradred.Comm) -> dict[str, Callable[[], Any]]:
+    """Every kind of call, each of which would fit what `comm` does next."""
+    x, y, all_of_it = np.ones(4), np.zeros(4), np.zeros(4 * SIZE)
+    own = MPI.Op.Create(lambda *_: None, commute=True)
+    persistent = comm.Allreduce_init(x, y)
+    return {
+        "Allreduce": lambda: comm.Allreduce(x, y),
+        "Allreduce by name": lambda: comm.Allreduce(x, y, op="avg"),
+        "Allreduce by an own operation": lambda: comm.Allreduce(x, y, op=own),
+        "Allreduce of wrong arguments": lambda: comm.Allreduce(x, np.zeros(3)),
+        "Iallreduce": lambda: comm.Iallreduce(x, y),
+        "Iallreduce by name": lambda: comm.Iallreduce(x, y, op="avg"),
+        "Allreduce_init": lambda: comm.Allreduce_init(x, y),
+        "p()": persistent,
+        "Start": persistent.Start,
+        "Reduce_scatter_block": lambda: comm.Reduce_scatter_block(all_of_it, y),
+        "Allgather": lambda: comm.Allgather(x, all_of_it),
+        "Bcast": lambda: comm.Bcast(x),
+        "allreduce": lambda: gradred.allreduce(x, comm=comm),
+        "allreduce_many": lambda: gradred.allreduce_many([x, x], comm=comm),
+        "a plain communicator": lambda: gradred.allreduce(x, comm=MPI.Intracomm(comm)),
+        "shrink": comm.shrink,
+        "Free": comm.Free,
+    }
+
+
+@needs_threads
+@pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")
+@pytest.mark.parametrize("shares_memory", [True, False])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
+    shares_memory: bool, persistent: bool
+) -> None:
+    _core.configure(shares_memory, "", 0, 0)
+    comm = COMM.Dup()
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    _core.configure(True, "", 0, 0)
+    calls = calls_on(comm)
+    x, y = np.full(500, RANK + 1.0), np.zeros(500)
+    early = np.full(3, RANK)
+    request = comm.Iallreduce(MPI.IN_PLACE, early)
+    p = comm.Allreduce_init(x, y) if persistent else None
+    first = Worker(p if p is not None else lambda: comm.Allreduce(x, y))
+    if RANK == 0:
+        first.start()
+        until_inside(comm)
+        for name, call in calls.items():
+            with pytest.raises(gradred.UsageError) as caught:
+                call()
+            says = "recvbuf 3" if "wrong" in name else "another thread"
+            assert says in str(caught.value), (name, str(caught.value))
+        if p is not None:
+            with pytest.raises(gradred.UsageError, match="another thread has called it"):
+                p.Free()
+        request.Wait()  # is no call on the communicator
+        COMM.Barrier()
+        first.join()
+    else:
+        request.Wait()
+        COMM.Barrier()
+        first.run()
+    assert first.error is None, first.error
+    total = SIZE * (SIZE + 1) / 2
+    assert (y == total).all()
+    assert (early == total - SIZE).all()
+    comm.Allreduce(MPI.IN_PLACE, y)
+    assert (y == total * SIZE).all()
+    if p is not None:
+        p.Free()
+    comm.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="operations of one rank end at once")
+def test_operation_that_peers_do_not_start_holds_no_others_buffers() -> None:
+    late, comm = COMM.Dup(), COMM.Dup()
+    for one in (late, comm):
+        one.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    mine = np.full(3, RANK)
+    request = late.Iallreduce(MPI.IN_PLACE, mine) if RANK == 0 else None
+    dropped = []
+    for _ in range(200):
+        y = np.full(10, RANK)
+        dropped.append(weakref.ref(y))
+        comm.Iallreduce(MPI.IN_PLACE, y)  # nobody keeps the request
+        del y
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    alive = sum(one() is not None for one in dropped)
+    if request is None:
+        request = late.Iallreduce(MPI.IN_PLACE, mine)
+    request.Wait()
+    assert alive < 50
+    assert (mine == SIZE * (SIZE - 1) // 2).all()
+    late.Free()
+    comm.Free()
 
 
 @needs_threads

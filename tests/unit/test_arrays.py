@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gradred import DeviceError, UsageError, arrays
+from gradred import DeviceError, UsageError, arrays, dlpack
 from gradred.arrays import ITEMSIZES, describe, new_like
 
 ASKED = "allreduce of x"
@@ -239,7 +239,11 @@ class FakeTensor:
     """As much of torch.Tensor as gradred looks at."""
 
     layout = "torch.strided"
-    requires_grad = False
+    requires_grad = is_meta = is_nested = False
+    address: int | None = None
+    """Another one than that of the elements."""
+    lost = 0
+    """Bytes that the storage has too few."""
 
     def __init__(self, data: npt.NDArray[Any], dtype: str, device: str = "cpu") -> None:
         self.array, self.dtype, self.shape = data, f"torch.{dtype}", data.shape
@@ -249,7 +253,16 @@ class FakeTensor:
         return tuple(step // self.array.itemsize for step in self.array.strides)
 
     def data_ptr(self) -> int:
-        return int(self.array.ctypes.data)
+        return int(self.array.ctypes.data) if self.address is None else self.address
+
+    def untyped_storage(self) -> Any:
+        return types.SimpleNamespace(nbytes=lambda: self.array.nbytes - self.lost)
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def element_size(self) -> int:
+        return self.array.itemsize
 
     def is_conj(self) -> bool:
         return False
@@ -283,6 +296,53 @@ def test_tensor_that_requires_grad_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ({"address": 0}, "FakeTensor at address 0"),
+        ({"lost": 24}, "storage holds 0 bytes, it needs 24"),
+        ({"lost": 1}, "storage holds 23 bytes, it needs 24"),
+        ({"is_meta": True}, "meta tensor"),
+        ({"is_nested": True}, "nested"),
+    ],
+)
+def test_tensor_whose_elements_do_not_exist_is_refused(
+    attributes: dict[str, Any], found: str
+) -> None:
+    x = FakeTensor(np.zeros(3), "float64")
+    vars(x).update(attributes)
+    with pytest.raises(UsageError, match=found):
+        describe(x, ASKED)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_tensor_that_hides_its_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def data_ptr(self: FakeTensor) -> int:
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage\nmore")
+
+    monkeypatch.setattr(FakeTensor, "data_ptr", data_ptr)
+    with pytest.raises(UsageError, match=r"no memory.*Cannot access data pointer.*storage\)"):
+        describe(FakeTensor(np.zeros(3), "float64"), ASKED)
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_tensor_without_elements_needs_no_memory() -> None:
+    x = FakeTensor(np.zeros((0, 3)), "float64")
+    x.address = 0
+    assert (describe(x, ASKED).address, describe(x, ASKED).count) == (0, 0)
+
+
+def test_dlpack_array_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Exporter(np.ones(3))
+    said = dlpack.export(x)
+    monkeypatch.setattr(dlpack, "export", lambda x: said._replace(address=0))
+    with pytest.raises(UsageError, match="3 elements, but no memory"):
+        describe(x, ASKED)
+    monkeypatch.setattr(dlpack, "export", lambda x: said._replace(address=0, shape=(0,)))
+    assert describe(x, ASKED).count == 0
+
+
+@pytest.mark.usefixtures("fake_torch")
 def test_tensor_on_a_gpu_raises_device_error() -> None:
     with pytest.raises(DeviceError, match="memory of a cuda device"):
         describe(FakeTensor(np.zeros(3), "float64", "cuda"), ASKED)
@@ -300,6 +360,52 @@ def test_torch_tensors_of_every_type() -> None:
         x = torch.ones((2, 3, 4), dtype=getattr(torch, name)).permute(0, 2, 1)
         result = new_like(x, describe(x, ASKED), ASKED)
         assert (result.finish().dtype, result.finish().stride()) == (x.dtype, x.stride())
+
+
+def _resized(torch: Any) -> Any:
+    x = torch.ones(4)
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def _fake(torch: Any) -> Any:
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        return torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _resized,
+        _fake,
+        lambda torch: torch.ones(3, device="meta"),
+        lambda torch: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda torch: torch.ones(3).to_sparse(),
+        lambda torch: torch.ones(3, dtype=torch.complex64).conj(),
+        lambda torch: torch._neg_view(torch.ones(3)),
+        lambda torch: torch.ones(1).expand(3),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_torch_tensors_without_plain_memory_are_refused(make: Callable[[Any], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch._subclasses.fake_tensor")
+    with pytest.raises(UsageError):
+        describe(make(torch), ASKED)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_transforms_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+
+    def looked_at(x: Any) -> Any:
+        with pytest.raises(UsageError):
+            describe(x, ASKED)
+        return x.sum()
+
+    torch.func.vmap(looked_at)(torch.ones(2, 3))
+    torch.func.grad(looked_at)(torch.ones(3))
+    torch.func.functionalize(looked_at)(torch.ones(3))
 
 
 def test_jax_arrays_are_immutable() -> None:

@@ -76,7 +76,7 @@ def described(question: Question) -> _core.Call:
     names = {"reduce_scatter": "reduce_scatter_block"}
     kind: Any = names.get(question.collective, question.collective)
     count = question.nbytes // numpy_type(question.dtype).itemsize
-    return _core.Call(kind, 0, 0, count, question.dtype, question.op or "sum")
+    return _core.Call(kind, None, 0, count, question.dtype, question.op or "sum")
 
 
 def call_seconds(question: Question, call: Callable[[], Any], world: MPI.Intracomm) -> list[float]:
