@@ -91,3 +91,24 @@ def _lines(path: pathlib.Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
+
+
+def load() -> float:
+    """How many programs want a core: of the last minute's load and those runnable now the larger.
+
+    This thread does not count. Ask before starting something, or that counts, too.
+    """
+    try:
+        with open("/proc/loadavg") as file:
+            runnable = int(file.read().split()[3].partition("/")[0]) - 1
+    except (OSError, ValueError, IndexError):  # no /proc, or none of Linux
+        runnable = 0
+    return max(os.getloadavg()[0], float(runnable))
+
+
+def busy(load: float) -> str | None:
+    """What to say of a load that leaves programs waiting for a core; None where it does not."""
+    cores = os.cpu_count() or 1
+    if load < cores:
+        return None
+    return f"the machine is busy (load {load:.1f} on {cores} core{'s' * (cores > 1)})"

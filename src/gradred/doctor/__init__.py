@@ -1,4 +1,4 @@
-"""What `gradred doctor` looks at: one small function per line, side by side, each with a deadline.
+"""What `gradred doctor` looks at: one small function per line, side by side, up to a deadline.
 
 A check returns a `Finding`. It may raise `NotKnown`, where another check already tells what is
 wrong; anything else it raises is shown as its failure.
@@ -15,16 +15,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 
-from gradred import hosts, launch
-from gradred.doctor import host, job
+from gradred import _cpu, hosts, launch
+from gradred.doctor import across, host, job
 from gradred.doctor.fabric import fabric
-from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
+from gradred.doctor.findings import Finding, NotKnown, fail, in_background, late, ok, warn
 from gradred.errors import UsageError
 
-# Seconds from the start. The job has to leave the checks that read its reports a moment.
-JOB_SECONDS = 4.2
-_FROM_JOB = 4.7
-_SSH = 4.5
+SECONDS = 20.0
+"""What the checks have, unless told otherwise; on an idle host they take two or three."""
+# Of that time: the jobs and the programs that checks start have to leave the checks a moment.
+_JOB, _PROGRAM = 0.9, 0.9
 MOST_HOSTS = 16
 """Hosts of an allocation that ssh is tried to: one screen, and no flood of connections."""
 
@@ -35,6 +35,12 @@ class Scene:
 
     mpi: Future[launch.Mpi]
     job: Future[job.Job]
+    across: Future[across.Across] | None
+    """The job over the hosts that were named, if any were."""
+    load: float
+    """Of this host, from before anything was started."""
+    seconds: float
+    """What a program that a check starts may take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +49,6 @@ class Check:
 
     name: str
     look: Callable[[Scene], Finding]
-    seconds: float
-    """The deadline, from the doctor's start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,41 +61,58 @@ class Result:
 
 
 CHECKS = (
-    Check("mpi", lambda scene: host.mpi(_mpi(scene)), 3.0),
-    Check("job", lambda scene: job.run_of_two_ranks(_job(scene)), _FROM_JOB),
-    Check("binding", lambda scene: job.binding(_job(scene)), _FROM_JOB),
-    Check("threads", lambda scene: job.threads(_job(scene)), _FROM_JOB),
-    Check("flag", lambda scene: job.flag_time(_job(scene)), _FROM_JOB),
-    Check("fabric", lambda scene: fabric(_job(scene).output), _FROM_JOB),
-    Check("cgroup", lambda scene: host.cgroup(), 1.0),
-    Check("shm", lambda scene: host.shm(), 1.0),
-    Check("memfd", lambda scene: host.memfd(), 1.0),
-    Check("pages", lambda scene: host.huge_pages(), 1.0),
-    Check("gpu", lambda scene: host.gpu(), 4.5),
+    Check("mpi", lambda scene: host.mpi(_mpi(scene))),
+    Check("job", lambda scene: job.run_of_two_ranks(_job(scene), scene.load)),
+    Check("binding", lambda scene: job.binding(_job(scene))),
+    Check("threads", lambda scene: job.threads(_job(scene))),
+    Check("flag", lambda scene: job.flag_time(_job(scene))),
+    Check("fabric", lambda scene: fabric(_job(scene).output)),
+    Check("cgroup", lambda scene: host.cgroup()),
+    Check("shm", lambda scene: host.shm()),
+    Check("memfd", lambda scene: host.memfd()),
+    Check("pages", lambda scene: host.huge_pages()),
+    Check("gpu", lambda scene: host.gpu(seconds=scene.seconds, load=scene.load)),
 )
 
+ACROSS = (
+    Check("across", lambda scene: across.started(_across(scene), scene.load)),
+    Check("ranks", lambda scene: across.places(_across(scene))),
+    Check("versions", lambda scene: across.versions(_across(scene))),
+    Check("messages", lambda scene: across.messages(_across(scene))),
+    Check("allreduce", lambda scene: across.allreduce(_across(scene))),
+)
+"""Where hosts are named, also these."""
 
-def examine(named: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> list[Result]:
-    """Look at everything side by side; at most about five seconds.
+
+def examine(
+    named: Sequence[str] = (), checks: Sequence[Check] = CHECKS, *, timeout: float = SECONDS
+) -> list[Result]:
+    """Look at everything side by side; blocks for `timeout` seconds at most, usually for two.
 
     Args:
-        named: hosts that ssh should reach: a further check for each. Without any, those that a
-            batch system has granted, which `gradred run` would take.
+        named: hosts, each perhaps with `:slots`, on which a job is started, and that ssh should
+            reach. Without any, ssh is tried to those that a batch system has granted.
         checks: the table of checks.
+        timeout: what is not known by then is a failure, on a busy host a warning.
     """
-    begin = time.monotonic()
-    runner = job.Runner()
+    begin, load = time.monotonic(), _cpu.load()
+    runner, far = job.Runner(), across.Runner()
     mpi = in_background(launch.find_mpi)
-    started = in_background(_start, runner, mpi, begin + JOB_SECONDS)
-    scene = Scene(mpi, started)
+    until = begin + _JOB * timeout
+    started = in_background(_start, runner, mpi, until)
+    listed = hosts.parse_list(",".join(named)) if named else None
+    over = in_background(_start_across, far, mpi, started, listed, until) if listed else None
+    scene = Scene(mpi, started, over, load, _PROGRAM * timeout)
+    ways = [] if listed is None else [one.name for one in listed.hosts]
     try:
         looking = [
             (check, in_background(functools.partial(_look, check, scene, begin)))
-            for check in [*checks, *_ways(named)]
+            for check in [*checks, *_ways(ways), *(ACROSS if listed else ())]
         ]
-        return [_answer(check, future, begin) for check, future in looking]
+        return [_answer(check, future, begin, timeout, load) for check, future in looking]
     finally:
         runner.close()
+        far.close()
         with contextlib.suppress(Exception):  # the checks have told what became of it
             started.result(timeout=0.3)  # its folder is gone then
 
@@ -104,6 +125,19 @@ def worst(results: Sequence[Result]) -> str:
 
 def _start(runner: job.Runner, mpi: Future[launch.Mpi], until: float) -> job.Job:
     return runner.run(mpi.result(), until)
+
+
+def _start_across(
+    runner: across.Runner,
+    mpi: Future[launch.Mpi],
+    first: Future[job.Job],
+    found: hosts.Hosts,
+    until: float,
+) -> across.Across:
+    """After the job of this host, whose times it would disturb."""
+    mpi.result()
+    first.exception()
+    return runner.run(found, until)
 
 
 def _look(check: Check, scene: Scene, begin: float) -> Result:
@@ -119,33 +153,36 @@ def _look(check: Check, scene: Scene, begin: float) -> Result:
     return Result(check.name, finding, time.monotonic() - begin)
 
 
-def _answer(check: Check, future: Future[Result], begin: float) -> Result:
+def _answer(
+    check: Check, future: Future[Result], begin: float, timeout: float, load: float
+) -> Result:
     try:
-        return future.result(timeout=max(0.0, begin + check.seconds - time.monotonic()))
+        return future.result(timeout=max(0.0, begin + timeout - time.monotonic()))
     except NotDone:
-        found = f"no answer within {check.seconds:g} s"
-        finding = fail(found, "Try again when the host is less busy")
+        finding = late(f"no answer within {timeout:g} s", "Give it more: --timeout", load)
         return Result(check.name, finding, time.monotonic() - begin)
 
 
 def _ways(named: Sequence[str]) -> list[Check]:
     """The checks of the ways to other hosts."""
     if named:
-        return [_way(name, host.ssh) for name in named]
+        return [_way(name) for name in named if not hosts.is_this(name)]
     try:
         granted = hosts.allocation(os.environ)
     except UsageError:
-        return [Check("hosts", _granted, _SSH)]  # which tells
+        return [Check("hosts", _granted)]  # which tells
     if granted is None:
         return []
-    ssh = functools.partial(host.ssh, granted=True)
     others = [one.name for one in granted.hosts if not hosts.is_this(one.name)]
-    ways = [_way(name, ssh) for name in others[:MOST_HOSTS]]
-    return [Check("hosts", _granted, _SSH), *ways]
+    ways = [_way(name, granted=True) for name in others[:MOST_HOSTS]]
+    return [Check("hosts", _granted), *ways]
 
 
-def _way(name: str, ssh: Callable[[str], Finding]) -> Check:
-    return Check(f"ssh {name}", lambda _: ssh(name), _SSH)
+def _way(name: str, *, granted: bool = False) -> Check:
+    def look(scene: Scene) -> Finding:
+        return host.ssh(name, granted=granted, seconds=scene.seconds, load=scene.load)
+
+    return Check(f"ssh {name}", look)
 
 
 def _granted(_: Scene) -> Finding:
@@ -169,3 +206,12 @@ def _job(scene: Scene) -> job.Job:
     except UsageError:
         raise NotKnown("there is no MPI to start ranks with (see the line mpi)") from None
     return scene.job.result()
+
+
+def _across(scene: Scene) -> across.Across:
+    assert scene.across is not None
+    try:
+        scene.mpi.result()
+    except UsageError:
+        raise NotKnown("there is no MPI to start ranks with (see the line mpi)") from None
+    return scene.across.result()

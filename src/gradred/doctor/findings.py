@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
+from gradred import _cpu
+
 Status = Literal["ok", "warn", "fail"]
 T = TypeVar("T")
 
@@ -42,6 +44,21 @@ def warn(found: str, fix: str) -> Finding:
 def fail(found: str, fix: str) -> Finding:
     """Programs will not run, or give wrong results."""
     return Finding("fail", found, fix)
+
+
+def late(found: str, fix: str, load: float) -> Finding:
+    """Something had not ended in time: a failure, unless this host had no core for it.
+
+    Args:
+        found: what had not ended.
+        fix: what to do about it on an idle host.
+        load: of this host, from before the doctor began.
+    """
+    busy = _cpu.busy(load)
+    if busy is None:
+        return fail(found, fix)
+    fix = "Try again when less runs here, or with a longer --timeout"
+    return warn(f"slow: {busy}: {found}", fix)
 
 
 def in_background(function: Callable[..., T], *arguments: Any) -> Future[T]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from gradred import __version__, _cpu, launch
-from gradred.doctor.findings import Finding, NotKnown, fail, ok, warn
+from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.errors import UsageError
 
 _SHM = pathlib.Path("/dev/shm")
@@ -19,9 +19,7 @@ _HUGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 _NVIDIA = pathlib.Path("/proc/driver/nvidia/version")
 _SMALL_SHM = 64 << 20  # what Docker gives a container that asks for nothing
 _PROBE_BYTES = 2 << 20
-_SSH_SECONDS = 3
 _SSH_FAILED = 255  # ssh's own status where it does not get there
-_NVIDIA_SMI_SECONDS = 4.0
 
 
 def mpi(found: launch.Mpi) -> Finding:
@@ -109,8 +107,14 @@ def huge_pages(folder: pathlib.Path = _HUGE_PAGES) -> Finding:
     return ok(found)
 
 
-def gpu(driver: pathlib.Path = _NVIDIA) -> Finding:
-    """The GPUs and their driver."""
+def gpu(driver: pathlib.Path = _NVIDIA, *, seconds: float = 4.0, load: float = 0.0) -> Finding:
+    """The GPUs and their driver.
+
+    Args:
+        driver: where it tells its version.
+        seconds: what nvidia-smi has to answer.
+        load: of this host, which may be why it does not.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         if driver.exists():
@@ -119,11 +123,9 @@ def gpu(driver: pathlib.Path = _NVIDIA) -> Finding:
         return ok("no NVIDIA GPU; gradred does not need one")
     query = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(
-            query, capture_output=True, text=True, check=False, timeout=_NVIDIA_SMI_SECONDS
-        )
+        answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=seconds)
     except subprocess.TimeoutExpired:
-        return fail("nvidia-smi does not answer", "Look for the driver's errors in dmesg")
+        return late("nvidia-smi does not answer", "Look for the driver's errors in dmesg", load)
     lines = sorted({line.strip() for line in answer.stdout.splitlines() if line.strip()})
     if answer.returncode != 0 or not lines:
         said = _last_line(answer.stdout + answer.stderr)
@@ -132,12 +134,14 @@ def gpu(driver: pathlib.Path = _NVIDIA) -> Finding:
     return ok(f"{count} x {'; '.join(lines)}; this version of gradred reduces host memory only")
 
 
-def ssh(host: str, *, granted: bool = False) -> Finding:
+def ssh(host: str, *, granted: bool = False, seconds: float = 4.0, load: float = 0.0) -> Finding:
     """Whether ranks could be started on a host: no password, the same Python, the same gradred.
 
     Args:
         host: its name.
         granted: by a batch system, which may have its own way to start ranks there.
+        seconds: what it has to answer.
+        load: of this host, which may be why there is no answer.
     """
 
     def unreached(found: str, fix: str) -> Finding:
@@ -146,7 +150,7 @@ def ssh(host: str, *, granted: bool = False) -> Finding:
         return warn(found, f"{fix}; not needed where the MPI starts ranks by the batch system")
 
     program = [sys.executable, "-c", "import gradred; print(gradred.__version__)"]
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SSH_SECONDS}"]
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(0.75 * seconds))}"]
     if shutil.which("ssh") is None:
         return unreached("there is no ssh here", "Install an ssh client")
     try:
@@ -156,10 +160,11 @@ def ssh(host: str, *, granted: bool = False) -> Finding:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_SSH_SECONDS + 1,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        return unreached(f"no answer within {_SSH_SECONDS + 1} s", f"Try: ssh {host} true")
+        found, fix = f"no answer within {seconds:g} s", f"Try: ssh {host} true"
+        return unreached(found, fix) if granted else late(found, fix, load)
     said = _last_line(answer.stderr)
     if answer.returncode == _SSH_FAILED:
         fix = f"Make this work without a password: ssh {host} true"
