@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = {"training": 30, "check": 30, "comparison": 15}  # seconds
 GOAL = 0.96  # of the held-out digits
+SLOW_FLAG_US, SLOW_PART = 1.0, 0.1  # between two running cores a flag takes a tenth of that
 RESULTS = ("training.json", "check.json", "allreduce.json", "allreduce.svg")
 
 
@@ -56,7 +57,26 @@ def draw_bar(name: str, progress: str, width: int = 40) -> None:
         print(bar, end="", file=sys.stderr, flush=True)
 
 
-def last_screen(folder: Path, seconds: dict[str, float]) -> list[str]:
+def busy_machine(others: int, compared: dict[str, Any]) -> str:
+    """Why the times say little; empty where they say something.
+
+    Args:
+        others: programs that wanted a core before the demo began.
+        compared: the record of the comparison, which has the time of a flag between two ranks
+            before each round: it takes microseconds only where one of them was not running.
+    """
+    flags = [flag for row in compared["rows"] for flag in row["flag_rounds_us"] if flag is not None]
+    slow = sum(flag > SLOW_FLAG_US for flag in flags)
+    found = []
+    if others:
+        some = f"{others} other program{'s' * (others > 1)}"
+        found.append(f"{some} ran on {os.cpu_count()} cores when it began")
+    if flags and slow >= SLOW_PART * len(flags):
+        found.append(f"before {slow} of {len(flags)} rounds a rank waited for a core")
+    return "; ".join(found)
+
+
+def last_screen(folder: Path, seconds: dict[str, float], others: int) -> list[str]:
     """At most 12 lines: what came out, and what to type next."""
     training, checked, compared = (read(folder / name) for name in RESULTS[:3])
     row = next(row for row in compared["rows"] if row["bytes"] == training["bytes"])
@@ -65,8 +85,10 @@ def last_screen(folder: Path, seconds: dict[str, float]) -> list[str]:
         equal = f"NO: {checked['different']:,} differ, by up to {checked['largest_difference']:.1e}"
     taken = ", ".join(f"{name} {spent:.1f} of {BUDGET[name]}" for name, spent in seconds.items())
     plot = folder / RESULTS[3]
+    busy = busy_machine(others, compared)
     return [
         f"gradred on {training['ranks']} ranks: a network trained on handwritten digits",
+        *([f"  BUSY           {busy}: the times mean little"] if busy else []),
         f"  accuracy       {training['accuracy']:.1%} of {training['tested']} held-out digits",
         f"  equal weights  {equal}, as in one process",
         f"  exchange       {in_words(row)}",
@@ -76,6 +98,22 @@ def last_screen(folder: Path, seconds: dict[str, float]) -> list[str]:
         f"  plot           {plot if plot.exists() else 'none: pip install matplotlib'}",
         f"  next           {command()} run -np 2 python examples/adopt.py",
     ]
+
+
+def programs_running(samples: int = 11) -> int:
+    """How many programs besides this one want a core, by the middle one of some looks.
+
+    Not the load, which is that of the last minute: of the build before a first demo, for example.
+    """
+    found = []
+    for _ in range(samples):
+        try:
+            runnable = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+        except OSError:  # not Linux
+            return 0
+        found.append(int(runnable) - 1)
+        time.sleep(0.02)
+    return sorted(found)[samples // 2]
 
 
 def command() -> str:
@@ -102,6 +140,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def demo(ranks: int, folder: Path) -> int:
     """Run the three programs; the exit status."""
+    others = programs_running()
     folder.mkdir(parents=True, exist_ok=True)
     for name in (*RESULTS, "progress"):  # what an earlier run left must not pass for this one's
         (folder / name).unlink(missing_ok=True)
@@ -120,7 +159,7 @@ def demo(ranks: int, folder: Path) -> int:
     if importlib.util.find_spec("matplotlib"):
         benchmark += ["--plot", str(folder / "allreduce.svg")]
     seconds["comparison"] = run("comparison", [*on_ranks, *benchmark])
-    print("", *last_screen(folder, seconds), sep="\n")
+    print("", *last_screen(folder, seconds, others), sep="\n")
     return 0 if checked["equal"] and training["accuracy"] >= GOAL else 1
 
 

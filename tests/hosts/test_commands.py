@@ -43,11 +43,11 @@ def test_doctor_runs_a_job_across_the_hosts(hosts, tmp_path):
 def test_doctor_names_a_host_that_is_cut_off(tmp_path):
     with machines.Machines(2) as made:
         made.cut("h2")
-        words = ["--json", "--timeout", "6"]
+        words = ["--json", "--timeout", "8"]
         process = jobs.start(made, tmp_path, *words, command="doctor", where="h1:1,h2:1")
         out, err, _ = finish(process)
     checks = {check["name"]: check for check in json.loads("\n".join(out))["checks"]}
     assert checks["across"]["status"] in ("fail", "warn"), (checks, err)
-    assert checks["across"]["found"].startswith("2 ranks on h1:1, h2:1 "), checks
+    assert "2 ranks on h1:1, h2:1 " in checks["across"]["found"], checks
     assert checks["allreduce"]["status"] == "warn"
     assert "see the line across" in checks["allreduce"]["found"]

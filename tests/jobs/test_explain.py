@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from typing import Any
 
@@ -243,6 +249,33 @@ def test_picture_of_many_ranks_is_cut_and_quick(capsys: pytest.CaptureFixture[st
     assert found["rounds"] == 2 * 511
     *rows, last = found["picture"].splitlines()
     assert (len(rows), last) == (2 + 8, "... and 504 ranks and 1006 rounds more")
+
+
+@pytest.mark.parametrize("columns", [None, 70])
+def test_answer_is_as_wide_as_the_terminal_and_whole_in_a_pipe(columns: int | None) -> None:
+    words = ["--bytes", "4m", "-np", "12", "--hosts", "3", "--no-measure"]
+    command = [sys.executable, "-m", "gradred", "explain", *words]
+    reads, writes = pty.openpty() if columns else os.pipe()
+    if columns:
+        fcntl.ioctl(writes, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
+    process = subprocess.Popen(command, stdout=writes, env=environment)
+    os.close(writes)
+    text = b""
+    with contextlib.suppress(OSError):  # a terminal's end
+        while part := os.read(reads, 1 << 16):
+            text += part
+    os.close(reads)
+    assert process.wait(timeout=30) == 0
+    lines = text.decode().splitlines()
+    assert lines[0].startswith("allreduce: sum of 1048576 float32")
+    if columns is None:
+        assert max(map(len, lines)) > 150
+        assert lines[-1] == "... and 4 ranks more"
+    else:
+        assert max(map(len, lines)) <= columns
+        assert re.fullmatch(r"\.\.\. and 4 ranks and \d rounds more; a pipe shows more", lines[-1])
+        assert any("round 1" in line for line in lines)
 
 
 # ---- usage and interruption ------------------------------------------------------------------

@@ -281,7 +281,7 @@ def test_last_screen_of_the_demo_is_short_and_tells_unequal_weights(
     import demo
 
     row = {"bytes": 40, "gradred_us": 1500.0, "mpi_us": 3000.0, "ratio": 2.0}
-    row |= {"ratio_p10": 1.9, "ratio_p90": 2.1}
+    row |= {"ratio_p10": 1.9, "ratio_p90": 2.1, "flag_rounds_us": [0.1] * 9}
     training = {"ranks": 2, "accuracy": 0.97, "tested": 360, "steps": 9, "bytes": 40}
     contents = {
         "training": training | {"exchange_seconds": 1.5, "ranks_alike": True},
@@ -290,10 +290,29 @@ def test_last_screen_of_the_demo_is_short_and_tells_unequal_weights(
     }
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    screen = demo.last_screen(tmp_path, {"training": 1.0, "comparison": 2.0})
+    screen = demo.last_screen(tmp_path, {"training": 1.0, "comparison": 2.0}, 0)
     assert len(screen) <= 12
     assert "40 bytes: gradred 1.50, mpi4py 3.00 ms; ratio 2.00 (rounds: 1.9 to 2.1)" in "\n".join(
         screen
     )
     assert any("yes, all bits of 10" in line for line in screen) == equal
     assert any("NO: 3 differ" in line for line in screen) != equal
+    assert not any("BUSY" in line for line in screen)
+    screen = demo.last_screen(tmp_path, {"training": 1.0, "comparison": 2.0}, 3)
+    assert len(screen) <= 12
+    assert any("BUSY" in line and "3 other programs ran" in line for line in screen)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([0.04, 0.25] * 20, ""),
+        ([0.1] * 39 + [40.0], ""),
+        ([0.1] * 30 + [40.0] * 10, "before 10 of 40 rounds a rank waited for a core"),
+        ([None] * 5, ""),  # one rank
+    ],
+)
+def test_demo_tells_a_busy_machine_by_its_flag_times(flags: list[float | None], told: str) -> None:
+    import demo
+
+    assert demo.busy_machine(0, {"rows": [{"flag_rounds_us": flags}]}) == told

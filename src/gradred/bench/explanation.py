@@ -238,24 +238,47 @@ def predicted(question: Question, answer: Answer, model: Model) -> float | None:
     )
 
 
-def picture(answer: Answer) -> tuple[str, int]:
-    """The schedule as text, its beginning where it is long, and the number of its rounds."""
+def picture(answer: Answer, columns: int | None = None) -> tuple[str, int]:
+    """The schedule as text, its beginning where it is long, and the number of its rounds.
+
+    Args:
+        answer: whose schedule.
+        columns: how wide the text may be; rounds that do not fit are left out. None: any width.
+    """
     if not answer.schedules:
         return "", 0
     first = answer.schedules[0]
     shown = answer.schedules[:_DRAWN_RANKS]
     steps = [schedule.rounds for schedule in shown]
     rounds = max(map(len, steps))
-    if rounds > _DRAWN_ROUNDS:
-        shown = [_beginning(*pair) for pair in zip(shown, steps, strict=True)]
-    left_out = [(first.size - len(shown), "ranks"), (rounds - _DRAWN_ROUNDS, "rounds")]
+    drawn = min(rounds, _DRAWN_ROUNDS)
+    text = _drawn(shown, steps, drawn)
+    is_narrow = False
+    while columns is not None and drawn > 1 and _width(text) > columns:
+        drawn, is_narrow = drawn - 1, True
+        text = _drawn(shown, steps, drawn)
+    left_out = [(first.size - len(shown), "ranks"), (rounds - drawn, "rounds")]
     more = " and ".join(f"{number} {what}" for number, what in left_out if number > 0)
-    return schedules.draw(shown) + (f"\n... and {more} more" if more else ""), rounds
+    if more:
+        text += f"\n... and {more} more"
+    if is_narrow:
+        text += "; a pipe shows more"
+    return text, rounds
 
 
-def _beginning(schedule: Schedule, rounds: Sequence[Sequence[Step]]) -> Schedule:
+def _drawn(
+    shown: Sequence[Schedule], steps: Sequence[Sequence[Sequence[Step]]], rounds: int
+) -> str:
+    return schedules.draw([_beginning(*pair, rounds) for pair in zip(shown, steps, strict=True)])
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.splitlines()[1:]))  # the title says what the picture is of
+
+
+def _beginning(schedule: Schedule, steps: Sequence[Sequence[Step]], rounds: int) -> Schedule:
     return Schedule(
-        rounds[:_DRAWN_ROUNDS],
+        steps[:rounds],
         rank=schedule.rank,
         size=schedule.size,
         chunks=schedule.chunks,

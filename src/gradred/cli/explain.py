@@ -12,7 +12,7 @@ import sys
 import tempfile
 from typing import Any
 
-from gradred import _cpu, _processes, config, launch, ops, schedules
+from gradred import _cpu, _processes, _terminal, config, launch, ops, schedules
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
 from gradred.bench.inputs import TYPES, numpy_type
@@ -67,8 +67,9 @@ def main(arguments: argparse.Namespace) -> int:
     if reason is None:
         measured, reason = measure(question)
     model = _model(question, answer, measured)
-    report = describe(question, answer, model, measured, reason)
-    print(json.dumps(report, indent=2) if arguments.json else _text(report))
+    columns = None if arguments.json else _terminal.width()
+    report = describe(question, answer, model, measured, reason, columns)
+    print(json.dumps(report, indent=2) if arguments.json else _text(report, columns))
     return 0
 
 
@@ -181,12 +182,13 @@ def describe(
     model: Model,
     measured: dict[str, Any] | None,
     not_measured: str | None,
+    columns: int | None = None,
 ) -> dict[str, Any]:
-    """The report as JSON has it."""
+    """The report as JSON has it; with the picture in so many columns."""
     first = answer.schedules[0] if answer.schedules else None
     moved = schedules.traffic(first, question.vector_bytes) if first else None
     predicted = explanation.predicted(question, answer, model)
-    picture, rounds = explanation.picture(answer)
+    picture, rounds = explanation.picture(answer, columns)
     return {
         "schema": SCHEMA,
         "question": dataclasses.asdict(question)
@@ -216,7 +218,7 @@ def describe(
     }
 
 
-def _text(report: dict[str, Any]) -> str:
+def _text(report: dict[str, Any], columns: int | None) -> str:
     lines = [_asked(report["question"]), _plan(report), f"why: {report['reason']}"]
     by = "in shared memory" if report["plan"] == "node" else "in messages"
     if report["schedule"] is not None:
@@ -230,6 +232,7 @@ def _text(report: dict[str, Any]) -> str:
     else:
         lines += [f"rounds: none of gradred's: {report['about']}", "predicted: nothing"]
     lines.append(_measured(report))
+    lines = [part for line in lines for part in _terminal.wrapped(line, columns)]
     return "\n".join([*lines, *(["", report["picture"]] if report["picture"] else [])])
 
 

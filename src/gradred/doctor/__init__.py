@@ -25,6 +25,7 @@ SECONDS = 20.0
 """What the checks have, unless told otherwise; on an idle host they take two or three."""
 # Of that time: the jobs and the programs that checks start have to leave the checks a moment.
 _JOB, _PROGRAM = 0.9, 0.9
+_FIRST = 0.4  # of what a job over hosts has: how much of it the one of this host may take
 MOST_HOSTS = 16
 """Hosts of an allocation that ssh is tried to: one screen, and no flood of connections."""
 
@@ -134,9 +135,10 @@ def _start_across(
     found: hosts.Hosts,
     until: float,
 ) -> across.Across:
-    """After the job of this host, whose times it would disturb."""
+    """After the job of this host, whose times it would disturb, but not much later."""
     mpi.result()
-    first.exception()
+    with contextlib.suppress(NotDone):
+        first.exception(_FIRST * (until - time.monotonic()))
     return runner.run(found, until)
 
 
