@@ -31,7 +31,8 @@ def test_bench_measures_the_ranks_of_the_hosts_that_are_named(hosts, tmp_path):
 
 
 def test_doctor_runs_a_job_across_the_hosts(hosts, tmp_path):
-    process = jobs.start(hosts, tmp_path, "--json", command="doctor", where="h1:2,h2:1")
+    words = ["--json", "--timeout", "50"]
+    process = jobs.start(hosts, tmp_path, *words, command="doctor", where="h1:2,h2:1")
     out, err, _ = finish(process)
     checks = {check["name"]: check for check in json.loads("\n".join(out))["checks"]}
     names = ["ssh h1", "ssh h2", "across", "ranks", "versions", "messages", "allreduce"]
