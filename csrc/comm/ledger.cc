@@ -45,7 +45,7 @@ struct Ledger::Refused {
   std::list<Dropped> dropped;
 };
 
-Ledger::Ledger() : nonce_(random_number()) {}
+Ledger::Ledger() : nonce_(random_number()) { static_assert(sizeof(Notice) <= kLargestNotice); }
 // What the MPI may still read or write is given to nobody else.
 Ledger::~Ledger() {
   static_cast<void>(arriving_.release());
@@ -56,9 +56,10 @@ Ledger::~Ledger() {
   }
 }
 
-void Ledger::open(const MpiTransport& transport) {
+void Ledger::open(const MpiTransport& transport, std::shared_ptr<NoticeCount> notices) {
   const std::lock_guard lock(mutex_);
   transport_ = &transport;
+  notices_ = std::move(notices);
 }
 
 std::uint64_t Ledger::begun() const {
@@ -222,6 +223,7 @@ void Ledger::tell(Sending& sending, int peer) {
                            transport_->tags().notices(), transport_->comm(),
                            &sending.requests.emplace_back(0)),
             "telling a peer about an operation");
+  notices_->count_sent(peer);
 }
 
 // A notice may be on its way when its sender is lost: nothing here may wait for it.
@@ -252,6 +254,7 @@ bool Ledger::find_notice() {
   mpi.check(mpi.call.Irecv(&arriving_->notice, sizeof(Notice), mpi.is.byte_type, sender, tag,
                            transport_->comm(), &arriving_->request),
             "hearing of a peer");
+  notices_->count_received();
   return true;
 }
 

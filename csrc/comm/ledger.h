@@ -12,7 +12,8 @@
 // Ranks that wait for messages which nobody sends (they use different plans, say) learn it from
 // notices too: who has waited for a while tells the others what for, and those who wait for
 // something else answer. A notice that comes too late for its operation may stay unread and reach
-// another communicator with the same tags, so the answer repeats a random number of the asker's.
+// another communicator with the same tags on this duplicate, so the answer repeats a random number
+// of the asker's. None stays unread when the duplicate is freed (closing.h).
 #pragma once
 
 #include <atomic>
@@ -29,6 +30,7 @@
 
 #include "base/failure.h"
 #include "base/signature.h"
+#include "comm/closing.h"
 #include "transport/mpi.h"
 
 namespace gradred {
@@ -40,9 +42,9 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // Once, when messages can be sent; the transport must outlive the ledger. Before that numbers are
-  // given, but nothing may start.
-  void open(const MpiTransport& transport);
+  // Once, when messages can be sent; the transport must outlive the ledger, which counts its
+  // notices. Before that numbers are given, but nothing may start.
+  void open(const MpiTransport& transport, std::shared_ptr<NoticeCount> notices);
 
   // The number of this rank's next operation. Local; all ranks count alike.
   std::uint64_t begin();
@@ -106,6 +108,7 @@ class Ledger {
   mutable std::mutex mutex_;
   std::optional<FailureReport> failure_;
   const MpiTransport* transport_ = nullptr;
+  std::shared_ptr<NoticeCount> notices_;
   const std::uint64_t nonce_;
   std::uint64_t next_ = 0;
   std::set<std::uint64_t> unfinished_;

@@ -63,8 +63,10 @@ std::optional<std::string> left_member(mpi::Handle comm) {
 
 Duplicate::~Duplicate() {
   Registry& registry = Registry::get();
+  const int largest = registry.largest_tag();
+  const int tag = TagSpace::make(TagSpace::most_ids(largest), largest).tag(0);  // of no id
   const std::lock_guard lock(registry.mutex_);
-  registry.to_free_.push_back(comm);
+  registry.to_close_.emplace_back(comm, notices, tag);
 }
 
 Lane::~Lane() {
@@ -186,12 +188,14 @@ Neighbours Registry::known_among(std::span<const int> world_ranks) {
 }
 
 void Registry::reap() {
-  std::vector<mpi::Handle> unused;
+  const std::unique_lock mine(closing_mutex_, std::try_to_lock);
+  // Another thread is at it; or a peer has failed, and the MPI may wait for it.
+  if (!mine.owns_lock() || process_poisoned.load(std::memory_order_relaxed)) return;
   {
     const std::lock_guard lock(mutex_);
-    unused.swap(to_free_);
+    closing_.splice(closing_.end(), to_close_);
   }
-  for (mpi::Handle& comm : unused) mpi::get().call.Comm_free(&comm);
+  closing_.remove_if([](Closing& closing) { return closing.advance(); });
 }
 
 int Registry::keyval() {

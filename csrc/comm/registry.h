@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/closing.h"
 #include "comm/lost.h"
 #include "comm/set_up_calls.h"
 #include "mpi/mpi.h"
@@ -24,9 +25,10 @@ namespace gradred {
 using DeleteAttribute = int(mpi::Handle, int, void*, void*);
 int new_attribute(DeleteAttribute* on_delete);
 
-// A communicator of gradred's own; freed by Registry::reap() after the last user let go.
+// A communicator of gradred's own; closed by Registry::reap() after the last user let go.
 struct Duplicate {
   mpi::Handle comm = 0;
+  std::shared_ptr<NoticeCount> notices = std::make_shared<NoticeCount>();
   std::vector<int> group;    // ranks in MPI_COMM_WORLD; empty: cannot be shared
   std::uint64_t serial = 0;  // the same on all ranks of the group
 
@@ -57,7 +59,7 @@ class Registry {
   std::unique_ptr<Lane> agree(SetUpCalls& calls);
   // By rank, the rank in MPI_COMM_WORLD; empty where some are not in it.
   std::vector<int> world_ranks(mpi::Handle comm);
-  // Frees what has no user any more. Not from within an MPI callback.
+  // Goes on to free what has no user any more; never blocks. Not from within an MPI callback.
   void reap();
 
   // Processes of this host, by their ranks in MPI_COMM_WORLD, of whom a communicator has told.
@@ -88,12 +90,14 @@ class Registry {
 
   std::mutex mutex_;
   std::list<std::weak_ptr<Duplicate>> duplicates_;
-  std::vector<mpi::Handle> to_free_;
+  std::list<Closing> to_close_;
   std::map<std::vector<int>, std::set<int>> ids_;  // that this process uses, by group
   std::uint64_t next_serial_ = 1;
   std::map<int, ProcessId> processes_;
   int segments_ = 0;
   std::optional<int> keyval_, largest_tag_;
+  std::mutex closing_mutex_;
+  std::list<Closing> closing_;
 };
 
 }  // namespace gradred

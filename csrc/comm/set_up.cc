@@ -142,7 +142,7 @@ void Communicator::set_up_path(SetUpCalls& calls) {
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
                                          TagSpace::make(lane_->id, largest_tag),
                                          decorations(settings_));
-  ledger_.open(path_->transport());
+  ledger_.open(path_->transport(), lane_->duplicate->notices);
   state_ = State::kReady;
 }
 
@@ -283,7 +283,7 @@ bool Communicator::path_ready_locked() {
   const int largest_tag = Registry::get().largest_tag();
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
                                          TagSpace::make(0, largest_tag), decorations(settings_));
-  ledger_.open(path_->transport());
+  ledger_.open(path_->transport(), lane_->duplicate->notices);
   state_ = State::kReady;
   return true;
 }

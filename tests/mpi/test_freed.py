@@ -1,0 +1,67 @@
+"""What is left of a communicator that has been freed: nothing that a later one could find."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+from gradred import config
+
+WORLD = MPI.COMM_WORLD
+RANK = WORLD.rank
+
+pytestmark = pytest.mark.skipif(WORLD.size < 3, reason="a rank ends early while two go on")
+
+
+def of_ranks(ranks: list[int]) -> MPI.Intracomm:
+    world = WORLD.Get_group()
+    group = world.Incl(ranks)
+    made = WORLD.Create_group(group)
+    group.Free()
+    world.Free()
+    return made
+
+
+@pytest.fixture
+def unread_notice() -> Iterator[None]:
+    """Rank 0 ends a call early; rank 2, who has to wait for rank 1, asks it what it waits for."""
+    config.set("shm", False)
+    config.set("fault", config.Fault(1, 0, 3, "delay", "200"))
+    if RANK < 3:
+        comm = gradred.Comm(of_ranks([0, 1, 2]))
+        gradred.allreduce(np.ones(8), comm=comm, plan="ring")
+        config.reset("fault")
+        comm.Free()
+    config.reset("fault")
+    WORLD.Barrier()
+    yield
+    config.reset("shm")
+    WORLD.Barrier()
+
+
+@pytest.mark.usefixtures("unread_notice")
+def test_a_later_communicator_of_fewer_ranks_serves_a_call_that_waits() -> None:
+    if RANK > 1:
+        return
+    comm = gradred.Comm(of_ranks([0, 1]))
+    for _ in range(2):
+        assert (gradred.allreduce(np.ones(8), comm=comm, plan="ring") == 2).all()
+        if RANK == 1:
+            time.sleep(0.05)
+    comm.Free()
+
+
+@pytest.mark.usefixtures("unread_notice")
+def test_no_communicator_of_the_program_finds_a_message_of_gradreds() -> None:
+    if RANK > 1:
+        return
+    comms = [of_ranks([0, 1]) for _ in range(6)]
+    found = [comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG) for comm in comms for _ in range(3)]
+    for comm in comms:
+        comm.Free()
+    assert not any(found)
