@@ -22,6 +22,12 @@ Handles handles_for(const Call& call) {
     throw UsageError("the MPI underneath has no type " + std::string(name_of(call.dtype)) +
                      ": plan 'mpi' cannot serve this call");
   }
+  const bool logic = op == Op::kLand || op == Op::kLor || op == Op::kLxor;
+  if (call.dtype == DType::kBool && !logic) {
+    throw UsageError("MPI has no operation '" + std::string(name_of(call.op)) +
+                     "' on truth values: plan 'mpi' cannot serve this call. Use land, lor or lxor, "
+                     "or let gradred choose the plan");
+  }
   return {*type, *mpi.handle_of(op)};
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi.exact import Array, differences, make_input, reduced
+from mpi.exact import Array, differences, make_input, numpy_type, reduced
 from mpi4py import MPI
 
 import gradred
@@ -138,6 +138,14 @@ def test_plan_that_is_named_is_the_one_that_runs(plan: str) -> None:
     comm = configured(plan)
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     assert chosen("allreduce", 100, comm=comm) == plan
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank needs no MPI")
+@pytest.mark.parametrize(("dtype", "op"), [("bool", "bxor"), ("bool", "min"), ("bfloat16", "sum")])
+def test_plan_mpi_refuses_what_the_mpi_lacks(dtype: str, op: str) -> None:
+    with pytest.raises(UsageError, match="plan 'mpi' cannot serve this call"):
+        gradred.allreduce(np.ones(9, numpy_type(dtype)), op, plan="mpi", comm=COMM)
+    assert gradred.allreduce(np.ones(9, bool), "land", plan="mpi", comm=COMM).all()
 
 
 @pytest.mark.parametrize("plan", plans("reduce_scatter"))
