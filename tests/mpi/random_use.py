@@ -138,9 +138,7 @@ def buffers(step: Step, mine: Array, expected: Array) -> Buffers:
     return Buffers(
         send.array,
         recv.array,
-        lambda title: (
-            recv.problems(expected, title) + send.problems(mine, f"{title}, its input")
-        ),
+        lambda title: recv.problems(expected, title) + send.problems(mine, f"{title}, its input"),
     )
 
 
@@ -179,7 +177,9 @@ class Rank:
         self.finished: list[Any] = []  # requests that outlive their communicators
         self.problems: list[str] = []
 
-    def start(self, step: Step, request: Any, check: Callable[[str], list[str]], **more: Any) -> None:
+    def start(
+        self, step: Step, request: Any, check: Callable[[str], list[str]], **more: Any
+    ) -> None:
         self.in_flight.append(Flight(request, str(step), step.comm, check, **more))
 
     def look(self, step: Step, found: Buffers) -> None:
@@ -296,10 +296,10 @@ def sending(step: Step, comm: gradred.Comm) -> Buffers:
     return Buffers(None, data.array, lambda title: data.problems(sent, title))
 
 
-def plan_of(step: Step, comm: gradred.Comm) -> str | None:
-    if step.plan == "mpi" and step.dtype in ("float16", "bfloat16"):
-        return None
-    return step.plan
+def plan_of(step: Step) -> str | None:
+    """Not plan "mpi" for what MPI has no name for: two types, and all but logic of truth values."""
+    of_mpi = step.op.startswith("l") if step.dtype == "bool" else "float16" not in step.dtype
+    return None if step.plan == "mpi" and not of_mpi else step.plan
 
 
 def allreduce_method(rank: Rank, step: Step, comm: gradred.Comm) -> None:
@@ -311,7 +311,7 @@ def allreduce_method(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 def allreduce_function(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     found = reducing(step, comm)
     x = found.recv if step.in_place else found.send
-    gradred.allreduce(x, op_of(step), out=found.recv, comm=comm, plan=plan_of(step, comm))
+    gradred.allreduce(x, op_of(step), out=found.recv, comm=comm, plan=plan_of(step))
     rank.look(step, found)
 
 
@@ -879,6 +879,7 @@ def main() -> int:
         traceback.print_exc()
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
+        raise
     for problem in problems:
         print(f"rank {MPI.COMM_WORLD.rank}, seed {options.seed}: {problem}", file=sys.stderr)
     sys.stderr.flush()
