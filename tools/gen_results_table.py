@@ -2,7 +2,8 @@
 
 Of the records that benchmarks/allreduce.py wrote, the newest for each MPI and number of ranks and
 hosts is shown, with a link to the whole record: a few sizes, and each at which gradred took longer.
-Where the ranks' cores lay near each other in some rounds and far in others, each has its row.
+Where the ranks' cores lay near each other in some rounds and far in others, each has its row. Of
+records of one day whose cores lay near in one and far in the other, the newest of each is shown.
 """
 
 from __future__ import annotations
@@ -20,24 +21,44 @@ README = ROOT / "README.md"
 BEGIN, END = "<!-- results: begin (tools/gen_results_table.py) -->", "<!-- results: end -->"
 
 SCHEMAS = ("gradred-allreduce/1", "gradred-allreduce/2")  # the first has no placements
+SINGLE = ("near", "far")
 SHOWN = {"near": "near", "far": "far", "all": ""}  # placements; not those of unknown ones
 SIZES = (8, 1 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+NEAR_US = 0.1  # below, in a record of one placement, the cores lay near each other
 NOTHING = "No record of a measurement is kept here yet. `make bench` measures on your machine.\n"
 
 Record = dict[str, Any]
 
 
 def newest(folder: Path = RESULTS) -> dict[str, Record]:
-    """File name and record of the newest measurement for each MPI, number of ranks and of hosts."""
-    chosen: dict[tuple[int, str, int], tuple[str, Record]] = {}
+    """File name and record of the newest measurement for each MPI, number of ranks and of hosts.
+
+    And for the other placement of the cores, if it was measured on the same day.
+    """
+    found: dict[tuple[int, str, int], dict[str, tuple[str, Record]]] = {}
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict) or record.get("schema") not in SCHEMAS:
             continue
-        key = (record["hosts"], mpi_name(record), record["ranks"])
-        if key not in chosen or record["date"] >= chosen[key][1]["date"]:
-            chosen[key] = (path.name, record)
-    return dict(chosen[key] for key in sorted(chosen))
+        chosen = found.setdefault((record["hosts"], mpi_name(record), record["ranks"]), {})
+        where = placement(record)
+        if where not in chosen or record["date"] >= chosen[where][1]["date"]:
+            chosen[where] = (path.name, record)
+    result: dict[str, Record] = {}
+    for key in sorted(found):
+        first, *others = sorted(found[key].values(), key=lambda one: one[1]["date"], reverse=True)
+        single = [one for one in others if {placement(first[1]), placement(one[1])} == {*SINGLE}]
+        same_day = [one for one in single if one[1]["date"][:10] == first[1]["date"][:10]]
+        result |= dict([first, *same_day])
+    return result
+
+
+def placement(record: Record) -> str:
+    """How the cores lay in all rounds of a record; empty where both ways, or not told."""
+    about = record.get("placements", {}).get("all", {})
+    if not about.get("flag_us"):
+        return ""
+    return "near" if about["flag_us"] < NEAR_US else "far"
 
 
 def mpi_name(record: Record) -> str:
@@ -79,15 +100,15 @@ def table(name: str, record: Record) -> str:
     ]
     sizes = [shown_bytes(row["bytes"]) for row in record["rows"] if slower(row)]
     lines += [f"Slower than the MPI at: {', '.join(sizes) or 'no size measured'}.", ""]
-    if both:
-        flags = record["placements"]
-        found = [
-            f"{name}: {flags[name]['rounds']} rounds, a flag from core to core takes "
-            f"{flags[name]['flag_us']:.2f} µs"
-            for name in ("near", "far")
-            if name in flags
-        ]
-        lines += [f"Where the two cores lay in a round: {'; '.join(found)}.", ""]
+    flags = record.get("placements", {})
+    told = [
+        f"{placement(record) or name}: {flags[name]['rounds']} rounds, a flag from core to core "
+        f"takes {flags[name]['flag_us']:.2f} µs"
+        for name in SHOWN
+        if flags.get(name, {}).get("flag_us")
+    ]
+    if told:
+        lines += [f"How the cores of ranks 0 and 1 lay to each other: {'; '.join(told)}.", ""]
     return "\n".join(lines)
 
 

@@ -133,6 +133,26 @@ def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_in_the_table(
     assert "By a cable." in section
 
 
+def test_records_of_one_day_are_shown_for_each_placement_of_the_cores(tmp_path: Path) -> None:
+    mpich = "MPICH Version: 5.0.2 MPICH Release date: x"
+    for name, date, flag in (
+        ("near", "2030-01-02T08:00:00+00:00", 0.04),
+        ("far", "2030-01-02T09:00:00+00:00", 0.25),
+        ("older", "2030-01-02T07:00:00+00:00", 0.05),
+    ):
+        content = record(date, mpich, 2.0) | {"schema": "gradred-allreduce/2"}
+        content["placements"] = {"all": {"rounds": 9, "flag_us": flag}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    generator = tool("gen_results_table")
+    assert list(generator.newest(tmp_path)) == ["far.json", "near.json"]
+    section = generator.section(tmp_path)
+    assert "near: 9 rounds, a flag from core to core takes 0.04 µs." in section
+    content = record("2030-01-03T00:00:00+00:00", mpich, 2.0) | {"schema": "gradred-allreduce/2"}
+    content["placements"] = {"all": {"rounds": 9, "flag_us": 0.04}}
+    (tmp_path / "next_day.json").write_text(json.dumps(content))
+    assert list(generator.newest(tmp_path)) == ["next_day.json"]
+
+
 # ---- examples ---------------------------------------------------------------------------------
 
 
