@@ -176,6 +176,7 @@ class Job:
         """Wait for events for at most `patience` seconds and handle them."""
         for key, mask in self._selector.select(min(patience, _TICK)):
             key.data(mask)
+        self._door.turn_away_late()
         if self._taken and not self._congested():
             self._ask_for_more()
         self._sort_failures()
@@ -277,6 +278,8 @@ class Job:
         }
         wire.send(_wire.START, _wire.encode(values))
         self._watch(rank)
+        if not self.missing:
+            self._door.close()
 
     def _hear_rank(self, rank: _Rank, mask: int) -> None:
         wire = rank.wire
@@ -284,8 +287,11 @@ class Job:
         if mask & selectors.EVENT_WRITE:
             wire.flush()
         if mask & selectors.EVENT_READ:
-            for kind, payload in wire.receive():
-                self._take(rank, kind, payload)
+            try:
+                for kind, payload in wire.receive():
+                    self._take(rank, kind, payload)
+            except (ValueError, KeyError, TypeError):  # in what its keeper has said
+                wire.lost = _wire.ANOTHER_LANGUAGE
         self._watch(rank)
 
     def _take(self, rank: _Rank, kind: bytes, payload: bytes) -> None:

@@ -15,8 +15,9 @@ import os
 import signal
 import socket
 import sys
+import time
 
-from gradred import _inherit, _keeper, _wire
+from gradred import _inherit, _keeper, _proof, _wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # see _wire
@@ -31,28 +32,54 @@ BOOTSTRAP = (
 )
 
 _CONNECT = 20.0  # seconds to reach the launcher
+_PROVE = 5.0  # seconds for who answers at one of its addresses to prove that it is the launcher
+_AGAIN = 0.1  # seconds until a launcher that was too busy with strangers is asked again
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def _connect(addresses: Iterable[str]) -> socket.socket:
-    """A connection to the launcher at the first of its addresses that answers."""
-    reasons = []
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        try:
-            return socket.create_connection((host, int(port)), timeout=_CONNECT)
-        except OSError as error:
-            reasons.append(f"{address}: {error.strerror or error}")
+def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
+    """A connection to the launcher at the first of its addresses where it proves to be it.
+
+    Who has not proved that is told nothing of this job.
+    """
+    deadline = time.monotonic() + _CONNECT
+    while True:
+        reasons, again = [], False
+        for address in addresses:
+            try:
+                return _convinced(secret, address, deadline)
+            except _proof.StrangerError as error:
+                reasons.append(f"{address}: {error}")
+            except ConnectionResetError as error:  # it lets only so many strangers wait
+                reasons.append(f"{address}: {error.strerror or error}")
+                again = True
+            except OSError as error:
+                reasons.append(f"{address}: {error.strerror or error}")
+        if not again or time.monotonic() > deadline:
+            break
+        time.sleep(_AGAIN)
     raise SystemExit(
         f"gradred run: {os.uname().nodename} cannot reach the launcher ({', '.join(reasons)})"
     )
 
 
+def _convinced(secret: bytes, address: str, deadline: float) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    left = max(0.1, deadline - time.monotonic())
+    connection = socket.create_connection((host, int(port)), timeout=left)
+    try:
+        _proof.convince(connection, secret, min(deadline, time.monotonic() + _PROVE))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _keep(job: str, lifeline: int, prctl: Any) -> int:
     secret, *addresses = job.split()
-    wire = _wire.Wire(_connect(addresses))
+    wire = _wire.Wire(_connect(secret.encode(), addresses))
     rank = next(int(os.environ[name]) for name, _ in _inherit.RANK_VARIABLES if name in os.environ)
-    hello = {"secret": secret, "rank": rank, "host": os.uname().nodename}
+    hello = {"rank": rank, "host": os.uname().nodename}
     wire.send(_wire.HELLO, _wire.encode(hello))
     return _keeper.Keeper(wire, lifeline, prctl).run()
 

@@ -32,10 +32,12 @@ START, SIGNAL, END, STDIN, TAKEN, FAILED, RELEASE = b"s", b"k", b"q", b"i", b"t"
 # end for lost (TCP_USER_TIMEOUT).
 WINDOW = 1 << 16
 
+ANOTHER_LANGUAGE = "it speaks another language"
+
 Message = tuple[bytes, bytes]
 
 _HEADER = struct.Struct("!cI")
-_LARGEST = 1 << 24  # bytes of a message: an environment may have a few MiB
+LARGEST = 1 << 24  # bytes of a message: an environment may have a few MiB
 _READ = 1 << 18
 
 # A host that does not answer for about 20 s is lost; the kernels find that out, no process wakes.
@@ -50,10 +52,14 @@ _KEEP_ALIVE = (
 
 
 class Wire:
-    """A connection that carries messages and never blocks; `lost` says why it has ended."""
+    """A connection that carries messages and never blocks; `lost` says why it has ended.
 
-    def __init__(self, connection: socket.socket) -> None:
+    `largest` is the number of bytes that a message of the other end may have.
+    """
+
+    def __init__(self, connection: socket.socket, largest: int = LARGEST) -> None:
         self._socket = connection
+        self.largest = largest
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self.lost: str | None = None
@@ -94,7 +100,7 @@ class Wire:
     def receive(self) -> list[Message]:
         """The messages that have arrived whole."""
         try:
-            data = self._socket.recv(_READ)
+            data = self._socket.recv(min(_READ, self.largest))
             self._incoming += data
             if not data:
                 self.lost = self.lost or self._why or "it was closed"
@@ -112,8 +118,8 @@ class Wire:
     def _take(self) -> Iterable[Message]:
         while len(self._incoming) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._incoming)
-            if length > _LARGEST:
-                self.lost = "it speaks another language"
+            if length > self.largest:
+                self.lost = ANOTHER_LANGUAGE
                 return
             end = _HEADER.size + length
             if len(self._incoming) < end:
@@ -144,6 +150,11 @@ def encode(values: Mapping[str, Any]) -> bytes:
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """What `encode` was given."""
-    values: dict[str, Any] = json.loads(payload)
+    """What `encode` was given; ValueError if that is not what it was."""
+    try:
+        values = json.loads(payload)
+    except RecursionError as error:
+        raise ValueError("values in too many others") from error
+    if not isinstance(values, dict):
+        raise ValueError("no names of values")
     return values

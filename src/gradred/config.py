@@ -191,6 +191,13 @@ class Config:
         "For tests: inject a fault, written rank:operation:round:kind[:argument] with kind drop, "
         "delay, corrupt, die or fail.",
     )
+    carry_env: bool = _knob(
+        True,
+        _parse_flag,
+        "",
+        "Let `gradred run` carry all variables of its shell to ranks on other hosts, unencrypted; "
+        "0 makes `--no-env` the default.",
+    )
     progress_thread: bool = _knob(
         True,
         _parse_flag,

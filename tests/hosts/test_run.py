@@ -98,11 +98,16 @@ def test_ranks_fill_hosts_and_get_environment_and_folder(start, report, tmp_path
     assert {one["login"] for one in found} == {None}
 
 
-def test_no_env_leaves_variables_behind(start, report):
-    process = start("--no-env", "-x", "NEW=1", "-x", "PYTHONPATH", report, A_WORD="here")
-    out, err, status = finish(process)
+@pytest.mark.parametrize(
+    ("option", "knob", "word"),
+    [("--no-env", "1", None), (None, "0", None), ("--env", "0", "here")],
+    ids=["option", "knob", "option over knob"],
+)
+def test_no_env_leaves_variables_behind(start, report, option, knob, word):
+    words = [*filter(None, [option]), "-x", "NEW=1", "-x", "PYTHONPATH", report]
+    out, err, status = finish(start(*words, A_WORD="here", GRADRED_CARRY_ENV=knob))
     assert status == 0, err
-    assert {(one["word"], one["new"]) for one in reports(out)} == {(None, "1")}
+    assert {(one["word"], one["new"]) for one in reports(out)} == {(word, "1")}
 
 
 def test_no_env_leaves_the_launching_hosts_own_ranks_their_variables(start):

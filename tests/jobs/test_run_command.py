@@ -655,13 +655,51 @@ def test_lost_keeper_counts_as_a_killed_rank():
     assert (found.failures[0].rank, "lost" in found.failures[0].cause) == (1, True)
 
 
-def test_strangers_at_the_jobs_door_are_turned_away():
-    stranger = (
-        "import socket; host, port = os.environ['_GRADRED_JOB'].split()[1].split(':'); "
-        "[socket.create_connection((host, int(port))).sendall(words) for words in "
-        "(b'GET / HTTP/1.0', b'h\\0\\0\\0\\2{}', b'h' + bytes(4), b'')]; "
-        "[one.wait() for one in started]"
-    )
-    found, output = job(stranger, "sleep 0.5; echo hi")
-    assert found.status == 0
-    assert len(output) == 2
+# What strangers, and somebody who knows the secret, do while one rank has yet to come.
+STRANGERS = """
+import random, socket, threading
+from gradred import _proof, _wire
+secret, address = os.environ[_wire.JOB].split()
+def connect():
+    host, port = address.split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+def known():
+    connection = connect()
+    _proof.convince(connection, secret.encode(), time.monotonic() + 20)
+    return connection
+chance, held = random.Random(3), []
+def say(connection, words, hold=True):
+    try:
+        connection.sendall(words)
+    except OSError:
+        pass
+    held.append(connection) if hold else connection.close()
+deep = (100_000).to_bytes(4, "big") + b"[" * 100_000
+while not os.path.exists({there!r}):
+    time.sleep(0.01)
+for _ in range({crowd}):
+    held.append(connect())
+for words in (b"", b"GET / HTTP/1.0", b"h\\0\\0\\0\\2{{}}", b"h" + bytes(4), b"h" + deep):
+    say(connect(), words, hold=False)
+    say(connect(), words)
+    say(known(), words, hold=False)
+    say(known(), words)
+for _ in range(50):
+    say(connect(), chance.randbytes(chance.randrange(200)), hold=chance.random() < 0.5)
+hello = lambda rank: _wire.encode({{"rank": rank, "host": "elsewhere"}})
+for payload in (hello(0), hello(0), hello(7), hello("1"), b"[" * 4000):
+    say(known(), b"h" + len(payload).to_bytes(4, "big") + payload)
+slow = connect()
+threading.Thread(target=lambda: [(slow.send(b"s"), time.sleep(0.2)) for _ in range(9)]).start()
+started += [subprocess.Popen(sys.argv[3:], env={{**os.environ, "PMI_RANK": "1", "PMI_SIZE": "2"}})]
+[one.wait() for one in started]
+"""
+
+
+def test_whatever_callers_do_at_the_jobs_door_the_job_goes_on(tmp_path, full):
+    there = tmp_path / "there"
+    strangers = STRANGERS.format(there=str(there), crowd=900 if full else 100)
+    found, output = job(strangers, f"echo hi; touch {there}; sleep 0.5; exit $PMI_RANK", started=1)
+    assert [(one.rank, one.status) for one in found.failures] == [(1, 1)]
+    assert found.status == 1
+    assert sorted(line for line in output if line[0] is not None) == [(0, b"hi\n"), (1, b"hi\n")]

@@ -1,5 +1,6 @@
 """One rank's shim and keeper, with the test in the place of both mpiexec and the launcher."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,10 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from gradred import _inherit, _processes, _wire, launch
+from gradred import _inherit, _processes, _proof, _wire, launch
 
 pytestmark = pytest.mark.timeout(40)
 PATIENCE = 15.0
+
+
+def let_in(connection, secret):
+    """Do as the launcher's door does; what the caller says after that is what it sends."""
+    connection.settimeout(PATIENCE)
+    challenge = connection.recv(_proof.CHALLENGE, socket.MSG_WAITALL)
+    words, expected = _proof.answer(secret.encode(), challenge)
+    connection.sendall(words)
+    proof = connection.recv(_proof.PROOF, socket.MSG_WAITALL)
+    assert _proof.is_expected(proof, expected)
 
 
 class Rank:
@@ -36,7 +47,9 @@ class Rank:
                 pass_fds=descriptors,
                 stderr=subprocess.PIPE,
             )
-            self.wire = _wire.Wire(server.accept()[0])
+            connection = server.accept()[0]
+            let_in(connection, "secret")
+            self.wire = _wire.Wire(connection)
         self.until(lambda: _wire.HELLO in self.seen)
         if start:
             self.order(program, stdin=stdin, carried=carried)
@@ -119,7 +132,7 @@ def test_shim_outlives_its_rank_and_keeps_mpiexecs_descriptors(start):
     rank = start(f"echo from the rank >/proc/self/fd/{writes}; exit 5", descriptors=[writes])
     os.close(writes)
     rank.until(lambda: _wire.GONE in rank.seen)
-    assert rank.hello == {"secret": "secret", "rank": 3, "host": os.uname().nodename}
+    assert rank.hello == {"rank": 3, "host": os.uname().nodename}
     assert (rank.end["status"], rank.end["signal"], rank.end["by"]) == (5, 0, None)
     assert os.read(reads, 100) == b"from the rank\n"
     os.set_blocking(reads, False)
@@ -358,6 +371,68 @@ def test_unreachable_launcher_is_named():
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
     assert answer.returncode == 1
     assert "cannot reach the launcher (127.0.0.1:1: Connection refused)" in answer.stderr
+
+
+STRANGERS = {
+    "echo": lambda connection, heard: connection.sendall(2 * heard),
+    "random bytes": lambda connection, heard: connection.sendall(os.urandom(100)),
+    "orders": lambda connection, heard: connection.sendall(
+        b"s" + (2).to_bytes(4, "big") + b"{}" * 50
+    ),
+    "another secret": lambda connection, heard: connection.sendall(
+        _proof.answer(b"another", heard)[0]
+    ),
+    "end": lambda connection, heard: connection.shutdown(socket.SHUT_WR),
+    "silence": pytest.param(lambda connection, heard: None, marks=pytest.mark.full),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_keeper_tells_a_stranger_nothing_and_goes_on_to_the_launcher(stranger):
+    secret = "a" * 32
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        ports = [one.getsockname()[1] for one in (other, server)]
+        job = " ".join([secret, *(f"127.0.0.1:{port}" for port in ports)])
+        environment = {"PMI_RANK": "3", "PMI_SIZE": "4", _wire.JOB: job}
+        shim = subprocess.Popen(launch.shim_command(), env=environment, stderr=subprocess.PIPE)
+        try:
+            for one in (other, server):
+                one.settimeout(PATIENCE)
+            met, _ = other.accept()
+            with met:
+                met.settimeout(PATIENCE)
+                heard = met.recv(1000)
+                stranger(met, heard)
+                connection, _ = server.accept()
+                with connection:
+                    let_in(connection, secret)
+                with contextlib.suppress(ConnectionResetError):
+                    while more := met.recv(1000):
+                        heard += more
+            assert len(heard) == _proof.CHALLENGE
+        finally:
+            shim.kill()
+            shim.communicate()
+
+
+def test_keeper_that_meets_only_strangers_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        environment = {
+            "PMI_RANK": "0",
+            _wire.JOB: f"secret 127.0.0.1:{other.getsockname()[1]}",
+        }
+        shim = subprocess.Popen(
+            launch.shim_command(), env=environment, stderr=subprocess.PIPE, text=True
+        )
+        met, _ = other.accept()
+        met.sendall(bytes(100))
+        error = shim.communicate(timeout=PATIENCE)[1]
+        met.close()
+    assert shim.returncode == 1
+    assert "it is not this job's launcher" in error
 
 
 def test_what_a_keeper_said_last_is_heard_though_nothing_can_be_sent_to_it():

@@ -29,7 +29,17 @@ CXX_LAYERS = {
 # Modules and packages of gradred from the lowest layer to the highest. A module may import what
 # stands in its own line or above it; `__init__` is `import gradred` itself.
 PYTHON_LAYERS = (
-    ("_inherit", "_news", "_ranges", "_segments", "_terminal", "_voice", "_wire", "errors"),
+    (
+        "_inherit",
+        "_news",
+        "_proof",
+        "_ranges",
+        "_segments",
+        "_terminal",
+        "_voice",
+        "_wire",
+        "errors",
+    ),
     ("_door", "_keeper"),
     ("_shim",),
     ("_core", "config"),

@@ -85,7 +85,11 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
         help="give this variable to the ranks; may be repeated",
     )
     what.add_argument(
-        "--no-env", action="store_true", help="carry none to other hosts but those of -x"
+        "--env",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="carry all to other hosts, unencrypted, or none but those of -x "
+        f"(default: all, unless {config.variable('carry_env')}=0)",
     )
 
 
@@ -163,12 +167,13 @@ def main(arguments: argparse.Namespace) -> int:
             print(f"gradred run: {line}", file=sys.stderr, flush=True)
     remote = [_ANYWHERE] if launch.has_placement(options) else [one.name for one in placed]
     for_mpiexec, hidden = (environment, {}) if remote else launch.without_allocation(environment)
+    carry = values.carry_env if arguments.env is None else arguments.env
     order = _job.Order(
         launcher=launcher,
         program=program,
         ranks=ranks,
         environment=for_mpiexec,
-        carried={} if arguments.no_env else environment,
+        carried=environment if carry else {},
         set={**hidden, **variables},
         cores=_cpu.cores(),
         remote=remote,
