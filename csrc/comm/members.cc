@@ -65,7 +65,16 @@ std::string state_of_missed(const ProcessId& process, int size) {
 }
 
 std::string FirstCall::what() const {
-  return kind == Kind::kBlocks ? first_blocking(size) : first_started(size);
+  switch (kind) {
+    case Kind::kBlocks:
+      return first_blocking(size);
+    case Kind::kStarts:
+      return first_started(size);
+    case Kind::kDuplicates:
+      break;
+  }
+  return "in Dup of a communicator of " + std::to_string(size) +
+         " ranks, which all of them must call";
 }
 
 std::string FirstCall::text(std::uint64_t waited) const {

@@ -24,9 +24,9 @@ std::vector<int> waiting_in(const Neighbours& members, std::string_view what);
 // another kind than this rank's, may never come.
 std::string state_of_missed(const ProcessId& process, int size);
 
-// A call that all ranks of `comm` must make before they can tell each other anything.
+// A call that all ranks of `comm` must make before they can tell each other anything about it.
 struct FirstCall {
-  enum class Kind { kBlocks, kStarts };
+  enum class Kind { kBlocks, kStarts, kDuplicates };
 
   mpi::Handle comm;
   int rank, size;
@@ -34,8 +34,6 @@ struct FirstCall {
 
   std::string text(std::uint64_t waited) const;
   bool reports() const { return is_first_to_wait(known_members(comm), rank, what()); }
-
- private:
   std::string what() const;  // "in the first call on ..."
 };
 

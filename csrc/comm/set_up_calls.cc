@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/failure.h"
 #include "comm/communicator.h"
 #include "comm/members.h"
 #include "comm/patience.h"
@@ -9,11 +10,11 @@
 #include "comm/watch.h"
 
 namespace gradred {
-int SetUpCalls::wait(mpi::Handle request) {
+
+int SetUpCalls::wait(mpi::Handle& request) {
   const mpi::Mpi& mpi = mpi::get();
   Patience patience;
   Watch watch;
-  const FirstCall about{comm_, rank_, size_, FirstCall::Kind::kBlocks};
   for (int done = 0;;) {
     const int code = mpi.call.Test(&request, &done, mpi.is.status_ignore);
     if (code != 0 || done != 0) return code;
@@ -21,7 +22,7 @@ int SetUpCalls::wait(mpi::Handle request) {
       hook_.waiting();
       engine().progress();
       throw_if_lost();
-      watch.check(about);
+      watch.check(about_);
     });
   }
 }
@@ -34,9 +35,7 @@ void SetUpCalls::throw_if_lost() {
     return ended ? ended : left_member(comm_);
   });
   if (!lost) return;
-  throw PeerLost(*lost + " while " + names().of(rank_) +
-                 " waits in the first call on a communicator of " + std::to_string(size_) +
-                 " ranks");
+  throw PeerLost(*lost + " while " + names().of(rank_) + " waits " + about_.what());
 }
 
 RankNames SetUpCalls::names() const { return RankNames(Registry::get().world_ranks(comm_)); }
@@ -81,6 +80,21 @@ mpi::Handle SetUpCalls::duplicate() {
   // It fails on all ranks alike, at once or at the end.
   if (mpi.call.Comm_idup(comm_, &copy, &request) != 0) return 0;
   return wait(request) == 0 ? mpi.normalise(copy) : 0;
+}
+
+int await_duplicate(mpi::Handle comm, mpi::Handle& request, WaitHook& hook) {
+  hook.long_work();
+  const mpi::Mpi& mpi = mpi::get();
+  int rank = 0, size = 0;
+  mpi.check(mpi.call.Comm_rank(comm, &rank), "MPI_Comm_rank");
+  mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
+  SetUpCalls calls(mpi.normalise(comm), rank, size, hook, FirstCall::Kind::kDuplicates);
+  try {
+    return calls.wait(request);
+  } catch (...) {  // the MPI goes on with it, and would wait for it in MPI_Finalize
+    process_poisoned.store(true, std::memory_order_relaxed);
+    throw;
+  }
 }
 
 }  // namespace gradred

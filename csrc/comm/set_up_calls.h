@@ -7,6 +7,7 @@
 
 #include "comm/call.h"
 #include "comm/lost.h"
+#include "comm/members.h"
 #include "mpi/mpi.h"
 #include "node/bootstrap.h"
 
@@ -14,8 +15,9 @@ namespace gradred {
 
 class SetUpCalls final : public Bootstrap {
  public:
-  SetUpCalls(mpi::Handle comm, int rank, int size, WaitHook& hook)
-      : comm_(comm), rank_(rank), size_(size), hook_(hook) {}
+  SetUpCalls(mpi::Handle comm, int rank, int size, WaitHook& hook,
+             FirstCall::Kind kind = FirstCall::Kind::kBlocks)
+      : comm_(comm), rank_(rank), size_(size), hook_(hook), about_{comm, rank, size, kind} {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -27,16 +29,22 @@ class SetUpCalls final : public Bootstrap {
   // 0 where the MPI has no communicators left.
   mpi::Handle duplicate();
 
+  int wait(mpi::Handle& request);  // the MPI's code
+
   mpi::Handle comm() const { return comm_; }
 
  private:
-  int wait(mpi::Handle request);  // the MPI's code
   void throw_if_lost();
 
   mpi::Handle comm_;
   int rank_, size_;
   WaitHook& hook_;
+  const FirstCall about_;
   LostPeers lost_;
 };
+
+// Blocking: a duplication of `comm` that the program has started and now waits for, with all ranks.
+// Returns the MPI's code.
+int await_duplicate(mpi::Handle comm, mpi::Handle& request, WaitHook& hook);
 
 }  // namespace gradred

@@ -14,6 +14,7 @@
 #include "comm/farewell.h"
 #include "comm/registry.h"
 #include "comm/set_up.h"
+#include "comm/set_up_calls.h"
 #include "comm/watch.h"
 #include "node/neighbours.h"
 #include "node/process.h"
@@ -305,7 +306,7 @@ void bind_calls(py::module_& m) {
       [] {
         const WithoutGil released;
         if (!process_poisoned) engine().settle(std::chrono::seconds(20));
-        engine().stop();
+        stop_engine();
       },
       "End the progress thread and give up what is in flight: at exit.");
   m.def(
@@ -319,6 +320,18 @@ void bind_calls(py::module_& m) {
       },
       py::arg("comm"),
       "Blocks, before the communicator is freed, until nothing needs it any more.");
+  m.def(
+      "await_duplicate",
+      [](const py::object& comm, const py::object& request) {
+        GilHook hook;
+        mpi::Handle pending = handle_of(request.ptr());
+        const int code = await_duplicate(handle_of(comm.ptr()), pending, hook);
+        put_handle(request.ptr(), pending);
+        return code;
+      },
+      py::arg("comm"), py::arg("request"),
+      "Blocks until all ranks have duplicated the communicator; `request` is that of its Idup. "
+      "Returns the MPI's error code.");
   m.def("forked", &forbid_communication,
         "This process is the fork of a rank: no calls from now on.");
   m.def(

@@ -18,6 +18,7 @@ from gradred.request import Request
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
+    from typing_extensions import Self
 
     from gradred.ops import OpLike
 
@@ -241,6 +242,29 @@ class Comm(MPI.Intracomm):
     def f2py(cls: type[CommT], arg: int) -> CommT:
         """A communicator of this class from a Fortran handle."""
         return cls(super().f2py(arg))
+
+    def Dup(self, info: MPI.Info | None = None) -> Self:
+        """A communicator of the same ranks; collective, and waits for all of them.
+
+        Raises:
+            gradred.PeerLost: a rank has ended before all had called it.
+            gradred.TimeoutError: after `GRADRED_TIMEOUT` a rank had not called it.
+        """
+        try:
+            new, request = super().Idup(info)
+        except NotImplementedError:  # with hints before MPI 4: the MPI waits, and nobody watches it
+            return super().Dup(info)
+        if code := _core.await_duplicate(self, request):
+            raise MPI.Exception(code)
+        return new
+
+    def Dup_with_info(self, info: MPI.Info) -> Self:
+        """`Dup` with these hints."""
+        return self.Dup(info)
+
+    def Clone(self) -> Self:
+        """`Dup`."""
+        return self.Dup()
 
     def Create(self, group: MPI.Group) -> Comm:
         """A communicator of a subgroup; collective over this one."""

@@ -24,7 +24,7 @@ def knobs(request: pytest.FixtureRequest) -> dict[str, str]:
 
 def reports_in(seen: seeing.Seen) -> list[str]:
     """What ranks said while they waited in a call, the first to say so first."""
-    waits = re.compile(r"has waited [\d.]+ s in (operation|the first call)")
+    waits = re.compile(r"has waited [\d.]+ s in (operation|the first call|Dup)")
     return [line for line in seen.stderr.splitlines() if waits.search(line)]
 
 
@@ -78,7 +78,9 @@ if comm.rank == 1:
     time.sleep(3)
     sys.exit(7)
 try:
-    if sys.argv[1] == "blocking":
+    if sys.argv[1] == "Dup":
+        comm.Dup()
+    elif sys.argv[1] == "blocking":
         comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     else:
         comm.Iallreduce(MPI.IN_PLACE, np.zeros(1)).Wait()
@@ -87,12 +89,12 @@ except gradred.TimeoutError as error:
 """
 
 
-@pytest.mark.parametrize("call", ["blocking", "non-blocking"])
+@pytest.mark.parametrize("call", ["blocking", "non-blocking", "Dup"])
 def test_wait_in_a_first_call_is_reported_once_per_host(call: str, tmp_path: pathlib.Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(FIRST_CALL)
     seen = seeing.job(program, call, GRADRED_WARN_AFTER="0.5", GRADRED_TIMEOUT="2")
-    missing = "missing: " if call == "blocking" else "not heard of: "
+    missing = "not heard of: " if call == "non-blocking" else "missing: "
     reports = [line for line in reports_in(seen) if f"{missing}rank 1 (process " in line]
     assert {line.partition(" has")[0] for line in reports} == {"gradred: rank 0"}, seen
     named = reports[-1].partition(missing)[2]
