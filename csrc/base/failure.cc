@@ -41,8 +41,9 @@ FailureReport report_of(const std::exception_ptr& thrown) {
     return {Failure::kTransport, "a rank has got no memory"};
   } catch (const std::exception& error) {
     return {Failure::kTransport, error.what()};
-  } catch (...) {  // a signal handler's exception in Python, for example
-    return {Failure::kTransport, "an operation was interrupted"};
+  } catch (...) {  // an exception of Python: this rank lives, perhaps, but not in this operation
+    return {Failure::kPeerLost,
+            "a rank left the call by Ctrl-C, or by another exception of a signal's handler"};
   }
 }
 

@@ -153,10 +153,12 @@ bool wait_for_others() {
 
 void set_last_words(std::string_view reason) { last_words = reason; }
 
+void stop_engine() noexcept { engine().stop("a rank " + reason()); }
+
 bool say_farewell(bool has_keeper) noexcept {
   const Farewell said = farewell();
   try {
-    engine().stop();
+    stop_engine();
     const bool ends_badly = !last_words.empty() && among_others();
     if (!process_poisoned && !ends_badly) {
       post_farewell(Leaving::kFinalizes, said);

@@ -8,6 +8,10 @@ namespace gradred {
 // The program ends because of this: an exception that nobody has caught, for example.
 void set_last_words(std::string_view reason);
 
+// At exit: the progress thread ends, and the peers are told of what is in flight here that it has
+// no end.
+void stop_engine() noexcept;
+
 // In place of MPI_Finalize, when nothing of the program runs any more: gives up what is in flight,
 // tells the peers that this rank begins no operation any more, and waits until they say the same.
 // False when MPI_Finalize must not be called, since it would wait for ranks that never come: this

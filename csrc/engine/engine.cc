@@ -99,7 +99,7 @@ void Engine::settle(std::chrono::nanoseconds limit) noexcept {
   }
 }
 
-void Engine::stop() noexcept {
+void Engine::stop(std::string_view why) noexcept {
   std::thread thread;
   {
     const std::lock_guard lock(mutex_);
@@ -110,7 +110,7 @@ void Engine::stop() noexcept {
   if (thread.joinable()) thread.join();
   for (const auto& operation : snapshot()) {
     operation->abandon(
-        std::make_exception_ptr(TransportError("the operation was in flight at exit")));
+        std::make_exception_ptr(PeerLost(std::string(why) + ", with the operation in flight")));
   }
   drop_ended();
 }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -39,7 +40,7 @@ class Engine {
   // Carries on what a program that ends must not leave undone, for at most this long.
   void settle(std::chrono::nanoseconds limit) noexcept;
   // Ends the progress thread and gives up what is in flight; the engine may be used again.
-  void stop() noexcept;
+  void stop(std::string_view why = "a rank has left the program") noexcept;
   std::size_t in_flight();
 
  private:

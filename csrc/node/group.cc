@@ -316,8 +316,8 @@ void NodeGroup::throw_poisoned() const {
     usleep(100);
   }
   const bool written = header_.poison.load(std::memory_order_acquire) == 2;
-  throw_report({written ? header_.failure : Failure::kTransport,
-                written ? header_.reason : "the rank that knew the reason has ended"},
+  throw_report({written ? header_.failure : Failure::kPeerLost,
+                written ? header_.reason : "a rank ended while it told the others why it failed"},
                true);
 }
 

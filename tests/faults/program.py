@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -50,10 +51,10 @@ def meet_fault() -> None:
     elif FAULT == "finalizes":
         MPI.Finalize()
         sys.exit(0)
-    elif FAULT == "killed later":  # at no moment in particular
-        timer = float(sys.argv[3])
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        signal.setitimer(signal.ITIMER_REAL, timer)
+    elif FAULT == "interrupted":  # within a call, or between two
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
 
 
 x = np.ones(COUNTS.get(CALL, 100))
