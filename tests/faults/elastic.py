@@ -171,25 +171,6 @@ def meanwhile(comm: gradred.Comm) -> None:
     say(members=[0, 3])
 
 
-def at_random(comm: gradred.Comm) -> None:
-    """A rank ends at some moment of the loop, which may be within a shrink of a sound one."""
-    total(comm)  # who ends before the first call is not known to the others
-    draw = random.Random(ARGUMENT)
-    victim, moment = draw.randrange(WORLD.size), draw.uniform(0.0, 0.2)
-    if victim == RANK:
-        die_in(moment)
-    members = [rank for rank in range(WORLD.size) if rank != victim]
-    everybody = sum(2**rank for rank in members)
-    while True:
-        try:
-            while total(comm) != everybody:
-                train(comm, 3)
-            break
-        except gradred.PeerLost:
-            comm = shrunk(comm)
-    say(members=members)
-
-
 def never(comm: gradred.Comm) -> None:
     """Rank 2 lives and does not call shrink."""
     lose_rank_1(comm)

@@ -6,6 +6,7 @@ tools/gen_faults_docs.py makes docs/faults.md of it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +15,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradred import launch
@@ -22,6 +24,8 @@ from gradred import launch
 RANKS = 4
 TIMEOUT = 1.0  # GRADRED_TIMEOUT of the jobs, seconds
 GRACE = 2.0  # of gradred run
+
+_MARK = "JOB_OF_A_FAULT_TEST"  # a variable that each process of a job inherits
 
 written: set[pathlib.Path] = set()  # what jobs have left: where their ranks were at a timeout
 
@@ -50,16 +54,37 @@ def job(
     inside: Sequence[str] = (),
     **variables: str,
 ) -> Seen:
-    """Run a program as a job, below the command `inside`; its ranks report in lines of JSON."""
+    """Run a program as a job, below the command `inside`; its ranks report in lines of JSON.
+
+    No process of it may be left, and so nothing that holds its shared memory.
+    """
     command = [*inside, sys.executable, "-m", "gradred", "run", "-np", str(ranks)]
     command += ["--grace", str(GRACE), sys.executable, str(program), *arguments]
-    environment = {**os.environ, "GRADRED_TIMEOUT": str(TIMEOUT)} | variables
+    environment, mark = marked({"GRADRED_TIMEOUT": str(TIMEOUT)} | variables)
     begin = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     seconds = time.monotonic() - begin
     left = re.findall(r"Where each rank is: ([^\s\"\\]+)", done.stdout + done.stderr)
     written.update(map(pathlib.Path, left))
+    assert not processes_of(mark), "what the job has left behind"
     return Seen(done.returncode, seconds, reports_in(done.stdout.splitlines()), done.stderr)
+
+
+def marked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The variables of a job, and the mark by which `processes_of` knows what belongs to it."""
+    mark = uuid.uuid4().hex
+    return {**os.environ, **variables, _MARK: mark}, mark
+
+
+def processes_of(mark: str) -> list[str]:
+    """The living processes of a job, wherever they have gone; zombies have no variables."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if f"{_MARK}={mark}".encode() in pathlib.Path(f"/proc/{process}/environ").read_bytes():
+                words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+                found.append(f"process {process}: {b' '.join(words).decode(errors='replace')}")
+    return found
 
 
 def reports_in(lines: Sequence[str]) -> dict[int, dict[str, Any]]:
@@ -85,24 +110,27 @@ def record(
         part: of the page.
         saw: what the ranks got, where it was no error.
     """
-    name = os.environ.get("FAULTS_RECORD")
-    if not name:
-        return
     failed = [one for one in seen.reports.values() if one["error"]]
     first = min(failed, key=lambda report: float(report["seconds"]), default=None)
     slowest = max((one["seconds"] for one in seen.reports.values()), default=seen.seconds)
-    entry = {
-        "mpi": str(launch.find_mpi().family),
-        "version": launch.find_mpi().version,
-        "part": part,
-        "fault": fault,
-        "call": call,
-        "path": path,
-        "errors": sorted({report["error"] for report in failed}),
-        "saw": saw,
-        "slowest_seconds": slowest,
-        "status": seen.status,
-        "message": first["text"] if first else seen.last_line,
-    }
-    with open(name, "a") as file:
-        print(json.dumps(entry), file=file)
+    write(
+        {
+            "part": part,
+            "fault": fault,
+            "call": call,
+            "path": path,
+            "errors": sorted({report["error"] for report in failed}),
+            "saw": saw,
+            "slowest_seconds": slowest,
+            "status": seen.status,
+            "message": first["text"] if first else seen.last_line,
+        }
+    )
+
+
+def write(entry: dict[str, Any]) -> None:
+    """Add to the record, if one is wanted."""
+    if name := os.environ.get("FAULTS_RECORD"):
+        mpi = {"mpi": str(launch.find_mpi().family), "version": launch.find_mpi().version}
+        with open(name, "a") as file:
+            print(json.dumps(mpi | entry), file=file)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import pathlib
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from faults import seeing
@@ -30,13 +28,6 @@ def job(scenario: str, argument: object = "", **variables: str) -> Seen:
 
 def record(fault: str, seen: Seen, *, path: str = "shared memory", saw: str = "") -> None:
     seeing.record(fault, "shrink()", path, seen, part="shrinking", saw=saw)
-
-
-@pytest.fixture(autouse=True)
-def _leave_nothing() -> Any:
-    before = set(glob.glob("/dev/shm/*"))
-    yield
-    assert not {name for name in set(glob.glob("/dev/shm/*")) - before if "gradred" in name}
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -76,15 +67,6 @@ def test_a_rank_that_dies_during_shrink_leaves_the_others_able_to_shrink(full: b
         seen = job("meanwhile", seed)
         record("SIGKILL of rank 1, and of rank 2 meanwhile", seen, saw="2 ranks go on")
         assert sorted(seen.reports) == [0, 3], (seed, seen)
-        assert seen.status == 0, (seed, seen)
-
-
-def test_kills_at_any_moment_leave_survivors_that_agree(full: bool) -> None:
-    for seed in range(20 if full else 2):
-        seen = job("at_random", seed)
-        record("SIGKILL at any moment, also within shrink()", seen, saw="3 ranks go on")
-        assert len(seen.reports) == RANKS - 1, (seed, seen)
-        assert all(r["members"] == sorted(seen.reports) for r in seen.reports.values())
         assert seen.status == 0, (seed, seen)
 
 

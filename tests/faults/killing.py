@@ -1,0 +1,216 @@
+"""A job that loses a rank to SIGKILL from outside, at a random microsecond: `lose_a_rank`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from faults import seeing
+
+from gradred import _status
+
+PROGRAM = pathlib.Path(__file__).with_name("killed.py")
+RANKS = 3
+_LAST = struct.Struct("QQ")  # the beginning of csrc/base/status.h's StatusPage
+_STATUS_PAGE = 4096  # its place in the file
+
+
+@dataclasses.dataclass(frozen=True)
+class Doing:
+    """What the ranks do when one of them is killed."""
+
+    title: str
+    within_ms: float
+    """Within which time of its beginning the kill comes: what is done once is over soon."""
+
+
+DOINGS = {  # by the functions of killed.py
+    "small": Doing("small Allreduce", 100),
+    "large": Doing("Allreduce of 12 MB", 200),
+    "non_blocking": Doing("small Iallreduce", 100),
+    "large_non_blocking": Doing("Iallreduce of 12 MB", 200),
+    "tested": Doing("Iallreduce and Test", 100),
+    "persistent": Doing("persistent", 100),
+    "arrays": Doing("allreduce, allreduce_many", 100),
+    "others": Doing("Bcast, Allgather, Reduce_scatter_block", 100),
+    "first_call": Doing("the first call", 20),
+    "first_non_blocking_call": Doing("the first call, non-blocking", 10),
+    "duplicates": Doing("Dup, Free", 50),
+    "communicators": Doing("Dup, first call, Free", 200),
+    "shrinking": Doing("shrink() of a sound communicator", 100),
+    "going_on": Doing("Allreduce; the others go on by shrink()", 100),
+    "finalize": Doing("the program's end", 30),
+}
+ON_SHARED_MEMORY = ("shrinking", "going_on")  # alone
+
+
+@dataclasses.dataclass
+class Kill:
+    """What a kill met, and what came of it."""
+
+    doing: str
+    path: str
+    victim: int
+    moment_us: float
+    """Slept from the victim's word that all have begun to the kill; what the kernel adds is random,
+    too."""
+    inside: str
+    """What the victim was doing."""
+    operation: str
+    """What its status page named as the last operation begun."""
+    half_written: bool
+    """Whether its result was partly of this turn and partly of an earlier one."""
+    survivors: dict[int, dict[str, Any]]
+    """What the others reported, with the `seconds` from the kill to the error."""
+    seen: seeing.Seen
+    over_s: float
+    """From the kill until `gradred run` had ended."""
+    left: list[str]
+    """Processes and files that were there when `gradred run` had ended."""
+
+
+def lose_a_rank(doing: str, path: str, draw: random.Random, folder: pathlib.Path) -> Kill:
+    """Run a job of `RANKS` ranks and kill one of them.
+
+    Args:
+        doing: a key of `DOINGS`.
+        path: "shared memory" or "messages".
+        draw: where the victim and the moment come from.
+        folder: empty, for files of this kill.
+    """
+    victim = draw.randrange(RANKS)
+    moment_us = draw.uniform(0, 1000 * DOINGS[doing].within_ms)
+    for name in ("doing", "result"):
+        (folder / name).touch()
+    os.mkfifo(folder / "begun")
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(RANKS)]
+    command += ["--grace", str(seeing.GRACE), sys.executable, str(PROGRAM)]
+    command += [doing, str(victim), str(folder)]
+    variables = {"GRADRED_TIMEOUT": "20"}
+    variables |= {} if path == "shared memory" else {"GRADRED_SHM": "0"}
+    environment, mark = seeing.marked(variables)
+    begin = time.monotonic()
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        try:
+            pid = _await_begin(folder / "begun", job)
+            with _Watched(pid) as watched:
+                time.sleep(moment_us * 1e-6)
+                os.kill(pid, signal.SIGKILL)
+                killed = time.monotonic()
+                out, err = job.communicate(timeout=60)
+                over_s = time.monotonic() - killed
+                operation = watched.last_operation()
+                memory = watched.memory
+        finally:
+            job.kill()
+    seen = seeing.Seen(
+        job.returncode, time.monotonic() - begin, seeing.reports_in(out.splitlines()), err
+    )
+    survivors = {rank: one for rank, one in seen.reports.items() if rank != victim}
+    for one in survivors.values():
+        one["seconds"] = max(0.0, one["at"] - killed)
+    return Kill(
+        doing=doing,
+        path=path,
+        victim=victim,
+        moment_us=moment_us,
+        inside=(folder / "doing").read_bytes().rstrip(b"\0").decode(),
+        operation=operation,
+        half_written=_is_half_written(folder / "result"),
+        survivors=survivors,
+        seen=seen,
+        over_s=over_s,
+        left=seeing.processes_of(mark) + _remains_of(memory),
+    )
+
+
+def _await_begin(pipe: pathlib.Path, job: subprocess.Popen[str]) -> int:
+    """The victim's process number, once it has begun."""
+    file = os.open(pipe, os.O_RDWR)  # as a writer, too: else the end of the file shows at once
+    try:
+        while not select.select([file], [], [], 0.1)[0]:
+            if job.poll() is not None:
+                raise RuntimeError(f"the job ended before it began: {job.communicate()}")
+        return int(os.read(file, 100))
+    finally:
+        os.close(file)
+
+
+class _Watched:
+    """A rank whose last operation and shared memory can still be told once it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        self.memory = _shared_memory(pid)
+        self._page = -1
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(entry.path).startswith(f"/memfd:{_status.RANK}"):
+                    self._page = os.open(entry.path, os.O_RDONLY)
+
+    def last_operation(self) -> str:
+        operation, what = _LAST.unpack(os.pread(self._page, _LAST.size, _STATUS_PAGE))
+        return _status.last_begun(operation, what)
+
+    def __enter__(self) -> _Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._page)
+
+
+def _shared_memory(pid: int | str) -> set[tuple[str, str]]:
+    """The files in memory that a process has mapped: number and name."""
+    lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+    fields = [line.split(maxsplit=5) for line in lines if "/memfd:" in line or "/dev/shm/" in line]
+    return {(number, name) for *_, number, name in fields}
+
+
+def _is_half_written(result: pathlib.Path) -> bool:
+    """Each turn's result is one number, so two of them are of a turn that is not over."""
+    values = np.fromfile(result)
+    return len(np.unique(values[: len(values) - np.argmax(values[::-1] != 0)])) > 1
+
+
+def _remains_of(memory: set[tuple[str, str]]) -> list[str]:
+    """The files in memory that still have a name, or a process that has mapped them."""
+    found = [name for _, name in memory if os.path.exists(name)]
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended
+            found += [f"process {process}: {name}" for _, name in memory & _shared_memory(process)]
+    return found
+
+
+def record(kill: Kill) -> None:
+    """Note a kill, if a record is wanted."""
+    seconds = max((one["seconds"] for one in kill.survivors.values()), default=kill.over_s)
+    seeing.write(
+        {
+            "part": "kills",
+            "call": DOINGS[kill.doing].title,
+            "path": kill.path,
+            "moment_us": round(kill.moment_us),
+            "inside": kill.inside,
+            "operation": kill.operation,
+            "half_written": kill.half_written,
+            "errors": sorted({one["error"] for one in kill.survivors.values()}),
+            "slowest_seconds": round(kill.over_s if kill.doing == "finalize" else seconds, 3),
+            "status": kill.seen.status,
+        }
+    )

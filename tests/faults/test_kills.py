@@ -1,0 +1,71 @@
+"""Kills from outside: this process ends a rank of a job with SIGKILL at a random microsecond.
+
+By default one kill while the ranks do some of what they can do; the whole sweep has several while
+they do anything of it. Moments are drawn anew each time: a failure shows its own.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import random
+
+import pytest
+from faults import killing, seeing
+from faults.killing import DOINGS, ON_SHARED_MEMORY, RANKS, Kill
+
+from gradred import launch
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+KILLS_OF_FULL_SWEEP = 5
+OFTEN = [  # what the small sweep tries: each costs some seconds
+    ("large", "shared memory"),
+    ("large_non_blocking", "messages"),
+    ("first_call", "shared memory"),
+    ("duplicates", "messages"),
+    ("communicators", "shared memory"),
+    ("going_on", "shared memory"),
+    ("finalize", "shared memory"),
+]
+CASES = [
+    pytest.param(doing, path, marks=() if (doing, path) in OFTEN else pytest.mark.full)
+    for doing in DOINGS
+    for path in ("shared memory", "messages")
+    if path == "shared memory" or doing not in ON_SHARED_MEMORY
+]
+
+
+@pytest.mark.parametrize(("doing", "path"), CASES)
+def test_kill_from_outside_is_known_to_all_others_within_two_seconds_and_leaves_nothing(
+    doing: str, path: str, full: bool, tmp_path: pathlib.Path
+) -> None:
+    for number in range(KILLS_OF_FULL_SWEEP if full else 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        kill = killing.lose_a_rank(doing, path, random.Random(), folder)
+        killing.record(kill)
+        check(kill)
+        (folder / "result").unlink()
+
+
+def check(kill: Kill) -> None:
+    others = set(range(RANKS)) - {kill.victim}
+    assert kill.inside, "what the victim was doing"
+    assert kill.survivors.keys() == others, kill
+    assert "did not end within" not in kill.seen.stderr, kill
+    assert f"rank {kill.victim} " in kill.seen.stderr, kill
+    assert "was killed by SIGKILL" in kill.seen.stderr, kill
+    assert kill.seen.status == (0 if kill.doing == "going_on" else 128 + 9), kill
+    assert not kill.left, kill
+    if kill.doing == "finalize":
+        assert kill.over_s < 2 + seeing.GRACE, kill
+        return
+    for report in kill.survivors.values():
+        assert report["seconds"] < 2, kill
+        if kill.doing == "going_on":
+            assert report["members"] == sorted(others), kill
+        else:
+            assert report["error"] == "PeerLost", kill

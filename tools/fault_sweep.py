@@ -1,0 +1,125 @@
+"""The full sweep of what goes wrong: on both MPIs, its records and the page made of them.
+
+    python tools/fault_sweep.py
+
+runs tests/faults (kills at random moments among them), tests/hosts (as root) and what of tests/jobs
+is about ends, with all that they leave out by day, and replaces docs/faults/*.jsonl and
+docs/faults.md. Each record says when it was made, and at which commit. An MPI of which a test
+failed keeps its old record; `--mpi openmpi` does one of them alone. Takes about a quarter of an
+hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+from processes import Beside
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = Path("build", "faults")
+RECORDS = Path("docs", "faults")
+ENVIRONMENTS = {"mpich": Path(".venv"), "openmpi": Path(".venv-openmpi")}
+# Each part mostly waits, so they run beside each other; every test is in one of them.
+PARTS = {
+    "ranks": ["tests/faults/test_faults.py"],
+    "kills": ["tests/faults/test_kills.py"],
+    "others": [
+        "tests/faults",
+        "--ignore=tests/faults/test_faults.py",
+        "--ignore=tests/faults/test_kills.py",
+        "tests/hosts",
+        "tests/jobs/test_run_command.py",
+        "tests/jobs/test_ends.py",
+        "tests/jobs/test_endurance.py",
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One pytest, under way."""
+
+    job: Beside
+    record: Path
+    results: Path
+
+    @classmethod
+    def start(cls, mpi: str, name: str) -> Part:
+        stem = BUILD / f"{mpi}-{name}"
+        record, results = stem.with_suffix(".jsonl"), stem.with_suffix(".xml")
+        for file in (record, results):
+            file.unlink(missing_ok=True)
+        command = ["env", f"FAULTS_RECORD={record.absolute()}", "OMP_NUM_THREADS=1"]
+        command += [str(ENVIRONMENTS[mpi] / "bin" / "python"), "-m", "pytest", "-q", "--full"]
+        command += ["-p", "no:cacheprovider", "-rfs", "--tb=short", f"--junit-xml={results}"]
+        return cls(Beside([*command, *PARTS[name]], stem.with_suffix(".log")), record, results)
+
+    def end(self) -> tuple[bool, int, int]:
+        """Whether all is well; how many tests passed, and how many were skipped."""
+        well = self.job.wait() == 0
+        if not self.results.exists():
+            return False, 0, 0
+        cases = list(ElementTree.parse(self.results).iter("testcase"))
+        skipped = sum(case.find("skipped") is not None for case in cases)
+        return well and len(cases) > skipped, len(cases) - skipped, skipped
+
+
+def commit() -> str:
+    """What is swept; says so where it is not what the repository holds."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=10", "--dirty= with changes"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def sweep(mpis: list[str]) -> list[str]:
+    """The MPIs of which something failed."""
+    swept, date = commit(), f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
+    under_way = {mpi: [Part.start(mpi, name) for name in PARTS] for mpi in mpis}
+    failed = []
+    for mpi, parts in under_way.items():
+        ends = [part.end() for part in parts]
+        if not all(well for well, *_ in ends):
+            failed.append(mpi)
+            continue
+        lines = [line for part in parts if part.record.exists() for line in part.record.open()]
+        of = json.loads(lines[0])
+        head = {"mpi": of["mpi"], "version": of["version"], "part": "sweep"}
+        head |= {"date": date, "commit": swept}
+        head |= {"passed": sum(end[1] for end in ends), "skipped": sum(end[2] for end in ends)}
+        (RECORDS / f"{mpi}.jsonl").write_text(json.dumps(head) + "\n" + "".join(lines))
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mpi", choices=ENVIRONMENTS, help="only this one")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    mpis = [options.mpi] if options.mpi else list(ENVIRONMENTS)
+    for mpi in mpis:
+        command = ["tools/environment.py", str(ENVIRONMENTS[mpi]), f"{mpi},test,demo"]
+        subprocess.run([sys.executable, *command], check=True)
+    begin = time.monotonic()
+    failed = sweep(mpis)
+    subprocess.run([sys.executable, "tools/gen_faults_docs.py", "--write"], check=True)
+    verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
+    print(f"the sweep of faults took {time.monotonic() - begin:.0f} s; {verdict}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
