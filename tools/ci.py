@@ -1,7 +1,9 @@
 """Everything that continuous integration checks: the table STAGES, in order, with seconds.
 
-A failed stage does not stop the others. Exit status 0: every stage passed. `--only NAME` (a part of
-a name) runs some stages alone, in the environments of the last run.
+A failed stage does not stop the others. Exit status 0: no stage failed. A stage of which nothing
+could be checked on this machine is skipped, not passed; the tests that were skipped are listed at
+the end with their reasons. `--only NAME` (a part of a name) runs some stages alone, in the
+environments of the last run.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import tally
 from processes import Beside, run_job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,7 +160,9 @@ def clang() -> bool:
     """Does the other compiler take the code? A check of what a package index cannot bring."""
     compiler = shutil.which("clang++")
     if compiler is None:
-        print("skipped: no clang++ on this machine (apt-get install clang)")
+        reason = "no clang++ on this machine (apt-get install clang)"
+        print(f"skipped: {reason}")
+        tally.add(0, {reason: 0})
         return True
     build = BUILD / "clang"
     options = ["-DGRADRED_TESTS=ON", "-DGRADRED_WERROR=ON", f"-DCMAKE_CXX_COMPILER={compiler}"]
@@ -223,18 +229,50 @@ STAGES = (
 )
 
 
-def line(stage: Stage, begin: float, passed: bool) -> str:
-    verdict = "passed" if passed else "FAILED"
-    return f"{stage.name:24}{time.monotonic() - begin:8.1f} s  {verdict}"
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a stage: one line of the table, and the tests that it skipped."""
+
+    stage: Stage
+    seconds: float
+    word: str
+    """"passed", "FAILED" or "skipped": well, but nothing could be checked."""
+    skipped: Counter[str]
+
+    @classmethod
+    def of(cls, stage: Stage, begin: float, well: bool) -> Verdict:
+        found = tally.read(tally_of(stage))
+        only_skips = bool(found.skipped) and not found.passed
+        word = ("skipped" if only_skips else "passed") if well else "FAILED"
+        return cls(stage, time.monotonic() - begin, word, found.skipped)
+
+    def __str__(self) -> str:
+        reason = f": {', '.join(self.skipped)}" if self.word == "skipped" else ""
+        return f"{self.stage.name:24}{self.seconds:8.1f} s  {self.word}{reason}"
 
 
-def run_stages(stages: list[Stage]) -> list[str]:
-    """The lines of the table."""
-    lines: list[str] = []
+def tally_of(stage: Stage) -> Path:
+    """Where what runs the stage's tests notes how many it passed and skipped."""
+    return BUILD / f"{stage.name}.tally"
+
+
+def check(stage: Stage) -> Verdict:
+    print(f"\n==== {stage.name} ====", flush=True)
+    begin = time.monotonic()
+    tally_of(stage).unlink(missing_ok=True)
+    os.environ[tally.VARIABLE] = str(tally_of(stage).absolute())
+    verdict = Verdict.of(stage, begin, stage.check())
+    print(verdict, flush=True)
+    return verdict
+
+
+def run_stages(stages: list[Stage]) -> list[Verdict]:
+    """What came of each, in the order of their ends."""
+    verdicts: list[Verdict] = []
     beside: list[tuple[Stage, float, Beside]] = []
 
     def join() -> None:
-        lines.extend(line(stage, begin, one.wait() == 0) for stage, begin, one in beside)
+        verdicts.extend(Verdict.of(stage, begin, one.wait() == 0) for stage, begin, one in beside)
         beside.clear()
 
     for stage in stages:
@@ -245,12 +283,28 @@ def run_stages(stages: list[Stage]) -> list[str]:
             continue
         if stage.all_cores:
             join()
-        print(f"\n==== {stage.name} ====", flush=True)
-        begin = time.monotonic()
-        lines.append(line(stage, begin, stage.check()))
-        print(lines[-1], flush=True)
+        verdicts.append(check(stage))
     join()
-    return lines
+    return verdicts
+
+
+def report(verdicts: list[Verdict], seconds: float) -> int:
+    """Prints the table, the tests that were skipped and the closing line; the exit status."""
+    print("\n" + "\n".join(map(str, verdicts)))
+    reasons: dict[str, list[str]] = {}
+    for one in verdicts:
+        for reason, count in one.skipped.items():
+            if count:
+                reasons.setdefault(reason, []).append(f"{count} in {one.stage.name}")
+    for reason, where in reasons.items():
+        print(f"skipped: {reason} ({'; '.join(where)})")
+    print(f"skipped tests: {sum(one.skipped.total() for one in verdicts)}")
+    words = Counter(one.word for one in verdicts)
+    print(
+        f"{words['passed']} stages passed, {words['FAILED']} failed, {words['skipped']} skipped, "
+        f"{seconds:.0f} s"
+    )
+    return 1 if words["FAILED"] or not words["passed"] + words["skipped"] else 0
 
 
 def main() -> int:
@@ -260,11 +314,8 @@ def main() -> int:
     os.chdir(ROOT)
     BUILD.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    lines = run_stages([one for one in STAGES if (options.only or "") in one.name])
-    failed = sum(one.endswith("FAILED") for one in lines)
-    print("\n" + "\n".join(lines))
-    print(f"{len(lines) - failed} stages passed, {failed} failed, {time.monotonic() - begin:.0f} s")
-    return 1 if failed or not lines else 0
+    verdicts = run_stages([one for one in STAGES if (options.only or "") in one.name])
+    return report(verdicts, time.monotonic() - begin)
 
 
 if __name__ == "__main__":

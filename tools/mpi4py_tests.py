@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tally
 from processes import run_job
 from run_tests import launcher
 
@@ -170,6 +171,7 @@ def main() -> int:
     tests = fetch()
     if isinstance(tests, str):
         print(f"skipped: {tests}")
+        tally.add(0, {tests: 0})
         return 0
     passed, failed, skipped, listed = 0, 0, 0, 0
     for ranks in [int(number) for number in options.ranks.split(",")]:
@@ -180,6 +182,7 @@ def main() -> int:
             print(f"FAILED with {ranks} ranks: {test}\n{text}")
         passed, failed = passed + len(ours.passed - apart.keys()), failed + len(failures)
         skipped, listed = skipped + len(ours.skipped), listed + len(apart)
+    tally.add(passed, {"of mpi4py's own tests, by themselves": skipped} if skipped else {})
     print(f"{passed} passed, {failed} failed, {skipped} skipped, {listed} apart")
     return 1 if failed or not passed else 0
 

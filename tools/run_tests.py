@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tally
 from processes import Beside, run_job
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -168,6 +169,7 @@ def report(outcomes: list[Outcome]) -> int:
     for failure in failures:
         print(f"FAILED {failure}")
     passed = sum(one.passed for one in outcomes)
+    tally.add(passed, reasons)
     print(f"{passed} passed, {len(failures)} failed, {reasons.total()} skipped")
     return 1 if failures or not passed else 0
 

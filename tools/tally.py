@@ -1,0 +1,44 @@
+"""How many tests a stage of CI passed and which it skipped: from whatever ran them to tools/ci.py.
+
+The variable CI_TALLY names a file; who runs tests appends a line of JSON to it. Without the
+variable nobody asks. tests/conftest.py does the same for a pytest that no tool runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VARIABLE = "CI_TALLY"
+
+
+@dataclass
+class Tally:
+    """The sums of a stage; `skipped` counts the tests by the reason that they gave.
+
+    A reason without tests is that of a stage that checked nothing.
+    """
+
+    passed: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def add(passed: int, skipped: Mapping[str, int]) -> None:
+    """Append to the file, if there is one."""
+    if name := os.environ.get(VARIABLE):
+        with open(name, "a") as file:
+            print(json.dumps({"passed": passed, "skipped": dict(skipped)}), file=file)
+
+
+def read(file: Path) -> Tally:
+    """The sums of a file; nothing where nobody has written one."""
+    sums = Tally()
+    for line in file.read_text().splitlines() if file.exists() else []:
+        one = json.loads(line)
+        sums.passed += one["passed"]
+        sums.skipped.update(one["skipped"])
+    return sums
