@@ -55,7 +55,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if not TALLY or RESULTS or reporter is None:
         return
-    reasons = Counter(str(one.longrepr[2]) for one in reporter.stats.get("skipped", []))
+    reports = reporter.stats.get("skipped", [])
+    reasons = Counter(str(one.longrepr[2]).removeprefix("Skipped: ") for one in reports)
     with open(TALLY, "a") as file:
         passed = len(reporter.stats.get("passed", []))
         print(json.dumps({"passed": passed, "skipped": reasons}), file=file)
