@@ -10,7 +10,7 @@ ENV ?= $(if $(filter mpich,$(MPI)),.venv,.venv-$(MPI))
 python = "$(ENV)/bin/python"
 prepare = PYTHON="$(PYTHON)" tools/preflight && "$(PYTHON)" tools/environment.py "$(ENV)"
 
-.PHONY: help demo test ci bench lint docs wheel clean
+.PHONY: help demo test ci bench lint docs wheel faults clean
 .NOTPARALLEL:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make bench   compare gradred's allreduce with the MPI below"
 	@echo "make lint    formatting, types, spelling"
 	@echo "make docs    the documentation as a site, in site/"
+	@echo "make faults  all that can go wrong, on both MPIs, and the page that tells of it"
 	@echo "make wheel   manylinux wheels for x86-64 and aarch64, in dist/"
 	@echo "make ci      everything, as continuous integration runs it"
 	@echo "make clean   remove what these targets made"
@@ -48,6 +49,10 @@ lint:
 docs:
 	@$(prepare) $(MPI),docs
 	@$(python) -m sphinx --fail-on-warning --keep-going -q -b html docs site
+
+faults:
+	@PYTHON="$(PYTHON)" tools/preflight
+	@"$(PYTHON)" tools/fault_sweep.py
 
 wheel:
 	@PYTHON="$(PYTHON)" tools/preflight

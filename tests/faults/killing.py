@@ -76,6 +76,8 @@ class Kill:
     seen: seeing.Seen
     over_s: float
     """From the kill until `gradred run` had ended."""
+    mapped: int
+    """How many files in memory the victim had mapped; none of them may remain."""
     left: list[str]
     """Processes and files that were there when `gradred run` had ended."""
 
@@ -137,6 +139,7 @@ def lose_a_rank(doing: str, path: str, draw: random.Random, folder: pathlib.Path
         survivors=survivors,
         seen=seen,
         over_s=over_s,
+        mapped=len(memory),
         left=seeing.processes_of(mark) + _remains_of(memory),
     )
 

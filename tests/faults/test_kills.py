@@ -59,6 +59,7 @@ def check(kill: Kill) -> None:
     assert f"rank {kill.victim} " in kill.seen.stderr, kill
     assert "was killed by SIGKILL" in kill.seen.stderr, kill
     assert kill.seen.status == (0 if kill.doing == "going_on" else 128 + 9), kill
+    assert kill.mapped, kill
     assert not kill.left, kill
     if kill.doing == "finalize":
         assert kill.over_s < 2 + seeing.GRACE, kill

@@ -249,6 +249,21 @@ def test_page_of_faults_shows_times_and_statuses_as_a_reader_knows_them(
     assert tool("gen_faults_docs").cell([record]) == shown
 
 
+def test_page_of_faults_says_how_many_kills_where_when_and_at_which_commit() -> None:
+    mpi = {"mpi": "MPICH", "version": "5.0.2"}
+    sweep = {"part": "sweep", "date": "2026-11-22", "commit": "abc", "passed": 9, "skipped": 1}
+    kill = {"part": "kills", "call": "Dup, Free", "path": "messages", "slowest_seconds": 0.6}
+    kills = [
+        kill | {"inside": "Dup", "half_written": False},
+        kill | {"inside": "Free", "half_written": True, "slowest_seconds": 0.2},
+    ]
+    lines = tool("gen_faults_docs").page([mpi | one for one in [sweep, *kills]]).splitlines()
+    head = "On MPICH 5.0.2 9 tests passed and 1 were skipped on 2026-11-22, at commit abc."
+    assert head in lines
+    assert "## Kills at random moments: 2 kills on MPICH 5.0.2" in lines
+    assert "| Dup, Free | messages | 2, 0.6 s: 1 in Dup, 1 in Free; 1 half written |" in lines
+
+
 def test_page_of_faults_is_what_the_records_say() -> None:
     command = [sys.executable, str(ROOT / "tools" / "gen_faults_docs.py")]
     made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
