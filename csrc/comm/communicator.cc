@@ -6,13 +6,15 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "comm/driving.h"
 #include "comm/set_up.h"
 
 namespace gradred {
 namespace {
 
 int on_self_delete(mpi::Handle, int, void*, void*) {
-  engine().stop();             // MPI_Finalize deletes MPI_COMM_SELF's attributes first
+  engine().stop();  // MPI_Finalize deletes MPI_COMM_SELF's attributes first
+  stop_driving();
   Communicator::forget_all();  // not every MPI deletes those of the others
   return 0;
 }
@@ -75,7 +77,7 @@ void wait_for(Operation& operation, WaitHook& hook) {
     while (!operation.advance()) {
       patience.wait([&] {
         hook.waiting();
-        engine().progress();
+        drive();
         watch.check(AboutOperation{operation});
       });
     }
@@ -187,6 +189,7 @@ void Communicator::run(const Call& call, WaitHook& hook) {
 }
 
 void Communicator::carry_out(const Call& call, WaitHook& hook) {
+  count_operation(hook);
   if (size_ == 1) return run_alone(call);
   if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
   if (native(call)) return run_on_node(call, hook);
@@ -270,6 +273,7 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 }
 
 void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
+  count_operation(hook);
   if (size_ == 1) return run_alone(call);
   if (starts_on_node(call)) return run_on_node(call, hook);
   if (node_only()) return wait_for(*piecewise_operation(call), hook);
@@ -282,7 +286,10 @@ void Communicator::run_on_node(const Call& call, WaitHook& hook) {
   }
   NodePoll poll(*this, hook);
   const std::size_t bytes = call.count * size_of(call.dtype);
-  if (bytes > kLongWorkBytes) hook.long_work();
+  if (bytes > kLongWorkBytes) {
+    hook.long_work();
+    drive_if_due();
+  }
   AllreduceArgs args{.send = call.send,
                      .recv = call.recv,
                      .count = call.count,

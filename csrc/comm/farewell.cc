@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "comm/communicator.h"
+#include "comm/driving.h"
 #include "comm/watch.h"
 #include "node/neighbours.h"
 
@@ -96,15 +97,11 @@ struct AboutEnd {
 // the program's own, may still need this process to drive the MPI.
 bool await(const Processes& others, const Communicators& strangers) {
   constexpr std::uint64_t kEveryNs = 2'000'000, kLivesEveryNs = 50'000'000;
-  const mpi::Mpi& mpi = mpi::get();
   std::uint64_t next_look = 0, next_look_at_lives = 0;
   const std::uint64_t begin = now_ns();
   Watch watch(Watch::Of::kPatientWait);
   for (bool there = false; !there;) {
-    int found = 0;
-    mpi.check(mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, mpi.is.comm_self, &found,
-                              mpi.is.status_ignore),
-              "MPI_Iprobe");
+    drive();
     const std::uint64_t now = now_ns();
     const timespec nap{
         0, std::clamp<long>(static_cast<long>((now - begin) / 1000), 20'000, 1'000'000)};

@@ -10,6 +10,7 @@
 #include "base/failure.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "comm/driving.h"
 #include "comm/members.h"
 #include "comm/set_up_calls.h"
 #include "node/neighbours.h"
@@ -87,16 +88,8 @@ const void* scaled_input(const Call& call, int size, std::vector<std::byte>& sto
 // ---- set-up ---------------------------------------------------------------------------------
 
 void Communicator::progress() {
-  if (path_) {
-    path_->transport().progress();
-  } else if (node_only() && !process_poisoned) {  // all live, and may use the MPI elsewhere
-    int there = 0;
-    const mpi::Mpi& mpi = mpi::get();
-    mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, mpi.is.comm_self, &there,
-                    mpi.is.status_ignore);
-  }
   if (!ledger_.quiet()) ledger_.progress();
-  engine().progress();
+  drive();
 }
 
 // Blocking and collective: only within a call that blocks anyway.
@@ -248,7 +241,7 @@ void Communicator::await_duplicate(WaitHook& hook, Ready&& ready) {
   for (Patience patience; state_ == State::kDuplicating && !ready();) {
     patience.wait([&] {
       hook.waiting();
-      engine().progress();
+      drive();
       throw_if_lost("a call that needs its first non-blocking call");
       watch.check(about);
     });

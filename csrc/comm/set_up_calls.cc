@@ -4,6 +4,7 @@
 
 #include "base/failure.h"
 #include "comm/communicator.h"
+#include "comm/driving.h"
 #include "comm/members.h"
 #include "comm/patience.h"
 #include "comm/registry.h"
@@ -20,7 +21,7 @@ int SetUpCalls::wait(mpi::Handle& request) {
     if (code != 0 || done != 0) return code;
     patience.wait([&] {
       hook_.waiting();
-      engine().progress();
+      drive();
       throw_if_lost();
       watch.check(about_);
     });

@@ -1,6 +1,7 @@
 // A communicator of the ranks that live, which has shared memory and nothing else.
 #include "base/errors.h"
 #include "comm/communicator.h"
+#include "comm/driving.h"
 #include "comm/set_up.h"
 #include "node/shrinking.h"
 
@@ -39,6 +40,7 @@ std::string no_memory_text(const std::string& reason) {
 }  // namespace
 
 std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<int>& ended) {
+  stop_driving_after_failure();
   if (size_ == 1) {
     return std::make_shared<Communicator>(*this, std::vector<std::size_t>{0}, 0, nullptr);
   }

@@ -11,6 +11,7 @@
 #include "base/failure.h"
 #include "base/news.h"
 #include "base/status.h"
+#include "comm/driving.h"
 #include "comm/farewell.h"
 #include "comm/registry.h"
 #include "comm/set_up.h"
@@ -95,16 +96,19 @@ class PyOperation {
       if (!testing_) testing_ = std::make_unique<Testing>();
       testing_->search.look();
       const WithoutGil released;
-      if (!operation_->advance()) engine().progress();  // others may have to go first
-      if (!operation_->ended()) watch();
+      if (!operation_->advance()) carry_on();
     }
-    if (operation_->ended()) operation_->told();
-    return operation_->ended();
+    if (!operation_->ended()) return false;
+    GilHook hook;
+    count_operation(hook);
+    operation_->told();
+    return true;
   }
   void wait() {
     require_rank();
     const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
     GilHook hook;
+    count_operation(hook);
     operation_->told();
     wait_for(*operation_, hook);
   }
@@ -127,13 +131,15 @@ class PyOperation {
     Search search;  // the GIL is its lock
   };
 
-  void watch() {
-    operation_->tested();
-    const std::unique_lock lock(testing_->mutex, std::try_to_lock);
-    if (!lock.owns_lock()) return;  // another thread tests it, too
+  void carry_on() {
     try {
+      drive_if_due();  // others may have to go first
+      if (operation_->ended()) return;
+      operation_->tested();
+      const std::unique_lock lock(testing_->mutex, std::try_to_lock);
+      if (!lock.owns_lock()) return;  // another thread tests it, too
       testing_->watch.check(AboutOperation{*operation_});
-    } catch (const TimeoutError&) {
+    } catch (const TransportError&) {  // the time is over, or the MPI has failed
       operation_->abandon(std::current_exception());
     }
   }

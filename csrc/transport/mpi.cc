@@ -282,11 +282,4 @@ int TagSpace::most_ids(int largest_tag) { return (largest_tag >> make(0, largest
 
 std::unique_ptr<Channel> MpiTransport::open() { return std::make_unique<MpiChannel>(*this); }
 
-void MpiTransport::progress() const {
-  const mpi::Mpi& mpi = mpi::get();
-  int flag = 0;
-  mpi.check(mpi.call.Iprobe(mpi.is.any_source, mpi.is.any_tag, comm_, &flag, mpi.is.status_ignore),
-            "MPI_Iprobe");
-}
-
 }  // namespace gradred

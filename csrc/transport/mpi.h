@@ -43,8 +43,6 @@ class MpiTransport final : public Transport {
 
   mpi::Handle comm() const { return comm_; }
   const TagSpace& tags() const { return tags_; }
-  // Lets the MPI below make progress on whatever it has in hand.
-  void progress() const;
 
  private:
   mpi::Handle comm_;

@@ -1,9 +1,12 @@
 """MPI's progress rule: legal programs in which a rank must serve its peers while it waits here."""
 
 import gc
+import pathlib
+import time
 
 import numpy as np
 import pytest
+from mpi import legal
 from mpi4py import MPI
 
 import gradred
@@ -93,6 +96,75 @@ def test_one_sided_access_completes_while_its_target_waits_in_allreduce(comm, co
     if comm.rank == 0:
         np.testing.assert_array_equal(memory, put)
     np.testing.assert_array_equal(y, expected(comm, count))
+
+
+@pytest.mark.parametrize(("need", "way"), legal.cases(full=False))
+def test_every_way_of_waiting_drives_the_mpi(need, way):
+    legal.go_through(need, way)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("need", "way"), legal.cases(full=True))
+def test_every_way_of_waiting_serves_every_need(need, way):
+    legal.go_through(need, way)
+
+
+@pytest.mark.parametrize("way", ["Allreduce", "Iallreduce, Wait", "Iallreduce, Test"])
+def test_first_call_drives_the_mpi(way):
+    legal.go_through("Irecv", way, first=True)
+
+
+def by_waiting(comm, x):
+    comm.Iallreduce(MPI.IN_PLACE, x, MPI.MAX).Wait()
+
+
+def by_testing(comm, x):
+    request = comm.Iallreduce(MPI.IN_PLACE, x, MPI.MAX)
+    while not request.Test():
+        pass
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda comm, x: comm.Allreduce(MPI.IN_PLACE, x, MPI.MAX), by_waiting, by_testing],
+    ids=["Allreduce", "Wait", "Test"],
+)
+def test_rank_that_finds_all_its_peers_waiting_drives_the_mpi_now_and_then(comm, call):
+    call(comm, np.zeros(1))
+    token = np.ones(1)
+    if comm.rank == 0:
+        request = MPI.COMM_WORLD.Issend(token, dest=1)
+    elif comm.rank == 1:
+        request = MPI.COMM_WORLD.Irecv(token, source=0)
+    for _ in range(150):
+        arrived = np.zeros(1)
+        if comm.rank == 0:
+            arrived[0] = request.Test()
+        elif comm.rank == 1:
+            time.sleep(0.002)  # it is the last to come, and does not wait
+        call(comm, arrived)
+        if arrived[0]:
+            break
+    if comm.rank < 2:
+        request.Wait()
+    assert arrived[0], "rank 1 has made 150 calls, and its MPI has got on in none of them"
+
+
+def test_calls_on_one_rank_alone_drive_the_mpi_now_and_then(tmp_path):
+    flag = pathlib.Path(MPI.COMM_WORLD.bcast(str(tmp_path / "arrived"), root=0))
+    alone, token = gradred.Comm(MPI.COMM_SELF), np.ones(1)
+    if MPI.COMM_WORLD.rank == 0:
+        MPI.COMM_WORLD.Ssend(token, dest=1)
+        flag.touch()
+    elif MPI.COMM_WORLD.rank == 1:
+        request = MPI.COMM_WORLD.Irecv(token, source=0)
+        deadline = time.monotonic() + 10
+        while not flag.exists() and time.monotonic() < deadline:
+            alone.Allreduce(MPI.IN_PLACE, np.ones(1))
+        arrived = flag.exists()
+        request.Wait()
+        assert arrived
+    MPI.COMM_WORLD.Barrier()
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi import legal
 from mpi.exact import differences, make_input, reduced
 from mpi4py import MPI
 
@@ -223,6 +224,19 @@ def test_waiting_in_one_thread_lets_another_run() -> None:
         releasing.join()
         assert releasing.error is None
     assert y[0] == SIZE
+
+
+@needs_threads
+def test_threads_that_wait_together_drive_the_mpi() -> None:
+    """On rank 0 both threads wait; only their MPI can take the message that holds up rank 1."""
+    comms = [COMM.Dup() for _ in legal.WAITS]
+    for comm in comms:
+        comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    calls = [legal.started(wait, legal.SHORT) for wait in legal.WAITS.values()]
+    with legal.NEEDS["Irecv"]():
+        together(*(Worker(call, comm) for call, comm in zip(calls, comms, strict=True)))
+    for comm in comms:
+        comm.Free()
 
 
 @needs_threads

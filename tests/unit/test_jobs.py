@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,8 @@ import time
 import pytest
 
 pytest.importorskip("mpi4py")
+
+LEGAL = pathlib.Path(__file__).parents[1] / "mpi" / "legal.py"
 
 
 def job(tmp_path, program, *, ranks=2, timeout=60, **environment):
@@ -103,6 +106,16 @@ def test_every_thread_level_serves_every_kind_of_call(tmp_path, level):
     """
     done = job(tmp_path, program)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
+def test_every_way_of_waiting_drives_the_mpi_below_thread_multiple(tmp_path, level):
+    """The table of tests/mpi/test_progress.py, which runs at MPI_THREAD_MULTIPLE."""
+    command = [sys.executable, "-m", "gradred", "run", "-np", "3", "--timeout", "50"]
+    done = subprocess.run(
+        [*command, str(LEGAL), level], capture_output=True, text=True, timeout=58, cwd=tmp_path
+    )
+    assert done.returncode == 0, "\n".join([*done.stdout.splitlines()[-3:], done.stderr])
 
 
 def test_forked_child_of_a_rank_gets_an_error_and_the_rank_goes_on(tmp_path):

@@ -1,0 +1,38 @@
+// MPI's progress rule: while a rank is in a call of gradred, the MPI underneath gets on. Most of
+// what gradred does on one host makes no MPI call, so somebody has to. This is the one place that
+// does, and it always runs in the thread that made the call: every thread level allows that.
+#pragma once
+
+#include <atomic>
+
+#include "comm/call.h"
+
+namespace gradred {
+
+// Lets the MPI underneath and all operations in flight get on; never blocks. Whatever waits calls
+// it after its first microseconds, and then again and again.
+void drive();
+// The same for who comes often: the operations in flight each time, the MPI every 100 microseconds.
+void drive_if_due();
+void drive_between_operations(WaitHook& hook);
+
+inline constexpr unsigned kOperationsPerClock = 32;  // at the clock
+inline std::atomic<unsigned> operations_made{0};
+
+// Once for each operation, since a rank that only ever finds its peers waiting never waits itself.
+// Two threads at once may lose a count: it is how often that matters.
+inline void count_operation(WaitHook& hook) {
+  const unsigned made = operations_made.load(std::memory_order_relaxed) + 1;
+  operations_made.store(made, std::memory_order_relaxed);
+  if (made % kOperationsPerClock == 0) [[unlikely]] {
+    drive_between_operations(hook);
+  }
+}
+
+// From now on the MPI is left alone: MPI_Finalize has begun.
+void stop_driving();
+// The program shrinks a communicator: the MPI is left alone once a failure is known, since it may
+// wait for the dead.
+void stop_driving_after_failure();
+
+}  // namespace gradred
