@@ -1,10 +1,29 @@
 #include "base/failure.h"
 
+#include <mutex>
 #include <new>
 
 #include "base/errors.h"
 
 namespace gradred {
+namespace {
+
+const char* name_of(Failure kind) {
+  if (kind == Failure::kPeerLost) return "PeerLost";
+  return kind == Failure::kTimeout ? "TimeoutError" : "TransportError";
+}
+
+struct First {
+  std::mutex mutex;
+  std::optional<FailureReport> report;
+
+  static First& get() {
+    static auto* first = new First;  // asked for as late as at exit
+    return *first;
+  }
+};
+
+}  // namespace
 
 bool is_usage_error(const std::exception_ptr& thrown) {
   try {
@@ -23,11 +42,33 @@ std::string text_with_kind(const std::exception_ptr& thrown) {
     return std::string("UsageError: ") + error.what();
   } catch (...) {  // the others travel between ranks, too
   }
-  const FailureReport report = report_of(thrown);
-  const char* kind = report.kind == Failure::kPeerLost  ? "PeerLost: "
-                     : report.kind == Failure::kTimeout ? "TimeoutError: "
-                                                        : "TransportError: ";
-  return kind + report.text;
+  return text_with_kind(report_of(thrown));
+}
+
+std::string text_with_kind(const FailureReport& report) {
+  return std::string(name_of(report.kind)) + ": " + report.text;
+}
+
+FailureReport report_from(std::string_view text_with_kind) {
+  for (const Failure kind : {Failure::kPeerLost, Failure::kTimeout, Failure::kTransport}) {
+    const std::string name = std::string(name_of(kind)) + ": ";
+    if (text_with_kind.starts_with(name)) {
+      return {kind, std::string(text_with_kind.substr(name.size()))};
+    }
+  }
+  return {Failure::kTransport, std::string(text_with_kind)};
+}
+
+void note_failure(const FailureReport& report) {
+  First& first = First::get();
+  const std::lock_guard lock(first.mutex);
+  if (!first.report) first.report = report;
+}
+
+std::optional<FailureReport> first_failure() {
+  First& first = First::get();
+  const std::lock_guard lock(first.mutex);
+  return first.report;
 }
 
 FailureReport report_of(const std::exception_ptr& thrown) {

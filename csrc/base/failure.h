@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,8 @@ struct FailureReport {
 bool is_usage_error(const std::exception_ptr& thrown);
 // "PeerLost: rank 1 has ended"
 std::string text_with_kind(const std::exception_ptr& thrown);
+std::string text_with_kind(const FailureReport& report);
+FailureReport report_from(std::string_view text_with_kind);
 // What ended an operation, in a form that travels between ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
 // The exception that a report stands for. Its text begins with kFailedBefore.
@@ -30,5 +33,8 @@ FailureReport report_of(const std::exception_ptr& thrown);
 // A communicator of this process has failed: peers may be gone or stuck, and MPI_Finalize would
 // wait for them.
 inline std::atomic<bool> process_poisoned{false};
+// The first of these failures; the launcher hears of it when this process ends.
+void note_failure(const FailureReport& report);
+std::optional<FailureReport> first_failure();
 
 }  // namespace gradred

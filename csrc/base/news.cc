@@ -35,4 +35,30 @@ std::optional<std::pair<std::size_t, std::string>> failure_among(std::span<const
   return std::nullopt;
 }
 
+std::optional<std::string> verdict_among(std::span<const int> world_ranks) {
+  const NewsPage* page = news_page.load(std::memory_order_acquire);
+  const auto entries = std::min<std::uint64_t>(entries_of(page), NewsPage::kEntries);
+  for (std::uint64_t i = 0; i < entries; ++i) {
+    const NewsPage::Entry& entry = page->entry[i];
+    if (entry.verdict[0] == 0 || std::ranges::find(world_ranks, entry.rank) == world_ranks.end()) {
+      continue;
+    }
+    return std::string(entry.verdict, strnlen(entry.verdict, sizeof entry.verdict));
+  }
+  return std::nullopt;
+}
+
+std::vector<int> failures_among(std::span<const int> world_ranks) {
+  const NewsPage* page = news_page.load(std::memory_order_acquire);
+  const auto entries = std::min<std::uint64_t>(entries_of(page), NewsPage::kEntries);
+  std::vector<int> places;
+  for (std::uint64_t i = 0; i < entries; ++i) {
+    const auto found = std::ranges::find(world_ranks, page->entry[i].rank);
+    if (found != world_ranks.end()) {
+      places.push_back(static_cast<int>(found - world_ranks.begin()));
+    }
+  }
+  return places;
+}
+
 }  // namespace gradred

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace gradred {
 
@@ -17,13 +18,14 @@ struct NewsPage {
   struct Entry {
     std::int64_t rank;  // in MPI_COMM_WORLD
     char text[248];     // "rank 2 on h1 was killed by SIGKILL"
+    char verdict[256];  // what gradred had told it, "TimeoutError: ..."; empty: nothing
   };
 
   char token[64];
   std::uint64_t entries;
   Entry entry[kEntries];
 };
-static_assert(sizeof(NewsPage) == 64 + 8 + 16 * 256);
+static_assert(sizeof(NewsPage) == 64 + 8 + 16 * 512);
 
 void use_news_page(const NewsPage* page);  // null: none
 // Whether any rank of the job has failed; costs nothing.
@@ -31,5 +33,9 @@ bool any_news();
 // The first of these ranks of MPI_COMM_WORLD that has failed, by its place among them, and how:
 // " on h2 was killed by SIGKILL".
 std::optional<std::pair<std::size_t, std::string>> failure_among(std::span<const int> world_ranks);
+// The first verdict that any of them had before it failed.
+std::optional<std::string> verdict_among(std::span<const int> world_ranks);
+// All of them that have failed, by their places.
+std::vector<int> failures_among(std::span<const int> world_ranks);
 
 }  // namespace gradred

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/rank_names.h"
 #include "comm/call.h"
@@ -202,6 +203,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Operation> leave_refused(std::string_view reason);
   void throw_if_mpi_only() const;
   void fail(const std::exception_ptr& thrown) noexcept;
+  void throw_if_peers_failed(Kind kind, std::uint64_t number);
+  void hear_after_pause();
+  std::vector<int> failed_ranks() const;  // as the launcher says
   void throw_if_failed();
   void throw_if_lost(std::string_view where, std::optional<std::uint64_t> number = std::nullopt);
   void throw_if_left(std::uint64_t number) const;
@@ -247,6 +251,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Neighbours neighbours_;  // see neighbours()
   RankNames names_;        // see names()
   LostPeers lost_;
+  std::atomic<std::uint64_t> heard_ns_{0};
   std::atomic<bool> first_calls_differ_{false};  // the MPI has failed at them
   std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };

@@ -141,14 +141,19 @@ std::vector<int> Ledger::waiting(std::uint64_t number) const {
   return peers;
 }
 
-void Ledger::fail(const FailureReport& report) {
+void Ledger::fail(const FailureReport& report, const std::vector<int>& failed) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = report;
   if (transport_ == nullptr) return;
   Notice notice{.kind = Notice::Kind::kFailed, .failure = report.kind};
   set_text(notice.reason, report.text);
-  tell_all(notice);
+  tell_all(notice, failed);
+}
+
+void Ledger::note_failure(const FailureReport& report) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = report;
 }
 
 void Ledger::say_gone(std::string_view reason) {
@@ -209,11 +214,12 @@ bool Ledger::progress() {
   return refused_.empty();
 }
 
-void Ledger::tell_all(const Notice& notice) {
+void Ledger::tell_all(const Notice& notice, const std::vector<int>& but) {
   Sending& sending = sending_.emplace_back(Sending{notice, {}});
   sending.notice.rank = transport_->rank();
   for (int peer = 0; peer < transport_->size(); ++peer) {
-    if (peer != transport_->rank()) tell(sending, peer);
+    if (peer == transport_->rank() || std::ranges::find(but, peer) != but.end()) continue;
+    tell(sending, peer);
   }
 }
 

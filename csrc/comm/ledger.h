@@ -68,8 +68,11 @@ class Ledger {
 
   // Who has said that it waits in this operation.
   std::vector<int> waiting(std::uint64_t number) const;
-  // The communicator can no longer be used, here and on all peers, which are told.
-  void fail(const FailureReport& report);
+  // The communicator can no longer be used, here and on all peers, which are told, but for those
+  // that have failed themselves.
+  void fail(const FailureReport& report, const std::vector<int>& failed);
+  // The same where the peers know it already.
+  void note_failure(const FailureReport& report);
   std::optional<FailureReport> failure() const;
   // This rank ends and begins nothing any more: told to all peers. progress() hears theirs.
   void say_gone(std::string_view reason);
@@ -94,7 +97,7 @@ class Ledger {
     bool answered = false;
   };
 
-  void tell_all(const Notice& notice);
+  void tell_all(const Notice& notice, const std::vector<int>& but = {});
   void tell(Sending& sending, int peer);
   void hear();
   bool find_notice();

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/news.h"
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/members.h"
@@ -75,8 +76,11 @@ class CommOperation final : public ScheduledOperation {
   bool find_runner() {
     if (!comm_->path_ready()) return false;
     comm_->throw_if_failed();
+    comm_->throw_if_peers_failed(call_.kind, number_);
     Ledger& ledger = comm_->ledger_;
     if (number_ % kOperationsPerLook == 0) ledger.progress();  // who never waits hears as well
+    comm_->hear_after_pause();
+    comm_->throw_if_failed();
     if (const auto reason = ledger.refusal(number_)) throw UsageError(*reason);
     if (!ledger.may_start(number_)) return false;
     since_ns_ = now_ns();
@@ -97,6 +101,7 @@ class CommOperation final : public ScheduledOperation {
     }
     if (told_ || !has_runner() || now_ns() - since_ns_ < kPatienceNs) return;
     told_ = true;
+    if (any_news() && comm_->find_lost()) return;  // throw_if_peers_failed()
     ledger.tell_waiting(number_, call_.signature());
   }
 
@@ -257,7 +262,8 @@ void Communicator::fail(const std::exception_ptr& thrown) noexcept {
   try {
     FailureReport report = report_of(thrown);
     report.text += " (found by " + own_name() + ")";
-    ledger_.fail(report);
+    note_failure(report);
+    ledger_.fail(report, any_news() ? failed_ranks() : std::vector<int>());
   } catch (const std::exception&) {
     // The peers cannot be told: they find out by themselves.
   }
@@ -278,6 +284,35 @@ void Communicator::throw_if_failed() {
 
 bool Communicator::failed() const {
   return ledger_.failure().has_value() || (node_ != nullptr && node_->poisoned());
+}
+
+// To send to a rank that has ended without MPI_Finalize ends this process, too: MPICH 5 crashes,
+// Open MPI 5 aborts, and the latter in any call. So what the launcher says counts before that. No
+// rank can have carried out a call to which this one has given nothing yet, but for a broadcast.
+void Communicator::throw_if_peers_failed(Kind kind, std::uint64_t number) {
+  if (kind == Kind::kBcast || !any_news()) return;
+  const RankNames names = this->names();
+  const auto failure = failure_among(names.world_ranks());
+  if (!failure) return;
+  FailureReport report{Failure::kPeerLost, names.of(failure->first) + failure->second + " before " +
+                                               own_name() + " came to operation " +
+                                               std::to_string(number) + " over messages"};
+  if (const auto verdict = verdict_among(names.world_ranks())) report = report_from(*verdict);
+  ledger_.note_failure(report);
+  throw_if_failed();
+}
+
+// Who has done something else for a while may have peers that have given up, and say so, since.
+void Communicator::hear_after_pause() {
+  constexpr std::uint64_t kPauseNs = 1'000'000;
+  constexpr int kLooks = 4;  // the MPI takes in at the first what it shows at the next
+  const std::uint64_t now = now_ns();
+  if (now - heard_ns_.exchange(now, std::memory_order_relaxed) < kPauseNs) return;
+  for (int look = 0; look < kLooks; ++look) ledger_.progress();
+}
+
+std::vector<int> Communicator::failed_ranks() const {
+  return failures_among(names().world_ranks());
 }
 
 void Communicator::hear() {

@@ -391,6 +391,13 @@ void bind_calls(py::module_& m) {
   m.def(
       "poisoned", [] { return process_poisoned.load(std::memory_order_relaxed); },
       "Whether a communicator of this process has failed: MPI_Finalize would wait for peers.");
+  m.def(
+      "first_failure",
+      [] {
+        const auto report = first_failure();
+        return report ? text_with_kind(*report) : std::string();
+      },
+      "The first failure of a communicator of this process, 'TimeoutError: ...'; '' if none.");
   m.def("take_over_finalize", &take_over_finalize, py::arg("mpi4py"),
         "MPI_Finalize is called only if that would not wait for ranks that never come; `mpi4py` is "
         "the file of mpi4py.MPI. False where its call was not found.");

@@ -72,6 +72,7 @@ class Failure:
     cause: str  # the end of a sentence that begins with the rank: "was killed by SIGKILL"
     at: float  # seconds since 1970, by its host's clock
     follows: bool = False  # the rank had lost others, whose failures are to come
+    verdict: str = ""  # what gradred had told the rank: "TimeoutError: ..."
 
 
 @dataclasses.dataclass
@@ -325,7 +326,10 @@ class Job:
             cause = f"exited with status {end['status']}"
             if end["signal"]:
                 cause = f"was killed by {_processes.signal_name(end['signal'])}"
-            self._fail(rank, end["status"], cause + end["why"], end["at"], end["follows"])
+            cause += end["why"]
+            self._fail(rank, end["status"], cause, end["at"], end["follows"], end["verdict"])
+        elif end["verdict"] and not self.ending:  # its peers must not send to it any more
+            self._tell_failed(rank.number, f"rank {rank.number} has ended", end["verdict"])
 
     def _lose(self, rank: _Rank, why: str) -> None:
         """The connection to a rank's keeper has ended; the keeper, if it lives, ends the rank."""
@@ -340,8 +344,21 @@ class Job:
             status, cause = 1, f"was lost: its host does not answer ({why})"
         self._fail(rank, status, cause, time.time())
 
-    def _fail(self, rank: _Rank, status: int, cause: str, at: float, follows: bool = False) -> None:
-        self._unsorted.append(Failure(rank.number, rank.host, status, cause, at, follows))
+    def _fail(
+        self,
+        rank: _Rank,
+        status: int,
+        cause: str,
+        at: float,
+        follows: bool = False,
+        verdict: str = "",
+    ) -> None:
+        failure = Failure(rank.number, rank.host, status, cause, at, follows, verdict)
+        self._unsorted.append(failure)
+
+    def _tell_failed(self, number: int, text: str, verdict: str) -> None:
+        values = {"rank": number, "text": text, "verdict": verdict}
+        self._tell(_wire.FAILED, _wire.encode(values))
 
     def _sort_failures(self) -> None:
         """Failures heard of within a moment are ordered by their own clocks.
@@ -351,7 +368,7 @@ class Job:
         new = sorted(self._unsorted, key=lambda failure: failure.at)
         for failure in new[: max(0, _news.ENTRIES - len(self.failures))]:
             text = f"rank {failure.rank} on {failure.host} {failure.cause}"
-            self._tell(_wire.FAILED, _wire.encode({"rank": failure.rank, "text": text}))
+            self._tell_failed(failure.rank, text, failure.verdict)
         self._order_in(new)
         self._unsorted.clear()
         if not self.ending:

@@ -48,7 +48,7 @@ class Keeper:
         self._stdin: int | None = None
         self._voice: int | None = None  # by which the rank speaks to this process
         self._heard = b""
-        self._left: tuple[float, bool] | None = None  # when it came to its end, and if others had
+        self._left: tuple[float, bool, str] | None = None  # what it said when it came to its end
         self._input = b""
         self._started = self._released = self._gone = False
         self._started_at = 0.0
@@ -139,7 +139,7 @@ class Keeper:
             self._look_at_segments()  # this rank, too, may soon be no more
             failure = _wire.decode(payload)
             if self._news is not None:
-                self._news.add(failure["rank"], failure["text"])
+                self._news.add(failure["rank"], failure["text"], failure["verdict"])
         elif kind == _wire.RELEASE:
             self._released = True
 
@@ -266,12 +266,14 @@ class Keeper:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.WEXITSTATUS(status)
         # What a peer has missed is when a rank began to leave, which takes a while.
-        at, follows = (time.time(), False) if number or self._left is None else self._left
+        unsaid = (time.time(), False, "")
+        at, follows, verdict = unsaid if number or self._left is None else self._left
         values = {
             "status": code,
             "signal": number,
             "at": at,
             "follows": follows,
+            "verdict": verdict,
             "by": self._ended_by,
             "why": "",
         }

@@ -20,7 +20,7 @@ VARIABLE = "_GRADRED_NEWS"
 
 _TOKEN_BYTES = 64
 _COUNT = struct.Struct("Q")
-_ENTRY = struct.Struct("q248s")
+_ENTRY = struct.Struct("q248s256s")
 ENTRIES = 16
 _BYTES = _TOKEN_BYTES + _COUNT.size + ENTRIES * _ENTRY.size
 
@@ -43,12 +43,16 @@ class Page:
         """The value of `VARIABLE` for the rank."""
         return f"{os.getpid()} {self._file} {self._token}"
 
-    def add(self, rank: int, text: str) -> None:
-        """Tell that a rank has failed, and how; more than `ENTRIES` say nothing new."""
+    def add(self, rank: int, text: str, verdict: str) -> None:
+        """Tell that a rank has failed, how, and what gradred had told it before, if anything.
+
+        More than `ENTRIES` say nothing new.
+        """
         if self._count == ENTRIES:
             return
         words = text.encode(errors="replace")[:247]
-        _ENTRY.pack_into(self._memory, self._place(self._count), rank, words)
+        told = verdict.encode(errors="replace")[:255]
+        _ENTRY.pack_into(self._memory, self._place(self._count), rank, words, told)
         self._count += 1
         _COUNT.pack_into(self._memory, _TOKEN_BYTES, self._count)
 

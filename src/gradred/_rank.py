@@ -79,7 +79,7 @@ def _leave() -> None:
     """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
     if os.getpid() != _process:
         return
-    _voice.tell_leaving(follows=_core.poisoned())
+    _voice.tell_leaving(follows=_core.poisoned(), verdict=_core.first_failure())
     _core.stop()
     comes_to_finalize = MPI.Is_initialized() and not MPI.Is_finalized()
     if comes_to_finalize and not _core.poisoned() and not _ends_badly:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # `typing` costs the keeper as much time as the rest together
 # The variable that tells a rank by which pipe it reaches its keeper: a descriptor and its inode.
 KEEPER = "_GRADRED_KEEPER"
 
+_VERDICT_BYTES = 250  # as many as _news keeps
+
 
 def tell_survived(ended: Iterable[int]) -> None:
     """Say which ranks of COMM_WORLD have ended that this job goes on without; none: say nothing."""
@@ -24,13 +26,14 @@ def tell_survived(ended: Iterable[int]) -> None:
         _say(survived_line(ended))
 
 
-def tell_leaving(*, follows: bool) -> None:
+def tell_leaving(*, follows: bool, verdict: str = "") -> None:
     """Say that this rank comes to its end: whoever notices and fails, does so later.
 
     Args:
         follows: whether it has lost peers, whose ends come first.
+        verdict: how its communicator failed, for peers that do not know it yet.
     """
-    _say(leaving_line(time.time(), follows))
+    _say(leaving_line(time.time(), follows, verdict))
 
 
 def pipe() -> tuple[int, int]:
@@ -70,18 +73,20 @@ def survived_ranks(line: bytes) -> list[int]:
     return [int(word) for word in words[1:]] if right else []
 
 
-def leaving_line(at: float, follows: bool) -> bytes:
+def leaving_line(at: float, follows: bool, verdict: str = "") -> bytes:
     """What a rank writes to its keeper when it comes to its end, in seconds since 1970."""
-    return b"%s %.6f\n" % (b"follows" if follows else b"leaves", at)
+    words = " ".join(verdict.split()).encode(errors="replace")[:_VERDICT_BYTES]
+    return b"%s %.6f %s\n" % (b"follows" if follows else b"leaves", at, words)
 
 
-def leaving(line: bytes) -> tuple[float, bool] | None:
+def leaving(line: bytes) -> tuple[float, bool, str] | None:
     """What `leaving_line` was given; None for other lines."""
-    words = line.split()
-    if len(words) != 2 or words[0] not in (b"follows", b"leaves"):
+    words = line.split(maxsplit=2)
+    if len(words) < 2 or words[0] not in (b"follows", b"leaves"):
         return None
     try:
-        return float(words[1]), words[0] == b"follows"
+        verdict = words[2].decode(errors="ignore") if len(words) > 2 else ""
+        return float(words[1]), words[0] == b"follows", verdict
     except ValueError:
         return None
 

@@ -132,6 +132,21 @@ def test_rank_killed_on_another_host_ends_the_job_with_its_name_and_status(start
         assert "on h2 was killed by SIGKILL" in seen.last_line, seen
 
 
+def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(tmp_path):
+    """It would send to a process that has ended: MPICH dies of SIGSEGV then, Open MPI aborts."""
+    with machines.Machines(2) as hosts:
+        words = ["--grace", "20", str(jobs.HERE / "late.py"), "4"]
+        job = jobs.start(hosts, tmp_path, *words, where="h1:1,h2:1", GRADRED_TIMEOUT="1")
+        out, err, status = jobs.finish(job)
+    raised = sorted(line[line.index("h") :] for line in out if "Error" in line)
+    assert len(raised) == 2, (out, err)
+    assert raised[0].startswith("h1 TimeoutError: rank 0 has waited"), raised
+    assert raised[1].startswith("h2 TimeoutError:"), raised
+    assert "rank 0 has waited" in raised[1], raised
+    assert status == 3, err
+    assert err[-1].endswith("rank 0 on h1 exited with status 3"), err
+
+
 def test_lost_packets_change_no_result(start):
     with machines.Machines(2) as hosts:
         hosts.lose("h2", percent=1)
