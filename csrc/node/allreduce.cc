@@ -173,6 +173,7 @@ void NodeGroup::exchange_chunks(const AllreduceArgs& args) {
       }
     }
   }
+  steps_end(2 * chunks + 2);
 }
 
 }  // namespace gradred

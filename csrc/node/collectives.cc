@@ -119,6 +119,7 @@ void NodeGroup::fetch_from_root(const BcastArgs& args) {
     }
     step_done(c + 1);
   }
+  steps_end(pieces.count());
 }
 
 }  // namespace gradred

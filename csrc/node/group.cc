@@ -73,7 +73,6 @@ void NodeGroup::prepare(Segment& segment, std::size_t ranks, const NodeOptions& 
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     states[rank].announcement[last & 1].head.store(last << 32, std::memory_order_relaxed);
     states[rank].announcement[~last & 1].head.store((last - 1) << 32, std::memory_order_relaxed);
-    states[rank].progress.store(last << 32, std::memory_order_relaxed);
   }
 }
 
@@ -226,11 +225,11 @@ bool NodeGroup::is_first_to_wait() const {
 }
 
 void NodeGroup::step_done(std::uint64_t step) {
-  waiter_.publish(states_[rank_].progress, (operation_ << 32) + step, states_[rank_].bell);
+  waiter_.publish(states_[rank_].progress, steps_ + step, states_[rank_].bell);
 }
 
 void NodeGroup::await_step(std::size_t rank, std::uint64_t step) {
-  waiter_.wait(states_[rank].progress, (operation_ << 32) + step, states_[rank].bell);
+  waiter_.wait(states_[rank].progress, steps_ + step, states_[rank].bell);
 }
 
 void NodeGroup::await_step(std::uint64_t step) {

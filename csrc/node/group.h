@@ -35,6 +35,10 @@
 
 namespace gradred {
 
+namespace testing {
+struct ManyOperations;  // lets a test go on as after any number of them
+}
+
 struct AllreduceArgs {
   const void* send = kInPlace;  // or the input, which does not overlap recv
   void* recv = nullptr;
@@ -134,6 +138,7 @@ class NodeGroup final : private Guard {
 
  private:
   friend class Shrinking;  // works in the same memory
+  friend struct testing::ManyOperations;
   class Disagreement : public UsageError {
     using UsageError::UsageError;
   };
@@ -167,10 +172,15 @@ class NodeGroup final : private Guard {
   [[noreturn]] void throw_disagreement(const Signature& signature) const;
   Signature announced(std::size_t rank) const;
 
-  // Steps within an operation. A rank's progress counts what it has done, in program order.
+  // Steps within an operation, from 1. What a rank publishes counts those of earlier operations as
+  // well: all ranks take the same steps, so that each knows what a peer's count means, and no count
+  // of an earlier operation reaches into this one. (It once was the operation's number and the
+  // step, 32 bits each: after 2^31 operations without steps the last count looked as if it were
+  // ahead.)
   void step_done(std::uint64_t step);
   void await_step(std::uint64_t step);
   void await_step(std::size_t rank, std::uint64_t step);
+  void steps_end(std::uint64_t steps) { steps_ += steps; }  // of this operation
 
   // Chunk by chunk, two in flight: export_chunk(c) while peers still use chunk c - 1, then
   // use_chunk(c - 1).
@@ -207,6 +217,7 @@ class NodeGroup final : private Guard {
   std::byte* chunks_;
   Waiter waiter_;
   std::uint64_t operation_;  // the number of the last one
+  std::uint64_t steps_ = 0;  // of all operations before this one; the same on all ranks
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
@@ -254,6 +265,7 @@ void NodeGroup::pipeline(std::size_t chunks, Export&& export_chunk, Use&& use_ch
       use_chunk(time - 1);
     }
   }
+  steps_end(chunks);
 }
 
 }  // namespace gradred

@@ -71,7 +71,7 @@ struct Particulars {
 
 struct alignas(kApart) RankState {
   Announcement announcement[2];                         // of even and odd operations
-  alignas(kApart) std::atomic<std::uint64_t> progress;  // operation number << 32 | steps done
+  alignas(kApart) std::atomic<std::uint64_t> progress;  // steps done since the group was made
   alignas(kApart) Bell bell;
   std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
   alignas(kApart) Particulars particulars[2];

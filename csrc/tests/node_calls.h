@@ -152,6 +152,20 @@ inline void perform(NodeGroup& group, const Call& call, const void* send, void* 
   }
 }
 
+// As if all ranks had done `count` operations whose data fit into the announcements. Collective.
+struct ManyOperations {
+  static void pass(NodeGroup& group, std::uint64_t count, BoardBootstrap& bootstrap) {
+    bootstrap.barrier();  // all have left the last operation
+    group.operation_ += count;
+    RankState& mine = group.states_[group.rank_];
+    const std::uint64_t last = group.operation_;
+    mine.announcement[last & 1].head.store(last << 32);
+    mine.announcement[~last & 1].head.store((last - 1) << 32);
+    group.finish();
+    bootstrap.barrier();
+  }
+};
+
 // One call on this rank, its result checked, and that nothing around it was touched.
 inline void run_call(NodeGroup& group, const Call& call, unsigned seed) {
   const std::size_t fence = 64;

@@ -77,6 +77,68 @@ void mixed_operations_back_to_back(BoardBootstrap& bootstrap) {
   }
 }
 
+// Of each kind one that goes chunk by chunk, and an allreduce of each way to do so.
+std::vector<Call> chunked_calls() {
+  return {{.count = 9000},
+          {.count = 40'000},
+          {.kind = Kind::kReduceScatterBlock, .count = 12'011},
+          {.kind = Kind::kAllgather, .count = 12'011},
+          {.kind = Kind::kBcast, .count = 12'011, .root = 1}};
+}
+
+// Chunks go by in steps that ranks count in shared memory. However long ago an operation took the
+// last step, the next one must not take its count for one of its own, and read what nobody has
+// written yet. Which rank comes first changes, so that each would read too early.
+void old_steps_count_for_no_later_operation(BoardBootstrap& bootstrap, std::uint64_t first) {
+  NodeOptions options = small_paths();
+  options.first_operation = first;
+  const auto group = make_group(bootstrap, options);
+  const std::vector<Call> calls = chunked_calls();
+  unsigned seed = 0;
+  for (unsigned bits = 1; bits < 40; ++bits) {
+    for (const int beside : {-2, -1, 0, 1, 2}) {
+      const std::uint64_t gap = (std::uint64_t{1} << bits) + static_cast<std::uint64_t>(beside);
+      const Call& before = calls[seed % calls.size()];
+      const Call& after = calls[seed / calls.size() % calls.size()];
+      run_call(*group, before, ++seed);
+      ManyOperations::pass(*group, gap, bootstrap);
+      run_call(*group, {.count = 3}, seed);
+      if (static_cast<int>(seed) % group->size() == group->rank()) usleep(200);
+      run_call(*group, after, ++seed);
+    }
+  }
+}
+
+// The same with nothing preset: 2^31 and a few small allreduces at full speed, for minutes.
+void after_two_billion_allreduces_the_next_large_one_is_right(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, {});
+  const Call small{.count = 2}, large{.count = 2 << 20};
+  run_call(*group, large, 1);
+  std::vector<float> send(2), recv(2);
+  const AllreduceArgs args{
+      .send = send.data(),
+      .recv = recv.data(),
+      .count = small.count,
+      .element = sizeof(float),
+      .reduce = find_reduction(small.op, small.dtype),
+      .signature = make_signature(small.kind, small.op, small.dtype, small.count)};
+  const auto start = std::chrono::steady_clock::now();
+  constexpr std::uint64_t kMany = (std::uint64_t{1} << 31) + 5;
+  for (std::uint64_t i = 0; i < kMany; ++i) {
+    group->allreduce(args);
+    if (group->rank() == 0 && i % (kMany >> 4) == 0) {
+      std::fprintf(stderr, "%llu of %llu\n", static_cast<unsigned long long>(i),
+                   static_cast<unsigned long long>(kMany));
+    }
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (group->rank() == 0) {
+    std::printf("%llu allreduces took %.0f s\n", static_cast<unsigned long long>(kMany),
+                took.count());
+  }
+  for (unsigned seed = 2; seed < 6; ++seed) run_call(*group, large, seed);
+}
+
 void many_more_ranks_than_cores(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   unsigned seed = 0;
@@ -212,6 +274,15 @@ void long_waits_are_timed(BoardBootstrap& bootstrap) {
 
 int run_all(const std::string& part) {
   Report report(part);
+  if (part == "--two-billion") {
+    Report report_of_one("");
+    report_of_one("after_two_billion_allreduces_the_next_large_one_is_right", [] {
+      constexpr unsigned kMostSeconds = 4 * 3600;
+      return run_ranks(Ranks::kProcesses, 2,
+                       after_two_billion_allreduces_the_next_large_one_is_right, kMostSeconds);
+    });
+    return report_of_one.finish();
+  }
   for (const Ranks kind : {Ranks::kProcesses, Ranks::kThreads}) {
     const auto on = on_ranks(report, kind);
     for (const int size : {1, 2, 3, 4, 5, 8}) {
@@ -229,6 +300,15 @@ int run_all(const std::string& part) {
       on(size, "an_aborted_call_is_explained_to_the_peers",
          an_aborted_call_is_explained_to_the_peers);
     }
+    for (const int size : {2, 3}) {
+      for (const unsigned bits : {0U, 31U, 32U}) {
+        const std::uint64_t first = (std::uint64_t{1} << bits) - (bits == 0 ? 0 : 3);
+        on(size, "old_steps_count_for_no_later_operation, from " + std::to_string(first),
+           [first](BoardBootstrap& bootstrap) {
+             old_steps_count_for_no_later_operation(bootstrap, first);
+           });
+      }
+    }
     for (const int size : {2, 4}) on(size, "long_waits_are_timed", long_waits_are_timed);
     on(3, "a_rank_that_has_finished_is_not_missed", a_rank_that_has_finished_is_not_missed);
     on(3, "memory_that_is_lacking_is_refused_on_every_rank",
@@ -242,5 +322,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// node_test [part of a test's name]
+// node_test [part of a test's name | --two-billion]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }
