@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "reduce/float_mode.h"
 #include "reduce/kernels/kernels.h"
 
 namespace gradred {
@@ -126,6 +127,7 @@ void scale(void* data, std::size_t count, DType dtype, double factor, bool divid
   const Kernels::Scale function =
       index < std::size(kScaleIntegers) ? kScaleIntegers[index] : best().kernels->scale[index];
   check(function != nullptr, "scale() of a type without arithmetic");
+  const UsualFloatMode mode;
   function(data, count, factor, divide);
 }
 

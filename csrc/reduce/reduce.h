@@ -3,8 +3,9 @@
 // All are symmetric bit for bit: f(a, b) and f(b, a) give the same bits, also for NaN (a NaN result
 // is the canonical quiet NaN, in each part of a complex number), for signed zeros (min and max
 // order -0 < +0) and infinities; min and max propagate NaN. All instruction sets give the same
-// bits. Integers wrap; logical operations give 0 or 1; each byte of bool but 0 is true. 16-bit
-// floats are computed in float32: pair() rounds once per call, many() once.
+// bits, in whatever floating-point mode the calling thread is (float_mode.h). Integers wrap;
+// logical operations give 0 or 1; each byte of bool but 0 is true. 16-bit floats are computed in
+// float32: pair() rounds once per call, many() once.
 #pragma once
 
 #include <cstddef>

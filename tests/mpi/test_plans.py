@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from float_mode import needs_modes, unusual
 from mpi.exact import Array, differences, make_input, numpy_type, reduced
 from mpi4py import MPI
 
@@ -110,6 +111,30 @@ def test_all_ranks_get_the_same_bits_each_time(plan: str) -> None:
         assert {y.tobytes() for y in again} == {first.tobytes()}
     everyone = [np.random.default_rng(rank).standard_normal(1009) for rank in range(SIZE)]
     np.testing.assert_allclose(first, np.sum(everyone, axis=0), rtol=1e-5, atol=1e-5)
+
+
+@needs_modes
+@pytest.mark.parametrize("plan", [plan for plan in plans("allreduce") if plan != "mpi"])
+def test_rank_in_another_floating_point_mode_gets_the_same_bits(plan: str) -> None:
+    """Rank 0 takes denormals for zero and rounds up; of the MPI's own no promise is known."""
+    wrong = []
+    for count, (dtype, op) in product(
+        (3, 1009, 40_000),
+        [("float32", "sum"), ("float64", "avg"), ("float16", "sum"), ("float32", "max")],
+    ):
+        least = float(np.finfo(dtype).smallest_normal)
+        x = (np.random.default_rng(RANK).uniform(-1, 1, count) * least).astype(dtype)
+        expected = gradred.allreduce(x, op, plan=plan, comm=COMM)
+        with unusual(RANK == 0):
+            found = gradred.allreduce(x, op, plan=plan, comm=COMM)
+            later = COMM.Iallreduce(x, y := np.empty_like(x), op)
+            later.Wait()
+        if not same_everywhere(found) or found.tobytes() != expected.tobytes():
+            wrong.append(f"{count} {dtype} {op}")
+        if not same_everywhere(y):
+            wrong.append(f"{count} {dtype} {op}, non-blocking")
+        assert np.any(expected)
+    assert not wrong
 
 
 @pytest.mark.parametrize("plan", plans("allreduce"))

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from float_mode import needs_modes, unusual
 
 from gradred import _core
 
@@ -340,6 +341,49 @@ def test_unknown_names_and_unequal_sizes_are_refused() -> None:
         _core.reduce_many("sum", "int8", data, [])
     with pytest.raises(ValueError, match="whole elements of int32"):
         _core.reduce_pair("sum", "int32", data[:6], data[:6], data[:6])
+
+
+def tiny(dtype: str, seed: int) -> Array:
+    """Numbers around the least that is normal, most of them denormal, of both signs."""
+    rng = np.random.default_rng(seed)
+    kind = numpy_type(dtype)
+    part = np.dtype({"complex64": "float32", "complex128": "float64"}.get(dtype, kind))
+    least = float(ml_dtypes.finfo(part).smallest_normal)
+    parts = rng.uniform(-2, 2, 262).astype("float64") * least
+    return parts.astype(part).view(kind)
+
+
+@needs_modes
+@each_isa
+@pytest.mark.parametrize(("op", "dtype"), FLOATING)
+def test_the_threads_floating_point_mode_changes_no_bit(op: str, dtype: str, isa: str) -> None:
+    inputs = [tiny(dtype, seed) for seed in range(3)]
+    if op == "prod":  # small times great is small again
+        inputs[1] = np.ones_like(inputs[1]) * np.asarray(1.25, inputs[1].dtype)
+    pair = reduced(op, dtype, inputs[:2], isa)
+    many = reduced(op, dtype, inputs, isa, many=True)
+    two = reduced(op, dtype, inputs[:2], isa, many=True)
+    with unusual():
+        found = reduced(op, dtype, inputs[:2], isa)
+        found_many = reduced(op, dtype, inputs, isa, many=True)
+        found_two = reduced(op, dtype, inputs[:2], isa, many=True)
+    assert found.tobytes() == pair.tobytes()
+    assert found_many.tobytes() == many.tobytes()
+    assert found_two.tobytes() == two.tobytes()
+    assert np.any(found.view("uint8") != 0)
+
+
+@needs_modes
+@pytest.mark.parametrize("divide", [False, True])
+@pytest.mark.parametrize("dtype", [*REALS, *COMPLEX, "int32"])
+def test_the_threads_floating_point_mode_changes_no_scaled_bit(dtype: str, divide: bool) -> None:
+    data = np.arange(-131, 131, dtype="int32") if dtype == "int32" else tiny(dtype, 5)
+    expected, found = data.copy(), data.copy()
+    factor = 3.0 if divide else 1 / 3
+    _core.scale(dtype, expected.view("uint8"), factor, divide)
+    with unusual():
+        _core.scale(dtype, found.view("uint8"), factor, divide)
+    assert found.tobytes() == expected.tobytes()
 
 
 def test_the_best_isa_is_available_and_used() -> None:

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "reduce/float_mode.h"
 #include "reduce/kernels/elements.h"
 #include "reduce/kernels/operations.h"
 
@@ -71,8 +72,16 @@ template <class E, class F>
   if (i < bytes) fold_part<E, F>(target, inputs, k, i, bytes - i);
 }
 
+struct NoMode {};  // of integers
+
+template <class E>
+concept FloatingPoint = requires { requires std::floating_point<typename E::Scalar>; };
+template <class E>
+using Mode = std::conditional_t<FloatingPoint<E>, UsualFloatMode, NoMode>;
+
 template <class E, class F, std::size_t size>
 void pair(void* target, const void* a, const void* b, std::size_t count) {
+  [[maybe_unused]] const Mode<E> mode{};
   pair_bytes<E, F>(static_cast<char*>(target), static_cast<const char*>(a),
                    static_cast<const char*>(b), count * size);
 }
@@ -84,6 +93,7 @@ void many(void* target, const void* const* inputs, std::size_t k, std::size_t co
   } else if (k == 2) {
     pair<E, F, size>(target, inputs[0], inputs[1], count);
   } else {
+    [[maybe_unused]] const Mode<E> mode{};
     many_bytes<E, F>(static_cast<char*>(target), inputs, k, count * size);
   }
 }
