@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import sys
 import time
 
@@ -44,14 +46,24 @@ def _write(reason: str, met: bool) -> str:
     global _last_seen_ns
     job = _status.launcher_of(os.getpid())
     first = job or os.getpid()
-    stat = _status.stat_of(first)
-    born = stat[stat.rindex(")") + 1 :].split()[19]  # tells it from an earlier job of this number
+    text = _status.stat_of(first)
+    born = text[text.rindex(")") + 1 :].split()[19]  # tells it from an earlier job of this number
     folder = os.environ.get("TMPDIR") or "/tmp"
     path = os.path.join(folder, f"gradred-{os.getuid()}-job-{first}-{born}.txt")
     came = time.time()
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    # The folder may be everybody's and the name is no secret: a pipe there must not make us wait.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.ELOOP):  # of a pipe, of a link
+            raise
+        raise PermissionError(f"{path} is no regular file; remove it") from None
     with os.fdopen(file, "a") as out:
-        if os.fstat(file).st_uid != os.getuid():
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionError(f"{path} is no regular file; remove it")
+        if found.st_uid != os.getuid():
             raise PermissionError(f"{path} is another user's")
         if not _lock(file):  # the writer has been stopped
             return path

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from gradred import _files
 from gradred.errors import UsageError, explain
 
 Stream = Literal["stdout", "stderr"]
@@ -180,7 +181,7 @@ class Files:
         try:
             os.makedirs(folder, exist_ok=True)
             for path in self._paths:
-                path.write_bytes(b"")
+                os.close(_files.create(path))
         except OSError as error:
             found = f"{error.filename or folder} cannot be written ({error.strerror})"
             remedy = "Name a folder that exists or can be made"
@@ -194,8 +195,7 @@ class Files:
         """
         try:
             if rank not in self._opened:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-                self._opened[rank] = os.open(self._paths[rank], flags)
+                self._opened[rank] = _files.create(self._paths[rank], append=True)
             while data:
                 data = data[os.write(self._opened[rank], data) :]
         except OSError as error:

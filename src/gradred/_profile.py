@@ -32,7 +32,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradred import _core, _destinations, config
+from gradred import _core, _destinations, _files, config
 from gradred.errors import UsageError, explain
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def report() -> None:
 def write(record: dict[str, Any], path: str) -> None:
     """Write one rank's record."""
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        with open(_files.create(path), "w", encoding="utf-8") as file:
             file.write(json.dumps(record, indent=1) + "\n")
     except OSError as error:
         remedy = "Name a file in a folder that exists and is writable"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,12 @@ def test_trace_of_a_failed_operation_is_written_and_says_abandoned(tmp_path: Pat
 def test_trace_that_cannot_be_written_is_refused_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match=r"missing/t\.0\.json.*No such file"):
         run(tmp_path / "missing" / "t.json")
+
+
+def test_trace_into_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.0.json")
+    with pytest.raises(errors.UsageError, match=r"t\.0\.json.*pipe that nobody reads"):
+        run(tmp_path / "t.json")
 
 
 def test_nothing_is_written_when_no_trace_is_asked_for(

@@ -30,6 +30,7 @@ CXX_LAYERS = {
 # stands in its own line or above it; `__init__` is `import gradred` itself.
 PYTHON_LAYERS = (
     (
+        "_files",
         "_inherit",
         "_news",
         "_proof",

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gradred import ops, plans
+from gradred import _files, ops, plans
 from gradred.arrays import ITEMSIZES
 from gradred.bench import plot
 from gradred.bench.collectives import COLLECTIVES, Mode
@@ -248,7 +248,8 @@ def require_writable(options: Options) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             is_new = not path.exists()
-            path.open("ab").close()
+            if not path.is_fifo():  # who reads a pipe takes its closing for the end
+                os.close(_files.create(path, append=True))
             if is_new:
                 path.unlink(missing_ok=True)
         except OSError as error:

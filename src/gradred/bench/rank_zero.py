@@ -9,9 +9,12 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mpi4py import MPI
+from gradred import _files
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 def parse_once(parser: Callable[[], argparse.Namespace], comm: MPI.Intracomm) -> argparse.Namespace:
@@ -34,10 +37,11 @@ def say(comm: MPI.Intracomm, text: str, *, error: bool = False) -> None:
         print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
-def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write `record`, creating the folder of `path`."""
+def write_json(path: Path, record: dict[str, Any], *, new: bool = False) -> None:
+    """Write `record`, creating the folder of `path`; `new`: there must be nothing at it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_text(record), encoding="utf-8")
+    with open(_files.create(path, new=new), "w", encoding="utf-8") as file:
+        file.write(_text(record))
 
 
 def write_so_far(name: str, record: dict[str, Any], *, last: bool) -> None:
@@ -62,7 +66,8 @@ def _replace(place: Path, record: dict[str, Any]) -> bool:
     """Whether the file could be replaced: not in a folder of others, nor if its name is longest."""
     draft = place.with_name(f".{place.name}.draft")
     try:
-        write_json(draft, record)
+        draft.unlink(missing_ok=True)  # of a run that was killed
+        write_json(draft, record, new=True)
         if place.exists():
             shutil.copymode(place, draft)
         draft.replace(place)

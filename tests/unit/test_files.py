@@ -1,0 +1,144 @@
+"""Files that gradred writes at paths where somebody else may have put something."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradred import UsageError, _autopsy, _files, _output, _profile
+from gradred.bench import options, plot, rank_zero
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits() -> Iterator[None]:
+    """A file whose opening blocks fails its test after 10 s."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("still waiting for somebody to read the pipe")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """Nobody reads it."""
+    path = tmp_path / "pipe.json"
+    os.mkfifo(path)
+    return path
+
+
+def test_pipe_that_nobody_reads_is_refused(pipe: Path) -> None:
+    with pytest.raises(OSError, match=r"pipe that nobody reads.*pipe\.json"):
+        _files.create(pipe)
+
+
+def test_pipe_that_is_read_gets_everything(pipe: Path) -> None:
+    data, found = os.urandom(300_000), []  # more than a pipe holds: later writes have to wait
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    file = None
+    while file is None:
+        try:
+            file = _files.create(pipe)
+        except OSError:
+            continue
+    with open(file, "wb") as out:
+        out.write(data)
+    reader.join()
+    assert found == [data]
+
+
+def test_file_is_replaced_or_continued_and_a_new_one_is_new(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for text, append in ((b"one", False), (b"two", False), (b"three", True)):
+        with open(_files.create(path, append=append), "wb") as out:
+            out.write(text)
+    assert path.read_bytes() == b"twothree"
+    with pytest.raises(FileExistsError):
+        _files.create(path, new=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        _files.create(tmp_path / "link", new=True)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_profile_refuses_a_pipe_that_nobody_reads(pipe: Path) -> None:
+    with pytest.raises(UsageError, match="pipe that nobody reads"):
+        _profile.write({"rank": 0}, str(pipe))
+
+
+def test_output_of_ranks_refuses_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank.0.txt")
+    with pytest.raises(UsageError, match=r"rank\.0\.txt cannot be written.*pipe that nobody reads"):
+        _output.Files(str(tmp_path), 2)
+
+
+def test_bench_neither_waits_for_a_reader_nor_ends_what_one_reads(pipe: Path) -> None:
+    options.require_writable(argparse.Namespace(json=str(pipe), plot=None))  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="pipe that nobody reads"):
+        rank_zero.write_so_far(str(pipe), {"rows": []}, last=True)
+
+
+def test_record_goes_through_no_link_in_the_place_of_its_draft(tmp_path: Path) -> None:
+    (tmp_path / ".out.json.draft").symlink_to(tmp_path / "elsewhere")
+    rank_zero.write_so_far(str(tmp_path / "out.json"), {"rows": []}, last=False)
+    assert (tmp_path / "out.json").exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_plot_refuses_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    os.mkfifo(tmp_path / "plot.svg")
+    line = plot.Line("a", [8], [1.0], [1.0], [1.0])
+    legend = plot.Legend("title", "line", "band", "below")
+    with pytest.raises(OSError, match="pipe that nobody reads"):
+        plot.draw(tmp_path / "plot.svg", legend, [line])
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of this process's report; the reports of this process begin anew."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(_autopsy, "_reported", {})
+    path = _autopsy.report("a first one", met=True)
+    assert path is not None
+    Path(path).unlink()
+    return Path(path)
+
+
+@pytest.mark.parametrize("what", ["pipe", "pipe that is read", "link", "folder"])
+def test_report_of_a_timeout_waits_for_nobody_and_follows_no_link(
+    report: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reads = None
+    if what == "link":
+        report.symlink_to(report.with_name("elsewhere"))
+    elif what == "folder":
+        report.mkdir()
+    else:
+        os.mkfifo(report)
+        reads = os.open(report, os.O_RDONLY | os.O_NONBLOCK) if what != "pipe" else None
+    assert _autopsy.report("the reason", met=True) is None
+    told = capsys.readouterr().err
+    assert "no report of the ranks could be written" in told
+    assert str(report) in told
+    assert what == "folder" or "no regular file" in told
+    assert not report.with_name("elsewhere").exists()
+    if reads is not None:
+        assert os.read(reads, 100) == b""
+        os.close(reads)
+
+
+def test_report_of_a_timeout_is_written_where_nothing_is(report: Path) -> None:
+    assert _autopsy.report("the reason", met=True) == str(report)
+    assert "the reason" in report.read_text()
