@@ -1,6 +1,7 @@
 #include "base/status.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -51,6 +52,13 @@ void use_status_file(int descriptor) {
 int status_file() {
   const std::lock_guard lock(mutex);
   return file;
+}
+
+std::uint64_t name_of_file(const std::string& link) {
+  char name[64];
+  const auto length = readlink(link.c_str(), name, sizeof name);
+  if (length <= 0) return 0;
+  return mix(0, std::string_view(name, static_cast<std::size_t>(length))) | 1;
 }
 
 void post_status(std::uint64_t since_ns, std::string_view text) {

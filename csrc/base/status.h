@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/signature.h"
@@ -61,6 +62,9 @@ StatusPage* map_status_file(int descriptor, bool writable);
 // This process's own file, a descriptor that stays open. Throws TransportError.
 void use_status_file(int descriptor);
 int status_file();  // -1: none
+// A number for the name of the file that a link in /proc shows: status files have random names. 0:
+// there is no such link, or this process may not read it. Takes no descriptor.
+std::uint64_t name_of_file(const std::string& link);
 
 // Where to write it. Without a status page that is memory which nobody reads, so that no operation
 // has to ask.

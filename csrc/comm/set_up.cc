@@ -18,7 +18,8 @@
 namespace gradred {
 namespace {
 
-// Ranks with equal names may share memory; NodeGroup::create() finds out.
+// Ranks with equal names may share memory; NodeGroup::create() finds out. Whether they see each
+// other's processes, meet() does.
 struct HostName {
   std::array<char, 160> text{};
   bool operator<(const HostName& other) const { return text < other.text; }
@@ -176,9 +177,9 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
     const Place& place = places[static_cast<std::size_t>(rank)];
     const bool here = topology_.host_of[static_cast<std::size_t>(rank)] ==
                       topology_.host_of[static_cast<std::size_t>(rank_)];
-    if (!here || rank == rank_) continue;
+    // Ranks whose hosts have equal names may be in different containers or machines all the same.
+    if (!here || rank == rank_ || !meet(place.process)) continue;
     neighbours_.emplace_back(rank, place.process);
-    meet(place.process);
     if (!world_ranks.empty()) {  // else some belong to another program, which ends when it likes
       meet_companion(place.process);
       Registry::get().remember(world_ranks[static_cast<std::size_t>(rank)], place.process);

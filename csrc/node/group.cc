@@ -88,7 +88,11 @@ NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank,
       operation_(options_.first_operation - 1),
       operands_(size_),
       names_(std::move(names)) {
-  for (const ProcessId& process : processes_) meet(process);
+  for (ProcessId& process : processes_) {
+    // One without a status file is believed, since it sees this memory. Of one that has another
+    // number here than it says, /proc tells nothing.
+    if (process.token != 0 && !meet(process)) process.start_time = 0;
+  }
   const Layout layout(size_, options_);
   states_ = reinterpret_cast<RankState*>(segment_->data() + layout.states);
   slots_ = segment_->data() + layout.slots;

@@ -45,19 +45,23 @@ Neighbour* find(const ProcessId& process) {
   return nullptr;
 }
 
-void add(const ProcessId& process, bool companion) {
-  if (process.pid == getpid()) return;
+bool add(const ProcessId& process, bool companion) {
+  if (process == this_process()) return true;
   const std::lock_guard lock(mutex);
   Neighbour* known = find(process);
-  if (known == nullptr) known = &met().emplace_back(Neighbour{process, map_page(process)});
+  if (known == nullptr) {
+    if (!shows_token(process)) return false;
+    known = &met().emplace_back(Neighbour{process, map_page(process)});
+  }
   known->companion |= companion;
+  return true;
 }
 
 }  // namespace
 
-void meet(const ProcessId& process) { add(process, false); }
+bool meet(const ProcessId& process) { return add(process, false); }
 
-void meet_companion(const ProcessId& process) { add(process, true); }
+bool meet_companion(const ProcessId& process) { return add(process, true); }
 
 std::vector<ProcessId> companions() {
   const std::lock_guard lock(mutex);

@@ -38,6 +38,12 @@ bool read_stat(std::int64_t pid, Stat& stat) {
   return !fields.fail();
 }
 
+// `process` as in /proc: a number or "self".
+std::uint64_t token_of(const std::string& process, std::int32_t status_file) {
+  if (status_file < 0) return 0;
+  return name_of_file("/proc/" + process + "/fd/" + std::to_string(status_file));
+}
+
 // What can be told of a process without a file, where this process may open no more: only one that
 // runs has a program.
 bool has_program(std::int64_t pid) {
@@ -98,6 +104,7 @@ std::uint32_t cgroup_quota() {
 
 std::string state_text(const ProcessId& process) {
   Stat stat;
+  if (process.start_time == 0) return "state unknown";
   if (!read_stat(process.pid, stat)) return is_alive(process) ? "state unknown" : "ended";
   if (stat.state == 'Z' || stat.state == 'X') return "ended";
   if (stat.state == 'T' || stat.state == 't') return "stopped by a signal";
@@ -126,18 +133,28 @@ ProcessId this_process() {
   static ProcessId known;  // first asked for when files could still be opened
   const std::lock_guard lock(mutex);
   const auto pid = static_cast<std::int64_t>(getpid());
-  known.status_file = status_file();
-  if (known.pid == pid && known.start_time != 0) return known;
-  Stat stat;
-  read_stat(pid, stat);
-  known = {pid, stat.start_time, status_file()};
+  const std::int32_t file = status_file();
+  if (known.pid != pid || known.start_time == 0) {
+    Stat stat;
+    read_stat(pid, stat);
+    known = {pid, stat.start_time, token_of("self", file), file};
+  } else if (known.status_file != file) {
+    known.status_file = file;
+    known.token = token_of("self", file);
+  }
   return known;
 }
 
 std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file) {
   Stat stat;
   if (!read_stat(pid, stat)) return std::nullopt;
-  return ProcessId{pid, stat.start_time, status_file};
+  const std::uint64_t token = token_of(std::to_string(pid), status_file);
+  return ProcessId{pid, stat.start_time, token, status_file};
+}
+
+bool shows_token(const ProcessId& process) {
+  return process.token != 0 &&
+         token_of(std::to_string(process.pid), process.status_file) == process.token;
 }
 
 bool is_alive(const ProcessId& process) {

@@ -377,8 +377,7 @@ void bind_calls(py::module_& m) {
       "meet_rank",
       [](int world_rank, std::int64_t pid, std::int32_t status_file) {
         const auto process = process_numbered(pid, status_file);
-        if (!process) return;
-        meet_companion(*process);
+        if (!process || !meet_companion(*process)) return;
         Registry::get().remember(world_rank, *process);
       },
       py::arg("world_rank"), py::arg("pid"), py::arg("status_file"),

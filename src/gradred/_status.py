@@ -49,7 +49,8 @@ def show() -> None:
         return
     world = MPI.COMM_WORLD
     try:
-        page = os.memfd_create(RANK)
+        # By its name, which is shown without opening it, others know the process behind a number.
+        page = os.memfd_create(f"{RANK}-{os.urandom(8).hex()}")
         stack = os.memfd_create(_STACK)
     except OSError:  # no descriptors or no memory left: the program has other worries
         return
