@@ -133,8 +133,8 @@ void after_two_billion_allreduces_the_next_large_one_is_right(BoardBootstrap& bo
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   if (group->rank() == 0) {
-    std::printf("%llu allreduces took %.0f s\n", static_cast<unsigned long long>(kMany),
-                took.count());
+    std::fprintf(stderr, "%llu allreduces took %.0f s\n", static_cast<unsigned long long>(kMany),
+                 took.count());
   }
   for (unsigned seed = 2; seed < 6; ++seed) run_call(*group, large, seed);
 }
