@@ -194,7 +194,8 @@ void Communicator::carry_out(const Call& call, WaitHook& hook) {
   if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
   if (native(call)) return run_on_node(call, hook);
   if (path_ == nullptr) {
-    if (deterministic_) throw_if_mpi_only();
+    const bool free_choice = plan_asked(call).empty() && !call.schedule;
+    if (deterministic_ || !(free_choice || is_mpi_plan(call))) throw_if_mpi_only();
     return run_on_mpi(call, user_);
   }
   if (is_mpi_plan(call)) {
@@ -275,6 +276,7 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   count_operation(hook);
   if (size_ == 1) return run_alone(call);
+  if (left_to_mpi(call)) return wait_for(*mpi_operation(call), hook);
   if (starts_on_node(call)) return run_on_node(call, hook);
   if (node_only()) return wait_for(*piecewise_operation(call), hook);
   run_schedule(call, hook);
@@ -357,9 +359,9 @@ void Communicator::run_alone(const Call& call) const {
 
 // ---- non-blocking calls ---------------------------------------------------------------------
 
-bool Communicator::starts() {
-  if (size_ > 1 && state_ == State::kFresh) start_duplicating();
-  return state_ != State::kMpiOnly;
+bool Communicator::starts() const {
+  if (size_ == 1) return thread_may_drive();
+  return blocking_set_up_ && threads_drive_ && state_ != State::kMpiOnly;
 }
 
 // What the settings ask for, within the tags that an operation may take.
@@ -404,7 +406,7 @@ Choice Communicator::plan_for(const Call& call, bool blocking) const {
                           .plan = native_plan ? std::string_view() : plan,
                           .slices = slices,
                           .root = call.root},
-                         size_, started_apart() ? Topology{} : topology_);
+                         size_, topology_);
   const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
   choice.slices = std::min<std::size_t>(choice.slices, tags.most_slices());
   return choice;

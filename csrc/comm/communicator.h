@@ -86,11 +86,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::uint64_t begun() const { return ledger_.begun(); }  // operations over messages
   bool failed() const;
   void hear();  // what peers say beside the data
-  // Whether no blocking call has introduced the ranks to each other, so that they have to tell each
-  // other by messages that they end.
-  bool strangers();
-  void say_gone(std::string_view reason) { ledger_.say_gone(reason); }
-  bool all_gone() const { return ledger_.all_gone(); }
 
   // Blocking, and collective over the ranks that live, of which no MPI call is made: a communicator
   // of these, which serves what goes through shared memory. `ended` gets the others, by their ranks
@@ -108,9 +103,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // threads are allowed, the progress thread drives it, and the MPI has a request for it; else only
   // those who wait do.
   std::shared_ptr<StartedOperation> start(const Call& call);
-  // Whether start() can serve this communicator; false, on all ranks alike, where the MPI has no
-  // communicators left.
-  bool starts();
+  // Whether non-blocking calls that the MPI could do are gradred's: agreed by the set-up, so that
+  // all ranks decide alike. Before it they are the MPI's.
+  bool starts() const;
 
   // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where
   // no memory is shared. Blocking and collective.
@@ -124,8 +119,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void refuse_started(std::string_view reason);
   // Blocking: all ranks agree to leave this call to the MPI; `detail` is what else they compare.
   void leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook);
-  // Blocking, before the communicator is freed: no duplication of it may be in flight then.
-  void finish_duplicating(WaitHook& hook);
   // Blocking: all ranks agree on what a persistent call will be.
   void agree_on_init(const Call& call, WaitHook& hook);
   // Blocking, on the path that start() takes: a rank may call this where a peer starts and waits.
@@ -134,9 +127,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> operation(const Call& call, std::uint64_t number);
   std::uint64_t next_number() { return ledger_.begin(); }
   bool abort_on_node(std::string_view reason);
+  // Before the set-up, when only others can tell: throws PeerLost.
+  void throw_if_member_lost(LostPeers& lost, std::string_view where) const;
   // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the
   // first run().
   Choice plan_for(const Call& call, bool blocking) const;
+  // Whether start() leaves the call to the MPI: all of them before the set-up.
+  bool left_to_mpi(const Call& call) const;
   const Topology& topology() const { return topology_; }
   bool shares_memory() const { return node_ != nullptr; }
   const NodeGroup& node() const { return *node_; }  // where memory is shared
@@ -146,21 +143,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   friend class CommOperation;
   friend class NodeOperation;
   friend class Settling;
-  enum class State : std::uint8_t { kFresh, kDuplicating, kReady, kMpiOnly, kNodeOnly };
+  enum class State : std::uint8_t { kFresh, kReady, kMpiOnly, kNodeOnly };
 
   void set_up(WaitHook& hook);
   void set_up_parts(WaitHook& hook);
   void set_up_path(SetUpCalls& calls);
-  void adopt_settings(SetUpCalls& calls);
+  void agree_on_settings(SetUpCalls& calls);
   void set_up_topology(SetUpCalls& calls);
   void set_up_node(SetUpCalls& calls);
   void open_profile(std::uint64_t begin);
   void set_up_profile(SetUpCalls& calls, std::uint64_t begin);
-  void start_duplicating();
-  template <class Ready>
-  void await_duplicate(WaitHook& hook, Ready&& ready);
-  bool path_ready();  // whether MPI_Comm_idup has done its work
-  bool path_ready_locked();
 
   std::size_t slices_asked(const Call& call) const;     // 0: the selector's
   std::string_view plan_asked(const Call& call) const;  // empty: the selector's
@@ -168,8 +160,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool is_mpi_plan(const Call& call) const;
   void refuse_messages(const Call& call) const;
   bool starts_on_node(const Call& call) const;
-  // Started calls take the plans that they would take before any blocking call has set up the rest.
-  bool started_apart() const { return deterministic_ && !node_only(); }
   Signature planned_signature(const Call& call) const;
   void check_plan(const Call& call, bool blocking) const;
   void check_or_refuse(const Call& call, WaitHook& hook);
@@ -179,6 +169,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> agreed_operation(const Call& call);
   std::shared_ptr<StartedOperation> piecewise_operation(const Call& call);
   std::shared_ptr<StartedOperation> aborted_operation(std::string_view reason);
+  std::shared_ptr<StartedOperation> operation_for(const Call& call);
+  std::shared_ptr<StartedOperation> mpi_operation(const Call& call);
   void run_on_node(const Call& call, WaitHook& hook);
   void finish_started(WaitHook& hook);
   void carry_out(const Call& call, WaitHook& hook);
@@ -216,7 +208,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     if (!blocking_set_up_) return {};
     return neighbours_;
   }
-  bool is_first_to_wait(std::uint64_t number, const Call& call) const;
+  bool is_first_to_wait(std::uint64_t number) const;
   std::string scheduled_name(std::uint64_t number, const Call& call) const;
   std::string scheduled_text(std::uint64_t number, const Call& call) const;
 
@@ -230,6 +222,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool deterministic_;
   std::uint64_t key_ = 0;
   bool inside_call_ = false;                  // the caller's: see python/one_thread.h
+  bool threads_drive_ = false;                // agreed: thread_may_drive() on all ranks
   bool direct_ = false;                       // set up, and nobody observes the calls
   std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
   std::mutex mutex_;                          // of what set-up changes
@@ -241,18 +234,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::deque<std::shared_ptr<NodeOperation>> started_;  // on the node, in order
   std::atomic<bool> any_started_{false};
   std::string node_reason_ = "no blocking call yet";
-  mpi::Handle duplicating_ = 0, duplicate_ = 0;  // MPI_Comm_idup in flight
-  std::shared_ptr<Profile> profile_;             // null: none; this rank's wish until set-up
-  Profile* quick_profile_ = nullptr;             // the same once it is set up
-  Trace* trace_ = nullptr;                       // for what does not go by schedule; null: none
-  std::uint32_t trace_line_ = 0;                 // of blocking calls
-  std::shared_ptr<Duplicate> comparison_;        // for the MPI's own collectives; null: none
+  std::shared_ptr<Profile> profile_;       // null: none; this rank's wish until set-up
+  Profile* quick_profile_ = nullptr;       // the same once it is set up
+  Trace* trace_ = nullptr;                 // for what does not go by schedule; null: none
+  std::uint32_t trace_line_ = 0;           // of blocking calls
+  std::shared_ptr<Duplicate> comparison_;  // for the MPI's own collectives; null: none
   Ledger ledger_;
   Neighbours neighbours_;  // see neighbours()
   RankNames names_;        // see names()
   LostPeers lost_;
   std::atomic<std::uint64_t> heard_ns_{0};
-  std::atomic<bool> first_calls_differ_{false};  // the MPI has failed at them
   std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };
 

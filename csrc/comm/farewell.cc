@@ -21,7 +21,6 @@ namespace {
 std::string last_words;
 
 using Processes = std::vector<ProcessId>;
-using Communicators = std::vector<std::shared_ptr<Communicator>>;
 
 std::string reason() {
   return "has left the program" + (last_words.empty() ? "" : ": " + last_words);
@@ -39,13 +38,6 @@ Farewell farewell() {
   }
   set_text(said.reason, reason());
   return said;
-}
-
-// Communicators whose ranks do not know each other's processes.
-Communicators among_strangers() {
-  Communicators found = Communicator::alive();
-  std::erase_if(found, [](const auto& communicator) { return !communicator->strangers(); });
-  return found;
 }
 
 bool any_failed() {
@@ -68,10 +60,8 @@ bool any_leaves_at_once(const Processes& processes) {
       processes, [](const ProcessId& process) { return leaving(process) == Leaving::kAtOnce; });
 }
 
-bool all_there(const Processes& processes, const Communicators& strangers) {
-  return std::ranges::all_of(processes,
-                             [](const auto& p) { return leaving(p) != Leaving::kNot; }) &&
-         std::ranges::all_of(strangers, [](const auto& c) { return c->all_gone(); });
+bool all_there(const Processes& processes) {
+  return std::ranges::all_of(processes, [](const auto& p) { return leaving(p) != Leaving::kNot; });
 }
 
 struct AboutEnd {
@@ -95,7 +85,7 @@ struct AboutEnd {
 
 // Until all have come to MPI_Finalize; false if one never will. Their operations, and messages of
 // the program's own, may still need this process to drive the MPI.
-bool await(const Processes& others, const Communicators& strangers) {
+bool await(const Processes& others) {
   constexpr std::uint64_t kEveryNs = 2'000'000, kLivesEveryNs = 50'000'000;
   std::uint64_t next_look = 0, next_look_at_lives = 0;
   const std::uint64_t begin = now_ns();
@@ -109,7 +99,7 @@ bool await(const Processes& others, const Communicators& strangers) {
     if (now < next_look) continue;
     next_look = now + kEveryNs;
     if (any_failed() || any_leaves_at_once(others)) return false;
-    there = all_there(others, strangers);
+    there = all_there(others);
     watch.check(AboutEnd{others});
     if (now < next_look_at_lives) continue;
     next_look_at_lives = now + kLivesEveryNs;
@@ -139,13 +129,6 @@ void let_others_end_first(const Processes& others) {
   usleep(kNoticedUs);
 }
 
-bool wait_for_others() {
-  const Processes others = companions();
-  const Communicators strangers = among_strangers();
-  for (const auto& communicator : strangers) communicator->say_gone(reason());
-  return await(others, strangers);
-}
-
 }  // namespace
 
 void set_last_words(std::string_view reason) { last_words = reason; }
@@ -159,10 +142,9 @@ bool say_farewell(bool has_keeper) noexcept {
     const bool ends_badly = !last_words.empty() && among_others();
     if (!process_poisoned && !ends_badly) {
       post_farewell(Leaving::kFinalizes, said);
-      if (wait_for_others()) return true;
-      if (!has_keeper) let_others_end_first(companions());
-    } else {
-      for (const auto& communicator : among_strangers()) communicator->say_gone(reason());
+      const Processes others = companions();
+      if (await(others)) return true;
+      if (!has_keeper) let_others_end_first(others);
     }
   } catch (const std::exception&) {
     // The MPI has failed: there is nobody left to tell.

@@ -12,7 +12,7 @@ namespace gradred {
 
 // A message about an operation, on the ledger's tag.
 struct Ledger::Notice {
-  enum class Kind : std::uint64_t { kLeft, kWaiting, kDiffers, kFailed, kGone };
+  enum class Kind : std::uint64_t { kLeft, kWaiting, kDiffers, kFailed };
 
   Kind kind = Kind::kLeft;
   std::uint64_t nonce = 0;  // of who waits
@@ -20,7 +20,7 @@ struct Ledger::Notice {
   std::int64_t rank = 0;                  // of the sender
   Signature signature{};                  // of the sender's call; kWaiting and kDiffers
   Failure failure = Failure::kTransport;  // kFailed
-  char reason[768] = {};                  // kLeft, kFailed and kGone
+  char reason[768] = {};                  // kLeft and kFailed
 };
 
 struct Ledger::Sending {  // a notice on its way
@@ -156,28 +156,6 @@ void Ledger::note_failure(const FailureReport& report) {
   if (!failure_) failure_ = report;
 }
 
-void Ledger::say_gone(std::string_view reason) {
-  const std::lock_guard lock(mutex_);
-  if (transport_ == nullptr) return;
-  Notice notice{.kind = Notice::Kind::kGone, .number = next_};
-  set_text(notice.reason, reason);
-  tell_all(notice);
-}
-
-bool Ledger::all_gone() const {
-  const std::lock_guard lock(mutex_);
-  return sending_.empty() && (transport_ == nullptr ||
-                              gone_.size() == static_cast<std::size_t>(transport_->size() - 1));
-}
-
-std::optional<std::pair<int, std::string>> Ledger::gone(std::uint64_t number) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [peer, said] : gone_) {
-    if (number >= said.first) return std::pair(peer, said.second);
-  }
-  return std::nullopt;
-}
-
 std::optional<FailureReport> Ledger::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
@@ -280,10 +258,6 @@ void Ledger::receive(const Notice& notice) {
   }
   if (notice.kind == Notice::Kind::kFailed) {
     if (!failure_) failure_ = FailureReport{notice.failure, notice.reason};
-    return;
-  }
-  if (notice.kind == Notice::Kind::kGone) {
-    gone_[peer] = {notice.number, notice.reason};
     return;
   }
   Refused& refused = refused_[notice.number];

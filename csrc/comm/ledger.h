@@ -74,11 +74,6 @@ class Ledger {
   // The same where the peers know it already.
   void note_failure(const FailureReport& report);
   std::optional<FailureReport> failure() const;
-  // This rank ends and begins nothing any more: told to all peers. progress() hears theirs.
-  void say_gone(std::string_view reason);
-  bool all_gone() const;
-  // "rank 1 has left the program", if a peer has said so and has never begun this operation.
-  std::optional<std::pair<int, std::string>> gone(std::uint64_t number) const;
 
   // Hears what peers say and clears away what is left of refused operations. Never blocks. True
   // when there is nothing to clear away.
@@ -118,7 +113,6 @@ class Ledger {
   std::map<std::uint64_t, Refused> refused_;
   std::map<std::uint64_t, std::map<int, Asking>> waiting_;        // peers, by operation
   std::map<std::uint64_t, std::pair<int, Signature>> differing_;  // a peer, by operation
-  std::map<int, std::pair<std::uint64_t, std::string>> gone_;     // peers: begun, why
   std::list<Sending> sending_;
   std::unique_ptr<Arriving> arriving_;  // a notice that is being received
   std::atomic<bool> busy_{false};

@@ -17,11 +17,6 @@ std::string first_blocking(int size) {
          " ranks, which all of them must make";
 }
 
-std::string first_started(int size) {
-  return "until all " + std::to_string(size) +
-         " ranks of a communicator have made their first non-blocking call on it";
-}
-
 }  // namespace
 
 std::string among(int size) { return " among " + std::to_string(size) + " ranks"; }
@@ -45,34 +40,17 @@ bool is_first_to_wait(const Neighbours& members, int rank, std::string_view what
   });
 }
 
-std::vector<int> waiting_in(const Neighbours& members, std::string_view what) {
-  std::vector<int> waiting;
-  for (const auto& [rank, process] : members) {
-    if (waits_for(process).find(what) != std::string::npos) waiting.push_back(rank);
-  }
-  return waiting;
-}
-
 std::string state_of_missed(const ProcessId& process, int size) {
   const std::string theirs = waits_for(process);
-  const auto says = [&](const std::string& text) { return theirs.find(text) != std::string::npos; };
+  const auto says = [&](std::string_view text) { return theirs.find(text) != std::string::npos; };
   if (theirs.empty()) return state_text(process);
   if (says(first_blocking(size))) return "whose first call blocks";
-  if (says(first_started(size)) || (says(" in operation 0 over messages") && says(among(size)))) {
-    return "whose first call does not block";
-  }
+  if (says(kCarriedByMpi) && says(among(size))) return "whose first call does not block";
   return "waits in another call of gradred";
 }
 
 std::string FirstCall::what() const {
-  switch (kind) {
-    case Kind::kBlocks:
-      return first_blocking(size);
-    case Kind::kStarts:
-      return first_started(size);
-    case Kind::kDuplicates:
-      break;
-  }
+  if (kind == Kind::kBlocks) return first_blocking(size);
   return "in Dup of a communicator of " + std::to_string(size) +
          " ranks, which all of them must call";
 }

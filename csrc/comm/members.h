@@ -13,20 +13,19 @@
 namespace gradred {
 
 std::string among(int size);  // in texts of operations over messages
+inline constexpr std::string_view kCarriedByMpi = "a non-blocking call that the MPI carries out";
 // Peers, by their ranks in `comm`. Local.
 Neighbours known_members(mpi::Handle comm);
 // Whether no lower rank shows that it waits in `what`: the lowest is the one to report it.
 bool is_first_to_wait(const Neighbours& members, int rank, std::string_view what);
-// Those that show that they wait in `what`.
-std::vector<int> waiting_in(const Neighbours& members, std::string_view what);
 
 // What a peer that is missed does. One whose first call on a communicator of this size is of
 // another kind than this rank's, may never come.
 std::string state_of_missed(const ProcessId& process, int size);
 
-// A call that all ranks of `comm` must make before they can tell each other anything about it.
+// A blocking call that all ranks of `comm` must make before they can tell each other anything.
 struct FirstCall {
-  enum class Kind { kBlocks, kStarts, kDuplicates };
+  enum class Kind { kBlocks, kDuplicates };
 
   mpi::Handle comm;
   int rank, size;

@@ -258,8 +258,8 @@ class AgreedOperation final : public StartedOperation {
 
 // Only what was agreed enters, so that all ranks take this path or none.
 bool Communicator::starts_on_node(const Call& call) const {
-  return node_ != nullptr && !started_apart() && call.kind == Kind::kAllreduce &&
-         call.op != Op::kPremul && native(call) && node_->starts(call.count * size_of(call.dtype));
+  return node_ != nullptr && call.kind == Kind::kAllreduce && call.op != Op::kPremul &&
+         native(call) && node_->starts(call.count * size_of(call.dtype));
 }
 
 std::shared_ptr<StartedOperation> Communicator::enqueue(std::shared_ptr<NodeOperation> operation) {

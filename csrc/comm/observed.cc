@@ -75,9 +75,6 @@ void Communicator::set_up_profile(SetUpCalls& calls, std::uint64_t begin) {
   calls.bcast(&compares, sizeof compares);
   if (compares != 0) {
     if (const mpi::Handle copy = calls.duplicate(); copy != 0) {
-      const mpi::Mpi& mpi = mpi::get();
-      mpi.check(mpi.call.Comm_set_errhandler(copy, mpi.is.errors_return),
-                "MPI_Comm_set_errhandler");
       ++comparisons;
       comparison_ = std::shared_ptr<Duplicate>(new Duplicate, [](Duplicate* last) {
         --comparisons;

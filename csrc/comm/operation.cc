@@ -37,7 +37,7 @@ class CommOperation final : public ScheduledOperation {
 
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override { return comm_->scheduled_text(number_, call_); }
-  bool is_first_to_wait() const override { return comm_->is_first_to_wait(number_, call_); }
+  bool is_first_to_wait() const override { return comm_->is_first_to_wait(number_); }
 
  protected:
   bool step() override {
@@ -74,7 +74,6 @@ class CommOperation final : public ScheduledOperation {
 
  private:
   bool find_runner() {
-    if (!comm_->path_ready()) return false;
     comm_->throw_if_failed();
     comm_->throw_if_peers_failed(call_.kind, number_);
     Ledger& ledger = comm_->ledger_;
@@ -89,7 +88,6 @@ class CommOperation final : public ScheduledOperation {
   }
 
   void look() {
-    if (!comm_->path_ready()) return throw_if_lost();
     Ledger& ledger = comm_->ledger_;
     ledger.progress();
     ledger.answer(number_, call_.signature());
@@ -158,7 +156,7 @@ class Settling final : public Operation {
     if (!well) comm_->fail(failure());
   }
   bool step() override {
-    if (comm_->path_ready() && comm_->ledger_.progress()) return true;
+    if (comm_->ledger_.progress()) return true;
     if (++looks_ % kStepsPerLook != 0) return false;
     comm_->throw_if_failed();
     comm_->throw_if_lost("what is left of a refused operation", number_);
@@ -181,7 +179,6 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std:
 }
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
-  if (!starts()) throw UsageError("the MPI has no communicators left for this one");
   const std::shared_ptr<Observation> observation = direct_ ? nullptr : this->observation(call);
   const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);
   try {
@@ -190,10 +187,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
     refuse_started(error.what());
     throw;
   }
-  auto operation = node_ == nullptr || size_ == 1 ? this->operation(call, ledger_.begin())
-                   : starts_on_node(call)         ? node_operation(call)
-                   : node_only()                  ? piecewise_operation(call)
-                                                  : agreed_operation(call);
+  auto operation = operation_for(call);
   operation->observe(observation);
   const bool threads = thread_may_drive();
   if (threads) operation->open_request(operation);
@@ -204,6 +198,13 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
     throw;
   }
   return operation;
+}
+
+std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) {
+  if (left_to_mpi(call)) return mpi_operation(call);
+  if (node_ == nullptr || size_ == 1) return operation(call, ledger_.begin());
+  if (starts_on_node(call)) return node_operation(call);
+  return node_only() ? piecewise_operation(call) : agreed_operation(call);
 }
 
 std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string_view reason) {
@@ -245,8 +246,8 @@ void Communicator::refuse(std::string_view reason, WaitHook& hook) {
 
 void Communicator::refuse_started(std::string_view reason) {
   const bool threads = thread_may_drive();
-  // Where no thread of ours drives them, the peers' calls went to the MPI.
-  if (size_ == 1 || !(threads || node_only()) || !starts()) return;
+  // The peers' calls went to the MPI where starts() says so.
+  if (size_ == 1 || !(starts() || node_only())) return;
   if (node_ == nullptr) {
     leave_refused(reason);
     return;
@@ -269,13 +270,11 @@ void Communicator::fail(const std::exception_ptr& thrown) noexcept {
   }
 }
 
-// MPI_Comm_idup has failed, on all ranks alike unless their calls do not match.
 void Communicator::throw_if_mpi_only() const {
   if (state_ != State::kMpiOnly) return;
-  if (first_calls_differ_) throw UsageError(kFirstCallsDiffer);
   throw UsageError(
-      "the MPI has no communicators left for gradred to use: free some, or make a blocking call "
-      "on this one first, which shares those that exist");
+      "the MPI has no communicators left for gradred to use, and without one of its own it cannot "
+      "carry out the plan that is asked for: free communicators that are not used any more");
 }
 
 void Communicator::throw_if_failed() {
@@ -316,10 +315,8 @@ std::vector<int> Communicator::failed_ranks() const {
 }
 
 void Communicator::hear() {
-  if (path_ready()) ledger_.progress();
+  if (path_ != nullptr) ledger_.progress();
 }
-
-bool Communicator::strangers() { return size_ > 1 && !blocking_set_up_ && path_ready(); }
 
 // An error of the MPI comes a moment before the system says that the process has ended.
 void Communicator::throw_if_peer_ended(const std::string& error) {
@@ -337,10 +334,7 @@ void Communicator::throw_if_peer_ended(const std::string& error) {
 
 std::optional<std::string> Communicator::find_lost() const {
   if (auto ended = ended_among(neighbours(), names_)) return ended;
-  const bool ready = state_ == State::kReady;
-  if (!ready && freed()) return std::nullopt;
-  auto lost = lost_member(ready ? lane_->duplicate->comm : user_);
-  return lost || ready ? lost : left_member(user_);
+  return lane_ != nullptr ? lost_member(lane_->duplicate->comm) : std::nullopt;
 }
 
 void Communicator::throw_if_lost(std::string_view where, std::optional<std::uint64_t> number) {
@@ -355,12 +349,6 @@ void Communicator::throw_if_lost(std::string_view where, std::optional<std::uint
 
 // A peer of this host that begins nothing any more, and has not begun this.
 void Communicator::throw_if_left(std::uint64_t number) const {
-  if (const auto gone = ledger_.gone(number)) {
-    const auto& [rank, reason] = *gone;
-    throw PeerLost(names().of(rank) + " " + reason + "; " + own_name() + " waits in operation " +
-                       std::to_string(number) + " over messages",
-                   shares_memory());
-  }
   for (const auto& [rank, process] : neighbours()) {
     const Farewell* said = farewell_of(process);
     if (said == nullptr) continue;
@@ -375,16 +363,10 @@ void Communicator::throw_if_left(std::uint64_t number) const {
   }
 }
 
-// Of the ranks of this host. Before the ranks can tell each other, by what they show.
-bool Communicator::is_first_to_wait(std::uint64_t number, const Call& call) const {
-  if (state_ != State::kReady) {
-    if (freed()) return true;
-    const Neighbours members = known_members(user_);
-    return gradred::is_first_to_wait(members, rank_, scheduled_name(number, call));
-  }
-  const Neighbours members = blocking_set_up_ ? neighbours_ : known_members(lane_->duplicate->comm);
+// Of the ranks of this host.
+bool Communicator::is_first_to_wait(std::uint64_t number) const {
   const std::vector<int> waiting = ledger_.waiting(number);
-  return std::ranges::none_of(members, [&](const auto& member) {
+  return std::ranges::none_of(neighbours(), [&](const auto& member) {
     const auto& [rank, process] = member;
     return rank < rank_ && std::ranges::find(waiting, rank) != waiting.end() && is_going(process);
   });
@@ -392,9 +374,7 @@ bool Communicator::is_first_to_wait(std::uint64_t number, const Call& call) cons
 
 RankNames Communicator::names() const {
   if (blocking_set_up_) return names_;
-  const bool ready = state_ == State::kReady;
-  if (!ready && freed()) return {};
-  return RankNames(Registry::get().world_ranks(ready ? lane_->duplicate->comm : user_));
+  return freed() ? RankNames() : RankNames(Registry::get().world_ranks(user_));
 }
 
 std::string Communicator::scheduled_name(std::uint64_t number, const Call& call) const {
@@ -403,15 +383,7 @@ std::string Communicator::scheduled_name(std::uint64_t number, const Call& call)
 }
 
 std::string Communicator::scheduled_text(std::uint64_t number, const Call& call) const {
-  const bool ready = state_ == State::kReady;
-  Neighbours near_by;
-  if (blocking_set_up_) {
-    near_by = neighbours_;
-  } else if (ready || !freed()) {
-    near_by = known_members(ready ? lane_->duplicate->comm : user_);
-  }
-  const std::vector<int> waiting =
-      ready ? ledger_.waiting(number) : waiting_in(near_by, scheduled_name(number, call));
+  const std::vector<int> waiting = ledger_.waiting(number);
   const RankNames names = this->names();
   std::string here, silent;
   for (const int rank : waiting) {
@@ -419,15 +391,13 @@ std::string Communicator::scheduled_text(std::uint64_t number, const Call& call)
   }
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_ || std::ranges::find(waiting, rank) != waiting.end()) continue;
-    const auto near = std::ranges::find(near_by, rank, &std::pair<int, ProcessId>::first);
-    const std::string details =
-        near == near_by.end()
-            ? ""
-            : process_text(near->second) + ", " +
-                  (ready ? state_text(near->second) : state_of_missed(near->second, size_));
+    const auto near = std::ranges::find(neighbours(), rank, &std::pair<int, ProcessId>::first);
+    const std::string details = near == neighbours().end()
+                                    ? ""
+                                    : process_text(near->second) + ", " + state_text(near->second);
     silent += (silent.empty() ? "; not heard of: " : ", ") + names.of(rank, details);
   }
-  const auto refused = ready ? ledger_.refusal(number) : std::nullopt;
+  const auto refused = ledger_.refusal(number);
   const std::string why = refused ? ", which ends in an error for all: " + *refused : "";
   return scheduled_name(number, call) + why + here + silent;
 }

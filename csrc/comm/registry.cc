@@ -126,10 +126,8 @@ std::unique_ptr<Lane> Registry::agree(SetUpCalls& calls) {
 
 std::shared_ptr<Duplicate> Registry::duplicate(SetUpCalls& calls, std::vector<int> group,
                                                std::uint64_t serial) {
-  const mpi::Mpi& mpi = mpi::get();
   const mpi::Handle copy = calls.duplicate();
   if (copy == 0) return nullptr;
-  mpi.check(mpi.call.Comm_set_errhandler(copy, mpi.is.errors_return), "MPI_Comm_set_errhandler");
   auto made = std::make_shared<Duplicate>();
   made->comm = copy;
   made->serial = serial;

@@ -6,41 +6,31 @@
 
 #include "base/errors.h"
 #include "comm/communicator.h"
+#include "comm/mpi_handles.h"
+#include "comm/set_up.h"
 
 namespace gradred {
 namespace {
 
-struct Handles {
-  mpi::Handle type, op;
-};
-
-Handles handles_for(const Call& call) {
-  const mpi::Mpi& mpi = mpi::get();
-  const Op op = call.op == Op::kAvg || call.op == Op::kPremul ? Op::kSum : call.op;
-  const auto type = mpi.handle_of(call.dtype);
-  if (!type) {
+MpiHandles handles_for(const Call& call) {
+  const Op op = combined(call.op);
+  if (const auto handles = mpi_handles(op, call.dtype)) return *handles;
+  if (!mpi::get().handle_of(call.dtype)) {
     throw UsageError("the MPI underneath has no type " + std::string(name_of(call.dtype)) +
                      ": plan 'mpi' cannot serve this call");
   }
-  const bool logic = op == Op::kLand || op == Op::kLor || op == Op::kLxor;
-  if (call.dtype == DType::kBool && !logic) {
-    throw UsageError("MPI has no operation '" + std::string(name_of(call.op)) +
-                     "' on truth values: plan 'mpi' cannot serve this call. Use land, lor or lxor, "
-                     "or let gradred choose the plan");
-  }
-  return {*type, *mpi.handle_of(op)};
+  throw UsageError("MPI has no operation '" + std::string(name_of(call.op)) +
+                   "' on truth values: plan 'mpi' cannot serve this call. Use land, lor or lxor, "
+                   "or let gradred choose the plan");
 }
 
 void* or_in_place(const void* send) {
   return send != kInPlace ? const_cast<void*>(send) : mpi::get().is.in_place;
 }
 
-// MPI counts are ints: longer vectors go in pieces, which an elementwise operation does not notice.
-constexpr std::size_t kLargestCount = std::size_t{1} << 30;
-
 void allreduce(const Call& call, mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
-  const Handles handles = handles_for(call);
+  const MpiHandles handles = handles_for(call);
   const std::size_t element = size_of(call.dtype);
   auto* recv = static_cast<std::byte*>(call.recv);
   bool in_place = call.send == kInPlace;
@@ -49,8 +39,8 @@ void allreduce(const Call& call, mpi::Handle comm) {
     in_place = true;
     scale_input(call, recv, call.count);
   }
-  for (std::size_t begin = 0; begin == 0 || begin < call.count; begin += kLargestCount) {
-    const std::size_t count = std::min(call.count - begin, kLargestCount);
+  for (std::size_t begin = 0; begin == 0 || begin < call.count; begin += kLargestMpiCount) {
+    const std::size_t count = std::min(call.count - begin, kLargestMpiCount);
     const void* from =
         in_place ? kInPlace : static_cast<const std::byte*>(call.send) + begin * element;
     mpi.check(mpi.call.Allreduce(or_in_place(from), recv + begin * element, static_cast<int>(count),

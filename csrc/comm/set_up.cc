@@ -99,7 +99,6 @@ void Communicator::set_up(WaitHook& hook) {
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
   if (set_up_failure_) throw_report(*set_up_failure_, false);
-  if (first_calls_differ_) throw UsageError(kFirstCallsDiffer);
   try {
     set_up_parts(hook);
   } catch (...) {
@@ -113,10 +112,8 @@ void Communicator::set_up(WaitHook& hook) {
 void Communicator::set_up_parts(WaitHook& hook) {
   const std::uint64_t begin = now_ns();
   SetUpCalls calls(user_, rank_, size_, hook);
-  if (state_ == State::kFresh) set_up_path(calls);
-  // The operations in flight go on by the progress thread meanwhile, and by us.
-  await_duplicate(hook, [this] { return path_ready_locked(); });
-  adopt_settings(calls);
+  agree_on_settings(calls);
+  set_up_path(calls);
   set_up_topology(calls);
   set_up_node(calls);
   trace_ = decorations(settings_).trace;
@@ -140,22 +137,33 @@ void Communicator::set_up_path(SetUpCalls& calls) {
   state_ = State::kReady;
 }
 
-// What must be the same on all ranks: rank 0's is.
-void Communicator::adopt_settings(SetUpCalls& calls) {
-  struct {
+// What must be the same on all ranks: rank 0's is, and what only all can do. This is the first
+// message of a communicator, so it shows whether all ranks make such a call.
+void Communicator::agree_on_settings(SetUpCalls& calls) {
+  struct Wishes {
+    std::uint64_t begins = 0x6772616472656430;  // "gradred0"
+    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, threads_drive = 0;
     char plan[64] = {};
-    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0;
-  } agreed;
-  set_text(agreed.plan, plan_);
-  agreed.slices = slices_;
-  agreed.key = random_number();
-  agreed.profile = settings_.profile ? 1 : 0;
-  agreed.deterministic = deterministic_ ? 1 : 0;
-  calls.bcast(&agreed, sizeof agreed);
+  };
+  Wishes mine;
+  const Wishes usual;
+  set_text(mine.plan, plan_);
+  mine.slices = slices_;
+  mine.key = random_number();
+  mine.profile = settings_.profile ? 1 : 0;
+  mine.deterministic = deterministic_ ? 1 : 0;
+  mine.threads_drive = thread_may_drive() ? 1 : 0;
+  std::vector<Wishes> all(static_cast<std::size_t>(size_));
+  calls.allgather(&mine, sizeof mine, all.data());
+  const auto differs = [&](const Wishes& one) { return one.begins != usual.begins; };
+  if (std::ranges::any_of(all, differs)) throw UsageError(kFirstCallsDiffer);
+  const Wishes& agreed = all.front();
   plan_ = agreed.plan;
   slices_ = agreed.slices;
   key_ = agreed.key;
   deterministic_ = agreed.deterministic != 0;
+  threads_drive_ =
+      std::ranges::all_of(all, [](const Wishes& one) { return one.threads_drive != 0; });
   if (agreed.profile == 0) profile_ = nullptr;
   if (agreed.profile != 0 && profile_ == nullptr) open_profile(now_ns());
 }
@@ -211,75 +219,6 @@ void Communicator::set_up_node(SetUpCalls& calls) {
     }
   }
   if (node_) registry.count_segment(1);
-}
-
-// Local: MPI_Comm_idup returns at once. A blocking MPI_Comm_dup here would hang legal programs.
-void Communicator::start_duplicating() {
-  const std::lock_guard lock(mutex_);
-  if (state_ != State::kFresh) return;
-  const mpi::Mpi& mpi = mpi::get();
-  if (mpi.call.Comm_idup(user_, &duplicate_, &duplicating_) != 0) {
-    state_ = State::kMpiOnly;
-    return;
-  }
-  state_ = State::kDuplicating;
-}
-
-void Communicator::finish_duplicating(WaitHook& hook) {
-  try {
-    await_duplicate(hook, [this] { return path_ready(); });
-  } catch (...) {
-    process_poisoned.store(true, std::memory_order_relaxed);
-    throw;
-  }
-}
-
-// The operations that wait for it, too, say what is missing.
-template <class Ready>
-void Communicator::await_duplicate(WaitHook& hook, Ready&& ready) {
-  Watch watch;
-  const FirstCall about{user_, rank_, size_, FirstCall::Kind::kStarts};
-  for (Patience patience; state_ == State::kDuplicating && !ready();) {
-    patience.wait([&] {
-      hook.waiting();
-      drive();
-      throw_if_lost("a call that needs its first non-blocking call");
-      watch.check(about);
-    });
-  }
-}
-
-bool Communicator::path_ready() {
-  if (state_ == State::kReady) return true;
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && path_ready_locked();
-}
-
-bool Communicator::path_ready_locked() {
-  if (state_ == State::kReady) return true;
-  const mpi::Mpi& mpi = mpi::get();
-  if (state_ != State::kDuplicating) return false;
-  int done = 0;
-  if (const int code = mpi.call.Test(&duplicating_, &done, mpi.is.status_ignore); code != 0) {
-    int error_class = 0;
-    mpi.call.Error_class(code, &error_class);
-    // MPICH's for none left; else it has met another call.
-    if (error_class != mpi.is.err_other) first_calls_differ_ = true;
-    state_ = State::kMpiOnly;
-    return false;
-  }
-  if (done == 0) return false;
-  lane_ = std::make_unique<Lane>();
-  lane_->duplicate = std::make_shared<Duplicate>();
-  lane_->duplicate->comm = mpi.normalise(duplicate_);
-  mpi.check(mpi.call.Comm_set_errhandler(lane_->duplicate->comm, mpi.is.errors_return),
-            "MPI_Comm_set_errhandler");
-  const int largest_tag = Registry::get().largest_tag();
-  path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
-                                         TagSpace::make(0, largest_tag), decorations(settings_));
-  ledger_.open(path_->transport(), lane_->duplicate->notices);
-  state_ = State::kReady;
-  return true;
 }
 
 }  // namespace gradred

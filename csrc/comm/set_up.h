@@ -11,9 +11,12 @@
 namespace gradred {
 
 inline constexpr const char* kFirstCallsDiffer =
-    "the MPI could not duplicate the communicator, as when the ranks' first calls on it do not "
-    "match: on some it blocks, on others it does not. Let all begin with a blocking call, or all "
-    "with a non-blocking one";
+    "the ranks' first calls on the communicator do not match: on this rank it blocks, on another "
+    "it "
+    "does not, or is none of gradred's. Let all ranks make the same calls in the same order";
+
+// MPI counts are ints: longer vectors go in pieces, which an elementwise operation does not notice.
+inline constexpr std::size_t kLargestMpiCount = std::size_t{1} << 30;
 
 inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
 
@@ -44,6 +47,11 @@ class NodePoll final : public Poll {
   WaitHook& hook_;
   Watch watch_;
 };
+
+// Why start() leaves calls to the MPI.
+inline constexpr const char* kLeftToMpi =
+    "until a blocking call on the communicator has set up what gradred needs, or where the ranks "
+    "let no thread drive, the MPI carries out non-blocking calls";
 
 // Why a shrunk communicator cannot do what takes the MPI.
 inline constexpr std::string_view kShrunk =

@@ -1,6 +1,8 @@
 #include "comm/set_up_calls.h"
 
+#include <array>
 #include <string>
+#include <utility>
 
 #include "base/failure.h"
 #include "comm/communicator.h"
@@ -11,6 +13,38 @@
 #include "comm/watch.h"
 
 namespace gradred {
+namespace {
+
+// That the MPI has no communicators left must not end the program, whatever its error handlers do:
+// which of these is asked differs between MPIs and calls.
+class ErrorsReturn {
+ public:
+  explicit ErrorsReturn(mpi::Handle comm) {
+    const mpi::Mpi& mpi = mpi::get();
+    for (const mpi::Handle one : {comm, mpi.is.comm_self, mpi.is.comm_world}) {
+      mpi::Handle handler = 0;
+      if (mpi.call.Comm_get_errhandler(one, &handler) != 0) continue;
+      saved_[count_++] = {one, mpi.normalise(handler)};
+      mpi.call.Comm_set_errhandler(one, mpi.is.errors_return);
+    }
+  }
+  ~ErrorsReturn() {
+    const mpi::Mpi& mpi = mpi::get();
+    while (count_ > 0) {
+      auto& [comm, handler] = saved_[--count_];
+      mpi.call.Comm_set_errhandler(comm, handler);
+      mpi.call.Errhandler_free(&handler);
+    }
+  }
+  ErrorsReturn(const ErrorsReturn&) = delete;
+  ErrorsReturn& operator=(const ErrorsReturn&) = delete;
+
+ private:
+  std::array<std::pair<mpi::Handle, mpi::Handle>, 3> saved_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace
 
 int SetUpCalls::wait(mpi::Handle& request) {
   const mpi::Mpi& mpi = mpi::get();
@@ -78,9 +112,21 @@ void SetUpCalls::band(const std::uint64_t* mine, std::uint64_t* all, std::size_t
 mpi::Handle SetUpCalls::duplicate() {
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle copy = 0, request = 0;
-  // It fails on all ranks alike, at once or at the end.
-  if (mpi.call.Comm_idup(comm_, &copy, &request) != 0) return 0;
-  return wait(request) == 0 ? mpi.normalise(copy) : 0;
+  {
+    const ErrorsReturn for_a_while(comm_);
+    int code = mpi.call.Comm_idup(comm_, &copy, &request);
+    if (code == 0) code = wait(request);
+    if (code != 0) copy = 0;
+  }
+  // One rank without is all without.
+  const std::uint64_t made = copy != 0 ? 1 : 0;
+  std::uint64_t all_made = 0;
+  band(&made, &all_made, 1);
+  copy = mpi.normalise(copy);
+  if (copy != 0 && all_made == 0) mpi.call.Comm_free(&copy);
+  if (all_made == 0) return 0;
+  mpi.check(mpi.call.Comm_set_errhandler(copy, mpi.is.errors_return), "MPI_Comm_set_errhandler");
+  return copy;
 }
 
 int await_duplicate(mpi::Handle comm, mpi::Handle& request, WaitHook& hook) {

@@ -25,6 +25,8 @@ class StartedOperation : public Operation {
   void say_why() const noexcept;
   // The MPI's Wait may be waiting, or nobody: reports, and sets no limit.
   void look_after() noexcept override;
+  // After a bad end: whether the MPI may still read and write the caller's memory.
+  virtual bool holds_memory() const { return false; }
   // Before the first advance(): what follows the operation. Null: nobody.
   virtual void observe(std::shared_ptr<Observation> observation) {
     observation_ = std::move(observation);

@@ -48,6 +48,8 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Comm_group", f.Comm_group);
   resolve(lib, "Comm_test_inter", f.Comm_test_inter);
   resolve(lib, "Comm_set_errhandler", f.Comm_set_errhandler);
+  resolve(lib, "Comm_get_errhandler", f.Comm_get_errhandler);
+  resolve(lib, "Errhandler_free", f.Errhandler_free);
   resolve(lib, "Comm_create_keyval", f.Comm_create_keyval);
   resolve(lib, "Comm_set_attr", f.Comm_set_attr);
   resolve(lib, "Comm_get_attr", f.Comm_get_attr);
@@ -70,6 +72,8 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Ibcast", f.Ibcast);
   resolve(lib, "Iallgather", f.Iallgather);
   resolve(lib, "Iallreduce", f.Iallreduce);
+  resolve(lib, "Ireduce_scatter_block", f.Ireduce_scatter_block);
+  resolve(lib, "Op_create", f.Op_create);
   resolve(lib, "Ibarrier", f.Ibarrier);
   resolve(lib, "Grequest_start", f.Grequest_start);
   resolve(lib, "Grequest_complete", f.Grequest_complete);

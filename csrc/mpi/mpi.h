@@ -37,6 +37,8 @@ struct Functions {
   int (*Comm_group)(Handle comm, Handle* group);
   int (*Comm_test_inter)(Handle comm, int* flag);
   int (*Comm_set_errhandler)(Handle comm, Handle handler);
+  int (*Comm_get_errhandler)(Handle comm, Handle* handler);
+  int (*Errhandler_free)(Handle* handler);
   int (*Comm_create_keyval)(int (*copy)(Handle, int, void*, void*, void*, int*),
                             int (*remove)(Handle, int, void*, void*), int* keyval, void* extra);
   int (*Comm_set_attr)(Handle comm, int keyval, void* value);
@@ -64,6 +66,9 @@ struct Functions {
                     Handle recv_type, Handle comm, Handle* request);
   int (*Iallreduce)(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
                     Handle* request);
+  int (*Ireduce_scatter_block)(const void* send, void* recv, int count, Handle type, Handle op,
+                               Handle comm, Handle* request);
+  int (*Op_create)(void (*combine)(void*, void*, int*, Handle*), int commutes, Handle* op);
   int (*Ibarrier)(Handle comm, Handle* request);
   int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*),
                         int (*cancel)(void*, int), void* extra, Handle* request);

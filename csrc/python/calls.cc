@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "comm/driving.h"
 #include "comm/farewell.h"
+#include "comm/mpi_handles.h"
 #include "comm/registry.h"
 #include "comm/set_up.h"
 #include "comm/set_up_calls.h"
@@ -119,6 +120,7 @@ class PyOperation {
   }
   void rethrow() const { operation_->rethrow(); }
   bool ended() const { return operation_->ended(); }
+  bool holds_memory() const { return operation_->holds_memory(); }
   std::optional<std::size_t> request() const {
     const mpi::Handle request = operation_->request();
     return request == mpi::get().is.request_null ? std::nullopt : std::optional(request);
@@ -167,12 +169,15 @@ std::optional<PyOperation> start_plain(const py::object& comm, py::handle send, 
   if (!call || !mpi::get().handle_of(call->dtype)) return std::nullopt;
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
-  if (!thread_may_drive() || !communicator.starts()) return std::nullopt;
+  if (!thread_may_drive()) return std::nullopt;
   return PyOperation(communicator.start(*call));
 }
 
 py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
-  const Choice choice = communicator_of(comm.ptr()).plan_for(call.call, blocking);
+  const Communicator& communicator = communicator_of(comm.ptr());
+  const Choice choice = !blocking && communicator.left_to_mpi(call.call)
+                            ? Choice{"mpi", 1, {}, kLeftToMpi}
+                            : communicator.plan_for(call.call, blocking);
   py::dict result;
   result["plan"] = choice.name;
   result["slices"] = choice.slices;
@@ -253,6 +258,7 @@ void bind_calls(py::module_& m) {
       .def("slept", &PyOperation::slept, py::arg("seconds"),
            "The program has waited so long for it, between calls of test().")
       .def_property_readonly("ended", &PyOperation::ended)
+      .def_property_readonly("holds_memory", &PyOperation::holds_memory)
       .def_property_readonly("request", &PyOperation::request);
   m.def(
       "plain_allreduce",
@@ -316,16 +322,15 @@ void bind_calls(py::module_& m) {
       },
       "End the progress thread and give up what is in flight: at exit.");
   m.def(
-      "finish_duplicating",
+      "prepare",
       [](const py::object& comm) {
         Communicator& communicator = communicator_of(comm.ptr());
         const auto alive = communicator.shared_from_this();
         const OneThread one_thread(communicator);
         GilHook hook;
-        communicator.finish_duplicating(hook);
+        communicator.prepare(hook);
       },
-      py::arg("comm"),
-      "Blocks, before the communicator is freed, until nothing needs it any more.");
+      py::arg("comm"), "Blocking and collective: sets up what gradred needs, unless that is done.");
   m.def(
       "await_duplicate",
       [](const py::object& comm, const py::object& request) {
@@ -338,6 +343,10 @@ void bind_calls(py::module_& m) {
       py::arg("comm"), py::arg("request"),
       "Blocks until all ranks have duplicated the communicator; `request` is that of its Idup. "
       "Returns the MPI's error code.");
+  m.def(
+      "require_no_call",
+      [](const py::object& comm) { const OneThread one_thread(communicator_of(comm.ptr())); },
+      py::arg("comm"), "UsageError while a call on the communicator has not returned.");
   m.def("forked", &forbid_communication,
         "This process is the fork of a rank: no calls from now on.");
   m.def(
@@ -347,7 +356,8 @@ void bind_calls(py::module_& m) {
         const OneThread one_thread(communicator);
         return communicator.starts();
       },
-      py::arg("comm"));
+      py::arg("comm"),
+      "Whether started calls that the MPI could do are gradred's; all ranks have agreed on it.");
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("on_node") = false, py::arg("plan") = "", py::arg("slices") = 0,
@@ -417,6 +427,12 @@ void bind_calls(py::module_& m) {
         Registry::get().reap();
       },
       "Let go of freed communicators, and free duplicates that none uses any more.");
+  m.def(
+      "mpi_has",
+      [](const std::string& op, const std::string& dtype) {
+        return mpi_handles(op_named(op), dtype_named(dtype)).has_value();
+      },
+      py::arg("op"), py::arg("dtype"), "Whether the MPI has the operation on this type.");
   m.def("has_reduction", [](const std::string& op, const std::string& dtype) {
     return find_reduction(op_named(op), dtype_named(dtype)) != nullptr;
   });

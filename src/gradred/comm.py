@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from gradred import _core, _rank, _voice, handed, messages, moving
-from gradred.errors import UsageError, explain
 from gradred.handed import Handed
 from gradred.messages import Message, Reduction
 from gradred.persistent import PersistentAllreduce
@@ -96,7 +95,7 @@ class Comm(MPI.Intracomm):
             return Request.of(operation, (sendbuf, recvbuf))
         with refusing(self, blocking=False):
             found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
-        if isinstance(found, Message) or not _starts(self, found):
+        if isinstance(found, Message) or not _starts(found):
             return super().Iallreduce(sendbuf, recvbuf, handed.mpi_op(op))
         return Request.start(self, found.call, found.owners)
 
@@ -120,7 +119,8 @@ class Comm(MPI.Intracomm):
         """
         with refusing(self):
             found = handed.reduction("allreduce", self, sendbuf, recvbuf, op, also="init")
-        if isinstance(found, Reduction) and not _starts(self, found):
+        _core.prepare(self)  # may block, as MPI allows here: Start does not
+        if isinstance(found, Reduction) and found.mpi_can and not _core.starts(self):
             with refusing(self):
                 recv = messages.read(recvbuf, "Allreduce's recvbuf", writable=True)
                 found = handed.checked("allreduce", self, sendbuf, recv, op, also="init")
@@ -128,7 +128,7 @@ class Comm(MPI.Intracomm):
             found.agree(self)
             request = super().Allreduce_init(found.send, found.recv, found.op, info)
             return PersistentAllreduce.of_mpi(request, (found.messages, sendbuf, recvbuf))
-        _core.agree_on_init(self, found.call)  # may block, as MPI allows here: Start does not
+        _core.agree_on_init(self, found.call)
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 
     def Reduce_scatter_block(
@@ -157,7 +157,7 @@ class Comm(MPI.Intracomm):
         """Start a `Reduce_scatter_block`; see `Iallreduce`."""
         with refusing(self, blocking=False):
             found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
-        if isinstance(found, Message) or not _starts(self, found):
+        if isinstance(found, Message) or not _starts(found):
             return super().Ireduce_scatter_block(sendbuf, recvbuf, handed.mpi_op(op))
         return Request.start(self, found.call, found.owners)
 
@@ -357,20 +357,20 @@ class Comm(MPI.Intracomm):
 
     def Free(self) -> None:
         """Free the communicator, and what gradred keeps for it."""
-        _core.finish_duplicating(self)
+        _core.require_no_call(self)
         super().Free()
         _core.reap()
 
     def free(self) -> None:
         """`Free` if the communicator is not null."""
         if self != MPI.COMM_NULL:
-            _core.finish_duplicating(self)
+            _core.require_no_call(self)
         super().free()
         _core.reap()
 
     def Disconnect(self) -> None:
         """Wait until nothing is in flight on the communicator, then free it."""
-        _core.finish_duplicating(self)
+        _core.require_no_call(self)
         super().Disconnect()
         _core.reap()
 
@@ -421,20 +421,10 @@ def _allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> Non
         _core.run(comm, found.call)
 
 
-def _starts(comm: MPI.Comm, found: Reduction) -> bool:
-    """Whether a non-blocking call is gradred's; all ranks decide alike."""
-    if not _core.thread_may_drive() and found.mpi_can:
-        return False  # the MPI carries it on where ours would wait for the program's Test or Wait
-    if _core.starts(comm):
-        return True
-    if found.mpi_can:
-        return False
-    message = explain(
-        "a non-blocking call that only gradred can do",
-        "the MPI has no communicators left for gradred to use",
-        "Free communicators that are not used any more",
-    )
-    raise UsageError(message)
+def _starts(found: Reduction) -> bool:
+    """Whether the extension starts it: by a path of gradred's, or by the MPI's own call."""
+    # Else the MPI carries it on where ours would wait for the program's Test or Wait.
+    return _core.thread_may_drive() or not found.mpi_can
 
 
 _warned_of_pickling = False

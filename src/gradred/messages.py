@@ -400,8 +400,7 @@ def reduction(
         found[0],
         factor=found[1],
     )
-    mpi_can = found[0] in MPI_OPS and recv.dtype not in ("float16", "bfloat16")
-    return Reduction(call, mpi_can, (send, recv))
+    return Reduction(call, _core.mpi_has(found[0], recv.dtype), (send, recv))
 
 
 def is_in_place(sendbuf: Any) -> bool:

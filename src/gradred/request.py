@@ -35,8 +35,9 @@ def keep_alive(operation: _core.Operation, buffers: Any) -> None:
 
 
 def let_go(operation: _core.Operation) -> None:
-    """Hold the buffers of an operation that has ended no longer."""
-    _in_flight.pop(operation, None)
+    """Hold the buffers of an operation that has ended no longer, unless the MPI may use them."""
+    if not operation.holds_memory:
+        _in_flight.pop(operation, None)
 
 
 class Request(MPI.Request):

@@ -283,7 +283,7 @@ def test_choice_without_ranks_is_that_of_the_ranks(
 def summed_after(warm_up: bool, deterministic: bool) -> tuple[str, bytes]:
     """Plan and bits of a started sum in which order shows, before or after a blocking call."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
-    _core.configure(True, "", 0, 0, deterministic=deterministic and RANK == 0)
+    _core.configure(True, "", 0, 0, deterministic=deterministic)
     _core.comm_info(comm)
     _core.configure(True, "", 0, 0)
     x = np.random.default_rng(RANK).standard_normal(1009).astype("float32")
@@ -299,9 +299,9 @@ def summed_after(warm_up: bool, deterministic: bool) -> tuple[str, bytes]:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to choose")
-def test_deterministic_plans_of_started_calls_do_not_depend_on_earlier_calls(
-    shares_memory: bool,
-) -> None:
-    assert summed_after(True, True) == summed_after(False, True)
-    if shares_memory:
-        assert summed_after(True, False)[0] != summed_after(False, False)[0], "else no test"
+def test_deterministic_started_calls_have_one_plan_and_none_before_a_blocking_call() -> None:
+    assert summed_after(True, True) == summed_after(True, True)
+    with pytest.raises(gradred.UsageError, match="Make a blocking call on it first"):
+        summed_after(False, True)
+    assert summed_after(False, False)[0] == "mpi"
+    assert summed_after(True, False)[0] != "mpi"

@@ -181,6 +181,53 @@ def test_first_iallreduce_starts_without_its_peers(comm, count, send):
     np.testing.assert_array_equal(y, expected(comm, count))
 
 
+@pytest.mark.parametrize("make", ["Dup", "Create_group", "Split"])
+def test_communicators_are_made_beside_a_first_iallreduce(make):
+    """Open MPI's ranks number their communicators each for itself, and may differ in that."""
+    kept = []
+    for _ in range(3):
+        if MPI.COMM_WORLD.rank == 0:
+            kept += [MPI.COMM_SELF.Dup() for _ in range(3)]
+        comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+        if MPI.COMM_WORLD.rank == 0:
+            kept.append(MPI.COMM_SELF.Dup())
+        parent = MPI.COMM_WORLD.Dup()
+        arguments = {"Create_group": [parent.group]}.get(make, [])
+        x, y = vector(comm, 1000), np.empty(1000, np.float32)
+        if comm.rank == 0:
+            request = comm.Iallreduce(x, y)
+            kept.append(getattr(parent, make)(*arguments))
+        else:
+            kept.append(getattr(parent, make)(*arguments))
+            request = comm.Iallreduce(x, y)
+        request.Wait()
+        np.testing.assert_array_equal(y, expected(comm, 1000))
+        kept += [comm, parent]
+    for one in kept:
+        one.Free()
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg", gradred.premul(2.0)])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_first_iallreduce_knows_what_the_mpi_does_not(comm, dtype, op):
+    dtype = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    values = np.arange(1, comm.size + 1)
+    total = {"sum": values.sum(), "prod": values.prod(), "min": 1, "max": comm.size}.get(
+        op, values.mean() if op == "avg" else 2 * values.sum()
+    )
+    for count in (0, 1, 5000):
+        x = np.full(count, comm.rank + 1, dtype)
+        y, z = np.zeros(count, dtype), x.copy()
+        requests = [comm.Iallreduce(x, y, op), comm.Iallreduce(MPI.IN_PLACE, z, op)]
+        gradred.Request.Waitall(requests)
+        assert (x == comm.rank + 1).all()
+        assert (y == np.asarray(total, dtype)).all()
+        assert (z == y).all()
+    block = np.zeros(7, dtype)
+    comm.Ireduce_scatter_block(np.full(7 * comm.size, comm.rank + 1, dtype), block, op).Wait()
+    assert (block == np.asarray(total, dtype)).all()
+
+
 @pytest.mark.parametrize("count", COUNTS)
 def test_started_operations_of_two_communicators_may_cross(comm, count):
     other = gradred.Comm(MPI.COMM_WORLD.Dup())

@@ -1,0 +1,165 @@
+// Non-blocking calls that the MPI carries out: all of a communicator's before a blocking call has
+// set up what gradred needs, and later those that its ranks cannot drive themselves.
+//
+// Why not gradred's own from the start: a duplicate for its messages would have to be made while
+// the program goes on (MPI_Comm_idup). A rank that then makes another communicator, which its peers
+// make before they come to this call, hangs Open MPI; and ranks of which some may let a thread
+// drive and others not would decide differently. MPI_Iallreduce on the program's communicator is
+// local, and the same on all ranks.
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/failure.h"
+#include "comm/communicator.h"
+#include "comm/members.h"
+#include "comm/mpi_handles.h"
+#include "comm/set_up.h"
+
+namespace gradred {
+namespace {
+
+class MpiOperation final : public StartedOperation {
+ public:
+  MpiOperation(std::shared_ptr<Communicator> comm, const Call& call)
+      : comm_(std::move(comm)), call_(call) {
+    begin();
+  }
+
+  std::string waiter() const override { return comm_->own_name(); }
+  std::string waits_for() const override {
+    return std::string(kCarriedByMpi) + " (" + describe_with_bytes(call_.signature()) + ")" +
+           among(comm_->size());
+  }
+  bool is_first_to_wait() const override {
+    if (comm_->freed()) return true;
+    return gradred::is_first_to_wait(known_members(comm_->handle()), comm_->rank(), waits_for());
+  }
+  bool holds_memory() const override { return std::ranges::any_of(requests_, is_open); }
+
+ protected:
+  bool step() override {
+    const mpi::Mpi& mpi = mpi::get();
+    for (mpi::Handle& request : requests_) {
+      int done = 0;  // a completed request is null, and tests as done
+      mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "a non-blocking call");
+      if (done == 0) {
+        if (++looks_ % kStepsPerLook == 0) throw_if_lost();
+        return false;
+      }
+    }
+    put_result();
+    return true;
+  }
+
+  // The MPI knows no way to end a collective operation: it keeps what it was given.
+  void withdraw() noexcept override {
+    process_poisoned.store(true, std::memory_order_relaxed);
+    static_cast<void>(new std::vector<std::byte>(std::move(work_)));
+  }
+
+ private:
+  static constexpr unsigned kStepsPerLook = 64;
+
+  static bool is_open(mpi::Handle request) {
+    const mpi::Mpi& mpi = mpi::get();
+    return mpi.normalise(request) != mpi.is.request_null;
+  }
+
+  void begin() {
+    const bool blocks = call_.kind == Kind::kReduceScatterBlock;
+    const std::size_t ranks = blocks ? static_cast<std::size_t>(comm_->size()) : 1;
+    const std::size_t bytes = call_.count * ranks * size_of(call_.dtype);
+    const void* send = call_.send;
+    if (call_.op == Op::kPremul && bytes > 0) {
+      const auto* input = static_cast<const std::byte*>(send != kInPlace ? send : call_.recv);
+      work_.assign(input, input + bytes);
+      scale_input(call_, work_.data(), call_.count * ranks);
+      send = work_.data();
+    }
+    blocks ? reduce_scatter_block(send) : allreduce(send);
+  }
+
+  void allreduce(const void* send) {
+    const mpi::Mpi& mpi = mpi::get();
+    const MpiHandles handles = mpi_or_own_handles(combined(call_.op), call_.dtype);
+    const std::size_t element = size_of(call_.dtype);
+    auto* recv = static_cast<std::byte*>(call_.recv);
+    for (std::size_t at = 0; at == 0 || at < call_.count; at += kLargestMpiCount) {
+      const auto count = static_cast<int>(std::min(call_.count - at, kLargestMpiCount));
+      const void* from =
+          send == kInPlace ? mpi.is.in_place : static_cast<const std::byte*>(send) + at * element;
+      mpi.check(mpi.call.Iallreduce(from, recv + at * element, count, handles.type, handles.op,
+                                    comm_->handle(), &requests_.emplace_back(0)),
+                "MPI_Iallreduce");
+    }
+  }
+
+  void reduce_scatter_block(const void* send) {
+    const mpi::Mpi& mpi = mpi::get();
+    if (call_.count > INT_MAX) {
+      throw UsageError(
+          "a non-blocking reduce_scatter_block of more than 2^31 - 1 elements per rank, before a "
+          "blocking call: make a blocking call on the communicator first");
+    }
+    const MpiHandles handles = mpi_or_own_handles(combined(call_.op), call_.dtype);
+    mpi.check(
+        mpi.call.Ireduce_scatter_block(send != kInPlace ? send : mpi.is.in_place, call_.recv,
+                                       static_cast<int>(call_.count), handles.type, handles.op,
+                                       comm_->handle(), &requests_.emplace_back(0)),
+        "MPI_Ireduce_scatter_block");
+  }
+
+  void put_result() { scale_result(call_, call_.recv, call_.count, comm_->size()); }
+
+  void throw_if_lost() { comm_->throw_if_member_lost(lost_, kCarriedByMpi); }
+
+  const std::shared_ptr<Communicator> comm_;
+  const Call call_;
+  std::vector<std::byte> work_;  // the input times the factor
+  std::vector<mpi::Handle> requests_;
+  unsigned looks_ = 0;
+  LostPeers lost_;
+};
+
+bool mpi_has(const Call& call) {
+  return !call.schedule && mpi_handles(call.op, call.dtype).has_value();
+}
+
+}  // namespace
+
+// The same on all ranks: before the set-up for every call, after it by what they have agreed on.
+bool Communicator::left_to_mpi(const Call& call) const {
+  if (size_ == 1 || node_only()) return false;
+  if (!blocking_set_up_) return true;
+  if (path_ == nullptr) return !starts_on_node(call);
+  return !threads_drive_ && mpi_has(call);
+}
+
+std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) {
+  if (deterministic_ || call.schedule) {
+    throw_if_mpi_only();
+    throw UsageError(
+        std::string(call.schedule ? "a schedule of your own" : "GRADRED_DETERMINISTIC=1") +
+        " and a non-blocking call on a communicator that no blocking call of gradred has set up: "
+        "until then the MPI carries out non-blocking calls, in an order of its own. Make a "
+        "blocking call on it first, for example Allreduce_init or Bcast");
+  }
+  return std::make_shared<MpiOperation>(shared_from_this(), call);
+}
+
+void Communicator::throw_if_member_lost(LostPeers& lost, std::string_view where) const {
+  const auto found = lost.look([this]() -> std::optional<std::string> {
+    if (freed()) return std::nullopt;
+    auto ended = lost_member(user_);
+    return ended ? ended : left_member(user_);
+  });
+  if (!found) return;
+  throw PeerLost(*found + " while " + own_name() + " waits in " + std::string(where),
+                 shares_memory());
+}
+
+}  // namespace gradred
