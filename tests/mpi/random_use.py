@@ -475,6 +475,8 @@ def refused(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 def refused_started(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     x, y = np.ones(step.count + 2), np.ones(step.count + 2)
+    if not step.flag:  # before the set-up the peers' calls are the MPI's, and they hear of nobody
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     if step.flag or comm.rank == step.root % comm.size:
         rank.require_refused(lambda: comm.Iallreduce(x, y[1:]), str(step))
     else:
