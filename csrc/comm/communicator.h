@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/failure.h"
 #include "base/rank_names.h"
 #include "comm/call.h"
 #include "comm/ledger.h"
@@ -129,6 +130,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool abort_on_node(std::string_view reason);
   // Before the set-up, when only others can tell: throws PeerLost.
   void throw_if_member_lost(LostPeers& lost, std::string_view where) const;
+  std::optional<FailureReport> failure_before(std::string_view call) const;
   // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the
   // first run().
   Choice plan_for(const Call& call, bool blocking) const;

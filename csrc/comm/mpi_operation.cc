@@ -61,6 +61,11 @@ class MpiOperation final : public StartedOperation {
     static_cast<void>(new std::vector<std::byte>(std::move(work_)));
   }
 
+  void on_end(bool well) noexcept override {
+    if (!well) note_failure(report_of(failure()));
+    StartedOperation::on_end(well);
+  }
+
  private:
   static constexpr unsigned kStepsPerLook = 64;
 
@@ -148,6 +153,7 @@ std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) 
         "until then the MPI carries out non-blocking calls, in an order of its own. Make a "
         "blocking call on it first, for example Allreduce_init or Bcast");
   }
+  if (const auto failure = failure_before(kCarriedByMpi)) throw_report(*failure, false);
   return std::make_shared<MpiOperation>(shared_from_this(), call);
 }
 

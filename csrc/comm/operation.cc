@@ -289,16 +289,23 @@ bool Communicator::failed() const {
 // Open MPI 5 aborts, and the latter in any call. So what the launcher says counts before that. No
 // rank can have carried out a call to which this one has given nothing yet, but for a broadcast.
 void Communicator::throw_if_peers_failed(Kind kind, std::uint64_t number) {
-  if (kind == Kind::kBcast || !any_news()) return;
+  if (kind == Kind::kBcast) return;
+  const auto failure = failure_before("operation " + std::to_string(number) + " over messages");
+  if (!failure) return;
+  ledger_.note_failure(*failure);
+  throw_if_failed();
+}
+
+// What the launcher tells of members that have failed before this rank came to a call. To send them
+// anything may end the process.
+std::optional<FailureReport> Communicator::failure_before(std::string_view call) const {
+  if (!any_news()) return std::nullopt;
   const RankNames names = this->names();
   const auto failure = failure_among(names.world_ranks());
-  if (!failure) return;
-  FailureReport report{Failure::kPeerLost, names.of(failure->first) + failure->second + " before " +
-                                               own_name() + " came to operation " +
-                                               std::to_string(number) + " over messages"};
-  if (const auto verdict = verdict_among(names.world_ranks())) report = report_from(*verdict);
-  ledger_.note_failure(report);
-  throw_if_failed();
+  if (!failure) return std::nullopt;
+  if (const auto verdict = verdict_among(names.world_ranks())) return report_from(*verdict);
+  return FailureReport{Failure::kPeerLost, names.of(failure->first) + failure->second + " before " +
+                                               own_name() + " came to " + std::string(call)};
 }
 
 // Who has done something else for a while may have peers that have given up, and say so, since.

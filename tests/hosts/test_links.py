@@ -132,10 +132,11 @@ def test_rank_killed_on_another_host_ends_the_job_with_its_name_and_status(start
         assert "on h2 was killed by SIGKILL" in seen.last_line, seen
 
 
-def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(tmp_path):
+@pytest.mark.parametrize("call", ["later call", "first call", "first, non-blocking"])
+def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(call, tmp_path):
     """It would send to a process that has ended: MPICH dies of SIGSEGV then, Open MPI aborts."""
     with machines.Machines(2) as hosts:
-        words = ["--grace", "20", str(jobs.HERE / "late.py"), "4"]
+        words = ["--grace", "20", str(jobs.HERE / "late.py"), "4", call]
         job = jobs.start(hosts, tmp_path, *words, where="h1:1,h2:1", GRADRED_TIMEOUT="1")
         out, err, status = jobs.finish(job)
     raised = sorted(line[line.index("h") :] for line in out if "Error" in line)
