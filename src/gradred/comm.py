@@ -256,6 +256,7 @@ class Comm(MPI.Intracomm):
             return super().Dup(info)
         if code := _core.await_duplicate(self, request):
             raise MPI.Exception(code)
+        _rank.configure()  # as where the constructor makes one
         return new
 
     def Dup_with_info(self, info: MPI.Info) -> Self:

@@ -137,6 +137,19 @@ def test_rank_in_another_floating_point_mode_gets_the_same_bits(plan: str) -> No
     assert not wrong
 
 
+def test_duplicate_is_made_with_the_knobs_of_its_time() -> None:
+    config.set("shm", False)
+    without = COMM.Dup()
+    without.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    config.reset("shm")
+    usual = COMM.Dup()
+    usual.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    told = [_core.comm_info(comm)["shares_memory"] for comm in (without, usual)]
+    for comm in (without, usual):
+        comm.Free()
+    assert told == [False, SIZE > 1 and _core.comm_info(COMM)["shares_memory"]]
+
+
 @pytest.mark.parametrize("plan", plans("allreduce"))
 def test_first_call_on_a_new_communicator_may_name_its_plan(plan: str) -> None:
     comm = COMM.Dup()
