@@ -18,7 +18,7 @@ from mpi.exact import Array, differences, make_input, numpy_type, reduced
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError, _core, schedules
+from gradred import UsageError, _core, config, schedules
 from gradred.schedules import Schedule
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
