@@ -41,9 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # What a script starts in the background ignores Ctrl-C, and so would what the tests start.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What a script starts in the background ignores these, and so would what the tests start.
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
     if RESULTS:
         config.option.xmlpath = str(Path(RESULTS, f"results-{RANK}.xml"))
         config.option.basetemp = str(Path(RESULTS, f"tmp-{RANK}"))

@@ -23,8 +23,8 @@ enum class Leaving : std::uint32_t {
 struct Farewell {
   static constexpr std::size_t kMost = 64;
   struct Begun {
-    std::uint64_t communicator = 0;  // Communicator::key
-    std::uint64_t operations = 0;    // begun over messages, and so the number of the next
+    std::uint64_t communicator = 0;  // Communicator::key, or Registry::group_key
+    std::uint64_t operations = 0;  // begun over messages, and so the number of the next; on the MPI
   };
 
   std::uint32_t leaving = 0;  // a Leaving; written last

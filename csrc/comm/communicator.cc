@@ -276,7 +276,7 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   count_operation(hook);
   if (size_ == 1) return run_alone(call);
-  if (left_to_mpi(call)) return wait_for(*mpi_operation(call), hook);
+  if (!starts()) return wait_for(*mpi_operation(call), hook);
   if (starts_on_node(call)) return run_on_node(call, hook);
   if (node_only()) return wait_for(*piecewise_operation(call), hook);
   run_schedule(call, hook);
@@ -360,8 +360,8 @@ void Communicator::run_alone(const Call& call) const {
 // ---- non-blocking calls ---------------------------------------------------------------------
 
 bool Communicator::starts() const {
-  if (size_ == 1) return thread_may_drive();
-  return blocking_set_up_ && threads_drive_ && state_ != State::kMpiOnly;
+  if (size_ == 1 || node_only()) return true;
+  return blocking_set_up_ && threads_drive_ && path_ != nullptr;
 }
 
 // What the settings ask for, within the tags that an operation may take.

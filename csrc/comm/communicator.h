@@ -104,8 +104,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // threads are allowed, the progress thread drives it, and the MPI has a request for it; else only
   // those who wait do.
   std::shared_ptr<StartedOperation> start(const Call& call);
-  // Whether non-blocking calls that the MPI could do are gradred's: agreed by the set-up, so that
-  // all ranks decide alike. Before it they are the MPI's.
+  // Whether non-blocking calls are gradred's own: agreed by the set-up, so that all ranks decide
+  // alike. Else, and always before the set-up, the MPI carries them out.
   bool starts() const;
 
   // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where
@@ -128,14 +128,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> operation(const Call& call, std::uint64_t number);
   std::uint64_t next_number() { return ledger_.begin(); }
   bool abort_on_node(std::string_view reason);
-  // Before the set-up, when only others can tell: throws PeerLost.
-  void throw_if_member_lost(LostPeers& lost, std::string_view where) const;
+  // For the operations that the MPI carries out: how many this process has begun over this group
+  // of ranks. Throws PeerLost where a member has ended, or has left with fewer than `begun`.
+  std::uint64_t count_on_mpi();
+  void throw_if_member_lost(LostPeers& lost, std::uint64_t begun) const;
+  // The communicator can be used no more; its ranks are told as far as they can be.
+  void fail(const std::exception_ptr& thrown) noexcept;
   std::optional<FailureReport> failure_before(std::string_view call) const;
   // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the
   // first run().
   Choice plan_for(const Call& call, bool blocking) const;
-  // Whether start() leaves the call to the MPI: all of them before the set-up.
-  bool left_to_mpi(const Call& call) const;
   const Topology& topology() const { return topology_; }
   bool shares_memory() const { return node_ != nullptr; }
   const NodeGroup& node() const { return *node_; }  // where memory is shared
@@ -196,7 +198,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Operation> leave(std::uint64_t number, std::string_view reason);
   std::shared_ptr<Operation> leave_refused(std::string_view reason);
   void throw_if_mpi_only() const;
-  void fail(const std::exception_ptr& thrown) noexcept;
   void throw_if_peers_failed(Kind kind, std::uint64_t number);
   void hear_after_pause();
   std::vector<int> failed_ranks() const;  // as the launcher says
@@ -223,6 +224,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::size_t slices_;
   bool deterministic_;
   std::uint64_t key_ = 0;
+  std::uint64_t group_key_ = 0;               // of its group of ranks; 0: not asked for
   bool inside_call_ = false;                  // the caller's: see python/one_thread.h
   bool threads_drive_ = false;                // agreed: thread_may_drive() on all ranks
   bool direct_ = false;                       // set up, and nobody observes the calls
@@ -246,7 +248,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   RankNames names_;        // see names()
   LostPeers lost_;
   std::atomic<std::uint64_t> heard_ns_{0};
-  std::optional<FailureReport> set_up_failure_;  // half set up: the peers know nothing of it
 };
 
 // Drives an operation, and all others in flight, until it has ended; throws what ended it.

@@ -36,6 +36,10 @@ Farewell farewell() {
     if (said.known == Farewell::kMost) break;
     said.begun[said.known++] = {communicator->key(), communicator->begun()};
   }
+  for (const auto& [group, operations] : Registry::get().counts_on_mpi()) {
+    if (said.known == Farewell::kMost) break;
+    said.begun[said.known++] = {group, operations};
+  }
   set_text(said.reason, reason());
   return said;
 }

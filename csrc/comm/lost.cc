@@ -14,14 +14,34 @@ std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>
   return std::nullopt;
 }
 
-std::optional<std::string> left_among(const Neighbours& neighbours, const RankNames& names) {
+namespace {
+
+template <class Counts>
+std::optional<std::string> first_left(const Neighbours& neighbours, const RankNames& names,
+                                      Counts&& counts) {
   constexpr std::uint64_t kMomentNs = 1'000'000'000;
   for (const auto& [rank, process] : neighbours) {
     const Farewell* said = farewell_of(process);
-    if (said == nullptr || now_ns() - said->at_ns < kMomentNs) continue;
+    if (said == nullptr || now_ns() - said->at_ns < kMomentNs || !counts(*said)) continue;
     return names.of(rank, process_text(process)) + " " + said->reason;
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> left_among(const Neighbours& neighbours, const RankNames& names) {
+  return first_left(neighbours, names, [](const Farewell&) { return true; });
+}
+
+std::optional<std::string> left_before(const Neighbours& neighbours, const RankNames& names,
+                                       std::uint64_t key, std::uint64_t begun) {
+  return first_left(neighbours, names, [&](const Farewell& said) {
+    for (std::uint32_t i = 0; i < said.known; ++i) {
+      if (said.begun[i].communicator == key) return said.begun[i].operations < begun;
+    }
+    return said.known < Farewell::kMost;  // else it may have been too much to tell
+  });
 }
 
 bool LostPeers::is_time() {

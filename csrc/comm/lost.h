@@ -24,6 +24,10 @@ std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>
 // did before is done everywhere.
 std::optional<std::string> left_among(const Neighbours& neighbours, const RankNames& names);
 
+// The same, of the first that had begun fewer than `begun` of the operations counted under `key`.
+std::optional<std::string> left_before(const Neighbours& neighbours, const RankNames& names,
+                                       std::uint64_t key, std::uint64_t begun);
+
 // A look every 50 ms. What a peer sent before its end may still be on its way, so it is missed only
 // half a second later.
 class LostPeers {

@@ -55,8 +55,7 @@ std::string FirstCall::what() const {
          " ranks, which all of them must call";
 }
 
-std::string FirstCall::text(std::uint64_t waited) const {
-  const std::string what = this->what();
+std::string missing_from(mpi::Handle comm, int size, std::string_view what) {
   const Neighbours members = known_members(comm);
   const RankNames names(Registry::get().world_ranks(comm));
   std::string missing;
@@ -67,8 +66,14 @@ std::string FirstCall::text(std::uint64_t waited) const {
   }
   const std::size_t unknown = static_cast<std::size_t>(size) - 1 - members.size();
   if (unknown != 0) missing += "; ranks of whom nothing is known: " + std::to_string(unknown);
-  if (missing.empty()) missing = "; all wait in such a call: perhaps on different communicators";
-  return names.of(rank) + " has waited " + seconds_text(waited) + " " + what + missing;
+  return missing.empty() ? "; all wait in such a call: perhaps on different communicators"
+                         : missing;
+}
+
+std::string FirstCall::text(std::uint64_t waited) const {
+  const RankNames names(Registry::get().world_ranks(comm));
+  return names.of(rank) + " has waited " + seconds_text(waited) + " " + what() +
+         missing_from(comm, size, what());
 }
 
 }  // namespace gradred

@@ -23,6 +23,9 @@ bool is_first_to_wait(const Neighbours& members, int rank, std::string_view what
 // another kind than this rank's, may never come.
 std::string state_of_missed(const ProcessId& process, int size);
 
+// "; missing: rank 1 (...)": who of `comm` does not show that it waits in `what`.
+std::string missing_from(mpi::Handle comm, int size, std::string_view what);
+
 // A blocking call that all ranks of `comm` must make before they can tell each other anything.
 struct FirstCall {
   enum class Kind { kBlocks, kDuplicates };

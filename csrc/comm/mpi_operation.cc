@@ -1,5 +1,6 @@
 // Non-blocking calls that the MPI carries out: all of a communicator's before a blocking call has
-// set up what gradred needs, and later those that its ranks cannot drive themselves.
+// set up what gradred needs, and later all of one where some rank lets no thread drive, or for
+// which the MPI has no duplicate.
 //
 // Why not gradred's own from the start: a duplicate for its messages would have to be made while
 // the program goes on (MPI_Comm_idup). A rank that then makes another communicator, which its peers
@@ -25,20 +26,27 @@ namespace {
 class MpiOperation final : public StartedOperation {
  public:
   MpiOperation(std::shared_ptr<Communicator> comm, const Call& call)
-      : comm_(std::move(comm)), call_(call) {
+      : comm_(std::move(comm)), call_(call), begun_(comm_->count_on_mpi()) {
     begin();
   }
 
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override {
-    return std::string(kCarriedByMpi) + " (" + describe_with_bytes(call_.signature()) + ")" +
-           among(comm_->size());
+    if (comm_->freed()) return name();
+    return name() + missing_from(comm_->handle(), comm_->size(), name());
   }
   bool is_first_to_wait() const override {
     if (comm_->freed()) return true;
-    return gradred::is_first_to_wait(known_members(comm_->handle()), comm_->rank(), waits_for());
+    return gradred::is_first_to_wait(known_members(comm_->handle()), comm_->rank(), name());
   }
   bool holds_memory() const override { return std::ranges::any_of(requests_, is_open); }
+  bool hand_over() override {
+    const bool all_of_it = requests_.size() == 1 && work_.empty() && call_.op != Op::kAvg;
+    if (!all_of_it || call_.persistent) return false;
+    hand_over_request(mpi::get().normalise(requests_.front()));
+    requests_.clear();
+    return true;
+  }
 
  protected:
   bool step() override {
@@ -62,12 +70,17 @@ class MpiOperation final : public StartedOperation {
   }
 
   void on_end(bool well) noexcept override {
-    if (!well) note_failure(report_of(failure()));
+    if (!well) comm_->fail(failure());
     StartedOperation::on_end(well);
   }
 
  private:
   static constexpr unsigned kStepsPerLook = 64;
+
+  std::string name() const {
+    return std::string(kCarriedByMpi) + " (" + describe_with_bytes(call_.signature()) + ")" +
+           among(comm_->size());
+  }
 
   static bool is_open(mpi::Handle request) {
     const mpi::Mpi& mpi = mpi::get();
@@ -120,51 +133,52 @@ class MpiOperation final : public StartedOperation {
 
   void put_result() { scale_result(call_, call_.recv, call_.count, comm_->size()); }
 
-  void throw_if_lost() { comm_->throw_if_member_lost(lost_, kCarriedByMpi); }
+  void throw_if_lost() { comm_->throw_if_member_lost(lost_, begun_); }
 
   const std::shared_ptr<Communicator> comm_;
   const Call call_;
+  const std::uint64_t begun_;
   std::vector<std::byte> work_;  // the input times the factor
   std::vector<mpi::Handle> requests_;
   unsigned looks_ = 0;
   LostPeers lost_;
 };
 
-bool mpi_has(const Call& call) {
-  return !call.schedule && mpi_handles(call.op, call.dtype).has_value();
-}
-
 }  // namespace
-
-// The same on all ranks: before the set-up for every call, after it by what they have agreed on.
-bool Communicator::left_to_mpi(const Call& call) const {
-  if (size_ == 1 || node_only()) return false;
-  if (!blocking_set_up_) return true;
-  if (path_ == nullptr) return !starts_on_node(call);
-  return !threads_drive_ && mpi_has(call);
-}
 
 std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) {
   if (deterministic_ || call.schedule) {
     throw_if_mpi_only();
     throw UsageError(
         std::string(call.schedule ? "a schedule of your own" : "GRADRED_DETERMINISTIC=1") +
-        " and a non-blocking call on a communicator that no blocking call of gradred has set up: "
-        "until then the MPI carries out non-blocking calls, in an order of its own. Make a "
-        "blocking call on it first, for example Allreduce_init or Bcast");
+        " and a non-blocking call that the MPI would carry out, in an order of its own: " +
+        (blocking_set_up_
+             ? "on some rank the MPI was initialised below MPI_THREAD_MULTIPLE, or "
+               "GRADRED_PROGRESS_THREAD is 0. Change that, or make blocking calls"
+             : "no blocking call of gradred has set up the communicator. Make a blocking call on "
+               "it first, for example Allreduce_init or Bcast"));
   }
-  if (const auto failure = failure_before(kCarriedByMpi)) throw_report(*failure, false);
+  if (const auto failure = failure_before(kCarriedByMpi)) {
+    ledger_.note_failure(*failure);
+    throw_if_failed();
+  }
   return std::make_shared<MpiOperation>(shared_from_this(), call);
 }
 
-void Communicator::throw_if_member_lost(LostPeers& lost, std::string_view where) const {
-  const auto found = lost.look([this]() -> std::optional<std::string> {
-    if (freed()) return std::nullopt;
-    auto ended = lost_member(user_);
-    return ended ? ended : left_member(user_);
+std::uint64_t Communicator::count_on_mpi() {
+  if (group_key_ == 0) group_key_ = Registry::get().group_key(user_);
+  return Registry::get().count_on_mpi(group_key_);
+}
+
+void Communicator::throw_if_member_lost(LostPeers& lost, std::uint64_t begun) const {
+  if (freed()) return;
+  const auto found = lost.look([&]() -> std::optional<std::string> {
+    if (auto ended = lost_member(user_)) return ended;
+    const RankNames names(Registry::get().world_ranks(user_));
+    return left_before(known_members(user_), names, group_key_, begun);
   });
   if (!found) return;
-  throw PeerLost(*found + " while " + own_name() + " waits in " + std::string(where),
+  throw PeerLost(*found + " while " + own_name() + " waits in " + std::string(kCarriedByMpi),
                  shares_memory());
 }
 

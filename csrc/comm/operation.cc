@@ -24,8 +24,8 @@ constexpr std::uint64_t kPatienceNs = 50'000'000;
 
 }  // namespace
 
-// Waits, without blocking, until the communicator has its duplicate and the tags are free; then
-// runs. When it is refused, here or by a peer, it ends with an error once nothing of it is left.
+// Waits, without blocking, until the tags are free; then runs. When it is refused, here or by a
+// peer, it ends with an error once nothing of it is left.
 class CommOperation final : public ScheduledOperation {
  public:
   CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Choice choice,
@@ -45,7 +45,6 @@ class CommOperation final : public ScheduledOperation {
       comm_->run_alone(call_);
       return true;
     }
-    comm_->throw_if_mpi_only();
     if (!refusal_) {
       try {
         if ((has_runner() || find_runner()) && ScheduledOperation::step()) return true;
@@ -179,6 +178,7 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std:
 }
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
+  throw_if_failed();
   const std::shared_ptr<Observation> observation = direct_ ? nullptr : this->observation(call);
   const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);
   try {
@@ -190,6 +190,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   auto operation = operation_for(call);
   operation->observe(observation);
   const bool threads = thread_may_drive();
+  if (!threads && operation->hand_over()) return operation;
   if (threads) operation->open_request(operation);
   try {
     if (!operation->advance()) engine().add(operation, threads);
@@ -201,7 +202,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
 }
 
 std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) {
-  if (left_to_mpi(call)) return mpi_operation(call);
+  if (!starts()) return mpi_operation(call);
   if (node_ == nullptr || size_ == 1) return operation(call, ledger_.begin());
   if (starts_on_node(call)) return node_operation(call);
   return node_only() ? piecewise_operation(call) : agreed_operation(call);
@@ -246,8 +247,7 @@ void Communicator::refuse(std::string_view reason, WaitHook& hook) {
 
 void Communicator::refuse_started(std::string_view reason) {
   const bool threads = thread_may_drive();
-  // The peers' calls went to the MPI where starts() says so.
-  if (size_ == 1 || !(starts() || node_only())) return;
+  if (size_ == 1 || !starts()) return;  // the peers' calls went to the MPI
   if (node_ == nullptr) {
     leave_refused(reason);
     return;

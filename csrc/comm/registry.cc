@@ -169,6 +169,22 @@ std::vector<int> Registry::world_ranks(mpi::Handle comm) {
   return translated;
 }
 
+std::uint64_t Registry::group_key(mpi::Handle comm) {
+  std::uint64_t key = mix(1, std::string_view("group"));
+  for (const int rank : world_ranks(comm)) key = mix(key, static_cast<std::uint64_t>(rank));
+  return key | 1;
+}
+
+std::uint64_t Registry::count_on_mpi(std::uint64_t group) {
+  const std::lock_guard lock(mutex_);
+  return ++on_mpi_[group];
+}
+
+std::map<std::uint64_t, std::uint64_t> Registry::counts_on_mpi() {
+  const std::lock_guard lock(mutex_);
+  return on_mpi_;
+}
+
 void Registry::remember(int world_rank, const ProcessId& process) {
   const std::lock_guard lock(mutex_);
   processes_[world_rank] = process;

@@ -66,6 +66,12 @@ class Registry {
   void remember(int world_rank, const ProcessId& process);
   Neighbours known_among(std::span<const int> world_ranks);
 
+  // Operations that the MPI carries out, over all communicators of a group: all ranks of it make as
+  // many, so that who has left with fewer is missed.
+  std::uint64_t group_key(mpi::Handle comm);
+  std::uint64_t count_on_mpi(std::uint64_t group);  // one more
+  std::map<std::uint64_t, std::uint64_t> counts_on_mpi();
+
   int keyval();
   int largest_tag();
   int thread_level();
@@ -94,6 +100,7 @@ class Registry {
   std::map<std::vector<int>, std::set<int>> ids_;  // that this process uses, by group
   std::uint64_t next_serial_ = 1;
   std::map<int, ProcessId> processes_;
+  std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
   int segments_ = 0;
   std::optional<int> keyval_, largest_tag_;
   std::mutex closing_mutex_;

@@ -98,14 +98,14 @@ void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
   const std::lock_guard lock(mutex_);
   if (blocking_set_up_) return;
-  if (!set_up_failure_) set_up_failure_ = failure_before("the first call on a communicator");
-  if (set_up_failure_) throw_report(*set_up_failure_, false);
+  if (const auto failure = failure_before("the first call on a communicator")) {
+    ledger_.note_failure(*failure);
+  }
+  throw_if_failed();
   try {
     set_up_parts(hook);
-  } catch (...) {
-    process_poisoned.store(true, std::memory_order_relaxed);
-    set_up_failure_ = report_of(std::current_exception());
-    note_failure(*set_up_failure_);
+  } catch (...) {  // half set up: the peers know nothing of it
+    fail(std::current_exception());
     throw;
   }
   blocking_set_up_ = true;

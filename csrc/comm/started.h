@@ -17,6 +17,10 @@ class StartedOperation : public Operation {
   // Request_free.
   mpi::Handle request() const { return request_; }
   void open_request(const std::shared_ptr<StartedOperation>& self);
+  // Makes the MPI's own request that of the program, who waits for it by the MPI's functions; false
+  // where there is none that stands for all of the operation.
+  virtual bool hand_over() { return false; }
+  bool handed_over() const { return handed_over_; }
   // The program's own Test looks after it, and has a watch of its own.
   void tested() { tested_ns_.store(now_ns(), std::memory_order_relaxed); }
   // The program hears from gradred how it has ended: say_why() need not.
@@ -36,10 +40,16 @@ class StartedOperation : public Operation {
  protected:
   void on_end(bool well) noexcept override;  // completes the request
 
+  void hand_over_request(mpi::Handle request) {
+    request_ = request;
+    handed_over_ = true;
+  }
+
   std::shared_ptr<Observation> observation_;
 
  private:
   mpi::Handle request_ = mpi::get().is.request_null;
+  bool handed_over_ = false;
   std::atomic<bool> told_{false};
   std::atomic<std::uint64_t> tested_ns_{0};
   Watch flight_{Watch::Of::kFlight};

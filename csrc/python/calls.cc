@@ -121,6 +121,7 @@ class PyOperation {
   void rethrow() const { operation_->rethrow(); }
   bool ended() const { return operation_->ended(); }
   bool holds_memory() const { return operation_->holds_memory(); }
+  bool handed_over() const { return operation_->handed_over(); }
   std::optional<std::size_t> request() const {
     const mpi::Handle request = operation_->request();
     return request == mpi::get().is.request_null ? std::nullopt : std::optional(request);
@@ -169,13 +170,12 @@ std::optional<PyOperation> start_plain(const py::object& comm, py::handle send, 
   if (!call || !mpi::get().handle_of(call->dtype)) return std::nullopt;
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
-  if (!thread_may_drive()) return std::nullopt;
   return PyOperation(communicator.start(*call));
 }
 
 py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
   const Communicator& communicator = communicator_of(comm.ptr());
-  const Choice choice = !blocking && communicator.left_to_mpi(call.call)
+  const Choice choice = !blocking && !communicator.starts()
                             ? Choice{"mpi", 1, {}, kLeftToMpi}
                             : communicator.plan_for(call.call, blocking);
   py::dict result;
@@ -259,6 +259,7 @@ void bind_calls(py::module_& m) {
            "The program has waited so long for it, between calls of test().")
       .def_property_readonly("ended", &PyOperation::ended)
       .def_property_readonly("holds_memory", &PyOperation::holds_memory)
+      .def_property_readonly("handed_over", &PyOperation::handed_over)
       .def_property_readonly("request", &PyOperation::request);
   m.def(
       "plain_allreduce",
@@ -357,7 +358,7 @@ void bind_calls(py::module_& m) {
         return communicator.starts();
       },
       py::arg("comm"),
-      "Whether started calls that the MPI could do are gradred's; all ranks have agreed on it.");
+      "Whether non-blocking calls are gradred's own and not the MPI's; all ranks have agreed.");
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("on_node") = false, py::arg("plan") = "", py::arg("slices") = 0,
@@ -429,10 +430,8 @@ void bind_calls(py::module_& m) {
       "Let go of freed communicators, and free duplicates that none uses any more.");
   m.def(
       "mpi_has",
-      [](const std::string& op, const std::string& dtype) {
-        return mpi_handles(op_named(op), dtype_named(dtype)).has_value();
-      },
-      py::arg("op"), py::arg("dtype"), "Whether the MPI has the operation on this type.");
+      [](const PyCall& call) { return mpi_handles(call.call.op, call.call.dtype).has_value(); },
+      py::arg("call"), "Whether the MPI has the type of a call, and its operation on this type.");
   m.def("has_reduction", [](const std::string& op, const std::string& dtype) {
     return find_reduction(op_named(op), dtype_named(dtype)) != nullptr;
   });

@@ -79,6 +79,9 @@ class Comm(MPI.Intracomm):
     ) -> MPI.Request:
         """Start an allreduce; returns at once, before any other rank has to do anything.
 
+        The MPI carries it out until a blocking call of gradred has set up the communicator: begin
+        with one.
+
         Args:
             sendbuf: this rank's input, not to be changed until the request is done.
             recvbuf: where the result goes, not to be touched until then.
@@ -95,7 +98,7 @@ class Comm(MPI.Intracomm):
             return Request.of(operation, (sendbuf, recvbuf))
         with refusing(self, blocking=False):
             found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
-        if isinstance(found, Message) or not _starts(found):
+        if isinstance(found, Message):
             return super().Iallreduce(sendbuf, recvbuf, handed.mpi_op(op))
         return Request.start(self, found.call, found.owners)
 
@@ -120,7 +123,8 @@ class Comm(MPI.Intracomm):
         with refusing(self):
             found = handed.reduction("allreduce", self, sendbuf, recvbuf, op, also="init")
         _core.prepare(self)  # may block, as MPI allows here: Start does not
-        if isinstance(found, Reduction) and found.mpi_can and not _core.starts(self):
+        own = isinstance(found, Reduction) and (_core.starts(self) or not _core.mpi_has(found.call))
+        if isinstance(found, Reduction) and not own:
             with refusing(self):
                 recv = messages.read(recvbuf, "Allreduce's recvbuf", writable=True)
                 found = handed.checked("allreduce", self, sendbuf, recv, op, also="init")
@@ -157,7 +161,7 @@ class Comm(MPI.Intracomm):
         """Start a `Reduce_scatter_block`; see `Iallreduce`."""
         with refusing(self, blocking=False):
             found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
-        if isinstance(found, Message) or not _starts(found):
+        if isinstance(found, Message):
             return super().Ireduce_scatter_block(sendbuf, recvbuf, handed.mpi_op(op))
         return Request.start(self, found.call, found.owners)
 
@@ -420,12 +424,6 @@ def _allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> Non
         MPI.Intracomm.Allreduce(comm, found.send, found.recv, found.op)
     else:
         _core.run(comm, found.call)
-
-
-def _starts(found: Reduction) -> bool:
-    """Whether the extension starts it: by a path of gradred's, or by the MPI's own call."""
-    # Else the MPI carries it on where ours would wait for the program's Test or Wait.
-    return _core.thread_may_drive() or not found.mpi_can
 
 
 _warned_of_pickling = False

@@ -355,8 +355,6 @@ class Reduction(NamedTuple):
     """A reducing call of which gradred has everything it needs."""
 
     call: _core.Call
-    mpi_can: bool
-    """Whether the MPI underneath has the type and the operation, too."""
     owners: Any
 
 
@@ -378,7 +376,7 @@ def reduction(
     if kind == "allreduce":
         plain = _core.plain_allreduce(sendbuf, recvbuf, op)
         if plain is not None:
-            return Reduction(plain, True, (sendbuf, recvbuf))
+            return Reduction(plain, (sendbuf, recvbuf))
     name = NAMES[kind]
     found = ops.resolve(op)
     blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
@@ -400,7 +398,7 @@ def reduction(
         found[0],
         factor=found[1],
     )
-    return Reduction(call, _core.mpi_has(found[0], recv.dtype), (send, recv))
+    return Reduction(call, (send, recv))
 
 
 def is_in_place(sendbuf: Any) -> bool:

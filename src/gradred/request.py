@@ -27,7 +27,7 @@ def keep_alive(operation: _core.Operation, buffers: Any) -> None:
     left = min(_PASSED_OVER, len(_in_flight))
     while left and _in_flight:
         earlier, its_buffers = _in_flight.popitem(last=False)
-        if not earlier.ended:
+        if not earlier.ended or earlier.holds_memory:
             _in_flight[earlier] = its_buffers  # behind all others: none hides those after it
             left -= 1
     if not operation.ended:
@@ -46,13 +46,14 @@ class Request(MPI.Request):
     `Wait` and `Test` of this class let the waiting thread itself carry the operation on, which is
     faster than waiting for the progress thread.
 
-    Where MPI was initialised below `MPI.THREAD_MULTIPLE`, the MPI knows nothing of an operation
-    that only gradred can do (bfloat16, `"avg"`): there use this class's methods, `Request.Waitall`
-    among them, and not those of `MPI.Request`.
+    Where MPI was initialised below `MPI.THREAD_MULTIPLE`, or `GRADRED_PROGRESS_THREAD` is 0, the
+    MPI knows nothing of an operation that it cannot do whole (`"avg"`, `premul`): there use this
+    class's methods, `Request.Waitall` among them, and not those of `MPI.Request`.
     """
 
-    __slots__ = ("_operation",)
+    __slots__ = ("_buffers", "_operation")
     _operation: _core.Operation | None
+    _buffers: Any
 
     @classmethod
     def start(cls: type[RequestT], comm: MPI.Comm, call: _core.Call, buffers: Any) -> RequestT:
@@ -62,9 +63,12 @@ class Request(MPI.Request):
     @classmethod
     def of(cls: type[RequestT], operation: _core.Operation, buffers: Any) -> RequestT:
         """The request of an operation that has been started."""
-        keep_alive(operation, buffers)
         handle = operation.request
         request = cls() if handle is None else cls(MPI.Request.fromhandle(handle))
+        if operation.handed_over:  # the MPI's own request, which its own functions wait for
+            request._operation, request._buffers = None, buffers
+            return request
+        keep_alive(operation, buffers)
         request._operation = operation
         return request
 

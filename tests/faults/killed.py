@@ -248,6 +248,7 @@ if DOING in ONCE:
     ONCE[DOING]()
 else:
     COMM = gradred.Comm(WORLD)
+    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))  # or the MPI would carry out what does not block
     TURNS[DOING](COMM, 1)
     say_begun()
     until_lost(TURNS[DOING], COMM)

@@ -45,11 +45,24 @@ CALLS = """
         assert (y == np.asarray(expected, dtype)).all(), (count, op, y[:3])
         assert (z == y).all(), (count, op, z[:3])
 
+    def check_truth(comm):
+        x, y = np.array([True, comm.rank == 0, False]), np.zeros(3, bool)
+        odd = size % 2 == 1
+        cases = [(MPI.MIN, True, False), (MPI.BXOR, odd, True)]
+        cases += [(MPI.LOR, True, True), ("min", True, False)]
+        for op, all_true, one_true in cases:
+            comm.Iallreduce(x, y, op).Wait()
+            assert y.tolist() == [all_true, one_true, False], (op, y)
+            persistent = comm.Allreduce_init(x, z := np.zeros(3, bool), op)
+            persistent()
+            assert (z == y).all()
+
     def check_all(comm):
         for count in (1, 700, 300_000):
             check(comm, count, MPI.SUM)
             check(comm, count, "avg")
             check(comm, count, MPI.SUM, "float16")
+        check_truth(comm)
         block = np.empty(5)
         comm.Ireduce_scatter_block(np.ones(5 * size), block).Wait()
         assert (block == size).all()
@@ -64,6 +77,10 @@ CALLS = """
     check_all(comm)  # first calls that do not block; Allreduce_init is the first that may
     other.Allreduce(MPI.IN_PLACE, np.zeros(1))
     check_all(other)
+    if RANK == 1:  # which holds for communicators made from now on
+        gradred.config.set("progress_thread", os.environ.get("GRADRED_PROGRESS_THREAD") == "0")
+        gradred.Comm(MPI.COMM_SELF)
+    check_all(comm)
     print("right", flush=True)
 """
 
@@ -140,9 +157,15 @@ EXHAUSTED = """
 """
 
 
-@pytest.mark.parametrize("who", ["(0,)", "(1,)", "(0, 1, 2)"], ids=["first", "second", "all"])
-def test_ranks_of_which_some_have_no_communicators_left(who: str, tmp_path: Path) -> None:
-    done = run(tmp_path, 3, BEGIN, EXHAUSTED.replace("{who}", who))
+@pytest.mark.parametrize(
+    ("who", "threads"), [("(0,)", "1"), ("(1,)", "0 on one"), ("(0, 1, 2)", "1")]
+)
+def test_ranks_of_which_some_have_no_communicators_left(
+    who: str, threads: str, tmp_path: Path
+) -> None:
+    choose = 'os.environ["GRADRED_PROGRESS_THREAD"] = "0" if RANK == 2 else "1"\n'
+    unequal = [choose] if threads != "1" else []
+    done = run(tmp_path, 3, BEGIN, *unequal, EXHAUSTED.replace("{who}", who))
     assert_right(done, 3)
     if launch.find_mpi().family == "MPICH":
         assert "ran out" in done.stdout

@@ -20,6 +20,7 @@ class Operation:
     """One that ends when it is told to, and counts how often it is asked."""
 
     asked = 0
+    holds_memory = False
 
     def __init__(self) -> None:
         self.over = False

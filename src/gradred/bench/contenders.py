@@ -76,7 +76,9 @@ def gather(options: Options, world: MPI.Intracomm) -> list[Contender]:
     Raises:
         UsageError: the plan that was asked for cannot serve these ranks.
     """
-    plain = _contender("gradred", gradred.Comm(world.Dup()), options)
+    own = gradred.Comm(world.Dup())
+    _serves(own)  # what non-blocking calls take depends on a blocking call before them
+    plain = _contender("gradred", own, options)
     if not options.plan:
         found = [plain]
     elif options.plan == "all":

@@ -1,0 +1,178 @@
+"""Non-blocking calls that the MPI carries out: what holds where gradred has little hand in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gradred import launch
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+BEGIN = """
+    import gc, time, weakref
+    import mpi4py
+    if {level!r}:
+        mpi4py.rc.thread_level = {level!r}
+    import numpy as np
+    from mpi4py import MPI
+    import gradred
+
+    world = MPI.COMM_WORLD
+"""
+
+
+def run(
+    tmp_path: Path, ranks: int, program: str, level: str = "", **knobs: str
+) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(BEGIN).format(level=level) + textwrap.dedent(program))
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--grace", "20"]
+    return subprocess.run(
+        [*command, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **knobs},
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What ranks print, by rank, without the prefix of the launcher."""
+    return sorted(line.partition("says ")[2] for line in done.stdout.splitlines() if "says" in line)
+
+
+GIVEN_UP = """
+    class Array(np.ndarray):  # which can be referred to weakly
+        pass
+
+    late, alone = gradred.Comm(world.Dup()), gradred.Comm(MPI.COMM_SELF.Dup())
+    if world.rank == 0:
+        y = np.ones(1 << 21).view(Array)
+        alive = weakref.ref(y)
+        try:
+            late.Iallreduce(MPI.IN_PLACE, y).Wait()
+        except gradred.TimeoutError:
+            print("says 0 timed out", flush=True)
+        del y
+        for _ in range(3):
+            alone.Iallreduce(MPI.IN_PLACE, np.ones(3)).Wait()
+        gc.collect()
+        print("says 0 holds", alive() is not None, flush=True)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            world.Iprobe()  # the peer's data arrive
+        print("says 0 lives", flush=True)
+    else:
+        time.sleep(2)
+        try:
+            late.Iallreduce(MPI.IN_PLACE, np.ones(1 << 21)).Wait()
+        except gradred.Error:
+            pass
+"""
+
+
+def test_memory_of_a_call_that_was_given_up_is_held_while_the_mpi_may_write_to_it(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, 2, GIVEN_UP, GRADRED_TIMEOUT="1")
+    assert said(done) == ["0 holds True", "0 lives", "0 timed out"], (done.stdout, done.stderr)
+
+
+FAILED = """
+    comm = gradred.Comm(world.Dup())
+    if world.rank == 0:
+        for call in (
+            lambda: first(),
+            lambda: comm.Allreduce(MPI.IN_PLACE, np.zeros(1)),
+            lambda: comm.Iallreduce(MPI.IN_PLACE, np.zeros(200)),
+        ):
+            first = lambda: {first}
+            try:
+                call()
+                print("says 0 nothing", flush=True)
+            except gradred.TimeoutError:
+                print("says 0 TimeoutError", flush=True)
+    else:
+        time.sleep(2.5)
+"""
+
+
+@pytest.mark.parametrize("first", ["Allreduce", "Iallreduce"])
+def test_call_after_a_first_one_that_failed_raises_its_error(first: str, tmp_path: Path) -> None:
+    wait = ".Wait()" if first == "Iallreduce" else ""
+    call = f"comm.{first}(MPI.IN_PLACE, np.zeros(1)){wait}"
+    done = run(tmp_path, 2, FAILED.replace("{first}", call), GRADRED_TIMEOUT="1")
+    assert said(done) == ["0 TimeoutError"] * 3, (done.stdout, done.stderr)
+
+
+LEAVING = """
+    comm = gradred.Comm(world)
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    comm = gradred.Comm(world.Dup())
+    x, y = np.full(1000, world.rank + 1.0), np.zeros(1000)
+    request = comm.Iallreduce(x, y, "avg")
+    if world.rank == 2:
+        time.sleep(3)
+    request.Wait()
+    print("says", world.rank, (y == 2.5).all(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("level", ["serialized", "multiple"])
+def test_peer_that_has_done_its_part_and_left_is_not_lost(level: str, tmp_path: Path) -> None:
+    """It has what it needs, and this rank waits for a third that is slow."""
+    done = run(tmp_path, 4, LEAVING, level=level)
+    assert said(done) == [f"{rank} True" for rank in range(4)], (done.stdout, done.stderr)
+    assert done.returncode == 0, done.stderr
+
+
+DETERMINISTIC = """
+    comm = gradred.Comm(world)
+    for _ in range(2):
+        try:
+            comm.Iallreduce(np.ones(5), np.zeros(5))
+        except gradred.UsageError as error:
+            print("says", "no blocking call" in str(error), "PROGRESS" in str(error), flush=True)
+        comm.Allreduce(np.ones(5), np.zeros(5))
+"""
+
+
+def test_deterministic_program_gets_no_result_in_the_mpis_own_order(tmp_path: Path) -> None:
+    knobs = {"GRADRED_DETERMINISTIC": "1", "GRADRED_PROGRESS_THREAD": "0"}
+    done = run(tmp_path, 2, DETERMINISTIC, **knobs)
+    assert said(done) == ["False True"] * 2 + ["True False"] * 2, (done.stdout, done.stderr)
+
+
+FREED = """
+    import threading
+
+    shrunk = gradred.Comm(world).shrink()
+    x, y = np.ones(100), np.zeros(100)
+    if world.rank == 0:
+        thread = threading.Thread(target=lambda: shrunk.Allreduce(x, y))
+        thread.start()
+        time.sleep(0.3)
+        try:
+            shrunk.Free()
+        except gradred.UsageError:
+            print("says 0 refused", flush=True)
+        thread.join()
+    else:
+        time.sleep(1)
+        shrunk.Allreduce(x, y)
+    print("says", world.rank, y[0], flush=True)
+"""
+
+
+def test_shrunk_communicator_is_not_freed_under_another_threads_call(tmp_path: Path) -> None:
+    done = run(tmp_path, 2, FREED)
+    assert said(done) == ["0 2.0", "0 refused", "1 2.0"], (done.stdout, done.stderr)
