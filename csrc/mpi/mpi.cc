@@ -40,7 +40,6 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Query_thread", f.Query_thread);
   resolve(lib, "Get_library_version", f.Get_library_version);
   resolve(lib, "Error_string", f.Error_string);
-  resolve(lib, "Error_class", f.Error_class);
   resolve(lib, "Comm_rank", f.Comm_rank);
   resolve(lib, "Comm_size", f.Comm_size);
   resolve(lib, "Comm_idup", f.Comm_idup);
@@ -53,7 +52,6 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Comm_create_keyval", f.Comm_create_keyval);
   resolve(lib, "Comm_set_attr", f.Comm_set_attr);
   resolve(lib, "Comm_get_attr", f.Comm_get_attr);
-  resolve(lib, "Comm_delete_attr", f.Comm_delete_attr);
   resolve(lib, "Group_size", f.Group_size);
   resolve(lib, "Group_translate_ranks", f.Group_translate_ranks);
   resolve(lib, "Group_free", f.Group_free);
@@ -61,7 +59,6 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Irecv", f.Irecv);
   resolve(lib, "Testall", f.Testall);
   resolve(lib, "Test", f.Test);
-  resolve(lib, "Wait", f.Wait);
   resolve(lib, "Cancel", f.Cancel);
   resolve(lib, "Request_free", f.Request_free);
   resolve(lib, "Iprobe", f.Iprobe);

@@ -29,7 +29,6 @@ struct Functions {
   int (*Query_thread)(int* provided);
   int (*Get_library_version)(char* version, int* length);
   int (*Error_string)(int code, char* text, int* length);
-  int (*Error_class)(int code, int* error_class);
   int (*Comm_rank)(Handle comm, int* rank);
   int (*Comm_size)(Handle comm, int* size);
   int (*Comm_idup)(Handle comm, Handle* duplicate, Handle* request);
@@ -43,7 +42,6 @@ struct Functions {
                             int (*remove)(Handle, int, void*, void*), int* keyval, void* extra);
   int (*Comm_set_attr)(Handle comm, int keyval, void* value);
   int (*Comm_get_attr)(Handle comm, int keyval, void* value, int* flag);
-  int (*Comm_delete_attr)(Handle comm, int keyval);
   int (*Group_size)(Handle group, int* size);
   int (*Group_translate_ranks)(Handle a, int n, const int* ranks, Handle b, int* translated);
   int (*Group_free)(Handle* group);
@@ -52,7 +50,6 @@ struct Functions {
   int (*Irecv)(void* data, int count, Handle type, int peer, int tag, Handle comm, Handle* request);
   int (*Testall)(int count, Handle* requests, int* flag, void* statuses);
   int (*Test)(Handle* request, int* flag, void* status);
-  int (*Wait)(Handle* request, void* status);
   int (*Cancel)(Handle* request);
   int (*Request_free)(Handle* request);
   int (*Iprobe)(int peer, int tag, Handle comm, int* flag, void* status);
@@ -80,7 +77,7 @@ struct Functions {
 struct Constants {
   std::size_t handle_bytes;  // of a handle in the arrays this MPI reads
   Handle comm_world, comm_self, comm_null, request_null, errors_return;
-  Handle byte_type, int64_type, uint64_type, band_op, max_op, min_op;
+  Handle byte_type, int64_type, uint64_type, band_op, max_op;
   void* status_ignore;  // also MPI_STATUSES_IGNORE: the families give both one value
   void* in_place;
   std::size_t status_source;  // bytes of an MPI_Status before the number of the sender
