@@ -197,6 +197,8 @@ class Abort final : public NodeOperation {
  protected:
   bool announce() override { return comm_->abort_on_node(reason_); }
   bool finish() override { return true; }
+  // Nothing is in flight for the program. Peers that come to this call find that the rank has left.
+  void give_up(const std::exception_ptr&) noexcept override { withdraw(); }
 
  private:
   const std::string reason_;

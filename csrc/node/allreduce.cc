@@ -42,8 +42,10 @@ bool NodeGroup::start_allreduce(const AllreduceArgs& args) {
 bool NodeGroup::finish_allreduce(const AllreduceArgs& args) {
   bool finished = false;
   guarded([&] {
-    glance();
-    if (!all_announced()) return check_now_and_then();
+    if (!all_announced()) {  // else nothing that a peer may do since matters
+      glance();
+      return check_now_and_then();
+    }
     await_announcements(args.signature);
     reduce_inputs(args);
     finish();

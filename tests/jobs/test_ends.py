@@ -141,3 +141,31 @@ def test_rank_that_leaves_first_is_the_first_cause_however_long_its_end_takes(
     assert err.splitlines()[-1].endswith(
         "rank 1 on " + os.uname().nodename + " exited with status 7"
     )
+
+
+REFUSED = """
+import os, time
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+comm = gradred.Comm(MPI.COMM_WORLD)
+comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+x = np.ones(1000)
+request = comm.Iallreduce(MPI.IN_PLACE, x)
+while not request.Test():
+    time.sleep(0.01 * comm.rank)
+for _ in range(2):  # the second cannot be announced before the peers have come to the first
+    try:
+        comm.Iallreduce(np.ones(3), np.empty(4))
+    except gradred.UsageError:
+        pass
+print("right" if x[0] == comm.size else "wrong", flush=True)
+"""
+
+
+def test_refused_calls_at_the_end_of_a_program_lose_nobody(tmp_path: pathlib.Path) -> None:
+    for _ in range(3):
+        out, err, status = run(REFUSED, tmp_path)
+        assert status == 0, err
+        assert sum("right" in line for line in out) == 2, (out, err)
