@@ -101,11 +101,11 @@ def test_newest_result_of_each_mpi_is_shown_and_slow_sizes_are_named(tmp_path: P
     assert "b.json" not in section
     assert "d.json" not in section
     assert "| 1 MiB | 100.00 µs | 50.00 µs | 0.50, **slower** | 0.40-0.60 |" in section
-    assert "Slower than the MPI at: 1 MiB." in section
-    assert "Slower than the MPI at: no size measured." in section
+    assert "Slower than the MPI (lowest ratio) at: 1 MiB (0.50)." in section
+    assert "Slower than the MPI (lowest ratio) at: no size measured." in section
 
 
-def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_in_the_table(
+def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_told(
     tmp_path: Path,
 ) -> None:
     mpich = "MPICH Version: 5.0.2 MPICH Release date: x"
@@ -114,8 +114,8 @@ def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_in_the_table(
     figures = {name: value for name, value in row.items() if name != "bytes"}
     near, far = figures | {"ratio": 3.0}, figures | {"ratio": 0.9}
     placements = {"near": near, "far": far, "unknown": figures | {"ratio": 0.1}}
-    odd = row | {"bytes": 48, "placements": placements}  # no size that is shown otherwise
-    content["rows"] = [odd, row | {"bytes": 56}, row]
+    odd = row | {"bytes": 48, "ratio": 0.97}  # no size that has a line in the table
+    content["rows"] = [row | {"bytes": 8, "placements": placements}, odd, row]
     flags = {"near": {"rounds": 9, "flag_us": 0.04}, "far": {"rounds": 8, "flag_us": 0.25}}
     content |= {"schema": "gradred-allreduce/2", "placements": flags}
     (tmp_path / "a.json").write_text(json.dumps(content))
@@ -123,11 +123,11 @@ def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_in_the_table(
     hosts["arguments"] = hosts["arguments"] | {"note": "By a cable."}
     (tmp_path / "hosts.json").write_text(json.dumps(hosts))
     section = tool("gen_results_table").section(tmp_path)
-    assert "| 48 B | near | 100.00 µs | 200.00 µs | 3.00 | 1.90-2.10 |" in section
-    assert "| 48 B | far | 100.00 µs | 200.00 µs | 0.90, **slower** | 1.90-2.10 |" in section
-    assert "| 56 B" not in section
+    assert "| 8 B | near | 100.00 µs | 200.00 µs | 3.00 | 1.90-2.10 |" in section
+    assert "| 8 B | far | 100.00 µs | 200.00 µs | 0.90, **slower** | 1.90-2.10 |" in section
+    assert "| 48 B" not in section
     assert "| 1 MiB |  | 100.00 µs |" in section
-    assert "Slower than the MPI at: 48 B." in section
+    assert "Slower than the MPI (lowest ratio) at: 8 B (0.90), 48 B (0.97)." in section
     assert "near: 9 rounds, a flag from core to core takes 0.04 µs; far: 8 rounds" in section
     assert "2 ranks on 2 hosts, MPICH 5.0.2" in section  # an older record, of other hosts
     assert "By a cable." in section
