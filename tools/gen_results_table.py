@@ -105,7 +105,10 @@ def table(name: str, record: Record) -> str:
         for row in record["rows"]
         if lowest_ratio(row) < SLOWER
     ]
-    lines += [f"Slower than the MPI (lowest ratio) at: {', '.join(lost) or 'no size measured'}.", ""]
+    lines += [
+        f"Slower than the MPI (lowest ratio) at: {', '.join(lost) or 'no size measured'}.",
+        "",
+    ]
     flags = record.get("placements", {})
     told = [
         f"{placement(record) or name}: {flags[name]['rounds']} rounds, a flag from core to core "
@@ -126,7 +129,7 @@ def by_placement(row: Record) -> dict[str, Record]:
 
 def lowest_ratio(row: Record) -> float:
     """The ratio in the worse placement."""
-    return min(figures["ratio"] for figures in [row, *by_placement(row).values()])
+    return min(float(figures["ratio"]) for figures in [row, *by_placement(row).values()])
 
 
 def row_lines(row: Record, both: bool) -> list[str]:
