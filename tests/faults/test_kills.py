@@ -51,6 +51,12 @@ def test_kill_from_outside_is_known_to_all_others_within_two_seconds_and_leaves_
         (folder / "result").unlink()
 
 
+def went_on(kill: Kill) -> bool:
+    """Whether the others have a communicator without the victim: then the job ends well."""
+    shrunk = [one.get("text") == "not in the shrunk communicator" for one in kill.survivors.values()]
+    return kill.doing == "going_on" or all(shrunk)
+
+
 def check(kill: Kill) -> None:
     others = set(range(RANKS)) - {kill.victim}
     assert kill.inside, "what the victim was doing"
@@ -58,7 +64,7 @@ def check(kill: Kill) -> None:
     assert "did not end within" not in kill.seen.stderr, kill
     assert f"rank {kill.victim} " in kill.seen.stderr, kill
     assert "was killed by SIGKILL" in kill.seen.stderr, kill
-    assert kill.seen.status == (0 if kill.doing == "going_on" else 128 + 9), kill
+    assert kill.seen.status == (0 if went_on(kill) else 128 + 9), kill
     assert kill.mapped, kill
     assert not kill.left, kill
     if kill.doing == "finalize":
