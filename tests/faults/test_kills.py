@@ -53,8 +53,8 @@ def test_kill_from_outside_is_known_to_all_others_within_two_seconds_and_leaves_
 
 def went_on(kill: Kill) -> bool:
     """Whether the others have a communicator without the victim: then the job ends well."""
-    shrunk = [one.get("text") == "not in the shrunk communicator" for one in kill.survivors.values()]
-    return kill.doing == "going_on" or all(shrunk)
+    texts = {one.get("text") for one in kill.survivors.values()}
+    return kill.doing == "going_on" or texts == {"not in the shrunk communicator"}
 
 
 def check(kill: Kill) -> None:
