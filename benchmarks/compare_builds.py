@@ -1,6 +1,7 @@
 """Compare two builds of gradred: is this change faster, or something else slower?
 
     python benchmarks/compare_builds.py OLD/src NEW/src -np 2 --json out.json
+    python benchmarks/compare_builds.py OLD/src NEW/src --paths messages --sizes 1048576 67108864
 
 Each argument is a folder that holds the package `gradred` with its extension. Round by round, in
 alternating order, each build gets a job of its own on the same MPI, which times Allreduce of
@@ -42,11 +43,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-np", dest="ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing in one job, about")
+    parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS))
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", default=list(SIZES))
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
 
 
-def measure(seconds: float) -> None:
+def measure(seconds: float, paths: list[str], sizes: list[int]) -> None:
     """One job: rank 0 prints a line of JSON."""
     import numpy as np
     from mpi4py import MPI
@@ -57,13 +60,13 @@ def measure(seconds: float) -> None:
 
     world = MPI.COMM_WORLD
     times = []
-    each = seconds / len(PATHS) / len(SIZES) / BLOCKS
+    each = seconds / len(paths) / len(sizes) / BLOCKS
     record = describe(world, {})
     record["flag_us"] = (flag_time(world) or {"us": None})["us"]
-    for path, value in PATHS.items():
-        os.environ["GRADRED_SHM"] = value
+    for path in paths:
+        os.environ["GRADRED_SHM"] = PATHS[path]
         comm = gradred.Comm(world.Dup())
-        for nbytes in SIZES:
+        for nbytes in sizes:
             x = np.full(nbytes // 4, world.rank + 1, np.float32)
             y = np.empty_like(x)
             comm.Allreduce(x, y)
@@ -77,9 +80,10 @@ def measure(seconds: float) -> None:
         print("RECORD " + json.dumps(record), flush=True)
 
 
-def job(build: Path, ranks: int, seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--no-prefix"]
-    command += [sys.executable, __file__, "--measure", str(seconds)]
+def job(build: Path, given: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(given.ranks), "--no-prefix"]
+    what = json.dumps([given.seconds, given.paths, given.sizes])
+    command += [sys.executable, __file__, "--measure", what]
     variables = os.environ | {"PYTHONPATH": str(build.absolute())}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if "RECORD " in line]
@@ -117,7 +121,7 @@ def main() -> int:
     rounds: list[list[dict[str, Any]]] = [[], []]
     for turn in range(given.rounds):
         for which in (0, 1) if turn % 2 == 0 else (1, 0):
-            rounds[which].append(job(given.builds[which], given.ranks, given.seconds))
+            rounds[which].append(job(given.builds[which], given))
     record: dict[str, Any] = {"schema": SCHEMA, "builds": given.names} | rounds[0][0]
     del record["times"]
     record["flag_us"] = [[one["flag_us"] for one in build] for build in rounds]
@@ -134,6 +138,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
-        measure(float(sys.argv[2]))
+        measure(*json.loads(sys.argv[2]))
     else:
         sys.exit(main())

@@ -61,6 +61,10 @@ first and get the result at the end, which costs two rounds more.
 
 In the figures a row is a rank, a column is a round and an arrow is a message. The labels name
 chunks: `→1[3]` sends chunk 3 to rank 1, `+[3]` reduces what has arrived into chunk 3.
+
+The schedules below are in place: the input is in the buffer where the result will be. Where a call
+has two buffers, gradred runs what `schedules.from_input` makes of them. It reads the input where it
+is, and copies none of it first; rounds, messages and sums are the same.
 """
 
 

@@ -54,7 +54,8 @@ std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Choice& choic
                          work_count(call, transport_.size()),
                          choice.slices,
                          call.dtype,
-                         call.op};
+                         call.op,
+                         !reads_callers_input(call)};
   {
     const std::lock_guard lock(mutex_);
     for (auto kept = kept_.begin(); kept != kept_.end(); ++kept) {

@@ -3,14 +3,21 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "schedule/combinators.h"
 
 namespace gradred {
 
 std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedule> schedule,
                                     Transport& transport) {
   auto runner = std::make_unique<Runner>();
+  if (!schedule->in_place) {
+    throw UsageError("the schedule '" + schedule->name +
+                     "' reads an input buffer: give the one that is in place; gradred itself makes "
+                     "the other of it where the input is not the output");
+  }
   runner->key = std::move(key);
-  runner->schedule = std::move(schedule);
+  runner->schedule = runner->key.in_place ? std::move(schedule)
+                                          : std::make_shared<const Schedule>(from_input(*schedule));
   const Partition parts{runner->key.count, runner->key.slices};
   for (std::size_t i = 0; i < runner->key.slices; ++i) {
     runner->slices.push_back(std::make_unique<Execution>(
@@ -18,6 +25,12 @@ std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedul
         find_reduction(runner->key.op, runner->key.dtype)));
   }
   return runner;
+}
+
+bool reads_callers_input(const Call& call) {
+  if (call.op == Op::kPremul) return false;
+  if (call.kind == Kind::kReduceScatterBlock) return true;  // work is the runner's
+  return call.kind == Kind::kAllreduce && call.send != kInPlace && call.send != call.recv;
 }
 
 void scale_input(const Call& call, void* data, std::size_t count) {
@@ -53,33 +66,38 @@ bool ScheduledOperation::drain() {
 
 void ScheduledOperation::start() {
   started_ = true;
-  work_ = put_input();
+  put_input();
   const Partition parts{runner_->key.count, runner_->slices.size()};
   const Signature signature = call_.signature();
   for (std::size_t i = 0; i < runner_->slices.size(); ++i) {
+    const std::size_t begin = parts.begin(i) * size_of(call_.dtype);
     runner_->slices[i]->start(
-        work_ + parts.begin(i) * size_of(call_.dtype),
+        work_ + begin, input_ == nullptr ? nullptr : input_ + begin,
         static_cast<std::uint32_t>(first_tag_) + static_cast<std::uint32_t>(i), signature);
   }
 }
 
 // The work buffer is the caller's result where that is as long as the vector.
-std::byte* ScheduledOperation::put_input() {
+void ScheduledOperation::put_input() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
-  auto* recv = static_cast<std::byte*>(call_.recv);
-  const bool in_place = call_.send == kInPlace;
-  if (call_.kind == Kind::kReduceScatterBlock) {
-    const std::size_t all = bytes * static_cast<std::size_t>(size_);
+  const bool blocks = call_.kind == Kind::kReduceScatterBlock;
+  const std::size_t all = blocks ? bytes * static_cast<std::size_t>(size_) : bytes;
+  const void* const input = call_.send == kInPlace ? call_.recv : call_.send;
+  work_ = static_cast<std::byte*>(call_.recv);
+  if (blocks) {
     runner_->work.resize(all);
-    if (all > 0) std::memcpy(runner_->work.data(), in_place ? recv : call_.send, all);
-    scale_input(call_, runner_->work.data(), runner_->key.count);
-    return runner_->work.data();
+    work_ = runner_->work.data();
+  }
+  if (!runner_->key.in_place) {
+    input_ = static_cast<const std::byte*>(input);
+    return;
   }
   std::byte* place =
-      call_.kind == Kind::kAllgather ? recv + bytes * static_cast<std::size_t>(rank_) : recv;
-  if (!in_place && call_.send != place && bytes > 0) std::memcpy(place, call_.send, bytes);
-  scale_input(call_, recv, runner_->key.count);
-  return recv;
+      call_.kind == Kind::kAllgather ? work_ + bytes * static_cast<std::size_t>(rank_) : work_;
+  if ((blocks || call_.send != kInPlace) && input != place && all > 0) {
+    std::memcpy(place, input, all);
+  }
+  scale_input(call_, work_, runner_->key.count);
 }
 
 void ScheduledOperation::put_result() {

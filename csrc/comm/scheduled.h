@@ -22,6 +22,7 @@ struct RunnerKey {
   std::size_t slices = 1;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
+  bool in_place = true;  // the work buffer has the input; else it is read where the caller has it
 
   bool operator==(const RunnerKey&) const = default;
 };
@@ -39,6 +40,7 @@ struct Runner {
   }
 };
 
+// The schedule is in place; the runner's is as the key says.
 std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedule> schedule,
                                     Transport& transport);
 
@@ -65,14 +67,19 @@ class ScheduledOperation : public StartedOperation {
 
  private:
   void start();
-  std::byte* put_input();
+  void put_input();
   void put_result();
 
   std::unique_ptr<Runner> runner_;
   int first_tag_ = 0;
   std::byte* work_ = nullptr;
+  const std::byte* input_ = nullptr;  // null where it is in work_
   bool started_ = false;
 };
+
+// Whether the schedule reads the input where the caller has it: not where the input is scaled, nor
+// where a part of the result is all of the input.
+bool reads_callers_input(const Call& call);
 
 // Brings `count` elements of input into the form that is combined (premul), and back (avg).
 void scale_input(const Call& call, void* data, std::size_t count);

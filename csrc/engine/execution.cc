@@ -19,9 +19,11 @@ Execution::~Execution() {
   if (active_) abandon();
 }
 
-void Execution::start(void* work, std::uint32_t tag, const Signature& signature) {
+void Execution::start(void* work, const void* input, std::uint32_t tag,
+                      const Signature& signature) {
   check(!active_, "an execution was started twice");
   work_ = static_cast<std::byte*>(work);
+  input_ = static_cast<std::byte*>(const_cast<void*>(input));  // validate(): nothing writes there
   round_ = 0;
   active_ = true;
   channel_->begin(tag, signature);
@@ -68,7 +70,7 @@ void Execution::start_round() {
 void Execution::finish_round() {
   for (const Step& step : schedule_.rounds[round_]) {
     if (step.kind == StepKind::kReduce) {
-      reduce_->pair(address(step.target), address(step.target), address(step.source),
+      reduce_->pair(address(step.target), address(step.operand), address(step.source),
                     bytes(step.target) / element_);
     } else if (step.kind == StepKind::kCopy && bytes(step.target) > 0) {  // null is no memcpy's
       std::memcpy(address(step.target), address(step.source), bytes(step.target));
@@ -77,8 +79,11 @@ void Execution::finish_round() {
 }
 
 std::byte* Execution::address(const Span& span) const {
-  if (span.buffer == BufferId::kWork) return work_ + partition_.begin(span.first) * element_;
-  return const_cast<std::byte*>(scratch_.data()) + span.slot * partition_.longest() * element_;
+  if (span.buffer == BufferId::kScratch) {
+    return const_cast<std::byte*>(scratch_.data()) + span.slot * partition_.longest() * element_;
+  }
+  std::byte* const begin = span.buffer == BufferId::kWork ? work_ : input_;
+  return begin + partition_.begin(span.first) * element_;
 }
 
 std::size_t Execution::bytes(const Span& span) const {

@@ -25,8 +25,10 @@ class Execution {
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  // Begin on `work` (count elements, holding this rank's input): posts the first round's messages.
-  void start(void* work, std::uint32_t tag, const Signature& signature);
+  // Begin on `work` (count elements), where the result will be: posts the first round's messages.
+  // This rank's input is in `work` where the schedule is in place, else in `input`, which is only
+  // read and stays the execution's until it has ended.
+  void start(void* work, const void* input, std::uint32_t tag, const Signature& signature);
   // Go on as far as possible without blocking; true when the operation is complete. Throws what the
   // channel throws.
   bool advance();
@@ -40,7 +42,7 @@ class Execution {
  private:
   void start_round();
   void finish_round();
-  std::byte* address(const Span& span) const;
+  std::byte* address(const Span& span) const;  // of the input: only to read
   std::size_t bytes(const Span& span) const;
 
   const Schedule& schedule_;
@@ -50,6 +52,7 @@ class Execution {
   const ReduceFunctions* reduce_;
   std::vector<std::byte> scratch_;
   std::byte* work_ = nullptr;
+  std::byte* input_ = nullptr;
   std::size_t round_ = 0;
   bool active_ = false;
 };

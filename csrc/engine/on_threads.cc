@@ -94,6 +94,8 @@ class RankRun {
         transport_(transport),
         schedule_(*run.schedules[static_cast<std::size_t>(transport.rank())]),
         buffer_(run.buffers[static_cast<std::size_t>(transport.rank())]),
+        input_(run.inputs.empty() ? nullptr
+                                  : run.inputs[static_cast<std::size_t>(transport.rank())]),
         deadline_(deadline) {}
 
   void start() {
@@ -109,10 +111,12 @@ class RankRun {
     const std::size_t element = size_of(buffer_.dtype);
     const Partition parts{buffer_.count, run_.slices};
     for (std::size_t slice = 0; slice < run_.slices; ++slice) {
-      auto* work = static_cast<std::byte*>(buffer_.data) + parts.begin(slice) * element;
+      const std::size_t begin = parts.begin(slice) * element;
+      auto* work = static_cast<std::byte*>(buffer_.data) + begin;
+      const auto* input = static_cast<const std::byte*>(input_) + (input_ == nullptr ? 0 : begin);
       executions_.emplace_back(schedule_, transport_.open(), parts.length(slice), element,
                                functions);
-      executions_.back().start(work, static_cast<std::uint32_t>(slice), signature);
+      executions_.back().start(work, input, static_cast<std::uint32_t>(slice), signature);
     }
   }
 
@@ -142,6 +146,7 @@ class RankRun {
   Transport& transport_;
   const Schedule& schedule_;
   const Buffer& buffer_;
+  const void* const input_;
   const Clock::time_point deadline_;
   std::deque<Execution> executions_;
 };
@@ -231,6 +236,10 @@ void check_run(const ThreadsRun& run) {
     throw UsageError("there are " + std::to_string(size) + " schedules but " +
                      std::to_string(run.buffers.size()) + " inputs; give one of each for a rank");
   }
+  if (!run.inputs.empty() && run.inputs.size() != size) {
+    throw UsageError("there are " + std::to_string(size) + " schedules but " +
+                     std::to_string(run.inputs.size()) + " inputs of their own; give one for each");
+  }
   if (run.slices == 0) throw UsageError("a vector in 0 slices; give at least 1");
   for (std::size_t rank = 0; rank < size; ++rank) {
     if (run.schedules[rank] == nullptr) throw UsageError("one of the schedules is None");
@@ -242,6 +251,11 @@ void check_run(const ThreadsRun& run) {
                        std::to_string(size));
     }
     validate(schedule);
+    if (schedule.in_place != (run.inputs.empty() || run.inputs[rank] == nullptr)) {
+      throw UsageError("schedule " + std::to_string(rank) +
+                       (schedule.in_place ? " is in place, but an input of its own was given"
+                                          : " reads an input of its own, but none was given"));
+    }
   }
 }
 

@@ -15,7 +15,8 @@ namespace gradred {
 
 struct ThreadsRun {
   std::vector<const Schedule*> schedules;  // one per rank, in order
-  std::vector<Buffer> buffers;             // each rank's input, replaced by its result
+  std::vector<Buffer> buffers;             // each rank's work, where its result will be
+  std::vector<const void*> inputs;         // as long as work; none, or null for a schedule in place
   Op op = Op::kSum;                        // kAvg and kPremul only combine: no scaling
   std::size_t slices = 1;                  // parts of the vector, all in flight together
   Protocol protocol = Protocol::kRendezvous;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -12,6 +13,7 @@
 #include "base/errors.h"
 #include "python/gil.h"
 #include "schedule/algorithms.h"
+#include "schedule/combinators.h"
 #include "schedule/cost.h"
 #include "schedule/mutants.h"
 #include "schedule/validate.h"
@@ -23,29 +25,31 @@ namespace {
 namespace py = pybind11;
 
 constexpr std::array<std::string_view, 4> kKinds = {"send", "recv", "reduce", "copy"};
-constexpr std::array<std::string_view, 2> kBuffers = {"work", "scratch"};
+constexpr std::array<std::string_view, 3> kBuffers = {"work", "scratch", "input"};
 
 std::string_view kind_of(const Step& step) { return kKinds[static_cast<std::size_t>(step.kind)]; }
 std::string_view buffer_of(const Span& span) {
   return kBuffers[static_cast<std::size_t>(span.buffer)];
 }
 
-// The smallest scratch buffer that holds all spans.
-std::uint32_t slots_needed(const std::vector<Round>& rounds) {
+// The smallest scratch buffer that holds all spans, and whether any lies in the input.
+void note_buffers(Schedule& schedule) {
   std::uint64_t slots = 0;
   const auto include = [&](const Span& span) {
+    if (span.buffer == BufferId::kInput) schedule.in_place = false;
     if (span.buffer == BufferId::kScratch) {
       slots = std::max(slots, std::uint64_t{span.slot} + span.chunks);
     }
   };
-  for (const Round& round : rounds) {
+  for (const Round& round : schedule.rounds) {
     for (const Step& step : round) {
       if (reads_source(step.kind)) include(step.source);
+      if (reads_operand(step.kind)) include(step.operand);
       if (writes_target(step.kind)) include(step.target);
     }
   }
   if (slots > UINT32_MAX) throw UsageError("the scratch slots do not fit 32 bits");
-  return static_cast<std::uint32_t>(slots);
+  schedule.scratch_slots = static_cast<std::uint32_t>(slots);
 }
 
 // Any iterable of iterables of steps, so that a generator function serves.
@@ -84,26 +88,28 @@ Schedule schedule_from(const py::iterable& rounds, int rank, int size, std::uint
   schedule.root = root;
   schedule.chunks = chunks;
   schedule.rounds = rounds_from(rounds);
-  schedule.scratch_slots = slots_needed(schedule.rounds);
+  note_buffers(schedule);
   return schedule;
 }
 
-// Pickled as flat numbers: a kind, a peer and two spans per step.
+// Pickled as flat numbers: a kind, a peer and three spans per step.
 py::tuple state_of(const Schedule& schedule) {
   py::list rounds;
   for (const Round& round : schedule.rounds) {
     py::list steps;
     for (const Step& s : round) {
-      steps.append(py::make_tuple(static_cast<int>(s.kind), s.peer,
-                                  static_cast<int>(s.source.buffer), s.source.first,
-                                  s.source.chunks, s.source.slot, static_cast<int>(s.target.buffer),
-                                  s.target.first, s.target.chunks, s.target.slot));
+      py::tuple flat = py::make_tuple(static_cast<int>(s.kind), s.peer);
+      for (const Span& span : {s.source, s.target, s.operand}) {
+        flat = flat +
+               py::make_tuple(static_cast<int>(span.buffer), span.first, span.chunks, span.slot);
+      }
+      steps.append(flat);
     }
     rounds.append(py::tuple(steps));
   }
   return py::make_tuple(schedule.name, static_cast<int>(schedule.collective), schedule.rank,
                         schedule.size, schedule.root, schedule.chunks, schedule.scratch_slots,
-                        py::tuple(rounds));
+                        schedule.in_place, py::tuple(rounds));
 }
 
 template <class Enum>
@@ -116,12 +122,12 @@ Enum tag(const py::handle& number, Enum last) {
 }
 
 Span span_from(const py::tuple& s, std::size_t at) {
-  return {tag(s[at], BufferId::kScratch), s[at + 1].cast<std::uint32_t>(),
+  return {tag(s[at], BufferId::kInput), s[at + 1].cast<std::uint32_t>(),
           s[at + 2].cast<std::uint32_t>(), s[at + 3].cast<std::uint32_t>()};
 }
 
 Schedule from_state(const py::tuple& state) {
-  if (state.size() != 8) throw UsageError("this is no pickled schedule of this version");
+  if (state.size() != 9) throw UsageError("this is no pickled schedule of this version");
   Schedule schedule;
   schedule.name = state[0].cast<std::string>();
   schedule.collective = tag(state[1], Collective::kBcast);
@@ -130,12 +136,13 @@ Schedule from_state(const py::tuple& state) {
   schedule.root = state[4].cast<int>();
   schedule.chunks = state[5].cast<std::uint32_t>();
   schedule.scratch_slots = state[6].cast<std::uint32_t>();
-  for (const py::handle& round : state[7]) {
+  schedule.in_place = state[7].cast<bool>();
+  for (const py::handle& round : state[8]) {
     Round& steps = schedule.rounds.emplace_back();
     for (const py::handle& step : round) {
       const auto s = step.cast<py::tuple>();
-      steps.push_back(
-          {tag(s[0], StepKind::kCopy), s[1].cast<int>(), span_from(s, 2), span_from(s, 6)});
+      steps.push_back({tag(s[0], StepKind::kCopy), s[1].cast<int>(), span_from(s, 2),
+                       span_from(s, 6), span_from(s, 10)});
     }
   }
   return schedule;
@@ -201,19 +208,24 @@ std::string text_of(const Span& span) {
   const std::string chunks =
       std::to_string(span.first) + (span.chunks == 1 ? "" : ", " + std::to_string(span.chunks));
   if (span.buffer == BufferId::kWork) return "work(" + chunks + ")";
+  if (span.buffer == BufferId::kInput) return "input_(" + chunks + ")";
   return "scratch(" + std::to_string(span.slot) + ", " + chunks + ")";
 }
 
 std::string text_of(const Step& step) {
   std::string ends = is_message(step.kind) ? std::to_string(step.peer) : text_of(step.source);
   ends += ", " + text_of(step.kind == StepKind::kSend ? step.source : step.target);
+  if (reads_operand(step.kind) && step.operand != step.target) {
+    ends += ", operand=" + text_of(step.operand);
+  }
   return std::string(kind_of(step)) + "(" + ends + ")";
 }
 
 std::string text_of(const Schedule& schedule) {
   return "<Schedule " + schedule.name + ": " + std::string(name_of(schedule.collective)) +
          ", rank " + std::to_string(schedule.rank) + " of " + std::to_string(schedule.size) + ", " +
-         std::to_string(schedule.rounds.size()) + " rounds>";
+         std::to_string(schedule.rounds.size()) + " rounds" +
+         (schedule.in_place ? "" : " from an input buffer") + ">";
 }
 
 // The end of a step, None where its kind has none.
@@ -242,15 +254,23 @@ void bind_steps(py::module_& m) {
                              [](const Step& s) { return end_of(reads_source(s.kind), s.source); })
       .def_property_readonly("target",
                              [](const Step& s) { return end_of(writes_target(s.kind), s.target); })
+      .def_property_readonly("operand",
+                             [](const Step& s) { return end_of(reads_operand(s.kind), s.operand); })
       .def(
           "__eq__", [](const Step& a, const Step& b) { return a == b; }, py::is_operator())
       .def("__hash__", [](const Step& step) { return py::hash(py::str(text_of(step))); })
       .def("__repr__", [](const Step& step) { return text_of(step); });
   m.def("work", &work, py::arg("first"), py::arg("chunks") = 1);
+  m.def("input_", &input, py::arg("first"), py::arg("chunks") = 1);
   m.def("scratch", &scratch, py::arg("slot"), py::arg("first"), py::arg("chunks") = 1);
   m.def("send", &send, py::arg("peer"), py::arg("source"));
   m.def("recv", &recv, py::arg("peer"), py::arg("target"));
-  m.def("reduce", &gradred::reduce, py::arg("source"), py::arg("target"));
+  m.def(
+      "reduce",
+      [](const Span& source, const Span& target, const std::optional<Span>& operand) {
+        return gradred::reduce(source, operand.value_or(target), target);
+      },
+      py::arg("source"), py::arg("target"), py::arg("operand") = py::none());
   m.def("copy", &gradred::copy, py::arg("source"), py::arg("target"));
 }
 
@@ -268,6 +288,7 @@ void bind_schedule(py::module_& m) {
       .def_readonly("root", &Schedule::root)
       .def_readonly("chunks", &Schedule::chunks)
       .def_readonly("scratch_slots", &Schedule::scratch_slots)
+      .def_readonly("in_place", &Schedule::in_place)
       .def_property_readonly("rounds", rounds_of)
       .def(
           "__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
@@ -309,6 +330,10 @@ void bind_schedules(py::module_& m) {
   m.def("schedule_table", &table);
   m.def("make_schedule", &make, py::arg("collective"), py::arg("name"), py::arg("rank"),
         py::arg("size"), py::arg("parameters"));
+  m.def(
+      "schedule_from_input",
+      [](const Schedule& schedule) { return schedule.in_place ? from_input(schedule) : schedule; },
+      py::arg("schedule"));
   m.def("validate_schedule", py::overload_cast<const Schedule&>(&validate), py::arg("schedule"));
   const py::call_guard<WithoutGil> free;  // pure C++ that may take seconds
   m.def("verify_schedules", &verify, py::arg("schedules"), free);

@@ -18,11 +18,11 @@ namespace {
 
 namespace py = pybind11;
 
-// Writable memory of a Python object, held until this goes out of scope.
+// Memory of a Python object, held until this goes out of scope.
 class HeldBuffer {
  public:
-  explicit HeldBuffer(const py::handle& object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_CONTIG) != 0) throw py::error_already_set();
+  HeldBuffer(const py::handle& object, int flags) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw py::error_already_set();
   }
   ~HeldBuffer() { PyBuffer_Release(&view_); }
   HeldBuffer(const HeldBuffer&) = delete;
@@ -58,8 +58,8 @@ struct Options {
   double timeout;
 };
 
-void run(const std::vector<const Schedule*>& schedules, const py::list& inputs,
-         const Options& options) {
+void run(const std::vector<const Schedule*>& schedules, const py::list& work,
+         const py::list& inputs, const Options& options) {
   const DType dtype = dtype_named(options.dtype);
   ThreadsRun run;
   run.schedules = schedules;
@@ -71,9 +71,19 @@ void run(const std::vector<const Schedule*>& schedules, const py::list& inputs,
   run.timeout = seconds(options.timeout);
 
   std::deque<HeldBuffer> held;
-  for (const py::handle input : inputs) {
-    held.emplace_back(input);
+  for (const py::handle buffer : work) {
+    held.emplace_back(buffer, PyBUF_CONTIG);
     run.buffers.push_back(held.back().as(dtype));
+  }
+  for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+    held.emplace_back(inputs[rank], PyBUF_CONTIG_RO);
+    const Buffer input = held.back().as(dtype);
+    if (rank < run.buffers.size() && input.count != run.buffers[rank].count) {
+      throw UsageError("the input of rank " + std::to_string(rank) + " has " +
+                       std::to_string(input.count) + " elements, its result " +
+                       std::to_string(run.buffers[rank].count));
+    }
+    run.inputs.push_back(input.data);
   }
   const WithoutGil release;
   run_on_threads(run);
@@ -83,7 +93,8 @@ constexpr const char* kDoc = R"(Run one collective operation with one thread per
 
 Args:
     schedules: One schedule per rank, in order.
-    inputs: One writable, C-contiguous buffer per rank; holds the result afterwards.
+    work: One writable, C-contiguous buffer per rank; holds the result afterwards, and the input
+        before where the schedules are in place.
     dtype: Name of the element type; the buffers' own formats are not looked at.
     op: Name of the op. "avg" and "premul" only combine; scaling is the caller's.
     slices: Parts of the vector that are in flight together.
@@ -92,6 +103,7 @@ Args:
         "*" for any), or nothing.
     trace: Path of the Chrome traces, one per rank; "{rank}" is filled in.
     timeout: Seconds until TimeoutError.
+    inputs: For schedules that read an input buffer: one per rank.
 
 Blocks without the GIL until all ranks have finished. A failure is raised as the kind of error that
 came first, with one line per failed rank: "rank 2: PeerLost: ...".)";
@@ -101,14 +113,15 @@ came first, with one line per failed rank: "rank 2: PeerLost: ...".)";
 void bind_threads(py::module_& m) {
   m.def(
       "run_threads",
-      [](const std::vector<const Schedule*>& schedules, const py::list& inputs,
+      [](const std::vector<const Schedule*>& schedules, const py::list& work,
          const std::string& dtype, const std::string& op, std::size_t slices, bool rendezvous,
-         const std::string& fault, const std::string& trace, double timeout) {
-        run(schedules, inputs, {dtype, op, slices, rendezvous, fault, trace, timeout});
+         const std::string& fault, const std::string& trace, double timeout,
+         const py::list& inputs) {
+        run(schedules, work, inputs, {dtype, op, slices, rendezvous, fault, trace, timeout});
       },
-      py::arg("schedules"), py::arg("inputs"), py::arg("dtype"), py::arg("op"),
-      py::arg("slices") = 1, py::arg("rendezvous") = true, py::arg("fault") = "",
-      py::arg("trace") = "", py::arg("timeout") = 60.0, kDoc);
+      py::arg("schedules"), py::arg("work"), py::arg("dtype"), py::arg("op"), py::arg("slices") = 1,
+      py::arg("rendezvous") = true, py::arg("fault") = "", py::arg("trace") = "",
+      py::arg("timeout") = 60.0, py::arg("inputs") = py::list(), kDoc);
 }
 
 }  // namespace gradred

@@ -14,6 +14,7 @@ void for_each_span(Schedule& schedule, Function function) {
   for (Round& round : schedule.rounds) {
     for (Step& step : round) {
       if (reads_source(step.kind)) function(step.source);
+      if (reads_operand(step.kind)) function(step.operand);
       if (writes_target(step.kind)) function(step.target);
     }
   }

@@ -42,4 +42,11 @@ struct Levels {
 };
 Schedule hierarchical(int rank, int size, int local, const Levels& levels);
 
+// The same schedule for an input that is not in the work buffer and stays as it is: no pass over
+// memory is spent on copying the input first. What work does not hold yet is read from the input,
+// so that a reduction into it has three addresses; a chunk is copied to work only where one span
+// needs it beside chunks that work holds already, or where the result is the input. Messages and
+// sums are those of the schedule that is given, which is in place.
+Schedule from_input(Schedule schedule);
+
 }  // namespace gradred

@@ -13,6 +13,16 @@ struct Mutant {
   std::vector<Step> replacement;
 };
 
+// Ends of a step that are changed together.
+struct Ends {
+  const char* name;
+  std::vector<Span Step::*> spans;
+};
+const Ends kSource = {"source", {&Step::source}};
+const Ends kTarget = {"target", {&Step::target}};
+const Ends kOperand = {"operand", {&Step::operand}};
+const Ends kTargetAndOperand = {"target and operand", {&Step::target, &Step::operand}};
+
 class Mutator {
  public:
   explicit Mutator(const Schedule& schedule) : schedule_(schedule) {}
@@ -21,17 +31,17 @@ class Mutator {
     mutants_ = {{"drop", {}}, {"duplicate", {step, step}}};
     if (is_message(step.kind)) {
       change_peer(step);
-      change_span(step, step.kind == StepKind::kSend ? &Step::source : &Step::target);
+      change_span(step, step.kind == StepKind::kSend ? kSource : kTarget);
     } else {
-      Step other = step;
-      other.kind = step.kind == StepKind::kReduce ? StepKind::kCopy : StepKind::kReduce;
-      mutants_.push_back({"kind", {other}});
-      other = step;
-      std::swap(other.source, other.target);
-      mutants_.push_back({"operands exchanged", {other}});
-      change_span(step, &Step::source);
-      change_span(step, &Step::target);
-      change_both(step);
+      const bool reduces = step.kind == StepKind::kReduce;
+      mutants_.push_back(
+          {"kind", {reduces ? copy(step.source, step.target) : reduce(step.source, step.target)}});
+      exchange(step);
+      change_span(step, kSource);
+      change_span(step, kTarget);
+      if (reduces) change_span(step, kOperand);
+      if (reduces && step.operand == step.target) change_span(step, kTargetAndOperand);
+      change_all(step);
     }
     return std::move(mutants_);
   }
@@ -46,48 +56,63 @@ class Mutator {
     }
   }
 
-  void add(const Step& step, Span Step::* end, const char* what, const Span& span) {
+  // Source and operand of a reduction are equals: to exchange these changes nothing.
+  void exchange(const Step& step) {
     Step other = step;
-    other.*end = span;
-    if (other == step) return;
-    const char* name = end == &Step::source ? " of source: " : " of target: ";
-    mutants_.push_back({what + (name + describe(span)), {other}});
+    std::swap(other.source, other.target);
+    if (step.operand == step.target) other.operand = other.target;
+    mutants_.push_back({"source and target exchanged", {other}});
+    if (step.kind != StepKind::kReduce || step.operand == step.target) return;
+    other = step;
+    std::swap(other.operand, other.target);
+    mutants_.push_back({"operand and target exchanged", {other}});
   }
 
-  void change_span(const Step& step, Span Step::* end) {
-    Span span = step.*end;
-    span.buffer = span.buffer == BufferId::kWork ? BufferId::kScratch : BufferId::kWork;
-    add(step, end, "buffer", span);
+  void add(const Step& step, const Ends& ends, const char* what, const Span& span) {
+    Step other = step;
+    for (Span Step::* const end : ends.spans) other.*end = span;
+    if (other == step) return;
+    mutants_.push_back({what + (" of " + std::string(ends.name)) + ": " + describe(span), {other}});
+  }
+
+  void change_span(const Step& step, const Ends& ends) {
+    const Span original = step.*ends.spans.front();
+    Span span = original;
+    for (const BufferId buffer : {BufferId::kWork, BufferId::kScratch, BufferId::kInput}) {
+      span.buffer = buffer;
+      if (buffer != BufferId::kInput || !schedule_.in_place) add(step, ends, "buffer", span);
+    }
     for (std::uint32_t first = 0; first < schedule_.chunks; ++first) {
-      span = step.*end;
+      span = original;
       span.first = first;
-      add(step, end, "first chunk", span);
+      add(step, ends, "first chunk", span);
     }
     for (const int by : {-1, 1}) {
-      span = step.*end;
+      span = original;
       span.chunks += static_cast<std::uint32_t>(by);
-      add(step, end, "chunks", span);
+      add(step, ends, "chunks", span);
     }
-    if ((step.*end).buffer == BufferId::kWork) return;
+    if (original.buffer != BufferId::kScratch) return;
     for (std::uint32_t slot = 0; slot < schedule_.scratch_slots; ++slot) {
-      span = step.*end;
+      span = original;
       span.slot = slot;
-      add(step, end, "slot", span);
+      add(step, ends, "slot", span);
     }
   }
 
-  void change_both(const Step& step) {
-    const auto push = [&](const char* what, std::uint32_t first, std::uint32_t chunks) {
+  void change_all(const Step& step) {
+    const auto push = [&](std::uint32_t first, std::uint32_t chunks) {
       Step other = step;
-      other.source.first = other.target.first = first;
-      other.source.chunks = other.target.chunks = chunks;
-      if (other != step) mutants_.push_back({what + describe(other), {other}});
+      other.source.first = other.target.first = other.operand.first = first;
+      other.source.chunks = other.target.chunks = other.operand.chunks = chunks;
+      if (step.kind != StepKind::kReduce) other.operand = step.operand;
+      if (other != step) mutants_.push_back({"all ends: " + describe(other), {other}});
     };
     for (std::uint32_t first = 0; first < schedule_.chunks; ++first) {
-      push("both ends: ", first, step.source.chunks);
+      push(first, step.source.chunks);
     }
-    push("both ends: ", step.source.first, step.source.chunks - 1);
-    push("both ends: ", step.source.first, step.source.chunks + 1);
+    push(step.source.first, step.source.chunks - 1);
+    push(step.source.first, step.source.chunks + 1);
   }
 
   const Schedule& schedule_;

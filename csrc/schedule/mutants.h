@@ -17,9 +17,10 @@ struct MutationResult {
   std::vector<std::string> different;   // accepted with another, also correct, tree of sums
 };
 
-// Drops or duplicates each step, changes its peer, buffer, slot, chunks or kind, or exchanges its
-// operands, one change at a time, and verifies the result. With sample = 0 all mutants, else that
-// many drawn with `seed`. The schedules, one per rank, must verify.
+// Drops or duplicates each step, changes its peer or kind, the buffer, slot or chunks of each of
+// its ends or of all of them, or exchanges its target with what it reads, one change at a time, and
+// verifies the result. With sample = 0 all mutants, else that many drawn with `seed`. The
+// schedules, one per rank, must verify.
 MutationResult mutation_test(std::vector<Schedule> schedules, std::size_t sample = 0,
                              std::uint64_t seed = 1);
 

@@ -20,8 +20,8 @@ bool meet(std::uint64_t a, std::uint64_t a_count, std::uint64_t b, std::uint64_t
 
 bool overlap(const Span& a, const Span& b) {
   if (a.buffer != b.buffer) return false;
-  if (a.buffer == BufferId::kWork) return meet(a.first, a.chunks, b.first, b.chunks);
-  return meet(a.slot, a.chunks, b.slot, b.chunks);
+  if (a.buffer == BufferId::kScratch) return meet(a.slot, a.chunks, b.slot, b.chunks);
+  return meet(a.first, a.chunks, b.first, b.chunks);
 }
 
 const Span& message_span(const Step& step) {
@@ -30,8 +30,9 @@ const Span& message_span(const Step& step) {
 
 // What is wrong with a step by itself; empty when nothing is.
 std::string fault(const Schedule& schedule, const Span& span) {
-  if (span.buffer != BufferId::kWork && span.buffer != BufferId::kScratch) {
-    return "a span names no buffer";
+  if (span.buffer > BufferId::kInput) return "a span names no buffer";
+  if (span.buffer == BufferId::kInput && schedule.in_place) {
+    return describe(span) + ": this schedule is in place, its input lies in the work buffer";
   }
   if (span.chunks == 0) return "a span is empty";
   if (std::uint64_t{span.first} + span.chunks > schedule.chunks) {
@@ -46,8 +47,22 @@ std::string fault(const Schedule& schedule, const Span& span) {
   return {};
 }
 
+std::string operand_fault(const Schedule& schedule, const Step& step) {
+  if (std::string why = fault(schedule, step.operand); !why.empty()) return why;
+  if (step.operand.first != step.target.first || step.operand.chunks != step.target.chunks) {
+    return "operand and target are different chunks: " + describe(step);
+  }
+  if (step.operand != step.target && overlap(step.operand, step.target)) {
+    return "operand and target overlap: " + describe(step);
+  }
+  return {};
+}
+
 std::string fault(const Schedule& schedule, const Step& step) {
   if (step.kind > StepKind::kCopy) return "a step has no kind";
+  if (writes_target(step.kind) && step.target.buffer == BufferId::kInput) {
+    return "the input is only read: " + describe(step);
+  }
   if (is_message(step.kind)) {
     if (step.peer < 0 || step.peer >= schedule.size) {
       return "peer " + std::to_string(step.peer) + " is none of the " +
@@ -62,7 +77,7 @@ std::string fault(const Schedule& schedule, const Step& step) {
     return "source and target are different chunks: " + describe(step);
   }
   if (overlap(step.source, step.target)) return "source and target overlap: " + describe(step);
-  return {};
+  return step.kind == StepKind::kReduce ? operand_fault(schedule, step) : std::string();
 }
 
 // All messages of a round are in flight together: what one receives, no other may touch.
@@ -117,6 +132,7 @@ std::string describe(const Problem& problem) {
 std::string describe(const Span& span) {
   const std::string chunks = run("chunk", span.first, span.chunks);
   if (span.buffer == BufferId::kWork) return chunks;
+  if (span.buffer == BufferId::kInput) return chunks + " of the input";
   return chunks + " in " + run("slot", span.slot, span.chunks);
 }
 
@@ -127,7 +143,9 @@ std::string describe(const Step& step) {
     case StepKind::kRecv:
       return "recv " + describe(step.target) + " from rank " + std::to_string(step.peer);
     case StepKind::kReduce:
-      return "reduce " + describe(step.source) + " into " + describe(step.target);
+      return "reduce " + describe(step.source) +
+             (step.operand == step.target ? "" : " and " + describe(step.operand)) + " into " +
+             describe(step.target);
     case StepKind::kCopy:
       return "copy " + describe(step.source) + " to " + describe(step.target);
   }

@@ -34,8 +34,9 @@ std::string describe(const Span& span);
 std::string describe(const Step& step);
 
 // Throws ScheduleError unless every span lies inside the vector and the scratch buffer, peers
-// exist, both ends of each local step are the same chunks at different places, and nothing that is
-// being received overlaps with another message of its round. An executor that runs a validated
+// exist, the ends of each local step are the same chunks at different places (but that a reduction
+// may be into its operand), nothing writes to the input buffer, and nothing that is being received
+// overlaps with another message of its round. An executor that runs a validated
 // schedule stays inside its buffers, whatever the other ranks do.
 void validate(const Schedule& schedule);
 

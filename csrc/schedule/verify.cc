@@ -20,6 +20,7 @@ struct Cell {
 struct Rank {
   const Schedule* schedule;
   std::vector<Value> work;
+  std::vector<Value> input;  // empty where the schedule is in place
   std::vector<Cell> scratch;
   std::size_t round = 0;
   std::vector<std::size_t> posted;  // messages of this round that wait for their counterpart
@@ -58,7 +59,7 @@ class Verifier {
 Verifier::Verifier(const std::vector<Schedule>& schedules)
     : head_(schedules.front()), values_(head_.size, head_.chunks) {
   for (const Schedule& schedule : schedules) {
-    ranks_.push_back({&schedule, {}, {}, 0, {}});
+    ranks_.push_back({&schedule, {}, {}, {}, 0, {}});
     report_.rounds = std::max(report_.rounds, schedule.rounds.size());
   }
 }
@@ -75,13 +76,15 @@ std::uint32_t Verifier::owned(int rank) const {
 void Verifier::initialise(Rank& rank) {
   const int r = rank.schedule->rank;
   rank.work.assign(head_.chunks, kNothing);
+  if (!rank.schedule->in_place) rank.input = rank.work;
+  std::vector<Value>& given = rank.schedule->in_place ? rank.work : rank.input;
   rank.scratch.resize(rank.schedule->scratch_slots);
   for (std::uint32_t slot = 0; slot < rank.scratch.size(); ++slot) rank.scratch[slot].slot = slot;
   std::uint32_t begin = 0, end = head_.chunks;
   if (head_.collective == Collective::kAllgather) begin = owned(r), end = owned(r + 1);
   if (head_.collective == Collective::kBcast && r != head_.root) end = 0;
   for (std::uint32_t chunk = begin; chunk < end; ++chunk) {
-    rank.work[chunk] = values_.input(r, chunk);
+    given[chunk] = values_.input(r, chunk);
   }
 }
 
@@ -153,12 +156,13 @@ void Verifier::finish_round(Rank& rank) {
   for (std::size_t step = 0; step < rank.steps().size(); ++step) {
     const Step& local = rank.steps()[step];
     if (is_message(local.kind)) continue;
-    if (local.kind == StepKind::kCopy) begin_write(rank, local.target);
+    const bool rewrites = local.kind == StepKind::kReduce && local.operand == local.target;
+    if (!rewrites) begin_write(rank, local.target);
     for (std::uint32_t i = 0; i < local.source.chunks; ++i) {
       Value value = read(rank, step, local.source, i);
       if (local.kind == StepKind::kReduce) {
         const Place here{rank.schedule->rank, static_cast<int>(rank.round), static_cast<int>(step)};
-        value = values_.sum(value, read(rank, step, local.target, i), here);
+        value = values_.sum(value, read(rank, step, local.operand, i), here);
       }
       write(rank, local.target, i, value);
     }
@@ -168,8 +172,8 @@ void Verifier::finish_round(Rank& rank) {
 Value Verifier::read(const Rank& rank, std::size_t step, const Span& span, std::uint32_t i) const {
   const Step& reader = rank.steps()[step];
   Value value = kNothing;
-  if (span.buffer == BufferId::kWork) {
-    value = rank.work[span.first + i];
+  if (span.buffer != BufferId::kScratch) {
+    value = (span.buffer == BufferId::kWork ? rank.work : rank.input)[span.first + i];
   } else {
     const Cell& cell = rank.scratch[span.slot + i];
     value = cell.value;
@@ -297,7 +301,7 @@ void check_together(const std::vector<Schedule>& schedules) {
       throw ScheduleError({r, -1, -1, "size, chunks, root or collective differ from rank 0's"});
     }
     validate(schedule);
-    cells += std::uint64_t{schedule.chunks} + schedule.scratch_slots;
+    cells += std::uint64_t{schedule.chunks} * (schedule.in_place ? 1 : 2) + schedule.scratch_slots;
     if (cells > kCellsAtMost) {
       throw ScheduleError({r, -1, -1, "too large to verify: more than 2^28 chunks and slots"});
     }

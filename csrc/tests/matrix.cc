@@ -12,6 +12,7 @@
 
 #include "engine/on_threads.h"
 #include "schedule/algorithms.h"
+#include "schedule/combinators.h"
 #include "schedule/partition.h"
 
 namespace gradred {
@@ -36,6 +37,7 @@ struct Case {
   std::size_t slices;
   Protocol protocol;
   Combination types;
+  bool in_place;
 };
 
 std::string describe(const Case& c) {
@@ -44,7 +46,8 @@ std::string describe(const Case& c) {
          " slices=" + std::to_string(c.slices) + " root=" + std::to_string(c.parameters.root) +
          " local=" + std::to_string(c.parameters.local) + " k=" + std::to_string(c.parameters.k) +
          (c.protocol == Protocol::kRendezvous ? " rendezvous " : " eager ") +
-         std::string(name_of(c.types.dtype)) + " " + std::string(name_of(c.types.op));
+         std::string(name_of(c.types.dtype)) + " " + std::string(name_of(c.types.op)) +
+         (c.in_place ? "" : " from its input");
 }
 
 // Elements as doubles, which hold all values used here.
@@ -73,7 +76,7 @@ Access access(DType dtype) {
   return {put<std::uint8_t>, get<std::uint8_t>};
 }
 
-double input(const Case& c, int rank, std::size_t index) {
+double input_of(const Case& c, int rank, std::size_t index) {
   const std::size_t mixed = index * 7 + static_cast<std::size_t>(rank) * 5 + index / 11;
   return static_cast<double>(c.types.op == Op::kProd ? 1 + mixed % 2 : mixed % 8);
 }
@@ -85,9 +88,9 @@ double combine(Op op, double a, double b) {
 }
 
 double reduction(const Case& c, std::size_t index) {
-  double result = input(c, 0, index);
+  double result = input_of(c, 0, index);
   for (int rank = 1; rank < c.size; ++rank) {
-    result = combine(c.types.op, result, input(c, rank, index));
+    result = combine(c.types.op, result, input_of(c, rank, index));
   }
   return result;
 }
@@ -109,36 +112,42 @@ std::vector<int> owners(const Case& c, std::uint32_t chunks) {
   return result;
 }
 
-// What one case needs: a schedule and a buffer for each rank. Whoever has no input holds 99s.
+// What one case needs: a schedule, an input and a work buffer for each rank. Whoever has no input
+// holds 99s, as does a work buffer that is not to hold the input.
 struct Setting {
   explicit Setting(const Case& c) : bytes(c.count * size_of(c.types.dtype)) {
     const Collective collective = c.algorithm->collective;
     for (int rank = 0; rank < c.size; ++rank) {
-      schedules.push_back(make_schedule(collective, c.algorithm->name, rank, c.size, c.parameters));
+      Schedule made = make_schedule(collective, c.algorithm->name, rank, c.size, c.parameters);
+      schedules.push_back(c.in_place ? std::move(made) : from_input(std::move(made)));
     }
     const bool owned =
         collective == Collective::kReduceScatter || collective == Collective::kAllgather;
     if (owned) owner = owners(c, schedules[0].chunks);
     for (int rank = 0; rank < c.size; ++rank) {
-      std::vector<std::byte>& data = buffers.emplace_back(bytes);
+      std::vector<std::byte>& data = inputs.emplace_back(bytes);
       for (std::size_t i = 0; i < c.count; ++i) {
         const bool given = (collective != Collective::kBcast || rank == c.parameters.root) &&
                            (collective != Collective::kAllgather || rank == owner[i]);
-        access(c.types.dtype).put(data.data(), i, given ? input(c, rank, i) : 99);
+        access(c.types.dtype).put(data.data(), i, given ? input_of(c, rank, i) : 99);
+      }
+      work.push_back(data);
+      for (std::size_t i = 0; !c.in_place && i < c.count; ++i) {
+        access(c.types.dtype).put(work.back().data(), i, 99);
       }
     }
   }
 
   std::size_t bytes;
   std::vector<Schedule> schedules;
-  std::vector<std::vector<std::byte>> buffers;
+  std::vector<std::vector<std::byte>> inputs, work;
   std::vector<int> owner;  // of each element; reduce-scatter and allgather only
 };
 
 double expected(const Case& c, const Setting& setting, std::size_t index) {
-  if (c.algorithm->collective == Collective::kBcast) return input(c, c.parameters.root, index);
+  if (c.algorithm->collective == Collective::kBcast) return input_of(c, c.parameters.root, index);
   if (c.algorithm->collective == Collective::kAllgather) {
-    return input(c, setting.owner[index], index);
+    return input_of(c, setting.owner[index], index);
   }
   return reduction(c, index);
 }
@@ -150,7 +159,7 @@ std::string compare(const Case& c, const Setting& setting) {
     for (int rank = 0; rank < c.size; ++rank) {
       const bool anything =
           c.algorithm->collective == Collective::kReduceScatter && setting.owner[i] != rank;
-      const std::vector<std::byte>& data = setting.buffers[static_cast<std::size_t>(rank)];
+      const std::vector<std::byte>& data = setting.work[static_cast<std::size_t>(rank)];
       const double found = access(c.types.dtype).get(data.data(), i);
       if (!anything && found != wanted) {
         return "rank " + std::to_string(rank) + " element " + std::to_string(i) + " is " +
@@ -166,21 +175,25 @@ bool is_small(const Case& c) {
   return c.count < 10000 || (c.slices > 1 && c.protocol == Protocol::kRendezvous);
 }
 
+constexpr std::byte kNowhere{};  // an empty input has an address, too
+
 // Empty, or what went wrong.
 std::string run(const Case& c) {
   try {
     Setting setting(c);
+    const std::vector<std::vector<std::byte>> inputs = setting.inputs;
     ThreadsRun run;
     for (int rank = 0; rank < c.size; ++rank) {
-      run.schedules.push_back(&setting.schedules[static_cast<std::size_t>(rank)]);
-      void* data = setting.buffers[static_cast<std::size_t>(rank)].data();
-      run.buffers.push_back({data, c.count, c.types.dtype});
+      const auto r = static_cast<std::size_t>(rank);
+      run.schedules.push_back(&setting.schedules[r]);
+      run.buffers.push_back({setting.work[r].data(), c.count, c.types.dtype});
+      if (!c.in_place) run.inputs.push_back(c.count > 0 ? setting.inputs[r].data() : &kNowhere);
     }
     run.op = c.types.op;
     run.slices = c.slices;
     run.protocol = c.protocol;
     run_on_threads(run);
-    return compare(c, setting);
+    return setting.inputs == inputs ? compare(c, setting) : "an input has been changed";
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -227,12 +240,16 @@ void for_each_case(bool full, Function function) {
         for (const std::size_t count : counts_of(size)) {
           for (const std::size_t slices : {std::size_t{1}, std::size_t{3}}) {
             for (const Protocol protocol : {Protocol::kEager, Protocol::kRendezvous}) {
-              Case c{&algorithm, parameters, size, count, slices, protocol, {}};
+              Case c{&algorithm, parameters, size, count, slices, protocol, {}, true};
               if (!full && !is_small(c)) continue;
               constexpr std::size_t kAll = std::size(kCombinations);
               for (std::size_t i = 0; i < (full ? kAll : 1); ++i) {
-                c.types = kCombinations[turn++ % kAll];
-                function(c);
+                c.types = kCombinations[turn % kAll];
+                for (const bool in_place : {true, false}) {
+                  c.in_place = in_place;
+                  if (full || (turn / kAll % 2 == 0) == in_place) function(c);
+                }
+                ++turn;
               }
             }
           }

@@ -6,6 +6,10 @@ length (the first ones one element longer). A span is a run of chunks, at its pl
 (`work`) or in the slots of a scratch buffer (`scratch`). The messages of a round are in flight
 together; when all have completed, its reduce and copy steps run in order.
 
+The input lies in `work` before, the result after. Where a call's output is another array than its
+input, gradred runs what `from_input` makes of the schedule: the input is read where the caller has
+it (`input_`), and never copied first.
+
 A generator is a function of rank and size, and `verify` proves that what it makes is right:
 
     >>> from gradred.schedules import Schedule, recv, reduce, scratch, send, verify, work
@@ -33,6 +37,7 @@ from gradred._core import (
     Step,
     Traffic,
     copy,
+    input_,
     recv,
     reduce,
     scratch,
@@ -52,6 +57,8 @@ __all__ = [
     "copy",
     "cost",
     "draw",
+    "from_input",
+    "input_",
     "make",
     "make_all",
     "names",
@@ -136,13 +143,27 @@ def make_all(
     return [make(name, rank, size, collective=collective, **parameters) for rank in range(size)]
 
 
+def from_input(schedule: Schedule) -> Schedule:
+    """The same schedule for a call whose output is another array than its input.
+
+    What `work` does not hold yet is read from the input buffer, so that no pass over memory goes
+    into copying the input first; a reduction then is `target = operand + source`. Messages and sums
+    are the same, hence the result is, bit for bit.
+
+    Example:
+        >>> from_input(make("recursive_doubling", 0, 2)).rounds[0][2]
+        reduce(scratch(0, 0), work(0), operand=input_(0))
+    """
+    return _core.schedule_from_input(schedule)
+
+
 def validate(schedule: Schedule) -> None:
     """Check one rank's schedule by itself: a validated one never leaves its buffers.
 
     Raises:
         UsageError: names rank, round, step and reason: a span outside the vector or the scratch
             buffer, a peer that does not exist, two ends of a step that are different chunks or
-            overlap, messages of one round that overlap.
+            overlap, a step that writes to the input buffer, messages of one round that overlap.
     """
     _core.validate_schedule(schedule)
 
@@ -218,7 +239,8 @@ def draw(
     """A picture: ranks as rows, rounds as columns, messages labelled with their chunks.
 
     In text, `→1[3]` sends chunk 3 to rank 1, `←1[3]` receives it, `+[3]` reduces into it and `=[3]`
-    copies it. Equal schedules give equal pictures.
+    copies it; `in:3` is chunk 3 of the input buffer (see `from_input`), which the step reads. Equal
+    schedules give equal pictures.
 
     Args:
         schedules: of all ranks or of some of them; they may be wrong, a picture helps to see why.
@@ -252,10 +274,12 @@ def _title(first: Schedule) -> str:
 
 
 def _run(step: Step) -> str:
-    """The chunks of a step: `3`, or `3-5` for a run."""
+    """The chunks of a step: `3`, or `3-5` for a run; `in:3` where it reads the input buffer."""
     span = step.target or step.source
     assert span is not None
-    return str(span.first) + (f"-{span.first + span.chunks - 1}" if span.chunks > 1 else "")
+    reads = [end for end in (step.source, step.operand) if end and end.buffer == "input"]
+    last = f"-{span.first + span.chunks - 1}" if span.chunks > 1 else ""
+    return f"{'in:' if reads else ''}{span.first}{last}"
 
 
 def _mark(step: Step) -> str:

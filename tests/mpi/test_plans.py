@@ -108,6 +108,9 @@ def test_all_ranks_get_the_same_bits_each_time(plan: str) -> None:
     assert same_everywhere(first)
     if plan != "mpi":  # of the MPI's own no such promise is known
         again = [gradred.allreduce(x, plan=plan, comm=COMM) for _ in range(3)]
+        again.append(gradred.allreduce(x.copy(), out=x.copy(), plan=plan, comm=COMM))
+        in_place = x.copy()
+        again.append(gradred.allreduce(in_place, out=in_place, plan=plan, comm=COMM))
         assert {y.tobytes() for y in again} == {first.tobytes()}
     everyone = [np.random.default_rng(rank).standard_normal(1009) for rank in range(SIZE)]
     np.testing.assert_allclose(first, np.sum(everyone, axis=0), rtol=1e-5, atol=1e-5)

@@ -38,14 +38,28 @@ def counts_of(size: int) -> list[int]:
 
 
 def run(
-    collective: str, name: str, inputs: list[Any], dtype: str, op: str, **options: Any
+    collective: str,
+    name: str,
+    inputs: list[Any],
+    dtype: str,
+    op: str,
+    in_place: bool = True,
+    **options: Any,
 ) -> tuple[list[schedules.Schedule], list[Any]]:
     """The schedules, and the work buffers afterwards; the inputs are left as they are."""
     plans = schedules.make_all(
         name, len(inputs), collective=collective, **parameters_of(name, len(inputs))
     )
     work = [array.copy() for array in inputs]
-    _core.run_threads(plans, view(work), dtype, op, **options)
+    if in_place:
+        _core.run_threads(plans, view(work), dtype, op, **options)
+        return plans, work
+    given = [array.copy() for array in inputs]
+    for vector in view(work):
+        vector.fill(99)
+    plans = [schedules.from_input(plan) for plan in plans]
+    _core.run_threads(plans, view(work), dtype, op, **options, inputs=view(given))
+    assert [array.tobytes() for array in given] == [array.tobytes() for array in inputs]
     return plans, work
 
 
@@ -69,8 +83,9 @@ def expected(
 
 def check(collective: str, name: str, inputs: list[Any], dtype: str, op: str, slices: int) -> None:
     wanted = None
-    for rendezvous in (True, False):
+    for rendezvous, in_place in ((True, True), (False, True), (True, False)):
         options = {"slices": slices, "rendezvous": rendezvous, "timeout": 20.0}
+        options["in_place"] = in_place
         plans, work = run(collective, name, inputs, dtype, op, **options)
         right, where = wanted = wanted or expected(plans[0], inputs, op, slices)
         for rank, (found, its) in enumerate(zip(work, where, strict=True)):
@@ -104,9 +119,11 @@ def test_result_equals_numpy_for_every_type(
 def test_all_ranks_get_the_same_bits(name: str, slices: int) -> None:
     rng = np.random.default_rng(7)
     inputs = [rng.standard_normal(1009).astype(np.float32) for _ in range(6)]
-    for _ in range(3):
-        _, work = run("allreduce", name, inputs, "float32", "sum", slices=slices)
-        assert len({array.tobytes() for array in work}) == 1
+    found = set()
+    for in_place in (True, False, True):
+        _, work = run("allreduce", name, inputs, "float32", "sum", in_place, slices=slices)
+        found.update(array.tobytes() for array in work)
+        assert len(found) == 1
         np.testing.assert_allclose(work[0], np.sum(inputs, axis=0), rtol=1e-5, atol=1e-5)
 
 
@@ -122,8 +139,15 @@ def test_more_slices_than_elements_are_allowed() -> None:
         ({"op": "mean"}, "no op 'mean'"),
         ({"slices": 0}, "0 slices"),
         ({"timeout": float("nan")}, "timeout must be"),
-        ({"inputs": [bytearray(8)]}, "2 schedules but 1 inputs"),
-        ({"inputs": [bytearray(7), bytearray(7)]}, "no whole number of float32"),
+        ({"work": [bytearray(8)]}, "2 schedules but 1 inputs"),
+        ({"work": [bytearray(7), bytearray(7)]}, "no whole number of float32"),
+        ({"inputs": [b"12345678"]}, "2 schedules but 1 inputs of their own"),
+        ({"inputs": [b"1234", b"1234"]}, "rank 0 has 1 elements, its result 2"),
+        ({"inputs": [b"12345678"] * 2}, "schedule 0 is in place"),
+        (
+            {"schedules": [schedules.from_input(each) for each in schedules.make_all("ring", 2)]},
+            "schedule 0 reads an input of its own, but none was given",
+        ),
         ({"op": "band"}, "no band of float32"),
         ({"schedules": schedules.make_all("ring", 3)[:2]}, "for rank 0 of 3"),
         ({"schedules": [None, None]}, "is None"),
@@ -132,7 +156,7 @@ def test_more_slices_than_elements_are_allowed() -> None:
 def test_wrong_arguments_are_refused_in_words(change: dict[str, Any], words: str) -> None:
     arguments: dict[str, Any] = {
         "schedules": schedules.make_all("ring", 2),
-        "inputs": [bytearray(8), bytearray(8)],
+        "work": [bytearray(8), bytearray(8)],
         "dtype": "float32",
         "op": "sum",
     }

@@ -54,6 +54,11 @@ def test_whatever_is_generated_is_proved(given_schedules: list[Schedule]) -> Non
         validate(schedule)
 
 
+@given(generated(largest=24))
+def test_where_the_input_lies_changes_no_sum(plans: list[Schedule]) -> None:
+    assert verify(map(schedules.from_input, plans)).digest == verify(plans).digest
+
+
 @given(
     generated(collective="allreduce"),
     st.integers(0, 3000),
@@ -191,9 +196,11 @@ def rebuilt(schedule: Schedule, rounds: Any) -> Schedule:
 
 spans = st.builds(
     lambda buffer, first, chunks: (
-        schedules.work(first, chunks) if buffer == 0 else schedules.scratch(buffer, first, chunks)
+        schedules.scratch(buffer, first, chunks)
+        if buffer > 0
+        else (schedules.work if buffer == 0 else schedules.input_)(first, chunks)
     ),
-    st.integers(0, 2),
+    st.integers(-1, 2),
     st.integers(0, 5),
     st.integers(1, 3),
 )
@@ -201,6 +208,7 @@ steps = st.one_of(
     st.builds(schedules.send, st.integers(0, 4), spans),
     st.builds(schedules.recv, st.integers(0, 4), spans),
     st.builds(schedules.reduce, spans, spans),
+    st.builds(schedules.reduce, spans, spans, spans),
     st.builds(schedules.copy, spans, spans),
 )
 

@@ -18,6 +18,8 @@ from gradred.schedules import (
     copy,
     cost,
     draw,
+    from_input,
+    input_,
     make,
     make_all,
     recv,
@@ -68,7 +70,11 @@ def seconds(given: list[Schedule], nbytes: int) -> tuple[float, float, float]:
 def test_every_size_from_1_to_64_is_proved(collective: str, name: str) -> None:
     for size in range(1, 65):
         for parameters in variants(collective, name, size):
-            verify(make_all(name, size, collective=collective, **parameters))
+            given = make_all(name, size, collective=collective, **parameters)
+            proved = verify(given)
+            from_inputs = verify(map(from_input, given))
+            assert from_inputs.digest == proved.digest
+            assert from_inputs.messages == proved.messages
 
 
 @pytest.mark.parametrize("inside", ["ring", "circulant", "direct"])
@@ -214,6 +220,62 @@ def test_a_schedule_needs_as_many_slots_as_its_spans_use() -> None:
     assert Schedule([steps], rank=0, size=2, chunks=3).scratch_slots == 5
 
 
+# The input elsewhere ------------------------------------------------------------------------------
+
+
+def copied(schedule: Schedule) -> int:
+    """The chunks that a rank copies."""
+    steps = [step for steps in schedule.rounds for step in steps if step.kind == "copy"]
+    return sum(step.source.chunks for step in steps if step.source is not None)
+
+
+@pytest.mark.parametrize("name", [*CHEAP, "ring", "direct"])
+def test_an_allreduce_copies_none_of_its_input_on_powers_of_two(name: str) -> None:
+    for size in (2, 4, 8, 32):
+        assert not any(copied(from_input(schedule)) for schedule in make_all(name, size))
+
+
+def test_what_lies_partly_in_work_is_copied_before_it_is_sent() -> None:
+    """The first round on 7 ranks reduces into chunks 0 to 2, the second sends 2 and 3."""
+    before, after = make("circulant", 0, 7), from_input(make("circulant", 0, 7))
+    assert after.rounds[0][-1] == copy(input_(3), work(3))
+    assert after.rounds[1][0] == before.rounds[1][0] == send(2, work(2, 2))
+    assert copied(after) == 1
+
+
+def test_a_reduction_from_the_input_has_three_addresses() -> None:
+    (steps,) = from_input(make("recursive_doubling", 1, 2)).rounds
+    assert steps == (
+        send(0, input_(0)),
+        recv(0, scratch(0, 0)),
+        reduce(scratch(0, 0), work(0), operand=input_(0)),
+    )
+    assert repr(steps[2]) == "reduce(scratch(0, 0), work(0), operand=input_(0))"
+    assert steps[2].operand == input_(0)
+
+
+def test_what_no_message_touches_is_copied_at_the_end() -> None:
+    (steps,) = from_input(make("ring", 0, 1)).rounds
+    assert steps == (copy(input_(0), work(0)),)
+    last = from_input(make("ring", 2, 3, collective="allgather")).rounds[-1]
+    assert last[-1] == copy(input_(2), work(2))
+    untouched = from_input(Schedule([], rank=1, size=3, chunks=6, collective="reduce_scatter"))
+    assert untouched.rounds[0] == (copy(input_(2, 2), work(2, 2)),)
+
+
+def test_from_input_twice_is_from_input() -> None:
+    once = from_input(make("ring", 1, 3))
+    assert (once.in_place, make("ring", 1, 3).in_place) == (False, True)
+    assert from_input(once) == once != make("ring", 1, 3)
+
+
+@pytest.mark.parametrize("name", ["ring", "circulant", "rabenseifner"])
+def test_ranks_may_differ_in_where_their_input_lies(name: str) -> None:
+    given = make_all(name, 5)
+    mixed = [from_input(schedule) if rank % 2 else schedule for rank, schedule in enumerate(given)]
+    assert verify(mixed).digest == verify(given).digest
+
+
 def test_equal_sums_have_equal_digests() -> None:
     digests = {
         name: verify(make_all(name, 8)).digest for name in ("recursive_doubling", "ring", "direct")
@@ -271,6 +333,35 @@ WRONG: list[tuple[str, list[list[Step]], list[list[Step]], int, str]] = [
     ("itself as peer", [[send(0, work(0))]], [], 1, "sends itself no messages"),
     ("ends differ", [[reduce(work(0), work(1))]], [], 2, "source and target are different chunks"),
     ("ends overlap", [[copy(work(0), work(0))]], [], 1, "source and target overlap"),
+    (
+        "operand differs",
+        [[reduce(scratch(0, 0), work(0), operand=work(1))]],
+        [],
+        2,
+        "operand and target are different chunks: reduce .* and chunk 1 into chunk 0",
+    ),
+    (
+        "operand and target overlap",
+        [[reduce(work(0, 2), scratch(0, 0, 2), operand=scratch(1, 0, 2))]],
+        [],
+        2,
+        "operand and target overlap",
+    ),
+    (
+        "receives into the input",
+        [[recv(1, input_(0))]],
+        [],
+        1,
+        "the input is only read: recv chunk 0 of the input from rank 1",
+    ),
+    ("copies into the input", [[copy(work(0), input_(0))]], [], 1, "the input is only read"),
+    (
+        "takes work for the input",
+        [[send(1, input_(0)), recv(1, scratch(0, 0)), reduce(scratch(0, 0), work(0))]],
+        SWAP_BACK,
+        1,
+        "rank 0, round 0, step 2: .*: nobody has written chunk 0",
+    ),
     ("nothing happens", [], [], 1, "rank 0: the result for chunk 0 lacks the input of rank 1"),
     (
         "one rank forgets to reduce",
@@ -456,10 +547,11 @@ def test_ranks_outside_the_size_are_refused(rank: int, size: int) -> None:
 def test_a_pickled_schedule_is_the_same(collective: str, name: str) -> None:
     parameters = next(variants(collective, name, 6))
     schedule = make(name, 4, 6, collective=collective, **parameters)
-    copied = pickle.loads(pickle.dumps(schedule))
-    assert copied == schedule
-    assert hash(copied) == hash(schedule)
-    assert copied != make(name, 3, 6, collective=collective, **parameters)
+    for given in (schedule, from_input(schedule)):
+        copied = pickle.loads(pickle.dumps(given))
+        assert copied == given
+        assert hash(copied) == hash(given)
+        assert copied != make(name, 3, 6, collective=collective, **parameters)
 
 
 def test_a_schedule_reads_like_its_constructors() -> None:
@@ -488,6 +580,9 @@ def test_pictures_escape_names_and_show_single_ranks() -> None:
     assert "a&lt;b &amp; c: allreduce" in svg
     assert "<title>rank 1 to 0: 0-1</title>" in svg
     assert draw(schedule).splitlines()[2] == "rank 0  ←1[0-1]"
+    assert draw(from_input(make("recursive_doubling", 0, 2))).splitlines()[2] == (
+        "rank 0  →1[in:0] ←1[0] +[in:0]"
+    )
     with pytest.raises(UsageError, match="Use 'text' or 'svg'"):
         draw(schedule, "png")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="there is no schedule"):

@@ -1,0 +1,162 @@
+// Schedules that read their input from a buffer of its own.
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "schedule/combinators.h"
+
+namespace gradred {
+namespace {
+
+// A round, and in it 0 for its messages, then 1, 2, ... for its local steps.
+using Moment = std::pair<std::size_t, std::size_t>;
+constexpr std::size_t kEnd = SIZE_MAX;  // of a round
+constexpr Moment kNever = {kEnd, kEnd};
+
+// Knows since when work holds each chunk of a schedule whose input lies elsewhere.
+class OutOfPlace {
+ public:
+  explicit OutOfPlace(const Schedule& in_place);
+  Round round(std::size_t number) const;
+
+ private:
+  void follow_messages(std::size_t number);
+  void follow_local_steps(std::size_t number);
+  void copy_after(std::size_t number, const Span& span);
+  void hold(const Span& span, Moment since);
+  std::uint32_t count_held(const Span& span, Moment now) const;
+  bool is_mixed(const Span& span, Moment now) const;
+  void add_copies(const Span& span, Moment now, Round& round) const;
+  Span where(Span span, Moment now, Round& round) const;
+
+  const Schedule& base_;
+  std::vector<Moment> held_since_;
+  std::vector<std::pair<std::size_t, Span>> copies_;  // at the ends of rounds, in order
+};
+
+OutOfPlace::OutOfPlace(const Schedule& in_place)
+    : base_(in_place), held_since_(in_place.chunks, kNever) {
+  const std::size_t rounds = base_.rounds.size();
+  for (std::size_t number = 0; number < rounds; ++number) {
+    follow_messages(number);
+    follow_local_steps(number);
+  }
+  Span result = work(0, base_.chunks);
+  if (base_.collective == Collective::kReduceScatter) {
+    result.chunks /= static_cast<std::uint32_t>(base_.size);
+    result.first = result.chunks * static_cast<std::uint32_t>(base_.rank);
+  }
+  copy_after(std::max<std::size_t>(rounds, 1) - 1, result);
+}
+
+// A message whose chunks work holds only in part needs the rest there before the round, which may
+// make another one so.
+void OutOfPlace::follow_messages(std::size_t number) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Step& step : base_.rounds[number]) {
+      if (step.kind != StepKind::kSend || !is_mixed(step.source, {number, 0})) continue;
+      copy_after(number - 1, step.source);  // before the first round work holds nothing
+      changed = true;
+    }
+  }
+  for (const Step& step : base_.rounds[number]) {
+    if (step.kind == StepKind::kRecv) hold(step.target, {number, 0});
+  }
+}
+
+void OutOfPlace::follow_local_steps(std::size_t number) {
+  Moment now{number, 0};
+  for (const Step& step : base_.rounds[number]) {
+    if (is_message(step.kind)) continue;
+    ++now.second;
+    if (is_mixed(step.source, now)) hold(step.source, now);
+    if (reads_operand(step.kind) && is_mixed(step.operand, now)) hold(step.operand, now);
+    hold(step.target, now);
+  }
+}
+
+void OutOfPlace::copy_after(std::size_t number, const Span& span) {
+  Round added;
+  add_copies(span, {number, kEnd}, added);
+  for (const Step& step : added) copies_.emplace_back(number, step.target);
+  hold(span, {number, kEnd});
+}
+
+void OutOfPlace::hold(const Span& span, Moment since) {
+  if (span.buffer != BufferId::kWork) return;
+  for (std::uint32_t chunk = span.first; chunk < span.first + span.chunks; ++chunk) {
+    held_since_[chunk] = std::min(held_since_[chunk], since);
+  }
+}
+
+std::uint32_t OutOfPlace::count_held(const Span& span, Moment now) const {
+  const auto first = held_since_.begin() + span.first;
+  return static_cast<std::uint32_t>(
+      std::count_if(first, first + span.chunks, [&](Moment since) { return since < now; }));
+}
+
+bool OutOfPlace::is_mixed(const Span& span, Moment now) const {
+  if (span.buffer != BufferId::kWork) return false;
+  const std::uint32_t held = count_held(span, now);
+  return held > 0 && held < span.chunks;
+}
+
+// One copy for each run of chunks that work does not hold.
+void OutOfPlace::add_copies(const Span& span, Moment now, Round& round) const {
+  const std::uint32_t end = span.first + span.chunks;
+  for (std::uint32_t first = span.first; first < end; ++first) {
+    std::uint32_t last = first;
+    while (last < end && !(held_since_[last] < now)) ++last;
+    if (last > first) round.push_back(copy(input(first, last - first), work(first, last - first)));
+    first = last;
+  }
+}
+
+// From where a step may read what the schedule in place has in `span`.
+Span OutOfPlace::where(Span span, Moment now, Round& round) const {
+  if (span.buffer != BufferId::kWork) return span;
+  if (count_held(span, now) == 0) return input(span.first, span.chunks);
+  add_copies(span, now, round);
+  return span;
+}
+
+Round OutOfPlace::round(std::size_t number) const {
+  Round round;
+  Moment now{number, 0};
+  if (number < base_.rounds.size()) {
+    for (Step step : base_.rounds[number]) {
+      now.second += is_message(step.kind) ? 0 : 1;
+      const Moment at = is_message(step.kind) ? Moment{number, 0} : now;
+      if (reads_source(step.kind)) step.source = where(step.source, at, round);
+      if (reads_operand(step.kind)) step.operand = where(step.operand, at, round);
+      round.push_back(step);
+    }
+  }
+  const auto [begin, end] =
+      std::equal_range(copies_.begin(), copies_.end(), std::pair{number, Span{}},
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto copied = begin; copied != end; ++copied) {
+    const Span& span = copied->second;
+    round.push_back(copy(input(span.first, span.chunks), span));
+  }
+  return round;
+}
+
+}  // namespace
+
+Schedule from_input(Schedule schedule) {
+  check(schedule.in_place, "a schedule that reads its input elsewhere already");
+  const OutOfPlace out_of_place(schedule);
+  std::vector<Round> rounds;
+  for (std::size_t i = 0; i < std::max<std::size_t>(schedule.rounds.size(), 1); ++i) {
+    rounds.push_back(out_of_place.round(i));
+  }
+  schedule.rounds = std::move(rounds);
+  schedule.in_place = false;
+  return schedule;
+}
+
+}  // namespace gradred
