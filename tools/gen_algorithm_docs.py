@@ -52,12 +52,13 @@ schedules.verify(schedules.make_all("circulant", size=7))  # proved, or UsageErr
 print(schedules.draw(schedules.make_all("recursive_doubling", size=4)))
 ```
 
-In the formulas p is the number of ranks, n the bytes of the vector, alpha the time of a round,
-beta the time to send a byte, gamma the time to reduce a byte, lg the logarithm to base 2. The
-columns of the tables are counted, not computed from the formulas: the rounds; and, each for the
-rank that has most of them, messages sent, bytes sent and bytes reduced, the last two as multiples
-of n. "Folded" means that the ranks beyond the largest power of two give their vectors to others
-first and get the result at the end, which costs two rounds more.
+In the formulas p is the number of ranks, n the bytes of the vector, alpha the time of a round, beta
+the time to send a byte, gamma the time to reduce a byte, lg the logarithm to base 2. They leave out
+that many messages in one round take longer than one, which the [cost model](design/cost-model.md)
+counts. The columns of the tables are counted, not computed from the formulas: the rounds; and, each
+for the rank that has most of them, messages sent, bytes sent and bytes reduced, the last two as
+multiples of n. "Folded" means that the ranks beyond the largest power of two give their vectors to
+others first and get the result at the end, which costs two rounds more.
 
 In the figures a row is a rank, a column is a round and an arrow is a message. The labels name
 chunks: `→1[3]` sends chunk 3 to rank 1, `+[3]` reduces what has arrived into chunk 3.

@@ -187,6 +187,12 @@ Schedule make(const std::string& collective, const std::string& name, int rank, 
   return make_schedule(kind, name, rank, size, parameters_from(find_algorithm(kind, name), given));
 }
 
+Cost cost_named(const std::string& collective, const std::string& name, int size,
+                const py::dict& given) {
+  const Collective kind = collective_named(collective);
+  return cost(kind, name, size, parameters_from(find_algorithm(kind, name), given));
+}
+
 // The registry, one dictionary per algorithm.
 py::list table() {
   py::list rows;
@@ -313,7 +319,31 @@ void bind_results(py::module_& m) {
       .def_readonly("messages", &Traffic::messages)
       .def_readonly("sent", &Traffic::sent)
       .def_readonly("received", &Traffic::received)
-      .def_readonly("reduced", &Traffic::reduced);
+      .def_readonly("reduced", &Traffic::reduced)
+      .def_readonly("copied", &Traffic::copied);
+  py::class_<Cost>(m, "Cost", R"(What an operation costs, for every length of the vector.
+
+Over the rounds, the sum of what the busiest rank does of each kind: `rounds` that have messages;
+`messages` beyond the first of a round; and in vectors, `moved` (sent or received, whichever is more),
+`reduced` and `copied`.)")
+      .def_readonly("rounds", &Cost::rounds)
+      .def_readonly("messages", &Cost::messages)
+      .def_readonly("moved", &Cost::moved)
+      .def_readonly("reduced", &Cost::reduced)
+      .def_readonly("copied", &Cost::copied)
+      .def(
+          "seconds",
+          [](const Cost& cost, std::size_t bytes, double alpha, double beta, double gamma,
+             double gap,
+             double delta) { return cost.seconds(bytes, {alpha, gap, beta, gamma, delta}); },
+          py::arg("nbytes"), py::kw_only(), py::arg("alpha"), py::arg("beta"),
+          py::arg("gamma") = 0.0, py::arg("gap") = 0.0, py::arg("delta") = 0.0)
+      .def("__repr__", [](const Cost& cost) {
+        return py::str(
+                   "<Cost: {:g} rounds, {:g} further messages; in vectors {:g} moved, {:g} "
+                   "reduced, {:g} copied>")
+            .format(cost.rounds, cost.messages, cost.moved, cost.reduced, cost.copied);
+      });
   py::class_<MutationResult>(m, "MutationResult", "How the verifier judged changed schedules.")
       .def_readonly("mutants", &MutationResult::mutants)
       .def_readonly("rejected", &MutationResult::rejected)
@@ -339,11 +369,10 @@ void bind_schedules(py::module_& m) {
   m.def("verify_schedules", &verify, py::arg("schedules"), free);
   m.def("schedule_traffic", py::overload_cast<const Schedule&, std::size_t>(&traffic),
         py::arg("schedule"), py::arg("bytes"));
-  m.def(
-      "schedule_cost",
-      [](const std::vector<Schedule>& schedules, std::size_t bytes, double alpha, double beta,
-         double gamma) { return cost(schedules, bytes, {alpha, beta, gamma}); },
-      py::arg("schedules"), py::arg("bytes"), py::arg("alpha"), py::arg("beta"), py::arg("gamma"));
+  m.def("schedule_cost", py::overload_cast<const std::vector<Schedule>&>(&cost),
+        py::arg("schedules"));
+  m.def("algorithm_cost", &cost_named, py::arg("collective"), py::arg("name"), py::arg("size"),
+        py::arg("parameters"));
   m.def("mutate_schedules", &mutation_test, py::arg("schedules"), py::arg("sample") = 0,
         py::arg("seed") = 1, free);
 }

@@ -1,6 +1,11 @@
 #include "schedule/cost.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "schedule/partition.h"
 
@@ -15,8 +20,37 @@ Traffic traffic(const Round& round, const Partition& partition) {
     if (step.kind == StepKind::kSend) ++sum.messages, sum.sent += bytes;
     if (step.kind == StepKind::kRecv) sum.received += bytes;
     if (step.kind == StepKind::kReduce) sum.reduced += bytes;
+    if (step.kind == StepKind::kCopy) sum.copied += bytes;
   }
   return sum;
+}
+
+// Of one round, over the ranks: messages, and chunks.
+struct Busiest {
+  std::size_t messages = 0, moved = 0, reduced = 0, copied = 0;
+
+  void include(const Round& round, std::size_t chunks) {
+    const Traffic part = traffic(round, {chunks, chunks});  // a vector of one byte per chunk
+    const auto receives = std::count_if(
+        round.begin(), round.end(), [](const Step& step) { return step.kind == StepKind::kRecv; });
+    messages = std::max({messages, part.messages, static_cast<std::size_t>(receives)});
+    moved = std::max({moved, part.sent, part.received});
+    reduced = std::max(reduced, part.reduced);
+    copied = std::max(copied, part.copied);
+  }
+};
+
+// An algorithm treats its ranks alike, but that folding gives the first of the first block most to
+// do, that the root of a broadcast sends most, and that the last rank's runs of chunks wrap around
+// the end of the vector, which makes two messages of one.
+std::vector<Schedule> busiest_ranks(Collective collective, std::string_view name, int size,
+                                    const Parameters& parameters) {
+  std::vector<Schedule> schedules;
+  for (const int further : {0, size - 1}) {
+    const int rank = (parameters.root + further) % size;
+    schedules.push_back(make_schedule(collective, name, rank, size, parameters));
+  }
+  return schedules;
 }
 
 }  // namespace
@@ -29,27 +63,48 @@ Traffic traffic(const Schedule& schedule, std::size_t bytes) {
     total.sent += part.sent;
     total.received += part.received;
     total.reduced += part.reduced;
+    total.copied += part.copied;
   }
   return total;
 }
 
-double cost(const std::vector<Schedule>& schedules, std::size_t bytes, const CostModel& model) {
-  std::vector<double> rounds;
-  for (const Schedule& schedule : schedules) {
-    if (rounds.size() < schedule.rounds.size()) rounds.resize(schedule.rounds.size());
-    for (std::size_t i = 0; i < schedule.rounds.size(); ++i) {
-      const Traffic part = traffic(schedule.rounds[i], {bytes, schedule.chunks});
-      const bool talks = std::any_of(schedule.rounds[i].begin(), schedule.rounds[i].end(),
-                                     [](const Step& step) { return is_message(step.kind); });
-      const double seconds = (talks ? model.alpha : 0) +
-                             static_cast<double>(std::max(part.sent, part.received)) * model.beta +
-                             static_cast<double>(part.reduced) * model.gamma;
-      rounds[i] = std::max(rounds[i], seconds);
+Cost cost(const std::vector<Schedule>& schedules) {
+  Cost total;
+  std::size_t rounds = 0;
+  for (const Schedule& schedule : schedules) rounds = std::max(rounds, schedule.rounds.size());
+  for (std::size_t number = 0; number < rounds; ++number) {
+    Busiest busiest;
+    for (const Schedule& schedule : schedules) {
+      if (number < schedule.rounds.size()) {
+        busiest.include(schedule.rounds[number], schedule.chunks);
+      }
     }
+    total.rounds += busiest.messages > 0 ? 1 : 0;
+    total.messages += static_cast<double>(std::max<std::size_t>(busiest.messages, 1) - 1);
+    total.moved += static_cast<double>(busiest.moved);
+    total.reduced += static_cast<double>(busiest.reduced);
+    total.copied += static_cast<double>(busiest.copied);
   }
-  double total = 0;
-  for (const double seconds : rounds) total += seconds;
+  const double chunks = schedules.empty() ? 1 : schedules.front().chunks;
+  total.moved /= chunks;
+  total.reduced /= chunks;
+  total.copied /= chunks;
   return total;
+}
+
+Cost cost(Collective collective, std::string_view name, int size, const Parameters& parameters) {
+  using Key = std::tuple<Collective, std::string, int, int, int, int, std::string, std::string>;
+  static std::mutex mutex;
+  static std::map<Key, Cost> known;
+  const Parameters& p = parameters;
+  Key key{collective, std::string(name), size, p.root, p.k, p.local, p.inside, p.across};
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = known.find(key); found != known.end()) return found->second;
+  }
+  const Cost found = cost(busiest_ranks(collective, name, size, parameters));
+  const std::lock_guard lock(mutex);
+  return known.emplace(std::move(key), found).first->second;
 }
 
 }  // namespace gradred

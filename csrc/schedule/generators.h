@@ -1,7 +1,8 @@
 // The generators: pure functions from rank and size (and a parameter) to one rank's schedule.
 //
 // In the costs p is the number of ranks, n the bytes of the vector, alpha the seconds per round,
-// beta per byte sent or received, gamma per byte reduced, lg the logarithm to base 2. Where a
+// beta per byte sent or received, gamma per byte reduced, lg the logarithm to base 2; cost.h has
+// the whole model, with a time for further messages of a round. Where a
 // generator is folded, the cost holds for sizes that need no folding; folding an allreduce onto
 // a power of two adds 2 alpha + 2n beta + n gamma.
 #pragma once

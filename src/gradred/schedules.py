@@ -31,6 +31,7 @@ from typing import Literal, TypedDict
 
 from gradred import _core
 from gradred._core import (
+    Cost,
     Schedule,
     ScheduleReport,
     Span,
@@ -48,12 +49,14 @@ from gradred.errors import UsageError, explain
 
 __all__ = [
     "Algorithm",
+    "Cost",
     "Schedule",
     "ScheduleReport",
     "Span",
     "Step",
     "Traffic",
     "algorithms",
+    "coefficients",
     "copy",
     "cost",
     "draw",
@@ -210,26 +213,49 @@ def cost(
     alpha: float,
     beta: float,
     gamma: float = 0.0,
+    gap: float = 0.0,
+    delta: float = 0.0,
 ) -> float:
     """Estimate the seconds that an operation takes.
 
-    The sum over the rounds of what the busiest rank needs: alpha, beta for each byte sent or
-    received (whichever is more), gamma for each byte reduced. Rounds are taken to run in step, and
-    many messages in one round cost one alpha.
+    The sum over the rounds of what the busiest rank needs. Rounds are taken to run in step; the
+    messages of a round share the port of their rank. Chunks of unequal length are taken for equal.
 
     Args:
         schedules: of all ranks, or of one to look at that rank alone.
         nbytes: the length of the vector.
         alpha: seconds per round with messages.
-        beta: seconds per byte sent or received.
+        beta: seconds per byte sent or received, whichever is more.
         gamma: seconds per byte reduced.
+        gap: seconds per further message that a rank sends, or receives, in a round.
+        delta: seconds per byte copied.
 
     Example:
         >>> cost(make_all("ring", 4), 4000, alpha=1.0, beta=0.001)
         12.0
+        >>> cost(make_all("direct", 4), 4000, alpha=1.0, beta=0.001, gap=0.25)
+        9.0
     """
     given = [schedules] if isinstance(schedules, Schedule) else list(schedules)
-    return _core.schedule_cost(given, nbytes, alpha, beta, gamma)
+    found = _core.schedule_cost(given)
+    return found.seconds(nbytes, alpha=alpha, beta=beta, gamma=gamma, gap=gap, delta=delta)
+
+
+def coefficients(
+    name: str, size: int, *, collective: str = "allreduce", **parameters: int | str
+) -> Cost:
+    """What a built-in algorithm costs on `size` ranks, for vectors of every length.
+
+    As `cost` of all ranks, but found from two of them, so that thousands of ranks take
+    milliseconds. The arguments are those of `make`.
+
+    Example:
+        >>> coefficients("ring", 1000)
+        <Cost: 1998 rounds, 0 further messages; in vectors 1.998 moved, 0.999 reduced, 0 copied>
+        >>> coefficients("direct", 64).seconds(1 << 20, alpha=2e-6, beta=1e-10, gap=3e-7) * 1e6
+        247.6...
+    """
+    return _core.algorithm_cost(collective, name, size, parameters)
 
 
 def draw(

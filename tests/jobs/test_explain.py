@@ -123,7 +123,7 @@ def test_schedule_that_is_shown_is_right(collective: str, hosts: int, nbytes: in
 
 def test_prediction_is_the_cost_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "--bytes", "1m", "-np", "4", "--hosts", "4", "-T", "float64")
-    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma")}
+    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma", "gap", "delta")}
     assert min(model.values()) > 0
     everyone = schedules.make_all("rabenseifner", 4)
     seconds = schedules.cost(everyone, 1 << 20, **model)
@@ -137,7 +137,7 @@ def test_vector_of_an_allgather_is_all_blocks(capsys: pytest.CaptureFixture[str]
     words = ["-np", "4", "--hosts", "4", "--collective", "allgather"]
     found = report(capsys, "--bytes", "1000", *words)
     assert found["sent"] == 3000
-    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma")}
+    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma", "gap", "delta")}
     everyone = schedules.make_all(found["schedule"], 4, collective="allgather")
     assert found["predicted_us"] == pytest.approx(schedules.cost(everyone, 4000, **model) * 1e6)
     assert found["reduced"] == 0
@@ -159,7 +159,8 @@ def test_small_job_on_this_host_measures_what_is_explained(
     assert found["not_measured"] is None
     assert 0 < found["measured_p10_us"] <= found["measured_us"] <= found["measured_p90_us"]
     assert found["model"]["source"] == "measured beside the call"
-    assert min(found["model"][name] for name in ("alpha", "beta", "gamma")) > 0
+    assert min(found["model"][name] for name in ("alpha", "beta", "gamma", "delta")) > 0
+    assert (found["model"]["gap"] == 0) == (found["measured_plan"] == "node")
     assert found["measured_plan"] in ("node", "recursive_doubling")
 
 

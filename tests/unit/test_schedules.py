@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from math import ceil, log2
 from typing import Literal
 
 import pytest
 
-from gradred import schedules
+from gradred import _core, schedules
 from gradred.errors import UsageError
 from gradred.schedules import (
     Schedule,
     Step,
+    coefficients,
     copy,
     cost,
     draw,
@@ -138,7 +141,8 @@ def test_rounds_and_bytes_are_the_stated_ones(collective: str, name: str) -> Non
         unit = 8
         given = make_all(name, size, collective=collective)
         rounds, moved, reduced = COSTS[collective, name](size)
-        assert seconds(given, size * unit) == (rounds, moved * unit, reduced * unit), size
+        wanted = (rounds, moved * unit, reduced * unit)
+        assert seconds(given, size * unit) == pytest.approx(wanted), size
 
 
 @pytest.mark.parametrize(("collective", "name"), FOLDED)
@@ -150,7 +154,8 @@ def test_folding_adds_two_rounds(collective: str, name: str) -> None:
         assert rounds == COSTS[collective, name](mains)[0] + 2
         if collective == "allreduce":
             base = seconds(make_all(name, mains), nbytes)
-            assert (moved, reduced) == (base[1] + 2 * nbytes, base[2] + nbytes)
+            wanted = (base[1] + 2 * nbytes, base[2] + nbytes)
+            assert (moved, reduced) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("k", "exponent"), [(2, 5), (3, 3), (4, 2), (7, 1)])
@@ -179,6 +184,84 @@ def test_hierarchical_sends_only_a_slice_across_groups() -> None:
 def test_rabenseifner_sends_the_largest_messages_to_the_nearest_rank() -> None:
     first = make("rabenseifner", 5, 16).rounds[0][0]
     assert (first.peer, first.source) == (4, work(0, 8))
+
+
+# Odd numbers, powers of two and their neighbours, beyond those for which all ranks are compared.
+LARGER = (65, 96, 100, 127, 128, 129, 192, 257)
+
+
+@pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
+def test_two_ranks_cost_what_all_ranks_do(collective: str, name: str, full: bool) -> None:
+    for size in [*range(1, 65), *(LARGER if full else LARGER[:3])]:
+        for parameters in variants(collective, name, size):
+            everyone = _core.schedule_cost(
+                make_all(name, size, collective=collective, **parameters)
+            )
+            found = coefficients(name, size, collective=collective, **parameters)
+            for kind in ("rounds", "messages", "moved", "reduced", "copied"):
+                assert getattr(found, kind) == getattr(everyone, kind), (size, parameters, kind)
+
+
+def walked(schedules: list[Schedule], nbytes: int) -> tuple[float, float]:
+    """Bytes moved and reduced by the busiest rank of each round, chunk by chunk."""
+    chunks = schedules[0].chunks
+    starts = [i * (nbytes // chunks) + min(i, nbytes % chunks) for i in range(chunks + 1)]
+
+    def total(steps: Sequence[Step], kind: str) -> int:
+        spans = [step.target or step.source for step in steps if step.kind == kind]
+        return sum(starts[s.first + s.chunks] - starts[s.first] for s in spans if s is not None)
+
+    moved = reduced = 0
+    for steps in zip_longest(*(schedule.rounds for schedule in schedules), fillvalue=()):
+        moved += max(max(total(each, "send"), total(each, "recv")) for each in steps)
+        reduced += max(total(each, "reduce") for each in steps)
+    return moved, reduced
+
+
+@pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
+def test_cost_is_linear_but_for_the_rounding_of_chunks(collective: str, name: str) -> None:
+    for size in (2, 5, 12):
+        parameters = next(variants(collective, name, size))
+        given = make_all(name, size, collective=collective, **parameters)
+        chunks = given[0].chunks
+        for nbytes in (0, 8 * chunks, 8 * chunks + 1, 9 * chunks - 1, 1000):
+            exact, found = walked(given, nbytes), seconds(given, nbytes)[1:]
+            if nbytes % chunks == 0:
+                assert found == pytest.approx(exact)
+            short, long = (nbytes // chunks) * chunks, -(-nbytes // chunks) * chunks
+            low, high = seconds(given, short)[1:], seconds(given, long)[1:]
+            for kind in (0, 1):
+                assert low[kind] - 1e-9 <= exact[kind] <= high[kind] + 1e-9
+                assert low[kind] - 1e-9 <= found[kind] <= high[kind] + 1e-9
+
+
+def test_messages_of_one_round_share_the_port() -> None:
+    """The direct exchange has two rounds on any number of ranks, each of p-1 messages."""
+    assert coefficients("direct", 64).rounds == coefficients("direct", 3).rounds == 2
+    assert coefficients("direct", 64).messages == 2 * 62
+    assert coefficients("ring", 64).messages == 0
+    small = [coefficients(name, 64) for name in ("direct", "recursive_doubling")]
+    model = {"alpha": 2e-6, "beta": 1e-10, "gap": 3e-7}
+    assert small[0].seconds(8, **model) > small[1].seconds(8, **model)
+    model["gap"] = 0.0
+    assert small[0].seconds(8, **model) < small[1].seconds(8, **model)
+
+
+def test_copies_have_a_cost() -> None:
+    given = [from_input(schedule) for schedule in make_all("ring", 4, collective="allgather")]
+    assert cost(given, 400, alpha=0, beta=0, delta=1) == 100
+    assert traffic(given[1], 400).copied == 100
+
+
+def test_thousands_of_ranks_are_costed_in_no_time() -> None:
+    begin = time.perf_counter()
+    found = [coefficients(name, 4096) for name in ("ring", *CHEAP)]
+    assert time.perf_counter() - begin < 2.0
+    assert found[0].rounds == 2 * 4095
+    begin = time.perf_counter()
+    for _ in range(100):
+        found[0].seconds(1 << 20, alpha=1e-6, beta=1e-10)
+    assert time.perf_counter() - begin < 0.1
 
 
 def test_traffic_counts_uneven_chunks_exactly() -> None:

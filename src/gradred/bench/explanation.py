@@ -14,14 +14,11 @@ import numpy as np
 from gradred import _core, config, ops, plans, schedules
 from gradred.bench.inputs import numpy_type
 from gradred.errors import UsageError, explain
-from gradred.schedules import Schedule, Step, recv, send, work
+from gradred.schedules import Cost, Schedule, Step, recv, send, work
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
 REDUCING = ("allreduce", "reduce_scatter")
 
-# Of many ranks the schedules of the first ones stand for all: each may have a round per rank.
-_SCHEDULED_RANKS = 64
-_SCHEDULED_ROUNDS = 500_000
 _DRAWN_RANKS, _DRAWN_ROUNDS = 8, 16
 
 
@@ -74,6 +71,8 @@ class Answer:
     reason: str
     schedules: list[Schedule]
     """Of all ranks, or the first ones; none where the plan has no schedule."""
+    cost: Cost | None
+    """Of all ranks."""
     about: str
     """What the schedule does, in words."""
     formula: str
@@ -82,12 +81,25 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The parameters of the cost model, seconds and seconds per byte, and their source."""
+    """The parameters of the cost model, which `schedules.cost` explains, and their source."""
 
     alpha: float
     beta: float
     gamma: float
+    gap: float
+    delta: float
     source: str
+
+    def seconds(self, cost: Cost, nbytes: int) -> float:
+        """The time of an operation on a vector of `nbytes` bytes."""
+        return cost.seconds(
+            nbytes,
+            alpha=self.alpha,
+            beta=self.beta,
+            gamma=self.gamma,
+            gap=self.gap,
+            delta=self.delta,
+        )
 
 
 def answer(question: Question) -> Answer:
@@ -101,7 +113,7 @@ def answer(question: Question) -> Answer:
     asked = _plan_asked(question.collective)
     if asked == "mpi":
         reason = "GRADRED_PLAN asks for the MPI's own call"
-        return Answer("mpi", 1, {}, reason, [], "whatever this MPI does", "", "")
+        return Answer("mpi", 1, {}, reason, [], None, "whatever this MPI does", "", "")
     shared = question.hosts == 1 and config.get("shm")
     if asked == "node" and not shared:
         found = "the ranks share no memory here"
@@ -137,22 +149,23 @@ def _explained(question: Question, choice: _core._Planned) -> Answer:
         spec = _core.node_schedule(question.collective, question.nbytes, question.ranks)
         reason += f"; {spec['reason']}" if spec else "; each rank reads what the root wrote"
     found: list[Schedule] = []
+    cost: Cost | None = None
     about = formula = paper = ""
     if plan == "copy":
         about = "the input is the result"
     elif spec is None:
         found, about = _from_root(question.ranks), "the root sends to every rank"
+        cost = _core.schedule_cost(found)
         formula = "alpha + (p-1) n beta"
     else:
         row = _row(question.collective, spec["plan"])
         about, formula, paper = row["about"], row["cost"], row["paper"]
-        found = [_made(question, spec, rank) for rank in range(_scheduled(question.ranks))]
+        found = [_made(question, spec, rank) for rank in range(min(question.ranks, _DRAWN_RANKS))]
+        cost = schedules.coefficients(
+            spec["plan"], question.ranks, collective=question.collective, **spec["parameters"]
+        )
     parameters = dict(choice["parameters"])
-    return Answer(plan, choice["slices"], parameters, reason, found, about, formula, paper)
-
-
-def _scheduled(ranks: int) -> int:
-    return min(ranks, _SCHEDULED_RANKS, max(_DRAWN_RANKS, _SCHEDULED_ROUNDS // ranks))
+    return Answer(plan, choice["slices"], parameters, reason, found, cost, about, formula, paper)
 
 
 def _row(collective: str, name: str) -> schedules.Algorithm:
@@ -169,7 +182,7 @@ def _made(question: Question, spec: _core._Planned, rank: int) -> Schedule:
 def _from_root(size: int) -> list[Schedule]:
     """A broadcast in one round: what "node" does, and no message-passing plan."""
     root = [send(peer, work(0)) for peer in range(1, size)]
-    first = [root, *[[recv(0, work(0))]] * (_scheduled(size) - 1)]
+    first = [root, *[[recv(0, work(0))]] * (min(size, _DRAWN_RANKS) - 1)]
     return [
         Schedule([steps], rank=rank, size=size, chunks=1, collective="bcast", name="from_root")
         for rank, steps in enumerate(first)
@@ -178,17 +191,18 @@ def _from_root(size: int) -> list[Schedule]:
 
 # ---- the cost model -------------------------------------------------------------------------
 
-#: What is assumed where nothing was measured: seconds a round, seconds a byte.
-ASSUMED = {"node": (0.25e-6, 0.1e-9), "network": (2e-6, 0.1e-9)}
+#: What is assumed where nothing was measured: seconds a round, a further message, a byte. In shared
+#: memory nobody posts messages.
+ASSUMED = {"node": (0.25e-6, 0.0, 0.1e-9), "network": (2e-6, 0.3e-6, 0.1e-9)}
 
 
 def assumed_model(question: Question, answer: Answer) -> Model:
-    """Round figures of today's machines, and the reduction rate of this core."""
+    """Round figures of today's machines, and the rates at which this core reduces and copies."""
     kind = "node" if answer.plan == "node" else "network"
-    alpha, beta = ASSUMED[kind]
-    gamma = reduction_cost(question)
-    source = f"alpha and beta are round figures for {_MEANS[kind]}, not measured"
-    return Model(alpha, beta, gamma, source)
+    alpha, gap, beta = ASSUMED[kind]
+    gamma, delta = reduction_cost(question), copy_cost(question)
+    source = f"alpha, gap and beta are round figures for {_MEANS[kind]}, not measured"
+    return Model(alpha, beta, gamma, gap, delta, source)
 
 
 _MEANS = {"node": "shared memory", "network": "a fast network"}
@@ -210,6 +224,12 @@ def reduction_cost(question: Question) -> float:
     return median_seconds(reduce) / nbytes
 
 
+def copy_cost(question: Question) -> float:
+    """Seconds per byte that this core takes to copy a vector of about this length."""
+    source, target = (np.ones(sample_bytes(question), "uint8") for _ in range(2))
+    return median_seconds(partial(np.copyto, target, source)) / source.nbytes
+
+
 def median_seconds(call: Callable[[], object], calls: int = 20) -> float:
     """The median time of some calls, after one that does not count."""
     call()
@@ -227,15 +247,9 @@ def _bytes(vector: np.ndarray[Any, Any]) -> memoryview:
 
 def predicted(question: Question, answer: Answer, model: Model) -> float | None:
     """Seconds in the model; None where the plan has no schedule."""
-    if not answer.schedules:
+    if answer.cost is None:
         return None
-    return schedules.cost(
-        answer.schedules,
-        question.vector_bytes,
-        alpha=model.alpha,
-        beta=model.beta,
-        gamma=model.gamma,
-    )
+    return model.seconds(answer.cost, question.vector_bytes)
 
 
 def picture(answer: Answer, columns: int | None = None) -> tuple[str, int]:

@@ -87,5 +87,30 @@ def ping_pong(comm: MPI.Intracomm, nbytes: int, calls: int = 2000, blocks: int =
     return seconds
 
 
+def message_gap(comm: MPI.Intracomm, messages: int = 16, calls: int = 100) -> float:
+    """Seconds that each further message takes which a rank sends at the same time, by the MPI.
+
+    Collective on `comm`, of two ranks at least; the same on every rank.
+    """
+    few, many = (_window(comm, number, calls) for number in (1, messages))
+    seconds: float = comm.bcast(max(0.0, many - few) / (messages - 1))
+    return seconds
+
+
+def _window(comm: MPI.Intracomm, messages: int, calls: int) -> float:
+    """Seconds from rank 0 to rank 1 for so many messages in flight together, and an answer."""
+    data, times = [bytearray(8) for _ in range(messages)], []
+    for _ in range(calls if comm.rank < 2 else 0):
+        begin = time.perf_counter()
+        if comm.rank == 0:
+            MPI.Request.Waitall([comm.Isend(each, 1) for each in data])
+            comm.Recv(data[0], 1)
+        else:
+            MPI.Request.Waitall([comm.Irecv(each, 0) for each in data])
+            comm.Send(data[0], 0)
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times)) if times else 0.0
+
+
 def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value

@@ -19,7 +19,7 @@ import gradred
 from gradred import _core, config
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
-from gradred.bench.explanation import Question, median_seconds, reduction_cost, sample_bytes
+from gradred.bench.explanation import Question, copy_cost, reduction_cost
 from gradred.bench.inputs import numpy_type
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import write_json
@@ -49,6 +49,8 @@ def main() -> int:
         "alpha": alpha,
         "beta": _beta(question, world, shared),
         "gamma": reduction_cost(question),
+        "gap": 0.0 if shared or world.size == 1 else machine.message_gap(world),
+        "delta": copy_cost(question),
     }
     found |= {"plan": plan, "shares_memory": shared}
     if world.rank == 0:
@@ -94,8 +96,7 @@ def _beta(question: Question, world: MPI.Intracomm, shared: bool) -> float:
     if world.size > 1 and not shared:
         long, short = (machine.ping_pong(world, n, calls=20) for n in (_LONG, 1))
         return max(0.0, long - short) / _LONG
-    source, target = (np.ones(sample_bytes(question), "uint8") for _ in range(2))
-    return median_seconds(partial(np.copyto, target, source)) / source.nbytes
+    return copy_cost(question)
 
 
 if __name__ == "__main__":

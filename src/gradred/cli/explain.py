@@ -28,7 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.epilog = (
         "Nothing is measured across hosts: run `gradred bench` in a job there. The times of the "
-        "model are alpha for each round, beta for each byte sent, gamma for each byte reduced."
+        "model are alpha for each round, gap for each further message of a rank in it, beta for "
+        "each byte sent, gamma for each byte reduced, delta for each byte copied."
     )
     parser.add_argument(
         "--bytes", type=byte_count, required=True, metavar="N",
@@ -170,7 +171,8 @@ def measure(question: Question) -> tuple[dict[str, Any] | None, str | None]:
 def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) -> Model:
     if measured is None:
         return explanation.assumed_model(question, answer)
-    return Model(measured["alpha"], measured["beta"], measured["gamma"], "measured beside the call")
+    names = ("alpha", "beta", "gamma", "gap", "delta")
+    return Model(**{name: measured[name] for name in names}, source="measured beside the call")
 
 
 # ---- the answer -----------------------------------------------------------------------------
@@ -255,8 +257,9 @@ def _plan(report: dict[str, Any]) -> str:
 def _predicted(report: dict[str, Any]) -> str:
     model = report["model"]
     parameters = (
-        f"alpha {model['alpha'] * 1e6:.2f} us, beta {model['beta'] * 1e9:.3f} ns, "
-        f"gamma {model['gamma'] * 1e9:.3f} ns; {model['source']}"
+        f"alpha {model['alpha'] * 1e6:.2f} us, gap {model['gap'] * 1e6:.2f} us, "
+        f"beta {model['beta'] * 1e9:.3f} ns, gamma {model['gamma'] * 1e9:.3f} ns, "
+        f"delta {model['delta'] * 1e9:.3f} ns; {model['source']}"
     )
     return f"predicted: {report['predicted_us']:.2f} us ({parameters})"
 
