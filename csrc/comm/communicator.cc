@@ -28,6 +28,18 @@ void stop_engine_at_finalize() {
 struct Made {
   std::mutex mutex;  // two threads may meet a communicator for the first time together
   std::list<std::weak_ptr<Communicator>> all;
+  std::size_t checked_at = 64;  // entries
+
+  // An entry holds the memory of its communicator, also of one that has ended.
+  void add(const std::shared_ptr<Communicator>& made) {
+    all.push_back(made);
+    if (all.size() < checked_at) return;
+    forget_ended();
+    checked_at = std::max<std::size_t>(64, 2 * all.size());
+  }
+  void forget_ended() {
+    all.remove_if([](const auto& one) { return one.expired(); });
+  }
 
   static Made& get() {
     static auto* made = new Made;  // asked for as late as in MPI_Finalize
@@ -125,7 +137,7 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
   auto made = std::make_shared<Communicator>(comm, rank, size);
   mpi.check(mpi.call.Comm_set_attr(comm, keyval, new Shared(made)), "MPI_Comm_set_attr");
-  Made::get().all.push_back(made);
+  Made::get().add(made);
   return made;
 }
 
@@ -133,7 +145,7 @@ std::vector<std::shared_ptr<Communicator>> Communicator::alive() {
   Made& made = Made::get();
   std::vector<std::shared_ptr<Communicator>> found;
   const std::lock_guard lock(made.mutex);
-  made.all.remove_if([](const auto& one) { return one.expired(); });
+  made.forget_ended();
   for (const auto& one : made.all) {
     if (auto communicator = one.lock(); communicator && !communicator->freed()) {
       found.push_back(std::move(communicator));
