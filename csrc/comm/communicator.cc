@@ -289,8 +289,7 @@ void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   count_operation(hook);
   if (size_ == 1) return run_alone(call);
   if (!starts()) return wait_for(*mpi_operation(call), hook);
-  if (starts_on_node(call)) return run_on_node(call, hook);
-  if (node_only()) return wait_for(*piecewise_operation(call), hook);
+  if (starts_on_node(call) || node_only()) return run_on_node(call, hook);
   run_schedule(call, hook);
 }
 
@@ -304,34 +303,17 @@ void Communicator::run_on_node(const Call& call, WaitHook& hook) {
     hook.long_work();
     drive_if_due();
   }
-  AllreduceArgs args{.send = call.send,
-                     .recv = call.recv,
-                     .count = call.count,
-                     .element = size_of(call.dtype),
-                     .reduce = find_reduction(call.op, call.dtype),
-                     .signature = call.signature(),
-                     .poll = &poll};
+  NodeCall made = node_call(call);
   std::vector<std::byte> scaled;
   try {
-    if (call.op == Op::kPremul) args.send = scaled_input(call, size_, scaled);
+    if (call.op == Op::kPremul) made.send = scaled_input(call, size_, scaled);
   } catch (const std::bad_alloc&) {
     node_->abort("no memory for its input times the factor", &poll);
     throw;
   }
-  switch (call.kind) {
-    case Kind::kReduceScatterBlock:
-      node_->reduce_scatter_block(args);
-      break;
-    case Kind::kAllgather:
-      node_->allgather(args);
-      return;
-    case Kind::kBcast:
-      node_->bcast({call.recv, bytes, call.root, args.signature, &poll});
-      return;
-    default:
-      node_->allreduce(args);
-  }
-  scale_result(call, call.recv, call.count, size_);
+  node_->run(made, &poll);
+  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
+  if (reduces) scale_result(call, call.recv, call.count, size_);
 }
 
 double Communicator::flag_time(WaitHook& hook, unsigned turns) {
@@ -346,7 +328,7 @@ double Communicator::flag_time(WaitHook& hook, unsigned turns) {
 void Communicator::agree(const Signature& signature, WaitHook& hook) {
   if (any_started_) finish_started(hook);
   NodePoll poll(*this, hook);
-  node_->allreduce({.signature = signature, .poll = &poll});
+  node_->run({.signature = signature}, &poll);
 }
 
 void Communicator::run_schedule(const Call& call, WaitHook& hook) {

@@ -127,7 +127,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // For the operations that wait for their turn on the node.
   std::shared_ptr<StartedOperation> operation(const Call& call, std::uint64_t number);
   std::uint64_t next_number() { return ledger_.begin(); }
-  bool abort_on_node(std::string_view reason);
   // For the operations that the MPI carries out: how many this process has begun over this group
   // of ranks. Throws PeerLost where a member has ended, or has left with fewer than `begun`.
   std::uint64_t count_on_mpi();
@@ -171,7 +170,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> enqueue(std::shared_ptr<NodeOperation> operation);
   std::shared_ptr<StartedOperation> node_operation(const Call& call);
   std::shared_ptr<StartedOperation> agreed_operation(const Call& call);
-  std::shared_ptr<StartedOperation> piecewise_operation(const Call& call);
   std::shared_ptr<StartedOperation> aborted_operation(std::string_view reason);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
   std::shared_ptr<StartedOperation> mpi_operation(const Call& call);

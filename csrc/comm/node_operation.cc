@@ -1,11 +1,11 @@
 // Operations that wait for their turn on shared memory: started now, finished when the peers have
 // come.
 #include <algorithm>
-#include <cstring>
 
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/set_up.h"
+#include "node/execution.h"
 
 namespace gradred {
 
@@ -13,34 +13,31 @@ namespace gradred {
 // all before it are finished, at the latest when somebody advances it.
 class NodeOperation : public StartedOperation {
  public:
-  NodeOperation(std::shared_ptr<Communicator> comm, const AllreduceArgs& args)
-      : comm_(std::move(comm)), args_(args) {}
-
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override {
     const std::lock_guard lock(comm_->node_mutex_);
-    if (!announced_) return "an operation that waits for others before it";
+    if (!execution_.announced()) return "an operation that waits for others before it";
     return comm_->node_->missing();
   }
   bool is_first_to_wait() const override {
     const std::lock_guard lock(comm_->node_mutex_);
-    return announced_ && comm_->node_->is_first_to_wait();
+    return execution_.announced() && comm_->node_->is_first_to_wait();
   }
 
  protected:
-  virtual bool announce() { return announce(args_); }
-  virtual bool finish() { return finish(args_); }
-  bool announce(const AllreduceArgs& args) { return comm_->node_->start_allreduce(args); }
-  bool finish(const AllreduceArgs& args) { return comm_->node_->finish_allreduce(args); }
+  explicit NodeOperation(std::shared_ptr<Communicator> comm)
+      : comm_(std::move(comm)), execution_(*comm_->node_) {}
+
+  virtual void on_result() {}  // before the next operation on the node begins
 
   bool step() override {
     const std::unique_lock lock(comm_->node_mutex_, std::try_to_lock);
     if (!lock.owns_lock() || comm_->started_.front().get() != this) return false;
-    if (!announced_) {
-      if (observation_ != nullptr) comm_->node_->arrive(observation_->start_ns());
-      announced_ = announce();
+    if (observation_ != nullptr && !execution_.announced()) {
+      comm_->node_->arrive(observation_->start_ns());
     }
-    if (!announced_ || !finish()) return false;
+    if (!execution_.advance()) return false;
+    on_result();
     if (observation_ != nullptr) observation_->look(*comm_->node_);
     leave();
     return true;
@@ -60,113 +57,33 @@ class NodeOperation : public StartedOperation {
   }
 
   const std::shared_ptr<Communicator> comm_;
-  const AllreduceArgs args_;
+  NodeExecution execution_;
 
  private:
   // Its own place in the queue holds it alive no longer; the caller of advance() still does.
   void leave() noexcept {
     std::erase_if(comm_->started_, [this](const auto& other) { return other.get() == this; });
     comm_->any_started_ = !comm_->started_.empty();
-    announced_ = false;  // what the group waits for from now on is another's
   }
-
-  bool announced_ = false;
 };
 
 namespace {
 
-// What the small paths of the node carry out whole.
-AllreduceArgs whole(const Call& call) {
-  return {.send = call.send,
-          .recv = call.recv,
-          .count = call.count,
-          .element = size_of(call.dtype),
-          .reduce = find_reduction(call.op, call.dtype),
-          .signature = call.signature()};
-}
-
-class SmallAllreduce final : public NodeOperation {
+class NodeCollective final : public NodeOperation {
  public:
-  SmallAllreduce(std::shared_ptr<Communicator> comm, const Call& call)
-      : NodeOperation(std::move(comm), whole(call)), call_(call) {}
-
- protected:
-  bool finish() override {
-    if (!NodeOperation::finish()) return false;
-    scale_result(call_, call_.recv, call_.count, comm_->size());
-    return true;
-  }
-
- private:
-  const Call call_;
-};
-
-// A call of any length in pieces, each a small allreduce of its own: no step waits. For
-// communicators without messages; slower than a blocking call, whose ranks work together on each
-// piece.
-class Piecewise final : public NodeOperation {
- public:
-  Piecewise(std::shared_ptr<Communicator> comm, const Call& call)
-      : NodeOperation(std::move(comm), whole(call)), call_(call) {
-    const bool blocks = call.kind == Kind::kReduceScatterBlock;
-    const auto ranks = static_cast<std::size_t>(comm_->size());
-    count_ = call.count * (blocks ? ranks : 1);
-    per_piece_ = comm_->node().most_startable() / args_.element;
-    const std::size_t bytes = count_ * args_.element;
-    if (blocks || call.op == Op::kPremul) {
-      work_.resize(bytes);
-      if (bytes > 0) std::memcpy(work_.data(), input_of(args_), bytes);
-      scale_input(call, work_.data(), count_);
-    }
-    target_ = work_.empty() ? static_cast<std::byte*>(call.recv) : work_.data();
+  NodeCollective(std::shared_ptr<Communicator> comm, const Call& call)
+      : NodeOperation(std::move(comm)), call_(call) {
+    NodeCall made = node_call(call);
+    if (call.op == Op::kPremul) made.send = scaled_input(call, comm_->size(), scaled_);
+    execution_.start(made);
   }
 
  protected:
-  bool announce() override { return NodeOperation::announce(piece()); }
-
-  bool finish() override {
-    while (in_piece_ || announce()) {
-      in_piece_ = true;
-      if (!NodeOperation::finish(piece())) return false;
-      in_piece_ = false;
-      done_ += per_piece_;
-      ++pieces_;
-      if (done_ >= count_) {
-        put_result();
-        return true;
-      }
-    }
-    return false;
-  }
+  void on_result() override { scale_result(call_, call_.recv, call_.count, comm_->size()); }
 
  private:
-  AllreduceArgs piece() const {
-    AllreduceArgs args = args_;
-    const std::size_t begin = done_ * args_.element;
-    args.send = work_.empty() && call_.send != kInPlace
-                    ? static_cast<const std::byte*>(call_.send) + begin
-                    : kInPlace;
-    args.recv = target_ + begin;
-    args.count = std::min(per_piece_, count_ - done_);
-    args.signature.detail = mix(args_.signature.detail, pieces_ + 1);
-    return args;
-  }
-
-  void put_result() {
-    const std::size_t bytes = call_.count * args_.element;
-    const bool blocks = call_.kind == Kind::kReduceScatterBlock;
-    const std::size_t mine = blocks ? bytes * static_cast<std::size_t>(comm_->rank()) : 0;
-    if (!work_.empty() && bytes > 0) std::memcpy(call_.recv, work_.data() + mine, bytes);
-    scale_result(call_, call_.recv, call_.count, comm_->size());
-  }
-
   const Call call_;
-  std::size_t count_ = 0, per_piece_ = 0;
-  std::vector<std::byte> work_;  // where input or result have another shape than what is reduced
-  std::byte* target_ = nullptr;
-  std::size_t done_ = 0;      // elements
-  std::uint64_t pieces_ = 0;  // that are done
-  bool in_piece_ = true;      // NodeOperation announces the first
+  std::vector<std::byte> scaled_;
 };
 
 // The ranks see that they agree about an operation of the schedule path, which then gets its
@@ -174,15 +91,14 @@ class Piecewise final : public NodeOperation {
 class Agreement final : public NodeOperation {
  public:
   Agreement(std::shared_ptr<Communicator> comm, const Signature& signature)
-      : NodeOperation(std::move(comm), {.signature = signature}) {}
+      : NodeOperation(std::move(comm)) {
+    execution_.start({.signature = signature});
+  }
   std::uint64_t number() const { return number_; }
 
  protected:
-  bool finish() override {
-    if (!NodeOperation::finish()) return false;
-    number_ = comm_->next_number();  // here, since agreements end in one order on all ranks
-    return true;
-  }
+  // Agreements end in one order on all ranks.
+  void on_result() override { number_ = comm_->next_number(); }
   void on_end(bool) noexcept override {}  // who observes it sees the whole operation
 
  private:
@@ -192,16 +108,13 @@ class Agreement final : public NodeOperation {
 class Abort final : public NodeOperation {
  public:
   Abort(std::shared_ptr<Communicator> comm, std::string_view reason)
-      : NodeOperation(std::move(comm), {}), reason_(reason) {}
+      : NodeOperation(std::move(comm)) {
+    execution_.start_refusal(std::string(reason));
+  }
 
  protected:
-  bool announce() override { return comm_->abort_on_node(reason_); }
-  bool finish() override { return true; }
   // Nothing is in flight for the program. Peers that come to this call find that the rank has left.
   void give_up(const std::exception_ptr&) noexcept override { withdraw(); }
-
- private:
-  const std::string reason_;
 };
 
 // First the agreement on the node, then the schedule.
@@ -261,7 +174,9 @@ class AgreedOperation final : public StartedOperation {
 // Only what was agreed enters, so that all ranks take this path or none.
 bool Communicator::starts_on_node(const Call& call) const {
   return node_ != nullptr && call.kind == Kind::kAllreduce && call.op != Op::kPremul &&
-         native(call) && node_->starts(call.count * size_of(call.dtype));
+         native(call) &&
+         node_->options().fits_slots(call.count * size_of(call.dtype),
+                                     static_cast<std::size_t>(size_));
 }
 
 std::shared_ptr<StartedOperation> Communicator::enqueue(std::shared_ptr<NodeOperation> operation) {
@@ -272,7 +187,7 @@ std::shared_ptr<StartedOperation> Communicator::enqueue(std::shared_ptr<NodeOper
 }
 
 std::shared_ptr<StartedOperation> Communicator::node_operation(const Call& call) {
-  return enqueue(std::make_shared<SmallAllreduce>(shared_from_this(), call));
+  return enqueue(std::make_shared<NodeCollective>(shared_from_this(), call));
 }
 
 std::shared_ptr<StartedOperation> Communicator::agreed_operation(const Call& call) {
@@ -281,18 +196,8 @@ std::shared_ptr<StartedOperation> Communicator::agreed_operation(const Call& cal
   return std::make_shared<AgreedOperation>(shared_from_this(), call, std::move(agreement));
 }
 
-std::shared_ptr<StartedOperation> Communicator::piecewise_operation(const Call& call) {
-  return enqueue(std::make_shared<Piecewise>(shared_from_this(), call));
-}
-
 std::shared_ptr<StartedOperation> Communicator::aborted_operation(std::string_view reason) {
   return enqueue(std::make_shared<Abort>(shared_from_this(), reason));
-}
-
-bool Communicator::abort_on_node(std::string_view reason) {
-  if (!node_->may_abort()) return false;
-  node_->abort(reason);
-  return true;
 }
 
 // Before a blocking operation can announce itself.

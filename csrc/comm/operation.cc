@@ -204,8 +204,7 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
 std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) {
   if (!starts()) return mpi_operation(call);
   if (node_ == nullptr || size_ == 1) return operation(call, ledger_.begin());
-  if (starts_on_node(call)) return node_operation(call);
-  return node_only() ? piecewise_operation(call) : agreed_operation(call);
+  return starts_on_node(call) || node_only() ? node_operation(call) : agreed_operation(call);
 }
 
 std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string_view reason) {

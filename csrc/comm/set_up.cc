@@ -77,6 +77,17 @@ void NodePoll::poll() {
   watch_.check(AboutNode{comm_.node()});
 }
 
+NodeCall node_call(const Call& call) {
+  return {.kind = call.kind,
+          .send = call.send,
+          .recv = call.recv,
+          .count = call.count,
+          .element = size_of(call.dtype),
+          .reduce = find_reduction(call.op, call.dtype),
+          .root = call.root,
+          .signature = call.signature()};
+}
+
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {
   const bool blocks = call.kind == Kind::kReduceScatterBlock;
   const std::size_t count = call.count * (blocks ? static_cast<std::size_t>(size) : 1);

@@ -58,6 +58,9 @@ inline constexpr std::string_view kShrunk =
     "this communicator was shrunk: it has shared memory only, and the MPI knows nothing of it. Use "
     "types and operations of gradred's own, and no plan but 'node'.";
 
+// The call as the ranks of a host carry it out, but for factors.
+NodeCall node_call(const Call& call);
+
 // The inputs times the factor, in `storage`.
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage);
 

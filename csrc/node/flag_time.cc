@@ -16,7 +16,7 @@ double NodeGroup::flag_time_ns(unsigned turns, Poll* poll) {
     const std::uint64_t start = now_ns();
     for (std::uint64_t turn = 1; turn <= turns; ++turn) {
       if (rank_ == 0) waiter_.publish(mine, first + turn, states_[rank_].bell);
-      waiter_.wait(theirs, first + turn, states_[1 - rank_].bell);
+      waiter_.wait({&theirs, first + turn, &states_[1 - rank_].bell, waiter_.expected()});
       if (rank_ == 1) waiter_.publish(mine, first + turn, states_[rank_].bell);
     }
     nanoseconds = static_cast<double>(now_ns() - start) / (2.0 * turns);

@@ -49,6 +49,8 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
   if (segment == nullptr) return nullptr;
   if (bootstrap.rank() == 0) prepare(*segment, size, options);
 
+  allow_barriers();
+
   const Introduction mine{this_process(), cores_of_this_thread()};
   std::vector<Introduction> all(size);
   bootstrap.allgather(&mine, sizeof mine, all.data());  // also: rank 0 has prepared
@@ -84,7 +86,7 @@ NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank,
       processes_(std::move(processes)),
       header_(*reinterpret_cast<Header*>(segment_->data())),
       options_(header_.options),
-      waiter_(spins, *this),
+      waiter_(spins, *this, spins ? &header_.sleepers_expected : nullptr),
       operation_(options_.first_operation - 1),
       operands_(size_),
       names_(std::move(names)) {
@@ -103,11 +105,10 @@ NodeGroup::~NodeGroup() {
   // A forked child that drops its copy of this object has not left the group.
   if (processes_[rank_].pid != getpid()) return;
   states_[rank_].departed.store(1, std::memory_order_release);
-  Waiter::ring(states_[rank_].bell);
+  ring(states_[rank_].bell);
 }
 
-void NodeGroup::enter(Poll* poll) {
-  waiter_.use(poll);
+void NodeGroup::enter() {
   glance();
   if (catch_up_) [[unlikely]] {
     await_peers(operation_);
@@ -140,7 +141,7 @@ void NodeGroup::await_announcements(const Signature& signature) {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Announcement& theirs = announcement(peer);
-    waiter_.wait(theirs.head, operation_ << 32, states_[peer].bell);
+    waiter_.wait(announcement_of(peer, operation_));
     same &= theirs.head.load(std::memory_order_relaxed) == agreed && theirs.what == signature.what;
   }
   if (!same) [[unlikely]] {
@@ -150,30 +151,17 @@ void NodeGroup::await_announcements(const Signature& signature) {
 
 void NodeGroup::await_peers(std::uint64_t operation) {
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    waiter_.wait(states_[peer].announcement[operation & 1].head, operation << 32,
-                 states_[peer].bell);
+    if (peer != rank_) waiter_.wait(announcement_of(peer, operation));
   }
 }
 
-bool NodeGroup::all_announced() const {
+std::optional<Awaited> NodeGroup::missing_announcement(std::uint64_t operation) const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && !Waiter::reached(announcement(peer).head, operation_ << 32)) return false;
+    if (peer == rank_) continue;
+    const Awaited awaited = announcement_of(peer, operation);
+    if (!awaited.reached()) return awaited;
   }
-  return true;
-}
-
-// For waits that are the caller's own loop.
-void NodeGroup::check_now_and_then() {
-  constexpr std::uint64_t kEveryNs = 50'000'000;
-  const std::uint64_t now = now_ns();
-  if (now - checked_ns_ < kEveryNs) return;
-  checked_ns_ = now;
-  try {
-    check_awaited();
-  } catch (const PeerLost&) {
-    if (!all_announced()) throw;  // a peer may end right after its last publication
-  }
+  return std::nullopt;
 }
 
 Signature NodeGroup::announced(std::size_t rank) const {
@@ -194,20 +182,22 @@ void NodeGroup::throw_disagreement(const Signature& signature) const {
                                        announced(other)));
 }
 
-void NodeGroup::abort(std::string_view reason, Poll* poll) {
+void NodeGroup::announce_refusal(std::string_view reason) {
   has_disagreed_ = true;
-  operate(poll, [&] {
-    set_text(states_[rank_].particulars[operation_ & 1].reason, reason);
-    announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);
-    catch_up_ = true;
-  });
+  set_text(states_[rank_].particulars[operation_ & 1].reason, reason);
+  announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);
+  catch_up_ = true;
+}
+
+void NodeGroup::abort(std::string_view reason, Poll* poll) {
+  operate(poll, [&] { announce_refusal(reason); });
 }
 
 std::string NodeGroup::missing() const {
   std::string absent, busy;
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || finished(peer) >= operation_) continue;
-    const bool here = Waiter::reached(announcement(peer).head, operation_ << 32);
+    const bool here = has_reached(announcement(peer).head, operation_ << 32);
     std::string& list = here ? busy : absent;
     const std::string left = ", last left operation " + std::to_string(finished(peer));
     list += (list.empty() ? "" : ", ") +
@@ -222,7 +212,7 @@ std::string NodeGroup::missing() const {
 bool NodeGroup::is_first_to_wait() const {
   for (std::size_t peer = 0; peer < rank_; ++peer) {
     const bool waits =
-        Waiter::reached(announcement(peer).head, operation_ << 32) && finished(peer) < operation_;
+        has_reached(announcement(peer).head, operation_ << 32) && finished(peer) < operation_;
     if (waits && is_going(processes_[peer])) return false;
   }
   return true;
@@ -232,14 +222,10 @@ void NodeGroup::step_done(std::uint64_t step) {
   waiter_.publish(states_[rank_].progress, steps_ + step, states_[rank_].bell);
 }
 
-void NodeGroup::await_step(std::size_t rank, std::uint64_t step) {
-  waiter_.wait(states_[rank].progress, steps_ + step, states_[rank].bell);
-}
-
-void NodeGroup::await_step(std::uint64_t step) {
-  for (std::size_t distance = 1; distance < size_; ++distance) {
-    await_step((rank_ + distance) % size_, step);
-  }
+void* NodeGroup::frame(std::size_t bytes) {
+  const std::size_t units = (bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t);
+  if (units > frame_.size()) frame_.resize(units);
+  return frame_.data();
 }
 
 void NodeGroup::glance() {
@@ -310,7 +296,7 @@ void NodeGroup::poison(const FailureReport& report) noexcept {
   header_.failure = report.kind;
   set_text(header_.reason, report.text);
   header_.poison.store(2, std::memory_order_release);
-  for (std::size_t rank = 0; rank < size_; ++rank) Waiter::ring(states_[rank].bell);
+  for (std::size_t rank = 0; rank < size_; ++rank) ring(states_[rank].bell);
 }
 
 void NodeGroup::throw_poisoned() const {

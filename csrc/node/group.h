@@ -15,9 +15,9 @@
 // they have left k and before they announce k + 1, and it is written when k + 2 is announced.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +30,7 @@
 #include "node/layout.h"
 #include "node/process.h"
 #include "node/segment.h"
+#include "node/steps.h"
 #include "node/wait.h"
 #include "reduce/reduce.h"
 
@@ -39,35 +40,25 @@ namespace testing {
 struct ManyOperations;  // lets a test go on as after any number of them
 }
 
-struct AllreduceArgs {
+// One operation on this rank: an allreduce, reduce_scatter_block, allgather or bcast.
+//   reduce_scatter_block  send holds size * count elements, recv count of them; in place the first
+//                         count of recv, which then holds size * count
+//   allgather             send holds count elements, recv size * count; in place this rank's part
+//                         of recv is the input
+//   bcast                 recv holds count elements; send is not looked at
+struct NodeCall {
+  Kind kind = Kind::kAllreduce;
   const void* send = kInPlace;  // or the input, which does not overlap recv
   void* recv = nullptr;
   std::size_t count = 0;
   std::size_t element = 0;  // bytes
   const ReduceFunctions* reduce = nullptr;
-  Signature signature;
-  Poll* poll = nullptr;  // nullptr: nothing to do while waiting
-};
-
-// reduce_scatter_block: send holds size * count elements, recv count of them; in place the first
-// count of recv, which then holds size * count. allgather: send count, recv size * count; in place
-// this rank's part of recv is the input.
-using BlockArgs = AllreduceArgs;
-
-struct BcastArgs {
-  void* data = nullptr;
-  std::size_t bytes = 0;
   int root = 0;
   Signature signature;
-  Poll* poll = nullptr;
 };
 
-// This rank's contribution to an operation whose buffers have the same shape.
-inline const std::byte* input_of(const AllreduceArgs& args) {
-  return static_cast<const std::byte*>(args.send != kInPlace ? args.send : args.recv);
-}
-
-// One thread of one rank uses it at a time; all its operations block. They throw
+// One thread of one rank uses it at a time, and one operation at a time is under way. Operations
+// block here; NodeExecution carries out the same ones without. They throw
 //   UsageError      on every rank, when the ranks' signatures differ or a rank has aborted: the
 //                   group remains usable and user memory is as it was;
 //   PeerLost        when the process of a peer has ended;
@@ -89,19 +80,7 @@ class NodeGroup final : private Guard {
   bool spins() const { return waiter_.spins(); }
   const NodeOptions& options() const { return options_; }
 
-  void allreduce(const AllreduceArgs& args);
-  // The same in two steps that never wait, for short vectors: what starts() says yes to. Other
-  // ranks may call allreduce() meanwhile. Start the next operation only after the last one is
-  // finished.
-  bool starts(std::size_t bytes) const;
-  std::size_t most_startable() const {  // bytes, of two ranks and more
-    return std::max(Announcement::kDataBytes, options_.most_in_slots(size_));
-  }
-  bool start_allreduce(const AllreduceArgs& args);   // false: not yet, call again
-  bool finish_allreduce(const AllreduceArgs& args);  // likewise; throws as allreduce() does
-  void reduce_scatter_block(const BlockArgs& args);
-  void allgather(const BlockArgs& args);
-  void bcast(const BcastArgs& args);
+  void run(const NodeCall& call, Poll* poll = nullptr);  // nothing to do while waiting
 
   // Nanoseconds that a flag takes from rank 0 to rank 1, the mean of `turns` there and back; 0 on
   // the other ranks. Collective; says what any time measured here is worth.
@@ -125,7 +104,6 @@ class NodeGroup final : private Guard {
   // the peers throw UsageError with this rank and reason. Does not wait for them, unless this rank
   // aborted the operation before as well.
   void abort(std::string_view reason, Poll* poll = nullptr);
-  bool may_abort() const { return !catch_up_ || all_announced(); }  // without waiting
   // Who keeps this rank waiting, in words. Only while an operation waits, by the thread that does.
   std::string missing() const;
   // Whether this is the lowest rank of those that wait in the operation.
@@ -137,7 +115,10 @@ class NodeGroup final : private Guard {
   void poison(const FailureReport& report) noexcept;
 
  private:
-  friend class Shrinking;  // works in the same memory
+  // Work in the same memory.
+  friend class NodeExecution;
+  friend class Shrinking;
+  friend struct Steps::promise_type;
   friend struct testing::ManyOperations;
   class Disagreement : public UsageError {
     using UsageError::UsageError;
@@ -162,13 +143,18 @@ class NodeGroup final : private Guard {
   void operate(Poll* poll, Body&& body);
   template <class Body>
   void guarded(Body&& body);
-  void enter(Poll* poll);
+  void enter();
   void fail(const FailureReport& report) noexcept;
   void announce(const Signature& signature, const void* data, std::size_t bytes);
+  void announce_refusal(std::string_view reason);
   void await_announcements(const Signature& signature);
+  // A peer's of an operation; that of the first peer which has made none.
+  Awaited announcement_of(std::size_t peer, std::uint64_t operation) const {
+    return {&states_[peer].announcement[operation & 1].head, operation << 32, &states_[peer].bell,
+            waiter_.expected()};
+  }
+  std::optional<Awaited> missing_announcement(std::uint64_t operation) const;
   void await_peers(std::uint64_t operation);
-  bool all_announced() const;
-  void check_now_and_then();
   [[noreturn]] void throw_disagreement(const Signature& signature) const;
   Signature announced(std::size_t rank) const;
 
@@ -178,23 +164,29 @@ class NodeGroup final : private Guard {
   // step, 32 bits each: after 2^31 operations without steps the last count looked as if it were
   // ahead.)
   void step_done(std::uint64_t step);
-  void await_step(std::uint64_t step);
-  void await_step(std::size_t rank, std::uint64_t step);
+  Awaited step_of(std::size_t rank, std::uint64_t step) const {
+    return {&states_[rank].progress, steps_ + step, &states_[rank].bell, waiter_.expected()};
+  }
   void steps_end(std::uint64_t steps) { steps_ += steps; }  // of this operation
+  std::size_t peer_at(std::size_t distance) const { return (rank_ + distance) % size_; }
 
-  // Chunk by chunk, two in flight: export_chunk(c) while peers still use chunk c - 1, then
-  // use_chunk(c - 1).
+  // By its size an operation's data travel in the announcements, in the slots, or chunk by chunk.
+  enum class Path : std::uint8_t { kInLine, kSlots, kChunks };
+  std::size_t input_bytes(const NodeCall& call) const;
+  const std::byte* input_of(const NodeCall& call) const;
+  Path path_of(const NodeCall& call) const;
+  void announce_input(const NodeCall& call, Path path);
+  void take_inputs(const NodeCall& call, Path path);
+  void combine(const NodeCall& call, void* target, std::size_t count);
+  Steps chunks(const NodeCall& call);
   template <class Export, class Use>
-  void pipeline(std::size_t chunks, Export&& export_chunk, Use&& use_chunk);
-
-  bool fits_announcement(std::size_t bytes) const { return bytes <= Announcement::kDataBytes; }
-  bool fits_slots(std::size_t bytes) const { return options_.fits_slots(bytes, size_); }
-  void announce_input(const AllreduceArgs& args);
-  void reduce_inputs(const AllreduceArgs& args);
-  void reduce_chunks(const AllreduceArgs& args);
-  void exchange_chunks(const AllreduceArgs& args);
-  void combine(const AllreduceArgs& args, void* target, std::size_t count);
-  void fetch_from_root(const BcastArgs& args);
+  Steps pipeline(std::size_t chunks, Export export_chunk, Use use_chunk);
+  Steps reduce_chunks(const NodeCall& call);
+  Steps exchange_chunks(NodeCall call);
+  Steps scatter_chunks(const NodeCall& call);
+  Steps gather_chunks(const NodeCall& call);
+  Steps fetch_chunks(NodeCall call);
+  void* frame(std::size_t bytes);
 
   std::uint64_t head(const Signature& signature) const;
   Announcement& announcement(std::size_t rank) const {
@@ -221,8 +213,9 @@ class NodeGroup final : private Guard {
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
-  std::uint64_t checked_ns_ = 0;  // when finish_allreduce() looked after the peers
-  std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
+  std::vector<const void*> operands_;    // one per rank, kept here so that no operation allocates
+  std::vector<std::max_align_t> frame_;  // of the coroutine of the operation under way; likewise
+  std::uint64_t looked_ns_ = 0;          // when NodeExecution looked after the peers
   const RankNames names_;
   mutable std::uint64_t departed_ns_ = 0;  // when a peer was first seen to have freed its group
 };
@@ -230,7 +223,8 @@ class NodeGroup final : private Guard {
 template <class Body>
 void NodeGroup::operate(Poll* poll, Body&& body) {
   guarded([&] {
-    enter(poll);
+    waiter_.use(poll);
+    enter();
     body();
     finish();
   });
@@ -250,22 +244,9 @@ void NodeGroup::guarded(Body&& body) {
   }
 }
 
-// At time t a rank exports chunk t (step t + 1), then uses the peers' chunk t - 1. The export
-// overwrites chunk t - depth, which a peer has used once it has done step t - depth + 3; at time t
-// - 1 we saw its step t - 1, so a depth of 4 is enough.
-template <class Export, class Use>
-void NodeGroup::pipeline(std::size_t chunks, Export&& export_chunk, Use&& use_chunk) {
-  for (std::size_t time = 0; time <= chunks; ++time) {
-    if (time < chunks) {
-      export_chunk(time);
-      step_done(time + 1);
-    }
-    if (time >= 1) {
-      await_step(time);
-      use_chunk(time - 1);
-    }
-  }
-  steps_end(chunks);
+template <class... Arguments>
+void* Steps::promise_type::operator new(std::size_t bytes, NodeGroup& group, const Arguments&...) {
+  return group.frame(bytes);
 }
 
 }  // namespace gradred

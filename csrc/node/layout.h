@@ -7,7 +7,6 @@
 // it.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -40,10 +39,6 @@ struct NodeOptions {
 
   bool fits_slots(std::size_t bytes, std::size_t ranks) const {
     return bytes <= slot_bytes && (ranks - 1) * bytes <= one_shot_bytes;
-  }
-  // The most bytes that do; of two ranks and more.
-  std::size_t most_in_slots(std::size_t ranks) const {
-    return std::min(slot_bytes, one_shot_bytes / (ranks - 1));
   }
   // Whether each rank reduces the whole vector of an allreduce, and not only a part of its own.
   bool reduces_everything(std::size_t bytes, std::size_t ranks) const {
@@ -93,6 +88,7 @@ struct alignas(kApart) Header {
   std::uint64_t token;  // a random number: proof that all see the same memory
   NodeOptions options;
   std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
+  SleepersExpected sleepers_expected;
   Failure failure;
   char reason[kReportBytes];
   std::atomic<std::uint64_t> shrink_decided;        // attempt << 32 | the rank whose members count

@@ -91,7 +91,7 @@ void Shrinking::await_all() {
     if (peer == group_.rank_ || has_done(peer, kHere) || has_left(peer)) continue;
     awaited_ = peer;
     try {
-      waiter_.wait(state(peer).steps, attempt_ << 32 | kHere, group_.states_[peer].bell);
+      waiter_.wait({&state(peer).steps, attempt_ << 32 | kHere, &group_.states_[peer].bell});
     } catch (const HasLeft&) {
     }
   }
@@ -157,7 +157,7 @@ void Shrinking::publish(std::uint64_t step) {
 
 void Shrinking::await_members() {
   for (const std::size_t member : members_) {
-    waiter_.wait(state(member).steps, attempt_ << 32 | step_, group_.states_[member].bell);
+    waiter_.wait({&state(member).steps, attempt_ << 32 | step_, &group_.states_[member].bell});
   }
   glance();  // a member that counts as done may be in the next attempt already
 }
@@ -170,7 +170,7 @@ void Shrinking::end(bool well) noexcept {
     if (group_.header_.shrink_ended.compare_exchange_weak(seen, next.word,
                                                           std::memory_order_acq_rel)) {
       for (std::size_t rank = 0; rank < group_.size_; ++rank) {
-        Waiter::ring(group_.states_[rank].bell);
+        ring(group_.states_[rank].bell);
       }
     }
   }
@@ -210,7 +210,7 @@ void Shrinking::check_awaited() {
 }
 
 bool Shrinking::has_done(std::size_t rank, std::uint64_t step) const {
-  return Waiter::reached(state(rank).steps, attempt_ << 32 | step);
+  return has_reached(state(rank).steps, attempt_ << 32 | step);
 }
 
 bool Shrinking::has_left(std::size_t rank) const {

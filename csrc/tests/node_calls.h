@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "node/execution.h"
 #include "node_ranks.h"
 
 namespace gradred::testing {
@@ -26,6 +27,10 @@ inline NodeOptions small_paths() {
   return options;
 }
 
+// Who waits for a call: the call itself, or its caller, who looks again and again, sleeps, or waits
+// as a blocking call does after a first look.
+enum class InSteps : std::uint8_t { kNone, kBusy, kAsleep, kFinished };
+
 struct Call {
   Kind kind = Kind::kAllreduce;
   Op op = Op::kSum;
@@ -33,7 +38,7 @@ struct Call {
   std::size_t count = 0;  // of one rank's block
   bool in_place = false;
   int root = 0;
-  bool in_steps = false;  // where that is possible; may differ between ranks
+  InSteps steps = InSteps::kNone;  // may differ between ranks
 };
 
 // Small whole numbers: valid in every type, and cheap to make.
@@ -125,31 +130,42 @@ inline Case make_case(const Call& call, int rank, int size, unsigned seed) {
   return c;
 }
 
-// As allreduce() does it, but never waiting inside the group.
-inline void allreduce_in_steps(NodeGroup& group, const AllreduceArgs& args) {
-  while (!group.start_allreduce(args)) sched_yield();
-  while (!group.finish_allreduce(args)) sched_yield();
+inline NodeCall node_call(const Call& call, const void* send, void* recv) {
+  return {.kind = call.kind,
+          .send = send,
+          .recv = recv,
+          .count = call.count,
+          .element = size_of(call.dtype),
+          .reduce = find_reduction(call.op, call.dtype),
+          .root = call.root,
+          .signature = make_signature(call.kind, call.op, call.dtype, call.count,
+                                      static_cast<std::uint64_t>(call.root))};
+}
+
+// In steps that never wait, and between them as `way` says.
+inline void run_in_steps(NodeGroup& group, const NodeCall& call, InSteps way, Poll* poll) {
+  NodeExecution execution(group);
+  execution.start(call);
+  if (way == InSteps::kFinished) {
+    if (!execution.advance()) execution.finish(poll);
+    return;
+  }
+  while (!execution.advance()) {
+    if (poll != nullptr) poll->poll();
+    if (way == InSteps::kAsleep) {
+      execution.expect_sleepers();
+      Sleep::until(execution.awaited(), 100'000'000);
+    } else {
+      sched_yield();
+    }
+  }
 }
 
 inline void perform(NodeGroup& group, const Call& call, const void* send, void* recv,
                     Poll* poll = nullptr) {
-  const auto signature = make_signature(call.kind, call.op, call.dtype, call.count,
-                                        static_cast<std::uint64_t>(call.root));
-  const AllreduceArgs args{
-      send,      recv, call.count, size_of(call.dtype), find_reduction(call.op, call.dtype),
-      signature, poll};
-  switch (call.kind) {
-    case Kind::kAllreduce:
-      return call.in_steps && group.starts(args.count * args.element)
-                 ? allreduce_in_steps(group, args)
-                 : group.allreduce(args);
-    case Kind::kReduceScatterBlock:
-      return group.reduce_scatter_block(args);
-    case Kind::kAllgather:
-      return group.allgather(args);
-    default:
-      return group.bcast({recv, call.count * size_of(call.dtype), call.root, signature, poll});
-  }
+  const NodeCall made = node_call(call, send, recv);
+  if (call.steps == InSteps::kNone) return group.run(made, poll);
+  run_in_steps(group, made, call.steps, poll);
 }
 
 // As if all ranks had done `count` operations whose data fit into the announcements. Collective.

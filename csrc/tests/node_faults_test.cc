@@ -31,7 +31,8 @@ std::string error_of_endless_calls(NodeGroup& group, const Call& call, double& s
   }
 }
 
-void a_killed_peer_is_lost_within_two_seconds(BoardBootstrap& bootstrap, std::size_t count) {
+void a_killed_peer_is_lost_within_two_seconds(BoardBootstrap& bootstrap, std::size_t count,
+                                              InSteps steps) {
   const auto group = make_group(bootstrap, small_paths());
   if (group->rank() == 1) {
     const pid_t me = getpid();
@@ -41,7 +42,8 @@ void a_killed_peer_is_lost_within_two_seconds(BoardBootstrap& bootstrap, std::si
     }).detach();
   }
   double seconds = 0;
-  const std::string message = error_of_endless_calls<PeerLost>(*group, {.count = count}, seconds);
+  const std::string message =
+      error_of_endless_calls<PeerLost>(*group, {.count = count, .steps = steps}, seconds);
   expect(contains(message, "rank 1"), "the lost rank is not named: " + message);
   expect(seconds < 2, "it took " + std::to_string(seconds) + " s");
   double again = 0;
@@ -163,11 +165,7 @@ using Members = std::vector<std::size_t>;
 void expect_members(NodeGroup& group, std::size_t first_rank, const Members& members) {
   std::uint64_t sum = std::uint64_t{1} << first_rank, expected = 0;
   for (const std::size_t member : members) expected |= std::uint64_t{1} << member;
-  group.allreduce({.recv = &sum,
-                   .count = 1,
-                   .element = sizeof sum,
-                   .reduce = find_reduction(Op::kSum, DType::kUInt64),
-                   .signature = make_signature(Kind::kAllreduce, Op::kSum, DType::kUInt64, 1)});
+  group.run(node_call({.dtype = DType::kUInt64, .count = 1}, kInPlace, &sum));
   expect(sum == expected, "the sum is that of all members and nobody else: " + std::to_string(sum));
 }
 
@@ -410,9 +408,17 @@ int run_all(const std::string& part) {
     for (const int size : {2, 3, 8}) {
       on_processes(size, "a_killed_peer_is_lost_within_two_seconds, count " + std::to_string(count),
                    [&](BoardBootstrap& bootstrap) {
-                     a_killed_peer_is_lost_within_two_seconds(bootstrap, count);
+                     a_killed_peer_is_lost_within_two_seconds(bootstrap, count, InSteps::kNone);
                    });
     }
+  }
+  for (const InSteps steps : {InSteps::kBusy, InSteps::kAsleep, InSteps::kFinished}) {
+    on_processes(3,
+                 "a_killed_peer_is_lost_within_two_seconds, in steps " +
+                     std::to_string(static_cast<int>(steps)),
+                 [&](BoardBootstrap& bootstrap) {
+                   a_killed_peer_is_lost_within_two_seconds(bootstrap, 300'000, steps);
+                 });
   }
   for (const unsigned seed : {1U, 5U, 12U, 23U, 31U, 40U}) {
     on_processes(4, "kills_while_shrinking_leave_those_that_live, seed " + std::to_string(seed),

@@ -71,7 +71,7 @@ void mixed_operations_back_to_back(BoardBootstrap& bootstrap) {
               .count = counts[agreed() % std::size(counts)]};
     call.in_place = agreed() % 2 == 0;
     call.root = static_cast<int>(agreed() % static_cast<unsigned>(group->size()));
-    call.in_steps = own() % 2 == 0;
+    call.steps = static_cast<InSteps>(own() % 4);
     if (own() % 8 == 0) usleep(static_cast<useconds_t>(own() % 200));
     run_call(*group, call, i);
   }
@@ -115,17 +115,11 @@ void after_two_billion_allreduces_the_next_large_one_is_right(BoardBootstrap& bo
   const Call small{.count = 2}, large{.count = 2 << 20};
   run_call(*group, large, 1);
   std::vector<float> send(2), recv(2);
-  const AllreduceArgs args{
-      .send = send.data(),
-      .recv = recv.data(),
-      .count = small.count,
-      .element = sizeof(float),
-      .reduce = find_reduction(small.op, small.dtype),
-      .signature = make_signature(small.kind, small.op, small.dtype, small.count)};
+  const NodeCall call = node_call(small, send.data(), recv.data());
   const auto start = std::chrono::steady_clock::now();
   constexpr std::uint64_t kMany = (std::uint64_t{1} << 31) + 5;
   for (std::uint64_t i = 0; i < kMany; ++i) {
-    group->allreduce(args);
+    group->run(call);
     if (group->rank() == 0 && i % (kMany >> 4) == 0) {
       std::fprintf(stderr, "%llu of %llu\n", static_cast<unsigned long long>(i),
                    static_cast<unsigned long long>(kMany));
@@ -162,7 +156,7 @@ void disagreement_is_a_usage_error_on_every_rank(BoardBootstrap& bootstrap) {
   unsigned seed = 0;
   for (const auto& [mine, theirs] : pairs) {
     Call call = odd_one ? theirs : mine;
-    call.in_steps = seed % 4 == 0;
+    call.steps = static_cast<InSteps>(seed / 2 % 4);
     Bytes send(1 << 20, std::byte{1}), recv(1 << 20, std::byte{2});
     const Bytes before = recv;
     const std::string message =
@@ -183,9 +177,13 @@ void an_aborted_call_is_explained_to_the_peers(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   for (unsigned i = 0; i < 40; ++i) {
     const int culprit = static_cast<int>(i / 2) % group->size();  // twice in a row
-    const Call call{.count = i % 3 == 0 ? 9000U : 4U, .in_steps = i % 2 == 0};
-    if (group->rank() == culprit) {
+    const Call call{.count = i % 3 == 0 ? 9000U : 4U, .steps = static_cast<InSteps>(i / 2 % 4)};
+    if (group->rank() == culprit && i % 4 < 2) {
       group->abort("the array is read-only");
+    } else if (group->rank() == culprit) {
+      NodeExecution refusal(*group);
+      refusal.start_refusal("the array is read-only");
+      while (!refusal.advance()) sched_yield();
     } else {
       Bytes data(1 << 16);
       const std::string message =
@@ -237,14 +235,8 @@ void arrivals_are_those_of_the_same_operation(BoardBootstrap& bootstrap) {
       continue;
     }
     const std::size_t count = operation % 5 == 0 ? 3000 : operation % 2 == 0 ? 500 : 5;
-    const AllreduceArgs args{
-        .recv = data.data(),
-        .count = count,
-        .element = sizeof(float),
-        .reduce = find_reduction(Op::kMax, DType::kFloat32),
-        .signature = make_signature(Kind::kAllreduce, Op::kMax, DType::kFloat32, count)};
     try {
-      group->allreduce(args);
+      group->run(node_call({.op = Op::kMax, .count = count}, kInPlace, data.data()));
     } catch (const UsageError&) {
       continue;
     }
@@ -261,15 +253,92 @@ void long_waits_are_timed(BoardBootstrap& bootstrap) {
   auto group = make_group(bootstrap, small_paths());
   std::atomic<std::uint64_t> sum{0};
   group->charge_long_waits(sum);
-  const AllreduceArgs args{.signature =
-                               make_signature(Kind::kAllreduce, Op::kSum, DType::kUInt8, 0)};
-  group->allreduce(args);
+  const NodeCall call{.signature = make_signature(Kind::kAllreduce, Op::kSum, DType::kUInt8, 0)};
+  group->run(call);
   bootstrap.barrier();
   sum = 0;
   if (group->rank() == 0) usleep(30'000);
-  group->allreduce(args);
+  group->run(call);
   const std::uint64_t waited = sum;
   expect(group->rank() == 0 || waited >= 25'000'000, "waited " + std::to_string(waited) + " ns");
+}
+
+// Who lies down just when a peer announces itself must be woken: the limit is far away.
+void nobody_sleeps_through_an_announcement(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  std::mt19937 draw(static_cast<unsigned>(group->rank()));
+  float sum = 0;
+  const NodeCall call = node_call({.count = 1}, kInPlace, &sum);
+  const auto start = std::chrono::steady_clock::now();
+  for (int turn = 0; turn < 3000; ++turn) {
+    NodeExecution execution(*group);
+    for (auto pause = draw() % 400; pause > 0; --pause) sum = static_cast<float>(pause);
+    if ((turn + group->rank()) % 2 == 0) {
+      group->run(call);
+      continue;
+    }
+    execution.start(call);
+    while (!execution.advance()) {
+      execution.expect_sleepers();
+      Sleep::until(execution.awaited(), 30'000'000'000);
+    }
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  expect(took.count() < 25, "a sleeper was not woken: " + std::to_string(took.count()) + " s");
+}
+
+// A thread that looks after several groups sleeps for all of them together.
+void a_sleeper_for_several_words_is_woken_by_each(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  const auto other = make_group(bootstrap, small_paths());
+  std::atomic<std::uint32_t> wake{0};
+  for (int turn = 0; turn < 40; ++turn) {
+    NodeGroup& late = turn % 2 == 0 ? *group : *other;
+    NodeGroup& first = turn % 2 == 0 ? *other : *group;
+    float x = 1, y = 1;
+    const NodeCall one = node_call({.count = 1}, kInPlace, &x);
+    const NodeCall two = node_call({.count = 1}, kInPlace, &y);
+    if (group->rank() != 0) {
+      usleep(2000);
+      first.run(two);
+      usleep(2000);
+      late.run(one);
+      continue;
+    }
+    NodeExecution waits(late), goes(first);
+    waits.start(one);
+    goes.start(two);
+    bool done[2] = {waits.advance(), goes.advance()};
+    const auto start = std::chrono::steady_clock::now();
+    while (!done[0] || !done[1]) {
+      std::vector<Awaited> awaited;
+      for (int i = 0; i < 2; ++i) {
+        NodeExecution& one = i == 0 ? waits : goes;
+        if (done[i]) continue;
+        one.expect_sleepers();
+        awaited.push_back(one.awaited());
+      }
+      Sleep::until_any(awaited, &wake, 0, 20'000'000'000);
+      if (!done[0]) done[0] = waits.advance();
+      if (!done[1]) done[1] = goes.advance();
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    expect(took.count() < 10, "a sleeper was not woken: " + std::to_string(took.count()) + " s");
+  }
+  if (group->rank() != 0) return;
+  std::thread waker([&] {
+    usleep(20'000);
+    wake = 1;
+    Sleep::wake(wake);
+  });
+  const std::atomic<std::uint64_t> never{0};
+  Bell bell;
+  const Awaited awaited{&never, 1, &bell};
+  const auto start = std::chrono::steady_clock::now();
+  while (wake == 0) Sleep::until_any({&awaited, 1}, &wake, 0, 20'000'000'000);
+  waker.join();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  expect(took.count() < 10, "the wake word woke nobody: " + std::to_string(took.count()) + " s");
 }
 
 int run_all(const std::string& part) {
@@ -310,6 +379,11 @@ int run_all(const std::string& part) {
       }
     }
     for (const int size : {2, 4}) on(size, "long_waits_are_timed", long_waits_are_timed);
+    on(2, "nobody_sleeps_through_an_announcement", nobody_sleeps_through_an_announcement);
+    for (const int size : {2, 3}) {
+      on(size, "a_sleeper_for_several_words_is_woken_by_each",
+         a_sleeper_for_several_words_is_woken_by_each);
+    }
     on(3, "a_rank_that_has_finished_is_not_missed", a_rank_that_has_finished_is_not_missed);
     on(3, "memory_that_is_lacking_is_refused_on_every_rank",
        memory_that_is_lacking_is_refused_on_every_rank);

@@ -111,7 +111,7 @@ class ShrunkComm(Comm):
     def Iallreduce(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
     ) -> MPI.Request:
-        """As on any `Comm`; long vectors go through shared memory in small pieces."""
+        """As on any `Comm`."""
         found = self._reduction("allreduce", sendbuf, recvbuf, op)
         return Request.start(self, found.call, found.owners)
 

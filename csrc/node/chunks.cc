@@ -1,0 +1,226 @@
+// Collective operations within one host whose data pass through shared memory chunk by chunk, with
+// several chunks in flight.
+#include <algorithm>
+#include <cstring>
+
+#include "node/copy.h"
+#include "node/group.h"
+#include "schedule/partition.h"
+
+namespace gradred {
+namespace {
+
+// A run of bytes cut into equal pieces, the last one shorter.
+struct Pieces {
+  std::size_t bytes, piece;
+
+  std::size_t count() const { return (bytes + piece - 1) / piece; }
+  std::size_t begin(std::size_t index) const { return index * piece; }
+  std::size_t length(std::size_t index) const { return std::min(piece, bytes - begin(index)); }
+};
+
+// A vector in chunks of which each rank reduces one part. A part has the same place in every chunk,
+// also in the last, shorter one.
+struct PartsOfChunks {
+  std::size_t count, element, ranks;
+  std::size_t part_bytes, per_chunk;  // elements of a chunk
+
+  PartsOfChunks(const NodeCall& call, std::size_t chunk_bytes, std::size_t size)
+      : count(call.count),
+        element(call.element),
+        ranks(size),
+        part_bytes(chunk_bytes / size / kCacheLine * kCacheLine),
+        per_chunk(part_bytes / element * size) {}
+
+  std::size_t chunks() const { return (count + per_chunk - 1) / per_chunk; }
+
+  // Part `part` of chunk `c`: where it lies in the chunk and in the vector, and its length.
+  struct Place {
+    std::size_t in_chunk, in_vector, count, bytes;
+  };
+  Place place(std::size_t c, std::size_t part) const {
+    const Partition parts{std::min(per_chunk, count - c * per_chunk), ranks};
+    const std::size_t at = parts.begin(part), length = parts.length(part);
+    return {part * part_bytes, (c * per_chunk + at) * element, length, length * element};
+  }
+};
+
+}  // namespace
+
+Steps NodeGroup::chunks(const NodeCall& call) {
+  switch (call.kind) {
+    case Kind::kReduceScatterBlock:
+      return scatter_chunks(call);
+    case Kind::kAllgather:
+      return gather_chunks(call);
+    case Kind::kBcast:
+      return fetch_chunks(call);
+    default:
+      return options_.reduces_everything(call.count * call.element, size_) ? reduce_chunks(call)
+                                                                           : exchange_chunks(call);
+  }
+}
+
+// Two chunks in flight: export_chunk(c) while peers still use chunk c - 1, then use_chunk(c - 1).
+//
+// At time t a rank exports chunk t (step t + 1), then uses the peers' chunk t - 1. The export
+// overwrites chunk t - depth, which a peer has used once it has done step t - depth + 3; at time t
+// - 1 we saw its step t - 1, so a depth of 4 is enough.
+template <class Export, class Use>
+Steps NodeGroup::pipeline(std::size_t chunks, Export export_chunk, Use use_chunk) {
+  for (std::size_t time = 0; time <= chunks; ++time) {
+    if (time < chunks) {
+      export_chunk(time);
+      step_done(time + 1);
+    }
+    if (time == 0) continue;
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      co_await step_of(peer_at(distance), time);
+    }
+    use_chunk(time - 1);
+  }
+  steps_end(chunks);
+}
+
+// Allreduce in which every rank reduces everything: while a peer reads one chunk, the next is
+// written.
+Steps NodeGroup::reduce_chunks(const NodeCall& call) {
+  const std::size_t piece = options_.piece_bytes / call.element * call.element;
+  const Pieces pieces{call.count * call.element, piece};
+  const std::byte* const input = input_of(call);
+  return pipeline(
+      pieces.count(),
+      [=, this](std::size_t c) {
+        copy_out(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
+      },
+      [=, this](std::size_t c) {
+        for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = chunk(rank, c);
+        operands_[rank_] = input + pieces.begin(c);
+        combine(call, static_cast<std::byte*>(call.recv) + pieces.begin(c),
+                pieces.length(c) / call.element);
+      });
+}
+
+// A chunk holds one piece of every rank's block; the owner of the block reduces that piece.
+Steps NodeGroup::scatter_chunks(const NodeCall& call) {
+  const std::size_t block = call.count * call.element;
+  const std::size_t per_rank = options_.chunk_bytes / size_ / call.element * call.element;
+  const Pieces pieces{block, per_rank};
+  const std::byte* const input = input_of(call);
+  return pipeline(
+      pieces.count(),
+      [=, this](std::size_t c) {
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          copy_out(chunk(rank_, c) + peer * per_rank, input + peer * block + pieces.begin(c),
+                   pieces.length(c));
+        }
+      },
+      [=, this](std::size_t c) {
+        for (std::size_t rank = 0; rank < size_; ++rank) {
+          operands_[rank] = chunk(rank, c) + rank_ * per_rank;
+        }
+        operands_[rank_] = input + rank_ * block + pieces.begin(c);
+        combine(call, static_cast<std::byte*>(call.recv) + pieces.begin(c),
+                pieces.length(c) / call.element);
+      });
+}
+
+Steps NodeGroup::gather_chunks(const NodeCall& call) {
+  const Pieces pieces{call.count * call.element, options_.chunk_bytes};
+  const std::byte* const input = input_of(call);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  if (call.send != kInPlace) std::memcpy(output + rank_ * pieces.bytes, input, pieces.bytes);
+  return pipeline(
+      pieces.count(),
+      [=, this](std::size_t c) {
+        copy_out(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
+      },
+      [=, this](std::size_t c) {
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          std::memcpy(output + peer * pieces.bytes + pieces.begin(c), chunk(peer, c),
+                      pieces.length(c));
+        }
+      });
+}
+
+// Broadcast. The root's step c + 1: chunk c can be read. A reader's: it has read chunk c.
+Steps NodeGroup::fetch_chunks(NodeCall call) {
+  const auto root = static_cast<std::size_t>(call.root);
+  auto* const data = static_cast<std::byte*>(call.recv);
+  const Pieces pieces{call.count * call.element, options_.chunk_bytes};
+  for (std::size_t c = 0; c < pieces.count(); ++c) {
+    if (rank_ == root) {
+      for (std::size_t distance = 1; c >= options_.depth && distance < size_; ++distance) {
+        co_await step_of(peer_at(distance), c - options_.depth + 1);
+      }
+      copy_out(chunk(rank_, c), data + pieces.begin(c), pieces.length(c));
+    } else {
+      co_await step_of(root, c + 1);
+      std::memcpy(data + pieces.begin(c), chunk(root, c), pieces.length(c));
+    }
+    step_done(c + 1);
+  }
+  steps_end(pieces.count());
+}
+
+// Allreduce as reduce-scatter and allgather, chunk by chunk; of each chunk, rank r reduces part r.
+//
+// At time t a rank exports the peers' parts of chunk t (step 2t + 1), reduces its part of chunk t -
+// 1 into its own copy of the chunk, where that part is unused (step 2t + 2), and fetches the peers'
+// results of chunk t - 2. Before it reduces it has seen all peers at step 2t - 1, before it fetches
+// at 2t.
+//
+// Both overwrite chunk copies of `depth` times ago. The export at t: peers have read those in step
+// 2(t - depth) + 4; at t - 1 we saw 2t - 2. The result at t: peers have fetched its predecessor
+// before step 2(t + 2 - depth) + 1; just before we saw 2t - 1. Both hold from a depth of 3 on.
+Steps NodeGroup::exchange_chunks(NodeCall call) {
+  const std::byte* const input = input_of(call);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  const bool streams = call.count * call.element >= options_.streaming_bytes;
+  const PartsOfChunks parts(call, options_.chunk_bytes, size_);
+  const std::size_t chunks = parts.chunks();
+  for (std::size_t time = 0; time <= chunks + 1; ++time) {
+    if (time < chunks) {
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        const auto part = parts.place(time, peer_at(distance));
+        copy_out(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
+      }
+      step_done(2 * time + 1);
+    }
+    if (time >= 1 && time <= chunks) {
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        co_await step_of(peer_at(distance), 2 * time - 1);
+      }
+      const auto mine = parts.place(time - 1, rank_);
+      for (std::size_t rank = 0; rank < size_; ++rank) {
+        operands_[rank] = chunk(rank, time - 1) + mine.in_chunk;
+      }
+      operands_[rank_] = input + mine.in_vector;
+      std::byte* const shared = chunk(rank_, time - 1) + mine.in_chunk;
+      if (streams) {
+        combine(call, shared, mine.count);
+        copy_streaming(output + mine.in_vector, shared, mine.bytes);
+      } else {
+        combine(call, output + mine.in_vector, mine.count);
+        copy_out(shared, output + mine.in_vector, mine.bytes);
+      }
+      step_done(2 * time + 2);
+    }
+    for (std::size_t distance = 1; time >= 2 && distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      co_await step_of(peer, 2 * time);
+      const auto part = parts.place(time - 2, peer);
+      const std::byte* const result = chunk(peer, time - 2) + part.in_chunk;
+      if (streams) {
+        copy_streaming(output + part.in_vector, result, part.bytes);
+      } else {
+        std::memcpy(output + part.in_vector, result, part.bytes);
+      }
+    }
+  }
+  steps_end(2 * chunks + 2);
+}
+
+}  // namespace gradred

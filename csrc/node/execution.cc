@@ -1,0 +1,106 @@
+#include "node/execution.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/errors.h"
+
+namespace gradred {
+
+void NodeExecution::start(const NodeCall& call) {
+  call_ = call;
+  path_ = group_.path_of(call);
+  refusal_.reset();
+  steps_.reset();
+  state_ = State::kStarted;
+}
+
+void NodeExecution::start_refusal(std::string reason) {
+  refusal_ = std::move(reason);
+  state_ = State::kStarted;
+}
+
+bool NodeExecution::advance() {
+  bool ended = false;
+  try {
+    group_.guarded([&] { ended = go_on(); });
+  } catch (...) {
+    end();
+    throw;
+  }
+  return ended;
+}
+
+void NodeExecution::finish(Poll* poll) {
+  try {
+    group_.guarded([&] {
+      group_.waiter_.use(poll);
+      while (!go_on()) group_.waiter_.wait(awaited_);
+    });
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+bool NodeExecution::go_on() {
+  if (state_ == State::kStarted && !announce()) return false;
+  if (state_ == State::kAnnounced) {
+    if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
+    group_.await_announcements(call_.signature);  // which are there: only compares
+    if (path_ == NodeGroup::Path::kChunks) {
+      steps_ = group_.chunks(call_);
+      state_ = State::kInChunks;
+    } else {
+      group_.take_inputs(call_, path_);
+    }
+  }
+  if (state_ == State::kInChunks && !steps_->advance()) return await(steps_->awaited());
+  if (state_ != State::kEnded) group_.finish();
+  end();
+  return true;
+}
+
+// Until all have announced the operation before, if this rank has refused it.
+bool NodeExecution::announce() {
+  if (group_.catch_up_) {
+    if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
+  }
+  group_.enter();
+  if (refusal_) {
+    group_.announce_refusal(*refusal_);
+    group_.finish();
+    state_ = State::kEnded;
+  } else {
+    group_.announce_input(call_, path_);
+    state_ = State::kAnnounced;
+  }
+  return true;
+}
+
+bool NodeExecution::await(const Awaited& awaited) {
+  awaited_ = awaited;
+  group_.glance();
+  look_after_peers();
+  return false;
+}
+
+void NodeExecution::look_after_peers() {
+  constexpr std::uint64_t kEveryNs = 50'000'000;
+  const std::uint64_t now = now_ns();
+  if (now - group_.looked_ns_ < kEveryNs) return;
+  group_.looked_ns_ = now;
+  try {
+    group_.check_awaited();
+  } catch (const PeerLost&) {
+    if (!awaited_.reached()) throw;  // a peer may end right after its last publication
+  }
+}
+
+void NodeExecution::end() {
+  sleepers_.stop();
+  steps_.reset();
+  state_ = State::kEnded;
+}
+
+}  // namespace gradred

@@ -1,0 +1,59 @@
+// An operation of a node group in flight, in steps that never block.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "node/group.h"
+
+namespace gradred {
+
+// One at a time per group, and no blocking operation of the group meanwhile; the peers may carry
+// out the same operation by NodeGroup::run(). The group must outlive it.
+class NodeExecution {
+ public:
+  explicit NodeExecution(NodeGroup& group) : group_(group) {}
+  NodeExecution(const NodeExecution&) = delete;
+  NodeExecution& operator=(const NodeExecution&) = delete;
+
+  // What advance() carries out from now on. What `call` points to must live until then.
+  void start(const NodeCall& call);
+  // Or: this rank's arguments were refused, as NodeGroup::abort() says it.
+  void start_refusal(std::string reason);
+  // Goes on as far as possible without blocking; true at the end. Throws as NodeGroup::run() does,
+  // and is over then.
+  bool advance();
+  // What has to come before advance() can go on, after it has said "not yet". Some 100 ms later it
+  // should be called in any case: it looks whether the peers live.
+  const Awaited& awaited() const { return awaited_; }
+  // Who is going to sleep until then says so first.
+  void expect_sleepers() {
+    if (!sleepers_.lives()) sleepers_ = ExpectSleepers(awaited_.expected);
+  }
+  // Goes on to the end, waiting as a blocking call does.
+  void finish(Poll* poll);
+  // Peers may count on this rank from now on: to give the operation up fails the group.
+  bool announced() const { return state_ > State::kStarted && state_ < State::kEnded; }
+
+ private:
+  enum class State : std::uint8_t { kStarted, kAnnounced, kInChunks, kEnded };
+
+  bool go_on();
+  bool announce();
+  bool await(const Awaited& awaited);
+  void end();
+  void look_after_peers();
+
+  NodeGroup& group_;
+  NodeCall call_;
+  std::optional<std::string> refusal_;
+  NodeGroup::Path path_ = NodeGroup::Path::kInLine;
+  State state_ = State::kEnded;
+  std::optional<Steps> steps_;
+  Awaited awaited_;
+  ExpectSleepers sleepers_;
+};
+
+}  // namespace gradred
