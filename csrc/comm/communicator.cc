@@ -82,11 +82,17 @@ std::string AboutOperation::text(std::uint64_t waited) const {
 }
 
 void wait_for(Operation& operation, WaitHook& hook) {
+  wait_until(operation, hook, UINT64_MAX);
+  operation.rethrow();
+}
+
+bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns) {
   const Engine::Waiting waiting(engine());
   Patience patience;
   Watch watch;
   try {
     while (!operation.advance()) {
+      if (deadline_ns != UINT64_MAX && now_ns() >= deadline_ns) return false;
       patience.wait([&] {
         hook.waiting();
         drive();
@@ -97,7 +103,7 @@ void wait_for(Operation& operation, WaitHook& hook) {
     operation.abandon(std::current_exception());
     throw;
   }
-  operation.rethrow();
+  return true;
 }
 
 void validate(const Call& call, int size) {

@@ -250,6 +250,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
 // Drives an operation, and all others in flight, until it has ended; throws what ended it.
 void wait_for(Operation& operation, WaitHook& hook);
+// The same until a time of now_ns(), and without throwing what ended it: whether it has ended.
+bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns);
 
 // Throws UsageError where the type lacks the operation, and for what no path serves.
 void validate(const Call& call, int size);

@@ -190,8 +190,10 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   auto operation = operation_for(call);
   operation->observe(observation);
   const bool threads = thread_may_drive();
-  if (!threads && operation->hand_over()) return operation;
-  if (threads) operation->open_request(operation);
+  if (call.mpi_request) {
+    if (!threads && operation->hand_over()) return operation;
+    if (threads) operation->open_request(operation);
+  }
   try {
     if (!operation->advance()) engine().add(operation, threads);
   } catch (...) {  // it has its number: the peers would wait for it

@@ -1,5 +1,7 @@
 #include "engine/operation.h"
 
+#include <utility>
+
 namespace gradred {
 
 bool Operation::advance() noexcept {
@@ -28,6 +30,27 @@ void Operation::end(std::exception_ptr failure) noexcept {
   failure_ = std::move(failure);
   on_end(failure_ == nullptr);
   ended_.store(true, std::memory_order_release);
+  post_callbacks();
+}
+
+void Operation::post_callbacks() noexcept {
+  std::vector<DoneCallback> callbacks;
+  {
+    const std::lock_guard lock(callbacks_mutex_);
+    callbacks.swap(callbacks_);
+  }
+  if (!callbacks.empty()) done_callbacks().post(this, std::move(callbacks));
+}
+
+void Operation::when_ended(DoneCallback callback) {
+  {
+    const std::lock_guard lock(callbacks_mutex_);  // taken once more after the end is visible
+    if (!ended()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
 }
 
 void Operation::rethrow() const {

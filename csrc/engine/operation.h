@@ -6,6 +6,9 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <vector>
+
+#include "engine/callbacks.h"
 
 namespace gradred {
 
@@ -20,6 +23,10 @@ class Operation {
   // Throws what ended the operation, if it did not end well. Only after ended().
   void rethrow() const;
   bool failed() const { return failure_ != nullptr; }  // only after the end
+  // `callback` is called once, after the end is visible, by a thread that holds no lock of
+  // gradred's (callbacks.h); at once where the operation has ended. Any thread may add one, at any
+  // time.
+  void when_ended(DoneCallback callback);
   // This rank, what it is and whom it waits for, in words, and whether this rank should be the one
   // to say so. For the thread that waits, while others may advance it.
   virtual std::string waiter() const = 0;
@@ -42,10 +49,13 @@ class Operation {
 
  private:
   void end(std::exception_ptr failure) noexcept;
+  void post_callbacks() noexcept;
 
   std::mutex mutex_;
   std::atomic<bool> ended_{false};
   std::exception_ptr failure_;
+  std::mutex callbacks_mutex_;  // mutex_ is held throughout a step
+  std::vector<DoneCallback> callbacks_;
 };
 
 }  // namespace gradred

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <memory>
 #include <mutex>
@@ -84,6 +85,24 @@ void refuse(const py::object& comm, const std::string& reason, bool blocking) {
   communicator.refuse(reason, hook);
 }
 
+// What a callback raises has no caller to go to. Before it comes an error that is on its way here.
+void call_once(PyObject* function, PyObject* argument) {
+  PyObject *kind = nullptr, *error = nullptr, *trace = nullptr;
+  PyErr_Fetch(&kind, &error, &trace);
+  PyObject* const result = PyObject_CallOneArg(function, argument);
+  if (result == nullptr) PyErr_WriteUnraisable(function);
+  Py_XDECREF(result);
+  Py_DECREF(function);
+  Py_DECREF(argument);
+  PyErr_Restore(kind, error, trace);
+}
+
+// Without a limit for None. A year is as good as none, and does not overflow.
+std::uint64_t deadline_in(std::optional<double> seconds) {
+  if (!seconds) return UINT64_MAX;
+  return now_ns() + static_cast<std::uint64_t>(1e9 * std::clamp(*seconds, 0.0, 3e7));
+}
+
 // A non-blocking call in flight.
 class PyOperation {
  public:
@@ -92,6 +111,7 @@ class PyOperation {
   // Who tests again and again waits as well: the time limit counts from the first test.
   bool test() {
     require_rank();
+    const DoneCallbacks::Waiter waiter(operation_.get());
     if (!operation_->ended()) {
       const InCall in_call(operation_->observation());
       if (!testing_) testing_ = std::make_unique<Testing>();
@@ -99,19 +119,36 @@ class PyOperation {
       const WithoutGil released;
       if (!operation_->advance()) carry_on();
     }
+    done_callbacks().call_without_threads();
     if (!operation_->ended()) return false;
+    done_callbacks().call_those_of(operation_.get());
     GilHook hook;
     count_operation(hook);
     operation_->told();
     return true;
   }
-  void wait() {
+  // Whether it has ended within this time; throws what ended it.
+  bool wait(std::optional<double> seconds) {
     require_rank();
+    const std::uint64_t deadline = deadline_in(seconds);
+    const DoneCallbacks::Waiter waiter(operation_.get());
     const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
-    GilHook hook;
+    RequestHook hook;
     count_operation(hook);
     operation_->told();
-    wait_for(*operation_, hook);
+    const bool ended = wait_until(*operation_, hook, deadline);
+    if (!ended) return false;
+    done_callbacks().call_those_of(operation_.get());
+    done_callbacks().call_without_threads();
+    operation_->rethrow();
+    return true;
+  }
+  void add_done_callback(const py::object& function, const py::object& argument) {
+    require_rank();
+    if (!operation_->ended() && thread_may_drive()) done_callbacks().use_threads();
+    PyObject* const called = py::object(function).release().ptr();
+    PyObject* const given = py::object(argument).release().ptr();
+    operation_->when_ended([called, given] { with_gil([&] { call_once(called, given); }); });
   }
   void slept(double seconds) {
     if (Observation* const observation = operation_->observation(); observation != nullptr) {
@@ -120,6 +157,7 @@ class PyOperation {
   }
   void rethrow() const { operation_->rethrow(); }
   bool ended() const { return operation_->ended(); }
+  bool failed() const { return operation_->ended() && operation_->failed(); }
   bool holds_memory() const { return operation_->holds_memory(); }
   bool handed_over() const { return operation_->handed_over(); }
   std::optional<std::size_t> request() const {
@@ -151,7 +189,19 @@ class PyOperation {
   std::unique_ptr<Testing> testing_;
 };
 
-PyOperation start(const py::object& comm, const PyCall& call) {
+// The GIL is held throughout: of several threads that have waited, one gives it back.
+void release_request(const py::object& request, std::uintptr_t status) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle handle = mpi.normalise(handle_of(request.ptr()));
+  if (handle == mpi.is.request_null) return;
+  int done = 0;
+  // An error is that of the operation, of which the caller tells more.
+  static_cast<void>(mpi.call.Test(
+      &handle, &done, status == 0 ? mpi.is.status_ignore : reinterpret_cast<void*>(status)));
+  put_handle(request.ptr(), mpi.is.request_null);
+}
+
+PyOperation start(const py::object& comm, const PyCall& call, bool mpi_request) {
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
   try {
@@ -160,7 +210,9 @@ PyOperation start(const py::object& comm, const PyCall& call) {
     communicator.refuse_started(error.what());
     throw;
   }
-  return PyOperation(communicator.start(call.call));
+  Call started = call.call;
+  started.mpi_request = mpi_request;
+  return PyOperation(communicator.start(started));
 }
 
 // What most programs pass, without a closer look.
@@ -253,11 +305,14 @@ void bind_calls(py::module_& m) {
       "One collective call on raw addresses; send None means in place.");
   py::class_<PyOperation>(m, "Operation")
       .def("test", &PyOperation::test)
-      .def("wait", &PyOperation::wait)
+      .def("wait", &PyOperation::wait, py::arg("seconds") = std::nullopt)
+      .def("add_done_callback", &PyOperation::add_done_callback, py::arg("function"),
+           py::arg("argument"))
       .def("rethrow", &PyOperation::rethrow)
       .def("slept", &PyOperation::slept, py::arg("seconds"),
            "The program has waited so long for it, between calls of test().")
       .def_property_readonly("ended", &PyOperation::ended)
+      .def_property_readonly("failed", &PyOperation::failed)
       .def_property_readonly("holds_memory", &PyOperation::holds_memory)
       .def_property_readonly("handed_over", &PyOperation::handed_over)
       .def_property_readonly("request", &PyOperation::request);
@@ -274,8 +329,10 @@ void bind_calls(py::module_& m) {
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
         "A class derived from MPI.Prequest whose instances can be called.");
   m.def("run", &run, py::arg("comm"), py::arg("call"), "Blocks until the result is in place.");
-  m.def("start", &start, py::arg("comm"), py::arg("call"),
-        "Returns at once; the memory must live until the operation has ended.");
+  m.def("start", &start, py::arg("comm"), py::arg("call"), py::kw_only(),
+        py::arg("mpi_request") = true,
+        "Returns at once; the memory must live until the operation has ended. With `mpi_request` "
+        "the MPI's own Wait and Test serve it, too.");
   m.def("start_plain", &start_plain, py::arg("comm"), py::arg("sendbuf"), py::arg("recvbuf"),
         py::arg("op"),
         "Starts the allreduce that plain NumPy arrays of MPI's types and a predefined MPI.Op mean; "
@@ -319,9 +376,19 @@ void bind_calls(py::module_& m) {
       [] {
         const WithoutGil released;
         if (!process_poisoned) engine().settle(std::chrono::seconds(20));
-        stop_engine();
+        finish_operations();
       },
-      "End the progress thread and give up what is in flight: at exit.");
+      "End the progress thread, give up what is in flight and call its callbacks: at exit.");
+  m.def(
+      "call_callback",
+      [](const py::object& function, const py::object& argument) {
+        call_once(py::object(function).release().ptr(), py::object(argument).release().ptr());
+      },
+      py::arg("function"), py::arg("argument"),
+      "Call it; what it raises goes to sys.unraisablehook.");
+  m.def("release_request", &release_request, py::arg("request"), py::arg("status"),
+        "Give the MPI's request of an ended operation back, and make it null; `status` is the "
+        "address of a status, or 0.");
   m.def(
       "prepare",
       [](const py::object& comm) {

@@ -26,4 +26,13 @@ void call_python(const std::function<void()>& call) {
   pthread_cleanup_pop(0);
 }
 
+void with_gil(const std::function<void()>& call) {
+  if (Py_IsInitialized() == 0) return;
+  pthread_cleanup_push(park, nullptr);
+  const PyGILState_STATE before = PyGILState_Ensure();
+  call();
+  PyGILState_Release(before);
+  pthread_cleanup_pop(0);
+}
+
 }  // namespace gradred

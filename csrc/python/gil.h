@@ -19,6 +19,9 @@ void take_gil_back(PyThreadState* saved);
 // may let go of it and want it back.
 void call_python(const std::function<void()>& call);
 
+// The same in any thread, whether it holds the GIL or not. Nothing happens once Python has ended.
+void with_gil(const std::function<void()>& call);
+
 // For a block that needs nothing of Python.
 class WithoutGil {
  public:

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +17,9 @@
 
 #include "base/failure.h"
 #include "comm/farewell.h"
+#include "engine/callbacks.h"
 #include "mpi/mpi.h"
+#include "python/gil.h"
 #include "python/strangers.h"
 
 namespace gradred {
@@ -90,6 +93,10 @@ int finalize() {
   if (Py_IsInitialized() != 0) {           // the program's own call; else Python has looked at exit
     const PyGILState_STATE held = PyGILState_Ensure();
     if (!process_poisoned) await_strangers();
+    {
+      const WithoutGil released;
+      finish_operations();
+    }
     PyGILState_Release(held);
   }
   if (say_farewell(voice >= 0)) {
@@ -105,6 +112,12 @@ int finalize() {
 }
 
 }  // namespace
+
+void finish_operations() noexcept {
+  constexpr std::chrono::seconds kLimit(5);  // for callbacks that others have begun to call
+  stop_engine();
+  done_callbacks().finish(kLimit);
+}
 
 void use_voice(int pipe, std::uint64_t inode) {
   voice = pipe;

@@ -12,6 +12,9 @@ namespace gradred {
 // module, which calls MPI_Finalize at the very end of Python. False where no such call is found.
 bool take_over_finalize(const std::string& mpi4py);
 
+// Without the GIL: gives up what is in flight, and calls its callbacks.
+void finish_operations() noexcept;
+
 // The pipe to this rank's keeper, by which it hears of MPI_Finalize; -1: none.
 void use_voice(int pipe, std::uint64_t inode);
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "comm/call.h"
+#include "engine/callbacks.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/strangers.h"
@@ -14,7 +15,7 @@ namespace gradred {
 // Holds the GIL through the first microsecond of a wait (letting go costs 50 to 100 ns), then
 // releases it; every 50 ms takes it back to see whether Ctrl-C was pressed, and in long waits now
 // and then to see who else is there.
-class GilHook final : public WaitHook {
+class GilHook : public WaitHook {
  public:
   GilHook() = default;
   ~GilHook() override { take_back(); }
@@ -47,6 +48,15 @@ class GilHook final : public WaitHook {
   PyThreadState* saved_ = nullptr;
   std::uint64_t next_look_ns_ = 0;
   Search search_;
+};
+
+// Of who waits for a request, and may be kept by callbacks meanwhile where no thread calls them.
+class RequestHook final : public GilHook {
+ public:
+  void waiting() override {
+    GilHook::waiting();
+    done_callbacks().call_without_threads();
+  }
 };
 
 }  // namespace gradred

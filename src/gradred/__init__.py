@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from gradred.parts import allgather, bcast, reduce_scatter_block
     from gradred.persistent import PersistentAllreduce
     from gradred.request import Request
+    from gradred.started import ArrayRequest, iallreduce, iallreduce_many
 
 __version__ = "0.1.0"
 
 # Where each lazily loaded name lives.
 _LAZY = {
     "Allreduce": "functions",
+    "ArrayRequest": "started",
     "Comm": "comm",
     "OPS": "ops",
     "PersistentAllreduce": "persistent",
@@ -45,6 +47,8 @@ _LAZY = {
     "bcast": "parts",
     "empty": "memory",
     "empty_like": "memory",
+    "iallreduce": "started",
+    "iallreduce_many": "started",
     "premul": "ops",
     "reduce_scatter_block": "parts",
     "run": "_run",
@@ -52,11 +56,12 @@ _LAZY = {
 }
 
 # The modules among them that import mpi4py.MPI, and so start MPI where it does not run yet.
-_START_MPI = {"comm", "functions", "parts", "persistent", "request"}
+_START_MPI = {"comm", "functions", "parts", "persistent", "request", "started"}
 
 __all__ = [
     "OPS",
     "Allreduce",
+    "ArrayRequest",
     "Comm",
     "DeviceError",
     "Error",
@@ -74,6 +79,8 @@ __all__ = [
     "bcast",
     "empty",
     "empty_like",
+    "iallreduce",
+    "iallreduce_many",
     "premul",
     "reduce_scatter_block",
     "run",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import numpy as np
-import numpy.typing as npt
 from mpi4py import MPI
 
-from gradred import _core, arguments, arrays, handed, plans, typemaps
-from gradred.arrays import Array
+from gradred import _core, arguments, handed, reductions
 from gradred.comm import Comm
 from gradred.messages import Message
-from gradred.refusing import refusing
+from gradred.reductions import Asked, One
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, InPlace
@@ -85,32 +81,14 @@ def allreduce(
         >>> gradred.allreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
         array([1., 1., 1.], dtype=float32)
     """
-    asked = "allreduce"
-    comm = arguments.communicator(comm, asked)
-    with refusing(comm):
-        arguments.refuse_stream(stream, asked)
-        given = arrays.describe(x, asked + " of x")
-        found = arguments.operation(op, given.dtype, asked)
-        result = arguments.result(x, given, out, asked)
-        send = None if arguments.same(given, result.array, asked) else given.address
-        chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
-    if found is None:
-        _allreduce_by_mpi(comm, given, result.array, send is None, op)
-        return result.finish()
-    call = _core.Call(
-        "allreduce",
-        send,
-        result.array.address,
-        given.count,
-        given.dtype,
-        found[0],
-        factor=found[1],
-        layout=arguments.with_plan(given.layout.hash, chosen),
-        plan=chosen.name,
-        schedule=chosen.schedule,
-    )
-    _core.run(comm, call)
-    return result.finish()
+    comm = arguments.communicator(comm, "allreduce")
+    asked = Asked("allreduce", op, comm, stream, plan)
+    found = reductions.one(asked, x, out)
+    if found.call is None:
+        _allreduce_by_mpi(asked, found)
+    else:
+        _core.run(comm, found.call)
+    return found.result.finish()
 
 
 def allreduce_many(
@@ -150,45 +128,12 @@ def allreduce_many(
         >>> gradred.allreduce_many([a, b], comm=MPI.COMM_SELF)
         [array([1., 1.]), array([0, 1])]
     """
-    asked = "allreduce_many"
-    comm = arguments.communicator(comm, asked)
-    with refusing(comm):
-        arguments.refuse_stream(stream, asked)
-        arguments.require_list(arrays_in, f"{asked} of arrays_in")
-        given = [arrays.describe(x, f"{asked} of array {i}") for i, x in enumerate(arrays_in)]
-        outs = arguments.outs(out, len(given), asked)
-        results = [
-            arguments.result(x, each, target, f"{asked}, array {i}")
-            for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
-        ]
-        if out is not None:  # new arrays share no memory with any other
-            arguments.require_apart(given, [result.array for result in results], asked)
-        chosen = plans.resolve(plan, "allreduce", comm.Get_rank(), comm.Get_size())
-        layout = arguments.with_plan(
-            typemaps.hash_of([(each.dtype, each.layout.hash) for each in given]), chosen
-        )
-        # A list without arrays announces itself too, or ranks with another list would wait for it.
-        dtypes = dict.fromkeys([each.dtype for each in given] or ["uint8"])
-        operations = {dtype: arguments.own_operation(op, dtype, asked) for dtype in dtypes}
-    for dtype, (name, factor) in operations.items():
-        members = [i for i, each in enumerate(given) if each.dtype == dtype]
-        with refusing(comm):  # there may be no memory to pack them in
-            vector = _Vector([given[i] for i in members], [results[i].array for i in members])
-        call = _core.Call(
-            "allreduce",
-            vector.send,
-            vector.recv,
-            sum(given[i].count for i in members),
-            dtype,
-            name,
-            factor=factor,
-            layout=layout,
-            plan=chosen.name,
-            schedule=chosen.schedule,
-        )
+    comm = arguments.communicator(comm, "allreduce_many")
+    found = reductions.many(Asked("allreduce_many", op, comm, stream, plan), arrays_in, out)
+    for call, vector in found.calls():
         _core.run(comm, call)
         vector.unpack()
-    return [result.finish() for result in results]
+    return found.finish()
 
 
 def Allreduce(  # noqa: N802 (MPI's own name)
@@ -220,42 +165,14 @@ def Allreduce(  # noqa: N802 (MPI's own name)
     (comm if isinstance(comm, Comm) else Comm(comm)).Allreduce(sendbuf, recvbuf, op)
 
 
-def _allreduce_by_mpi(
-    comm: MPI.Intracomm, given: Array, result: Array, in_place: bool, op: OpLike
-) -> None:
+def _allreduce_by_mpi(asked: Asked, found: One) -> None:
     """The user's own operation, on the elements in the order of memory."""
-    assert isinstance(op, MPI.Op)
-    with refusing(comm):
+    assert isinstance(asked.op, MPI.Op)
+    given, result = found.given, found.result.array
+    with asked.refusing():
         recv = Message(result.address, result.count, result.dtype, None, result)
+        in_place = found.in_place
         send = None if in_place else dataclasses.replace(recv, address=given.address, owner=given)
-        left = handed.of_messages("allreduce", send, recv, op, also=given.layout.hash)
-    left.agree(comm)
-    MPI.Intracomm.Allreduce(comm, left.send, left.recv, left.op)
-
-
-class _Vector:
-    """Several arrays of one type as one vector: where they lie if it is only one, else packed."""
-
-    def __init__(self, given: Sequence[Array], results: Sequence[Array]) -> None:
-        self._results = results
-        self._packed: npt.NDArray[np.uint8] | None = None
-        self.send: int | None
-        if len(given) == 1:
-            self.recv = results[0].address
-            self.send = None if given[0].address == self.recv else given[0].address
-            return
-        self._packed = np.empty(sum(each.nbytes for each in given), np.uint8)
-        self.send, self.recv = None, self._packed.__array_interface__["data"][0]
-        position = self.recv
-        for each in given:
-            ctypes.memmove(position, each.address, each.nbytes)
-            position += each.nbytes
-
-    def unpack(self) -> None:
-        """Bring the results to where they belong."""
-        if self._packed is None:
-            return
-        position = self.recv
-        for each in self._results:
-            ctypes.memmove(each.address, position, each.nbytes)
-            position += each.nbytes
+        left = handed.of_messages("allreduce", send, recv, asked.op, also=given.layout.hash)
+    left.agree(asked.comm)
+    MPI.Intracomm.Allreduce(asked.comm, left.send, left.recv, left.op)

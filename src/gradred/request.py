@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from mpi4py import MPI
 
 from gradred import _core
+from gradred.errors import UsageError, explain
 
 RequestT = TypeVar("RequestT", bound="Request")
 
@@ -103,12 +104,59 @@ class Request(MPI.Request):
         operation.rethrow()
         return True
 
+    def add_done_callback(self: RequestT, fn: Callable[[RequestT], object]) -> None:
+        """Have `fn(request)` called once when the operation has ended, well or not.
+
+        It is called by the thread whose `Wait` or `Test` of this request finds the end, else by a
+        thread that gradred keeps for callbacks; if the operation has ended already, at once, by
+        this thread. Callbacks of one request are called one after the other, in the order in which
+        they were added; those of several may run at the same time. `fn` may start operations, wait
+        for them or for other callbacks, and take its time: what is in flight goes on. What it
+        raises goes to `sys.unraisablehook` and disturbs nothing else. `request.Wait()` in it raises
+        what ended the operation, unless the program has been told by a `Wait` or `Test` before. It
+        must not be called there if the program waits for this request by the MPI's own functions,
+        such as `MPI.Request.Waitall`: no two threads may complete one request of the MPI.
+
+        Operations that the program leaves in flight are given up when it ends, and their callbacks
+        called. Where gradred has no threads (MPI below `MPI.THREAD_MULTIPLE`, or
+        `GRADRED_PROGRESS_THREAD=0`), `Wait` and `Test` of any of gradred's requests call callbacks,
+        and nothing else does.
+
+        Args:
+            fn: called with this request; its result is ignored.
+
+        Raises:
+            gradred.UsageError: the request is the MPI's own, as below `MPI.THREAD_MULTIPLE`.
+
+        Example:
+            >>> import numpy, gradred
+            >>> from mpi4py import MPI
+            >>> x = numpy.ones(3)
+            >>> request = gradred.Comm(MPI.COMM_SELF).Iallreduce(MPI.IN_PLACE, x)
+            >>> request.add_done_callback(lambda request: print("done"))
+            done
+            >>> request.Wait()
+            True
+        """
+        operation = getattr(self, "_operation", None)
+        if operation is not None:
+            operation.add_done_callback(fn, self)
+        elif self:
+            found = "the MPI below MPI_THREAD_MULTIPLE carries it out, and tells nobody of its end"
+            remedy = "Initialise MPI with THREAD_MULTIPLE, or use gradred.iallreduce"
+            raise UsageError(explain("add_done_callback of a request", found, remedy))
+        else:
+            _core.call_callback(fn, self)
+
     def _release(self, status: MPI.Status | None) -> None:
-        """Give the MPI's request back; the operation has ended."""
-        if self._operation is not None:
-            let_go(self._operation)
-        self._operation = None
+        """Give the MPI's request back; the operation has ended.
+
+        A second thread that has waited for it finds either the operation, or the request null.
+        """
         release_handle(self, status)
+        if (operation := self._operation) is not None:
+            let_go(operation)
+        self._operation = None
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """`Wait`, by mpi4py's other name; there is no object to return."""
@@ -162,9 +210,5 @@ def _pause(seconds: float, request: MPI.Request) -> None:
 
 def release_handle(request: MPI.Request, status: MPI.Status | None) -> None:
     """Complete the MPI's side of a request whose operation has ended."""
-    if not request or MPI.Is_finalized():
-        return
-    try:  # noqa: SIM105 (contextlib.suppress would take as long as the rest)
-        MPI.Request.Wait(request, status)
-    except MPI.Exception:
-        pass  # the operation failed: the caller raises gradred's own error, which says more
+    if request and not MPI.Is_finalized():
+        _core.release_request(request, 0 if status is None else MPI._addressof(status))

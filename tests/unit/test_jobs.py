@@ -232,3 +232,85 @@ def test_thread_other_than_the_first_may_be_the_first_to_use_gradred(tmp_path):
     done = job(tmp_path, program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum [2. 2.]") == 2, (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("end", ["", "MPI.Finalize()", "raise SystemExit(0)"])
+def test_program_that_ends_with_operations_in_flight_has_their_callbacks_called(tmp_path, end):
+    program = f"""
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        late = comm.Dup()
+        late.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        if comm.rank == 0:  # the others never start it
+            request = late.Iallreduce(MPI.IN_PLACE, np.ones(3))
+            request.add_done_callback(lambda request: print("called 1", flush=True))
+        request = comm.Iallreduce(MPI.IN_PLACE, np.ones(3))
+        request.add_done_callback(lambda request: print("called 2", flush=True))
+        {end}
+    """
+    done = job(tmp_path, program, timeout=60)
+    lines = [line[line.index("called") :] for line in done.stdout.splitlines() if "called" in line]
+    assert sorted(lines) == ["called 1", "called 2", "called 2"], (done.stdout, done.stderr)
+
+
+def test_program_ends_while_a_callback_never_returns(tmp_path):
+    program = """
+        import threading
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+        request = comm.Iallreduce(MPI.IN_PLACE, np.ones(3))
+        begun = threading.Event()
+        for_ever = lambda _: (begun.set(), threading.Event().wait())
+        adding = threading.Thread(target=request.add_done_callback, args=(for_ever,), daemon=True)
+        adding.start()  # which calls it by itself where the operation has ended already
+        assert begun.wait(20)
+        print("ended", flush=True)
+    """
+    done = job(tmp_path, program, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ended") == 2
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
+def test_callbacks_below_thread_multiple_are_called_by_wait_and_test(tmp_path, level):
+    program = f"""
+        import mpi4py
+        mpi4py.rc.thread_level = {level!r}
+        import threading
+        import numpy as np
+        from mpi4py import MPI
+        import gradred
+
+        comm = gradred.Comm(MPI.COMM_WORLD)
+        threads = []
+        here = threading.get_ident()
+        for _ in range(2):  # before and after a blocking call
+            request = gradred.iallreduce(np.ones(3), comm=comm)
+            request.add_done_callback(lambda _: threads.append(threading.get_ident()))
+            assert request.wait().tolist() == [comm.size] * 3
+            request = comm.Iallreduce(np.ones(3), np.zeros(3), "avg")  # not the MPI's own
+            request.add_done_callback(lambda _: threads.append(threading.get_ident()))
+            while not request.Test():
+                pass
+            comm.Allreduce(MPI.IN_PLACE, np.ones(3))
+        assert threads == [here] * 4, (threads, here)
+        request = comm.Iallreduce(np.ones(3), np.zeros(3))
+        try:
+            request.add_done_callback(print)
+        except gradred.UsageError as error:
+            assert "gradred.iallreduce" in str(error)
+            print("refused", flush=True)
+        request.Wait()
+        assert comm.size > 1 or request.add_done_callback(print) is None
+    """
+    done = job(tmp_path, program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("refused") == 2
