@@ -7,6 +7,9 @@
 
 namespace gradred {
 
+// Rounds that take more are made anew in each call, one at a time.
+constexpr std::size_t kMostBytesOfRounds = std::size_t{256} << 10;
+
 std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedule> schedule,
                                     Transport& transport) {
   auto runner = std::make_unique<Runner>();
@@ -16,8 +19,9 @@ std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedul
                      "the other of it where the input is not the output");
   }
   runner->key = std::move(key);
-  runner->schedule = runner->key.in_place ? std::move(schedule)
-                                          : std::make_shared<const Schedule>(from_input(*schedule));
+  Schedule bound = runner->key.in_place ? *schedule : from_input(*schedule);
+  bound.rounds = bound.rounds.held_within(kMostBytesOfRounds);
+  runner->schedule = std::make_shared<const Schedule>(std::move(bound));
   const Partition parts{runner->key.count, runner->key.slices};
   for (std::size_t i = 0; i < runner->key.slices; ++i) {
     runner->slices.push_back(std::make_unique<Execution>(

@@ -35,7 +35,7 @@ struct Runner {
   std::vector<std::byte> work;  // where the caller's buffers cannot serve as the work buffer
 
   std::size_t bytes_held() const {
-    return work.capacity() +
+    return work.capacity() + schedule->rounds.bytes_held() +
            schedule->scratch_slots * (key.count / schedule->chunks + 1) * size_of(key.dtype);
   }
 };

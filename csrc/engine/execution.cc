@@ -55,12 +55,13 @@ void Execution::abandon() noexcept {
 
 void Execution::start_round() {
   if (round_ == schedule_.rounds.size()) return;
-  for (const Step& step : schedule_.rounds[round_]) {  // receives first: they find their buffers
+  steps_ = &schedule_.rounds.at(round_, room_);
+  for (const Step& step : *steps_) {  // receives first: they find their buffers
     if (step.kind == StepKind::kRecv) {
       channel_->recv(step.peer, address(step.target), bytes(step.target));
     }
   }
-  for (const Step& step : schedule_.rounds[round_]) {
+  for (const Step& step : *steps_) {
     if (step.kind == StepKind::kSend) {
       channel_->send(step.peer, address(step.source), bytes(step.source));
     }
@@ -68,7 +69,7 @@ void Execution::start_round() {
 }
 
 void Execution::finish_round() {
-  for (const Step& step : schedule_.rounds[round_]) {
+  for (const Step& step : *steps_) {
     if (step.kind == StepKind::kReduce) {
       reduce_->pair(address(step.target), address(step.operand), address(step.source),
                     bytes(step.target) / element_);

@@ -54,6 +54,8 @@ class Execution {
   std::byte* work_ = nullptr;
   std::byte* input_ = nullptr;
   std::size_t round_ = 0;
+  Round room_;                    // where the current round is made, if it is
+  const Round* steps_ = nullptr;  // the current round
   bool active_ = false;
 };
 

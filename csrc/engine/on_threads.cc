@@ -80,10 +80,12 @@ Kind kind_of(Collective collective) {
 }
 
 bool reduces(const Schedule& schedule) {
-  return std::any_of(schedule.rounds.begin(), schedule.rounds.end(), [](const Round& round) {
-    return std::any_of(round.begin(), round.end(),
-                       [](const Step& step) { return step.kind == StepKind::kReduce; });
-  });
+  for (const Round& round : schedule.rounds) {
+    for (const Step& step : round) {
+      if (step.kind == StepKind::kReduce) return true;
+    }
+  }
+  return false;
 }
 
 // All slices of one rank.

@@ -52,6 +52,31 @@ void note_buffers(Schedule& schedule) {
   schedule.scratch_slots = static_cast<std::uint32_t>(slots);
 }
 
+py::tuple tuple_of(const Rounds& rounds, std::size_t begin, std::size_t count, py::ssize_t by) {
+  py::tuple result(count);
+  for (std::size_t i = 0; i < count; ++i, begin += static_cast<std::size_t>(by)) {
+    result[i] = py::tuple(py::cast(rounds[begin]));
+  }
+  return result;
+}
+
+py::tuple tuple_of(const Rounds& rounds) { return tuple_of(rounds, 0, rounds.size(), 1); }
+
+// For Python's for loops: one round at a time.
+class TupleIterator {
+ public:
+  explicit TupleIterator(Rounds::Iterator at) : at_(at) {}
+  py::tuple operator*() const { return py::tuple(py::cast(*at_)); }
+  TupleIterator& operator++() {
+    ++at_;
+    return *this;
+  }
+  bool operator==(const TupleIterator&) const = default;
+
+ private:
+  Rounds::Iterator at_;
+};
+
 // Any iterable of iterables of steps, so that a generator function serves.
 std::vector<Round> rounds_from(const py::iterable& rounds) {
   std::vector<Round> result;
@@ -68,14 +93,6 @@ std::vector<Round> rounds_from(const py::iterable& rounds) {
     result.push_back(std::move(steps));
   }
   return result;
-}
-
-py::tuple rounds_of(const Schedule& schedule) {
-  py::tuple rounds(schedule.rounds.size());
-  for (std::size_t i = 0; i < schedule.rounds.size(); ++i) {
-    rounds[i] = py::tuple(py::cast(schedule.rounds[i]));
-  }
-  return rounds;
 }
 
 Schedule schedule_from(const py::iterable& rounds, int rank, int size, std::uint32_t chunks,
@@ -137,14 +154,16 @@ Schedule from_state(const py::tuple& state) {
   schedule.chunks = state[5].cast<std::uint32_t>();
   schedule.scratch_slots = state[6].cast<std::uint32_t>();
   schedule.in_place = state[7].cast<bool>();
+  std::vector<Round> rounds;
   for (const py::handle& round : state[8]) {
-    Round& steps = schedule.rounds.emplace_back();
+    Round& steps = rounds.emplace_back();
     for (const py::handle& step : round) {
       const auto s = step.cast<py::tuple>();
       steps.push_back({tag(s[0], StepKind::kCopy), s[1].cast<int>(), span_from(s, 2),
                        span_from(s, 6), span_from(s, 10)});
     }
   }
+  schedule.rounds = std::move(rounds);
   return schedule;
 }
 
@@ -280,6 +299,57 @@ void bind_steps(py::module_& m) {
   m.def("copy", &gradred::copy, py::arg("source"), py::arg("target"));
 }
 
+void bind_rounds(py::module_& m) {
+  const auto whole = [](const Rounds& rounds) { return tuple_of(rounds); };
+  py::class_<Rounds>(m, "Rounds", "The rounds of a schedule: a sequence that is made on demand.")
+      .def("__len__", &Rounds::size)
+      .def("__getitem__",
+           [](const Rounds& rounds, py::ssize_t index) {
+             const auto count = static_cast<py::ssize_t>(rounds.size());
+             if (index < -count || index >= count) throw py::index_error("there is no such round");
+             return py::tuple(
+                 py::cast(rounds[static_cast<std::size_t>(index < 0 ? index + count : index)]));
+           })
+      .def("__getitem__",
+           [](const Rounds& rounds, const py::slice& slice) {
+             py::ssize_t begin = 0, end = 0, by = 0, count = 0;
+             if (!slice.compute(static_cast<py::ssize_t>(rounds.size()), &begin, &end, &by,
+                                &count)) {
+               throw py::error_already_set();
+             }
+             return tuple_of(rounds, static_cast<std::size_t>(begin),
+                             static_cast<std::size_t>(count), by);
+           })
+      .def(
+          "__iter__",
+          [](const Rounds& rounds) {
+            return py::make_iterator(TupleIterator(rounds.begin()), TupleIterator(rounds.end()));
+          },
+          py::keep_alive<0, 1>())
+      .def("__reversed__",
+           [whole](const Rounds& rounds) {
+             return py::module_::import("builtins").attr("reversed")(whole(rounds));
+           })
+      .def("__contains__",
+           [whole](const Rounds& rounds, const py::object& round) {
+             return whole(rounds).contains(round);
+           })
+      .def("index",
+           [whole](const Rounds& rounds, const py::args& arguments) {
+             return whole(rounds).attr("index")(*arguments);
+           })
+      .def("count", [whole](const Rounds& rounds,
+                            const py::object& round) { return whole(rounds).attr("count")(round); })
+      .def("__eq__",
+           [whole](const Rounds& rounds, const py::object& other) -> py::object {
+             if (py::isinstance<Rounds>(other)) return py::bool_(rounds == other.cast<Rounds>());
+             return whole(rounds).attr("__eq__")(other);
+           })
+      .def("__hash__", [whole](const Rounds& rounds) { return py::hash(whole(rounds)); })
+      .def("__repr__", [whole](const Rounds& rounds) { return py::repr(whole(rounds)); });
+  py::module_::import("collections.abc").attr("Sequence").attr("register")(m.attr("Rounds"));
+}
+
 void bind_schedule(py::module_& m) {
   py::class_<Schedule, std::shared_ptr<Schedule>>(
       m, "Schedule", "What one rank does in one collective operation, in rounds.")
@@ -295,7 +365,7 @@ void bind_schedule(py::module_& m) {
       .def_readonly("chunks", &Schedule::chunks)
       .def_readonly("scratch_slots", &Schedule::scratch_slots)
       .def_readonly("in_place", &Schedule::in_place)
-      .def_property_readonly("rounds", rounds_of)
+      .def_readonly("rounds", &Schedule::rounds)
       .def(
           "__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
       .def("__hash__", [](const Schedule& schedule) { return py::hash(state_of(schedule)); })
@@ -355,6 +425,7 @@ Over the rounds, the sum of what the busiest rank does of each kind: `rounds` th
 
 void bind_schedules(py::module_& m) {
   bind_steps(m);
+  bind_rounds(m);
   bind_schedule(m);
   bind_results(m);
   m.def("schedule_table", &table);

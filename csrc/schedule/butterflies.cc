@@ -1,6 +1,8 @@
 // Exchanges in pairs (or k at a time): powers of two, other sizes by folding.
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 #include "schedule/combinators.h"
@@ -41,14 +43,14 @@ std::uint32_t place(int rank, int size, Pairing pairing) {
 Schedule halving(int rank, int size, Pairing pairing) {
   Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size / 2);
   const std::uint32_t mine = place(rank, size, pairing);
-  int step = 0;
-  for (auto run = static_cast<std::uint32_t>(size / 2); run > 0; run /= 2) {
-    const int peer = pairing(rank, step++, size);
+  const int steps = std::countr_zero(static_cast<unsigned>(size));
+  schedule.rounds = Rounds(steps, [=](int step) -> Round {
+    const auto run = static_cast<std::uint32_t>(size >> (step + 1));
+    const int peer = pairing(rank, step, size);
     const std::uint32_t kept = mine / run * run, given = kept ^ run;
     const Span inbox = scratch(0, kept, run);
-    schedule.rounds.push_back(
-        {send(peer, work(given, run)), recv(peer, inbox), reduce(inbox, work(kept, run))});
-  }
+    return {send(peer, work(given, run)), recv(peer, inbox), reduce(inbox, work(kept, run))};
+  });
   return schedule;
 }
 
@@ -56,12 +58,13 @@ Schedule halving(int rank, int size, Pairing pairing) {
 Schedule doubling(int rank, int size, Pairing pairing) {
   Schedule schedule = blank(Collective::kAllgather, rank, size, size);
   const std::uint32_t mine = place(rank, size, pairing);
-  int step = std::countr_zero(static_cast<unsigned>(size));
-  for (std::uint32_t run = 1; run < schedule.chunks; run *= 2) {
-    const int peer = pairing(rank, --step, size);
+  const int steps = std::countr_zero(static_cast<unsigned>(size));
+  schedule.rounds = Rounds(steps, [=](int step) -> Round {
+    const std::uint32_t run = std::uint32_t{1} << step;
+    const int peer = pairing(rank, steps - 1 - step, size);
     const std::uint32_t held = mine / run * run;
-    schedule.rounds.push_back({send(peer, work(held, run)), recv(peer, work(held ^ run, run))});
-  }
+    return {send(peer, work(held, run)), recv(peer, work(held ^ run, run))};
+  });
   return schedule;
 }
 
@@ -92,8 +95,12 @@ std::vector<int> digits(int size, int k) {
 // digit, so that all build the same sum.
 Schedule multiplying(int rank, int size, const std::vector<int>& factors) {
   Schedule schedule = blank(Collective::kAllreduce, rank, size, 1);
-  int distance = 1;
-  for (const int factor : factors) {
+  const int widest = factors.empty() ? 1 : *std::max_element(factors.begin(), factors.end());
+  schedule.scratch_slots = static_cast<std::uint32_t>(widest - 1);
+  schedule.rounds = Rounds(static_cast<int>(factors.size()), [=](int step) {
+    const auto place = factors.begin() + step;
+    const int factor = *place;
+    const int distance = std::accumulate(factors.begin(), place, 1, std::multiplies<>());
     const int digit = rank / distance % factor, zero = rank - digit * distance;
     Round round, reductions;
     for (int other = 0; other < factor; ++other) {
@@ -107,11 +114,8 @@ Schedule multiplying(int rank, int size, const std::vector<int>& factors) {
     }
     if (digit == factor - 1) reductions.push_back(reduce(scratch(0, 0), work(0)));
     round.insert(round.end(), reductions.begin(), reductions.end());
-    schedule.rounds.push_back(std::move(round));
-    schedule.scratch_slots =
-        std::max(schedule.scratch_slots, static_cast<std::uint32_t>(factor - 1));
-    distance *= factor;
-  }
+    return round;
+  });
   return schedule;
 }
 

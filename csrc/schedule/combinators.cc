@@ -9,17 +9,6 @@
 namespace gradred {
 namespace {
 
-template <class Function>
-void for_each_span(Schedule& schedule, Function function) {
-  for (Round& round : schedule.rounds) {
-    for (Step& step : round) {
-      if (reads_source(step.kind)) function(step.source);
-      if (reads_operand(step.kind)) function(step.operand);
-      if (writes_target(step.kind)) function(step.target);
-    }
-  }
-}
-
 // What the extra rank `extra` of a block gives to the block's first rank, and gets back.
 struct Exchange {
   Span given, returned;
@@ -58,17 +47,15 @@ Schedule then(Schedule first, Schedule second, Collective collective) {
         "schedules of different ranks, sizes or chunks in a row");
   first.collective = collective;
   first.scratch_slots = std::max(first.scratch_slots, second.scratch_slots);
-  std::move(second.rounds.begin(), second.rounds.end(), std::back_inserter(first.rounds));
+  first.rounds = joined(std::move(first.rounds), std::move(second.rounds));
   return first;
 }
 
 Schedule embed(Schedule schedule, const std::vector<int>& members, int size) {
-  const auto member = [&](int rank) { return members.at(static_cast<std::size_t>(rank)); };
-  for (Round& round : schedule.rounds) {
-    for (Step& step : round) {
-      if (is_message(step.kind)) step.peer = member(step.peer);
-    }
-  }
+  const auto member = [=](int rank) { return members.at(static_cast<std::size_t>(rank)); };
+  schedule.rounds = changed(std::move(schedule.rounds), [=](Step& step) {
+    if (is_message(step.kind)) step.peer = member(step.peer);
+  });
   schedule.rank = member(schedule.rank);
   schedule.root = schedule.collective == Collective::kBcast ? member(schedule.root) : 0;
   schedule.size = size;
@@ -82,11 +69,16 @@ Schedule widen(Schedule schedule, const std::vector<int>& starts, int chunks) {
     widest = std::max(widest, starts[i + 1] - starts[i]);
   }
   const auto slots = static_cast<std::uint32_t>(widest);  // a run lies dense, so this is enough
-  for_each_span(schedule, [&](Span& span) {
+  const auto widened = [=](Span& span) {
     const int first = starts[span.first], end = starts[span.first + span.chunks];
     span.first = static_cast<std::uint32_t>(first);
     span.chunks = static_cast<std::uint32_t>(end - first);
     span.slot *= slots;
+  };
+  schedule.rounds = changed(std::move(schedule.rounds), [=](Step& step) {
+    if (reads_source(step.kind)) widened(step.source);
+    if (reads_operand(step.kind)) widened(step.operand);
+    if (writes_target(step.kind)) widened(step.target);
   });
   schedule.chunks = static_cast<std::uint32_t>(chunks);
   schedule.scratch_slots *= slots;
@@ -113,7 +105,7 @@ Schedule folded(int rank, int size, int mains, const Generator& generator) {
   Schedule schedule = embed(generator(block, mains), firsts, size);
   schedule.rank = rank;
   if (schedule.collective != Collective::kAllreduce) schedule = widen(schedule, firsts, size);
-  if (rank != first) std::fill(schedule.rounds.begin(), schedule.rounds.end(), Round{});
+  if (rank != first) schedule.rounds = std::vector<Round>(schedule.rounds.size());
   Round before, reductions, after;
   for (int extra = first + 1; extra < end; ++extra) {
     const auto [given, returned, reduced] = exchange(schedule, extra);
@@ -130,8 +122,7 @@ Schedule folded(int rank, int size, int mains, const Generator& generator) {
     }
   }
   before.insert(before.end(), reductions.begin(), reductions.end());
-  schedule.rounds.insert(schedule.rounds.begin(), std::move(before));
-  schedule.rounds.push_back(std::move(after));
+  schedule.rounds = joined(joined({{before}}, std::move(schedule.rounds)), {{after}});
   return schedule;
 }
 

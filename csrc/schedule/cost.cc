@@ -72,11 +72,12 @@ Cost cost(const std::vector<Schedule>& schedules) {
   Cost total;
   std::size_t rounds = 0;
   for (const Schedule& schedule : schedules) rounds = std::max(rounds, schedule.rounds.size());
+  Round room;
   for (std::size_t number = 0; number < rounds; ++number) {
     Busiest busiest;
     for (const Schedule& schedule : schedules) {
       if (number < schedule.rounds.size()) {
-        busiest.include(schedule.rounds[number], schedule.chunks);
+        busiest.include(schedule.rounds.at(number, room), schedule.chunks);
       }
     }
     total.rounds += busiest.messages > 0 ? 1 : 0;

@@ -1,6 +1,7 @@
 // Schedules that read their input from a buffer of its own.
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -11,65 +12,67 @@ namespace gradred {
 namespace {
 
 // A round, and in it 0 for its messages, then 1, 2, ... for its local steps.
-using Moment = std::pair<std::size_t, std::size_t>;
-constexpr std::size_t kEnd = SIZE_MAX;  // of a round
+using Moment = std::pair<std::uint32_t, std::uint32_t>;
+constexpr std::uint32_t kEnd = UINT32_MAX;  // of a round
 constexpr Moment kNever = {kEnd, kEnd};
 
 // Knows since when work holds each chunk of a schedule whose input lies elsewhere.
 class OutOfPlace {
  public:
-  explicit OutOfPlace(const Schedule& in_place);
-  Round round(std::size_t number) const;
+  explicit OutOfPlace(Schedule in_place);
+  Round round(std::uint32_t number) const;
 
  private:
-  void follow_messages(std::size_t number);
-  void follow_local_steps(std::size_t number);
-  void copy_after(std::size_t number, const Span& span);
+  void follow_messages(std::uint32_t number, const Round& round);
+  void follow_local_steps(std::uint32_t number, const Round& round);
+  void copy_after(std::uint32_t number, const Span& span);
   void hold(const Span& span, Moment since);
   std::uint32_t count_held(const Span& span, Moment now) const;
   bool is_mixed(const Span& span, Moment now) const;
   void add_copies(const Span& span, Moment now, Round& round) const;
   Span where(Span span, Moment now, Round& round) const;
 
-  const Schedule& base_;
+  const Schedule base_;
   std::vector<Moment> held_since_;
-  std::vector<std::pair<std::size_t, Span>> copies_;  // at the ends of rounds, in order
+  std::vector<std::pair<std::uint32_t, Span>> copies_;  // at the ends of rounds, in order
 };
 
-OutOfPlace::OutOfPlace(const Schedule& in_place)
-    : base_(in_place), held_since_(in_place.chunks, kNever) {
-  const std::size_t rounds = base_.rounds.size();
-  for (std::size_t number = 0; number < rounds; ++number) {
-    follow_messages(number);
-    follow_local_steps(number);
+OutOfPlace::OutOfPlace(Schedule in_place)
+    : base_(std::move(in_place)), held_since_(base_.chunks, kNever) {
+  const auto rounds = static_cast<std::uint32_t>(base_.rounds.size());
+  Round room;
+  for (std::uint32_t number = 0; number < rounds; ++number) {
+    const Round& round = base_.rounds.at(number, room);
+    follow_messages(number, round);
+    follow_local_steps(number, round);
   }
   Span result = work(0, base_.chunks);
   if (base_.collective == Collective::kReduceScatter) {
     result.chunks /= static_cast<std::uint32_t>(base_.size);
     result.first = result.chunks * static_cast<std::uint32_t>(base_.rank);
   }
-  copy_after(std::max<std::size_t>(rounds, 1) - 1, result);
+  copy_after(std::max(rounds, 1U) - 1, result);
 }
 
 // A message whose chunks work holds only in part needs the rest there before the round, which may
 // make another one so.
-void OutOfPlace::follow_messages(std::size_t number) {
+void OutOfPlace::follow_messages(std::uint32_t number, const Round& round) {
   for (bool changed = true; changed;) {
     changed = false;
-    for (const Step& step : base_.rounds[number]) {
+    for (const Step& step : round) {
       if (step.kind != StepKind::kSend || !is_mixed(step.source, {number, 0})) continue;
       copy_after(number - 1, step.source);  // before the first round work holds nothing
       changed = true;
     }
   }
-  for (const Step& step : base_.rounds[number]) {
+  for (const Step& step : round) {
     if (step.kind == StepKind::kRecv) hold(step.target, {number, 0});
   }
 }
 
-void OutOfPlace::follow_local_steps(std::size_t number) {
+void OutOfPlace::follow_local_steps(std::uint32_t number, const Round& round) {
   Moment now{number, 0};
-  for (const Step& step : base_.rounds[number]) {
+  for (const Step& step : round) {
     if (is_message(step.kind)) continue;
     ++now.second;
     if (is_mixed(step.source, now)) hold(step.source, now);
@@ -78,7 +81,7 @@ void OutOfPlace::follow_local_steps(std::size_t number) {
   }
 }
 
-void OutOfPlace::copy_after(std::size_t number, const Span& span) {
+void OutOfPlace::copy_after(std::uint32_t number, const Span& span) {
   Round added;
   add_copies(span, {number, kEnd}, added);
   for (const Step& step : added) copies_.emplace_back(number, step.target);
@@ -123,7 +126,7 @@ Span OutOfPlace::where(Span span, Moment now, Round& round) const {
   return span;
 }
 
-Round OutOfPlace::round(std::size_t number) const {
+Round OutOfPlace::round(std::uint32_t number) const {
   Round round;
   Moment now{number, 0};
   if (number < base_.rounds.size()) {
@@ -149,12 +152,10 @@ Round OutOfPlace::round(std::size_t number) const {
 
 Schedule from_input(Schedule schedule) {
   check(schedule.in_place, "a schedule that reads its input elsewhere already");
-  const OutOfPlace out_of_place(schedule);
-  std::vector<Round> rounds;
-  for (std::size_t i = 0; i < std::max<std::size_t>(schedule.rounds.size(), 1); ++i) {
-    rounds.push_back(out_of_place.round(i));
-  }
-  schedule.rounds = std::move(rounds);
+  const auto table = std::make_shared<const OutOfPlace>(schedule);
+  schedule.rounds = Rounds(std::max(static_cast<int>(schedule.rounds.size()), 1), [=](int number) {
+    return table->round(static_cast<std::uint32_t>(number));
+  });
   schedule.in_place = false;
   return schedule;
 }

@@ -1,4 +1,5 @@
-// The generators: pure functions from rank and size (and a parameter) to one rank's schedule.
+// The generators: pure functions from rank and size (and a parameter) to one rank's schedule. They
+// cost little however many the ranks: the schedule makes each round when somebody comes to it.
 //
 // In the costs p is the number of ranks, n the bytes of the vector, alpha the seconds per round,
 // beta per byte sent or received, gamma per byte reduced, lg the logarithm to base 2; cost.h has

@@ -125,11 +125,11 @@ struct Where {
 
 std::vector<Where> all_steps(const std::vector<Schedule>& schedules) {
   std::vector<Where> places;
+  Round room;
   for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
     for (std::size_t round = 0; round < schedules[rank].rounds.size(); ++round) {
-      for (std::size_t step = 0; step < schedules[rank].rounds[round].size(); ++step) {
-        places.push_back({rank, round, step});
-      }
+      const std::size_t steps = schedules[rank].rounds.at(round, room).size();
+      for (std::size_t step = 0; step < steps; ++step) places.push_back({rank, round, step});
     }
   }
   return places;
@@ -138,20 +138,24 @@ std::vector<Where> all_steps(const std::vector<Schedule>& schedules) {
 // Verifies the schedules with one step replaced, and puts it back.
 void judge(std::vector<Schedule>& schedules, const Where& where, const Mutant& mutant,
            std::uint64_t digest, MutationResult& result) {
-  Round& round = schedules[where.rank].rounds[where.round];
-  const Round original = round;
+  Rounds& rounds = schedules[where.rank].rounds;
+  const Rounds original = rounds;
+  std::vector<Round> list;
+  for (Round each : rounds) list.push_back(std::move(each));
+  Round& round = list[where.round];
+  const Step step = round[where.step];
   const auto at = round.begin() + static_cast<std::ptrdiff_t>(where.step);
   round.insert(round.erase(at), mutant.replacement.begin(), mutant.replacement.end());
+  rounds = std::move(list);
   const Report report = verify(schedules);
-  round = original;
+  rounds = original;
   ++result.mutants;
   if (!report.ok) {
     ++result.rejected;
     return;
   }
   const Problem place{static_cast<int>(where.rank), static_cast<int>(where.round),
-                      static_cast<int>(where.step),
-                      describe(original[where.step]) + ": " + mutant.change};
+                      static_cast<int>(where.step), describe(step) + ": " + mutant.change};
   (report.digest == digest ? result.equivalent : result.different).push_back(describe(place));
 }
 
@@ -161,6 +165,7 @@ MutationResult mutation_test(std::vector<Schedule> schedules, std::size_t sample
                              std::uint64_t seed) {
   const Report report = verify(schedules);
   if (!report.ok) throw ScheduleError(report.problem);
+  for (Schedule& schedule : schedules) schedule.rounds = schedule.rounds.held_within(SIZE_MAX);
   const std::vector<Where> places = all_steps(schedules);
   const auto mutants_at = [&](const Where& where) {
     const Schedule& schedule = schedules[where.rank];

@@ -1,4 +1,5 @@
 // Ring, circulant and direct exchange: any number of ranks, chunk r is finished at rank r.
+#include <bit>
 #include <vector>
 
 #include "schedule/combinators.h"
@@ -20,6 +21,10 @@ std::vector<Span> wrapped(int first, int count, int size) {
           work(0, static_cast<std::uint32_t>(beyond))};
 }
 
+// `number` halved so many times, each time rounded up; and how often until 1 is left.
+int halved(int number, int times) { return ((number - 1) >> times) + 1; }
+int halvings(int number) { return std::bit_width(static_cast<unsigned>(number - 1)); }
+
 }  // namespace
 
 // Ring reduce-scatter: partial sums travel to the right and grow by each rank's part.
@@ -28,11 +33,10 @@ std::vector<Span> wrapped(int first, int count, int size) {
 Schedule ring_reduce_scatter(int rank, int size) {
   Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size > 1 ? 1 : 0);
   const int right = wrap(rank + 1, size), left = wrap(rank - 1, size);
-  for (int s = 1; s < size; ++s) {
-    const Span mine = chunk(rank - s - 1, size), inbox = scratch(0, mine.first);
-    schedule.rounds.push_back(
-        {send(right, chunk(rank - s, size)), recv(left, inbox), reduce(inbox, mine)});
-  }
+  schedule.rounds = Rounds(size - 1, [=](int s) -> Round {
+    const Span mine = chunk(rank - s - 2, size), inbox = scratch(0, mine.first);
+    return {send(right, chunk(rank - s - 1, size)), recv(left, inbox), reduce(inbox, mine)};
+  });
   return schedule;
 }
 
@@ -42,10 +46,9 @@ Schedule ring_reduce_scatter(int rank, int size) {
 Schedule ring_allgather(int rank, int size) {
   Schedule schedule = blank(Collective::kAllgather, rank, size, size);
   const int right = wrap(rank + 1, size), left = wrap(rank - 1, size);
-  for (int s = 0; s < size - 1; ++s) {
-    schedule.rounds.push_back(
-        {send(right, chunk(rank - s, size)), recv(left, chunk(rank - s - 1, size))});
-  }
+  schedule.rounds = Rounds(size - 1, [=](int s) -> Round {
+    return {send(right, chunk(rank - s, size)), recv(left, chunk(rank - s - 1, size))};
+  });
   return schedule;
 }
 
@@ -55,13 +58,13 @@ Schedule ring(int rank, int size) {
 }
 
 // Circulant reduce-scatter: a rank holds partial sums for itself and the next `held` - 1 ranks and
-// gives the farther half to the rank `skip` further on; halves are rounded, so any size will do.
+// gives the farther half to the rank `skip` further on; halves are rounded up, so any size will do.
 // Cost: ceil(lg p) alpha + (p-1)/p n beta + (p-1)/p n gamma.
 // Source: Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.
 Schedule circulant_reduce_scatter(int rank, int size) {
   Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size / 2);
-  for (int held = size, skip = 0; held > 1; held = skip) {
-    skip = (held + 1) / 2;
+  schedule.rounds = Rounds(halvings(size), [=](int step) {
+    const int held = halved(size, step), skip = halved(size, step + 1);
     Round round, reductions;
     for (const Span& given : wrapped(rank + skip, held - skip, size)) {
       round.push_back(send(wrap(rank + skip, size), given));
@@ -74,8 +77,8 @@ Schedule circulant_reduce_scatter(int rank, int size) {
       slot += mine.chunks;
     }
     round.insert(round.end(), reductions.begin(), reductions.end());
-    schedule.rounds.push_back(std::move(round));
-  }
+    return round;
+  });
   return schedule;
 }
 
@@ -84,8 +87,9 @@ Schedule circulant_reduce_scatter(int rank, int size) {
 // Source: as above; Bruck et al., "Efficient algorithms for all-to-all communications", TPDS 1997.
 Schedule circulant_allgather(int rank, int size) {
   Schedule schedule = blank(Collective::kAllgather, rank, size, size);
-  for (int held = size, skip = 0; held > 1; held = skip) {
-    skip = (held + 1) / 2;
+  const int steps = halvings(size);
+  schedule.rounds = Rounds(steps, [=](int step) {
+    const int held = halved(size, steps - 1 - step), skip = halved(size, steps - step);
     Round round;
     for (const Span& mine : wrapped(rank, held - skip, size)) {
       round.push_back(send(wrap(rank - skip, size), mine));
@@ -93,8 +97,8 @@ Schedule circulant_allgather(int rank, int size) {
     for (const Span& taken : wrapped(rank + skip, held - skip, size)) {
       round.push_back(recv(wrap(rank + skip, size), taken));
     }
-    schedule.rounds.insert(schedule.rounds.begin(), std::move(round));
-  }
+    return round;
+  });
   return schedule;
 }
 
@@ -109,17 +113,18 @@ Schedule circulant(int rank, int size) {
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication", IJHPCA 2005.
 Schedule direct_reduce_scatter(int rank, int size) {
   Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size - 1);
-  if (size == 1) return schedule;
-  Round round, reductions;
-  for (int s = 1; s < size; ++s) {  // each rank begins with another peer
-    const Span mine = chunk(rank, size);
-    const Span inbox = scratch(static_cast<std::uint32_t>(s - 1), mine.first);
-    round.push_back(send(wrap(rank + s, size), chunk(rank + s, size)));
-    round.push_back(recv(wrap(rank - s, size), inbox));
-    reductions.push_back(reduce(inbox, mine));
-  }
-  round.insert(round.end(), reductions.begin(), reductions.end());
-  schedule.rounds.push_back(std::move(round));
+  schedule.rounds = Rounds(size > 1 ? 1 : 0, [=](int) {
+    Round round, reductions;
+    for (int s = 1; s < size; ++s) {  // each rank begins with another peer
+      const Span mine = chunk(rank, size);
+      const Span inbox = scratch(static_cast<std::uint32_t>(s - 1), mine.first);
+      round.push_back(send(wrap(rank + s, size), chunk(rank + s, size)));
+      round.push_back(recv(wrap(rank - s, size), inbox));
+      reductions.push_back(reduce(inbox, mine));
+    }
+    round.insert(round.end(), reductions.begin(), reductions.end());
+    return round;
+  });
   return schedule;
 }
 
@@ -128,13 +133,14 @@ Schedule direct_reduce_scatter(int rank, int size) {
 // Source: as above.
 Schedule direct_allgather(int rank, int size) {
   Schedule schedule = blank(Collective::kAllgather, rank, size, size);
-  if (size == 1) return schedule;
-  Round round;
-  for (int s = 1; s < size; ++s) {
-    round.push_back(send(wrap(rank + s, size), chunk(rank, size)));
-    round.push_back(recv(wrap(rank - s, size), chunk(rank - s, size)));
-  }
-  schedule.rounds.push_back(std::move(round));
+  schedule.rounds = Rounds(size > 1 ? 1 : 0, [=](int) {
+    Round round;
+    for (int s = 1; s < size; ++s) {
+      round.push_back(send(wrap(rank + s, size), chunk(rank, size)));
+      round.push_back(recv(wrap(rank - s, size), chunk(rank - s, size)));
+    }
+    return round;
+  });
   return schedule;
 }
 

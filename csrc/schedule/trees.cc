@@ -22,8 +22,9 @@ Schedule rooted(int rank, int size, int root, Schedule (*generator)(int, int)) {
 template <class Part>
 Schedule binomial(int rank, int size, int chunks, Part part) {
   Schedule schedule = blank(Collective::kBcast, rank, size, chunks);
-  const auto span = static_cast<int>(std::bit_ceil(static_cast<unsigned>(size)));
-  for (int distance = span / 2; distance > 0; distance /= 2) {
+  const int steps = std::bit_width(static_cast<unsigned>(size - 1));
+  schedule.rounds = Rounds(steps, [=](int step) {
+    const int distance = 1 << (steps - 1 - step);
     const int to = rank + distance, from = rank - distance, subtree = 2 * distance;
     Round round;
     if (rank % subtree == 0 && to < size) {
@@ -31,8 +32,8 @@ Schedule binomial(int rank, int size, int chunks, Part part) {
     } else if (rank % subtree == distance) {
       round.push_back(recv(from, part(rank, std::min(distance, size - rank))));
     }
-    schedule.rounds.push_back(std::move(round));
-  }
+    return round;
+  });
   return schedule;
 }
 

@@ -81,8 +81,7 @@ std::string fault(const Schedule& schedule, const Step& step) {
 }
 
 // All messages of a round are in flight together: what one receives, no other may touch.
-void check_flight(const Schedule& schedule, int round) {
-  const Round& steps = schedule.rounds[static_cast<std::size_t>(round)];
+void check_flight(const Schedule& schedule, int round, const Round& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].kind != StepKind::kRecv) continue;
     for (std::size_t j = 0; j < steps.size(); ++j) {
@@ -154,15 +153,17 @@ std::string describe(const Step& step) {
 
 void validate(const Schedule& schedule) {
   check_head(schedule);
+  Round room;
   for (std::size_t round = 0; round < schedule.rounds.size(); ++round) {
-    for (std::size_t step = 0; step < schedule.rounds[round].size(); ++step) {
-      std::string why = fault(schedule, schedule.rounds[round][step]);
+    const Round& steps = schedule.rounds.at(round, room);
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      std::string why = fault(schedule, steps[step]);
       if (!why.empty()) {
         throw ScheduleError(
             {schedule.rank, static_cast<int>(round), static_cast<int>(step), std::move(why)});
       }
     }
-    check_flight(schedule, static_cast<int>(round));
+    check_flight(schedule, static_cast<int>(round), steps);
   }
 }
 

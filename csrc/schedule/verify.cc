@@ -18,14 +18,16 @@ struct Cell {
 };
 
 struct Rank {
-  const Schedule* schedule;
+  const Schedule* schedule = nullptr;
   std::vector<Value> work;
   std::vector<Value> input;  // empty where the schedule is in place
   std::vector<Cell> scratch;
   std::size_t round = 0;
+  Round room;  // where the round is made, if it is
+  const Round* current = nullptr;
   std::vector<std::size_t> posted;  // messages of this round that wait for their counterpart
   bool done() const { return round == schedule->rounds.size(); }
-  const Round& steps() const { return schedule->rounds[round]; }
+  const Round& steps() const { return *current; }
 };
 
 class Verifier {
@@ -59,7 +61,7 @@ class Verifier {
 Verifier::Verifier(const std::vector<Schedule>& schedules)
     : head_(schedules.front()), values_(head_.size, head_.chunks) {
   for (const Schedule& schedule : schedules) {
-    ranks_.push_back({&schedule, {}, {}, {}, 0, {}});
+    ranks_.emplace_back().schedule = &schedule;
     report_.rounds = std::max(report_.rounds, schedule.rounds.size());
   }
 }
@@ -107,6 +109,7 @@ Report Verifier::run() {
 
 void Verifier::enter_round(Rank& rank) {
   if (rank.done()) return;
+  rank.current = &rank.schedule->rounds.at(rank.round, rank.room);
   bool waiting = false;
   for (std::size_t step = 0; step < rank.steps().size(); ++step) {
     if (is_message(rank.steps()[step].kind) && !match(rank, step)) {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from math import ceil, log2
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -365,6 +367,60 @@ def test_equal_sums_have_equal_digests() -> None:
     }
     assert verify(make_all("recursive_multiplying", 8, k=2)).digest == digests["recursive_doubling"]
     assert len(set(digests.values())) == 3
+
+
+# Rounds on demand ---------------------------------------------------------------------------------
+
+
+def resident() -> int:
+    """The bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("name", ["ring", "hierarchical", "recursive_multiplying"])
+def test_thousands_of_ranks_take_little_memory_and_time(name: str) -> None:
+    """The rounds of all ranks of a ring would be 5 GiB."""
+    parameters: Parameters = {"local": 64} if name == "hierarchical" else {}
+    before, begin = resident(), time.perf_counter()
+    everyone = make_all(name, 4096, **parameters)
+    assert time.perf_counter() - begin < 2.0
+    assert sum(len(schedule.rounds) for schedule in everyone) >= 4096 * 6
+    assert resident() - before < 64 << 20
+
+
+def test_rounds_of_a_long_schedule_come_one_by_one() -> None:
+    before, begin = resident(), time.perf_counter()
+    schedule = make("ring", 1, 4096)
+    for each in (schedule, from_input(schedule)):
+        assert len(each.rounds) == 2 * 4095
+        assert each.rounds[4094][-1].kind == "reduce"
+        assert each.rounds[-1][0] == send(2, work(3))
+        assert sum(len(steps) for steps in each.rounds) == 5 * 4095
+        validate(each)
+    assert time.perf_counter() - begin < 2.0
+    assert resident() - before < 8 << 20
+
+
+def test_rounds_are_a_sequence() -> None:
+    rounds = make("ring", 1, 3).rounds
+    whole = tuple(rounds)
+    assert isinstance(rounds, Sequence)
+    assert (len(rounds), len(whole)) == (4, 4)
+    assert (rounds[0], rounds[-1], rounds[1:3]) == (whole[0], whole[-1], whole[1:3])
+    assert (rounds[::-1], rounds[3:0:-2]) == (whole[::-1], whole[3:0:-2])
+    assert tuple(reversed(rounds)) == whole[::-1]
+    assert whole[2] in rounds
+    assert () not in rounds
+    assert (rounds.index(whole[2]), rounds.count(whole[2])) == (2, 1)
+    assert rounds == make("ring", 1, 3).rounds == whole
+    assert rounds != make("ring", 2, 3).rounds
+    assert hash(rounds) == hash(whole)
+    assert repr(rounds) == repr(whole)
+    for index in (4, -5):
+        with pytest.raises(IndexError, match="no such round"):
+            rounds[index]
+    with pytest.raises(ValueError, match="not in tuple"):
+        rounds.index(())
 
 
 # Wrong schedules ----------------------------------------------------------------------------------

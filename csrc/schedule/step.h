@@ -1,0 +1,62 @@
+// What a rank does in a round of a schedule (schedule.h tells what the words mean).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace gradred {
+
+enum class StepKind : std::uint8_t { kSend, kRecv, kReduce, kCopy };
+enum class BufferId : std::uint8_t { kWork, kScratch, kInput };
+
+struct Span {
+  BufferId buffer = BufferId::kWork;
+  std::uint32_t first = 0;   // chunk of the vector
+  std::uint32_t chunks = 0;  // length of the run; never wraps around the end of the vector
+  std::uint32_t slot = 0;    // scratch only: where the run is stored
+
+  bool operator==(const Span&) const = default;
+};
+
+// kSend: source -> peer.  kRecv: peer -> target.  kCopy: target = source.
+// kReduce: target = operand op source (all three the same chunks of the vector). The operand may be
+// the target itself.
+struct Step {
+  StepKind kind = StepKind::kCopy;
+  int peer = -1;  // kSend and kRecv only
+  Span source{};
+  Span target{};
+  Span operand{};  // kReduce only
+
+  bool operator==(const Step&) const = default;
+};
+
+// What of a step counts: messages have a peer; an end that a kind lacks is ignored.
+constexpr bool is_message(StepKind kind) {
+  return kind == StepKind::kSend || kind == StepKind::kRecv;
+}
+constexpr bool reads_source(StepKind kind) { return kind != StepKind::kRecv; }
+constexpr bool reads_operand(StepKind kind) { return kind == StepKind::kReduce; }
+constexpr bool writes_target(StepKind kind) { return kind != StepKind::kSend; }
+
+using Round = std::vector<Step>;
+
+// Step constructors, so that a generator reads like its paper.
+inline Span work(std::uint32_t first, std::uint32_t chunks = 1) {
+  return {BufferId::kWork, first, chunks, 0};
+}
+inline Span scratch(std::uint32_t slot, std::uint32_t first, std::uint32_t chunks = 1) {
+  return {BufferId::kScratch, first, chunks, slot};
+}
+inline Span input(std::uint32_t first, std::uint32_t chunks = 1) {
+  return {BufferId::kInput, first, chunks, 0};
+}
+inline Step send(int peer, Span source) { return {StepKind::kSend, peer, source, {}, {}}; }
+inline Step recv(int peer, Span target) { return {StepKind::kRecv, peer, {}, target, {}}; }
+inline Step reduce(Span source, Span operand, Span target) {
+  return {StepKind::kReduce, -1, source, target, operand};
+}
+inline Step reduce(Span source, Span target) { return reduce(source, target, target); }
+inline Step copy(Span source, Span target) { return {StepKind::kCopy, -1, source, target, {}}; }
+
+}  // namespace gradred
