@@ -27,7 +27,7 @@ struct Call {
   std::uint64_t layout = 0;    // hash of what else ranks must agree on; 0 for plain buffers
   bool persistent = false;     // started more than once
   bool mpi_request = true;     // if started: the program may wait by the MPI's own functions
-  const char* plan = nullptr;  // an algorithm by name, "node" or "mpi"; null: the selector's
+  const char* plan = nullptr;  // by name; null: the selector's choice
   std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own
   std::uint64_t path = 0;                // hash of the plan, where ranks could take different ones
   std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this

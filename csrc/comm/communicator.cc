@@ -7,7 +7,9 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "comm/driving.h"
+#include "comm/families.h"
 #include "comm/set_up.h"
+#include "plan/selector.h"
 
 namespace gradred {
 namespace {
@@ -121,6 +123,12 @@ void validate(const Call& call, int size) {
   }
 }
 
+Signature planned_signature(const Call& call, const Plan& plan) {
+  Call planned = call;
+  planned.path = plan.hash();
+  return planned.signature();
+}
+
 std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
   comm = mpi.normalise(comm);
@@ -184,6 +192,9 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       deterministic_(settings_.deterministic) {
   if (settings_.profile) open_profile(now_ns());
   direct_ = size_ == 1 && profile_ == nullptr;
+  place_.why_no_memory = "no blocking call yet";
+  place_.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size_), 0));
+  if (size_ == 1) settle_place();
 }
 
 Communicator::~Communicator() {
@@ -208,43 +219,23 @@ void Communicator::run(const Call& call, WaitHook& hook) {
 
 void Communicator::carry_out(const Call& call, WaitHook& hook) {
   count_operation(hook);
-  if (size_ == 1) return run_alone(call);
-  if (call.plan != nullptr || !plan_.empty()) check_or_refuse(call, hook);
-  if (native(call)) return run_on_node(call, hook);
-  if (path_ == nullptr) {
-    const bool free_choice = plan_asked(call).empty() && !call.schedule;
-    if (deterministic_ || !(free_choice || is_mpi_plan(call))) throw_if_mpi_only();
-    return run_on_mpi(call, user_);
+  if (takes_usual(call)) [[likely]] {
+    return usual_->family->run(*this, *usual_, call, hook);
   }
-  if (is_mpi_plan(call)) {
-    Call planned = call;
-    planned.path = mix(1, std::string_view("mpi"));
-    agree_on(planned.signature(), hook);
-    return run_on_mpi(call, user_);
-  }
-  run_schedule(call, hook);
+  const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
+  plan->family->run(*this, *plan, call, hook);
 }
 
 // The peers hear of this rank's mistake.
-void Communicator::check_or_refuse(const Call& call, WaitHook& hook) {
+std::shared_ptr<const Plan> Communicator::plan_or_refuse(const Call& call, WaitHook& hook) {
   try {
-    check_plan(call, true);
+    auto plan = plan_for(call, true);
+    plan->family->check(call);
+    return plan;
   } catch (const UsageError& error) {
     refuse(error.what(), hook);
     throw;
   }
-}
-
-// Names that do not exist, and plans that cannot serve the call.
-void Communicator::check_plan(const Call& call, bool blocking) const {
-  refuse_messages(call);
-  if (size_ == 1 || call.schedule || (blocking ? native(call) : starts_on_node(call))) return;
-  if (is_mpi_plan(call)) {
-    if (blocking) check_mpi_plan(call);
-    return;
-  }
-  const Choice choice = plan_for(call, blocking);
-  if (choice.name != "node") find_algorithm(collective_of(call.kind), choice.name);
 }
 
 void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook) {
@@ -258,7 +249,7 @@ void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook)
 }
 
 void Communicator::agree_on_init(const Call& call, WaitHook& hook) {
-  Signature signature = planned_signature(call);
+  Signature signature = planned_signature(call, *plan_for(call, false));
   signature.detail = mix(signature.detail, std::string_view("init"));
   agree_on(signature, hook);
 }
@@ -269,19 +260,9 @@ void Communicator::agree_on(const Signature& signature, WaitHook& hook) {
   if (node_ != nullptr) {
     agree(signature, hook);
   } else if (path_ != nullptr) {
-    run_numbered({.plan = "recursive_doubling", .agreement = signature}, hook);
+    const Call agreement{.plan = "recursive_doubling", .agreement = signature};
+    run_numbered(agreement, *plan_for(agreement, true), hook);
   }
-}
-
-bool Communicator::is_mpi_plan(const Call& call) const { return plan_asked(call) == "mpi"; }
-
-bool Communicator::native(const Call& call) const {
-  if (call.schedule) return false;
-  const std::string_view plan = plan_asked(call);
-  if (plan == "node" && node_ == nullptr) {
-    throw UsageError("plan 'node' needs memory that all ranks share: " + node_reason_);
-  }
-  return node_ != nullptr && (plan.empty() || plan == "node");
 }
 
 void Communicator::run_startable(const Call& call, WaitHook& hook) {
@@ -293,10 +274,11 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 
 void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   count_operation(hook);
-  if (size_ == 1) return run_alone(call);
-  if (!starts()) return wait_for(*mpi_operation(call), hook);
-  if (starts_on_node(call) || node_only()) return run_on_node(call, hook);
-  run_schedule(call, hook);
+  if (starts_on_node(call)) [[likely]] {
+    return run_on_node(call, hook);
+  }
+  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
+  wait_for(*operation_for(call), hook);
 }
 
 void Communicator::run_on_node(const Call& call, WaitHook& hook) {
@@ -337,15 +319,15 @@ void Communicator::agree(const Signature& signature, WaitHook& hook) {
   node_->run({.signature = signature}, &poll);
 }
 
-void Communicator::run_schedule(const Call& call, WaitHook& hook) {
+void Communicator::run_schedule(const Call& call, const Plan& plan, WaitHook& hook) {
   // The root of a broadcast hears of nobody, so the ranks agree before they begin.
-  if (node_ != nullptr || call.kind == Kind::kBcast) agree_on(planned_signature(call), hook);
-  run_numbered(call, hook);
+  if (node_ != nullptr || call.kind == Kind::kBcast) agree_on(planned_signature(call, plan), hook);
+  run_numbered(call, plan, hook);
 }
 
-void Communicator::run_numbered(const Call& call, WaitHook& hook) {
+void Communicator::run_numbered(const Call& call, const Plan& plan, WaitHook& hook) {
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  const std::shared_ptr<Operation> operation = this->operation(call, ledger_.begin());
+  const std::shared_ptr<Operation> operation = this->operation(call, plan, ledger_.begin());
   wait_for(*operation, hook);
 }
 
@@ -375,41 +357,50 @@ std::size_t Communicator::slices_asked(const Call& call) const {
 // call.
 std::string_view Communicator::plan_asked(const Call& call) const {
   if (call.plan != nullptr) return call.plan;
-  const std::string_view plan = plan_;
-  if (plan.empty() || plan == "node" || plan == "mpi") return plan;
-  const auto serves = [&](const Algorithm& algorithm) {
-    return algorithm.collective == collective_of(call.kind) && algorithm.name == plan;
-  };
-  const bool served = call.kind == Kind::kAllreduce || std::ranges::any_of(algorithms(), serves);
-  return served ? plan : std::string_view();
+  const Collective collective = collective_of(call.kind);
+  const bool means_it =
+      call.kind == Kind::kAllreduce || family_of(plan_families(), collective, plan_) != nullptr;
+  return means_it ? std::string_view(plan_) : std::string_view();
 }
 
-Signature Communicator::planned_signature(const Call& call) const {
-  Call planned = call;
-  planned.path = hash_of(plan_for(call, false));
-  return planned.signature();
+// Where the ranks are is known: from now on it decides.
+void Communicator::settle_place() {
+  place_.size = size_;
+  place_.shapes = std::make_shared<Shapes>(place_.topology, assumed_messages());
+  if (size_ > 1 && !plan_.empty()) return;
+  auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place_));
+  if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
 }
 
-Choice Communicator::plan_for(const Call& call, bool blocking) const {
-  if (node_only()) return {"node", 1, {}, "a shrunk communicator has no other"};
-  const std::size_t slices = slices_asked(call);
-  if (call.schedule) {
-    const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
-    const std::size_t cut = std::clamp<std::size_t>(slices, 1, tags.most_slices());
-    return {call.schedule->name, cut, {}, "the caller's own schedule"};
-  }
-  const std::string_view plan = plan_asked(call);
-  const bool native_plan = plan == "node" || plan == "mpi";
-  Choice choice = choose({.collective = collective_of(call.kind),
-                          .bytes = call.count * size_of(call.dtype),
-                          .on_node = blocking ? native(call) : starts_on_node(call),
-                          .plan = native_plan ? std::string_view() : plan,
-                          .slices = slices,
-                          .root = call.root},
-                         size_, topology_);
+Question Communicator::question(const Call& call, bool blocking) const {
   const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
-  choice.slices = std::min<std::size_t>(choice.slices, tags.most_slices());
-  return choice;
+  Question question{.collective = collective_of(call.kind),
+                    .bytes = call.count * size_of(call.dtype),
+                    .plan = plan_asked(call),
+                    .own = call.schedule.get(),
+                    .slices = slices_asked(call),
+                    .most_slices = tags.most_slices(),
+                    .root = call.root};
+  if (size_ == 1) question.plan = {}, question.own = nullptr;
+  question.beyond_memory = !blocking && node_ != nullptr && !fits_node(call);
+  if (question.beyond_memory && !question.plan.empty()) {
+    const Family* asked = family_of(plan_families(), question.collective, question.plan);
+    if (asked != nullptr && asked->medium() == Medium::kMemory) question.plan = {};
+  }
+  return question;
+}
+
+std::shared_ptr<const Plan> Communicator::plan_for(const Call& call, bool blocking) const {
+  const PlanKey key = {.kind = call.kind,
+                       .dtype = call.dtype,
+                       .op = call.op,
+                       .count = call.count,
+                       .root = call.root,
+                       .plan = call.plan != nullptr ? call.plan : std::string_view(),
+                       .own = call.schedule,
+                       .blocking = blocking};
+  return plans_->get(key,
+                     [&] { return choose(plan_families(), question(call, blocking), place_); });
 }
 
 }  // namespace gradred

@@ -20,10 +20,11 @@
 #include "comm/path.h"
 #include "comm/profile.h"
 #include "comm/registry.h"
-#include "comm/selector.h"
 #include "comm/started.h"
 #include "engine/engine.h"
 #include "node/group.h"
+#include "plan/cache.h"
+#include "plan/plan.h"
 
 namespace gradred {
 
@@ -125,7 +126,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Blocking, on the path that start() takes: a rank may call this where a peer starts and waits.
   void run_startable(const Call& call, WaitHook& hook);
   // For the operations that wait for their turn on the node.
-  std::shared_ptr<StartedOperation> operation(const Call& call, std::uint64_t number);
+  std::shared_ptr<StartedOperation> operation(const Call& call, const Plan& plan,
+                                              std::uint64_t number);
   std::uint64_t next_number() { return ledger_.begin(); }
   // For the operations that the MPI carries out: how many this process has begun over this group
   // of ranks. Throws PeerLost where a member has ended, or has left with fewer than `begun`.
@@ -134,13 +136,23 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // The communicator can be used no more; its ranks are told as far as they can be.
   void fail(const std::exception_ptr& thrown) noexcept;
   std::optional<FailureReport> failure_before(std::string_view call) const;
-  // What run() or start() would choose: for `explain` and tests. Local; Topology is known after the
-  // first run().
-  Choice plan_for(const Call& call, bool blocking) const;
-  const Topology& topology() const { return topology_; }
+  // What run() or start() would choose, with the reason. Local; before the first run() it is not
+  // known where the ranks are, and the MPI carries out all calls. Throws UsageError where no plan
+  // can serve the call.
+  std::shared_ptr<const Plan> plan_for(const Call& call, bool blocking) const;
+  const Topology& topology() const { return place_.topology; }
   bool shares_memory() const { return node_ != nullptr; }
   const NodeGroup& node() const { return *node_; }  // where memory is shared
-  std::string node_reason() const { return node_reason_; }
+  std::string node_reason() const { return place_.why_no_memory; }
+
+  // For the families of plans, which choose among these.
+  void run_alone(const Call& call) const;
+  void run_on_node(const Call& call, WaitHook& hook);
+  void run_schedule(const Call& call, const Plan& plan, WaitHook& hook);
+  void run_agreed_on_mpi(const Call& call, const Plan& plan, WaitHook& hook);
+  std::shared_ptr<StartedOperation> node_operation(const Call& call);
+  std::shared_ptr<StartedOperation> scheduled_operation(const Call& call, const Plan& plan);
+  std::shared_ptr<StartedOperation> mpi_operation(const Call& call);
 
  private:
   friend class CommOperation;
@@ -159,21 +171,20 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::size_t slices_asked(const Call& call) const;     // 0: the selector's
   std::string_view plan_asked(const Call& call) const;  // empty: the selector's
-  bool native(const Call& call) const;
-  bool is_mpi_plan(const Call& call) const;
-  void refuse_messages(const Call& call) const;
-  bool starts_on_node(const Call& call) const;
-  Signature planned_signature(const Call& call) const;
-  void check_plan(const Call& call, bool blocking) const;
-  void check_or_refuse(const Call& call, WaitHook& hook);
-  void check_mpi_plan(const Call& call) const;
+  void settle_place();
+  Question question(const Call& call, bool blocking) const;
+  bool takes_usual(const Call& call) const {
+    return usual_ != nullptr && call.plan == nullptr && !call.schedule;
+  }
+  bool fits_node(const Call& call) const;
+  bool starts_on_node(const Call& call) const {
+    return takes_usual(call) && node_ != nullptr && fits_node(call);
+  }
+  std::shared_ptr<const Plan> plan_or_refuse(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> enqueue(std::shared_ptr<NodeOperation> operation);
-  std::shared_ptr<StartedOperation> node_operation(const Call& call);
-  std::shared_ptr<StartedOperation> agreed_operation(const Call& call);
+  std::shared_ptr<StartedOperation> agreed_operation(const Call& call, const Plan& plan);
   std::shared_ptr<StartedOperation> aborted_operation(std::string_view reason);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
-  std::shared_ptr<StartedOperation> mpi_operation(const Call& call);
-  void run_on_node(const Call& call, WaitHook& hook);
   void finish_started(WaitHook& hook);
   void carry_out(const Call& call, WaitHook& hook);
   void carry_out_startable(const Call& call, WaitHook& hook);
@@ -184,18 +195,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void run_timed(const Call& call, WaitHook& hook, Mode mode);
   void run_traced(const Call& call, WaitHook& hook, Mode mode);
   std::shared_ptr<Observation> observation(const Call& call) const;
+  Medium medium_of(const Call& call, bool blocking) const;
   bool may_compare(const Call& call, Mode mode) const;
   void compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook);
   void run_on_mpi(const Call& call, mpi::Handle comm) const;
-  void run_schedule(const Call& call, WaitHook& hook);
-  void run_numbered(const Call& call, WaitHook& hook);
+  void run_numbered(const Call& call, const Plan& plan, WaitHook& hook);
   void agree(const Signature& signature, WaitHook& hook);
   void agree_on(const Signature& signature, WaitHook& hook);
-  void run_alone(const Call& call) const;
   std::string refused_text(std::string_view reason) const;
   std::shared_ptr<Operation> leave(std::uint64_t number, std::string_view reason);
   std::shared_ptr<Operation> leave_refused(std::string_view reason);
-  void throw_if_mpi_only() const;
   void throw_if_peers_failed(Kind kind, std::uint64_t number);
   void hear_after_pause();
   std::vector<int> failed_ranks() const;  // as the launcher says
@@ -228,14 +237,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool direct_ = false;                       // set up, and nobody observes the calls
   std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
   std::mutex mutex_;                          // of what set-up changes
-  Topology topology_;
+  Place place_;
+  std::unique_ptr<PlanCache> plans_ = std::make_unique<PlanCache>();
+  std::shared_ptr<const Plan> usual_;  // of every call that asks for none; null: it depends
   std::unique_ptr<Lane> lane_;
   std::unique_ptr<SchedulePath> path_;
   std::unique_ptr<NodeGroup> node_;
   std::mutex node_mutex_;  // of the next two, and of node_ while they wait
   std::deque<std::shared_ptr<NodeOperation>> started_;  // on the node, in order
   std::atomic<bool> any_started_{false};
-  std::string node_reason_ = "no blocking call yet";
   std::shared_ptr<Profile> profile_;       // null: none; this rank's wish until set-up
   Profile* quick_profile_ = nullptr;       // the same once it is set up
   Trace* trace_ = nullptr;                 // for what does not go by schedule; null: none
@@ -255,5 +265,10 @@ bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns)
 
 // Throws UsageError where the type lacks the operation, and for what no path serves.
 void validate(const Call& call, int size);
+// The same of what the MPI does not serve.
+void check_mpi_call(const Call& call);
+
+// Of the call with its plan: what the ranks compare.
+Signature planned_signature(const Call& call, const Plan& plan);
 
 }  // namespace gradred

@@ -148,7 +148,7 @@ class MpiOperation final : public StartedOperation {
 
 std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) {
   if (deterministic_ || call.schedule) {
-    throw_if_mpi_only();
+    if (state_ == State::kMpiOnly) throw UsageError(kNoneLeft);
     throw UsageError(
         std::string(call.schedule ? "a schedule of your own" : "GRADRED_DETERMINISTIC=1") +
         " and a non-blocking call that the MPI would carry out, in an order of its own: " +

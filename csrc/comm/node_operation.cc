@@ -120,9 +120,12 @@ class Abort final : public NodeOperation {
 // First the agreement on the node, then the schedule.
 class AgreedOperation final : public StartedOperation {
  public:
-  AgreedOperation(std::shared_ptr<Communicator> comm, const Call& call,
+  AgreedOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan,
                   std::shared_ptr<Agreement> agreement)
-      : comm_(std::move(comm)), call_(call), agreement_(std::move(agreement)) {}
+      : comm_(std::move(comm)),
+        call_(call),
+        plan_(std::move(plan)),
+        agreement_(std::move(agreement)) {}
 
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override { return part()->waits_for(); }
@@ -138,7 +141,7 @@ class AgreedOperation final : public StartedOperation {
       if (!agreement_->advance()) return false;
       agreement_->rethrow();
       const std::lock_guard lock(part_mutex_);
-      scheduled_ = comm_->operation(call_, agreement_->number());
+      scheduled_ = comm_->operation(call_, plan_, agreement_->number());
     }
     if (!scheduled_->advance()) return false;
     scheduled_->rethrow();
@@ -164,6 +167,7 @@ class AgreedOperation final : public StartedOperation {
 
   const std::shared_ptr<Communicator> comm_;
   const Call call_;
+  const Plan plan_;
   const std::shared_ptr<Agreement> agreement_;
   std::shared_ptr<StartedOperation> scheduled_;
   mutable std::mutex part_mutex_;  // of scheduled_, for who only reads it
@@ -171,12 +175,13 @@ class AgreedOperation final : public StartedOperation {
 
 }  // namespace
 
-// Only what was agreed enters, so that all ranks take this path or none.
-bool Communicator::starts_on_node(const Call& call) const {
-  return node_ != nullptr && call.kind == Kind::kAllreduce && call.op != Op::kPremul &&
-         native(call) &&
-         node_->options().fits_slots(call.count * size_of(call.dtype),
-                                     static_cast<std::size_t>(size_));
+// Whether what is in flight goes through the node group: so far what it does in one step, and all
+// on a communicator that has nothing else. Only what was agreed enters, so that all ranks take this
+// path or none.
+bool Communicator::fits_node(const Call& call) const {
+  return node_only() || (call.kind == Kind::kAllreduce && call.op != Op::kPremul &&
+                         node_->options().fits_slots(call.count * size_of(call.dtype),
+                                                     static_cast<std::size_t>(size_)));
 }
 
 std::shared_ptr<StartedOperation> Communicator::enqueue(std::shared_ptr<NodeOperation> operation) {
@@ -190,10 +195,11 @@ std::shared_ptr<StartedOperation> Communicator::node_operation(const Call& call)
   return enqueue(std::make_shared<NodeCollective>(shared_from_this(), call));
 }
 
-std::shared_ptr<StartedOperation> Communicator::agreed_operation(const Call& call) {
-  auto agreement = std::make_shared<Agreement>(shared_from_this(), planned_signature(call));
+std::shared_ptr<StartedOperation> Communicator::agreed_operation(const Call& call,
+                                                                 const Plan& plan) {
+  auto agreement = std::make_shared<Agreement>(shared_from_this(), planned_signature(call, plan));
   enqueue(agreement);
-  return std::make_shared<AgreedOperation>(shared_from_this(), call, std::move(agreement));
+  return std::make_shared<AgreedOperation>(shared_from_this(), call, plan, std::move(agreement));
 }
 
 std::shared_ptr<StartedOperation> Communicator::aborted_operation(std::string_view reason) {

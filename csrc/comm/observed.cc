@@ -145,14 +145,13 @@ void Communicator::run_timed(const Call& call, WaitHook& hook, Mode mode) {
 
 void Communicator::run_traced(const Call& call, WaitHook& hook, Mode mode) {
   if (trace_ == nullptr) return run_on_path(call, hook, mode);
-  const bool startable = mode == Mode::kPersistentCall;
-  const bool on_node = node_ != nullptr && (startable ? starts_on_node(call) : native(call));
-  const bool by_mpi = !startable && (path_ == nullptr || is_mpi_plan(call));
-  if (!on_node && !by_mpi) {
+  const bool blocking = mode == Mode::kBlocking;
+  const Medium medium = medium_of(call, blocking);
+  if (medium == Medium::kMessages) {
     return run_on_path(call, hook, mode);  // the transport traces what goes by schedule
   }
-  TracedCall traced(trace_, trace_line_, on_node ? kSharedMemory : kByMpi, text_of(mode),
-                    call.signature());
+  TracedCall traced(trace_, trace_line_, medium == Medium::kMemory ? kSharedMemory : kByMpi,
+                    text_of(mode), call.signature());
   run_on_path(call, hook, mode);
   traced.ended();
 }
@@ -160,16 +159,28 @@ void Communicator::run_traced(const Call& call, WaitHook& hook, Mode mode) {
 // ---- started calls ----------------------------------------------------------------------------
 
 std::shared_ptr<Observation> Communicator::observation(const Call& call) const {
-  Trace* const trace = starts_on_node(call) ? trace_ : nullptr;
+  if (profile_ == nullptr && trace_ == nullptr) return nullptr;
+  Trace* const trace = medium_of(call, false) == Medium::kMemory ? trace_ : nullptr;
   if (profile_ == nullptr && trace == nullptr) return nullptr;
   return std::make_shared<Observation>(profile_, trace, call);
 }
 
 // ---- beside the MPI's own ---------------------------------------------------------------------
 
+// Where the data of a call go. What no plan can serve goes nowhere.
+Medium Communicator::medium_of(const Call& call, bool blocking) const {
+  if (!blocking && !starts()) return Medium::kMpi;
+  try {
+    return plan_for(call, blocking)->family->medium();
+  } catch (const UsageError&) {
+    return Medium::kNone;
+  }
+}
+
 // Depends on what the ranks have agreed on.
 bool Communicator::may_compare(const Call& call, Mode mode) const {
-  if (comparison_ == nullptr || mode != Mode::kBlocking || is_mpi_plan(call)) return false;
+  if (comparison_ == nullptr || mode != Mode::kBlocking) return false;
+  if (medium_of(call, true) == Medium::kMpi) return false;
   // Ranks count a call that fails, and not one that they refuse themselves.
   if (node_ != nullptr && node_->has_disagreed()) return false;
   if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() does it by another

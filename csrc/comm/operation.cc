@@ -28,11 +28,11 @@ constexpr std::uint64_t kPatienceNs = 50'000'000;
 // peer, it ends with an error once nothing of it is left.
 class CommOperation final : public ScheduledOperation {
  public:
-  CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Choice choice,
+  CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan,
                 std::uint64_t number)
       : ScheduledOperation(call, comm->rank(), comm->size()),
         comm_(std::move(comm)),
-        choice_(std::move(choice)),
+        plan_(std::move(plan)),
         number_(number) {}
 
   std::string waiter() const override { return comm_->own_name(); }
@@ -41,10 +41,6 @@ class CommOperation final : public ScheduledOperation {
 
  protected:
   bool step() override {
-    if (comm_->size() == 1) {
-      comm_->run_alone(call_);
-      return true;
-    }
     if (!refusal_) {
       try {
         if ((has_runner() || find_runner()) && ScheduledOperation::step()) return true;
@@ -82,7 +78,7 @@ class CommOperation final : public ScheduledOperation {
     if (const auto reason = ledger.refusal(number_)) throw UsageError(*reason);
     if (!ledger.may_start(number_)) return false;
     since_ns_ = now_ns();
-    use(comm_->path_->take(call_, choice_), comm_->path_->transport().tags().tag(number_));
+    use(comm_->path_->take(call_, plan_), comm_->path_->transport().tags().tag(number_));
     return true;
   }
 
@@ -132,7 +128,7 @@ class CommOperation final : public ScheduledOperation {
   }
 
   std::shared_ptr<Communicator> comm_;
-  const Choice choice_;
+  const Plan plan_;
   const std::uint64_t number_;
   std::optional<std::string> refusal_;
   unsigned looks_ = 0;
@@ -169,24 +165,24 @@ class Settling final : public Operation {
   unsigned looks_ = 0;
 };
 
-std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, std::uint64_t number) {
-  Choice choice = plan_for(call, false);
+std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, const Plan& plan,
+                                                          std::uint64_t number) {
   Call planned = call;
-  planned.path = hash_of(choice);
+  planned.path = plan.hash();
   post_begun(number | LastBegun::kOverMessages, planned.signature());
-  return std::make_shared<CommOperation>(shared_from_this(), planned, std::move(choice), number);
+  return std::make_shared<CommOperation>(shared_from_this(), planned, plan, number);
+}
+
+std::shared_ptr<StartedOperation> Communicator::scheduled_operation(const Call& call,
+                                                                    const Plan& plan) {
+  if (node_ != nullptr) return agreed_operation(call, plan);
+  return operation(call, plan, ledger_.begin());
 }
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   throw_if_failed();
   const std::shared_ptr<Observation> observation = direct_ ? nullptr : this->observation(call);
   const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);
-  try {
-    check_plan(call, false);
-  } catch (const UsageError& error) {
-    refuse_started(error.what());
-    throw;
-  }
   auto operation = operation_for(call);
   operation->observe(observation);
   const bool threads = thread_may_drive();
@@ -205,8 +201,15 @@ std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
 
 std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) {
   if (!starts()) return mpi_operation(call);
-  if (node_ == nullptr || size_ == 1) return operation(call, ledger_.begin());
-  return starts_on_node(call) || node_only() ? node_operation(call) : agreed_operation(call);
+  std::shared_ptr<const Plan> plan;
+  try {
+    plan = plan_for(call, false);
+    plan->family->check(call);
+  } catch (const UsageError& error) {
+    refuse_started(error.what());
+    throw;
+  }
+  return plan->family->operation(*this, *plan, call);
 }
 
 std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string_view reason) {
@@ -269,13 +272,6 @@ void Communicator::fail(const std::exception_ptr& thrown) noexcept {
   } catch (const std::exception&) {
     // The peers cannot be told: they find out by themselves.
   }
-}
-
-void Communicator::throw_if_mpi_only() const {
-  if (state_ != State::kMpiOnly) return;
-  throw UsageError(
-      "the MPI has no communicators left for gradred to use, and without one of its own it cannot "
-      "carry out the plan that is asked for: free communicators that are not used any more");
 }
 
 void Communicator::throw_if_failed() {

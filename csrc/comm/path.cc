@@ -8,12 +8,6 @@ namespace {
 constexpr std::size_t kMostKept = 64;
 constexpr std::size_t kMostBytesKept = std::size_t{256} << 20;
 
-std::string name_with_parameters(const Choice& choice) {
-  const Parameters& p = choice.parameters;
-  return choice.name + "/" + std::to_string(p.root) + "/" + std::to_string(p.k) + "/" +
-         std::to_string(p.local) + "/" + p.inside + "/" + p.across;
-}
-
 std::size_t work_count(const Call& call, int size) {
   const bool blocks = call.kind == Kind::kReduceScatterBlock || call.kind == Kind::kAllgather;
   return blocks ? call.count * static_cast<std::size_t>(size) : call.count;
@@ -47,15 +41,16 @@ Transport& SchedulePath::decorate(const Decorations& decorations) {
   return *outermost;
 }
 
-std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Choice& choice) {
-  const RunnerKey key = {collective_of(call.kind),
-                         call.schedule ? std::string() : name_with_parameters(choice),
-                         call.schedule.get(),
-                         work_count(call, transport_.size()),
-                         choice.slices,
-                         call.dtype,
-                         call.op,
-                         !reads_callers_input(call)};
+std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Plan& plan) {
+  const RunnerKey key = {
+      collective_of(call.kind),
+      call.schedule ? std::string() : text_of(collective_of(call.kind), plan.name, plan.parameters),
+      call.schedule.get(),
+      work_count(call, transport_.size()),
+      plan.slices,
+      call.dtype,
+      call.op,
+      !reads_callers_input(call)};
   {
     const std::lock_guard lock(mutex_);
     for (auto kept = kept_.begin(); kept != kept_.end(); ++kept) {
@@ -65,7 +60,7 @@ std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Choice& choic
       return runner;
     }
   }
-  return make_runner(key, schedule_for(call, choice), outermost_);
+  return make_runner(key, schedule_for(call, plan), outermost_);
 }
 
 void SchedulePath::give_back(std::unique_ptr<Runner> runner) {
@@ -82,11 +77,11 @@ void SchedulePath::give_back(std::unique_ptr<Runner> runner) {
 }
 
 std::shared_ptr<const Schedule> SchedulePath::schedule_for(const Call& call,
-                                                           const Choice& choice) const {
+                                                           const Plan& plan) const {
   const Collective collective = collective_of(call.kind);
   if (!call.schedule) {
-    return std::make_shared<const Schedule>(make_schedule(
-        collective, choice.name, transport_.rank(), transport_.size(), choice.parameters));
+    return std::make_shared<const Schedule>(make_schedule(collective, plan.name, transport_.rank(),
+                                                          transport_.size(), plan.parameters));
   }
   const Schedule& own = *call.schedule;
   if (own.collective != collective || own.rank != transport_.rank() ||

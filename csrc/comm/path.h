@@ -9,7 +9,7 @@
 
 #include "comm/call.h"
 #include "comm/scheduled.h"
-#include "comm/selector.h"
+#include "plan/plan.h"
 #include "transport/faulty.h"
 #include "transport/mpi.h"
 #include "transport/tracing.h"
@@ -28,12 +28,12 @@ class SchedulePath {
 
   MpiTransport& transport() { return transport_; }
   // A runner for this call, new or used before; give it back after use.
-  std::unique_ptr<Runner> take(const Call& call, const Choice& choice);
+  std::unique_ptr<Runner> take(const Call& call, const Plan& plan);
   void give_back(std::unique_ptr<Runner> runner);
 
  private:
   Transport& decorate(const Decorations& decorations);
-  std::shared_ptr<const Schedule> schedule_for(const Call& call, const Choice& choice) const;
+  std::shared_ptr<const Schedule> schedule_for(const Call& call, const Plan& plan) const;
 
   MpiTransport transport_;
   std::optional<FaultyTransport> faulty_;

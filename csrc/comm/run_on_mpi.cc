@@ -51,7 +51,7 @@ void allreduce(const Call& call, mpi::Handle comm) {
 
 }  // namespace
 
-void Communicator::check_mpi_plan(const Call& call) const {
+void check_mpi_call(const Call& call) {
   const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;
   if (!moves) handles_for(call);
   if (call.kind != Kind::kAllreduce && call.count * size_of(call.dtype) > INT_MAX) {
@@ -59,10 +59,15 @@ void Communicator::check_mpi_plan(const Call& call) const {
   }
 }
 
+void Communicator::run_agreed_on_mpi(const Call& call, const Plan& plan, WaitHook& hook) {
+  agree_on(planned_signature(call, plan), hook);
+  run_on_mpi(call, user_);
+}
+
 void Communicator::run_on_mpi(const Call& call, mpi::Handle comm) const {
   const mpi::Mpi& mpi = mpi::get();
   const std::size_t bytes = call.count * size_of(call.dtype);
-  check_mpi_plan(call);
+  check_mpi_call(call);
   switch (call.kind) {
     case Kind::kAllgather:
       mpi.check(

@@ -129,6 +129,7 @@ void Communicator::set_up_parts(WaitHook& hook) {
   set_up_path(calls);
   set_up_topology(calls);
   set_up_node(calls);
+  settle_place();
   trace_ = decorations(settings_).trace;
   if (trace_ != nullptr) trace_line_ = trace_->open_line();
   set_up_profile(calls, begin);
@@ -141,6 +142,8 @@ void Communicator::set_up_path(SetUpCalls& calls) {
   lane_ = registry.agree(calls);
   if (lane_ == nullptr) {
     state_ = State::kMpiOnly;
+    place_.why_no_messages = kNoneLeft;
+    if (deterministic_) place_.why_no_mpi = kNoneLeft;
     return;
   }
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
@@ -191,13 +194,13 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
   calls.allgather(&mine, sizeof mine, places.data());
   std::vector<HostName> names;
   for (const Place& place : places) names.push_back(place.host);
-  topology_ = Topology::of(number_hosts(names));
+  place_.topology = Topology::of(number_hosts(names));
   const std::vector<int> world_ranks = Registry::get().world_ranks(user_);
   names_ = RankNames(world_ranks);
   for (int rank = 0; rank < size_; ++rank) {
     const Place& place = places[static_cast<std::size_t>(rank)];
-    const bool here = topology_.host_of[static_cast<std::size_t>(rank)] ==
-                      topology_.host_of[static_cast<std::size_t>(rank_)];
+    const bool here = place_.topology.host_of[static_cast<std::size_t>(rank)] ==
+                      place_.topology.host_of[static_cast<std::size_t>(rank_)];
     // Ranks whose hosts have equal names may be in different containers or machines all the same.
     if (!here || rank == rank_ || !meet(place.process)) continue;
     neighbours_.emplace_back(rank, place.process);
@@ -215,23 +218,26 @@ void Communicator::set_up_node(SetUpCalls& calls) {
   const std::int64_t mine = settings_.shared_memory ? (may_add ? 2 : 1) : 0;
   std::vector<std::int64_t> all(static_cast<std::size_t>(size_));
   calls.allgather(&mine, sizeof mine, all.data());
-  if (topology_.hosts != 1) {
-    node_reason_ = "the ranks are on " + std::to_string(topology_.hosts) + " hosts";
+  if (place_.topology.hosts != 1) {
+    place_.why_no_memory = "the ranks are on " + std::to_string(place_.topology.hosts) + " hosts";
   } else if (std::ranges::find(all, 0) != all.end()) {
-    node_reason_ = "GRADRED_SHM is off";
+    place_.why_no_memory = "GRADRED_SHM is off";
   } else if (std::ranges::find(all, 1) != all.end()) {
-    node_reason_ = "64 other communicators share memory already";
+    place_.why_no_memory = "64 other communicators share memory already";
   } else {
     node_ = NodeGroup::create(calls, NodeOptions{.ranks_on_host = settings_.ranks_on_host},
-                              node_reason_);
+                              place_.why_no_memory);
     if (node_ == nullptr && deterministic_) {
       throw TransportError(
           "GRADRED_DETERMINISTIC wants the same plans each time, and here they use "
           "shared memory, which is not to be had: " +
-          node_reason_ + ". Make room for it, or do without it each time: GRADRED_SHM=0");
+          place_.why_no_memory + ". Make room for it, or do without it each time: GRADRED_SHM=0");
     }
   }
-  if (node_) registry.count_segment(1);
+  if (node_) {
+    place_.why_no_memory.clear();
+    registry.count_segment(1);
+  }
 }
 
 }  // namespace gradred

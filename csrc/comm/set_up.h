@@ -53,6 +53,11 @@ inline constexpr const char* kLeftToMpi =
     "until a blocking call on the communicator has set up what gradred needs, or where the ranks "
     "let no thread drive, the MPI carries out non-blocking calls";
 
+// Why a communicator has none of gradred's own messages.
+inline constexpr const char* kNoneLeft =
+    "the MPI has no communicators left for gradred to use, and without one of its own it cannot "
+    "carry out the plan that is asked for: free communicators that are not used any more";
+
 // Why a shrunk communicator cannot do what takes the MPI.
 inline constexpr std::string_view kShrunk =
     "this communicator was shrunk: it has shared memory only, and the MPI knows nothing of it. Use "

@@ -45,7 +45,7 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
     return std::make_shared<Communicator>(*this, std::vector<std::size_t>{0}, 0, nullptr);
   }
   if (!process_poisoned) prepare(hook);
-  if (node_ == nullptr) throw UsageError(no_memory_text(node_reason_));
+  if (node_ == nullptr) throw UsageError(no_memory_text(place_.why_no_memory));
   hook.long_work();
   Shrinking shrinking(*node_);
   ShrinkPoll poll(*this, shrinking, hook);
@@ -65,21 +65,16 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       size_(static_cast<int>(members.size())),
       state_(State::kNodeOnly),
       settings_(old.settings_),
-      plan_("node"),
       slices_(0),
       deterministic_(old.deterministic_),
       direct_(true),
       blocking_set_up_(true),
-      topology_(Topology::of(std::vector<int>(members.size(), 0))),
       node_(std::move(node)),
       names_(node_ ? node_->names() : old.names_) {
   if (node_) Registry::get().count_segment(1);
-}
-
-void Communicator::refuse_messages(const Call& call) const {
-  if (!node_only()) return;
-  const bool named = call.plan != nullptr && std::string_view(call.plan) != "node";
-  if (named || call.schedule) throw UsageError(std::string(kShrunk));
+  place_.topology = Topology::of(std::vector<int>(members.size(), 0));
+  place_.why_no_messages = place_.why_no_mpi = kShrunk;
+  settle_place();
 }
 
 }  // namespace gradred

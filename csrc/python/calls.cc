@@ -13,6 +13,7 @@
 #include "base/news.h"
 #include "base/status.h"
 #include "comm/driving.h"
+#include "comm/families.h"
 #include "comm/farewell.h"
 #include "comm/mpi_handles.h"
 #include "comm/registry.h"
@@ -21,6 +22,7 @@
 #include "comm/watch.h"
 #include "node/neighbours.h"
 #include "node/process.h"
+#include "plan/selector.h"
 #include "python/call.h"
 #include "python/comm.h"
 #include "python/errors.h"
@@ -225,51 +227,81 @@ std::optional<PyOperation> start_plain(const py::object& comm, py::handle send, 
   return PyOperation(communicator.start(*call));
 }
 
-py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
-  const Communicator& communicator = communicator_of(comm.ptr());
-  const Choice choice = !blocking && !communicator.starts()
-                            ? Choice{"mpi", 1, {}, kLeftToMpi}
-                            : communicator.plan_for(call.call, blocking);
-  py::dict result;
-  result["plan"] = choice.name;
-  result["slices"] = choice.slices;
-  result["reason"] = choice.reason;
-  return result;
-}
-
-py::dict described(const Choice& choice) {
-  const Parameters& p = choice.parameters;
+py::dict described(const Parameters& p, bool has_levels) {
   const Parameters usual;
   py::dict parameters;  // those that say something
   if (p.root != usual.root) parameters["root"] = p.root;
   if (p.k != usual.k) parameters["k"] = p.k;
-  if (choice.name == "hierarchical") {
+  if (has_levels) {
     parameters["local"] = p.local;
     parameters["inside"] = p.inside;
     parameters["across"] = p.across;
   }
+  return parameters;
+}
+
+py::object described(const std::optional<Specification>& specification) {
+  if (!specification) return py::none();
   py::dict result;
-  result["plan"] = choice.name;
-  result["slices"] = choice.slices;
-  result["reason"] = choice.reason;
-  result["parameters"] = parameters;
+  result["algorithm"] = specification->algorithm;
+  result["parameters"] = described(specification->parameters, specification->parameters.local != 0);
+  result["reason"] = specification->reason;
   return result;
+}
+
+py::dict described(const Plan& plan) {
+  py::dict result;
+  result["plan"] = plan.name;
+  result["family"] = plan.family->name();
+  result["medium"] = name_of(plan.family->medium());
+  result["about"] = plan.family->about();
+  result["slices"] = plan.slices;
+  result["reason"] = plan.reason;
+  result["seconds"] = plan.seconds;
+  result["parameters"] = described(plan.parameters, plan.parameters.local != 0);
+  result["specification"] = described(plan.specification);
+  return result;
+}
+
+py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
+  const Communicator& communicator = communicator_of(comm.ptr());
+  if (!blocking && !communicator.starts()) {
+    return described(Plan{.family = &mpi_family(), .name = "mpi", .reason = kLeftToMpi});
+  }
+  return described(*communicator.plan_for(call.call, blocking));
 }
 
 // For ranks that need not exist.
 py::dict choose_plan(const std::string& collective, std::size_t bytes,
-                     const std::vector<int>& host_of, bool on_node, const std::string& plan,
+                     const std::vector<int>& host_of, bool shared_memory, const std::string& plan,
                      std::size_t slices) {
-  const Collective kind = collective_named(collective);
-  const auto size = static_cast<int>(host_of.size());
-  return described(choose(
-      {.collective = kind, .bytes = bytes, .on_node = on_node, .plan = plan, .slices = slices},
-      size, Topology::of(host_of)));
+  Place place{.size = static_cast<int>(host_of.size()), .topology = Topology::of(host_of)};
+  if (!shared_memory) place.why_no_memory = "GRADRED_SHM is off";
+  if (place.topology.hosts > 1) {
+    place.why_no_memory = "the ranks are on " + std::to_string(place.topology.hosts) + " hosts";
+  }
+  place.shapes = std::make_shared<Shapes>(place.topology, assumed_messages());
+  const Question question{.collective = collective_named(collective),
+                          .bytes = bytes,
+                          .plan = place.size == 1 ? std::string_view() : plan,
+                          .slices = slices};
+  return described(choose(plan_families(), question, place));
 }
 
-py::object node_schedule(const std::string& collective, std::size_t bytes, int size) {
-  const auto choice = specification_of_node(collective_named(collective), bytes, size);
-  return choice ? py::object(described(*choice)) : py::object(py::none());
+py::list families() {
+  py::list result;
+  for (const Family* family : plan_families()) {
+    py::dict row, plans;
+    for (const char* name : {"allreduce", "reduce_scatter", "allgather", "bcast"}) {
+      plans[name] = family->plans(collective_named(name));
+    }
+    row["name"] = family->name();
+    row["about"] = family->about();
+    row["medium"] = name_of(family->medium());
+    row["plans"] = plans;
+    result.append(row);
+  }
+  return result;
 }
 
 py::dict comm_info(const py::object& comm) {
@@ -427,11 +459,10 @@ void bind_calls(py::module_& m) {
       py::arg("comm"),
       "Whether non-blocking calls are gradred's own and not the MPI's; all ranks have agreed.");
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
+  m.def("plan_families", &families, "Every family of plans, in the order in which it is asked.");
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
-        py::kw_only(), py::arg("on_node") = false, py::arg("plan") = "", py::arg("slices") = 0,
+        py::kw_only(), py::arg("shared_memory") = true, py::arg("plan") = "", py::arg("slices") = 0,
         "The plan of a call by ranks on these hosts; needs neither a communicator nor an MPI.");
-  m.def("node_schedule", &node_schedule, py::arg("collective"), py::arg("bytes"), py::arg("size"),
-        "The schedule that says what the plan 'node' does; None for broadcasts.");
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "",

@@ -235,13 +235,27 @@ class ArrayMemory(metaclass=_Pybind11Type):
 
 _Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block", "allgather", "bcast"]
 
-class _Choice(TypedDict):
-    plan: str
-    slices: int
+class _Specification(TypedDict):
+    algorithm: str
+    parameters: dict[str, int | str]
     reason: str
 
-class _Planned(_Choice):
+class _Plan(TypedDict):
+    plan: str
+    family: str
+    medium: str
+    about: str
+    slices: int
+    reason: str
+    seconds: float
     parameters: dict[str, int | str]
+    specification: _Specification | None
+
+class _PlanFamily(TypedDict):
+    name: str
+    about: str
+    medium: str
+    plans: dict[str, list[str]]
 
 class _CommInfo(TypedDict):
     hosts: int
@@ -316,17 +330,17 @@ def run(comm: MPI.Comm, call: Call) -> None: ...
 def start(comm: MPI.Comm, call: Call, *, mpi_request: bool = True) -> Operation: ...
 def start_plain(comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any) -> Operation | None: ...
 def starts(comm: MPI.Comm) -> bool: ...
-def plan_for(comm: MPI.Comm, call: Call, blocking: bool = True) -> _Choice: ...
+def plan_for(comm: MPI.Comm, call: Call, blocking: bool = True) -> _Plan: ...
+def plan_families() -> list[_PlanFamily]: ...
 def choose_plan(
     collective: str,
     bytes: int,
     host_of: Sequence[int],
     *,
-    on_node: bool = False,
+    shared_memory: bool = True,
     plan: str = "",
     slices: int = 0,
-) -> _Planned: ...
-def node_schedule(collective: str, bytes: int, size: int) -> _Planned | None: ...
+) -> _Plan: ...
 def comm_info(comm: MPI.Comm) -> _CommInfo: ...
 def configure(
     shared_memory: bool,

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from gradred import schedules
+from gradred import _core, schedules
 from gradred.errors import UsageError, UsageTypeError, explain
 from gradred.schedules import Schedule
 
@@ -24,7 +24,12 @@ class Plan(NamedTuple):
 
 
 _CHOSEN_BY_GRADRED = Plan()
-_NATIVE = ("node", "mpi")
+
+
+@functools.cache
+def names(collective: str) -> list[str]:
+    """The plans that a call may ask for, by name, of every family."""
+    return [name for family in _core.plan_families() for name in family["plans"][collective]]
 
 
 def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
@@ -58,9 +63,9 @@ def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
 
 def require_known(name: str) -> None:
     """Refuse a value of GRADRED_PLAN, which serves every collective that has such a plan."""
-    known = list(_NATIVE)
+    known: list[str] = []
     for collective in ("allreduce", "reduce_scatter", "allgather", "bcast"):
-        known += [one for one in schedules.names(collective) if one not in known]
+        known += [one for one in names(collective) if one not in known]
     if name not in known:
         raise UsageError(
             explain(f"GRADRED_PLAN={name}", "no plan has that name", _near(name, known))
@@ -69,7 +74,7 @@ def require_known(name: str) -> None:
 
 @functools.cache
 def _named(name: str, collective: str) -> Plan:
-    known = [*_NATIVE, *schedules.names(collective)]
+    known = names(collective)
     if name not in known:
         found = f"no plan for {collective} has that name"
         raise UsageError(explain(f"plan={name!r}", found, _near(name, known)))

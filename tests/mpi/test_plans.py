@@ -287,7 +287,7 @@ def test_choice_without_ranks_is_that_of_the_ranks(
             collective,
             nbytes,
             _core.comm_info(comm)["host_of"] if SIZE > 1 else [0],
-            on_node=shares_memory and not named,
+            shared_memory=shares_memory,
             plan=named,
             slices=1 if collective in ("reduce_scatter", "allgather") else 0,
         )

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core, config, schedules
+from gradred import _core, config
 from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.inputs import FUNCTIONS, Array
 from gradred.bench.machine import mpi_name
@@ -76,13 +76,14 @@ def gather(options: Options, world: MPI.Intracomm) -> list[Contender]:
     Raises:
         UsageError: the plan that was asked for cannot serve these ranks.
     """
-    own = gradred.Comm(world.Dup())
-    _serves(own)  # what non-blocking calls take depends on a blocking call before them
-    plain = _contender("gradred", own, options)
+    chosen = gradred.Comm(world.Dup())
+    _serves(chosen)  # what non-blocking calls take depends on a blocking call before them
+    plain = _contender("gradred", chosen, options)
     if not options.plan:
         found = [plain]
     elif options.plan == "all":
-        names = ("node", *schedules.names("allreduce"))
+        own = [row for row in _core.plan_families() if row["medium"] != "mpi"]  # a peer is that
+        names = [name for row in own for name in row["plans"]["allreduce"]]
         comms = {name: _with_plan(name, world) for name in names}
         served = {name: comm for name, comm in comms.items() if _serves(comm)}
         found = [plain, *(_contender(name, comm, options) for name, comm in served.items())]

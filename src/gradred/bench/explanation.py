@@ -13,7 +13,6 @@ import numpy as np
 
 from gradred import _core, config, ops, plans, schedules
 from gradred.bench.inputs import numpy_type
-from gradred.errors import UsageError, explain
 from gradred.schedules import Cost, Schedule, Step, recv, send, work
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
@@ -66,6 +65,8 @@ class Answer:
     """The plan, and the schedule that it executes or that says what it does."""
 
     plan: str
+    medium: str
+    """What its data go through: `memory`, `messages`, `mpi` (its own calls) or `none`."""
     slices: int
     parameters: dict[str, int | str]
     reason: str
@@ -110,20 +111,12 @@ def answer(question: Question) -> Answer:
     """
     if question.collective in REDUCING:
         ops.require(question.op, question.dtype, f"{question.op} of {question.dtype}")
-    asked = _plan_asked(question.collective)
-    if asked == "mpi":
-        reason = "GRADRED_PLAN asks for the MPI's own call"
-        return Answer("mpi", 1, {}, reason, [], None, "whatever this MPI does", "", "")
-    shared = question.hosts == 1 and config.get("shm")
-    if asked == "node" and not shared:
-        found = "the ranks share no memory here"
-        raise UsageError(explain("GRADRED_PLAN=node", found, "Unset GRADRED_PLAN or GRADRED_SHM"))
     choice = _core.choose_plan(
         question.collective,
         question.nbytes,
         question.host_of,
-        on_node=shared and asked in ("", "node"),
-        plan="" if asked == "node" else asked,
+        shared_memory=bool(config.get("shm")),
+        plan=_plan_asked(question.collective),
         slices=_slices_asked(question.collective),
     )
     return _explained(question, choice)
@@ -134,38 +127,43 @@ def _plan_asked(collective: str) -> str:
     plan: str = config.get("plan") or ""
     if collective == "allreduce" and plan:
         plans.resolve(plan, collective, 0, 1)
-    known = ("", "node", "mpi", *schedules.names(collective))
-    return plan if plan in known else ""
+    return plan if plan in plans.names(collective) else ""
 
 
 def _slices_asked(collective: str) -> int:
     return (config.get("slices") or 0) if collective in ("allreduce", "bcast") else 1
 
 
-def _explained(question: Question, choice: _core._Planned) -> Answer:
-    plan, reason = choice["plan"], choice["reason"]
-    spec: _core._Planned | None = choice
-    if plan == "node":
-        spec = _core.node_schedule(question.collective, question.nbytes, question.ranks)
-        reason += f"; {spec['reason']}" if spec else "; each rank reads what the root wrote"
+def _explained(question: Question, choice: _core._Plan) -> Answer:
+    reason, spec = choice["reason"], choice["specification"]
     found: list[Schedule] = []
     cost: Cost | None = None
-    about = formula = paper = ""
-    if plan == "copy":
-        about = "the input is the result"
-    elif spec is None:
-        found, about = _from_root(question.ranks), "the root sends to every rank"
-        cost = _core.schedule_cost(found)
-        formula = "alpha + (p-1) n beta"
-    else:
-        row = _row(question.collective, spec["plan"])
+    about, formula, paper = choice["about"], "", ""
+    if spec is not None:
+        row = _row(question.collective, spec["algorithm"])
         about, formula, paper = row["about"], row["cost"], row["paper"]
         found = [_made(question, spec, rank) for rank in range(min(question.ranks, _DRAWN_RANKS))]
         cost = schedules.coefficients(
-            spec["plan"], question.ranks, collective=question.collective, **spec["parameters"]
+            spec["algorithm"], question.ranks, collective=question.collective, **spec["parameters"]
         )
-    parameters = dict(choice["parameters"])
-    return Answer(plan, choice["slices"], parameters, reason, found, cost, about, formula, paper)
+        reason += f"; {spec['reason']}" if spec["reason"] else ""
+    elif choice["medium"] == "memory":
+        found, about = _from_root(question.ranks), "the root sends to every rank"
+        cost = _core.schedule_cost(found)
+        formula = "alpha + (p-1) n beta"
+        reason += "; each rank reads what the root wrote"
+    return Answer(
+        plan=choice["plan"],
+        medium=choice["medium"],
+        slices=choice["slices"],
+        parameters=dict(choice["parameters"]),
+        reason=reason,
+        schedules=found,
+        cost=cost,
+        about=about,
+        formula=formula,
+        paper=paper,
+    )
 
 
 def _row(collective: str, name: str) -> schedules.Algorithm:
@@ -173,14 +171,18 @@ def _row(collective: str, name: str) -> schedules.Algorithm:
     return next(row for row in rows if (row["collective"], row["name"]) == (collective, name))
 
 
-def _made(question: Question, spec: _core._Planned, rank: int) -> Schedule:
+def _made(question: Question, spec: _core._Specification, rank: int) -> Schedule:
     return schedules.make(
-        spec["plan"], rank, question.ranks, collective=question.collective, **spec["parameters"]
+        spec["algorithm"],
+        rank,
+        question.ranks,
+        collective=question.collective,
+        **spec["parameters"],
     )
 
 
 def _from_root(size: int) -> list[Schedule]:
-    """A broadcast in one round: what "node" does, and no message-passing plan."""
+    """A broadcast in one round: what shared memory does, and no plan over messages."""
     root = [send(peer, work(0)) for peer in range(1, size)]
     first = [root, *[[recv(0, work(0))]] * (min(size, _DRAWN_RANKS) - 1)]
     return [
@@ -193,19 +195,19 @@ def _from_root(size: int) -> list[Schedule]:
 
 #: What is assumed where nothing was measured: seconds a round, a further message, a byte. In shared
 #: memory nobody posts messages.
-ASSUMED = {"node": (0.25e-6, 0.0, 0.1e-9), "network": (2e-6, 0.3e-6, 0.1e-9)}
+ASSUMED = {"memory": (0.25e-6, 0.0, 0.1e-9), "messages": (2e-6, 0.5e-6, 0.1e-9)}
 
 
 def assumed_model(question: Question, answer: Answer) -> Model:
     """Round figures of today's machines, and the rates at which this core reduces and copies."""
-    kind = "node" if answer.plan == "node" else "network"
+    kind = answer.medium if answer.medium in ASSUMED else "messages"
     alpha, gap, beta = ASSUMED[kind]
     gamma, delta = reduction_cost(question), copy_cost(question)
     source = f"alpha, gap and beta are round figures for {_MEANS[kind]}, not measured"
     return Model(alpha, beta, gamma, gap, delta, source)
 
 
-_MEANS = {"node": "shared memory", "network": "a fast network"}
+_MEANS = {"memory": "shared memory", "messages": "a fast network"}
 
 
 def sample_bytes(question: Question) -> int:

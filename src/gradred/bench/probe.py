@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core, config
+from gradred import _core
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.explanation import Question, copy_cost, reduction_cost
@@ -39,8 +39,7 @@ def main() -> int:
     call()  # sets up what the first call needs
     seconds = call_seconds(question, call, world)
     shared = _core.comm_info(comm)["shares_memory"]
-    by_mpi = config.get("plan") == "mpi"
-    plan = "mpi" if by_mpi else _core.plan_for(comm, described(question))["plan"]
+    plan = _core.plan_for(comm, described(question))["plan"]
     flag = machine.flag_time(world)
     alpha = flag["us"] * 1e-6 if flag and shared else machine.ping_pong(world, 1, calls=500)
     low, middle, high = np.percentile(seconds, [10, 50, 90]).tolist()

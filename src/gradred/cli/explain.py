@@ -196,6 +196,7 @@ def describe(
         "question": dataclasses.asdict(question)
         | {"ranks": question.ranks, "hosts": question.hosts},
         "plan": answer.plan,
+        "medium": answer.medium,
         "slices": answer.slices,
         "parameters": answer.parameters,
         "reason": answer.reason,
@@ -222,7 +223,7 @@ def describe(
 
 def _text(report: dict[str, Any], columns: int | None) -> str:
     lines = [_asked(report["question"]), _plan(report), f"why: {report['reason']}"]
-    by = "in shared memory" if report["plan"] == "node" else "in messages"
+    by = "in shared memory" if report["medium"] == "memory" else "in messages"
     if report["schedule"] is not None:
         lines += [
             f"schedule: {report['schedule']}: {report['about']}",

@@ -1,0 +1,17 @@
+// Every family of plans: the one table that the selector, `gradred explain`, `gradred bench --plan
+// all` and the documents read.
+#pragma once
+
+#include "plan/plan.h"
+
+namespace gradred {
+
+Families plan_families();
+
+const Family& copy_family();          // family_copy.cc
+const Family& node_family();          // family_node.cc
+const Family& hierarchical_family();  // family_schedule.cc
+const Family& schedule_family();      // family_schedule.cc
+const Family& mpi_family();           // family_mpi.cc
+
+}  // namespace gradred

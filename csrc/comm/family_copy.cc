@@ -1,0 +1,58 @@
+// Plan "copy": one rank has nobody to exchange with.
+#include "comm/communicator.h"
+#include "comm/families.h"
+
+namespace gradred {
+namespace {
+
+class Copying final : public StartedOperation {
+ public:
+  Copying(std::shared_ptr<Communicator> comm, const Call& call)
+      : comm_(std::move(comm)), call_(call) {}
+  std::string waiter() const override { return comm_->own_name(); }
+  std::string waits_for() const override { return "nobody: it is alone"; }
+
+ protected:
+  bool step() override {
+    comm_->run_alone(call_);
+    return true;
+  }
+  void withdraw() noexcept override {}
+
+ private:
+  const std::shared_ptr<Communicator> comm_;
+  const Call call_;
+};
+
+class CopyFamily final : public Family {
+ public:
+  std::string_view name() const override { return "copy"; }
+  std::string_view about() const override { return "one rank: the input is the result"; }
+  Medium medium() const override { return Medium::kNone; }
+  std::vector<std::string> plans(Collective) const override { return {}; }  // not to be asked for
+
+  std::optional<std::string> why_not(const Question&, const Place& place) const override {
+    if (place.size == 1) return std::nullopt;
+    return "there are " + std::to_string(place.size) + " ranks";
+  }
+  std::vector<Plan> offers(const Question&, const Place&) const override {
+    return {{.family = this, .name = "copy", .reason = "one rank"}};
+  }
+
+  void run(Communicator& comm, const Plan&, const Call& call, WaitHook&) const override {
+    comm.run_alone(call);
+  }
+  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
+                                              const Call& call) const override {
+    return std::make_shared<Copying>(comm.shared_from_this(), call);
+  }
+};
+
+}  // namespace
+
+const Family& copy_family() {
+  static const CopyFamily family;
+  return family;
+}
+
+}  // namespace gradred

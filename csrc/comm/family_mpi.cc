@@ -1,0 +1,48 @@
+// Plan "mpi": the MPI's own collective calls, for comparison and where nothing else can serve.
+#include <limits>
+
+#include "comm/communicator.h"
+#include "comm/families.h"
+
+namespace gradred {
+namespace {
+
+class MpiFamily final : public Family {
+ public:
+  std::string_view name() const override { return "mpi"; }
+  std::string_view about() const override { return "the MPI's own call"; }
+  Medium medium() const override { return Medium::kMpi; }
+  std::vector<std::string> plans(Collective) const override { return {"mpi"}; }
+
+  std::optional<std::string> why_not(const Question& question, const Place& place) const override {
+    if (question.own != nullptr) return "the MPI knows no schedule of the caller's";
+    if (!place.why_no_mpi.empty()) return place.why_no_mpi;
+    return std::nullopt;
+  }
+
+  // Nobody has measured what it costs: it is taken where it is named, or alone can serve.
+  std::vector<Plan> offers(const Question& question, const Place&) const override {
+    Plan plan{.family = this, .name = "mpi"};
+    plan.reason = question.plan.empty() ? "nothing of gradred's own can serve" : "as asked";
+    plan.seconds = std::numeric_limits<double>::infinity();
+    return {plan};
+  }
+
+  void check(const Call& call) const override { check_mpi_call(call); }
+  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    comm.run_agreed_on_mpi(call, plan, hook);
+  }
+  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
+                                              const Call& call) const override {
+    return comm.mpi_operation(call);
+  }
+};
+
+}  // namespace
+
+const Family& mpi_family() {
+  static const MpiFamily family;
+  return family;
+}
+
+}  // namespace gradred

@@ -1,0 +1,67 @@
+// Plan "node": all ranks share memory, and the operations of their node group do the work.
+#include "comm/communicator.h"
+#include "comm/families.h"
+#include "node/layout.h"
+
+namespace gradred {
+namespace {
+
+// What the node group does, as a schedule. None is right for broadcasts, which every rank reads
+// from the root.
+std::optional<Specification> specification(const Question& question, int size) {
+  if (question.collective == Collective::kBcast) return std::nullopt;
+  Specification found{"direct", {}, "each rank reduces a part of its own"};
+  if (question.collective == Collective::kAllgather) {
+    found.reason = "each rank reads what the others have";
+  }
+  if (question.collective == Collective::kAllreduce &&
+      NodeOptions().reduces_everything(question.bytes, static_cast<std::size_t>(size))) {
+    found = {"recursive_multiplying", {}, "each rank reads all vectors and reduces all of it"};
+    found.parameters.k = size;
+  }
+  return found;
+}
+
+class NodeFamily final : public Family {
+ public:
+  std::string_view name() const override { return "node"; }
+  std::string_view about() const override {
+    return "memory that all ranks share: no message is sent";
+  }
+  Medium medium() const override { return Medium::kMemory; }
+  std::vector<std::string> plans(Collective) const override { return {"node"}; }
+
+  std::optional<std::string> why_not(const Question& question, const Place& place) const override {
+    if (question.own != nullptr) return "a schedule of the caller's own goes by messages";
+    if (!place.why_no_memory.empty()) {
+      return "it needs memory that all ranks share: " + place.why_no_memory;
+    }
+    if (question.beyond_memory) return "in flight shared memory serves short allreduces only";
+    return std::nullopt;
+  }
+
+  // No message is faster than memory that both ends have.
+  std::vector<Plan> offers(const Question& question, const Place& place) const override {
+    Plan plan{.family = this, .name = "node", .reason = "all ranks share memory"};
+    plan.specification = specification(question, place.size);
+    plan.seconds = 0;
+    return {plan};
+  }
+
+  void run(Communicator& comm, const Plan&, const Call& call, WaitHook& hook) const override {
+    comm.run_on_node(call, hook);
+  }
+  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
+                                              const Call& call) const override {
+    return comm.node_operation(call);
+  }
+};
+
+}  // namespace
+
+const Family& node_family() {
+  static const NodeFamily family;
+  return family;
+}
+
+}  // namespace gradred

@@ -1,0 +1,141 @@
+// Plans over messages: every algorithm of schedule/algorithms.h, and a schedule of the caller's
+// own.
+#include <algorithm>
+
+#include "comm/communicator.h"
+#include "comm/families.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::size_t kSmallestSlice = std::size_t{1} << 20;
+constexpr std::size_t kMostSlices = 4;
+constexpr std::string_view kHierarchical = "hierarchical";
+
+// How many slices a vector is cut into, of which the blocks of other collectives allow one.
+std::size_t slices_of(const Question& question, const Shape& shape, const Model& model) {
+  if (question.slices > 0) return std::min(question.slices, question.most_slices);
+  const bool cut =
+      question.collective == Collective::kAllreduce || question.collective == Collective::kBcast;
+  const std::size_t most =
+      cut ? std::clamp<std::size_t>(question.bytes / kSmallestSlice, 1,
+                                    std::min(kMostSlices, question.most_slices))
+          : 1;
+  return shape.best_slices(question.bytes, most, model);
+}
+
+class ScheduleFamily : public Family {
+ public:
+  std::string_view name() const override { return "schedule"; }
+  std::string_view about() const override {
+    return "messages between ranks, by an algorithm that is data";
+  }
+  Medium medium() const override { return Medium::kMessages; }
+
+  std::vector<std::string> plans(Collective collective) const override {
+    std::vector<std::string> names;
+    for (const Algorithm& algorithm : algorithms()) {
+      if (algorithm.collective == collective && algorithm.name != kHierarchical) {
+        names.emplace_back(algorithm.name);
+      }
+    }
+    return names;
+  }
+
+  std::optional<std::string> why_not(const Question&, const Place& place) const override {
+    if (place.size == 1) return "one rank sends no messages";
+    if (!place.why_no_messages.empty()) return place.why_no_messages;
+    return std::nullopt;
+  }
+
+  std::vector<Plan> offers(const Question& question, const Place& place) const override {
+    if (question.own != nullptr) return {own(question)};
+    std::vector<Plan> found;
+    for (const std::string& name : plans(question.collective)) {
+      if (question.plan.empty() || question.plan == name) {
+        found.push_back(offer(name, {}, question, place));
+      }
+    }
+    return found;
+  }
+
+  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    comm.run_schedule(call, plan, hook);
+  }
+  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
+                                              const Call& call) const override {
+    return comm.scheduled_operation(call, plan);
+  }
+
+ protected:
+  Plan offer(const std::string& name, Parameters parameters, const Question& question,
+             const Place& place) const {
+    parameters.root = question.root;
+    Shapes& shapes = *place.shapes;
+    const Shape& shape = shapes.of(question.collective, name, parameters);
+    const Model& model = shapes.model();
+    const std::size_t bytes = question.vector_bytes(place.size);
+    Plan plan{.family = this, .name = name, .parameters = parameters};
+    plan.slices = slices_of(question, shape, model);
+    plan.seconds = shape.seconds(bytes, plan.slices, model);
+    plan.specification = {name, parameters, ""};
+    plan.reason = question.plan.empty() ? "costs least in the model" : "as asked";
+    return plan;
+  }
+
+ private:
+  Plan own(const Question& question) const {
+    Plan plan{.family = this, .name = question.own->name, .reason = "the caller's own schedule"};
+    plan.slices = std::clamp<std::size_t>(question.slices, 1, question.most_slices);
+    return plan;
+  }
+};
+
+// Groups of ranks that are the hosts.
+class HierarchicalFamily final : public ScheduleFamily {
+ public:
+  std::string_view name() const override { return kHierarchical; }
+  std::string_view about() const override {
+    return "messages inside each host, then between hosts by all ranks of a host at once";
+  }
+  std::vector<std::string> plans(Collective collective) const override {
+    if (collective != Collective::kAllreduce) return {};
+    return {std::string(kHierarchical)};
+  }
+
+  std::optional<std::string> why_not(const Question& question, const Place& place) const override {
+    if (question.own != nullptr) return "a schedule of the caller's own is a plan of its own";
+    if (question.collective != Collective::kAllreduce) return "it serves allreduces";
+    if (place.topology.local < 1) {
+      return "it needs hosts with equally many ranks, numbered one host after the other";
+    }
+    return ScheduleFamily::why_not(question, place);
+  }
+
+  std::vector<Plan> offers(const Question& question, const Place& place) const override {
+    const bool levels = place.topology.hosts > 1 && place.topology.local > 1;
+    if (!levels && question.plan.empty()) return {};
+    std::vector<Plan> found;
+    for (const char* across : {"recursive_doubling", "rabenseifner", "circulant"}) {
+      Parameters parameters;
+      parameters.local = place.topology.local;
+      parameters.across = across;
+      found.push_back(offer(std::string(kHierarchical), parameters, question, place));
+    }
+    return found;
+  }
+};
+
+}  // namespace
+
+const Family& schedule_family() {
+  static const ScheduleFamily family;
+  return family;
+}
+
+const Family& hierarchical_family() {
+  static const HierarchicalFamily family;
+  return family;
+}
+
+}  // namespace gradred

@@ -1,0 +1,112 @@
+// What carries out a call: a plan, and the families of plans among which the selector chooses.
+//
+// A choice depends on two things only, both the same on all ranks: what the call asks for
+// (Question) and where the ranks of the communicator are (Place). So all ranks choose alike without
+// a message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/shapes.h"
+#include "plan/topology.h"
+#include "schedule/algorithms.h"
+#include "schedule/schedule.h"
+
+namespace gradred {
+
+struct Call;         // comm/call.h
+class Communicator;  // comm/communicator.h
+class Family;
+class StartedOperation;  // comm/started.h
+class WaitHook;          // comm/call.h
+
+struct Place {
+  int size = 1;
+  Topology topology{};
+  std::string why_no_memory{};       // empty: all ranks share memory
+  std::string why_no_messages{};     // empty: the ranks exchange messages of gradred's own
+  std::string why_no_mpi{};          // empty: the MPI may carry calls out
+  std::shared_ptr<Shapes> shapes{};  // of schedules over messages
+};
+
+struct Question {
+  Collective collective = Collective::kAllreduce;
+  std::size_t bytes = 0;          // of the vector; of one rank's block (reduce_scatter, allgather)
+  std::string_view plan{};        // by name; empty: any
+  const Schedule* own = nullptr;  // a schedule of the caller's own
+  std::size_t slices = 0;         // 0: any
+  std::size_t most_slices = ~std::size_t{0};  // tags that an operation may take
+  int root = 0;                               // of a broadcast
+  // The call returns before it is done, and so takes what the node group can do without waiting.
+  bool beyond_memory = false;
+
+  // Of the whole vector that a schedule cuts into chunks.
+  std::size_t vector_bytes(int size) const {
+    const bool blocks =
+        collective == Collective::kReduceScatter || collective == Collective::kAllgather;
+    return bytes * (blocks ? static_cast<std::size_t>(size) : 1);
+  }
+};
+
+// The schedule that says what a plan does.
+struct Specification {
+  std::string algorithm{};
+  Parameters parameters{};
+  std::string reason{};
+};
+
+struct Plan {
+  const Family* family = nullptr;
+  std::string name{};
+  std::size_t slices = 1;  // executions of the schedule in flight at once
+  Parameters parameters{};
+  std::string reason{};
+  // None: no schedule of gradred's can do the same (a broadcast that every rank reads from the
+  // root, a call of the MPI's).
+  std::optional<Specification> specification{};
+  double seconds = 0;  // as the cost model says
+
+  std::uint64_t hash() const;  // of what ranks must agree on; never 0
+};
+
+// What the parameters of a family's cost model describe, and where its data go.
+enum class Medium : std::uint8_t { kNone, kMemory, kMessages, kMpi };
+std::string_view name_of(Medium medium);
+
+// A way of carrying out calls. A new one is a file that implements this, and a row in
+// comm/families.cc.
+class Family {
+ public:
+  virtual ~Family() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::string_view about() const = 0;
+  virtual Medium medium() const = 0;
+  // The plans that a call may ask for by name.
+  virtual std::vector<std::string> plans(Collective collective) const = 0;
+  // Why none of them can serve the call; nullopt: they can.
+  virtual std::optional<std::string> why_not(const Question& question,
+                                             const Place& place) const = 0;
+  // The plans for a call that names none, or the one that it names, with what they cost. Only where
+  // why_not() has no objection. A family that offers nothing unless it is named has its reasons in
+  // its file.
+  virtual std::vector<Plan> offers(const Question& question, const Place& place) const = 0;
+
+  // UsageError for a call that the plan cannot carry out for what no choice looks at (types that
+  // the MPI lacks, for instance).
+  virtual void check(const Call& /*call*/) const {}
+  // Blocking, and in flight. Both on a communicator whose Place the plan was chosen for.
+  virtual void run(Communicator& comm, const Plan& plan, const Call& call,
+                   WaitHook& hook) const = 0;
+  virtual std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
+                                                      const Call& call) const = 0;
+};
+using Families = std::span<const Family* const>;
+
+}  // namespace gradred

@@ -1,0 +1,90 @@
+#include "plan/selector.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/signature.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::array<std::string_view, 4> kMedia = {"none", "memory", "messages", "mpi"};
+
+bool has(const Family& family, Collective collective, std::string_view name) {
+  const std::vector<std::string> names = family.plans(collective);
+  return std::ranges::find(names, name) != names.end();
+}
+
+std::string names_of(Families families, Collective collective) {
+  std::string names;
+  for (const Family* family : families) {
+    for (const std::string& name : family->plans(collective)) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+  }
+  return names;
+}
+
+std::string cost_text(const Plan& plan) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g us", 1e6 * plan.seconds);
+  return text.data();
+}
+
+// The first of equals; says by how much, where others were weighed.
+Plan cheapest(std::vector<Plan> plans) {
+  std::ranges::stable_sort(plans, {}, &Plan::seconds);
+  Plan best = plans.front();
+  const auto other = std::ranges::find_if(plans, [&](const Plan& plan) {
+    return plan.name != best.name && std::isfinite(plan.seconds);
+  });
+  if (other != plans.end() && best.seconds > 0) {
+    best.reason +=
+        ": " + cost_text(best) + "; " + other->name + " comes next with " + cost_text(*other);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::string_view name_of(Medium medium) { return kMedia[static_cast<std::size_t>(medium)]; }
+
+std::uint64_t Plan::hash() const { return mix(mix(1, std::string_view(name)), slices) | 1; }
+
+const Family* family_of(Families families, Collective collective, std::string_view name) {
+  const auto found = std::ranges::find_if(
+      families, [&](const Family* family) { return has(*family, collective, name); });
+  return found == families.end() ? nullptr : *found;
+}
+
+Plan choose(Families families, const Question& question, const Place& place) {
+  const bool named = !question.plan.empty();
+  std::vector<Plan> found;
+  std::optional<std::string> objection;
+  for (const Family* family : families) {
+    if (named && !has(*family, question.collective, question.plan)) continue;
+    if (auto why = family->why_not(question, place)) {
+      if (!objection) objection = std::move(why);
+      continue;
+    }
+    std::ranges::move(family->offers(question, place), std::back_inserter(found));
+    if (std::ranges::any_of(found, [](const Plan& plan) { return plan.seconds == 0; })) break;
+  }
+  if (!found.empty()) return cheapest(std::move(found));
+  if (objection && named) {
+    throw UsageError("plan '" + std::string(question.plan) +
+                     "' cannot serve this call: " + *objection);
+  }
+  if (objection) throw UsageError(*objection);
+  throw UsageError("no plan for " + std::string(name_of(question.collective)) + " is called '" +
+                   std::string(question.plan) +
+                   "'. There are: " + names_of(families, question.collective));
+}
+
+}  // namespace gradred

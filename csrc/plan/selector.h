@@ -1,0 +1,16 @@
+// Which plan serves a call: the one that it names, else the cheapest of those that can.
+#pragma once
+
+#include <string_view>
+
+#include "plan/plan.h"
+
+namespace gradred {
+
+// UsageError where no plan has the name, or none can serve the call, with the reason.
+Plan choose(Families families, const Question& question, const Place& place);
+
+// The family that has a plan of this name for such calls; null: none.
+const Family* family_of(Families families, Collective collective, std::string_view name);
+
+}  // namespace gradred
