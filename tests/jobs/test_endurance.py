@@ -12,7 +12,7 @@ import pytest
 from gradred import launch
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1000),
     pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
 ]
 
@@ -22,7 +22,7 @@ def run(tmp_path: Path, program: str, *arguments: object) -> subprocess.Complete
     path.write_text(textwrap.dedent(program))
     command = [sys.executable, "-m", "gradred", "run", "-np", "2", sys.executable, str(path)]
     return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=280
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=980
     )
 
 
