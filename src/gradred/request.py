@@ -26,8 +26,11 @@ _PASSED_OVER = 2
 def keep_alive(operation: _core.Operation, buffers: Any) -> None:
     """Hold `buffers` until the operation has ended; lets go of those of earlier operations."""
     left = min(_PASSED_OVER, len(_in_flight))
-    while left and _in_flight:
-        earlier, its_buffers = _in_flight.popitem(last=False)
+    while left:
+        try:
+            earlier, its_buffers = _in_flight.popitem(last=False)
+        except KeyError:  # none is left, perhaps since another thread is here as well
+            break
         if not earlier.ended or earlier.holds_memory:
             _in_flight[earlier] = its_buffers  # behind all others: none hides those after it
             left -= 1

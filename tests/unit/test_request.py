@@ -67,3 +67,19 @@ def test_operations_that_end_in_any_order_are_let_go_by_later_ones() -> None:
         last.over = True
         request.keep_alive(last, "buffers")  # type: ignore[arg-type]
     assert set(request._in_flight) == {one for one in first if not one.over}  # type: ignore[comparison-overlap]
+
+
+class EmptiedByAnother(collections.OrderedDict[Operation, str]):
+    """Another thread takes the last entry right after this one has seen that there is one."""
+
+    def popitem(self, last: bool = True) -> tuple[Operation, str]:
+        self.clear()
+        return super().popitem(last)
+
+
+def test_two_threads_may_let_go_of_the_same_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = EmptiedByAnother({Operation(): "buffers"})
+    monkeypatch.setattr(request, "_in_flight", held)
+    mine = Operation()
+    request.keep_alive(mine, "mine")  # type: ignore[arg-type]
+    assert dict(held) == {mine: "mine"}
