@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi.sizes import up_to_three_ranks
 from mpi4py import MPI
 
 import gradred
@@ -24,7 +25,7 @@ TOO_LONG = 30  # seconds
 needs_threads = pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="the MPI is below THREAD_MULTIPLE"
 )
-pytestmark = [needs_threads, pytest.mark.timeout(120)]
+pytestmark = [needs_threads, up_to_three_ranks, pytest.mark.timeout(120)]
 
 
 class Seen:
