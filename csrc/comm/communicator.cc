@@ -366,7 +366,7 @@ std::string_view Communicator::plan_asked(const Call& call) const {
 // Where the ranks are is known: from now on it decides.
 void Communicator::settle_place() {
   place_.size = size_;
-  place_.shapes = std::make_shared<Shapes>(place_.topology, assumed_messages());
+  place_.costs = std::make_shared<Costs>(place_.topology, assumed_messages());
   if (size_ > 1 && !plan_.empty()) return;
   auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place_));
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call

@@ -13,7 +13,7 @@ constexpr std::size_t kMostSlices = 4;
 constexpr std::string_view kHierarchical = "hierarchical";
 
 // How many slices a vector is cut into, of which the blocks of other collectives allow one.
-std::size_t slices_of(const Question& question, const Shape& shape, const Model& model) {
+std::size_t slices_of(const Question& question, const Cost& cost, const CostModel& model) {
   if (question.slices > 0) return std::min(question.slices, question.most_slices);
   const bool cut =
       question.collective == Collective::kAllreduce || question.collective == Collective::kBcast;
@@ -21,7 +21,7 @@ std::size_t slices_of(const Question& question, const Shape& shape, const Model&
       cut ? std::clamp<std::size_t>(question.bytes / kSmallestSlice, 1,
                                     std::min(kMostSlices, question.most_slices))
           : 1;
-  return shape.best_slices(question.bytes, most, model);
+  return cost.best_slices(question.bytes, model, most);
 }
 
 class ScheduleFamily : public Family {
@@ -71,13 +71,12 @@ class ScheduleFamily : public Family {
   Plan offer(const std::string& name, Parameters parameters, const Question& question,
              const Place& place) const {
     parameters.root = question.root;
-    Shapes& shapes = *place.shapes;
-    const Shape& shape = shapes.of(question.collective, name, parameters);
-    const Model& model = shapes.model();
+    const Cost& cost = place.costs->of(question.collective, name, parameters);
+    const CostModel& model = place.costs->model();
     const std::size_t bytes = question.vector_bytes(place.size);
     Plan plan{.family = this, .name = name, .parameters = parameters};
-    plan.slices = slices_of(question, shape, model);
-    plan.seconds = shape.seconds(bytes, plan.slices, model);
+    plan.slices = slices_of(question, cost, model);
+    plan.seconds = cost.seconds(bytes, model, plan.slices);
     plan.specification = {name, parameters, ""};
     plan.reason = question.plan.empty() ? "costs least in the model" : "as asked";
     return plan;

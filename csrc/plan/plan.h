@@ -14,10 +14,10 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/shapes.h"
-#include "plan/topology.h"
+#include "plan/costs.h"
 #include "schedule/algorithms.h"
 #include "schedule/schedule.h"
+#include "schedule/topology.h"
 
 namespace gradred {
 
@@ -30,10 +30,10 @@ class WaitHook;          // comm/call.h
 struct Place {
   int size = 1;
   Topology topology{};
-  std::string why_no_memory{};       // empty: all ranks share memory
-  std::string why_no_messages{};     // empty: the ranks exchange messages of gradred's own
-  std::string why_no_mpi{};          // empty: the MPI may carry calls out
-  std::shared_ptr<Shapes> shapes{};  // of schedules over messages
+  std::string why_no_memory{};     // empty: all ranks share memory
+  std::string why_no_messages{};   // empty: the ranks exchange messages of gradred's own
+  std::string why_no_mpi{};        // empty: the MPI may carry calls out
+  std::shared_ptr<Costs> costs{};  // of schedules over messages
 };
 
 struct Question {

@@ -55,7 +55,16 @@ Plan cheapest(std::vector<Plan> plans) {
 
 std::string_view name_of(Medium medium) { return kMedia[static_cast<std::size_t>(medium)]; }
 
-std::uint64_t Plan::hash() const { return mix(mix(1, std::string_view(name)), slices) | 1; }
+std::uint64_t Plan::hash() const {
+  std::uint64_t hash = mix(mix(1, std::string_view(name)), slices);
+  for (const int number : {parameters.root, parameters.k, parameters.local}) {
+    hash = mix(hash, static_cast<std::uint64_t>(number));
+  }
+  for (const std::string& algorithm : {parameters.inside, parameters.across}) {
+    hash = mix(mix(hash, algorithm.size()), std::string_view(algorithm));
+  }
+  return hash | 1;
+}
 
 const Family* family_of(Families families, Collective collective, std::string_view name) {
   const auto found = std::ranges::find_if(

@@ -258,6 +258,7 @@ py::dict described(const Plan& plan) {
   result["slices"] = plan.slices;
   result["reason"] = plan.reason;
   result["seconds"] = plan.seconds;
+  result["hash"] = plan.hash();
   result["parameters"] = described(plan.parameters, plan.parameters.local != 0);
   result["specification"] = described(plan.specification);
   return result;
@@ -271,6 +272,20 @@ py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
   return described(*communicator.plan_for(call.call, blocking));
 }
 
+py::dict described(const CostModel& model, const std::string& source) {
+  py::dict result;
+  result["alpha"] = model.across.alpha;
+  result["beta"] = model.across.beta;
+  result["gamma"] = model.gamma;
+  result["gap"] = model.gap;
+  result["delta"] = model.delta;
+  result["alpha_inside"] = model.inside.alpha;
+  result["beta_inside"] = model.inside.beta;
+  result["far"] = model.far;
+  result["source"] = source;
+  return result;
+}
+
 // For ranks that need not exist.
 py::dict choose_plan(const std::string& collective, std::size_t bytes,
                      const std::vector<int>& host_of, bool shared_memory, const std::string& plan,
@@ -280,12 +295,15 @@ py::dict choose_plan(const std::string& collective, std::size_t bytes,
   if (place.topology.hosts > 1) {
     place.why_no_memory = "the ranks are on " + std::to_string(place.topology.hosts) + " hosts";
   }
-  place.shapes = std::make_shared<Shapes>(place.topology, assumed_messages());
+  place.costs = std::make_shared<Costs>(place.topology, assumed_messages());
   const Question question{.collective = collective_named(collective),
                           .bytes = bytes,
                           .plan = place.size == 1 ? std::string_view() : plan,
                           .slices = slices};
-  return described(choose(plan_families(), question, place));
+  py::dict result = described(choose(plan_families(), question, place));
+  result["model"] =
+      described(place.costs->model(), "round figures for a fast network, not measured");
+  return result;
 }
 
 py::list families() {

@@ -206,10 +206,26 @@ Schedule make(const std::string& collective, const std::string& name, int rank, 
   return make_schedule(kind, name, rank, size, parameters_from(find_algorithm(kind, name), given));
 }
 
+// Nothing given: all on one host.
+Topology topology_of(std::vector<int> host_of, int size) {
+  if (host_of.empty()) host_of.resize(static_cast<std::size_t>(size));
+  if (host_of.size() != static_cast<std::size_t>(size)) {
+    throw UsageError("hosts of " + std::to_string(host_of.size()) + " ranks for a schedule of " +
+                     std::to_string(size) + ": give the number of the host of each rank");
+  }
+  return Topology::of(std::move(host_of));
+}
+
+Cost cost_of(const std::vector<Schedule>& schedules, std::vector<int> host_of) {
+  if (schedules.empty()) return {};
+  return cost(schedules, topology_of(std::move(host_of), schedules.front().size));
+}
+
 Cost cost_named(const std::string& collective, const std::string& name, int size,
-                const py::dict& given) {
+                const py::dict& given, std::vector<int> host_of) {
   const Collective kind = collective_named(collective);
-  return cost(kind, name, size, parameters_from(find_algorithm(kind, name), given));
+  const Parameters parameters = parameters_from(find_algorithm(kind, name), given);
+  return cost(kind, name, parameters, topology_of(std::move(host_of), size));
 }
 
 // The registry, one dictionary per algorithm.
@@ -251,6 +267,19 @@ std::string text_of(const Schedule& schedule) {
          ", rank " + std::to_string(schedule.rank) + " of " + std::to_string(schedule.size) + ", " +
          std::to_string(schedule.rounds.size()) + " rounds" +
          (schedule.in_place ? "" : " from an input buffer") + ">";
+}
+
+// Where nothing is said of the links inside hosts they are like those between them.
+double seconds_of(const Cost& cost, std::size_t bytes, double alpha, double beta, double gamma,
+                  double gap, double delta, std::optional<double> alpha_inside,
+                  std::optional<double> beta_inside, double far, std::size_t slices) {
+  const CostModel model{.inside = {alpha_inside.value_or(alpha), beta_inside.value_or(beta)},
+                        .across = {alpha, beta},
+                        .gap = gap,
+                        .gamma = gamma,
+                        .delta = delta,
+                        .far = far};
+  return cost.seconds(bytes, model, slices);
 }
 
 // The end of a step, None where its kind has none.
@@ -373,6 +402,34 @@ void bind_schedule(py::module_& m) {
       .def(py::pickle(&state_of, &from_state));
 }
 
+void bind_cost(py::module_& m) {
+  const auto rounds = [](const Cost& cost) { return cost.inside.rounds + cost.across.rounds; };
+  const auto moved = [](const Cost& cost) { return cost.inside.moved + cost.across.moved; };
+  py::class_<Cost>(m, "Cost", R"(What an operation costs, for every length of the vector.
+
+Over the rounds, the sum of what the busiest rank does of each kind: `rounds` that have messages,
+of which in `rounds_across` some go to another host; `messages` beyond the first of a round; and in
+vectors, `moved` (sent or received, whichever is more), of which `moved_across` by all ranks of a host
+to or from others, `reduced` and `copied`.)")
+      .def_property_readonly("rounds", rounds)
+      .def_property_readonly("rounds_across", [](const Cost& cost) { return cost.across.rounds; })
+      .def_readonly("messages", &Cost::messages)
+      .def_property_readonly("moved", moved)
+      .def_property_readonly("moved_across", [](const Cost& cost) { return cost.across.moved; })
+      .def_readonly("reduced", &Cost::reduced)
+      .def_readonly("copied", &Cost::copied)
+      .def("seconds", &seconds_of, py::arg("nbytes"), py::kw_only(), py::arg("alpha"),
+           py::arg("beta"), py::arg("gamma") = 0.0, py::arg("gap") = 0.0, py::arg("delta") = 0.0,
+           py::arg("alpha_inside") = std::nullopt, py::arg("beta_inside") = std::nullopt,
+           py::arg("far") = 0.0, py::arg("slices") = 1)
+      .def("__repr__", [=](const Cost& cost) {
+        return py::str(
+                   "<Cost: {:g} rounds, {:g} further messages; in vectors {:g} moved, {:g} "
+                   "reduced, {:g} copied>")
+            .format(rounds(cost), cost.messages, moved(cost), cost.reduced, cost.copied);
+      });
+}
+
 void bind_results(py::module_& m) {
   py::class_<Report>(m, "ScheduleReport", "What the verifier found.")
       .def_readonly("ok", &Report::ok)
@@ -391,29 +448,7 @@ void bind_results(py::module_& m) {
       .def_readonly("received", &Traffic::received)
       .def_readonly("reduced", &Traffic::reduced)
       .def_readonly("copied", &Traffic::copied);
-  py::class_<Cost>(m, "Cost", R"(What an operation costs, for every length of the vector.
-
-Over the rounds, the sum of what the busiest rank does of each kind: `rounds` that have messages;
-`messages` beyond the first of a round; and in vectors, `moved` (sent or received, whichever is more),
-`reduced` and `copied`.)")
-      .def_readonly("rounds", &Cost::rounds)
-      .def_readonly("messages", &Cost::messages)
-      .def_readonly("moved", &Cost::moved)
-      .def_readonly("reduced", &Cost::reduced)
-      .def_readonly("copied", &Cost::copied)
-      .def(
-          "seconds",
-          [](const Cost& cost, std::size_t bytes, double alpha, double beta, double gamma,
-             double gap,
-             double delta) { return cost.seconds(bytes, {alpha, gap, beta, gamma, delta}); },
-          py::arg("nbytes"), py::kw_only(), py::arg("alpha"), py::arg("beta"),
-          py::arg("gamma") = 0.0, py::arg("gap") = 0.0, py::arg("delta") = 0.0)
-      .def("__repr__", [](const Cost& cost) {
-        return py::str(
-                   "<Cost: {:g} rounds, {:g} further messages; in vectors {:g} moved, {:g} "
-                   "reduced, {:g} copied>")
-            .format(cost.rounds, cost.messages, cost.moved, cost.reduced, cost.copied);
-      });
+  bind_cost(m);
   py::class_<MutationResult>(m, "MutationResult", "How the verifier judged changed schedules.")
       .def_readonly("mutants", &MutationResult::mutants)
       .def_readonly("rejected", &MutationResult::rejected)
@@ -440,10 +475,9 @@ void bind_schedules(py::module_& m) {
   m.def("verify_schedules", &verify, py::arg("schedules"), free);
   m.def("schedule_traffic", py::overload_cast<const Schedule&, std::size_t>(&traffic),
         py::arg("schedule"), py::arg("bytes"));
-  m.def("schedule_cost", py::overload_cast<const std::vector<Schedule>&>(&cost),
-        py::arg("schedules"));
+  m.def("schedule_cost", &cost_of, py::arg("schedules"), py::arg("host_of") = std::vector<int>());
   m.def("algorithm_cost", &cost_named, py::arg("collective"), py::arg("name"), py::arg("size"),
-        py::arg("parameters"));
+        py::arg("parameters"), py::arg("host_of") = std::vector<int>());
   m.def("mutate_schedules", &mutation_test, py::arg("schedules"), py::arg("sample") = 0,
         py::arg("seed") = 1, free);
 }

@@ -1,111 +1,212 @@
 #include "schedule/cost.h"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <string>
-#include <tuple>
-#include <utility>
+#include <array>
+#include <cstdlib>
 
 #include "schedule/partition.h"
 
 namespace gradred {
 namespace {
 
-Traffic traffic(const Round& round, const Partition& partition) {
-  Traffic sum;
+// Chunks that come and go on one kind of link.
+struct Flow {
+  double out = 0, in = 0, distant_out = 0, distant_in = 0;
+
+  void add(bool sends, double chunks, bool is_distant) {
+    (sends ? out : in) += chunks;
+    if (is_distant) (sends ? distant_out : distant_in) += chunks;
+  }
+  void add(const Flow& other) {
+    out += other.out;
+    in += other.in;
+    distant_out += other.distant_out;
+    distant_in += other.distant_in;
+  }
+  double moved() const { return std::max(out, in); }
+  double distant() const { return std::max(distant_out, distant_in); }
+};
+
+// What one rank does in a round.
+struct RankRound {
+  Flow inside, across;
+  double reduced = 0, copied = 0, sent = 0, received = 0;
+  bool crosses = false;
+};
+
+bool are_neighbours(int a, int b, int size) {
+  const int distance = std::abs(a - b);
+  return distance == 1 || distance == size - 1;
+}
+
+RankRound look_at(const Round& round, const Schedule& schedule, const Topology& topology) {
+  const auto host = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
+  RankRound sum;
   for (const Step& step : round) {
-    const Span& span = reads_source(step.kind) ? step.source : step.target;
-    const std::size_t bytes = partition.length(span.first, span.chunks);
-    if (step.kind == StepKind::kSend) ++sum.messages, sum.sent += bytes;
-    if (step.kind == StepKind::kRecv) sum.received += bytes;
-    if (step.kind == StepKind::kReduce) sum.reduced += bytes;
-    if (step.kind == StepKind::kCopy) sum.copied += bytes;
+    const double chunks = (reads_source(step.kind) ? step.source : step.target).chunks;
+    if (step.kind == StepKind::kReduce) sum.reduced += chunks;
+    if (step.kind == StepKind::kCopy) sum.copied += chunks;
+    if (!is_message(step.kind)) continue;
+    const bool sends = step.kind == StepKind::kSend;
+    const bool crosses = host(step.peer) != host(schedule.rank);
+    ++(sends ? sum.sent : sum.received);
+    sum.crosses |= crosses;
+    (crosses ? sum.across : sum.inside)
+        .add(sends, chunks, !are_neighbours(step.peer, schedule.rank, schedule.size));
   }
   return sum;
 }
 
-// Of one round, over the ranks: messages, and chunks.
-struct Busiest {
-  std::size_t messages = 0, moved = 0, reduced = 0, copied = 0;
+// The busiest rank, and the busiest host, of one round.
+class Busiest {
+ public:
+  explicit Busiest(std::size_t hosts) : across_(hosts) {}
 
-  void include(const Round& round, std::size_t chunks) {
-    const Traffic part = traffic(round, {chunks, chunks});  // a vector of one byte per chunk
-    const auto receives = std::count_if(
-        round.begin(), round.end(), [](const Step& step) { return step.kind == StepKind::kRecv; });
-    messages = std::max({messages, part.messages, static_cast<std::size_t>(receives)});
-    moved = std::max({moved, part.sent, part.received});
-    reduced = std::max(reduced, part.reduced);
-    copied = std::max(copied, part.copied);
+  void clear() {
+    rank_ = {};
+    inside_ = {};
+    std::ranges::fill(across_, Flow{});
   }
+  void include(const RankRound& rank, std::size_t host) {
+    rank_.crosses |= rank.crosses;
+    rank_.reduced = std::max(rank_.reduced, rank.reduced);
+    rank_.copied = std::max(rank_.copied, rank.copied);
+    rank_.sent = std::max(rank_.sent, rank.sent);
+    rank_.received = std::max(rank_.received, rank.received);
+    inside_.moved = std::max(inside_.moved, rank.inside.moved());
+    inside_.distant = std::max(inside_.distant, rank.inside.distant());
+    across_[host].add(rank.across);
+  }
+  void add_to(Cost& total) const {
+    const double messages = std::max(rank_.sent, rank_.received);
+    if (messages > 0) ++(rank_.crosses ? total.across : total.inside).rounds;
+    total.messages += std::max(messages, 1.0) - 1;
+    total.sent += rank_.sent;
+    total.reduced += rank_.reduced;
+    total.copied += rank_.copied;
+    total.inside.moved += inside_.moved;
+    total.inside.distant += inside_.distant;
+    Cost::OnLink across;
+    for (const Flow& host : across_) {
+      across.moved = std::max(across.moved, host.moved());
+      across.distant = std::max(across.distant, host.distant());
+    }
+    total.across.moved += across.moved;
+    total.across.distant += across.distant;
+  }
+
+ private:
+  RankRound rank_;
+  Cost::OnLink inside_;
+  std::vector<Flow> across_;  // by host
 };
+
+// For each schedule a number for its host, from 0 without gaps.
+std::vector<std::size_t> hosts_of(const std::vector<Schedule>& schedules,
+                                  const Topology& topology) {
+  std::vector<int> seen;
+  std::vector<std::size_t> numbers;
+  for (const Schedule& schedule : schedules) {
+    const int host = topology.host_of[static_cast<std::size_t>(schedule.rank)];
+    const auto found = std::ranges::find(seen, host);
+    numbers.push_back(static_cast<std::size_t>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(host);
+  }
+  return numbers;
+}
 
 // An algorithm treats its ranks alike, but that folding gives the first of the first block most to
 // do, that the root of a broadcast sends most, and that the last rank's runs of chunks wrap around
-// the end of the vector, which makes two messages of one.
-std::vector<Schedule> busiest_ranks(Collective collective, std::string_view name, int size,
-                                    const Parameters& parameters) {
-  std::vector<Schedule> schedules;
-  for (const int further : {0, size - 1}) {
-    const int rank = (parameters.root + further) % size;
-    schedules.push_back(make_schedule(collective, name, rank, size, parameters));
+// the end of the vector, which makes two messages of one. Between hosts the ranks of one count
+// together: those of the fullest where all would be many, else all.
+std::vector<int> busiest_ranks(const Topology& topology, int root) {
+  constexpr int kFew = 64;
+  const auto size = static_cast<int>(topology.host_of.size());
+  std::vector<int> ranks = {root, (root + size - 1) % size};
+  if (topology.hosts > 1) {
+    std::vector<std::size_t> ranks_on(static_cast<std::size_t>(topology.hosts), 0);
+    for (const int host : topology.host_of) ++ranks_on[static_cast<std::size_t>(host)];
+    const auto fullest = std::ranges::max_element(ranks_on) - ranks_on.begin();
+    for (int rank = 0; rank < size; ++rank) {
+      const bool is_there = topology.host_of[static_cast<std::size_t>(rank)] == fullest;
+      if (is_there || size <= kFew) ranks.push_back(rank);
+    }
   }
-  return schedules;
+  std::ranges::sort(ranks);
+  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+  return ranks;
 }
 
 }  // namespace
 
 Traffic traffic(const Schedule& schedule, std::size_t bytes) {
-  Traffic total;
+  const Partition partition{bytes, schedule.chunks};
+  Traffic sum;
   for (const Round& round : schedule.rounds) {
-    const Traffic part = traffic(round, {bytes, schedule.chunks});
-    total.messages += part.messages;
-    total.sent += part.sent;
-    total.received += part.received;
-    total.reduced += part.reduced;
-    total.copied += part.copied;
+    for (const Step& step : round) {
+      const Span& span = reads_source(step.kind) ? step.source : step.target;
+      const std::size_t length = partition.length(span.first, span.chunks);
+      if (step.kind == StepKind::kSend) ++sum.messages, sum.sent += length;
+      if (step.kind == StepKind::kRecv) sum.received += length;
+      if (step.kind == StepKind::kReduce) sum.reduced += length;
+      if (step.kind == StepKind::kCopy) sum.copied += length;
+    }
   }
-  return total;
+  return sum;
 }
 
-Cost cost(const std::vector<Schedule>& schedules) {
+double Cost::seconds(std::size_t bytes, const CostModel& model, std::size_t slices) const {
+  const auto n = static_cast<double>(bytes), k = static_cast<double>(slices);
+  const auto on = [&](const OnLink& use, const Link& link) {
+    return (use.moved + model.far * use.distant) * link.beta;
+  };
+  const double latency = inside.rounds * model.inside.alpha + across.rounds * model.across.alpha +
+                         messages * model.gap + (k - 1) * sent * model.gap;
+  const double wire = on(inside, model.inside) + on(across, model.across);
+  const double local = reduced * model.gamma + copied * model.delta;
+  return latency + n * (std::max(wire, local) + std::min(wire, local) / k);
+}
+
+std::size_t Cost::best_slices(std::size_t bytes, const CostModel& model, std::size_t most) const {
+  std::size_t best = 1;
+  for (std::size_t slices = 2; slices <= most; slices *= 2) {
+    if (seconds(bytes, model, slices) < seconds(bytes, model, best)) best = slices;
+  }
+  return best;
+}
+
+Cost cost(const std::vector<Schedule>& schedules, const Topology& topology) {
   Cost total;
   std::size_t rounds = 0;
   for (const Schedule& schedule : schedules) rounds = std::max(rounds, schedule.rounds.size());
+  const std::vector<std::size_t> hosts = hosts_of(schedules, topology);
+  Busiest busiest(hosts.empty() ? 0 : 1 + *std::ranges::max_element(hosts));
   Round room;
   for (std::size_t number = 0; number < rounds; ++number) {
-    Busiest busiest;
-    for (const Schedule& schedule : schedules) {
-      if (number < schedule.rounds.size()) {
-        busiest.include(schedule.rounds.at(number, room), schedule.chunks);
-      }
+    busiest.clear();
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+      const Schedule& schedule = schedules[i];
+      if (number >= schedule.rounds.size()) continue;
+      busiest.include(look_at(schedule.rounds.at(number, room), schedule, topology), hosts[i]);
     }
-    total.rounds += busiest.messages > 0 ? 1 : 0;
-    total.messages += static_cast<double>(std::max<std::size_t>(busiest.messages, 1) - 1);
-    total.moved += static_cast<double>(busiest.moved);
-    total.reduced += static_cast<double>(busiest.reduced);
-    total.copied += static_cast<double>(busiest.copied);
+    busiest.add_to(total);
   }
   const double chunks = schedules.empty() ? 1 : schedules.front().chunks;
-  total.moved /= chunks;
-  total.reduced /= chunks;
-  total.copied /= chunks;
+  for (double* vectors : {&total.inside.moved, &total.inside.distant, &total.across.moved,
+                          &total.across.distant, &total.reduced, &total.copied}) {
+    *vectors /= chunks;
+  }
   return total;
 }
 
-Cost cost(Collective collective, std::string_view name, int size, const Parameters& parameters) {
-  using Key = std::tuple<Collective, std::string, int, int, int, int, std::string, std::string>;
-  static std::mutex mutex;
-  static std::map<Key, Cost> known;
-  const Parameters& p = parameters;
-  Key key{collective, std::string(name), size, p.root, p.k, p.local, p.inside, p.across};
-  {
-    const std::lock_guard lock(mutex);
-    if (const auto found = known.find(key); found != known.end()) return found->second;
+Cost cost(Collective collective, std::string_view name, const Parameters& parameters,
+          const Topology& topology) {
+  const auto size = static_cast<int>(topology.host_of.size());
+  std::vector<Schedule> schedules;
+  for (const int rank : busiest_ranks(topology, parameters.root)) {
+    schedules.push_back(make_schedule(collective, name, rank, size, parameters));
   }
-  const Cost found = cost(busiest_ranks(collective, name, size, parameters));
-  const std::lock_guard lock(mutex);
-  return known.emplace(std::move(key), found).first->second;
+  return cost(schedules, topology);
 }
 
 }  // namespace gradred

@@ -154,9 +154,13 @@ class Cost(metaclass=_Pybind11Type):
     @property
     def rounds(self) -> float: ...
     @property
+    def rounds_across(self) -> float: ...
+    @property
     def messages(self) -> float: ...
     @property
     def moved(self) -> float: ...
+    @property
+    def moved_across(self) -> float: ...
     @property
     def reduced(self) -> float: ...
     @property
@@ -170,6 +174,10 @@ class Cost(metaclass=_Pybind11Type):
         gamma: float = 0.0,
         gap: float = 0.0,
         delta: float = 0.0,
+        alpha_inside: float | None = None,
+        beta_inside: float | None = None,
+        far: float = 0.0,
+        slices: int = 1,
     ) -> float: ...
 
 class MutationResult(metaclass=_Pybind11Type):
@@ -191,9 +199,13 @@ def schedule_from_input(schedule: Schedule) -> Schedule: ...
 def validate_schedule(schedule: Schedule) -> None: ...
 def verify_schedules(schedules: Sequence[Schedule]) -> ScheduleReport: ...
 def schedule_traffic(schedule: Schedule, bytes: int) -> Traffic: ...
-def schedule_cost(schedules: Sequence[Schedule]) -> Cost: ...
+def schedule_cost(schedules: Sequence[Schedule], host_of: Sequence[int] = ...) -> Cost: ...
 def algorithm_cost(
-    collective: str, name: str, size: int, parameters: Mapping[str, int | str]
+    collective: str,
+    name: str,
+    size: int,
+    parameters: Mapping[str, int | str],
+    host_of: Sequence[int] = ...,
 ) -> Cost: ...
 def mutate_schedules(
     schedules: Sequence[Schedule], sample: int = 0, seed: int = 1
@@ -248,8 +260,23 @@ class _Plan(TypedDict):
     slices: int
     reason: str
     seconds: float
+    hash: int
     parameters: dict[str, int | str]
     specification: _Specification | None
+
+class _CostModel(TypedDict):
+    alpha: float
+    beta: float
+    gamma: float
+    gap: float
+    delta: float
+    alpha_inside: float
+    beta_inside: float
+    far: float
+    source: str
+
+class _ChosenPlan(_Plan):
+    model: _CostModel
 
 class _PlanFamily(TypedDict):
     name: str
@@ -340,7 +367,7 @@ def choose_plan(
     shared_memory: bool = True,
     plan: str = "",
     slices: int = 0,
-) -> _Plan: ...
+) -> _ChosenPlan: ...
 def comm_info(comm: MPI.Comm) -> _CommInfo: ...
 def configure(
     shared_memory: bool,

@@ -215,11 +215,16 @@ def cost(
     gamma: float = 0.0,
     gap: float = 0.0,
     delta: float = 0.0,
+    alpha_inside: float | None = None,
+    beta_inside: float | None = None,
+    far: float = 0.0,
+    host_of: Sequence[int] = (),
 ) -> float:
-    """Estimate the seconds that an operation takes.
+    """Estimate the seconds that an operation takes, by the model from which gradred chooses plans.
 
     The sum over the rounds of what the busiest rank needs. Rounds are taken to run in step; the
-    messages of a round share the port of their rank. Chunks of unequal length are taken for equal.
+    messages of a round share the port of their rank, and the ranks of a host share its link.
+    Chunks of unequal length are taken for equal.
 
     Args:
         schedules: of all ranks, or of one to look at that rank alone.
@@ -229,25 +234,46 @@ def cost(
         gamma: seconds per byte reduced.
         gap: seconds per further message that a rank sends, or receives, in a round.
         delta: seconds per byte copied.
+        alpha_inside: alpha of rounds that stay inside hosts; None: as `alpha`.
+        beta_inside: beta between ranks of one host; None: as `beta`.
+        far: by which share a byte costs more to a rank that is no neighbour.
+        host_of: the number of each rank's host; empty: all are on one.
 
     Example:
         >>> cost(make_all("ring", 4), 4000, alpha=1.0, beta=0.001)
         12.0
         >>> cost(make_all("direct", 4), 4000, alpha=1.0, beta=0.001, gap=0.25)
         9.0
+        >>> pairs = make_all("recursive_doubling", 4)  # first inside the hosts, then across
+        >>> cost(pairs, 4000, alpha=1.0, beta=0.001, beta_inside=0.0, host_of=[0, 0, 1, 1])
+        10.0
     """
     given = [schedules] if isinstance(schedules, Schedule) else list(schedules)
-    found = _core.schedule_cost(given)
-    return found.seconds(nbytes, alpha=alpha, beta=beta, gamma=gamma, gap=gap, delta=delta)
+    return _core.schedule_cost(given, host_of).seconds(
+        nbytes,
+        alpha=alpha,
+        beta=beta,
+        gamma=gamma,
+        gap=gap,
+        delta=delta,
+        alpha_inside=alpha_inside,
+        beta_inside=beta_inside,
+        far=far,
+    )
 
 
 def coefficients(
-    name: str, size: int, *, collective: str = "allreduce", **parameters: int | str
+    name: str,
+    size: int,
+    *,
+    collective: str = "allreduce",
+    host_of: Sequence[int] = (),
+    **parameters: int | str,
 ) -> Cost:
     """What a built-in algorithm costs on `size` ranks, for vectors of every length.
 
-    As `cost` of all ranks, but found from two of them, so that thousands of ranks take
-    milliseconds. The arguments are those of `make`.
+    As `cost` of all ranks, but found from two of them and those of one host, so that thousands of
+    ranks take milliseconds. The other arguments are those of `make` and `cost`.
 
     Example:
         >>> coefficients("ring", 1000)
@@ -255,7 +281,7 @@ def coefficients(
         >>> coefficients("direct", 64).seconds(1 << 20, alpha=2e-6, beta=1e-10, gap=3e-7) * 1e6
         247.6...
     """
-    return _core.algorithm_cost(collective, name, size, parameters)
+    return _core.algorithm_cost(collective, name, size, parameters, host_of)
 
 
 def draw(

@@ -134,12 +134,41 @@ def test_schedule_that_is_shown_is_right(collective: str, hosts: int, nbytes: in
 # ---- times -----------------------------------------------------------------------------------
 
 
+def test_ranks_compare_all_that_shapes_a_plan() -> None:
+    """The hash travels in announcements: ranks whose plans differ in anything are told."""
+    hashes: dict[tuple[Any, ...], set[int]] = {}
+    for nbytes in (64, 1 << 10, 64 << 10, 256 << 10, 900 << 10, 64 << 20):
+        for slices in (1, 2):
+            found = _core.choose_plan(
+                "allreduce", nbytes, [0, 0, 1, 1, 2, 2, 3, 3], plan="hierarchical", slices=slices
+            )
+            shape = (*found["parameters"].items(), found["slices"])
+            hashes.setdefault(shape, set()).add(found["hash"])
+    assert len({dict(shape[:-1])["across"] for shape in hashes}) > 1
+    assert all(len(of_shape) == 1 for of_shape in hashes.values())
+    assert len(set.union(*hashes.values())) == len(hashes)
+
+
+def parameters(found: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in found["model"].items() if name != "source"}
+
+
+def test_prediction_is_what_the_selector_compared() -> None:
+    for nbytes in (8, 64 << 10, 64 << 20):
+        for host_of in ((0, 0, 1, 1), (0, 0, 0, 1), (0, 1)):
+            question = Question("allreduce", "sum", "float32", nbytes, host_of)
+            answer = explanation.answer(question)
+            model = explanation.assumed_model(question, answer)
+            found = explanation.predicted(question, answer, model)
+            assert found == pytest.approx(answer.seconds)
+
+
 def test_prediction_is_the_cost_of_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "--bytes", "1m", "-np", "4", "--hosts", "4", "-T", "float64")
-    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma", "gap", "delta")}
+    model = parameters(found)
     assert min(model.values()) > 0
     everyone = schedules.make_all(found["plan"], 4)
-    seconds = schedules.cost(everyone, 1 << 20, **model)
+    seconds = schedules.cost(everyone, 1 << 20, host_of=[0, 1, 2, 3], **model)
     assert found["predicted_us"] == pytest.approx(seconds * 1e6)
     assert "not measured" in found["model"]["source"]
     assert (found["measured_us"], found["not_measured"]) == (None, "--no-measure")
@@ -150,9 +179,9 @@ def test_vector_of_an_allgather_is_all_blocks(capsys: pytest.CaptureFixture[str]
     words = ["-np", "4", "--hosts", "4", "--collective", "allgather"]
     found = report(capsys, "--bytes", "1000", *words)
     assert found["sent"] == 3000
-    model = {name: found["model"][name] for name in ("alpha", "beta", "gamma", "gap", "delta")}
     everyone = schedules.make_all(found["schedule"], 4, collective="allgather")
-    assert found["predicted_us"] == pytest.approx(schedules.cost(everyone, 4000, **model) * 1e6)
+    seconds = schedules.cost(everyone, 4000, host_of=[0, 1, 2, 3], **parameters(found))
+    assert found["predicted_us"] == pytest.approx(seconds * 1e6)
     assert found["reduced"] == 0
 
 

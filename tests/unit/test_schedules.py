@@ -204,6 +204,34 @@ def test_two_ranks_cost_what_all_ranks_do(collective: str, name: str, full: bool
                 assert getattr(found, kind) == getattr(everyone, kind), (size, parameters, kind)
 
 
+@pytest.mark.parametrize("name", schedules.names("allreduce"))
+def test_one_host_costs_what_all_hosts_do(name: str) -> None:
+    host_of = [rank // 4 for rank in range(128)]
+    size = len(host_of)
+    for parameters in variants("allreduce", name, size):
+        everyone = _core.schedule_cost(make_all(name, size, **parameters), host_of)
+        found = coefficients(name, size, host_of=host_of, **parameters)
+        for kind in ("rounds_across", "moved_across", "rounds", "moved", "reduced", "copied"):
+            assert getattr(found, kind) == getattr(everyone, kind), (parameters, kind)
+
+
+def test_ranks_of_a_host_share_its_link() -> None:
+    apart = coefficients("recursive_doubling", 4, host_of=[0, 1, 2, 3])
+    assert (apart.rounds_across, apart.moved_across) == (2, 2)
+    pairs = coefficients("recursive_doubling", 4, host_of=[0, 0, 1, 1])
+    assert (pairs.rounds, pairs.rounds_across) == (2, 1)
+    assert (pairs.moved, pairs.moved_across) == (3, 2)  # in the second round both ranks at once
+    grouped = coefficients("hierarchical", 4, host_of=[0, 0, 1, 1], local=2)
+    assert grouped.moved_across == 1  # each rank takes its half
+    slow = {"alpha": 1.0, "beta": 1.0, "alpha_inside": 0.25, "beta_inside": 0.5}
+    assert pairs.seconds(8, **slow) == (0.25 + 8 * 0.5) + (1 + 16)
+
+
+def test_hosts_of_other_ranks_are_refused() -> None:
+    with pytest.raises(UsageError, match="hosts of 3 ranks for a schedule of 4"):
+        coefficients("ring", 4, host_of=[0, 0, 1])
+
+
 def walked(schedules: list[Schedule], nbytes: int) -> tuple[float, float]:
     """Bytes moved and reduced by the busiest rank of each round, chunk by chunk."""
     chunks = schedules[0].chunks

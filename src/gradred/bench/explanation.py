@@ -74,6 +74,10 @@ class Answer:
     """Of all ranks, or the first ones; none where the plan has no schedule."""
     cost: Cost | None
     """Of all ranks."""
+    seconds: float
+    """What the selector took the plan to cost; it compares only plans over messages."""
+    model: Model
+    """By these parameters."""
     about: str
     """What the schedule does, in words."""
     formula: str
@@ -89,9 +93,19 @@ class Model:
     gamma: float
     gap: float
     delta: float
+    alpha_inside: float
+    beta_inside: float
+    far: float
     source: str
 
-    def seconds(self, cost: Cost, nbytes: int) -> float:
+    @classmethod
+    def alike(
+        cls, alpha: float, beta: float, gamma: float, gap: float, delta: float, source: str
+    ) -> Model:
+        """Where all links are alike."""
+        return cls(alpha, beta, gamma, gap, delta, alpha, beta, 0.0, source)
+
+    def seconds(self, cost: Cost, nbytes: int, slices: int) -> float:
         """The time of an operation on a vector of `nbytes` bytes."""
         return cost.seconds(
             nbytes,
@@ -100,6 +114,10 @@ class Model:
             gamma=self.gamma,
             gap=self.gap,
             delta=self.delta,
+            alpha_inside=self.alpha_inside,
+            beta_inside=self.beta_inside,
+            far=self.far,
+            slices=slices,
         )
 
 
@@ -134,7 +152,7 @@ def _slices_asked(collective: str) -> int:
     return (config.get("slices") or 0) if collective in ("allreduce", "bcast") else 1
 
 
-def _explained(question: Question, choice: _core._Plan) -> Answer:
+def _explained(question: Question, choice: _core._ChosenPlan) -> Answer:
     reason, spec = choice["reason"], choice["specification"]
     found: list[Schedule] = []
     cost: Cost | None = None
@@ -144,7 +162,11 @@ def _explained(question: Question, choice: _core._Plan) -> Answer:
         about, formula, paper = row["about"], row["cost"], row["paper"]
         found = [_made(question, spec, rank) for rank in range(min(question.ranks, _DRAWN_RANKS))]
         cost = schedules.coefficients(
-            spec["algorithm"], question.ranks, collective=question.collective, **spec["parameters"]
+            spec["algorithm"],
+            question.ranks,
+            collective=question.collective,
+            host_of=question.host_of,
+            **spec["parameters"],
         )
         reason += f"; {spec['reason']}" if spec["reason"] else ""
     elif choice["medium"] == "memory":
@@ -160,6 +182,8 @@ def _explained(question: Question, choice: _core._Plan) -> Answer:
         reason=reason,
         schedules=found,
         cost=cost,
+        seconds=choice["seconds"],
+        model=Model(**choice["model"]),
         about=about,
         formula=formula,
         paper=paper,
@@ -193,21 +217,17 @@ def _from_root(size: int) -> list[Schedule]:
 
 # ---- the cost model -------------------------------------------------------------------------
 
-#: What is assumed where nothing was measured: seconds a round, a further message, a byte. In shared
-#: memory nobody posts messages.
-ASSUMED = {"memory": (0.25e-6, 0.0, 0.1e-9), "messages": (2e-6, 0.5e-6, 0.1e-9)}
+# What is assumed of shared memory where nothing was measured; nobody posts messages there.
+_ALPHA_IN_MEMORY, _BETA_IN_MEMORY = 0.25e-6, 0.1e-9
 
 
 def assumed_model(question: Question, answer: Answer) -> Model:
-    """Round figures of today's machines, and the rates at which this core reduces and copies."""
-    kind = answer.medium if answer.medium in ASSUMED else "messages"
-    alpha, gap, beta = ASSUMED[kind]
+    """That of the selector; for shared memory, which it compares with nothing, round figures."""
+    if answer.medium != "memory":
+        return answer.model
     gamma, delta = reduction_cost(question), copy_cost(question)
-    source = f"alpha, gap and beta are round figures for {_MEANS[kind]}, not measured"
-    return Model(alpha, beta, gamma, gap, delta, source)
-
-
-_MEANS = {"memory": "shared memory", "messages": "a fast network"}
+    source = "alpha and beta are round figures for shared memory, not measured"
+    return Model.alike(_ALPHA_IN_MEMORY, _BETA_IN_MEMORY, gamma, 0.0, delta, source)
 
 
 def sample_bytes(question: Question) -> int:
@@ -251,7 +271,7 @@ def predicted(question: Question, answer: Answer, model: Model) -> float | None:
     """Seconds in the model; None where the plan has no schedule."""
     if answer.cost is None:
         return None
-    return model.seconds(answer.cost, question.vector_bytes)
+    return model.seconds(answer.cost, question.vector_bytes, answer.slices)
 
 
 def picture(answer: Answer, columns: int | None = None) -> tuple[str, int]:

@@ -172,7 +172,9 @@ def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) 
     if measured is None:
         return explanation.assumed_model(question, answer)
     names = ("alpha", "beta", "gamma", "gap", "delta")
-    return Model(**{name: measured[name] for name in names}, source="measured beside the call")
+    return Model.alike(
+        **{name: measured[name] for name in names}, source="measured beside the call"
+    )
 
 
 # ---- the answer -----------------------------------------------------------------------------
@@ -257,9 +259,15 @@ def _plan(report: dict[str, Any]) -> str:
 
 def _predicted(report: dict[str, Any]) -> str:
     model = report["model"]
+    inside = ""
+    if 1 < report["question"]["hosts"] < report["question"]["ranks"]:
+        inside = (
+            f" (inside hosts alpha {model['alpha_inside'] * 1e6:.2f} us, "
+            f"beta {model['beta_inside'] * 1e9:.3f} ns)"
+        )
     parameters = (
         f"alpha {model['alpha'] * 1e6:.2f} us, gap {model['gap'] * 1e6:.2f} us, "
-        f"beta {model['beta'] * 1e9:.3f} ns, gamma {model['gamma'] * 1e9:.3f} ns, "
+        f"beta {model['beta'] * 1e9:.3f} ns{inside}, gamma {model['gamma'] * 1e9:.3f} ns, "
         f"delta {model['delta'] * 1e9:.3f} ns; {model['source']}"
     )
     return f"predicted: {report['predicted_us']:.2f} us ({parameters})"

@@ -5,27 +5,31 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
 
-#include "plan/model.h"
-#include "plan/topology.h"
-#include "schedule/algorithms.h"
+#include "schedule/cost.h"
 
 namespace gradred {
 
-class Shapes {
+// Round figures of today's machines, where nothing has been measured, for messages by the MPI.
+CostModel assumed_messages();
+
+class Costs {
  public:
-  Shapes(Topology topology, const Model& model) : topology_(std::move(topology)), model_(model) {}
+  Costs(Topology topology, const CostModel& model)
+      : topology_(std::move(topology)), model_(model) {}
 
   // UsageError where the algorithm does not serve so many ranks. Of a broadcast: from rank 0, which
   // stands for any root.
-  const Shape& of(Collective collective, std::string_view algorithm, const Parameters& parameters);
-  const Model& model() const { return model_; }
+  const Cost& of(Collective collective, std::string_view algorithm, const Parameters& parameters);
+  const CostModel& model() const { return model_; }
 
  private:
   const Topology topology_;
-  const Model model_;
+  const CostModel model_;
   std::mutex mutex_;
-  std::map<std::string, Shape> known_;
+  std::map<std::string, Cost> known_;
 };
 
 // The algorithm with all parameters that shape it.

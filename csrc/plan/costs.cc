@@ -1,8 +1,15 @@
-#include "plan/shapes.h"
-
-#include <vector>
+#include "plan/costs.h"
 
 namespace gradred {
+
+CostModel assumed_messages() {
+  return {.inside = {1e-6, 0.1e-9},
+          .across = {2e-6, 0.1e-9},
+          .gap = 0.5e-6,
+          .gamma = 0.05e-9,
+          .delta = 0.05e-9,
+          .far = 0.05};
+}
 
 std::string text_of(Collective collective, std::string_view algorithm,
                     const Parameters& parameters) {
@@ -11,20 +18,15 @@ std::string text_of(Collective collective, std::string_view algorithm,
          std::to_string(parameters.local) + "/" + parameters.inside + "/" + parameters.across;
 }
 
-const Shape& Shapes::of(Collective collective, std::string_view algorithm,
-                        const Parameters& parameters) {
+const Cost& Costs::of(Collective collective, std::string_view algorithm,
+                      const Parameters& parameters) {
   Parameters from_zero = parameters;
   from_zero.root = 0;
   const std::string key = text_of(collective, algorithm, from_zero);
   const std::lock_guard lock(mutex_);
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
-  const auto size = static_cast<int>(topology_.host_of.size());
-  std::vector<Schedule> schedules;
-  for (const int rank : ranks_that_stand_for_all(topology_)) {
-    schedules.push_back(make_schedule(collective, algorithm, rank, size, from_zero));
-  }
-  return known_.emplace(key, shape_of(schedules, topology_, model_)).first->second;
+  return known_.emplace(key, cost(collective, algorithm, from_zero, topology_)).first->second;
 }
 
 }  // namespace gradred

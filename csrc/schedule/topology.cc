@@ -1,4 +1,4 @@
-#include "plan/topology.h"
+#include "schedule/topology.h"
 
 #include <algorithm>
 #include <cstddef>
