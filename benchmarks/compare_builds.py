@@ -2,6 +2,10 @@
 
     python benchmarks/compare_builds.py OLD/src NEW/src -np 2 --json out.json
     python benchmarks/compare_builds.py OLD/src NEW/src --paths messages --sizes 1048576 67108864
+    python benchmarks/compare_builds.py OLD/src NEW/src -np 1 --paths reduction --types float16
+
+The path "reduction" is no Allreduce, but what one rank computes for it: target = a + b, in seconds
+of the processor, which other programs disturb least.
 
 Each argument is a folder that holds the package `gradred` with its extension. Round by round, in
 alternating order, each build gets a job of its own on the same MPI, which times Allreduce of
@@ -14,7 +18,7 @@ The JSON record (`schema` = "gradred-compare-builds/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}: of the first job
     builds    [first, second], as --names says
-    rows      [{path, bytes, us[2], ratio, ratio_p10, ratio_p90, rounds_us[2][rounds]}]
+    rows      [{path, dtype, bytes, us[2], ratio, ratio_p10, ratio_p90, rounds_us[2][rounds]}]
     flag_us   [2][rounds]: the time of one signal between ranks 0 and 1 in each job
 """
 
@@ -25,15 +29,18 @@ import json
 import os
 import subprocess
 import sys
+import time
+from functools import partial
+from itertools import product
 from pathlib import Path
 from timeit import Timer
 from typing import Any
 
 SCHEMA = "gradred-compare-builds/1"
 SIZES = (8, 64, 1024, 16384, 1 << 20)
-PATHS = {"shared memory": "1", "messages": "0"}  # values of GRADRED_SHM
+PATHS = {"shared memory": "1", "messages": "0", "reduction": ""}  # values of GRADRED_SHM
 BLOCKS = 7
-Times = dict[tuple[str, int], float]
+RECORDED = ("ranks", "rounds", "seconds", "paths", "sizes", "types")  # of the arguments
 
 
 def arguments() -> argparse.Namespace:
@@ -43,38 +50,46 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-np", dest="ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing in one job, about")
-    parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS))
+    parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS)[:2])
     parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", default=list(SIZES))
+    parser.add_argument("--types", nargs="+", metavar="TYPE", default=["float32"])
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
 
 
-def measure(seconds: float, paths: list[str], sizes: list[int]) -> None:
+def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]) -> None:
     """One job: rank 0 prints a line of JSON."""
+    import ml_dtypes
     import numpy as np
     from mpi4py import MPI
 
     import gradred
+    from gradred import _core
     from gradred.bench.machine import describe, flag_time
     from gradred.bench.timing import block_length, interleave, microseconds
 
     world = MPI.COMM_WORLD
     times = []
-    each = seconds / len(paths) / len(sizes) / BLOCKS
+    each = seconds / len(paths) / len(sizes) / len(types) / BLOCKS
     record = describe(world, {})
     record["flag_us"] = (flag_time(world) or {"us": None})["us"]
     for path in paths:
-        os.environ["GRADRED_SHM"] = PATHS[path]
+        os.environ["GRADRED_SHM"] = PATHS[path] or "1"
         comm = gradred.Comm(world.Dup())
-        for nbytes in sizes:
-            x = np.full(nbytes // 4, world.rank + 1, np.float32)
+        for name, nbytes in product(types, sizes):
+            kind = np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name))
+            x = np.full(nbytes // kind.itemsize, world.rank + 1, kind)
             y = np.empty_like(x)
             comm.Allreduce(x, y)
-            assert (y == world.size * (world.size + 1) // 2).all()
+            assert (y == kind.type(world.size * (world.size + 1) // 2)).all()
             timer = Timer("comm.Allreduce(x, y)", globals={"comm": comm, "x": x, "y": y})
+            if path == "reduction":
+                views = [array.view(np.uint8) for array in (y, x, x.copy())]
+                reduce = partial(_core.reduce_pair, "sum", name, *views)
+                timer = Timer("reduce()", timer=time.thread_time, globals={"reduce": reduce})
             block = block_length(timer, each, world)
             means = interleave([timer], BLOCKS, block, world)
-            times.append([path, nbytes, microseconds(means[:, 0])])
+            times.append([path, name, nbytes, microseconds(means[:, 0])])
     record["times"] = times
     if world.rank == 0:
         print("RECORD " + json.dumps(record), flush=True)
@@ -82,7 +97,7 @@ def measure(seconds: float, paths: list[str], sizes: list[int]) -> None:
 
 def job(build: Path, given: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, "-m", "gradred", "run", "-np", str(given.ranks), "--no-prefix"]
-    what = json.dumps([given.seconds, given.paths, given.sizes])
+    what = json.dumps([given.seconds, given.paths, given.sizes, given.types])
     command += [sys.executable, __file__, "--measure", what]
     variables = os.environ | {"PYTHONPATH": str(build.absolute())}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -93,18 +108,19 @@ def job(build: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows_of(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A row for each path and size, from the records [build][round]."""
+    """A row for each path, type and size, from the records [build][round]."""
     import numpy as np
 
     from gradred.bench.timing import ratio
 
     rows = []
-    for index, (path, nbytes, _) in enumerate(rounds[0][0]["times"]):
-        us = [np.array([record["times"][index][2] for record in build]) for build in rounds]
+    for index, (path, name, nbytes, _) in enumerate(rounds[0][0]["times"]):
+        us = [np.array([record["times"][index][3] for record in build]) for build in rounds]
         median, low, high = ratio(us[0], us[1])
         rows.append(
             {
                 "path": path,
+                "dtype": name,
                 "bytes": nbytes,
                 "us": [float(np.median(one)) for one in us],
                 "ratio": median,
@@ -124,13 +140,15 @@ def main() -> int:
             rounds[which].append(job(given.builds[which], given))
     record: dict[str, Any] = {"schema": SCHEMA, "builds": given.names} | rounds[0][0]
     del record["times"]
+    record["arguments"] = {key: getattr(given, key) for key in RECORDED}
     record["flag_us"] = [[one["flag_us"] for one in build] for build in rounds]
     record["rows"] = rows = rows_of(rounds)
     print(f"# us per call: {given.names[0]}, {given.names[1]}; ratio of the two, 10-90 %")
     for row in rows:
         times = f"{row['us'][0]:10.2f} {row['us'][1]:10.2f}"
         spread = f"{row['ratio_p10']:.2f}-{row['ratio_p90']:.2f}"
-        print(f"{row['path']:14}{row['bytes']:9}{times} {row['ratio']:6.2f}  {spread}")
+        what = f"{row['path']:14}{row['dtype']:14}{row['bytes']:9}"
+        print(f"{what}{times} {row['ratio']:6.2f}  {spread}")
     if given.json:
         given.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0

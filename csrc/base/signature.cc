@@ -49,7 +49,7 @@ std::string describe(const Signature& signature) {
   text += dtype < kDTypes ? kDTypeInfo[dtype].name : "elements of an unknown type";
   if (kKinds[kind].reduces) {
     text += " with ";
-    text += op < kOps ? kOpNames[op] : "an unknown op";
+    text += op < kOps ? kOpInfo[op].name : "an unknown op";
   }
   return text;
 }

@@ -18,6 +18,8 @@ enum class DType : std::uint8_t {
   kUInt32,
   kUInt64,
   kBool,
+  kFloat8E4M3FN,
+  kFloat8E5M2,
   kFloat16,
   kBFloat16,
   kFloat32,
@@ -25,7 +27,6 @@ enum class DType : std::uint8_t {
   kComplex64,
   kComplex128,
 };
-inline constexpr std::size_t kDTypes = 15;
 
 // kAvg is a sum that is divided by the number of ranks at the end; kPremul a sum whose inputs are
 // multiplied by a factor first. Both combine pairwise like kSum.
@@ -43,35 +44,84 @@ enum class Op : std::uint8_t {
   kAvg,
   kPremul,
 };
-inline constexpr std::size_t kOps = 12;
 
 enum class MemoryKind : std::uint8_t { kHost, kCuda };
 
+enum class DTypeKind : std::uint8_t { kSigned, kUnsigned, kBool, kReal, kComplex };
+constexpr std::string_view name_of(DTypeKind kind) {
+  constexpr std::array<std::string_view, 5> kNames = {"signed", "unsigned", "bool", "real",
+                                                      "complex"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
 struct DTypeInfo {
-  std::string_view name;  // NumPy's name
+  DType dtype;
+  std::string_view name;  // NumPy's, or that of ml_dtypes
   std::size_t bytes;      // of one element
+  DTypeKind kind;
+  int digits;   // binary ones: it holds each integer up to 2^digits, and of bool 0 and 1
+  int dlpack;   // its code there
+  bool numpys;  // NumPy has it; else the package ml_dtypes does
 };
 
-inline constexpr std::array<DTypeInfo, kDTypes> kDTypeInfo = {{
-    {"int8", 1},
-    {"int16", 2},
-    {"int32", 4},
-    {"int64", 8},
-    {"uint8", 1},
-    {"uint16", 2},
-    {"uint32", 4},
-    {"uint64", 8},
-    {"bool", 1},
-    {"float16", 2},
-    {"bfloat16", 2},
-    {"float32", 4},
-    {"float64", 8},
-    {"complex64", 8},
-    {"complex128", 16},
-}};
+// What there is to know of an element type but its arithmetic (reduce/kernels/elements.h) and the
+// MPIs' names for it (mpi/families.cc). Python reads it as gradred.element_types.
+inline constexpr auto kDTypeInfo = std::to_array<DTypeInfo>({
+    {DType::kInt8, "int8", 1, DTypeKind::kSigned, 7, 0, true},
+    {DType::kInt16, "int16", 2, DTypeKind::kSigned, 15, 0, true},
+    {DType::kInt32, "int32", 4, DTypeKind::kSigned, 31, 0, true},
+    {DType::kInt64, "int64", 8, DTypeKind::kSigned, 63, 0, true},
+    {DType::kUInt8, "uint8", 1, DTypeKind::kUnsigned, 8, 1, true},
+    {DType::kUInt16, "uint16", 2, DTypeKind::kUnsigned, 16, 1, true},
+    {DType::kUInt32, "uint32", 4, DTypeKind::kUnsigned, 32, 1, true},
+    {DType::kUInt64, "uint64", 8, DTypeKind::kUnsigned, 64, 1, true},
+    {DType::kBool, "bool", 1, DTypeKind::kBool, 1, 6, true},
+    {DType::kFloat8E4M3FN, "float8_e4m3fn", 1, DTypeKind::kReal, 4, 10, false},
+    {DType::kFloat8E5M2, "float8_e5m2", 1, DTypeKind::kReal, 3, 12, false},
+    {DType::kFloat16, "float16", 2, DTypeKind::kReal, 11, 2, true},
+    {DType::kBFloat16, "bfloat16", 2, DTypeKind::kReal, 8, 4, false},
+    {DType::kFloat32, "float32", 4, DTypeKind::kReal, 24, 2, true},
+    {DType::kFloat64, "float64", 8, DTypeKind::kReal, 53, 2, true},
+    {DType::kComplex64, "complex64", 8, DTypeKind::kComplex, 24, 5, true},
+    {DType::kComplex128, "complex128", 16, DTypeKind::kComplex, 53, 5, true},
+});
+inline constexpr std::size_t kDTypes = kDTypeInfo.size();
+static_assert([] {
+  for (std::size_t i = 0; i < kDTypes; ++i) {
+    if (kDTypeInfo[i].dtype != static_cast<DType>(i)) return false;
+  }
+  return true;
+}());
 
-inline constexpr std::array<std::string_view, kOps> kOpNames = {
-    "sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor", "avg", "premul"};
+struct OpInfo {
+  Op op;
+  std::string_view name;   // gradred's; MPI's is the same in capitals, where it has one
+  std::string_view ufunc;  // NumPy's function of two elements; avg divides and premul scales
+};
+
+// What there is to know of an operation but its function (reduce/kernels/operations.h) and the
+// MPIs' names for it (mpi/families.cc). Python reads it as gradred.ops.
+inline constexpr auto kOpInfo = std::to_array<OpInfo>({
+    {Op::kSum, "sum", "add"},
+    {Op::kProd, "prod", "multiply"},
+    {Op::kMin, "min", "minimum"},
+    {Op::kMax, "max", "maximum"},
+    {Op::kLand, "land", "logical_and"},
+    {Op::kLor, "lor", "logical_or"},
+    {Op::kLxor, "lxor", "logical_xor"},
+    {Op::kBand, "band", "bitwise_and"},
+    {Op::kBor, "bor", "bitwise_or"},
+    {Op::kBxor, "bxor", "bitwise_xor"},
+    {Op::kAvg, "avg", "add"},
+    {Op::kPremul, "premul", "add"},
+});
+inline constexpr std::size_t kOps = kOpInfo.size();
+static_assert([] {
+  for (std::size_t i = 0; i < kOps; ++i) {
+    if (kOpInfo[i].op != static_cast<Op>(i)) return false;
+  }
+  return true;
+}());
 
 constexpr std::size_t size_of(DType dtype) {
   return kDTypeInfo[static_cast<std::size_t>(dtype)].bytes;
@@ -79,7 +129,7 @@ constexpr std::size_t size_of(DType dtype) {
 constexpr std::string_view name_of(DType dtype) {
   return kDTypeInfo[static_cast<std::size_t>(dtype)].name;
 }
-constexpr std::string_view name_of(Op op) { return kOpNames[static_cast<std::size_t>(op)]; }
+constexpr std::string_view name_of(Op op) { return kOpInfo[static_cast<std::size_t>(op)].name; }
 
 // Borrowed memory of `count` elements. `device` counts only for kCuda.
 struct Buffer {

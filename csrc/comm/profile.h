@@ -146,11 +146,12 @@ class Profile {
   };
   static constexpr std::size_t kKnown = 64;
 
-  // The signature's first word says it all but for the mode, for which it has bits to spare.
+  // The signature's first word says it all but for the mode: its six bits for the op are from 54
+  // on, of which the ops need four, so that the mode has the upper two.
   static std::uint64_t what(const Call& call, Mode mode) {
-    static_assert(kDTypes <= 16);
+    static_assert(kOps <= 16);
     return make_signature(call.kind, call.op, call.dtype, call.count).what |
-           static_cast<std::uint64_t>(mode) << 52;
+           static_cast<std::uint64_t>(mode) << 58;
   }
   static std::size_t place(std::uint64_t what) { return what * 0x9E3779B97F4A7C15ULL >> 58; }
   Known& known(const Call& call, Mode mode);

@@ -76,7 +76,7 @@ void install(const py::object& mpi4py, const py::object& comm_class, const py::o
   known.in_place = keep(mpi4py, "IN_PLACE");
   known.when_alone = py::object(when_alone).release().ptr();
   for (std::size_t op = 0; op < kOps; ++op) {
-    std::string name(kOpNames[op]);
+    std::string name(kOpInfo[op].name);
     for (char& letter : name) letter = static_cast<char>(letter - 'a' + 'A');
     if (py::hasattr(mpi4py, name.c_str())) known.ops[op] = keep(mpi4py, name.c_str());
   }

@@ -99,6 +99,29 @@ void bind_reduce(py::module_& m) {
         "target = inputs[0] op inputs[1] op ...; target may be one of them.");
   m.def("scale", &scale_buffer, py::arg("dtype"), py::arg("data"), py::arg("factor"),
         py::arg("divide") = false, "Multiply or divide data in place.");
+  m.def(
+      "element_types",
+      [] {
+        py::list rows;
+        for (const DTypeInfo& info : kDTypeInfo) {
+          rows.append(py::make_tuple(std::string(info.name), info.bytes,
+                                     std::string(name_of(info.kind)), info.digits, info.dlpack,
+                                     info.numpys));
+        }
+        return rows;
+      },
+      "The table of element types: name, bytes, kind, binary digits, DLPack's code, whether NumPy "
+      "has it.");
+  m.def(
+      "operations",
+      [] {
+        py::list rows;
+        for (const OpInfo& info : kOpInfo) {
+          rows.append(py::make_tuple(std::string(info.name), std::string(info.ufunc)));
+        }
+        return rows;
+      },
+      "The table of operations: name, NumPy's function of two elements.");
   m.def("isas", &isas, "The instruction sets that this processor and build have, best first.");
   m.def("best_isa", &best_isa, "The instruction set that reductions use by default.");
 }

@@ -4,8 +4,8 @@
 // is the canonical quiet NaN, in each part of a complex number), for signed zeros (min and max
 // order -0 < +0) and infinities; min and max propagate NaN. All instruction sets give the same
 // bits, in whatever floating-point mode the calling thread is (float_mode.h). Integers wrap;
-// logical operations give 0 or 1; each byte of bool but 0 is true. 16-bit floats are computed in
-// float32: pair() rounds once per call, many() once.
+// logical operations give 0 or 1; each byte of bool but 0 is true. Floats of 16 and 8 bits are
+// computed in float32: pair() rounds once per call, many() once.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ const ReduceFunctions* find_reduction(Op op, DType dtype, std::string_view isa);
 std::string_view best_isa();
 std::vector<std::string_view> isas();  // the ones available here, best first
 
-// data[i] *= factor: float16, bfloat16 and float32 in float32, float64 and complex in their own
+// data[i] *= factor: floats of up to 32 bits in float32, float64 and complex in their own
 // precision (a complex number part by part), integers in float64, truncated toward zero and limited
 // to the type's range (NaN becomes 0). `divide` divides by `factor` instead, exactly rounded. bool
 // cannot be scaled: an internal error.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from gradred import arrays, ops, plans, typemaps
-from gradred.arrays import ITEMSIZES, Array, Result
+from gradred.arrays import Array, Result
 from gradred.comm import Comm
+from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:

@@ -13,22 +13,16 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from gradred import dlpack
+from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import DeviceError, UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-ITEMSIZES: Final = {
-    **{"int8": 1, "int16": 2, "int32": 4, "int64": 8},
-    **{"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1},
-    **{"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8},
-    **{"complex64": 8, "complex128": 16},
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -333,21 +327,6 @@ def in_order(in_memory: npt.NDArray[Any], order: tuple[int, ...]) -> npt.NDArray
     """A view whose axis `order[i]` is axis i of `in_memory`."""
     view: npt.NDArray[Any] = in_memory.transpose(sorted(range(len(order)), key=order.__getitem__))
     return view
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's type of this name; UsageError for bfloat16 where ml_dtypes is not installed."""
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError:
-        message = explain(
-            "a NumPy array of bfloat16", "NumPy has no such type", "Install ml_dtypes"
-        )
-        raise UsageError(message) from None
-    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bfloat16
 
 
 def _is_jax(x: Any) -> bool:

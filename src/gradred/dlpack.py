@@ -8,10 +8,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final, NamedTuple
 
+from gradred.element_types import ELEMENT_TYPES
+
 # Codes of DLDeviceType whose memory the processor reads: CPU, pinned and managed memory.
 HOST_DEVICES: Final = frozenset({1, 3, 11, 13})
 _DEVICE_NAMES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI"}
-_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_NAMES = {(row.dlpack, 8 * row.itemsize): row.name for row in ELEMENT_TYPES.values()}
+_CODES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
 _READ_ONLY = 1
 
 
@@ -87,16 +90,16 @@ def export(x: Any) -> Exported:
 def _read(tensor: _Tensor, writable: bool, capsule: object) -> Exported:
     if tensor.device_type not in HOST_DEVICES:
         raise BufferError(f"it is on a {device_name(tensor.device_type)} device")
-    kind, bits = _CODES.get(tensor.code, f"type {tensor.code} of "), tensor.bits
-    if (kind, tensor.lanes) == ("float", 2):  # how complex numbers were written before version 1.0
-        kind, bits = "complex", 2 * bits
-    elif tensor.lanes != 1:
-        kind, bits = f"{tensor.lanes} times {kind}", bits * tensor.lanes
+    code, bits, lanes = tensor.code, tensor.bits, tensor.lanes
+    if (code, lanes) == (2, 2):  # how complex numbers were written before version 1.0
+        code, bits, lanes = 5, 2 * bits, 1
+    dtype = _NAMES.get((code, bits)) or f"{_CODES.get(code, f'type {code} of ')}{bits}"
+    if lanes != 1:
+        dtype, bits = f"{lanes} times {dtype}", bits * lanes
     itemsize = bits // 8
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = None
     if tensor.strides:
         strides = tuple(step * itemsize for step in tensor.strides[: tensor.ndim])
     address = tensor.data + tensor.byte_offset if tensor.data else 0
-    dtype = "bool" if kind == "bool" else f"{kind}{bits}"
     return Exported(address, dtype, shape, strides, itemsize, writable, capsule)

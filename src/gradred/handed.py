@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gradred import _core, messages, ops, typemaps
+from gradred.element_types import ELEMENT_TYPES
 from gradred.errors import UsageError, explain
 from gradred.messages import Kind, Message, Reduction
 
@@ -124,7 +125,7 @@ def _mpi_type(kind: Kind, message: Message) -> MPI.Datatype:
     if message.datatype is not None:
         return message.datatype
     found = None
-    if message.dtype != "bfloat16":
+    if message.dtype is not None and ELEMENT_TYPES[message.dtype].is_numpys:
         found = MPI._typedict.get(np.dtype(message.dtype).char)
     if found is None:
         why = f"the MPI has no {message.dtype}, which its own operations would need"

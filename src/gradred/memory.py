@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradred import _core, arrays
-from gradred.arrays import ITEMSIZES
+from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def empty(
 
     Args:
         shape: a length, or the lengths of the axes.
-        dtype: NumPy's type or its name; `"bfloat16"` where ml_dtypes is installed.
+        dtype: NumPy's type or its name; those of ml_dtypes where it is installed.
         comm: the communicator on which it will be used; checked, and without effect today.
 
     Raises:
@@ -60,7 +60,8 @@ def _new(
         from gradred import arguments  # initialises MPI, which a data loader's worker must not
 
         arguments.communicator(comm, asked)
-    kind = arrays.numpy_dtype("bfloat16") if dtype == "bfloat16" else np.dtype(dtype)
+    by_name = isinstance(dtype, str) and dtype in ITEMSIZES
+    kind: np.dtype[Any] = numpy_dtype(str(dtype)) if by_name else np.dtype(dtype)
     if arrays.dtype_name(kind) is None:
         remedy = f"Use one of {', '.join(ITEMSIZES)}"
         raise UsageTypeError(explain(f"an array of {kind}", "gradred does not reduce it", remedy))

@@ -17,7 +17,6 @@ from mpi4py import MPI
 
 from gradred import _core, ops
 from gradred.arrays import (
-    ITEMSIZES,
     describe,
     dtype_name,
     export,
@@ -26,6 +25,7 @@ from gradred.arrays import (
     refuse_gpu,
     require_memory,
 )
+from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
 
 Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block"]

@@ -7,24 +7,17 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from gradred import _core
 from gradred.errors import UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-OPS: Final = (
-    "sum",
-    "prod",
-    "min",
-    "max",
-    "land",
-    "lor",
-    "lxor",
-    "band",
-    "bor",
-    "bxor",
-    "avg",
-)
+UFUNCS: Final = dict(_core.operations())
+"""NumPy's functions of two elements that the operations are, by name: the table of the core,
+csrc/base/types.h. avg divides their result, premul scales their operands."""
+
+OPS: Final = tuple(name for name in UFUNCS if name != "premul")  # which needs a factor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +74,6 @@ def require(op: str, dtype: str, asked: str) -> None:
 
 @functools.cache
 def _has(op: str, dtype: str) -> bool:
-    from gradred import _core
-
     return _core.has_reduction(op, dtype)
 
 
@@ -105,8 +96,6 @@ def resolve(op: Any) -> tuple[str, float] | None:
     from mpi4py import MPI
 
     if isinstance(op, MPI.Op):
-        from gradred import _core
-
         name = _core.op_name(op)
         if name is None and op == MPI.OP_NULL:
             found = "the operation is null or has been freed"

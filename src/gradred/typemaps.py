@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gradred import messages
-from gradred.arrays import ITEMSIZES
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES
 from gradred.messages import Message
 
 _PRIME = (1 << 61) - 1
@@ -156,7 +156,7 @@ _PAIRS = (
 
 # C's and Fortran's types of one representation count as one, and so do bytes, packed or not, and
 # uint8: programs mix them, and all MPIs let them.
-_NAMES = {np.dtype(name).str[1:]: name for name in ITEMSIZES if name != "bfloat16"}
+_NAMES = {np.dtype(row.name).str[1:]: row.name for row in ELEMENT_TYPES.values() if row.is_numpys}
 
 
 def _name(datatype: MPI.Datatype) -> str:

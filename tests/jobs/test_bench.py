@@ -23,6 +23,7 @@ from gradred.bench import options, overlap, plot, table
 from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.inputs import FUNCTIONS, PERIOD, TYPES, Inputs
 from gradred.bench.options import Options
+from gradred.element_types import numpy_dtype
 
 pytest.importorskip("mpi4py")
 
@@ -219,14 +220,21 @@ def test_partial_sums_stay_within_the_type(dtype: str) -> None:
     size, total = 5, np.zeros(PERIOD)
     inputs = Inputs(dtype, "sum", size)
     for rank in range(size):
-        vector = np.zeros(PERIOD, options.numpy_type(dtype))
+        vector = np.zeros(PERIOD, numpy_dtype(dtype))
         inputs.fill(vector, rank)
         total += vector.astype("complex128").real
-    assert inputs.holds_result(total.astype(options.numpy_type(dtype)))
+    assert inputs.holds_result(total.astype(numpy_dtype(dtype)))
     assert np.abs(total).max() > 0
 
 
-LARGEST = {"int8": 127, "uint8": 255, "bfloat16": 256, "float16": 2048, "int32": 2**31 - 1}
+LARGEST = {
+    "float8_e5m2": 8,
+    "int8": 127,
+    "uint8": 255,
+    "bfloat16": 256,
+    "float16": 2048,
+    "int32": 2**31 - 1,
+}
 
 
 @pytest.mark.parametrize("size", [2, 64, 127, 128, 256, 1024])
@@ -236,7 +244,7 @@ def test_inputs_of_many_ranks_are_exact_and_show_a_rank_that_is_missing(
     op: str, dtype: str, size: int
 ) -> None:
     pytest.importorskip("ml_dtypes")
-    kind = options.numpy_type(dtype)
+    kind = numpy_dtype(dtype)
     inputs = Inputs(dtype, op, size)
     vectors = np.empty((size, PERIOD), kind)
     for rank, vector in enumerate(vectors):
@@ -295,6 +303,7 @@ def status_of(*words: str) -> int:
         ("--peers nccl", "no peer 'nccl'"),
         ("--peers mpi -o avg", "it has no avg of float32"),
         ("--peers mpi -T float16", "it has no sum of float16"),
+        ("--peers mpi -T float8_e5m2", "it has no sum of float8_e5m2"),
         ("--peers mpi4py --nonblocking", "no nonblocking allreduce"),
         ("--peers gloo --persistent", "no persistent allreduce"),
         ("--plot figure.txt", "End its name in .svg"),
@@ -423,6 +432,16 @@ def test_nonblocking_job_measures_the_overlap_and_its_parts(tmp_path: Path) -> N
             parts = sum(result[f"{part}_us"] for part in ("init", "compute", "test", "wait"))
             assert parts == pytest.approx(result["overall_us"], rel=0.01)
             assert 0 <= result["overlap_percent"] <= 100
+
+
+@needs_no_job
+def test_floats_of_8_bits_are_measured_and_their_sums_right(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    types = ["float8_e4m3fn", "float8_e5m2"]
+    words = ["-m", "1k:1k", "-i", "3", "-c", "-T", ",".join(types), "--json", str(path)]
+    answer = bench("-np", "2", *words)
+    assert answer.returncode == 0, answer.stderr
+    assert [row["type"] for row in record_of(path)["rows"]] == types
 
 
 @needs_no_job

@@ -175,6 +175,15 @@ def test_prediction_is_the_cost_of_the_schedule(capsys: pytest.CaptureFixture[st
     assert found["rounds"] == max(len(one.rounds) for one in everyone)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits_are_explained_like_others(
+    dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = report(capsys, "--bytes", "1001", "-np", "4", "-T", dtype)
+    assert (found["question"]["dtype"], found["question"]["nbytes"]) == (dtype, 1001)
+    assert found["reduced"] > 0
+
+
 def test_vector_of_an_allgather_is_all_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-np", "4", "--hosts", "4", "--collective", "allgather"]
     found = report(capsys, "--bytes", "1000", *words)

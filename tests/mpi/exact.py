@@ -1,6 +1,6 @@
 """Inputs whose reductions are exact in every order of the ranks, and what should come out.
 
-Values are integers so small that no sum of eight ranks leaves what bfloat16 holds exactly, or, for
+Values are integers so small that no sum of eight ranks leaves what the type holds exactly, or, for
 products, powers of two (times powers of i in complex types). Integers wrap, in any order alike.
 """
 
@@ -9,24 +9,19 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from gradred import OPS, _core
-from gradred.arrays import ITEMSIZES
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
+from gradred.ops import UFUNCS
 
 Array = NDArray[Any]
 
 DTYPES = tuple(ITEMSIZES)
 FACTOR = 0.5  # of premul: halves of small integers are exact too
 
-_FUNCTIONS: dict[str, np.ufunc] = {
-    **dict.fromkeys(("sum", "avg", "premul"), np.add),
-    **{"prod": np.multiply, "min": np.minimum, "max": np.maximum},
-    **{"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor},
-    **{"land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor},
-}
+_FUNCTIONS: dict[str, np.ufunc] = {op: getattr(np, name) for op, name in UFUNCS.items()}
 
 
 def ops_of(dtype: str) -> list[str]:
@@ -34,16 +29,11 @@ def ops_of(dtype: str) -> list[str]:
     return [op for op in (*OPS, "premul") if _core.has_reduction(op, dtype)]
 
 
-def numpy_type(dtype: str) -> np.dtype[Any]:
-    """NumPy's type of this name, bfloat16 included."""
-    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-
-
 def make_input(rank: int, count: int, dtype: str, op: str = "sum") -> Array:
     """One rank's vector; different on each rank and in each place."""
     index = np.arange(count)
     mixed = index * 7 + rank * 5 + index // 11
-    kind = numpy_type(dtype)
+    kind = numpy_dtype(dtype)
     values: Array = mixed % 8 - 3
     if op == "prod":
         values = np.array([1, 1j, -1, 2])[mixed % 4] if kind.kind == "c" else 1 + mixed % 2
@@ -53,6 +43,8 @@ def make_input(rank: int, count: int, dtype: str, op: str = "sum") -> Array:
         values = mixed % 3 > 0
     elif kind.kind == "u":
         values = mixed % 8
+    elif ELEMENT_TYPES[dtype].digits < 6:
+        values = mixed % 3 - 1
     return values.astype(kind)
 
 
@@ -74,7 +66,7 @@ def _scaled(vector: Array, factor: float, divisor: int = 0) -> Array:
     if vector.dtype.kind == "c":  # part by part: NumPy multiplies complex numbers by a reciprocal
         parts = vector.view(f"f{vector.dtype.itemsize // 2}")
         return _scaled(parts, factor, divisor).view(vector.dtype)
-    wide = vector.astype(np.float32) if vector.dtype.itemsize == 2 else vector
+    wide = vector.astype(np.float32) if vector.dtype.itemsize <= 2 else vector
     kind = wide.dtype.type
     scaled: Array = wide / kind(divisor) if divisor else wide * kind(factor)
     return scaled.astype(vector.dtype)

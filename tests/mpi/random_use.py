@@ -28,7 +28,7 @@ from mpi4py import MPI
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from mpi.exact import DTYPES, FACTOR, Array, differences, make_input, numpy_type, ops_of, reduced
+from mpi.exact import DTYPES, FACTOR, Array, differences, make_input, numpy_dtype, ops_of, reduced
 
 import gradred
 from gradred import UsageError, _core, config, schedules
@@ -93,8 +93,8 @@ class Guarded:
 
     @classmethod
     def empty(cls, count: int, dtype: str) -> Guarded:
-        size = numpy_type(dtype).itemsize
-        return cls(np.full(count * size, EMPTY, np.uint8).view(numpy_type(dtype)))
+        size = numpy_dtype(dtype).itemsize
+        return cls(np.full(count * size, EMPTY, np.uint8).view(numpy_dtype(dtype)))
 
     def problems(self, expected: Array, title: str) -> list[str]:
         found = differences(self.array[: expected.size], expected, title)
@@ -754,7 +754,7 @@ class Program:
         chance = draw.random()
         if chance < 0.4:
             return draw.choice((0, 1, 2, 3, 5, 7, 8, 13, 31))
-        size = numpy_type(dtype).itemsize
+        size = numpy_dtype(dtype).itemsize
         if chance < 0.7:
             return max(draw.choice(EDGES) // size + draw.randint(-2, 2), 0)
         if chance < 0.95:

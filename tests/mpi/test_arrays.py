@@ -14,24 +14,22 @@ from mpi4py import MPI
 
 import gradred
 from gradred import UsageError, schedules
-from gradred.arrays import ITEMSIZES
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 from gradred.schedules import Schedule
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2
 
 
-def numpy_type(name: str) -> Any:
-    return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
-
-
 @pytest.mark.parametrize("dtype", [name for name in ITEMSIZES if name != "bool"])
 def test_numpy_arrays_of_every_type(dtype: str) -> None:
-    x = np.full((2, 3), RANK + 1, numpy_type(dtype))
+    few_digits = ELEMENT_TYPES[dtype].digits < 6
+    mine, total = (1, SIZE) if few_digits else (RANK + 1, TOTAL)
+    x = np.full((2, 3), mine, numpy_dtype(dtype))
     y = gradred.allreduce(x)
     assert (type(y), y.dtype, y.shape) == (type(x), x.dtype, x.shape)
-    assert (y == np.full((2, 3), TOTAL, numpy_type(dtype))).all()
-    assert (x == np.full((2, 3), RANK + 1, numpy_type(dtype))).all()
+    assert (y == np.full((2, 3), total, numpy_dtype(dtype))).all()
+    assert (x == np.full((2, 3), mine, numpy_dtype(dtype))).all()
 
 
 @pytest.mark.parametrize("op", gradred.OPS)
@@ -87,26 +85,26 @@ def test_scalars_of_numpy_come_back_as_they_are() -> None:
 
 def test_jax_arrays() -> None:
     jnp = pytest.importorskip("jax.numpy")
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", "bfloat16", "float8_e4m3fn", "float8_e5m2"):
         x = jnp.full((2, 3), RANK + 1, dtype)
         y = gradred.allreduce(x)
         assert isinstance(y, type(x))
         assert y.dtype == x.dtype
-        assert (y == TOTAL).all()
+        assert (y == jnp.asarray(TOTAL, dtype)).all()
         with pytest.raises(UsageError, match="out is read-only"):
             gradred.allreduce(x, out=x)
 
 
 def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
-    for dtype in (torch.float32, torch.bfloat16):
-        x = torch.full((2, 3, 4, 5), RANK + 1.0, dtype=dtype)
+    for dtype in (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        x = torch.full((2, 3, 4, 5), RANK + 1.0).to(dtype)
         x = x.contiguous(memory_format=torch.channels_last)
         y = gradred.allreduce(x)
         assert (y.dtype, y.stride()) == (x.dtype, x.stride())
-        assert (y == TOTAL).all()
+        assert (y.float() == torch.tensor(TOTAL).to(dtype).float()).all()
         assert gradred.allreduce(x, out=x) is x
-        assert (x == TOTAL).all()
+        assert (x.float() == y.float()).all()
     with pytest.raises(UsageError, match=r"x\.detach\(\)"):
         gradred.allreduce(torch.ones(2, requires_grad=True))
 
@@ -304,7 +302,7 @@ def test_empty_begins_at_a_page(dtype: str) -> None:
         x = gradred.empty(shape, dtype)
         assert x.shape == ((shape,) if isinstance(shape, int) else shape)
         assert x.ctypes.data % mmap.PAGESIZE == 0 or x.size == 0
-        assert (x.dtype, x.flags.c_contiguous) == (numpy_type(dtype), True)
+        assert (x.dtype, x.flags.c_contiguous) == (numpy_dtype(dtype), True)
     assert gradred.zeros(1000, dtype, MPI.COMM_WORLD).astype(float).sum() == 0
     with pytest.raises(UsageError, match="gradred does not reduce it"):
         gradred.empty(3, "datetime64[s]")

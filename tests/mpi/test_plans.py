@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from float_mode import needs_modes, unusual
-from mpi.exact import Array, differences, make_input, numpy_type, reduced
+from mpi.exact import Array, differences, make_input, numpy_dtype, reduced
 from mpi4py import MPI
 
 import gradred
@@ -185,7 +185,7 @@ def test_plan_that_is_named_is_the_one_that_runs(plan: str) -> None:
 @pytest.mark.parametrize(("dtype", "op"), [("bool", "bxor"), ("bool", "min"), ("bfloat16", "sum")])
 def test_plan_mpi_refuses_what_the_mpi_lacks(dtype: str, op: str) -> None:
     with pytest.raises(UsageError, match="plan 'mpi' cannot serve this call"):
-        gradred.allreduce(np.ones(9, numpy_type(dtype)), op, plan="mpi", comm=COMM)
+        gradred.allreduce(np.ones(9, numpy_dtype(dtype)), op, plan="mpi", comm=COMM)
     assert gradred.allreduce(np.ones(9, bool), "land", plan="mpi", comm=COMM).all()
 
 

@@ -14,13 +14,14 @@ from mpi.exact import (
     Array,
     differences,
     make_input,
-    numpy_type,
+    numpy_dtype,
     ops_of,
     reduced,
 )
 from mpi4py import MPI
 
 import gradred
+from gradred.element_types import ELEMENT_TYPES
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = COMM.rank, COMM.size
@@ -94,7 +95,7 @@ def test_non_blocking_and_persistent_calls_do_not_differ() -> None:
     for dtype in DTYPES:
         op = "sum" if dtype != "bool" else "lxor"
         expected = reduced(SIZE, 129, dtype, op)
-        x, y, z = make_input(RANK, 129, dtype, op), *np.zeros((2, 129), numpy_type(dtype))
+        x, y, z = make_input(RANK, 129, dtype, op), *np.zeros((2, 129), numpy_dtype(dtype))
         request = COMM.Iallreduce(x, y, op)
         p = COMM.Allreduce_init(x, z, op)
         request.Wait()
@@ -108,13 +109,13 @@ def test_non_blocking_and_persistent_calls_do_not_differ() -> None:
 # ---- floats that are no ordinary numbers --------------------------------------------------------
 
 SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 6e-8, -6e-8])
-FLOATS = ["float16", "bfloat16", "float32", "float64"]
+FLOATS = [name for name, row in ELEMENT_TYPES.items() if row.kind == "real"]
 
 
 def special_input(rank: int, dtype: str) -> Array:
     """All special values on rank 0 meet all on rank 1; the other ranks hold the last of the two."""
     a, b = np.repeat(SPECIAL, SPECIAL.size), np.tile(SPECIAL, SPECIAL.size)
-    return (a if rank == 0 else b).astype(numpy_type(dtype))
+    return (a if rank == 0 else b).astype(numpy_dtype(dtype))
 
 
 def bits(array: Array) -> list[int]:
@@ -155,15 +156,38 @@ def test_integers_wrap_around(dtype: str) -> None:
     assert [int(value) % modulus for value in y] == [int(largest) * SIZE % modulus] * 5
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bit_sums_stay_within_half_a_unit_per_step(dtype: str) -> None:
+@pytest.mark.parametrize("plan", ["ring", "recursive_doubling", None])
+@pytest.mark.parametrize("dtype", [name for name in FLOATS if ELEMENT_TYPES[name].itemsize < 4])
+def test_sums_of_narrow_floats_stay_within_half_a_unit_per_step(
+    dtype: str, plan: str | None
+) -> None:
     """Each pairwise step rounds once: at most p - 1 roundings of the running sum."""
-    kind = numpy_type(dtype)
+    kind = numpy_dtype(dtype)
     vectors = [np.random.default_rng(rank).random(1009).astype(kind) for rank in range(SIZE)]
-    y = gradred.allreduce(vectors[RANK], comm=COMM)
+    y = gradred.allreduce(vectors[RANK], plan=plan, comm=COMM)
+    assert len(digests(y)) == 1
     exact = np.sum([vector.astype(np.float64) for vector in vectors], axis=0)
-    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-    assert (np.abs(y.astype(np.float64) - exact) <= (SIZE - 1) * unit * exact).all()
+    bound = (1 + 2.0 ** -ELEMENT_TYPES[dtype].digits) ** (SIZE - 1) - 1
+    assert (np.abs(y.astype(np.float64) - exact) <= bound * exact).all()
+
+
+FORMATS = ["float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("plan", ["node", "ring", "recursive_doubling"])
+def test_all_pairs_of_8_bit_floats_give_the_same_bits_on_all_ranks(
+    plan: str, dtype: str, op: str
+) -> None:
+    every = np.arange(256, dtype=np.uint8).view(numpy_dtype(dtype))
+    pairs = [np.repeat(every, 256), np.tile(every, 256)]
+    x = pairs[min(RANK, 1)]
+    y = gradred.allreduce(x, op, plan=plan, comm=COMM)
+    assert len(digests(y)) == 1
+    if SIZE == 2:
+        started = gradred.iallreduce(x, op, comm=COMM).wait()
+        assert bits(started) == bits(y)
 
 
 # ---- many operations, large ones ----------------------------------------------------------------

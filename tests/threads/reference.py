@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from gradred.element_types import numpy_dtype
+from gradred.ops import UFUNCS
 from gradred.schedules import Schedule
 
 Array = NDArray[Any]
-
-_FUNCTIONS: dict[str, np.ufunc] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "band": np.bitwise_and,
-    "bxor": np.bitwise_xor,
-    "lor": np.logical_or,
-}
-
-
-def numpy_type(dtype: str) -> np.dtype[Any]:
-    """NumPy's type of this name, bfloat16 included."""
-    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def make_inputs(size: int, count: int, dtype: str, op: str) -> list[Array]:
@@ -34,7 +20,7 @@ def make_inputs(size: int, count: int, dtype: str, op: str) -> list[Array]:
     inputs = []
     for rank in range(size):
         mixed = index * 7 + rank * 5 + index // 11
-        inputs.append((1 + mixed % 2 if op == "prod" else mixed % 8).astype(numpy_type(dtype)))
+        inputs.append((1 + mixed % 2 if op == "prod" else mixed % 8).astype(numpy_dtype(dtype)))
     return inputs
 
 
@@ -42,7 +28,7 @@ def reduction(inputs: list[Array], op: str) -> Array:
     """The reduction of all inputs, in NumPy."""
     result = inputs[0].copy()
     for array in inputs[1:]:
-        result = _FUNCTIONS[op](result, array).astype(result.dtype)
+        result = getattr(np, UFUNCS[op])(result, array).astype(result.dtype)
     return result
 
 

@@ -23,6 +23,8 @@ TYPES = [
     ("int16", "band"),
     ("bool", "lor"),
     ("complex128", "prod"),
+    ("float8_e4m3fn", "max"),
+    ("float8_e5m2", "min"),
 ]
 
 

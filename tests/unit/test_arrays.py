@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from gradred import DeviceError, UsageError, arrays, dlpack
-from gradred.arrays import ITEMSIZES, describe, new_like
+from gradred.arrays import describe, new_like
+from gradred.element_types import ITEMSIZES, numpy_dtype
 
 ASKED = "allreduce of x"
 
@@ -50,8 +51,7 @@ def first_bytes(found: arrays.Array, count: int) -> bytes:
 
 @pytest.mark.parametrize("dtype", ITEMSIZES)
 def test_numpy_array_is_found_where_it_lies(dtype: str) -> None:
-    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-    x = np.arange(6).reshape(2, 3).astype(kind)
+    x = np.arange(6).reshape(2, 3).astype(numpy_dtype(dtype))
     found = describe(x, ASKED)
     assert (found.dtype, found.shape, found.count, found.nbytes) == (dtype, (2, 3), 6, x.nbytes)
     assert first_bytes(found, x.nbytes) == x.tobytes()
@@ -279,10 +279,11 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fake_torch")
-def test_torch_bfloat16_is_read_by_its_pointer() -> None:
-    x = np.arange(6, dtype=np.uint16).reshape(2, 3)
-    found = describe(FakeTensor(x.T, "bfloat16"), ASKED)
-    assert (found.address, found.dtype, found.shape) == (x.ctypes.data, "bfloat16", (3, 2))
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_torch_types_that_numpy_lacks_are_read_by_their_pointer(name: str) -> None:
+    x = np.arange(6).reshape(2, 3).astype(numpy_dtype(name))
+    found = describe(FakeTensor(x.T, name), ASKED)
+    assert (found.address, found.dtype, found.shape) == (x.ctypes.data, name, (3, 2))
     assert found.layout.order == (1, 0)
 
 
@@ -350,14 +351,14 @@ def test_tensor_on_a_gpu_raises_device_error() -> None:
 
 @pytest.mark.usefixtures("fake_torch")
 def test_tensor_of_an_unknown_type_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"no reductions for torch\.float8_e5m2"):
-        describe(FakeTensor(np.zeros(3, "uint8"), "float8_e5m2"), ASKED)
+    with pytest.raises(UsageError, match=r"no reductions for torch\.float8_e8m0fnu"):
+        describe(FakeTensor(np.zeros(3, "uint8"), "float8_e8m0fnu"), ASKED)
 
 
 def test_torch_tensors_of_every_type() -> None:
     torch = pytest.importorskip("torch")
-    for name in ("float32", "bfloat16", "bool", "complex64", "int16"):
-        x = torch.ones((2, 3, 4), dtype=getattr(torch, name)).permute(0, 2, 1)
+    for name in ITEMSIZES:
+        x = torch.ones((2, 3, 4)).to(getattr(torch, name)).permute(0, 2, 1)
         result = new_like(x, describe(x, ASKED), ASKED)
         assert (result.finish().dtype, result.finish().stride()) == (x.dtype, x.stride())
 

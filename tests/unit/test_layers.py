@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # What each folder of csrc may include, beside itself. An include may also point to what those
@@ -46,6 +48,7 @@ PYTHON_LAYERS = (
     ("_shim",),
     ("_core", "config"),
     ("_destinations",),
+    ("element_types",),
     ("_cpu", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
     ("_autopsy", "_strangers", "refusing", "request", "schedules"),
     ("_job", "arrays", "launch", "persistent", "plans"),
@@ -113,6 +116,28 @@ def test_no_file_includes_mpi_h() -> None:
     """One binary serves every MPI, so no MPI's header may shape it."""
     pattern = r"#\s*include\s+[<\"]mpi\.h"
     assert [str(path) for path in csrc_sources() if re.search(pattern, path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        ("float8_?e5m2", {"csrc/base/types.h", "csrc/reduce/kernels/elements.h"}),
+        (
+            "bxor|bit_?xor|bitwise_xor",
+            {"csrc/base/types.h", "csrc/reduce/kernels/operations.h", "csrc/mpi/families.cc"},
+        ),
+    ],
+)
+def test_types_and_operations_stand_in_at_most_three_files(words: str, files: set[str]) -> None:
+    """Of the product: what CONTRIBUTING tells of adding one is all that names one."""
+    sources = [path for path in csrc_sources() if "tests" not in path.parts]
+    sources += (ROOT / "src").rglob("*.py*")
+    naming = {
+        str(path.relative_to(ROOT))
+        for path in sources
+        if path.suffix != ".pyc" and re.search(words, path.read_text(), re.IGNORECASE)
+    }
+    assert naming == files
 
 
 def python_modules() -> dict[str, list[Path]]:

@@ -12,14 +12,17 @@ import pytest
 from float_mode import needs_modes, unusual
 
 from gradred import _core
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 
 Array = npt.NDArray[Any]
 
 SIGNED = ["int8", "int16", "int32", "int64"]
 UNSIGNED = ["uint8", "uint16", "uint32", "uint64"]
 INTEGERS = SIGNED + UNSIGNED
+BYTES = ["float8_e4m3fn", "float8_e5m2"]
 HALVES = ["float16", "bfloat16"]
-REALS = [*HALVES, "float32", "float64"]
+NARROW = [*BYTES, *HALVES]
+REALS = [*NARROW, "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
 DTYPES = [*INTEGERS, "bool", *REALS, *COMPLEX]
 
@@ -50,14 +53,10 @@ EXACT = [(op, dtype) for op, dtype in SUPPORTED if dtype in [*INTEGERS, "bool"]]
 each_isa = pytest.mark.parametrize("isa", _core.isas())
 
 
-def numpy_type(dtype: str) -> np.dtype[Any]:
-    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-
-
 def random_array(dtype: str, count: int, seed: int) -> Array:
     """Random bits for integers, so that arithmetic wraps; numbers of many magnitudes for floats."""
     rng = np.random.default_rng([seed, count])
-    kind = numpy_type(dtype)
+    kind = numpy_dtype(dtype)
     if dtype == "bool":
         return rng.integers(0, 2, count).astype(bool)
     if dtype in INTEGERS:
@@ -67,7 +66,9 @@ def random_array(dtype: str, count: int, seed: int) -> Array:
     if dtype in COMPLEX:
         part = "float32" if dtype == "complex64" else "float64"
         return random_array(part, 2 * count, seed).view(kind)
-    return (rng.standard_normal(count) * np.exp2(rng.integers(-12, 12, count))).astype(kind)
+    numbers = rng.standard_normal(count) * np.exp2(rng.integers(-12, 12, count))
+    with np.errstate(all="ignore"):  # too large for 8 bits
+        return canonical(numbers.astype(kind))
 
 
 def bits(array: Array) -> Array:
@@ -89,7 +90,7 @@ def canonical(array: Array) -> Array:
 
 
 def wide(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    return array.astype(np.float32) if str(array.dtype) in NARROW else array
 
 
 def ordered(op: str, a: Array, b: Array) -> Array:
@@ -162,13 +163,15 @@ def reduced(op: str, dtype: str, inputs: list[Array], isa: str, *, many: bool = 
     assert (guarded[65 + size :] == 0xA5).all()
     for view, array in zip(views, inputs, strict=True):
         assert view.tobytes() == array.tobytes()
-    return target.copy().view(numpy_type(dtype))
+    return target.copy().view(numpy_dtype(dtype))
 
 
 def special_numbers(dtype: str) -> Array:
     """Zeros, infinities, NaN (quiet and signalling, signs, payloads), subnormals, ends, 1, 1.5."""
-    mantissa = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype]
-    size = 8 * numpy_type(dtype).itemsize
+    if dtype in BYTES:
+        return np.arange(256, dtype=np.uint8).view(numpy_dtype(dtype))
+    mantissa = ELEMENT_TYPES[dtype].digits - 1
+    size = 8 * numpy_dtype(dtype).itemsize
     infinity = (1 << (size - 1)) - (1 << mantissa)
     quiet = 1 << (mantissa - 1)
     one = ((1 << (size - 2 - mantissa)) - 1) << mantissa
@@ -186,7 +189,7 @@ def special_numbers(dtype: str) -> Array:
     ]
     positive += [infinity | payload for payload in nans]
     patterns = positive + [pattern | 1 << (size - 1) for pattern in positive]
-    return np.array(patterns, f"uint{size}").view(numpy_type(dtype))
+    return np.array(patterns, f"uint{size}").view(numpy_dtype(dtype))
 
 
 def special_pairs(dtype: str) -> tuple[Array, Array]:
@@ -230,10 +233,10 @@ def test_many_equals_folded_pairs_for_exact_types(op: str, dtype: str, isa: str)
 
 
 @each_isa
-@pytest.mark.parametrize("dtype", HALVES)
-def test_sum_of_16_bit_floats_keeps_what_each_rounding_would_lose(dtype: str, isa: str) -> None:
-    lost = 2.0**-11 if dtype == "float16" else 2.0**-8  # half a unit in the last place of 1
-    inputs = [np.full(77, x).astype(numpy_type(dtype)) for x in (1.0, lost, lost)]
+@pytest.mark.parametrize("dtype", NARROW)
+def test_sum_of_narrow_floats_keeps_what_each_rounding_would_lose(dtype: str, isa: str) -> None:
+    lost = 2.0 ** -ELEMENT_TYPES[dtype].digits  # half a unit in the last place of 1
+    inputs = [np.full(77, x).astype(numpy_dtype(dtype)) for x in (1.0, lost, lost)]
     once = reduced("sum", dtype, inputs, isa, many=True)
     pair = reduced("sum", dtype, inputs[:2], isa)
     assert (once.astype(np.float64) == 1 + 2 * lost).all()
@@ -264,7 +267,7 @@ def test_special_values_pass_through_many(op: str, dtype: str, isa: str) -> None
 @each_isa
 @pytest.mark.parametrize("dtype", HALVES)
 def test_each_16_bit_number_times_one_is_itself(dtype: str, isa: str) -> None:
-    numbers = np.arange(1 << 16, dtype=np.uint16).view(numpy_type(dtype))
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(numpy_dtype(dtype))
     ones = np.ones(numbers.size, numbers.dtype)
     found = reduced("prod", dtype, [numbers, ones], isa)
     np.testing.assert_array_equal(bits(found), bits(canonical(numbers)))
@@ -275,9 +278,81 @@ def test_each_16_bit_number_times_one_is_itself(dtype: str, isa: str) -> None:
 @pytest.mark.parametrize("op", ["sum", "prod"])
 def test_16_bit_results_round_to_nearest_even(op: str, dtype: str, isa: str) -> None:
     rng = np.random.default_rng(7)
-    a, b = rng.integers(0, 1 << 16, (2, 200_001), np.uint16).view(numpy_type(dtype))
+    a, b = rng.integers(0, 1 << 16, (2, 200_001), np.uint16).view(numpy_dtype(dtype))
     found = reduced(op, dtype, [a, b], isa)
     np.testing.assert_array_equal(bits(found), bits(reference(op, [a, b])))
+
+
+def as_exact(array: Array) -> list[float]:
+    return [float(x) for x in array.astype(np.float64)]
+
+
+def nearest(exact: float, numbers: list[float], dtype: str) -> float:
+    """By the definition: the nearest finite number, the even one of two; else what is too large."""
+    largest = max(numbers)
+    unit = largest - sorted(numbers)[-2]
+    if abs(exact) > largest + unit / 2 or (abs(exact) == largest + unit / 2 and "e5m2" in dtype):
+        return float("nan") if "e4m3" in dtype else float(np.copysign(np.inf, exact))
+    index = {x: i for i, x in enumerate(numbers)}  # positive ones in the order of their bits
+    near = sorted(numbers, key=lambda x: (abs(abs(exact) - x), index[x] % 2))[0]
+    return float(np.copysign(near, exact))
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_all_pairs_of_8_bit_floats_are_rounded_as_the_definition_says(op: str, dtype: str) -> None:
+    every = special_numbers(dtype)
+    finite = every[np.isfinite(every.astype(np.float32))]
+    positive = [x for x in as_exact(finite) if not np.signbit(x)]
+    a, b = np.repeat(finite, finite.size), np.tile(finite, finite.size)
+    found = reduced(op, dtype, [a, b], "generic").astype(np.float64)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    exact = x + y if op == "sum" else x * y  # in float64 without a rounding
+    known = {value: nearest(value, positive, dtype) for value in set(exact.tolist())}
+    expected = np.array([known[value] for value in exact.tolist()])
+    expected = np.where(expected == 0, np.copysign(0, exact), expected)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(expected) & ~np.isnan(expected))
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("op", [*SUMS, "prod", *ORDERED])
+def test_all_pairs_of_8_bit_floats_equal_ml_dtypes(op: str, dtype: str, isa: str) -> None:
+    every = special_numbers(dtype)
+    a, b = np.repeat(every, 256), np.tile(every, 256)
+    expected = bits(reference(op, [a, b]))
+    np.testing.assert_array_equal(bits(reduced(op, dtype, [a, b], isa)), expected)
+    np.testing.assert_array_equal(bits(reduced(op, dtype, [b, a], isa)), expected)
+    np.testing.assert_array_equal(bits(reduced(op, dtype, [a, b], isa, many=True)), expected)
+
+
+@each_isa
+def test_float8_sums_that_are_too_large_become_nan_or_infinity(isa: str) -> None:
+    for dtype, largest, half, beyond in (
+        ("float8_e4m3fn", 448.0, 16.0, np.nan),
+        ("float8_e5m2", 57344.0, 4096.0, np.inf),
+    ):
+        kind = numpy_dtype(dtype)
+        a, b, least = (np.full(9, x).astype(kind) for x in (largest, half, 2.0**-6))
+        tie = reduced("sum", dtype, [a, b], isa).astype(np.float64)
+        above = reduced("sum", dtype, [a, b, b], isa, many=True).astype(np.float64)
+        below = reduced("sum", dtype, [a, b, -least], isa, many=True).astype(np.float64)
+        np.testing.assert_array_equal(tie, 448.0 if dtype == "float8_e4m3fn" else np.inf)
+        np.testing.assert_array_equal(above, beyond)
+        np.testing.assert_array_equal(below, largest)
+        negative = reduced("sum", dtype, [-a, -b, -b], isa, many=True)
+        assert (bits(negative) == (0x7F if dtype == "float8_e4m3fn" else 0xFC)).all()
+
+
+def test_table_of_types_is_that_of_the_functions() -> None:
+    assert list(ITEMSIZES) == sorted(DTYPES, key=list(ITEMSIZES).index)
+    for row in ELEMENT_TYPES.values():
+        kind = numpy_dtype(row.name)
+        assert (kind.name, kind.itemsize) == (row.name, row.itemsize)
+        if row.kind in ("real", "complex"):
+            part = np.zeros(1, kind).real.dtype if row.kind == "complex" else kind
+            assert ml_dtypes.finfo(part).nmant + 1 == row.digits
 
 
 @each_isa
@@ -346,7 +421,7 @@ def test_unknown_names_and_unequal_sizes_are_refused() -> None:
 def tiny(dtype: str, seed: int) -> Array:
     """Numbers around the least that is normal, most of them denormal, of both signs."""
     rng = np.random.default_rng(seed)
-    kind = numpy_type(dtype)
+    kind = numpy_dtype(dtype)
     part = np.dtype({"complex64": "float32", "complex128": "float64"}.get(dtype, kind))
     least = float(ml_dtypes.finfo(part).smallest_normal)
     parts = rng.uniform(-2, 2, 262).astype("float64") * least

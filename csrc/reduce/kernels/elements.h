@@ -1,13 +1,19 @@
 // How the element types are held while they are computed: `widen` a vector of memory, combine,
-// `narrow` back. A vector of 16-bit floats becomes two of float32. Results that are NaN become
-// canonical in `narrow`, so that a fold of many inputs pays for this once; until then a NaN stays a
-// NaN in each operation.
+// `narrow` back. A vector of 16-bit floats becomes two of float32, one of 8-bit floats four.
+// Results that are NaN become canonical in `narrow`, so that a fold of many inputs pays for this
+// once; until then a NaN stays a NaN in each operation.
 #pragma once
 
 #if defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 
+#include <complex>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "base/types.h"
 #include "reduce/kernels/vectors.h"
 
 namespace gradred::GRADRED_ISA {
@@ -51,42 +57,59 @@ using Floats = Vector<float>;
 using Words = Vector<std::uint32_t>;
 using Ints = Vector<std::int32_t>;
 
-struct FloatPair {
-  Floats first;
-  Floats second;
+// A vector of narrow floats as float32: one of these for each of the parts into which it is taken.
+template <std::size_t n>
+struct Floated {
+  Floats part[n];
 };
 
+// Floats of 16 or 8 bits, computed in float32.
 template <class Format>
-struct Halves {
+struct Narrow {
   using Scalar = float;
-  using Wide = FloatPair;
+  static constexpr std::size_t kParts = sizeof(float) / sizeof(typename Format::Lane);
+  using Wide = Floated<kParts>;
+  using Parts = std::make_index_sequence<kParts>;
 
   static Wide widen(Raw raw) { return Format::widen(raw); }
-  static Raw narrow(Wide wide) {
-    return Format::narrow({canonical<float>(wide.first), canonical<float>(wide.second)});
-  }
-  static Wide all(float value) { return {splat(value), splat(value)}; }
+  static Raw narrow(Wide wide) { return Format::narrow(canonical_parts(wide, Parts())); }
+  static Wide all(float value) { return all_parts(value, Parts()); }
 
   template <class F>
   static Wide combine(Wide a, Wide b) {
-    return {F::apply(a.first, b.first), F::apply(a.second, b.second)};
+    return combine_parts<F>(a, b, Parts());
+  }
+
+ private:
+  template <std::size_t... i>
+  static Wide canonical_parts(Wide wide, std::index_sequence<i...>) {
+    return {{canonical<float>(wide.part[i])...}};
+  }
+  template <std::size_t... i>
+  static Wide all_parts(float value, std::index_sequence<i...>) {
+    return {{(static_cast<void>(i), splat(value))...}};
+  }
+  template <class F, std::size_t... i>
+  static Wide combine_parts(Wide a, Wide b, std::index_sequence<i...>) {
+    return {{F::apply(a.part[i], b.part[i])...}};
   }
 };
 
-// 16-bit floats as integers that order like them, -0 before +0: min and max need no arithmetic.
+// Narrow floats as integers that order like them, -0 before +0: min and max need no arithmetic.
 // Each NaN becomes the number that wins: `first` the least, else the greatest.
 template <class Format, bool first>
-struct OrderedHalves {
-  using Wide = Vector<std::int16_t>;
+struct Ordered {
+  using Lane = typename Format::Lane;
+  using Wide = Vector<Lane>;
 
   static Wide widen(Raw raw) {
-    constexpr std::int16_t kNan = first ? -0x8000 : 0x7fff;
+    constexpr Lane kNan = first ? std::numeric_limits<Lane>::min() : kMagnitude;
     const Wide bits = as<Wide>(raw);
-    return (bits & 0x7fff) > Format::kInfinity ? splat(kNan) : flipped(bits);
+    return (bits & kMagnitude) > Format::kInfinity ? splat(kNan) : flipped(bits);
   }
   static Raw narrow(Wide wide) {
     const Wide bits = flipped(wide);
-    return as<Raw>((bits & 0x7fff) > Format::kInfinity ? splat(Format::kNan) : bits);
+    return as<Raw>((bits & kMagnitude) > Format::kInfinity ? splat(Format::kNan) : bits);
   }
 
   template <class F>
@@ -95,28 +118,127 @@ struct OrderedHalves {
   }
 
  private:
-  static Wide flipped(Wide x) { return x ^ ((x >> 15) & 0x7fff); }  // its own inverse
+  static constexpr Lane kMagnitude = std::numeric_limits<Lane>::max();
+  // Its own inverse.
+  static Wide flipped(Wide x) { return x ^ ((x >> (8 * sizeof(Lane) - 1)) & kMagnitude); }
 };
 
+// The bits of each format: kInfinity is the greatest that is no NaN.
 struct BFloat16Bits {
-  static constexpr std::int16_t kInfinity = 0x7f80;
-  static constexpr std::int16_t kNan = 0x7fc0;
+  using Lane = std::int16_t;
+  static constexpr Lane kInfinity = 0x7f80;
+  static constexpr Lane kNan = 0x7fc0;
 };
 
 struct Float16Bits {
-  static constexpr std::int16_t kInfinity = 0x7c00;
-  static constexpr std::int16_t kNan = 0x7e00;
+  using Lane = std::int16_t;
+  static constexpr Lane kInfinity = 0x7c00;
+  static constexpr Lane kNan = 0x7e00;
+  static constexpr int kMantissa = 10;
+  static constexpr int kBias = 15;
+  static constexpr float kOverflow = 65520;  // the least float32 that becomes `kOverflows`
+  static constexpr Lane kOverflows = kInfinity;
 };
+
+// Without infinities: what is too large becomes NaN, as with ml_dtypes and PyTorch.
+struct Float8E4M3FNBits {
+  using Lane = std::int8_t;
+  static constexpr Lane kInfinity = 0x7e;
+  static constexpr Lane kNan = 0x7f;
+  static constexpr int kMantissa = 3;
+  static constexpr int kBias = 7;
+  static constexpr float kOverflow = 0x1.d00002p+8F;  // just above 464, a tie that goes to 448
+  static constexpr Lane kOverflows = kNan;
+};
+
+struct Float8E5M2Bits {
+  using Lane = std::int8_t;
+  static constexpr Lane kInfinity = 0x7c;
+  static constexpr Lane kNan = 0x7e;
+  static constexpr int kMantissa = 2;
+  static constexpr int kBias = 15;
+  static constexpr float kOverflow = 61440;
+  static constexpr Lane kOverflows = kInfinity;
+};
+
+// Between such a format and float32 by integer arithmetic, without branches. Subnormal numbers take
+// the way over float32 addition and multiplication whose operands are normal there: flush-to-zero
+// modes change nothing.
+template <class Bits>
+struct ByIntegers {
+  // Of bits in the lowest part of each word.
+  static Floats widened(Words narrow) {
+    const Ints magnitude = as<Ints>(narrow & kMagnitude);
+    const Ints normal = (magnitude << kShift) + kRebias;
+    const Ints subnormal = as<Ints>(__builtin_convertvector(magnitude, Floats) * kSmallest);
+    const Ints finite = magnitude < (1 << Bits::kMantissa) ? subnormal : normal;
+    const Ints special = magnitude > Bits::kInfinity ? splat(0x7fc00000) : splat(0x7f800000);
+    const Ints value = magnitude >= kSpecial ? special : finite;
+    return as<Floats>(as<Words>(value) | ((narrow & (kMagnitude + 1)) << (32 - kBits)));
+  }
+
+  // To nearest, ties to even. A NaN is positive.
+  static Words narrowed(Floats x) {
+    const Ints magnitude = as<Ints>(as<Words>(x) & 0x7fffffffU);
+    constexpr std::int32_t kBelowHalf = (1 << (kShift - 1)) - 1;
+    const Ints normal = (magnitude - kRebias + kBelowHalf + ((magnitude >> kShift) & 1)) >> kShift;
+    // One unit in the last place of kAligned is the smallest number: the addition rounds to it.
+    const Ints subnormal = as<Ints>(as<Floats>(magnitude) + kAligned) - bits_of(kAligned);
+    const Ints finite = magnitude < bits_of(kLeastNormal) ? subnormal : normal;
+    const Ints too_large = magnitude > 0x7f800000 ? splat(std::int32_t{Bits::kNan})
+                                                  : splat(std::int32_t{Bits::kOverflows});
+    const Ints value = magnitude >= bits_of(Bits::kOverflow) ? too_large : finite;
+    const Words sign = (as<Words>(x) >> (32 - kBits)) & (kMagnitude + 1);
+    return as<Words>(value) | (value > Bits::kInfinity ? Words{} : sign);
+  }
+
+ private:
+  static constexpr int kBits = 8 * sizeof(typename Bits::Lane);
+  static constexpr std::uint32_t kMagnitude = (1U << (kBits - 1)) - 1;
+  static constexpr int kShift = 23 - Bits::kMantissa;
+  static constexpr std::int32_t kRebias = (127 - Bits::kBias) << 23;  // of the exponent
+  static constexpr std::int32_t kSpecial =
+      Bits::kOverflows == Bits::kInfinity ? Bits::kInfinity : Bits::kNan;
+
+  static constexpr std::int32_t bits_of(float x) { return __builtin_bit_cast(std::int32_t, x); }
+  static constexpr float power_of_two(int exponent) {
+    return __builtin_bit_cast(float, (127 + exponent) << 23);
+  }
+  static constexpr float kLeastNormal = power_of_two(1 - Bits::kBias);
+  static constexpr float kSmallest = power_of_two(1 - Bits::kBias - Bits::kMantissa);
+  static constexpr float kAligned = power_of_two(1 - Bits::kBias - Bits::kMantissa + 23);
+};
+
+// Four floats to a word: each part has every fourth element.
+template <class Bits>
+struct Float8 : Bits {
+  static Floated<4> widen(Raw raw) {
+    const Words words = as<Words>(raw);
+    return {{widened(words & 0xffU), widened((words >> 8) & 0xffU), widened((words >> 16) & 0xffU),
+             widened(words >> 24)}};
+  }
+  static Raw narrow(Floated<4> x) {
+    return as<Raw>(narrowed(x.part[0]) | (narrowed(x.part[1]) << 8) | (narrowed(x.part[2]) << 16) |
+                   (narrowed(x.part[3]) << 24));
+  }
+
+ private:
+  static Floats widened(Words narrow) { return ByIntegers<Bits>::widened(narrow); }
+  static Words narrowed(Floats x) { return ByIntegers<Bits>::narrowed(x); }
+};
+
+using Float8E4M3FN = Float8<Float8E4M3FNBits>;
+using Float8E5M2 = Float8<Float8E5M2Bits>;
 
 // The upper half of a float32. Elements with even and odd index go to different vectors: this needs
 // no shuffle, and elementwise operations do not care.
 struct BFloat16 : BFloat16Bits {
-  static FloatPair widen(Raw raw) {
+  static Floated<2> widen(Raw raw) {
     const Words words = as<Words>(raw);
-    return {as<Floats>(words << 16), as<Floats>(words & 0xffff0000U)};
+    return {{as<Floats>(words << 16), as<Floats>(words & 0xffff0000U)}};
   }
-  static Raw narrow(FloatPair x) {
-    return as<Raw>((rounded(x.first) >> 16) | (rounded(x.second) & 0xffff0000U));
+  static Raw narrow(Floated<2> x) {
+    return as<Raw>((rounded(x.part[0]) >> 16) | (rounded(x.part[1]) & 0xffff0000U));
   }
 
  private:
@@ -131,14 +253,14 @@ struct BFloat16 : BFloat16Bits {
 #if defined(__AVX512F__)
 
 struct Float16 : Float16Bits {
-  static FloatPair widen(Raw raw) {
+  static Floated<2> widen(Raw raw) {
     const __m512i bits = as<__m512i>(raw);
-    return {as<Floats>(_mm512_cvtph_ps(_mm512_castsi512_si256(bits))),
-            as<Floats>(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)))};
+    return {{as<Floats>(_mm512_cvtph_ps(_mm512_castsi512_si256(bits))),
+             as<Floats>(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)))}};
   }
-  static Raw narrow(FloatPair x) {
-    const __m256i first = _mm512_cvtps_ph(as<__m512>(x.first), _MM_FROUND_TO_NEAREST_INT);
-    const __m256i second = _mm512_cvtps_ph(as<__m512>(x.second), _MM_FROUND_TO_NEAREST_INT);
+  static Raw narrow(Floated<2> x) {
+    const __m256i first = _mm512_cvtps_ph(as<__m512>(x.part[0]), _MM_FROUND_TO_NEAREST_INT);
+    const __m256i second = _mm512_cvtps_ph(as<__m512>(x.part[1]), _MM_FROUND_TO_NEAREST_INT);
     return as<Raw>(_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
   }
 };
@@ -146,14 +268,14 @@ struct Float16 : Float16Bits {
 #elif defined(__F16C__) && defined(__AVX2__)
 
 struct Float16 : Float16Bits {
-  static FloatPair widen(Raw raw) {
+  static Floated<2> widen(Raw raw) {
     const __m256i bits = as<__m256i>(raw);
-    return {as<Floats>(_mm256_cvtph_ps(_mm256_castsi256_si128(bits))),
-            as<Floats>(_mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1)))};
+    return {{as<Floats>(_mm256_cvtph_ps(_mm256_castsi256_si128(bits))),
+             as<Floats>(_mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1)))}};
   }
-  static Raw narrow(FloatPair x) {
-    const __m128i first = _mm256_cvtps_ph(as<__m256>(x.first), _MM_FROUND_TO_NEAREST_INT);
-    const __m128i second = _mm256_cvtps_ph(as<__m256>(x.second), _MM_FROUND_TO_NEAREST_INT);
+  static Raw narrow(Floated<2> x) {
+    const __m128i first = _mm256_cvtps_ph(as<__m256>(x.part[0]), _MM_FROUND_TO_NEAREST_INT);
+    const __m128i second = _mm256_cvtps_ph(as<__m256>(x.part[1]), _MM_FROUND_TO_NEAREST_INT);
     return as<Raw>(_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1));
   }
 };
@@ -161,54 +283,42 @@ struct Float16 : Float16Bits {
 #elif defined(__ARM_NEON) && defined(GRADRED_FLOAT16_INSTRUCTIONS)
 
 struct Float16 : Float16Bits {
-  static FloatPair widen(Raw raw) {
+  static Floated<2> widen(Raw raw) {
     const float16x8_t bits = as<float16x8_t>(raw);
-    return {as<Floats>(vcvt_f32_f16(vget_low_f16(bits))), as<Floats>(vcvt_high_f32_f16(bits))};
+    return {{as<Floats>(vcvt_f32_f16(vget_low_f16(bits))), as<Floats>(vcvt_high_f32_f16(bits))}};
   }
-  static Raw narrow(FloatPair x) {
-    const float16x4_t first = vcvt_f16_f32(as<float32x4_t>(x.first));
-    return as<Raw>(vcvt_high_f16_f32(first, as<float32x4_t>(x.second)));
+  static Raw narrow(Floated<2> x) {
+    const float16x4_t first = vcvt_f16_f32(as<float32x4_t>(x.part[0]));
+    return as<Raw>(vcvt_high_f16_f32(first, as<float32x4_t>(x.part[1])));
   }
 };
 
 #else
 
-// The same by integer arithmetic, without branches. Subnormal numbers take the way over float32
-// addition and multiplication whose operands are normal there: flush-to-zero modes change nothing.
 struct Float16 : Float16Bits {
-  static FloatPair widen(Raw raw) {
+  static Floated<2> widen(Raw raw) {
     const Words words = as<Words>(raw);
-    return {widened(words & 0xffffU), widened(words >> 16)};
+    return {{Converted::widened(words & 0xffffU), Converted::widened(words >> 16)}};
   }
-  static Raw narrow(FloatPair x) { return as<Raw>(narrowed(x.first) | (narrowed(x.second) << 16)); }
+  static Raw narrow(Floated<2> x) {
+    return as<Raw>(Converted::narrowed(x.part[0]) | (Converted::narrowed(x.part[1]) << 16));
+  }
 
  private:
-  static constexpr std::int32_t kRebias = (127 - 15)
-                                          << 23;  // float32's exponent bias less float16's
-
-  static Floats widened(Words half) {
-    const Ints magnitude = as<Ints>(half & 0x7fffU);
-    const Ints normal = (magnitude << 13) + kRebias;
-    const Ints special = normal + kRebias;  // infinity and NaN: all bits of the exponent set
-    const Ints subnormal = as<Ints>(__builtin_convertvector(magnitude, Floats) * 0x1p-24F);
-    const Ints finite = magnitude < 0x400 ? subnormal : normal;
-    const Ints value = magnitude >= 0x7c00 ? special : finite;
-    return as<Floats>(as<Words>(value) | ((half & 0x8000U) << 16));
-  }
-
-  static Words narrowed(Floats x) {
-    const Ints magnitude = as<Ints>(as<Words>(x) & 0x7fffffffU);
-    const Ints normal = (magnitude - kRebias + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-    // One unit in the last place of 0.5F is float16's smallest number: the addition rounds to it.
-    const Ints subnormal = as<Ints>(as<Floats>(magnitude) + 0.5F) - 0x3f000000;
-    const Ints finite = magnitude < 0x38800000 ? subnormal : normal;  // below 2^-14
-    const Ints infinite = magnitude > 0x7f800000 ? splat(0x7e00) : splat(0x7c00);
-    const Ints value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds up
-    return as<Words>(value) | ((as<Words>(x) >> 16) & 0x8000U);
-  }
+  using Converted = ByIntegers<Float16Bits>;
 };
 
 #endif
+
+template <class T>
+concept NarrowFloat = requires { typename T::Lane; };
+
+// What stands for each DType, in its order.
+using Types =
+    std::tuple<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
+               std::uint32_t, std::uint64_t, bool, Float8E4M3FN, Float8E5M2, Float16, BFloat16,
+               float, double, std::complex<float>, std::complex<double>>;
+static_assert(std::tuple_size_v<Types> == kDTypes);
 
 }  // namespace
 }  // namespace gradred::GRADRED_ISA

@@ -3,13 +3,10 @@
 // complex sum and the sum of its parts, bitwise operations of every width.
 #include "reduce/kernels/kernels.h"
 
-#include <complex>
 #include <concepts>
-#include <tuple>
 #include <type_traits>
 
 #include "reduce/float_mode.h"
-#include "reduce/kernels/elements.h"
 #include "reduce/kernels/operations.h"
 
 namespace gradred::GRADRED_ISA {
@@ -121,110 +118,10 @@ void scale(void* data, std::size_t count, double factor, bool divide) {
   }
 }
 
-// The C++ type that stands for each DType, in its order.
-using Types = std::tuple<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
-                         std::uint16_t, std::uint32_t, std::uint64_t, bool, Float16, BFloat16,
-                         float, double, std::complex<float>, std::complex<double>>;
-static_assert(std::tuple_size_v<Types> == kDTypes);
-
-constexpr bool adds(Op op) { return op == Op::kSum || op == Op::kAvg || op == Op::kPremul; }
-
-template <class T>
-using Unsigned = Integers<std::make_unsigned_t<T>>;  // wraps
-
 template <class E, class F, std::size_t size>
 constexpr ReduceFunctions functions() {
   return {&pair<E, F, size>, &many<E, F, size>};
 }
-
-template <class T>
-struct Operations;
-
-template <std::integral T>
-struct Operations<T> {
-  static constexpr Kernels::Scale scale = nullptr;
-
-  template <Op op>
-  static constexpr ReduceFunctions get() {
-    constexpr std::size_t size = sizeof(T);
-    using Words = Integers<std::uint64_t>;
-    if constexpr (adds(op)) return functions<Unsigned<T>, Sum, size>();
-    if constexpr (op == Op::kProd) return functions<Unsigned<T>, Prod, size>();
-    if constexpr (op == Op::kMin) return functions<Integers<T>, Min, size>();
-    if constexpr (op == Op::kMax) return functions<Integers<T>, Max, size>();
-    if constexpr (op == Op::kLand) return functions<Unsigned<T>, LogicalAnd, size>();
-    if constexpr (op == Op::kLor) return functions<Unsigned<T>, LogicalOr, size>();
-    if constexpr (op == Op::kLxor) return functions<Unsigned<T>, LogicalXor, size>();
-    if constexpr (op == Op::kBand) return functions<Words, BitAnd, size>();
-    if constexpr (op == Op::kBor) return functions<Words, BitOr, size>();
-    if constexpr (op == Op::kBxor) return functions<Words, BitXor, size>();
-  }
-};
-
-// Every byte but 0 is true.
-template <>
-struct Operations<bool> {
-  static constexpr Kernels::Scale scale = nullptr;
-
-  template <Op op>
-  static constexpr ReduceFunctions get() {
-    using Bytes = Operations<std::uint8_t>;
-    if constexpr (op == Op::kLand || op == Op::kBand || op == Op::kMin) {
-      return Bytes::get<Op::kLand>();
-    } else if constexpr (op == Op::kLor || op == Op::kBor || op == Op::kMax) {
-      return Bytes::get<Op::kLor>();
-    } else if constexpr (op == Op::kLxor || op == Op::kBxor) {
-      return Bytes::get<Op::kLxor>();
-    }
-    return {};
-  }
-};
-
-template <class Format>
-struct HalfOperations {
-  static constexpr Kernels::Scale scale = &GRADRED_ISA::scale<Halves<Format>, 2>;
-
-  template <Op op>
-  static constexpr ReduceFunctions get() {
-    if constexpr (adds(op)) return functions<Halves<Format>, Sum, 2>();
-    if constexpr (op == Op::kProd) return functions<Halves<Format>, Prod, 2>();
-    if constexpr (op == Op::kMin) return functions<OrderedHalves<Format, true>, Min, 2>();
-    if constexpr (op == Op::kMax) return functions<OrderedHalves<Format, false>, Max, 2>();
-    return {};
-  }
-};
-
-template <>
-struct Operations<Float16> : HalfOperations<Float16> {};
-template <>
-struct Operations<BFloat16> : HalfOperations<BFloat16> {};
-
-template <std::floating_point T>
-struct Operations<T> {
-  static constexpr Kernels::Scale scale = &GRADRED_ISA::scale<Reals<T>, sizeof(T)>;
-
-  template <Op op>
-  static constexpr ReduceFunctions get() {
-    if constexpr (adds(op)) return functions<Reals<T>, Sum, sizeof(T)>();
-    if constexpr (op == Op::kProd) return functions<Reals<T>, Prod, sizeof(T)>();
-    if constexpr (op == Op::kMin) return functions<Reals<T>, RealMin, sizeof(T)>();
-    if constexpr (op == Op::kMax) return functions<Reals<T>, RealMax, sizeof(T)>();
-    return {};
-  }
-};
-
-template <class T>
-struct Operations<std::complex<T>> {
-  static constexpr std::size_t size = 2 * sizeof(T);
-  static constexpr Kernels::Scale scale = &GRADRED_ISA::scale<Reals<T>, size>;
-
-  template <Op op>
-  static constexpr ReduceFunctions get() {
-    if constexpr (adds(op)) return functions<Reals<T>, Sum, size>();
-    if constexpr (op == Op::kProd) return functions<Reals<T>, ComplexProd, size>();
-    return {};
-  }
-};
 
 template <Op op, class... T>
 constexpr Kernels::Row row(std::tuple<T...>*) {

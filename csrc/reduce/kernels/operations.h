@@ -1,10 +1,13 @@
-// The operations on vectors of one type. Each is symmetric bit for bit, up to the NaN that `narrow`
-// mends.
+// The operations on vectors of one type, and which type has which. Each is symmetric bit for bit,
+// up to the NaN that `narrow` mends.
 #pragma once
 
+#include <concepts>
 #include <type_traits>
 #include <utility>
 
+#include "reduce/kernels/elements.h"
+#include "reduce/kernels/kernels.h"
 #include "reduce/kernels/vectors.h"
 
 namespace gradred::GRADRED_ISA {
@@ -139,6 +142,103 @@ struct ComplexProd {
     const V sign = {(i & 1 ? Lane<V>{0} : -Lane<V>{0})...};
     const V cross = swapped * imaginary;
     return a * real + as<V>(as<Mask<V>>(cross) ^ as<Mask<V>>(sign));
+  }
+};
+
+// The loops of kernels.cc: F on elements that are held as E (elements.h), `size` bytes each.
+template <class E, class F, std::size_t size>
+constexpr ReduceFunctions functions();
+template <class E, std::size_t size>
+void scale(void* data, std::size_t count, double factor, bool divide);
+
+// Which function each operation is on a type, none where the type lacks it.
+constexpr bool adds(Op op) { return op == Op::kSum || op == Op::kAvg || op == Op::kPremul; }
+
+template <class T>
+using Unsigned = Integers<std::make_unsigned_t<T>>;  // wraps
+
+template <class T>
+struct Operations;
+
+template <std::integral T>
+struct Operations<T> {
+  static constexpr Kernels::Scale scale = nullptr;
+
+  template <Op op>
+  static constexpr ReduceFunctions get() {
+    constexpr std::size_t size = sizeof(T);
+    using Words = Integers<std::uint64_t>;
+    if constexpr (adds(op)) return functions<Unsigned<T>, Sum, size>();
+    if constexpr (op == Op::kProd) return functions<Unsigned<T>, Prod, size>();
+    if constexpr (op == Op::kMin) return functions<Integers<T>, Min, size>();
+    if constexpr (op == Op::kMax) return functions<Integers<T>, Max, size>();
+    if constexpr (op == Op::kLand) return functions<Unsigned<T>, LogicalAnd, size>();
+    if constexpr (op == Op::kLor) return functions<Unsigned<T>, LogicalOr, size>();
+    if constexpr (op == Op::kLxor) return functions<Unsigned<T>, LogicalXor, size>();
+    if constexpr (op == Op::kBand) return functions<Words, BitAnd, size>();
+    if constexpr (op == Op::kBor) return functions<Words, BitOr, size>();
+    if constexpr (op == Op::kBxor) return functions<Words, BitXor, size>();
+  }
+};
+
+// Every byte but 0 is true.
+template <>
+struct Operations<bool> {
+  static constexpr Kernels::Scale scale = nullptr;
+
+  template <Op op>
+  static constexpr ReduceFunctions get() {
+    using Bytes = Operations<std::uint8_t>;
+    if constexpr (op == Op::kLand || op == Op::kBand || op == Op::kMin) {
+      return Bytes::get<Op::kLand>();
+    } else if constexpr (op == Op::kLor || op == Op::kBor || op == Op::kMax) {
+      return Bytes::get<Op::kLor>();
+    } else if constexpr (op == Op::kLxor || op == Op::kBxor) {
+      return Bytes::get<Op::kLxor>();
+    }
+    return {};
+  }
+};
+
+template <NarrowFloat Format>
+struct Operations<Format> {
+  static constexpr std::size_t size = sizeof(typename Format::Lane);
+  static constexpr Kernels::Scale scale = &GRADRED_ISA::scale<Narrow<Format>, size>;
+
+  template <Op op>
+  static constexpr ReduceFunctions get() {
+    if constexpr (adds(op)) return functions<Narrow<Format>, Sum, size>();
+    if constexpr (op == Op::kProd) return functions<Narrow<Format>, Prod, size>();
+    if constexpr (op == Op::kMin) return functions<Ordered<Format, true>, Min, size>();
+    if constexpr (op == Op::kMax) return functions<Ordered<Format, false>, Max, size>();
+    return {};
+  }
+};
+
+template <std::floating_point T>
+struct Operations<T> {
+  static constexpr Kernels::Scale scale = &GRADRED_ISA::scale<Reals<T>, sizeof(T)>;
+
+  template <Op op>
+  static constexpr ReduceFunctions get() {
+    if constexpr (adds(op)) return functions<Reals<T>, Sum, sizeof(T)>();
+    if constexpr (op == Op::kProd) return functions<Reals<T>, Prod, sizeof(T)>();
+    if constexpr (op == Op::kMin) return functions<Reals<T>, RealMin, sizeof(T)>();
+    if constexpr (op == Op::kMax) return functions<Reals<T>, RealMax, sizeof(T)>();
+    return {};
+  }
+};
+
+template <class T>
+struct Operations<std::complex<T>> {
+  static constexpr std::size_t size = 2 * sizeof(T);
+  static constexpr Kernels::Scale scale = &GRADRED_ISA::scale<Reals<T>, size>;
+
+  template <Op op>
+  static constexpr ReduceFunctions get() {
+    if constexpr (adds(op)) return functions<Reals<T>, Sum, size>();
+    if constexpr (op == Op::kProd) return functions<Reals<T>, ComplexProd, size>();
+    return {};
   }
 };
 

@@ -18,10 +18,7 @@ from gradred.bench.machine import mpi_name
 from gradred.bench.options import Options
 from gradred.errors import UsageError, explain
 
-MPI_OPS = {
-    name: getattr(MPI, name.upper())
-    for name in ("sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor")
-}
+MPI_OPS = {name: getattr(MPI, name.upper()) for name in gradred.OPS if hasattr(MPI, name.upper())}
 
 
 def title_of(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradred import _core, config, ops, plans, schedules
-from gradred.bench.inputs import numpy_type
+from gradred.element_types import numpy_dtype
 from gradred.schedules import Cost, Schedule, Step, recv, send, work
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
@@ -240,7 +240,7 @@ def reduction_cost(question: Question) -> float:
     if question.collective not in REDUCING:
         return 0.0
     op = "sum" if question.op == "avg" else question.op
-    kind, nbytes = numpy_type(question.dtype), sample_bytes(question)
+    kind, nbytes = numpy_dtype(question.dtype), sample_bytes(question)
     target, a, b = (_bytes(np.ones(nbytes // kind.itemsize, kind)) for _ in range(3))
     reduce = partial(_core.reduce_pair, op, question.dtype, target, a, b)
     return median_seconds(reduce) / nbytes

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradred.arrays import ITEMSIZES
+from gradred import ops
 from gradred.bench.collectives import COLLECTIVES
-from gradred.errors import UsageError, explain
+from gradred.element_types import ELEMENT_TYPES, numpy_dtype
 
 Array = NDArray[Any]
 
@@ -19,49 +18,12 @@ Array = NDArray[Any]
 PERIOD = 4099
 
 #: Element types that can be measured, by gradred's names.
-TYPES = tuple(name for name in ITEMSIZES if name != "bool")
+TYPES = tuple(name for name in ELEMENT_TYPES if name != "bool")
 
 #: The elementwise functions of NumPy that the operations are, all but avg's division.
 FUNCTIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
-    "sum": np.add,
-    "avg": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "land": np.logical_and,
-    "lor": np.logical_or,
-    "lxor": np.logical_xor,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
+    name: getattr(np, ops.UFUNCS[name]) for name in ops.OPS
 }
-
-# Up to where a type that is no integer holds every integer.
-_LARGEST_INTEGER = {
-    "float16": 2**11,
-    "bfloat16": 2**8,
-    "float32": 2**24,
-    "complex64": 2**24,
-    "float64": 2**53,
-    "complex128": 2**53,
-}
-
-
-def numpy_type(name: str) -> np.dtype[Any]:
-    """NumPy's type of this name.
-
-    Raises:
-        gradred.UsageError: bfloat16 without the package that brings it.
-    """
-    if name != "bfloat16":
-        return np.dtype(name)
-    if importlib.util.find_spec("ml_dtypes") is None:
-        found = "NumPy has no such type by itself"
-        raise UsageError(explain("bfloat16", found, "Install one with: pip install ml_dtypes"))
-    import ml_dtypes
-
-    kind: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return kind
 
 
 class Inputs:
@@ -80,7 +42,7 @@ class Inputs:
     """
 
     def __init__(self, dtype: str, op: str, size: int) -> None:
-        kind = numpy_type(dtype)
+        kind = numpy_dtype(dtype)
         self._patterns = [pattern.astype(kind) for pattern in _patterns(dtype, op, size)]
         result = self._patterns[0]
         for pattern in self._patterns[1:]:
@@ -130,7 +92,8 @@ def _patterns(dtype: str, op: str, size: int) -> list[NDArray[np.int64]]:
         return [1 + (holder == rank) for rank in range(size)]
     if op in ("land", "lor", "lxor"):
         return list(rng.integers(0, 1, (size, PERIOD), endpoint=True))
-    largest = _LARGEST_INTEGER.get(dtype) or int(np.iinfo(dtype).max)
+    row = ELEMENT_TYPES[dtype]
+    largest = 2**row.digits - (row.kind in ("signed", "unsigned"))  # up to it there is each integer
     lowest = 0 if dtype.startswith("uint") else -largest
     if op == "sum":
         return list(_summands(rng, size, lowest, largest))

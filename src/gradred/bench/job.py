@@ -13,10 +13,11 @@ from gradred import _launched
 from gradred.bench import machine, options, overlap, plot, table, timing
 from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.contenders import Calls, Contender, gather, title_of
-from gradred.bench.inputs import Array, Inputs, numpy_type
+from gradred.bench.inputs import Array, Inputs
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import say, write_so_far
 from gradred.bench.timing import Seconds, call_by_call
+from gradred.element_types import numpy_dtype
 from gradred.errors import UsageError, explain
 
 SCHEMA = "gradred-bench/1"
@@ -99,7 +100,7 @@ class _Bench:
         sizes = asked.sizes(dtype, comm.size)
         # Of what reduces nothing the inputs have only to differ.
         inputs = Inputs(dtype, asked.op if self._collective.reduces else "max", comm.size)
-        kind = numpy_type(dtype)
+        kind = numpy_dtype(dtype)
         longest = self._collective.lengths(sizes[-1] // kind.itemsize, comm.size)
         send, receive = (np.zeros(count, kind) for count in longest)
         inputs.fill(send, comm.rank)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gradred import _files, ops, plans
-from gradred.arrays import ITEMSIZES
 from gradred.bench import plot
 from gradred.bench.collectives import COLLECTIVES, Mode
-from gradred.bench.inputs import TYPES, numpy_type
+from gradred.bench.inputs import TYPES
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 from gradred.errors import UsageError, explain
 
 # The names that the OSU benchmarks have for types.
@@ -40,6 +40,11 @@ _MODES_OF = {
 }
 _GLOO_OPS = ("sum", "prod", "min", "max")
 _GLOO_TYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64")
+
+# All but the floats narrower than C's.
+_MPI_TYPES = tuple(
+    row.name for row in ELEMENT_TYPES.values() if row.kind != "real" or row.itemsize >= 4
+)
 
 _SUFFIXES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -204,7 +209,7 @@ def check(options: Options) -> None:
     _check_collective(options)
     for dtype in options.types:
         ops.require(options.op, dtype, f"gradred bench -o {options.op} -T {dtype}")
-        numpy_type(dtype)
+        numpy_dtype(dtype)
         if not options.sizes(dtype):
             found = f"no {dtype} fits into {options.largest} bytes and at least {options.smallest}"
             raise UsageError(explain("gradred bench -m", found, "Give a larger range"))
@@ -266,9 +271,9 @@ def _check_peer(peer: str, dtype: str, options: Options) -> None:
     if peer == "gloo":
         served = options.op in _GLOO_OPS and dtype in _GLOO_TYPES
     elif not COLLECTIVES[options.collective].reduces:
-        served = dtype != "bfloat16" and dtype != "float16"
+        served = dtype in _MPI_TYPES
     else:
-        served = options.op != "avg" and dtype not in ("float16", "bfloat16")
+        served = options.op != "avg" and dtype in _MPI_TYPES
     if not served:
         what = f"{options.op} of " if COLLECTIVES[options.collective].reduces else "type "
         found = f"it has no {what}{dtype}"

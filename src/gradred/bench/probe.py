@@ -20,10 +20,10 @@ from gradred import _core
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.explanation import Question, copy_cost, reduction_cost
-from gradred.bench.inputs import numpy_type
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import write_json
 from gradred.bench.timing import call_by_call
+from gradred.element_types import numpy_dtype
 
 _LONG = 256 << 10  # bytes of the message whose time, less that of a short one, gives beta
 
@@ -59,7 +59,7 @@ def main() -> int:
 
 def bind(question: Question, comm: gradred.Comm) -> Callable[[], Any]:
     """The call in question, as a program makes it."""
-    kind = numpy_type(question.dtype)
+    kind = numpy_dtype(question.dtype)
     count = question.nbytes // kind.itemsize
     block, whole = np.ones(count, kind), np.ones(count * comm.size, kind)
     op: Any = MPI_OPS.get(question.op, question.op)
@@ -76,7 +76,7 @@ def described(question: Question) -> _core.Call:
     """The call in question for the selector, which looks at no memory."""
     names = {"reduce_scatter": "reduce_scatter_block"}
     kind: Any = names.get(question.collective, question.collective)
-    count = question.nbytes // numpy_type(question.dtype).itemsize
+    count = question.nbytes // numpy_dtype(question.dtype).itemsize
     return _core.Call(kind, None, 0, count, question.dtype, question.op or "sum")
 
 

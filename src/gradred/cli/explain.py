@@ -15,8 +15,9 @@ from typing import Any
 from gradred import _cpu, _processes, _terminal, config, launch, ops, schedules
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
-from gradred.bench.inputs import TYPES, numpy_type
+from gradred.bench.inputs import TYPES
 from gradred.bench.options import OSU_TYPES, byte_count, positive
+from gradred.element_types import numpy_dtype
 from gradred.errors import UsageError, explain
 
 SCHEMA = "gradred-explain/1"
@@ -97,7 +98,7 @@ def _question(arguments: argparse.Namespace) -> Question:
         arguments.bytes,
         _host_of(arguments.hosts, arguments.ranks),
     )
-    item = numpy_type(dtype).itemsize
+    item = numpy_dtype(dtype).itemsize
     if question.nbytes % item:
         found = f"these are no whole elements of {item} bytes"
         raise UsageError(explain(f"--bytes {question.nbytes} -T {dtype}", found, "Round it"))
@@ -242,7 +243,7 @@ def _text(report: dict[str, Any], columns: int | None) -> str:
 
 
 def _asked(question: dict[str, Any]) -> str:
-    size = numpy_type(question["dtype"]).itemsize
+    size = numpy_dtype(question["dtype"]).itemsize
     op = f"{question['op']} of " if question["op"] else ""
     what = f"{op}{question['nbytes'] // size} {question['dtype']} ({question['nbytes']} bytes)"
     ranks, hosts = question["ranks"], question["hosts"]

@@ -1,0 +1,47 @@
+"""The element types that gradred reduces: the table of the core, csrc/base/types.h."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from gradred import _core
+from gradred.errors import UsageError, explain
+
+
+class ElementType(NamedTuple):
+    """One row."""
+
+    name: str
+    itemsize: int
+    kind: str
+    """signed, unsigned, bool, real or complex."""
+    digits: int
+    """It holds every integer up to `2**digits`; signed and unsigned ones up to one less."""
+    dlpack: int
+    """DLPack's code of it."""
+    is_numpys: bool
+    """NumPy has it; else ml_dtypes does."""
+
+
+ELEMENT_TYPES: Final = {row[0]: ElementType(*row) for row in _core.element_types()}
+ITEMSIZES: Final = {name: row.itemsize for name, row in ELEMENT_TYPES.items()}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's type of this name.
+
+    Raises:
+        gradred.UsageError: it comes with ml_dtypes, which is not installed.
+    """
+    if ELEMENT_TYPES[name].is_numpys:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        found = "NumPy has no such type by itself"
+        remedy = "Install the package that brings it: pip install ml_dtypes"
+        raise UsageError(explain(f"a NumPy array of {name}", found, remedy)) from None
+    made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return made
