@@ -49,6 +49,13 @@ struct Made {
   }
 };
 
+// The last one that holds it may be an operation that the engine's thread has ended. What the
+// communicator has of the MPI is given back by a call.
+void destroy(Communicator* last) {
+  std::unique_ptr<Communicator> owned(last);
+  if (Engine::in_its_thread() && !thread_may_drive()) destroy_later(std::move(owned));
+}
+
 constexpr const char* kNotAlive =
     "a call on a communicator: it is null or has been freed. Use one that is alive.";
 
@@ -73,39 +80,11 @@ bool thread_may_drive() {
          Registry::get().thread_level() == mpi::get().is.thread_multiple;
 }
 
+bool may_start_on_node() { return thread_may_drive() || completes_inside_mpi(); }
+
 Engine& engine() {
   static auto* engine = new Engine;  // MPI_Finalize may come after static destructors
   return *engine;
-}
-
-std::string AboutOperation::text(std::uint64_t waited) const {
-  return operation.waiter() + " has waited " + seconds_text(waited) + " in " +
-         operation.waits_for();
-}
-
-void wait_for(Operation& operation, WaitHook& hook) {
-  wait_until(operation, hook, UINT64_MAX);
-  operation.rethrow();
-}
-
-bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns) {
-  const Engine::Waiting waiting(engine());
-  Patience patience;
-  Watch watch;
-  try {
-    while (!operation.advance()) {
-      if (deadline_ns != UINT64_MAX && now_ns() >= deadline_ns) return false;
-      patience.wait([&] {
-        hook.waiting();
-        drive();
-        watch.check(AboutOperation{operation});
-      });
-    }
-  } catch (...) {  // the hook wants to leave
-    operation.abandon(std::current_exception());
-    throw;
-  }
-  return true;
 }
 
 void validate(const Call& call, int size) {
@@ -149,7 +128,7 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
     throw UsageError("gradred serves intracommunicators, this is an intercommunicator");
   mpi.check(mpi.call.Comm_rank(comm, &rank), "MPI_Comm_rank");
   mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
-  auto made = std::make_shared<Communicator>(comm, rank, size);
+  const Shared made(new Communicator(comm, rank, size), destroy);
   mpi.check(mpi.call.Comm_set_attr(comm, keyval, new Shared(made)), "MPI_Comm_set_attr");
   Made::get().add(made);
   return made;
@@ -229,7 +208,7 @@ void Communicator::carry_out(const Call& call, WaitHook& hook) {
 // The peers hear of this rank's mistake.
 std::shared_ptr<const Plan> Communicator::plan_or_refuse(const Call& call, WaitHook& hook) {
   try {
-    auto plan = plan_for(call, true);
+    auto plan = plan_for(call);
     plan->family->check(call);
     return plan;
   } catch (const UsageError& error) {
@@ -249,7 +228,7 @@ void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook)
 }
 
 void Communicator::agree_on_init(const Call& call, WaitHook& hook) {
-  Signature signature = planned_signature(call, *plan_for(call, false));
+  Signature signature = planned_signature(call, *plan_for(call));
   signature.detail = mix(signature.detail, std::string_view("init"));
   agree_on(signature, hook);
 }
@@ -261,7 +240,7 @@ void Communicator::agree_on(const Signature& signature, WaitHook& hook) {
     agree(signature, hook);
   } else if (path_ != nullptr) {
     const Call agreement{.plan = "recursive_doubling", .agreement = signature};
-    run_numbered(agreement, *plan_for(agreement, true), hook);
+    run_numbered(agreement, *plan_for(agreement), hook);
   }
 }
 
@@ -277,7 +256,6 @@ void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   if (starts_on_node(call)) [[likely]] {
     return run_on_node(call, hook);
   }
-  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   wait_for(*operation_for(call), hook);
 }
 
@@ -343,7 +321,13 @@ void Communicator::run_alone(const Call& call) const {
 
 bool Communicator::starts() const {
   if (size_ == 1 || node_only()) return true;
-  return blocking_set_up_ && threads_drive_ && path_ != nullptr;
+  if (!blocking_set_up_) return false;
+  return (node_ != nullptr && starts_on_node_) || (threads_drive_ && path_ != nullptr);
+}
+
+// Messages move by calls of the MPI, which another thread has to be allowed to make.
+bool Communicator::starts_by(const Plan& plan) const {
+  return starts() && (plan.family->medium() != Medium::kMessages || threads_drive_);
 }
 
 // What the settings ask for, within the tags that an operation may take.
@@ -372,7 +356,7 @@ void Communicator::settle_place() {
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
 }
 
-Question Communicator::question(const Call& call, bool blocking) const {
+Question Communicator::question(const Call& call) const {
   const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
   Question question{.collective = collective_of(call.kind),
                     .bytes = call.count * size_of(call.dtype),
@@ -382,25 +366,18 @@ Question Communicator::question(const Call& call, bool blocking) const {
                     .most_slices = tags.most_slices(),
                     .root = call.root};
   if (size_ == 1) question.plan = {}, question.own = nullptr;
-  question.beyond_memory = !blocking && node_ != nullptr && !fits_node(call);
-  if (question.beyond_memory && !question.plan.empty()) {
-    const Family* asked = family_of(plan_families(), question.collective, question.plan);
-    if (asked != nullptr && asked->medium() == Medium::kMemory) question.plan = {};
-  }
   return question;
 }
 
-std::shared_ptr<const Plan> Communicator::plan_for(const Call& call, bool blocking) const {
+std::shared_ptr<const Plan> Communicator::plan_for(const Call& call) const {
   const PlanKey key = {.kind = call.kind,
                        .dtype = call.dtype,
                        .op = call.op,
                        .count = call.count,
                        .root = call.root,
                        .plan = call.plan != nullptr ? call.plan : std::string_view(),
-                       .own = call.schedule,
-                       .blocking = blocking};
-  return plans_->get(key,
-                     [&] { return choose(plan_families(), question(call, blocking), place_); });
+                       .own = call.schedule};
+  return plans_->get(key, [&] { return choose(plan_families(), question(call), place_); });
 }
 
 }  // namespace gradred

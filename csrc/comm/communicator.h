@@ -21,6 +21,7 @@
 #include "comm/profile.h"
 #include "comm/registry.h"
 #include "comm/started.h"
+#include "comm/waiting.h"
 #include "engine/engine.h"
 #include "node/group.h"
 #include "plan/cache.h"
@@ -51,6 +52,9 @@ void require_running_mpi();
 // Whether operations in flight get on without the program: the MPI takes calls from any thread, and
 // the program wants one of ours.
 bool thread_may_drive();
+// Whether the MPI's own functions find that an operation has ended which makes no call of the MPI,
+// whoever has driven it.
+bool may_start_on_node();
 
 Engine& engine();
 
@@ -108,6 +112,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Whether non-blocking calls are gradred's own: agreed by the set-up, so that all ranks decide
   // alike. Else, and always before the set-up, the MPI carries them out.
   bool starts() const;
+  // Likewise of those by this plan.
+  bool starts_by(const Plan& plan) const;
 
   // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where
   // no memory is shared. Blocking and collective.
@@ -139,9 +145,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // What run() or start() would choose, with the reason. Local; before the first run() it is not
   // known where the ranks are, and the MPI carries out all calls. Throws UsageError where no plan
   // can serve the call.
-  std::shared_ptr<const Plan> plan_for(const Call& call, bool blocking) const;
+  std::shared_ptr<const Plan> plan_for(const Call& call) const;
   const Topology& topology() const { return place_.topology; }
   bool shares_memory() const { return node_ != nullptr; }
+  bool spins() const { return spins_; }             // each rank of this host has a core of its own
   const NodeGroup& node() const { return *node_; }  // where memory is shared
   std::string node_reason() const { return place_.why_no_memory; }
 
@@ -172,18 +179,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::size_t slices_asked(const Call& call) const;     // 0: the selector's
   std::string_view plan_asked(const Call& call) const;  // empty: the selector's
   void settle_place();
-  Question question(const Call& call, bool blocking) const;
+  Question question(const Call& call) const;
   bool takes_usual(const Call& call) const {
     return usual_ != nullptr && call.plan == nullptr && !call.schedule;
   }
-  bool fits_node(const Call& call) const;
   bool starts_on_node(const Call& call) const {
-    return takes_usual(call) && node_ != nullptr && fits_node(call);
+    return takes_usual(call) && node_ != nullptr && starts_on_node_;
   }
   std::shared_ptr<const Plan> plan_or_refuse(const Call& call, WaitHook& hook);
-  std::shared_ptr<StartedOperation> enqueue(std::shared_ptr<NodeOperation> operation);
-  std::shared_ptr<StartedOperation> agreed_operation(const Call& call, const Plan& plan);
-  std::shared_ptr<StartedOperation> aborted_operation(std::string_view reason);
+  template <class What>
+  std::shared_ptr<NodeOperation> enqueue(const What& what);
+  void launch(const std::shared_ptr<StartedOperation>& operation, const Call& call);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
   void finish_started(WaitHook& hook);
   void carry_out(const Call& call, WaitHook& hook);
@@ -195,7 +201,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void run_timed(const Call& call, WaitHook& hook, Mode mode);
   void run_traced(const Call& call, WaitHook& hook, Mode mode);
   std::shared_ptr<Observation> observation(const Call& call) const;
-  Medium medium_of(const Call& call, bool blocking) const;
+  Medium medium_of(const Call& call, bool started) const;
   bool may_compare(const Call& call, Mode mode) const;
   void compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook);
   void run_on_mpi(const Call& call, mpi::Handle comm) const;
@@ -234,6 +240,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::uint64_t group_key_ = 0;               // of its group of ranks; 0: not asked for
   bool inside_call_ = false;                  // the caller's: see python/one_thread.h
   bool threads_drive_ = false;                // agreed: thread_may_drive() on all ranks
+  bool starts_on_node_ = false;               // agreed: may_start_on_node() on all ranks
+  bool spins_ = false;                        // see spins()
   bool direct_ = false;                       // set up, and nobody observes the calls
   std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
   std::mutex mutex_;                          // of what set-up changes
@@ -257,11 +265,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   LostPeers lost_;
   std::atomic<std::uint64_t> heard_ns_{0};
 };
-
-// Drives an operation, and all others in flight, until it has ended; throws what ended it.
-void wait_for(Operation& operation, WaitHook& hook);
-// The same until a time of now_ns(), and without throwing what ended it: whether it has ended.
-bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns);
 
 // Throws UsageError where the type lacks the operation, and for what no path serves.
 void validate(const Call& call, int size);

@@ -1,5 +1,8 @@
 #include "comm/driving.h"
 
+#include <mutex>
+#include <vector>
+
 #include "base/clock.h"
 #include "base/failure.h"
 #include "comm/communicator.h"
@@ -26,6 +29,53 @@ mpi::Handle request_that_stays_open() {
   return request;
 }
 
+// What a thread has ended that may not call the MPI.
+class LeftOver {
+ public:
+  void add(std::shared_ptr<StartedOperation> operation) {
+    const std::lock_guard lock(mutex_);
+    operations_.push_back(std::move(operation));
+    any_ = true;
+  }
+  void add(std::unique_ptr<Communicator> communicator) {
+    const std::lock_guard lock(mutex_);
+    communicators_.push_back(std::move(communicator));
+    any_ = true;
+  }
+
+  // Returns how many operations were completed.
+  int complete() {
+    if (!any_.load(std::memory_order_acquire) || Engine::in_its_thread()) return 0;
+    std::vector<std::shared_ptr<StartedOperation>> ended;
+    std::vector<std::unique_ptr<Communicator>> unused;  // destroyed without the lock
+    {
+      const std::lock_guard lock(mutex_);
+      ended.swap(operations_);
+      unused.swap(communicators_);
+      any_ = false;
+    }
+    for (const auto& operation : ended) operation->complete_request();
+    return static_cast<int>(ended.size());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<StartedOperation>> operations_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::atomic<bool> any_{false};
+};
+LeftOver& left_over = *new LeftOver;  // asked for as late as in MPI_Finalize
+
+// By Open MPI, from every function that waits or tests, in any thread and in our own calls, too.
+int on_progress_of_mpi() {
+  thread_local bool inside = false;
+  if (inside || stopped) return 0;
+  inside = true;
+  const int ended = engine().progress_in_mpi() + left_over.complete();
+  inside = false;
+  return ended;
+}
+
 bool is_due(std::uint64_t now) {
   return now - mpi_driven_ns.load(std::memory_order_relaxed) >= kDueNs;
 }
@@ -44,12 +94,33 @@ void drive_mpi(std::uint64_t now) {
 void drive() {
   drive_mpi(now_ns());
   engine().progress();
+  left_over.complete();
 }
 
 void drive_if_due() {
   const std::uint64_t now = now_ns();
   if (is_due(now)) drive_mpi(now);
   engine().progress();
+  left_over.complete();
+}
+
+bool completes_inside_mpi() {
+  const mpi::Functions& call = mpi::get().call;
+  return call.Grequest_start_driven != nullptr || call.Progress_register != nullptr;
+}
+
+void drive_inside_mpi() {
+  if (mpi::get().call.Progress_register == nullptr) return;
+  static std::once_flag once;
+  std::call_once(once, [] { mpi::get().call.Progress_register(on_progress_of_mpi); });
+}
+
+void complete_later(std::shared_ptr<StartedOperation> operation) {
+  left_over.add(std::move(operation));
+}
+
+void destroy_later(std::unique_ptr<Communicator> communicator) {
+  left_over.add(std::move(communicator));
 }
 
 void drive_between_operations(WaitHook& hook) {
@@ -58,7 +129,11 @@ void drive_between_operations(WaitHook& hook) {
   drive();
 }
 
-void stop_driving() { stopped = true; }
+void stop_driving() {
+  stopped = true;
+  const mpi::Functions& call = mpi::get().call;
+  if (call.Progress_unregister != nullptr) call.Progress_unregister(on_progress_of_mpi);
+}
 
 void stop_driving_after_failure() { stops_after_failure = true; }
 

@@ -4,10 +4,14 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 
 #include "comm/call.h"
 
 namespace gradred {
+
+class Communicator;
+class StartedOperation;
 
 // Lets the MPI underneath and all operations in flight get on; never blocks. Whatever waits calls
 // it after its first microseconds, and then again and again.
@@ -28,6 +32,14 @@ inline void count_operation(WaitHook& hook) {
     drive_between_operations(hook);
   }
 }
+
+// Whether the MPI lets gradred drive operations while the program waits or tests in its functions.
+bool completes_inside_mpi();
+void drive_inside_mpi();  // from now on, where that takes a function of ours
+// By a thread that may not call the MPI: the next one that may completes the request, or destroys
+// the communicator.
+void complete_later(std::shared_ptr<StartedOperation> operation);
+void destroy_later(std::unique_ptr<Communicator> communicator);
 
 // From now on the MPI is left alone: MPI_Finalize has begun.
 void stop_driving();

@@ -36,7 +36,6 @@ class NodeFamily final : public Family {
     if (!place.why_no_memory.empty()) {
       return "it needs memory that all ranks share: " + place.why_no_memory;
     }
-    if (question.beyond_memory) return "in flight shared memory serves short allreduces only";
     return std::nullopt;
   }
 

@@ -39,6 +39,7 @@ class MpiOperation final : public StartedOperation {
     if (comm_->freed()) return true;
     return gradred::is_first_to_wait(known_members(comm_->handle()), comm_->rank(), name());
   }
+  bool spins() const override { return comm_->spins(); }
   bool holds_memory() const override { return std::ranges::any_of(requests_, is_open); }
   bool hand_over() override {
     const bool all_of_it = requests_.size() == 1 && work_.empty() && call_.op != Op::kAvg;

@@ -146,7 +146,7 @@ void Communicator::run_timed(const Call& call, WaitHook& hook, Mode mode) {
 void Communicator::run_traced(const Call& call, WaitHook& hook, Mode mode) {
   if (trace_ == nullptr) return run_on_path(call, hook, mode);
   const bool blocking = mode == Mode::kBlocking;
-  const Medium medium = medium_of(call, blocking);
+  const Medium medium = medium_of(call, !blocking);
   if (medium == Medium::kMessages) {
     return run_on_path(call, hook, mode);  // the transport traces what goes by schedule
   }
@@ -160,7 +160,7 @@ void Communicator::run_traced(const Call& call, WaitHook& hook, Mode mode) {
 
 std::shared_ptr<Observation> Communicator::observation(const Call& call) const {
   if (profile_ == nullptr && trace_ == nullptr) return nullptr;
-  Trace* const trace = medium_of(call, false) == Medium::kMemory ? trace_ : nullptr;
+  Trace* const trace = medium_of(call, true) == Medium::kMemory ? trace_ : nullptr;
   if (profile_ == nullptr && trace == nullptr) return nullptr;
   return std::make_shared<Observation>(profile_, trace, call);
 }
@@ -168,10 +168,11 @@ std::shared_ptr<Observation> Communicator::observation(const Call& call) const {
 // ---- beside the MPI's own ---------------------------------------------------------------------
 
 // Where the data of a call go. What no plan can serve goes nowhere.
-Medium Communicator::medium_of(const Call& call, bool blocking) const {
-  if (!blocking && !starts()) return Medium::kMpi;
+Medium Communicator::medium_of(const Call& call, bool started) const {
+  if (started && !starts()) return Medium::kMpi;
   try {
-    return plan_for(call, blocking)->family->medium();
+    const std::shared_ptr<const Plan> plan = plan_for(call);
+    return !started || starts_by(*plan) ? plan->family->medium() : Medium::kMpi;
   } catch (const UsageError&) {
     return Medium::kNone;
   }
@@ -180,7 +181,7 @@ Medium Communicator::medium_of(const Call& call, bool blocking) const {
 // Depends on what the ranks have agreed on.
 bool Communicator::may_compare(const Call& call, Mode mode) const {
   if (comparison_ == nullptr || mode != Mode::kBlocking) return false;
-  if (medium_of(call, true) == Medium::kMpi) return false;
+  if (medium_of(call, false) == Medium::kMpi) return false;
   // Ranks count a call that fails, and not one that they refuse themselves.
   if (node_ != nullptr && node_->has_disagreed()) return false;
   if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() does it by another

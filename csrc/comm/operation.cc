@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/members.h"
+#include "comm/node_operation.h"
 #include "comm/set_up.h"
 #include "node/neighbours.h"
 
@@ -21,6 +22,12 @@ constexpr unsigned kStepsPerLook = 64;
 constexpr std::uint64_t kOperationsPerLook = 16;
 // Ranks that wait longer compare what they wait for: they may wait for each other.
 constexpr std::uint64_t kPatienceNs = 50'000'000;
+
+// The engine drives it from now on, as far as it may.
+void keep(std::shared_ptr<Operation> operation) {
+  const bool may = operation->needs_no_mpi() ? settings().progress_thread : thread_may_drive();
+  engine().add(std::move(operation), may ? Engine::Driven::kByThread : Engine::Driven::kByCalls);
+}
 
 }  // namespace
 
@@ -34,13 +41,30 @@ class CommOperation final : public ScheduledOperation {
         comm_(std::move(comm)),
         plan_(std::move(plan)),
         number_(number) {}
+  // It gets its number when the ranks of the host have agreed.
+  CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan,
+                std::shared_ptr<NodeOperation> agreement)
+      : CommOperation(std::move(comm), call, std::move(plan), 0) {
+    agreement_ = std::move(agreement);
+    agreed_ = false;
+  }
 
   std::string waiter() const override { return comm_->own_name(); }
-  std::string waits_for() const override { return comm_->scheduled_text(number_, call_); }
-  bool is_first_to_wait() const override { return comm_->is_first_to_wait(number_); }
+  std::string waits_for() const override {
+    return !agreed_ ? agreement_->waits_for() : comm_->scheduled_text(number_, call_);
+  }
+  bool is_first_to_wait() const override {
+    return !agreed_ ? agreement_->is_first_to_wait() : comm_->is_first_to_wait(number_);
+  }
+  bool spins() const override { return comm_->spins(); }
+  void observe(std::shared_ptr<Observation> observation) override {
+    if (agreement_) agreement_->observe(observation);  // where the ranks meet
+    StartedOperation::observe(std::move(observation));
+  }
 
  protected:
   bool step() override {
+    if (!agreed_ && !agree()) return false;
     if (!refusal_) {
       try {
         if ((has_runner() || find_runner()) && ScheduledOperation::step()) return true;
@@ -60,6 +84,7 @@ class CommOperation final : public ScheduledOperation {
   }
 
   void on_end(bool well) noexcept override {
+    if (!agreed_) return StartedOperation::on_end(well);  // they did not agree
     auto runner = release_runner();
     if (well || !refusal_) comm_->ledger_.end(number_);
     if (!well && !is_usage_error(failure())) comm_->fail(failure());
@@ -67,7 +92,24 @@ class CommOperation final : public ScheduledOperation {
     StartedOperation::on_end(well);
   }
 
+  void give_up(const std::exception_ptr& reason) noexcept override {
+    if (!agreed_) agreement_->abandon(reason);
+    ScheduledOperation::give_up(reason);
+  }
+
  private:
+  bool agree() {
+    if (const Progress progress = agreement_->advance(caller()); !progress) {
+      stop_at(progress);
+      return false;
+    }
+    agreement_->rethrow();
+    number_ = agreement_->number();
+    agreed_ = true;
+    post_begun(number_ | LastBegun::kOverMessages, call_.signature());
+    return true;
+  }
+
   bool find_runner() {
     comm_->throw_if_failed();
     comm_->throw_if_peers_failed(call_.kind, number_);
@@ -129,7 +171,9 @@ class CommOperation final : public ScheduledOperation {
 
   std::shared_ptr<Communicator> comm_;
   const Plan plan_;
-  const std::uint64_t number_;
+  std::shared_ptr<NodeOperation> agreement_;
+  std::atomic<std::uint64_t> number_;
+  std::atomic<bool> agreed_{true};
   std::optional<std::string> refusal_;
   unsigned looks_ = 0;
   std::uint64_t since_ns_ = 0;
@@ -173,50 +217,66 @@ std::shared_ptr<StartedOperation> Communicator::operation(const Call& call, cons
   return std::make_shared<CommOperation>(shared_from_this(), planned, plan, number);
 }
 
+// The ranks of a host agree on it first.
 std::shared_ptr<StartedOperation> Communicator::scheduled_operation(const Call& call,
                                                                     const Plan& plan) {
-  if (node_ != nullptr) return agreed_operation(call, plan);
-  return operation(call, plan, ledger_.begin());
+  if (node_ == nullptr) return operation(call, plan, ledger_.begin());
+  Call planned = call;
+  planned.path = plan.hash();
+  return std::make_shared<CommOperation>(shared_from_this(), planned, plan,
+                                         enqueue(planned.signature()));
 }
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   throw_if_failed();
   const std::shared_ptr<Observation> observation = direct_ ? nullptr : this->observation(call);
   const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);
-  auto operation = operation_for(call);
-  operation->observe(observation);
-  const bool threads = thread_may_drive();
-  if (call.mpi_request) {
-    if (!threads && operation->hand_over()) return operation;
-    if (threads) operation->open_request(operation);
-  }
+  std::shared_ptr<StartedOperation> operation;
   try {
-    if (!operation->advance()) engine().add(operation, threads);
+    operation = operation_for(call);
+  } catch (const std::bad_alloc&) {
+    refuse_started("no memory for its input times the factor");
+    throw;
+  }
+  operation->observe(observation);
+  const bool handed_over = call.mpi_request && !thread_may_drive() && operation->hand_over();
+  if (!handed_over) launch(operation, call);
+  return operation;
+}
+
+// One that is complete when it starts needs neither the engine nor a request, unless it is
+// persistent: then the MPI's functions tell when the program has waited for it.
+void Communicator::launch(const std::shared_ptr<StartedOperation>& operation, const Call& call) {
+  try {
+    if (operation->advance() && !call.persistent) return;
+    const bool found_by_mpi =
+        thread_may_drive() || (operation->needs_no_mpi() && completes_inside_mpi());
+    if (call.mpi_request && found_by_mpi) operation->open_request(operation);
+    if (!operation->ended()) return keep(operation);
+    operation->complete_request();
   } catch (...) {  // it has its number: the peers would wait for it
     operation->abandon(std::current_exception());
     throw;
   }
-  return operation;
 }
 
 std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) {
   if (!starts()) return mpi_operation(call);
   std::shared_ptr<const Plan> plan;
   try {
-    plan = plan_for(call, false);
+    plan = plan_for(call);
     plan->family->check(call);
   } catch (const UsageError& error) {
     refuse_started(error.what());
     throw;
   }
-  return plan->family->operation(*this, *plan, call);
+  return starts_by(*plan) ? plan->family->operation(*this, *plan, call) : mpi_operation(call);
 }
 
 std::shared_ptr<Operation> Communicator::leave(std::uint64_t number, std::string_view reason) {
   ledger_.leave(number, reason);
-  const bool threads = thread_may_drive();
   auto settling = std::make_shared<Settling>(shared_from_this(), number);
-  if (!settling->advance()) engine().add(settling, threads);
+  if (!settling->advance()) keep(settling);
   return settling;
 }
 
@@ -250,14 +310,13 @@ void Communicator::refuse(std::string_view reason, WaitHook& hook) {
 }
 
 void Communicator::refuse_started(std::string_view reason) {
-  const bool threads = thread_may_drive();
   if (size_ == 1 || !starts()) return;  // the peers' calls went to the MPI
   if (node_ == nullptr) {
     leave_refused(reason);
     return;
   }
-  auto operation = aborted_operation(reason);
-  if (!operation->advance()) engine().add(std::move(operation), threads);
+  const auto operation = enqueue(reason);
+  if (!operation->advance()) keep(operation);
 }
 
 // ---- after an error that only some ranks know of ------------------------------------------------

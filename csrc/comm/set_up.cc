@@ -158,7 +158,8 @@ void Communicator::set_up_path(SetUpCalls& calls) {
 void Communicator::agree_on_settings(SetUpCalls& calls) {
   struct Wishes {
     std::uint64_t begins = 0x6772616472656430;  // "gradred0"
-    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, threads_drive = 0;
+    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0;
+    std::uint64_t threads_drive = 0, starts_on_node = 0;
     char plan[64] = {};
   };
   Wishes mine;
@@ -169,6 +170,7 @@ void Communicator::agree_on_settings(SetUpCalls& calls) {
   mine.profile = settings_.profile ? 1 : 0;
   mine.deterministic = deterministic_ ? 1 : 0;
   mine.threads_drive = thread_may_drive() ? 1 : 0;
+  mine.starts_on_node = may_start_on_node() ? 1 : 0;
   std::vector<Wishes> all(static_cast<std::size_t>(size_));
   calls.allgather(&mine, sizeof mine, all.data());
   const auto differs = [&](const Wishes& one) { return one.begins != usual.begins; };
@@ -180,6 +182,8 @@ void Communicator::agree_on_settings(SetUpCalls& calls) {
   deterministic_ = agreed.deterministic != 0;
   threads_drive_ =
       std::ranges::all_of(all, [](const Wishes& one) { return one.threads_drive != 0; });
+  starts_on_node_ =
+      std::ranges::all_of(all, [](const Wishes& one) { return one.starts_on_node != 0; });
   if (agreed.profile == 0) profile_ = nullptr;
   if (agreed.profile != 0 && profile_ == nullptr) open_profile(now_ns());
 }
@@ -188,19 +192,22 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
   struct Place {
     HostName host;
     ProcessId process;
+    Cores cores;
   };
   std::vector<Place> places(static_cast<std::size_t>(size_));
-  const Place mine{host_name(), this_process()};
+  const Place mine{host_name(), this_process(), cores_of_this_thread()};
   calls.allgather(&mine, sizeof mine, places.data());
   std::vector<HostName> names;
   for (const Place& place : places) names.push_back(place.host);
   place_.topology = Topology::of(number_hosts(names));
   const std::vector<int> world_ranks = Registry::get().world_ranks(user_);
   names_ = RankNames(world_ranks);
+  std::vector<Cores> cores;
   for (int rank = 0; rank < size_; ++rank) {
     const Place& place = places[static_cast<std::size_t>(rank)];
     const bool here = place_.topology.host_of[static_cast<std::size_t>(rank)] ==
                       place_.topology.host_of[static_cast<std::size_t>(rank_)];
+    if (here) cores.push_back(place.cores);
     // Ranks whose hosts have equal names may be in different containers or machines all the same.
     if (!here || rank == rank_ || !meet(place.process)) continue;
     neighbours_.emplace_back(rank, place.process);
@@ -209,6 +216,7 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
       Registry::get().remember(world_ranks[static_cast<std::size_t>(rank)], place.process);
     }
   }
+  spins_ = each_has_a_core(cores, std::max(cores.size(), settings_.ranks_on_host));
 }
 
 void Communicator::set_up_node(SetUpCalls& calls) {

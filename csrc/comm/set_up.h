@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/patience.h"
 #include "comm/watch.h"
 
 namespace gradred {
@@ -26,14 +25,6 @@ struct AboutNode {
 
   std::string text(std::uint64_t waited) const;
   bool reports() const { return node.is_first_to_wait(); }
-};
-
-// The same of an operation that is advanced step by step.
-struct AboutOperation {
-  const Operation& operation;
-
-  std::string text(std::uint64_t waited) const;
-  bool reports() const { return operation.is_first_to_wait(); }
 };
 
 // What a rank does while it waits for shared memory: MPI's progress rule holds.

@@ -8,8 +8,8 @@
 #include "comm/communicator.h"
 #include "comm/driving.h"
 #include "comm/members.h"
-#include "comm/patience.h"
 #include "comm/registry.h"
+#include "comm/waiting.h"
 #include "comm/watch.h"
 
 namespace gradred {
@@ -48,12 +48,12 @@ class ErrorsReturn {
 
 int SetUpCalls::wait(mpi::Handle& request) {
   const mpi::Mpi& mpi = mpi::get();
-  Patience patience;
+  Backoff backoff;
   Watch watch;
   for (int done = 0;;) {
     const int code = mpi.call.Test(&request, &done, mpi.is.status_ignore);
     if (code != 0 || done != 0) return code;
-    patience.wait([&] {
+    backoff.wait([&] {
       hook_.waiting();
       drive();
       throw_if_lost();

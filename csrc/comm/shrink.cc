@@ -67,6 +67,8 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       settings_(old.settings_),
       slices_(0),
       deterministic_(old.deterministic_),
+      starts_on_node_(true),
+      spins_(old.spins_),
       direct_(true),
       blocking_set_up_(true),
       node_(std::move(node)),

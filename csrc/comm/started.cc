@@ -1,9 +1,13 @@
 #include "comm/started.h"
 
+#include <sched.h>
+
 #include <new>
 #include <string>
 
 #include "base/failure.h"
+#include "comm/communicator.h"
+#include "comm/driving.h"
 
 namespace gradred {
 namespace {
@@ -38,6 +42,44 @@ int release(void* extra) {
   return 0;
 }
 
+// Nothing is left of a program's lock or signals inside the MPI.
+class NoHook final : public WaitHook {
+ public:
+  explicit NoHook(StartedOperation& operation) : operation_(operation) {}
+  void waiting() override { operation_.look_after(); }
+  void long_work() override {}
+
+ private:
+  StartedOperation& operation_;
+};
+
+// MPICH calls these from its functions that test and wait. It leaves itself to them until the
+// request is complete, so they drive it as well.
+int poll(void* extra, void*) {
+  StartedOperation& operation = **static_cast<Shared*>(extra);
+  if (!operation.advance()) drive_if_due();
+  if (operation.ended()) {
+    operation.complete_request();
+  } else if (!operation.spins()) {
+    sched_yield();
+  }
+  return 0;
+}
+
+int wait(int count, void** extras, double, void*) {
+  for (int i = 0; i < count; ++i) {
+    StartedOperation& operation = **static_cast<Shared*>(extras[i]);
+    NoHook hook(operation);
+    try {
+      see_through_in_mpi(operation, hook);
+    } catch (...) {
+      operation.abandon(std::current_exception());
+    }
+    operation.complete_request();
+  }
+  return 0;
+}
+
 int cancel(void*, int) { return 0; }  // a collective operation cannot be cancelled
 
 }  // namespace
@@ -45,15 +87,27 @@ int cancel(void*, int) { return 0; }  // a collective operation cannot be cancel
 void StartedOperation::open_request(const std::shared_ptr<StartedOperation>& self) {
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle request = 0;
-  mpi.check(mpi.call.Grequest_start(query, release, cancel, new Shared(self), &request),
-            "MPI_Grequest_start");
+  auto* const extra = new Shared(self);
+  drive_inside_mpi();
+  mpi.check(
+      mpi.call.Grequest_start_driven != nullptr
+          ? mpi.call.Grequest_start_driven(query, release, cancel, poll, wait, extra, &request)
+          : mpi.call.Grequest_start(query, release, cancel, extra, &request),
+      "MPI_Grequest_start");
   request_ = mpi.normalise(request);
+  self_ = self;
+  open_ = true;
+}
+
+void StartedOperation::complete_request() noexcept {
+  if (open_.exchange(false)) mpi::get().call.Grequest_complete(request_);
 }
 
 void StartedOperation::on_end(bool well) noexcept {
   if (observation_ != nullptr) observation_->end(well);
-  const mpi::Mpi& mpi = mpi::get();
-  if (request_ != mpi.is.request_null) mpi.call.Grequest_complete(request_);
+  if (!open_) return;
+  if (thread_may_drive() || !Engine::in_its_thread()) return complete_request();
+  complete_later(self_.lock());
 }
 
 void StartedOperation::say_why() const noexcept {

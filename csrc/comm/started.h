@@ -17,6 +17,7 @@ class StartedOperation : public Operation {
   // Request_free.
   mpi::Handle request() const { return request_; }
   void open_request(const std::shared_ptr<StartedOperation>& self);
+  void complete_request() noexcept;  // once it has ended; again does nothing
   // Makes the MPI's own request that of the program, who waits for it by the MPI's functions; false
   // where there is none that stands for all of the operation.
   virtual bool hand_over() { return false; }
@@ -49,6 +50,8 @@ class StartedOperation : public Operation {
 
  private:
   mpi::Handle request_ = mpi::get().is.request_null;
+  std::weak_ptr<StartedOperation> self_;  // with a request
+  std::atomic<bool> open_{false};         // the request is to be completed
   bool handed_over_ = false;
   std::atomic<bool> told_{false};
   std::atomic<std::uint64_t> tested_ns_{0};

@@ -1,33 +1,44 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <system_error>
 
+#include "base/clock.h"
 #include "base/errors.h"
 
 namespace gradred {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
+// Between looks at what has to be looked at the thread sleeps this many times as long as the last
+// look took: at most 5 % of a core.
+constexpr std::uint64_t kRest = 20;
+constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMillisecond;
+// With nothing to do it naps this often before it sleeps for good: most operations follow others,
+// and to wake the thread for each would cost more than a small operation.
+constexpr std::uint64_t kIdleNap = 500 * kMicrosecond;
+constexpr int kIdleNaps = 20;
+// From so many bytes on the thread is woken at once: they are many times as long under way.
+constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
+// While peers are awaited in shared memory: then it looks whether they live.
+constexpr std::uint64_t kLongestSleep = 100 * kMillisecond;
 
-// The thread sleeps this many times as long as its last look took: at most 5 % of a core.
-constexpr int kRest = 20;
-constexpr auto kShortestNap = std::chrono::microseconds(20);
-constexpr auto kLongestNap = std::chrono::milliseconds(2);
-// With nothing in flight it naps this often before it sleeps for good: most operations follow
-// others, and to wake the thread for each would cost more than a small operation.
-constexpr auto kIdleNap = std::chrono::microseconds(200);
-constexpr int kIdleNaps = 50;
+thread_local bool is_engines = false;
 
 }  // namespace
 
-void Engine::add(std::shared_ptr<Operation> operation, bool threaded) {
+bool Engine::in_its_thread() { return is_engines; }
+
+void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
   const std::lock_guard lock(mutex_);
+  const bool threaded = driven == Driven::kByThread;
   if (threaded && !thread_.joinable()) start_thread();
-  operations_.push_back(std::move(operation));
-  if (threaded && asleep_) wake_.notify_one();
+  const bool much = operation->bytes() >= kWorthWaking;
+  operations_.push_back({std::move(operation), driven});
+  kept_.store(operations_.size(), std::memory_order_relaxed);
+  idle_ = 0;
+  if (threaded && (asleep_ || much) && waiting_.load(std::memory_order_relaxed) == 0) wake();
 }
 
 void Engine::start_thread() {
@@ -42,55 +53,143 @@ void Engine::start_thread() {
 }
 
 void Engine::progress() {
+  if (quiet()) return;
   bool any_ended = false;
-  for (const auto& operation : snapshot()) any_ended |= operation->advance();
+  for (const Kept& kept : snapshot()) any_ended |= static_cast<bool>(kept.operation->advance());
   if (any_ended) drop_ended();
+}
+
+int Engine::progress_in_mpi() {
+  if (quiet()) return 0;
+  int ended = 0;
+  for (const Kept& kept : snapshot()) {
+    if (!kept.operation->needs_no_mpi() || kept.operation->ended()) continue;
+    if (kept.operation->advance(Operation::Caller::kInMpi)) ++ended;
+  }
+  if (ended > 0) drop_ended();
+  return ended;
+}
+
+// ---- the thread ---------------------------------------------------------------------------------
+
+void Engine::run() {
+  is_engines = true;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (std::ranges::none_of(operations_, drives)) {
+      drop_ended(lock);
+      rest(lock);
+    } else if (waiting_.load(std::memory_order_relaxed) > 0) {  // who waits drives all of them
+      nap(lock, nap_ns_ + nap_ns_ / 4);
+    } else {
+      lock.unlock();
+      look_and_sleep();
+      lock.lock();
+    }
+  }
+}
+
+void Engine::look_and_sleep() {
+  const Look found = look();  // its operations are let go without the lock
+  std::unique_lock lock(mutex_);
+  if (stopping_ || !found.any) return;
+  if (found.polls) {
+    nap(lock, std::max(kRest * found.took_ns, nap_ns_ + nap_ns_ / 4),
+        std::max(kRest * found.took_ns, kLongestNap));
+  } else {
+    sleep_for(lock, found.words);
+  }
 }
 
 // Nobody of ours waits, as far as we know.
-void Engine::progress_unattended() {
+Engine::Look Engine::look() {
+  Look found;
+  const std::uint64_t begin = now_ns();
   bool any_ended = false;
-  for (const auto& operation : snapshot()) {
-    const bool ended = operation->advance();
-    if (!ended) operation->look_after();
-    any_ended |= ended;
+  for (const Kept& kept : snapshot()) {
+    if (!drives(kept)) continue;
+    const Progress progress = kept.operation->advance(Operation::Caller::kSleepy);
+    any_ended |= static_cast<bool>(progress);
+    if (progress) continue;
+    kept.operation->look_after();
+    found.any = true;
+    if (progress.state != Progress::State::kAwaits) {
+      found.polls = true;
+    } else if (std::ranges::find(found.words, progress.awaited.word, &Awaited::word) ==
+               found.words.end()) {
+      found.words.push_back(progress.awaited);
+      found.owners.push_back(kept.operation);
+    }
   }
   if (any_ended) drop_ended();
+  found.took_ns = now_ns() - begin;
+  return found;
 }
 
-void Engine::run() {
-  auto nap = Clock::duration(kShortestNap);
-  int idle = 0;
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    if (operations_.empty()) {
-      nap = kShortestNap;
-      if (++idle <= kIdleNaps) {
-        wake_.wait_for(lock, kIdleNap, [this] { return stopping_; });
-        continue;
-      }
-      asleep_ = true;
-      wake_.wait(lock, [this] { return stopping_ || !operations_.empty(); });
-      asleep_ = false;
-      continue;
-    }
-    idle = 0;
-    lock.unlock();
-    const auto begin = Clock::now();
-    if (waiting_.load(std::memory_order_relaxed) == 0) progress_unattended();
-    const auto rest = kRest * (Clock::now() - begin);
-    nap = std::clamp<Clock::duration>(std::max<Clock::duration>(rest, nap + nap / 4), kShortestNap,
-                                      std::max<Clock::duration>(rest, kLongestNap));
-    lock.lock();
-    wake_.wait_for(lock, nap, [this] { return stopping_; });
-  }
+// With nothing to do.
+void Engine::rest(std::unique_lock<std::mutex>& lock) {
+  nap_ns_ = kShortestNap;
+  asleep_ = ++idle_ > kIdleNaps;
+  sleep(lock, {}, asleep_ ? Sleep::kForever : kIdleNap);
+  asleep_ = false;
 }
+
+void Engine::nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns,
+                 std::uint64_t longest_ns) {
+  nap_ns_ = std::clamp(wanted_ns, kShortestNap, longest_ns);
+  sleep(lock, {}, nap_ns_);
+}
+
+// Peers that reach a word ring, unless somebody has come to wait, and drives.
+void Engine::sleep_for(std::unique_lock<std::mutex>& lock, const std::vector<Awaited>& words) {
+  nap_ns_ = kShortestNap;
+  at_bells_.exchange(true);
+  if (waiting_.load() == 0) sleep(lock, words, kLongestSleep);
+  at_bells_.store(false);
+}
+
+void Engine::sleep(std::unique_lock<std::mutex>& lock, std::span<const Awaited> words,
+                   std::uint64_t limit_ns) {
+  const std::uint32_t unchanged = wake_.load(std::memory_order_relaxed);
+  sleeps_ = true;
+  lock.unlock();
+  Sleep::until_any(words, &wake_, unchanged, limit_ns);
+  lock.lock();
+  sleeps_ = false;
+}
+
+// Under the mutex.
+void Engine::wake() {
+  if (!sleeps_) return;
+  wake_.fetch_add(1, std::memory_order_relaxed);
+  Sleep::wake(wake_);
+}
+
+// ---- those who wait -----------------------------------------------------------------------------
+
+void Engine::take_over() {
+  waiting_.fetch_add(1);
+  if (!at_bells_.load()) return;
+  const std::lock_guard lock(mutex_);
+  if (at_bells_.load()) wake();
+}
+
+void Engine::hand_back() {
+  if (waiting_.fetch_sub(1) != 1 || quiet()) return;
+  const std::lock_guard lock(mutex_);
+  const bool much = std::ranges::any_of(operations_, [](const Kept& kept) {
+    return drives(kept) && kept.operation->bytes() >= kWorthWaking;
+  });
+  if (much) wake();
+}
+
+// ---- the end ------------------------------------------------------------------------------------
 
 void Engine::settle(std::chrono::nanoseconds limit) noexcept {
   const auto end = Clock::now() + limit;
   const auto pending = [this] {
-    return std::ranges::any_of(snapshot(), [](const auto& operation) {
-      return operation->must_end() && !operation->ended();
+    return std::ranges::any_of(snapshot(), [](const Kept& kept) {
+      return kept.operation->must_end() && !kept.operation->ended();
     });
   };
   while (pending() && Clock::now() < end) {
@@ -105,11 +204,11 @@ void Engine::stop(std::string_view why) noexcept {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     thread.swap(thread_);
-    wake_.notify_all();
+    wake();
   }
   if (thread.joinable()) thread.join();
-  for (const auto& operation : snapshot()) {
-    operation->abandon(
+  for (const Kept& kept : snapshot()) {
+    kept.operation->abandon(
         std::make_exception_ptr(PeerLost(std::string(why) + ", with the operation in flight")));
   }
   drop_ended();
@@ -118,21 +217,30 @@ void Engine::stop(std::string_view why) noexcept {
 std::size_t Engine::in_flight() {
   const std::lock_guard lock(mutex_);
   return static_cast<std::size_t>(std::ranges::count_if(
-      operations_, [](const auto& operation) { return !operation->ended(); }));
+      operations_, [](const Kept& kept) { return !kept.operation->ended(); }));
 }
 
-std::vector<std::shared_ptr<Operation>> Engine::snapshot() {
+std::vector<Engine::Kept> Engine::snapshot() {
   const std::lock_guard lock(mutex_);
   return operations_;
 }
 
 void Engine::drop_ended() {
-  std::vector<std::shared_ptr<Operation>> ended;  // destroyed after the lock is gone
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  drop_ended(lock);
+}
+
+void Engine::drop_ended(std::unique_lock<std::mutex>& lock) {
+  std::vector<Kept> ended;
   const auto middle = std::stable_partition(operations_.begin(), operations_.end(),
-                                            [](const auto& o) { return !o->ended(); });
+                                            [](auto& kept) { return !kept.operation->ended(); });
   ended.assign(std::make_move_iterator(middle), std::make_move_iterator(operations_.end()));
   operations_.erase(middle, operations_.end());
+  kept_.store(operations_.size(), std::memory_order_relaxed);
+  if (ended.empty()) return;
+  lock.unlock();  // they are destroyed without it
+  ended.clear();
+  lock.lock();
 }
 
 }  // namespace gradred

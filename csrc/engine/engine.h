@@ -1,36 +1,49 @@
 // All operations in flight in this process, and the thread that drives them while nobody waits.
 #pragma once
 
+#include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "base/bell.h"
 #include "engine/operation.h"
 
 namespace gradred {
 
 class Engine {
  public:
+  // Who drives an operation while nobody waits for it: the engine's thread, or nobody, so that it
+  // gets on in progress() alone.
+  enum class Driven : std::uint8_t { kByThread, kByCalls };
+
   Engine() = default;
   ~Engine() { stop(); }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The engine keeps the operation until it has ended. With `threaded` the progress thread looks
-  // after it; else only progress() does. Throws TransportError where no thread can be had; the
-  // operation is not kept then.
-  void add(std::shared_ptr<Operation> operation, bool threaded);
+  // The engine keeps the operation until it has ended. Throws TransportError where no thread can be
+  // had; the operation is not kept then.
+  void add(std::shared_ptr<Operation> operation, Driven driven);
   // Advances everything in flight a little; never blocks.
   void progress();
-  // While a waiter exists the progress thread leaves the work to it.
+  // The same of what needs no call of the MPI, from inside one. Returns how many have ended.
+  int progress_in_mpi();
+  // Whether the calling thread is the engine's.
+  static bool in_its_thread();
+  // Whether nothing is in flight, for callers that come often.
+  bool quiet() const { return kept_.load(std::memory_order_relaxed) == 0; }
+
+  // While a waiter exists the thread leaves the work to it.
   class Waiting {
    public:
-    explicit Waiting(Engine& engine) : engine_(engine) { ++engine_.waiting_; }
-    ~Waiting() { --engine_.waiting_; }
+    explicit Waiting(Engine& engine) : engine_(engine) { engine_.take_over(); }
+    ~Waiting() { engine_.hand_back(); }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
@@ -39,24 +52,56 @@ class Engine {
   };
   // Carries on what a program that ends must not leave undone, for at most this long.
   void settle(std::chrono::nanoseconds limit) noexcept;
-  // Ends the progress thread and gives up what is in flight; the engine may be used again.
+  // Ends the thread and gives up what is in flight; the engine may be used again.
   void stop(std::string_view why = "a rank has left the program") noexcept;
   std::size_t in_flight();
 
  private:
+  struct Kept {
+    std::shared_ptr<Operation> operation;
+    Driven driven;
+  };
+  // What the thread has to wait for after a look at all operations.
+  struct Look {
+    bool any = false;    // it drives one that has not ended
+    bool polls = false;  // and has to look at one again, soon
+    std::vector<Awaited> words;
+    std::vector<std::shared_ptr<Operation>> owners;  // of the memory that the words stand in
+    std::uint64_t took_ns = 0;
+  };
+
   void run();
-  void progress_unattended();
+  void look_and_sleep();
+  Look look();
+  void rest(std::unique_lock<std::mutex>& lock);
+  void nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns,
+           std::uint64_t longest_ns = 2'000'000);
+  void sleep_for(std::unique_lock<std::mutex>& lock, const std::vector<Awaited>& words);
+  void sleep(std::unique_lock<std::mutex>& lock, std::span<const Awaited> words,
+             std::uint64_t limit_ns);
+  void wake();
+  void take_over();
+  void hand_back();
   void start_thread();
-  std::vector<std::shared_ptr<Operation>> snapshot();
+  std::vector<Kept> snapshot();
   void drop_ended();
+  void drop_ended(std::unique_lock<std::mutex>& lock);
+  static bool drives(const Kept& kept) {
+    return kept.driven == Driven::kByThread && !kept.operation->ended();
+  }
 
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::shared_ptr<Operation>> operations_;
+  std::vector<Kept> operations_;
+  std::atomic<std::size_t> kept_{0};  // operations_.size()
   std::thread thread_;
-  std::atomic<int> waiting_{0};
   bool stopping_ = false;
-  bool asleep_ = false;  // the thread waits for add(), without a limit
+  std::atomic<int> waiting_{0};
+  bool sleeps_ = false;                // until wake_ changes, or a limit
+  bool asleep_ = false;                // without a limit
+  std::atomic<bool> at_bells_{false};  // peers make a system call to wake it
+  std::atomic<std::uint32_t> wake_{0};
+  std::uint64_t nap_ns_ = 0;  // the last one
+  int idle_ = 0;              // naps since there was anything to do
 };
 
 }  // namespace gradred

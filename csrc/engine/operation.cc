@@ -4,19 +4,26 @@
 
 namespace gradred {
 
-bool Operation::advance() noexcept {
-  if (ended()) return true;
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return false;
-  if (ended()) return true;
+Progress Operation::advance(Caller caller) noexcept {
+  constexpr Progress kEnded{Progress::State::kEnded, {}};
+  if (ended()) return kEnded;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (caller == Caller::kPatient) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return {Progress::State::kTaken, {}};
+  }
+  if (ended()) return kEnded;
+  caller_ = caller;
+  stopped_ = {Progress::State::kPolls, {}};
   try {
-    if (!step()) return false;
+    if (!step()) return stopped_;
     end(nullptr);
   } catch (...) {
     withdraw();
     end(std::current_exception());
   }
-  return true;
+  return kEnded;
 }
 
 void Operation::abandon(std::exception_ptr reason) noexcept {

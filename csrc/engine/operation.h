@@ -3,22 +3,44 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/bell.h"
 #include "engine/callbacks.h"
 
 namespace gradred {
+
+// How far advance() has brought an operation.
+struct Progress {
+  enum class State : std::uint8_t {
+    kEnded,   // well or not
+    kAwaits,  // a word in shared memory, whose writer wakes those who sleep for it
+    kPolls,   // nothing to sleep for: somebody has to look again
+    kTaken,   // another thread is at it
+  };
+  State state;
+  Awaited awaited;  // kAwaits
+
+  explicit operator bool() const { return state == State::kEnded; }
+};
 
 class Operation {
  public:
   virtual ~Operation() = default;
 
-  // Goes on as far as possible without blocking. True once the operation has ended, well or not.
-  // Any thread may call it; while one thread is at it, the others are told "not yet".
-  bool advance() noexcept;
+  enum class Caller : std::uint8_t {
+    kBusy,     // has other things to do
+    kPatient,  // waits for it: sleeps while another thread is at it
+    kSleepy,   // will sleep until the word is reached that it awaits
+    kInMpi,    // is inside a function of the MPI, which gradred itself may have called
+  };
+  // Goes on as far as possible without blocking. Any thread may call it.
+  Progress advance(Caller caller = Caller::kBusy) noexcept;
   bool ended() const { return ended_.load(std::memory_order_acquire); }
   // Throws what ended the operation, if it did not end well. Only after ended().
   void rethrow() const;
@@ -36,11 +58,20 @@ class Operation {
   virtual void look_after() noexcept {}
   // Whether a program that ends should see it through: peers wait for it.
   virtual bool must_end() const { return false; }
+  // Whether it goes on without any call of the MPI, so that every thread may drive it.
+  virtual bool needs_no_mpi() const { return false; }
+  // What this rank has to move: who drives much lets go of locks, and it pays to begin at once.
+  virtual std::size_t bytes() const { return 0; }
+  // Whether each rank has a core of its own, so that who waits may keep it.
+  virtual bool spins() const { return false; }
   // Ends it with an error; what it held is the caller's again.
   void abandon(std::exception_ptr reason) noexcept;
 
  protected:
-  virtual bool step() = 0;  // as far as possible; true when complete; may throw
+  virtual bool step() = 0;                   // as far as possible; true when complete; may throw
+  Caller caller() const { return caller_; }  // of step()
+  // By step(), which then returns false: why it cannot go on. Else it has to be called again.
+  void stop_at(const Progress& why) { stopped_ = why; }
   virtual void give_up(const std::exception_ptr&) noexcept { withdraw(); }  // abandon() early
   virtual void withdraw() noexcept = 0;           // after step() has thrown, or to give up
   virtual void on_end(bool /*well*/) noexcept {}  // once, before the end is visible
@@ -52,6 +83,8 @@ class Operation {
   void post_callbacks() noexcept;
 
   std::mutex mutex_;
+  Caller caller_ = Caller::kBusy;  // of the step that is being made, and how it stopped
+  Progress stopped_{};
   std::atomic<bool> ended_{false};
   std::exception_ptr failure_;
   std::mutex callbacks_mutex_;  // mutex_ is held throughout a step

@@ -32,6 +32,12 @@ void resolve(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(found);
 }
 
+// What only some MPIs have.
+template <class Function>
+void resolve_if_there(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(symbol(library, name));
+}
+
 Functions resolve_all(void* lib) {
   Functions f{};
   resolve(lib, "Initialized", f.Initialized);
@@ -74,6 +80,9 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Ibarrier", f.Ibarrier);
   resolve(lib, "Grequest_start", f.Grequest_start);
   resolve(lib, "Grequest_complete", f.Grequest_complete);
+  resolve_if_there(lib, "PMPIX_Grequest_start", f.Grequest_start_driven);
+  resolve_if_there(lib, "opal_progress_register", f.Progress_register);
+  resolve_if_there(lib, "opal_progress_unregister", f.Progress_unregister);
   resolve(lib, "Status_set_elements", f.Status_set_elements);
   resolve(lib, "Status_set_cancelled", f.Status_set_cancelled);
   return f;

@@ -70,6 +70,16 @@ struct Functions {
   int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*),
                         int (*cancel)(void*, int), void* extra, Handle* request);
   int (*Grequest_complete)(Handle request);
+  // MPICH's MPIX_Grequest_start: who waits or tests calls `poll` or `wait`, which may complete the
+  // request. Null in other MPIs.
+  int (*Grequest_start_driven)(int (*query)(void*, void*), int (*release)(void*),
+                               int (*cancel)(void*, int), int (*poll)(void*, void*),
+                               int (*wait)(int, void**, double, void*), void* extra,
+                               Handle* request);
+  // Open MPI's opal_progress_register: whatever waits or tests calls it again and again. Null in
+  // other MPIs.
+  int (*Progress_register)(int (*callback)());
+  int (*Progress_unregister)(int (*callback)());
   int (*Status_set_elements)(void* status, Handle type, int count);
   int (*Status_set_cancelled)(void* status, int flag);
 };

@@ -20,27 +20,24 @@ void NodeExecution::start_refusal(std::string reason) {
   state_ = State::kStarted;
 }
 
-bool NodeExecution::advance() {
-  bool ended = false;
-  try {
-    group_.guarded([&] { ended = go_on(); });
-  } catch (...) {
-    end();
-    throw;
-  }
-  return ended;
+bool NodeExecution::begin() {
+  return guarded([&] { return state_ != State::kStarted || announce(); });
 }
 
-void NodeExecution::finish(Poll* poll) {
+bool NodeExecution::advance() {
+  return guarded([&] { return go_on(); });
+}
+
+template <class Body>
+bool NodeExecution::guarded(Body&& body) {
+  bool done = false;
   try {
-    group_.guarded([&] {
-      group_.waiter_.use(poll);
-      while (!go_on()) group_.waiter_.wait(awaited_);
-    });
+    group_.guarded([&] { done = body(); });
   } catch (...) {
     end();
     throw;
   }
+  return done;
 }
 
 bool NodeExecution::go_on() {

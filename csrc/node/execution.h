@@ -22,6 +22,11 @@ class NodeExecution {
   void start(const NodeCall& call);
   // Or: this rank's arguments were refused, as NodeGroup::abort() says it.
   void start_refusal(std::string reason);
+  // Whether it takes but one look at the peers.
+  bool is_short() const { return refusal_ || path_ != NodeGroup::Path::kChunks; }
+  // The first part of advance(): announces it, unless an operation that this rank has refused has
+  // to end before; then false.
+  bool begin();
   // Goes on as far as possible without blocking; true at the end. Throws as NodeGroup::run() does,
   // and is over then.
   bool advance();
@@ -32,14 +37,14 @@ class NodeExecution {
   void expect_sleepers() {
     if (!sleepers_.lives()) sleepers_ = ExpectSleepers(awaited_.expected);
   }
-  // Goes on to the end, waiting as a blocking call does.
-  void finish(Poll* poll);
   // Peers may count on this rank from now on: to give the operation up fails the group.
   bool announced() const { return state_ > State::kStarted && state_ < State::kEnded; }
 
  private:
   enum class State : std::uint8_t { kStarted, kAnnounced, kInChunks, kEnded };
 
+  template <class Body>
+  bool guarded(Body&& body);
   bool go_on();
   bool announce();
   bool await(const Awaited& awaited);

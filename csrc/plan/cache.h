@@ -23,7 +23,6 @@ struct PlanKey {
   int root;
   std::string_view plan;                // that it asks for
   std::shared_ptr<const Schedule> own;  // likewise
-  bool blocking;
 };
 
 class PlanCache {
@@ -54,7 +53,7 @@ class PlanCache {
     bool is(const PlanKey& other) const {
       return key.count == other.count && key.kind == other.kind && key.dtype == other.dtype &&
              key.op == other.op && key.root == other.root && key.own == other.own &&
-             key.blocking == other.blocking && key.plan == other.plan;
+             key.plan == other.plan;
     }
   };
 

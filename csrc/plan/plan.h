@@ -44,8 +44,6 @@ struct Question {
   std::size_t slices = 0;         // 0: any
   std::size_t most_slices = ~std::size_t{0};  // tags that an operation may take
   int root = 0;                               // of a broadcast
-  // The call returns before it is done, and so takes what the node group can do without waiting.
-  bool beyond_memory = false;
 
   // Of the whole vector that a schedule cuts into chunks.
   std::size_t vector_bytes(int size) const {

@@ -266,10 +266,10 @@ py::dict described(const Plan& plan) {
 
 py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
   const Communicator& communicator = communicator_of(comm.ptr());
-  if (!blocking && !communicator.starts()) {
-    return described(Plan{.family = &mpi_family(), .name = "mpi", .reason = kLeftToMpi});
-  }
-  return described(*communicator.plan_for(call.call, blocking));
+  const Plan left{.family = &mpi_family(), .name = "mpi", .reason = kLeftToMpi};
+  if (!blocking && !communicator.starts()) return described(left);
+  const std::shared_ptr<const Plan> plan = communicator.plan_for(call.call);
+  return described(blocking || communicator.starts_by(*plan) ? *plan : left);
 }
 
 py::dict described(const CostModel& model, const std::string& source) {

@@ -27,9 +27,9 @@ inline NodeOptions small_paths() {
   return options;
 }
 
-// Who waits for a call: the call itself, or its caller, who looks again and again, sleeps, or waits
-// as a blocking call does after a first look.
-enum class InSteps : std::uint8_t { kNone, kBusy, kAsleep, kFinished };
+// Who waits for a call: the call itself, or its caller, who looks again and again, sleeps, or
+// first only begins it.
+enum class InSteps : std::uint8_t { kNone, kBusy, kAsleep, kBegun };
 
 struct Call {
   Kind kind = Kind::kAllreduce;
@@ -146,10 +146,7 @@ inline NodeCall node_call(const Call& call, const void* send, void* recv) {
 inline void run_in_steps(NodeGroup& group, const NodeCall& call, InSteps way, Poll* poll) {
   NodeExecution execution(group);
   execution.start(call);
-  if (way == InSteps::kFinished) {
-    if (!execution.advance()) execution.finish(poll);
-    return;
-  }
+  if (way == InSteps::kBegun) execution.begin();
   while (!execution.advance()) {
     if (poll != nullptr) poll->poll();
     if (way == InSteps::kAsleep) {

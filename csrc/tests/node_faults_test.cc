@@ -412,7 +412,7 @@ int run_all(const std::string& part) {
                    });
     }
   }
-  for (const InSteps steps : {InSteps::kBusy, InSteps::kAsleep, InSteps::kFinished}) {
+  for (const InSteps steps : {InSteps::kBusy, InSteps::kAsleep, InSteps::kBegun}) {
     on_processes(3,
                  "a_killed_peer_is_lost_within_two_seconds, in steps " +
                      std::to_string(static_cast<int>(steps)),

@@ -1,0 +1,225 @@
+"""Compare the ways of making one allreduce: blocking, non-blocking, persistent, and the MPI's.
+
+    gradred run -np 2 python benchmarks/started.py --json out.json
+
+Four parts, each in turn call by call or block by block, on the same buffers, results checked first:
+
+- ways: `Allreduce`, `Iallreduce` and `Wait`, `p()`, and the MPI's own `Iallreduce` and `Wait`;
+- waitall: two requests in `MPI.Request.Waitall` and in `gradred.Request.Waitall`;
+- late: rank 0 comes 300 microseconds late; what the others wait beyond that;
+- overlap: an operation of --overlap-bytes is begun, then matrices are multiplied for about
+  --overlap-ms on the same cores; what is left to wait for.
+
+The JSON record (`schema` = "gradred-started/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}
+    flag      {what, us}: the time of one signal between ranks 0 and 1
+    ways      [{bytes, calls, rounds_us{way: [...]}, us{way}, to_blocking{way: ratio},
+                to_mpi{way: ratio}}]; to_mpi is the MPI's time over the way's
+    waitall   [{bytes, us{how}}]
+    late      [{bytes, us{how}}]: medians over calls, of the slowest rank that waits
+    overlap   {bytes, compute_ms, left_ms{how}, rounds_ms{how: [...]}}
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from timeit import Timer
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.timing import block_length, interleave, microseconds, ratio
+
+SCHEMA = "gradred-started/1"
+WAYS = {
+    "blocking": "comm.Allreduce(x, y)",
+    "started": "comm.Iallreduce(x, y).Wait()",
+    "persistent": "p()",
+    "mpi": "plain.Iallreduce(x, y).Wait()",
+}
+WAITALLS = {
+    "MPI.Request.Waitall": "waitall([a.Iallreduce(x, y), b.Iallreduce(x, z)])",
+    "gradred.Request.Waitall": "own_waitall([a.Iallreduce(x, y), b.Iallreduce(x, z)])",
+    "all the MPI's": "waitall([c.Iallreduce(x, y), d.Iallreduce(x, z)])",
+}
+LATE_S = 300e-6
+Names = dict[str, Any]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="blocking, non-blocking and persistent calls")
+    sizes = [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", default=sizes)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=90.0, help="of the ways, about")
+    parser.add_argument("--overlap-bytes", type=int, default=64_000_000)
+    parser.add_argument("--overlap-ms", type=float, default=400.0)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if given.rounds < 3 or given.seconds <= 0:
+        parser.error("needs --rounds of 3 or more and --seconds above 0")
+    return given
+
+
+def agree(value: float, world: MPI.Intracomm) -> float:
+    return float(world.allreduce(value, MPI.MAX))
+
+
+def checked(names: Names, statements: dict[str, str], world: MPI.Intracomm) -> None:
+    """Stop where a way's result is wrong."""
+    names["x"][:] = world.rank + np.arange(len(names["x"])) % 7
+    expected = sum(range(world.size)) + world.size * (np.arange(len(names["x"])) % 7)
+    for way, statement in statements.items():
+        names["y"].fill(-1)
+        Timer(statement, globals=names).timeit(1)
+        if not world.allreduce(bool((names["y"] == expected).all()), MPI.LAND):
+            raise SystemExit(f"{way}: wrong result at {names['x'].nbytes} bytes")
+
+
+def buffers(nbytes: int) -> Names:
+    x = np.ones(nbytes // 4, np.float32)
+    return {"x": x, "y": np.empty_like(x), "z": np.empty_like(x)}
+
+
+def ways(
+    comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
+) -> Iterator[dict[str, Any]]:
+    """The rows; collective on `world`."""
+    each = given.seconds / len(given.sizes) / given.rounds / len(WAYS)
+    for nbytes in given.sizes:
+        names = buffers(nbytes) | {"comm": comm, "plain": world}
+        names["p"] = comm.Allreduce_init(names["x"], names["y"])
+        checked(names, WAYS, world)
+        timers = [Timer(statement, globals=names) for statement in WAYS.values()]
+        block = min(block_length(timer, each, world) for timer in timers)
+        times = interleave(timers, given.rounds, block, world)
+        names["p"].Free()
+        by_way = dict(zip(WAYS, times.T, strict=True))
+        yield {
+            "bytes": nbytes,
+            "calls": block,
+            "us": {way: microseconds(one) for way, one in by_way.items()},
+            "to_blocking": {way: ratio(one, by_way["blocking"]) for way, one in by_way.items()},
+            "to_mpi": {way: ratio(by_way["mpi"], one) for way, one in by_way.items()},
+            "rounds_us": {way: (one * 1e6).tolist() for way, one in by_way.items()},
+        }
+
+
+def waitall(
+    comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
+) -> Iterator[dict[str, Any]]:
+    others = [gradred.Comm(world.Dup()), world.Dup(), world.Dup()]
+    others[0].Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    for nbytes in (8, 64 << 10, 1 << 20):
+        names = buffers(nbytes) | dict(zip("abcd", [comm, *others], strict=True))
+        names |= {"waitall": MPI.Request.Waitall, "own_waitall": gradred.Request.Waitall}
+        checked(names, WAITALLS, world)
+        timers = [Timer(statement, globals=names) for statement in WAITALLS.values()]
+        block = min(block_length(timer, 0.02, world) for timer in timers)
+        times = interleave(timers, given.rounds, block, world)
+        by_how = dict(zip(WAITALLS, times.T, strict=True))
+        yield {"bytes": nbytes, "us": {how: microseconds(one) for how, one in by_how.items()}}
+
+
+def wait_beyond(call: Callable[[], object], world: MPI.Intracomm) -> float:
+    """Seconds that the slowest of those that wait took beyond the time by which rank 0 is late."""
+    world.Barrier()
+    begin = time.perf_counter()
+    while world.rank == 0 and time.perf_counter() - begin < LATE_S:
+        pass
+    call()
+    took = time.perf_counter() - begin - LATE_S
+    return agree(took if world.rank > 0 else -1.0, world)
+
+
+def late(
+    comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
+) -> Iterator[dict[str, Any]]:
+    messages = {"plan": "recursive_doubling"}
+    for nbytes in (8, 4096):
+        names = buffers(nbytes)
+        x, y = names["x"], names["y"]
+        calls: dict[str, Callable[[], object]] = {
+            "shared memory": lambda x=x, y=y: comm.Allreduce(x, y),
+            "messages": lambda x=x, y=y: gradred.allreduce(x, out=y, comm=comm, **messages),
+            "mpi": lambda x=x, y=y: world.Allreduce(x, y),
+        }
+        taken: dict[str, list[float]] = {how: [] for how in calls}
+        for _ in range(100):
+            for how, call in calls.items():
+                taken[how].append(wait_beyond(call, world))
+        yield {"bytes": nbytes, "us": {how: 1e6 * float(np.median(t)) for how, t in taken.items()}}
+
+
+def overlap(comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm) -> dict[str, Any]:
+    names = buffers(given.overlap_bytes)
+    x, y = names["x"], names["y"]
+    matrix = np.ones((256, 256), np.float32)
+    begin = time.perf_counter()
+    for _ in range(50):
+        matrix @ matrix
+    products = int(given.overlap_ms / 1e3 / ((time.perf_counter() - begin) / 50))
+    products = int(agree(products, world))
+    begins = {"gradred": comm.Iallreduce, "mpi": world.Iallreduce}
+    taken: dict[str, list[float]] = {how: [] for how in begins}
+    computed = []
+    for _ in range(max(5, given.rounds // 2)):
+        for how, start in begins.items():
+            world.Barrier()
+            request = start(x, y)
+            begin = time.perf_counter()
+            for _ in range(products):
+                matrix @ matrix
+            middle = time.perf_counter()
+            request.Wait()
+            taken[how].append(agree(time.perf_counter() - middle, world))
+            computed.append(middle - begin)
+    return {
+        "bytes": given.overlap_bytes,
+        "compute_ms": 1e3 * float(np.median(computed)),
+        "left_ms": {how: 1e3 * float(np.median(t)) for how, t in taken.items()},
+        "rounds_ms": {how: [1e3 * one for one in t] for how, t in taken.items()},
+    }
+
+
+def main() -> int:
+    world = MPI.COMM_WORLD
+    given = parse_once(arguments, world)
+    comm = gradred.Comm(world)
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
+    record["flag"] = flag_time(world)
+    say(world, f"# {world.size} ranks, {mpi_name()}; us per call, medians; flag {record['flag']}")
+    record["ways"] = []
+    for row in ways(comm, given, world):
+        record["ways"].append(row)
+        found = "  ".join(
+            f"{way} {us:.2f} (x{row['to_blocking'][way].median:.2f})"
+            for way, us in row["us"].items()
+        )
+        say(world, f"{row['bytes']:10}  {found}")
+    for name, part in ("waitall", waitall), ("late", late):
+        record[name] = []
+        for row in part(comm, given, world):
+            record[name].append(row)
+            found = "  ".join(f"{how} {us:.2f}" for how, us in row["us"].items())
+            say(world, f"{name}: {row['bytes']:10}  {found}")
+    record["overlap"] = found = overlap(comm, given, world)
+    left = "  ".join(f"{how} {ms:.2f} ms" for how, ms in found["left_ms"].items())
+    say(world, f"overlap: {found['bytes']} bytes, {found['compute_ms']:.0f} ms; left: {left}")
+    if world.rank == 0 and given.json:
+        write_json(given.json, record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

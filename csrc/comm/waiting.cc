@@ -1,0 +1,132 @@
+#include "comm/waiting.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "comm/communicator.h"
+#include "comm/driving.h"
+#include "comm/set_up.h"
+#include "comm/watch.h"
+#include "node/wait.h"
+
+namespace gradred {
+namespace {
+
+// The word may never be reached: the operation has ended while somebody else drove it, or the time
+// is over.
+struct Enough {};
+
+class Wait final : private Poll, private Guard {
+ public:
+  Wait(Operation& operation, WaitHook& hook, Watch::Of what = Watch::Of::kWait,
+       std::uint64_t deadline_ns = UINT64_MAX)
+      : operation_(operation),
+        hook_(hook),
+        deadline_ns_(deadline_ns),
+        waiter_(operation.spins(), *this),
+        backoff_(operation.spins()),
+        watch_(what) {
+    waiter_.use(this);
+  }
+
+  // Whether it has ended.
+  bool run() {
+    const Engine::Waiting waiting(engine());
+    if (operation_.bytes() > kLongWorkBytes) {
+      hook_.long_work();
+      drive_if_due();
+    }
+    using State = Progress::State;
+    Progress last = operation_.advance();
+    for (; !last; last = operation_.advance()) {
+      if (is_late()) return false;
+      if (last.state == State::kAwaits) {
+        wait_for(last.awaited);
+      } else if (last.state == State::kTaken) {
+        hook_.long_work();
+        last = operation_.advance(Operation::Caller::kPatient);
+        if (last) return true;
+        if (last.state == State::kTaken) look_again();  // what stands before it is
+      } else {
+        look_again();
+      }
+    }
+    return true;
+  }
+
+ private:
+  void wait_for(const Awaited& awaited) {
+    try {
+      waiter_.wait(awaited);
+    } catch (const Enough&) {
+    }
+  }
+  void look_again() {
+    backoff_.wait([this] { look_around(); });
+  }
+  void look_around() {
+    hook_.waiting();
+    drive();
+    watch_.check(AboutOperation{operation_});
+  }
+  void poll() override {
+    look_around();
+    if (is_late()) throw Enough();
+  }
+  void glance() override {
+    if (operation_.ended()) throw Enough();
+  }
+  bool is_late() const { return deadline_ns_ != UINT64_MAX && now_ns() >= deadline_ns_; }
+  void check_awaited() override {}  // by advance()
+
+  Operation& operation_;
+  WaitHook& hook_;
+  const std::uint64_t deadline_ns_;
+  Waiter waiter_;
+  Backoff backoff_;
+  Watch watch_;
+};
+
+}  // namespace
+
+std::string AboutOperation::text(std::uint64_t waited) const {
+  return operation.waiter() + " has waited " + seconds_text(waited) + " in " +
+         operation.waits_for();
+}
+
+bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns) {
+  return Wait(operation, hook, Watch::Of::kWait, deadline_ns).run();
+}
+
+void see_through_in_mpi(Operation& operation, WaitHook& hook) {
+  Wait(operation, hook, Watch::Of::kFlight).run();
+}
+
+void wait_for(Operation& operation, WaitHook& hook) {
+  wait_until(operation, hook, UINT64_MAX);
+  operation.rethrow();
+}
+
+bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns) {
+  try {
+    return see_through(operation, hook, deadline_ns);
+  } catch (...) {  // the hook wants to leave
+    operation.abandon(std::current_exception());
+    throw;
+  }
+}
+
+void Backoff::pause() {
+  constexpr std::uint64_t kYieldNs = 5'000'000;
+  const std::uint64_t now = spins_ ? now_ns() : 0;
+  if (begin_ns_ == 0) begin_ns_ = now;
+  if (spins_ ? now - begin_ns_ < kYieldNs : looks_ < 1000) {
+    sched_yield();
+  } else if (looks_ % 8 == 0) {  // more ranks than cores, perhaps: sched_yield() may do nothing
+    const timespec nap{0, looks_ < 20000 ? 20'000 : 100'000};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+}  // namespace gradred

@@ -1,0 +1,51 @@
+// How a thread waits for an operation in flight: it drives it, and everything else meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "comm/call.h"
+#include "engine/operation.h"
+
+namespace gradred {
+
+// An operation that is advanced step by step: for Watch.
+struct AboutOperation {
+  const Operation& operation;
+
+  std::string text(std::uint64_t waited) const;
+  bool reports() const { return operation.is_first_to_wait(); }
+};
+
+// Until it has ended; throws what ended it. What the hook throws gives the operation up.
+void wait_for(Operation& operation, WaitHook& hook);
+// The same until a time of now_ns(), and without throwing what ended it: whether it has ended.
+bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns);
+// The same, and what the hook throws gives up nothing: it may be another one's operation.
+bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns = UINT64_MAX);
+
+// Likewise where nobody asked for a time limit: inside a function of the MPI.
+void see_through_in_mpi(Operation& operation, WaitHook& hook);
+
+// How to wait for messages of the MPI underneath: there is no word in memory to sleep on. With a
+// core for each rank it looks all the time at first, else it soon leaves the core to others.
+class Backoff {
+ public:
+  explicit Backoff(bool spins = false) : spins_(spins) {}
+  template <class Meanwhile>
+  void wait(Meanwhile meanwhile) {
+    ++looks_;
+    if (looks_ < 100) return;
+    if (looks_ % 16 == 0) meanwhile();
+    pause();
+  }
+
+ private:
+  void pause();
+
+  const bool spins_;
+  unsigned looks_ = 0;
+  std::uint64_t begin_ns_ = 0;
+};
+
+}  // namespace gradred
