@@ -1,13 +1,15 @@
-"""Compare gradred's Allreduce with that of the MPI between two hosts: 1 and 2 ranks on each.
+"""Compare gradred's Allreduce with that of the MPI between two hosts: 1 x 1, 2 x 2 and 3 + 1 ranks.
 
     .venv/bin/python benchmarks/two_hosts.py --out benchmarks/results
 
 The hosts are namespaces of this machine, joined by a cable of a given rate (see tests/hosts), so
 this needs root, iproute2 and util-linux. On each pair of hosts `benchmarks/allreduce.py` runs once,
-gradred and the MPI in turn. Times of small messages are those of this machine's scheduler and
-loopback, and with a rate above 1gbit the cores set the pace: compare within one record only.
+gradred and the MPI in turn. What gradred measures of the hosts to choose plans by is measured anew
+for each layout, and kept in a folder that goes. Times of small messages are those of this machine's
+scheduler and loopback, and with a rate above 1gbit the cores set the pace: compare within one
+record only.
 
-Writes a record for each number of ranks, allreduce-MPI-Nranks-2hosts-DATE.json, which
+Writes a record for each layout, allreduce-MPI-Nranks-2hosts-DATE.json (and 3+1ranks), which
 tools/gen_results_table.py shows. Exit status: 0 done; 1 a run failed; 2 usage.
 """
 
@@ -17,6 +19,7 @@ import argparse
 import datetime
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +29,7 @@ from hosts import jobs, machines  # noqa: E402 (of the tests)
 
 from gradred import launch  # noqa: E402
 
-RANKS_PER_HOST = (1, 2)
+LAYOUTS = {"2ranks": (1, 1), "4ranks": (2, 2), "3+1ranks": (3, 1)}
 HOSTS = ("h1", "h2")
 
 
@@ -34,8 +37,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="allreduce between two hosts of namespaces")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", metavar="FOLDER")
     parser.add_argument("--rate", default="1gbit", help="of each link, as tc has it; or none")
-    parser.add_argument("--seconds", type=float, default=60.0, help="each of the two runs, about")
+    parser.add_argument("--seconds", type=float, default=60.0, help="each of the runs, about")
     parser.add_argument("--max", type=int, default=16 << 20, metavar="BYTES")
+    parser.add_argument(
+        "--layout", choices=LAYOUTS, action="append", help="one alone; may be repeated"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="per size and pass; 3 at least")
     parser.add_argument("--passes", type=int, default=2, help="over all sizes (default: 2)")
     given = parser.parse_args()
@@ -45,15 +51,25 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def run(made: machines.Machines, ranks: int, given: argparse.Namespace, path: Path) -> int:
-    """Measure with so many ranks on each host; the exit status of the job."""
+def run(
+    made: machines.Machines, ranks: tuple[int, ...], given: argparse.Namespace, path: Path
+) -> int:
+    """Measure with so many ranks on the hosts; the exit status of the job."""
     link = "no limit of its rate" if given.rate == "none" else given.rate
     note = f"The hosts are namespaces of one machine, whose cores they share; a link with {link}"
     words = [str(ROOT / "benchmarks" / "allreduce.py"), "--json", str(path), "--note", note]
     for name in ("seconds", "max", "rounds", "passes"):
         words += [f"--{name}", str(getattr(given, name))]
-    where = ",".join(f"{name}:{ranks}" for name in HOSTS)
-    process = jobs.start(made, ROOT, sys.executable, *words, where=where)
+    where = ",".join(f"{name}:{count}" for name, count in zip(HOSTS, ranks, strict=True))
+    with tempfile.TemporaryDirectory() as cache:
+        return run_job(made, given, words, where, cache)
+
+
+def run_job(
+    made: machines.Machines, given: argparse.Namespace, words: list[str], where: str, cache: str
+) -> int:
+    own = {"GRADRED_TUNE": "1", "XDG_CACHE_HOME": cache}
+    process = jobs.start(made, ROOT, sys.executable, *words, where=where, **own)
     try:
         out, err = process.communicate(timeout=4 * given.seconds + 60)
     except subprocess.TimeoutExpired:
@@ -74,10 +90,9 @@ def main() -> int:
         if given.rate != "none":
             for name in HOSTS:
                 made.limit(name, given.rate)
-        for ranks in RANKS_PER_HOST:
-            total = ranks * len(HOSTS)
-            path = given.out / f"allreduce-{family}-{total}ranks-{len(HOSTS)}hosts-{today}.json"
-            if run(made, ranks, given, path.resolve()) != 0:
+        for name in given.layout or LAYOUTS:
+            path = given.out / f"allreduce-{family}-{name}-{len(HOSTS)}hosts-{today}.json"
+            if run(made, LAYOUTS[name], given, path.resolve()) != 0:
                 return 1
     return 0
 

@@ -37,12 +37,13 @@ def newest(folder: Path = RESULTS) -> dict[str, Record]:
 
     And for the other placement of the cores, if it was measured on the same day.
     """
-    found: dict[tuple[int, str, int], dict[str, tuple[str, Record]]] = {}
+    found: dict[tuple[int, str, int, bool], dict[str, tuple[str, Record]]] = {}
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict) or record.get("schema") not in SCHEMAS:
             continue
-        chosen = found.setdefault((record["hosts"], mpi_name(record), record["ranks"]), {})
+        key = (record["hosts"], mpi_name(record), record["ranks"], bool(unequal(record)))
+        chosen = found.setdefault(key, {})
         where = placement(record)
         if where not in chosen or record["date"] >= chosen[where][1]["date"]:
             chosen[where] = (path.name, record)
@@ -53,6 +54,12 @@ def newest(folder: Path = RESULTS) -> dict[str, Record]:
         same_day = [one for one in single if one[1]["date"][:10] == first[1]["date"][:10]]
         result |= dict([first, *same_day])
     return result
+
+
+def unequal(record: Record) -> str:
+    """`3 + 1` where the hosts have unequally many ranks; else empty."""
+    ranks = record.get("ranks_on_hosts", [])  # older records have none: equally many
+    return " + ".join(map(str, ranks)) if len(set(ranks)) > 1 else ""
 
 
 def placement(record: Record) -> str:
@@ -81,6 +88,7 @@ def table(name: str, record: Record) -> str:
     """One measurement: where and when, the sizes, and where gradred was slower."""
     ranks = f"{record['ranks']} rank{'' if record['ranks'] == 1 else 's'}"
     hosts = f"{record['hosts']} host{'' if record['hosts'] == 1 else 's'}"
+    hosts += f" ({unequal(record)})" if unequal(record) else ""
     machine, versions, what = record["machine"], record["versions"], record["arguments"]
     where = (
         f"{ranks} on {hosts}, {mpi_name(record)}, {what['type']} {what['op']}; {machine['cpu']}, "

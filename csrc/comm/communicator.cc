@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "comm/driving.h"
 #include "comm/families.h"
+#include "comm/mpi_handles.h"
 #include "comm/set_up.h"
 #include "plan/selector.h"
 
@@ -168,12 +169,13 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       settings_(settings()),
       plan_(settings_.plan),
       slices_(settings_.slices),
-      deterministic_(settings_.deterministic) {
+      deterministic_(settings_.deterministic),
+      tunes_(settings_.tune) {
   if (settings_.profile) open_profile(now_ns());
   direct_ = size_ == 1 && profile_ == nullptr;
   place_.why_no_memory = "no blocking call yet";
   place_.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size_), 0));
-  if (size_ == 1) settle_place();
+  if (size_ == 1) settle_place(assumed_figures());
 }
 
 Communicator::~Communicator() {
@@ -228,7 +230,7 @@ void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook)
 }
 
 void Communicator::agree_on_init(const Call& call, WaitHook& hook) {
-  Signature signature = planned_signature(call, *plan_for(call));
+  Signature signature = planned_signature(call, *plan_for(call, false));
   signature.detail = mix(signature.detail, std::string_view("init"));
   agree_on(signature, hook);
 }
@@ -348,15 +350,15 @@ std::string_view Communicator::plan_asked(const Call& call) const {
 }
 
 // Where the ranks are is known: from now on it decides.
-void Communicator::settle_place() {
+void Communicator::settle_place(Figures figures) {
   place_.size = size_;
-  place_.costs = std::make_shared<Costs>(place_.topology, assumed_messages());
+  place_.costs = std::make_shared<Costs>(place_.topology, std::move(figures));
   if (size_ > 1 && !plan_.empty()) return;
   auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place_));
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
 }
 
-Question Communicator::question(const Call& call) const {
+Question Communicator::question(const Call& call, bool waits) const {
   const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
   Question question{.collective = collective_of(call.kind),
                     .bytes = call.count * size_of(call.dtype),
@@ -364,20 +366,23 @@ Question Communicator::question(const Call& call) const {
                     .own = call.schedule.get(),
                     .slices = slices_asked(call),
                     .most_slices = tags.most_slices(),
-                    .root = call.root};
+                    .root = call.root,
+                    .mpi_may_carry = waits && mpi_computes_alike(call.op, call.dtype) &&
+                                     mpi_handles(combined(call.op), call.dtype)};
   if (size_ == 1) question.plan = {}, question.own = nullptr;
   return question;
 }
 
-std::shared_ptr<const Plan> Communicator::plan_for(const Call& call) const {
+std::shared_ptr<const Plan> Communicator::plan_for(const Call& call, bool waits) const {
   const PlanKey key = {.kind = call.kind,
                        .dtype = call.dtype,
                        .op = call.op,
                        .count = call.count,
                        .root = call.root,
                        .plan = call.plan != nullptr ? call.plan : std::string_view(),
-                       .own = call.schedule};
-  return plans_->get(key, [&] { return choose(plan_families(), question(call), place_); });
+                       .own = call.schedule,
+                       .waits = waits};
+  return plans_->get(key, [&] { return choose(plan_families(), question(call, waits), place_); });
 }
 
 }  // namespace gradred

@@ -45,6 +45,8 @@ struct Settings {
   std::string fault;              // parse_fault(); empty: none
   bool profile = false;           // rank 0's decides for a communicator
   bool deterministic = false;     // likewise: plans depend on what ranks agree on alone
+  bool tune = true;               // likewise: links and the MPI are measured between hosts
+  std::string figures;            // folder of what was measured; empty: none; may differ
 };
 Settings& settings();
 // UsageError before MPI_Init and after MPI_Finalize.
@@ -145,7 +147,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // What run() or start() would choose, with the reason. Local; before the first run() it is not
   // known where the ranks are, and the MPI carries out all calls. Throws UsageError where no plan
   // can serve the call.
-  std::shared_ptr<const Plan> plan_for(const Call& call) const;
+  // `waits`: who makes the call waits for it, so that it may begin with an announcement.
+  std::shared_ptr<const Plan> plan_for(const Call& call, bool waits = true) const;
   const Topology& topology() const { return place_.topology; }
   bool shares_memory() const { return node_ != nullptr; }
   bool spins() const { return spins_; }             // each rank of this host has a core of its own
@@ -178,8 +181,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::size_t slices_asked(const Call& call) const;     // 0: the selector's
   std::string_view plan_asked(const Call& call) const;  // empty: the selector's
-  void settle_place();
-  Question question(const Call& call) const;
+  void settle_place(Figures figures);
+  Question question(const Call& call, bool waits) const;
   bool takes_usual(const Call& call) const {
     return usual_ != nullptr && call.plan == nullptr && !call.schedule;
   }
@@ -191,6 +194,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<NodeOperation> enqueue(const What& what);
   void launch(const std::shared_ptr<StartedOperation>& operation, const Call& call);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
+  std::shared_ptr<StartedOperation> operation_on_mpi(const Call& call);
   void finish_started(WaitHook& hook);
   void carry_out(const Call& call, WaitHook& hook);
   void carry_out_startable(const Call& call, WaitHook& hook);
@@ -236,6 +240,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string plan_;         // rank 0's since set-up, as these two
   std::size_t slices_;
   bool deterministic_;
+  bool tunes_;
   std::uint64_t key_ = 0;
   std::uint64_t group_key_ = 0;               // of its group of ranks; 0: not asked for
   bool inside_call_ = false;                  // the caller's: see python/one_thread.h

@@ -72,13 +72,14 @@ class ScheduleFamily : public Family {
              const Place& place) const {
     parameters.root = question.root;
     const Cost& cost = place.costs->of(question.collective, name, parameters);
-    const CostModel& model = place.costs->model();
+    const Figures& figures = place.costs->figures();
     const std::size_t bytes = question.vector_bytes(place.size);
     Plan plan{.family = this, .name = name, .parameters = parameters};
-    plan.slices = slices_of(question, cost, model);
-    plan.seconds = cost.seconds(bytes, model, plan.slices);
+    plan.slices = slices_of(question, cost, figures.model);
+    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes);
     plan.specification = {name, parameters, ""};
-    plan.reason = question.plan.empty() ? "costs least in the model" : "as asked";
+    plan.reason =
+        question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";
     return plan;
   }
 

@@ -36,6 +36,16 @@ std::optional<MpiHandles> mpi_handles(Op op, DType dtype) {
   return MpiHandles{*type, *its_op};
 }
 
+// Not 8-bit integers, whose sums some MPIs limit to the range of the type; not short floats, which
+// each rounds in its own way; nor the least and the largest of other floats, where it is NaN and
+// signed zeros.
+bool mpi_computes_alike(Op op, DType dtype) {
+  const DTypeInfo& type = kDTypeInfo[static_cast<std::size_t>(dtype)];
+  if (type.kind == DTypeKind::kBool) return true;
+  if (type.kind != DTypeKind::kReal) return type.bytes > 1;
+  return type.bytes > 2 && op != Op::kMin && op != Op::kMax;
+}
+
 MpiHandles mpi_or_own_handles(Op op, DType dtype) {
   static constexpr auto functions = combine_functions(std::make_index_sequence<kOps * kDTypes>());
   static std::mutex mutex;

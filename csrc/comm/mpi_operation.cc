@@ -163,6 +163,10 @@ std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) 
     ledger_.note_failure(*failure);
     throw_if_failed();
   }
+  return operation_on_mpi(call);
+}
+
+std::shared_ptr<StartedOperation> Communicator::operation_on_mpi(const Call& call) {
   return std::make_shared<MpiOperation>(shared_from_this(), call);
 }
 

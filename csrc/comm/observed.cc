@@ -171,7 +171,7 @@ std::shared_ptr<Observation> Communicator::observation(const Call& call) const {
 Medium Communicator::medium_of(const Call& call, bool started) const {
   if (started && !starts()) return Medium::kMpi;
   try {
-    const std::shared_ptr<const Plan> plan = plan_for(call);
+    const std::shared_ptr<const Plan> plan = plan_for(call, !started);
     return !started || starts_by(*plan) ? plan->family->medium() : Medium::kMpi;
   } catch (const UsageError&) {
     return Medium::kNone;

@@ -264,7 +264,7 @@ std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) 
   if (!starts()) return mpi_operation(call);
   std::shared_ptr<const Plan> plan;
   try {
-    plan = plan_for(call);
+    plan = plan_for(call, false);
     plan->family->check(call);
   } catch (const UsageError& error) {
     refuse_started(error.what());

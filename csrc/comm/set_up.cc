@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "comm/driving.h"
+#include "comm/measuring.h"
 #include "comm/members.h"
 #include "comm/set_up_calls.h"
 #include "node/neighbours.h"
@@ -129,7 +130,10 @@ void Communicator::set_up_parts(WaitHook& hook) {
   set_up_path(calls);
   set_up_topology(calls);
   set_up_node(calls);
-  settle_place();
+  const bool chooses = place_.topology.hosts > 1 && path_ != nullptr && plan_.empty();
+  settle_place(chooses && tunes_
+                   ? find_figures(calls, path_->transport(), place_.topology, settings_.figures)
+                   : assumed_figures());
   trace_ = decorations(settings_).trace;
   if (trace_ != nullptr) trace_line_ = trace_->open_line();
   set_up_profile(calls, begin);
@@ -158,7 +162,7 @@ void Communicator::set_up_path(SetUpCalls& calls) {
 void Communicator::agree_on_settings(SetUpCalls& calls) {
   struct Wishes {
     std::uint64_t begins = 0x6772616472656430;  // "gradred0"
-    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0;
+    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, tunes = 0;
     std::uint64_t threads_drive = 0, starts_on_node = 0;
     char plan[64] = {};
   };
@@ -169,6 +173,7 @@ void Communicator::agree_on_settings(SetUpCalls& calls) {
   mine.key = random_number();
   mine.profile = settings_.profile ? 1 : 0;
   mine.deterministic = deterministic_ ? 1 : 0;
+  mine.tunes = tunes_ ? 1 : 0;
   mine.threads_drive = thread_may_drive() ? 1 : 0;
   mine.starts_on_node = may_start_on_node() ? 1 : 0;
   std::vector<Wishes> all(static_cast<std::size_t>(size_));
@@ -180,6 +185,7 @@ void Communicator::agree_on_settings(SetUpCalls& calls) {
   slices_ = agreed.slices;
   key_ = agreed.key;
   deterministic_ = agreed.deterministic != 0;
+  tunes_ = agreed.tunes != 0 && !deterministic_;
   threads_drive_ =
       std::ranges::all_of(all, [](const Wishes& one) { return one.threads_drive != 0; });
   starts_on_node_ =

@@ -48,11 +48,19 @@ class ErrorsReturn {
 
 int SetUpCalls::wait(mpi::Handle& request) {
   const mpi::Mpi& mpi = mpi::get();
+  int code = 0;
+  wait([&] {
+    int done = 0;
+    code = mpi.call.Test(&request, &done, mpi.is.status_ignore);
+    return code != 0 || done != 0;
+  });
+  return code;
+}
+
+void SetUpCalls::wait(const std::function<bool()>& done) {
   Backoff backoff;
   Watch watch;
-  for (int done = 0;;) {
-    const int code = mpi.call.Test(&request, &done, mpi.is.status_ignore);
-    if (code != 0 || done != 0) return code;
+  while (!done()) {
     backoff.wait([&] {
       hook_.waiting();
       drive();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "comm/call.h"
 #include "comm/lost.h"
@@ -30,6 +31,8 @@ class SetUpCalls final : public Bootstrap {
   mpi::Handle duplicate();
 
   int wait(mpi::Handle& request);  // the MPI's code
+  // Until `done`, which must not block, says so.
+  void wait(const std::function<bool()>& done);
 
   mpi::Handle comm() const { return comm_; }
 

@@ -76,7 +76,7 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
   if (node_) Registry::get().count_segment(1);
   place_.topology = Topology::of(std::vector<int>(members.size(), 0));
   place_.why_no_messages = place_.why_no_mpi = kShrunk;
-  settle_place();
+  settle_place(assumed_figures());
 }
 
 }  // namespace gradred

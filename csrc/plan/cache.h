@@ -23,6 +23,7 @@ struct PlanKey {
   int root;
   std::string_view plan;                // that it asks for
   std::shared_ptr<const Schedule> own;  // likewise
+  bool waits;                           // who makes the call
 };
 
 class PlanCache {
@@ -53,7 +54,7 @@ class PlanCache {
     bool is(const PlanKey& other) const {
       return key.count == other.count && key.kind == other.kind && key.dtype == other.dtype &&
              key.op == other.op && key.root == other.root && key.own == other.own &&
-             key.plan == other.plan;
+             key.waits == other.waits && key.plan == other.plan;
     }
   };
 

@@ -2,15 +2,6 @@
 
 namespace gradred {
 
-CostModel assumed_messages() {
-  return {.inside = {1e-6, 0.1e-9},
-          .across = {2e-6, 0.1e-9},
-          .gap = 0.5e-6,
-          .gamma = 0.05e-9,
-          .delta = 0.05e-9,
-          .far = 0.05};
-}
-
 std::string text_of(Collective collective, std::string_view algorithm,
                     const Parameters& parameters) {
   return std::string(name_of(collective)) + "/" + std::string(algorithm) + "/" +

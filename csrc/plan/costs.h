@@ -1,5 +1,5 @@
-// What each algorithm costs on one topology: computed when it is first asked for, then kept, so
-// that the choice for a new length takes no time.
+// What plans cost on one topology. What it takes to know that of an algorithm is computed when it
+// is first asked for, then kept, so that the choice for a new length takes no time.
 #pragma once
 
 #include <map>
@@ -8,26 +8,24 @@
 #include <string_view>
 #include <utility>
 
+#include "plan/figures.h"
 #include "schedule/cost.h"
 
 namespace gradred {
 
-// Round figures of today's machines, where nothing has been measured, for messages by the MPI.
-CostModel assumed_messages();
-
 class Costs {
  public:
-  Costs(Topology topology, const CostModel& model)
-      : topology_(std::move(topology)), model_(model) {}
+  Costs(Topology topology, Figures figures)
+      : topology_(std::move(topology)), figures_(std::move(figures)) {}
 
   // UsageError where the algorithm does not serve so many ranks. Of a broadcast: from rank 0, which
   // stands for any root.
   const Cost& of(Collective collective, std::string_view algorithm, const Parameters& parameters);
-  const CostModel& model() const { return model_; }
+  const Figures& figures() const { return figures_; }
 
  private:
   const Topology topology_;
-  const CostModel model_;
+  const Figures figures_;
   std::mutex mutex_;
   std::map<std::string, Cost> known_;
 };

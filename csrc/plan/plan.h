@@ -44,6 +44,8 @@ struct Question {
   std::size_t slices = 0;         // 0: any
   std::size_t most_slices = ~std::size_t{0};  // tags that an operation may take
   int root = 0;                               // of a broadcast
+  // Unasked, too: its call does what gradred promises, and who calls waits.
+  bool mpi_may_carry = false;
 
   // Of the whole vector that a schedule cuts into chunks.
   std::size_t vector_bytes(int size) const {

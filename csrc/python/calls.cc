@@ -268,11 +268,12 @@ py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
   const Communicator& communicator = communicator_of(comm.ptr());
   const Plan left{.family = &mpi_family(), .name = "mpi", .reason = kLeftToMpi};
   if (!blocking && !communicator.starts()) return described(left);
-  const std::shared_ptr<const Plan> plan = communicator.plan_for(call.call);
+  const std::shared_ptr<const Plan> plan = communicator.plan_for(call.call, blocking);
   return described(blocking || communicator.starts_by(*plan) ? *plan : left);
 }
 
-py::dict described(const CostModel& model, const std::string& source) {
+py::dict described(const Figures& figures) {
+  const CostModel& model = figures.model;
   py::dict result;
   result["alpha"] = model.across.alpha;
   result["beta"] = model.across.beta;
@@ -282,27 +283,46 @@ py::dict described(const CostModel& model, const std::string& source) {
   result["alpha_inside"] = model.inside.alpha;
   result["beta_inside"] = model.inside.beta;
   result["far"] = model.far;
-  result["source"] = source;
+  result["source"] = figures.measured() ? "measured on " + figures.day + " by ranks on such hosts"
+                                        : "round figures for a fast network, not measured";
+  return result;
+}
+
+// What a file has that a communicator over several hosts has left.
+py::dict read_kept(const std::string& text) {
+  const KeptFigures kept = figures_from(text);
+  py::dict result = described(kept.figures);
+  result["mpi"] = kept.key.mpi;
+  result["hosts"] = kept.key.hosts;
+  result["layout"] = kept.key.layout;
+  result["announcement"] = kept.figures.announcement;
+  py::list sizes;
+  for (const MeasuredSize& one : kept.figures.sizes) {
+    sizes.append(py::make_tuple(one.bytes, one.mpi, one.schedule, one.predicted));
+  }
+  result["sizes"] = sizes;
   return result;
 }
 
 // For ranks that need not exist.
 py::dict choose_plan(const std::string& collective, std::size_t bytes,
                      const std::vector<int>& host_of, bool shared_memory, const std::string& plan,
-                     std::size_t slices) {
+                     std::size_t slices, const std::string& op, const std::string& dtype,
+                     const std::string& kept) {
   Place place{.size = static_cast<int>(host_of.size()), .topology = Topology::of(host_of)};
   if (!shared_memory) place.why_no_memory = "GRADRED_SHM is off";
   if (place.topology.hosts > 1) {
     place.why_no_memory = "the ranks are on " + std::to_string(place.topology.hosts) + " hosts";
   }
-  place.costs = std::make_shared<Costs>(place.topology, assumed_messages());
+  const Figures figures = kept.empty() ? assumed_figures() : figures_from(kept).figures;
+  place.costs = std::make_shared<Costs>(place.topology, figures);
   const Question question{.collective = collective_named(collective),
                           .bytes = bytes,
                           .plan = place.size == 1 ? std::string_view() : plan,
-                          .slices = slices};
+                          .slices = slices,
+                          .mpi_may_carry = mpi_computes_alike(op_named(op), dtype_named(dtype))};
   py::dict result = described(choose(plan_families(), question, place));
-  result["model"] =
-      described(place.costs->model(), "round figures for a fast network, not measured");
+  result["model"] = described(figures);
   return result;
 }
 
@@ -334,9 +354,10 @@ py::dict comm_info(const py::object& comm) {
 
 void configure(bool shared_memory, const std::string& plan, std::size_t slices,
                std::size_t ranks_on_host, const std::string& trace, const std::string& fault,
-               bool progress_thread, bool profile, bool deterministic) {
-  settings() = {shared_memory, plan,  slices,  ranks_on_host, progress_thread,
-                trace,         fault, profile, deterministic};
+               bool progress_thread, bool profile, bool deterministic, bool tune,
+               const std::string& figures) {
+  settings() = {shared_memory, plan,    slices,        ranks_on_host, progress_thread, trace,
+                fault,         profile, deterministic, tune,          figures};
 }
 
 void limit_waits(double warn_after, double timeout) {
@@ -480,12 +501,18 @@ void bind_calls(py::module_& m) {
   m.def("plan_families", &families, "Every family of plans, in the order in which it is asked.");
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("shared_memory") = true, py::arg("plan") = "", py::arg("slices") = 0,
+        py::arg("op") = "sum", py::arg("dtype") = "float32", py::arg("figures") = "",
         "The plan of a call by ranks on these hosts; needs neither a communicator nor an MPI.");
+  m.def("read_figures", &read_kept, py::arg("text"));
+  m.def(
+      "layout_text", [](std::vector<int> of) { return layout_text(Topology::of(std::move(of))); },
+      py::arg("host_of"), "As files of figures name it.");
+  m.def("hosts_text", &hosts_text, py::arg("names"), "As files of figures name them.");
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def("configure", &configure, py::arg("shared_memory"), py::arg("plan"), py::arg("slices"),
         py::arg("ranks_on_host"), py::arg("trace") = "", py::arg("fault") = "",
         py::arg("progress_thread") = true, py::arg("profile") = false,
-        py::arg("deterministic") = false);
+        py::arg("deterministic") = false, py::arg("tune") = false, py::arg("figures") = "");
   m.def("limit_waits", &limit_waits, py::arg("warn_after"), py::arg("timeout"),
         "Seconds of one wait until it is reported, and until it is given up; 0 is never.");
   m.def("use_status_file", &use_status_file, py::arg("descriptor"),

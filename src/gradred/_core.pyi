@@ -277,6 +277,13 @@ class _CostModel(TypedDict):
     far: float
     source: str
 
+class _Figures(_CostModel):
+    mpi: str
+    hosts: str
+    layout: str
+    announcement: float
+    sizes: list[tuple[int, float, float, float]]
+
 class _ChosenPlan(_Plan):
     model: _CostModel
 
@@ -369,7 +376,13 @@ def choose_plan(
     shared_memory: bool = True,
     plan: str = "",
     slices: int = 0,
+    op: str = "sum",
+    dtype: str = "float32",
+    figures: str = "",
 ) -> _ChosenPlan: ...
+def read_figures(text: str) -> _Figures: ...
+def layout_text(host_of: Sequence[int]) -> str: ...
+def hosts_text(names: Sequence[str]) -> str: ...
 def comm_info(comm: MPI.Comm) -> _CommInfo: ...
 def configure(
     shared_memory: bool,
@@ -381,6 +394,8 @@ def configure(
     progress_thread: bool = True,
     profile: bool = False,
     deterministic: bool = False,
+    tune: bool = False,
+    figures: str = "",
 ) -> None: ...
 def write_trace() -> None: ...
 def profile() -> _Profile: ...

@@ -15,6 +15,7 @@ from gradred import (
     _autopsy,  # noqa: F401 (at a timeout there may be no descriptor left to load it with)
     _core,
     _destinations,
+    _figures,
     _inherit,
     _launched,
     _news,
@@ -69,6 +70,8 @@ def configure() -> None:
         values.progress_thread,
         values.profile is not None,
         values.deterministic,
+        values.tune,
+        str(_figures.folder()),
     )
     _profile.configure(values.profile)
     _core.limit_waits(values.warn_after, values.timeout or 0.0)

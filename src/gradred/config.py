@@ -149,6 +149,13 @@ class Config:
         "Choose the plan from size, layout, count, type and op alone, so that a repeated run gives "
         "the same bits.",
     )
+    tune: bool = _knob(
+        True,
+        _parse_flag,
+        "",
+        "Measure links and the MPI in the first call over several hosts, once for their layout, "
+        "and choose plans by that; 0: by round figures. Rank 0's value decides.",
+    )
     trace: str | None = _knob(
         None,
         _optional(str.strip),

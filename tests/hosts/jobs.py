@@ -32,7 +32,8 @@ PATHS = os.pathsep.join(filter(None, sys.path))
 
 def start(hosts, folder, *words, command="run", where="h1:2,h2:2", **variables):
     """Start `gradred run -H h1:2,h2:2`, or another command, with more words, on head."""
-    environment = {**os.environ, **NETWORK, "PYTHONPATH": PATHS, **variables}
+    usual = {"GRADRED_TUNE": "0"}  # plans do not depend on how busy this machine is
+    environment = {**os.environ, **NETWORK, **usual, "PYTHONPATH": PATHS, **variables}
     environment["PATH"] = os.pathsep.join([hosts.path, environment["PATH"]])
     place = ["-H", where] if where else []
     line = [sys.executable, "-m", "gradred", command, *place, *words]

@@ -65,9 +65,11 @@ def start(tmp_path):
         job.process.communicate()
 
 
-def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_job(start):
+@pytest.mark.parametrize("plan", ["auto", "mpi"], ids=["messages", "by-the-MPI"])
+def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_job(start, plan):
+    """Also in calls that the MPI carries out, which may be chosen by what was measured."""
     with machines.Machines(2) as hosts:
-        job = start(hosts, GRADRED_TIMEOUT=f"{TIMEOUT}")
+        job = start(hosts, GRADRED_TIMEOUT=f"{TIMEOUT}", GRADRED_PLAN=plan)
         began = time.monotonic()
         hosts.cut("h2")
         reports = job.reports("ended", within=TIMEOUT + 2 + 3)
@@ -78,7 +80,8 @@ def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_j
         files = {one["text"].rsplit("Where each rank is: ", 1)[1] for one in reports.values()}
         assert len(files) == 2, "one for each host"
         seen = job.seen(reports, began)
-        seeing.record("cut link", "any", "h1 and h2", seen, part="hosts")
+        if plan == "auto":
+            seeing.record("cut link", "any", "h1 and h2", seen, part="hosts")
         assert seen.status != 0, seen
         assert hosts.commands("h1") == []
         assert "h2" in seen.last_line, seen

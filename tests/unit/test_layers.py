@@ -49,7 +49,7 @@ PYTHON_LAYERS = (
     ("_core", "config"),
     ("_destinations",),
     ("element_types",),
-    ("_cpu", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
+    ("_cpu", "_figures", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
     ("_autopsy", "_strangers", "refusing", "request", "schedules"),
     ("_job", "arrays", "launch", "persistent", "plans"),
     ("_launched", "_run", "_verdict", "_worker", "messages"),

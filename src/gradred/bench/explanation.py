@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -121,8 +122,12 @@ class Model:
         )
 
 
-def answer(question: Question) -> Answer:
+def answer(question: Question, figures: str = "") -> Answer:
     """What gradred's own selector says, with this process's knobs.
+
+    Args:
+        question: the call.
+        figures: the text of a file of what was measured on such hosts; empty: built-in figures.
 
     Raises:
         UsageError: the type lacks the operation, or GRADRED_PLAN cannot serve the call.
@@ -136,6 +141,9 @@ def answer(question: Question) -> Answer:
         shared_memory=bool(config.get("shm")),
         plan=_plan_asked(question.collective),
         slices=_slices_asked(question.collective),
+        op=question.op or "sum",
+        dtype=question.dtype,
+        figures=figures,
     )
     return _explained(question, choice)
 
@@ -269,8 +277,12 @@ def _bytes(vector: np.ndarray[Any, Any]) -> memoryview:
 
 def predicted(question: Question, answer: Answer, model: Model) -> float | None:
     """Seconds in the model; None where the plan has no schedule."""
+    if answer.medium == "mpi" and math.isfinite(answer.seconds):
+        return answer.seconds
     if answer.cost is None:
         return None
+    if model is answer.model:
+        return answer.seconds
     return model.seconds(answer.cost, question.vector_bytes, answer.slices)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import importlib.metadata
 import os
@@ -22,12 +23,13 @@ def describe(comm: MPI.Intracomm, arguments: dict[str, Any]) -> dict[str, Any]:
 
     Collective on `comm`.
     """
-    hosts = len(set(comm.allgather(platform.node())))
+    ranks_on = collections.Counter(comm.allgather(platform.node()))
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "arguments": {key: _plain(value) for key, value in arguments.items()},
         "ranks": comm.size,
-        "hosts": hosts,
+        "hosts": len(ranks_on),
+        "ranks_on_hosts": list(ranks_on.values()),
         "machine": {
             "cpu": _cpu.model(),
             "architecture": platform.machine(),
@@ -113,4 +115,4 @@ def _window(comm: MPI.Intracomm, messages: int, calls: int) -> float:
 
 
 def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+    return value.name if isinstance(value, Path) else value  # its folder says nothing elsewhere

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from typing import Any
 
-from gradred import _cpu, _processes, _terminal, config, launch, ops, schedules
+from gradred import _cpu, _figures, _processes, _terminal, config, launch, ops, schedules
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
 from gradred.bench.inputs import TYPES
@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Explain, predict and, where that is possible here, measure."""
     config.load()
     question = _question(arguments)
-    answer = explanation.answer(question)
+    answer = explanation.answer(question, _measured_before(question, arguments.hosts))
     reason = "--no-measure" if arguments.no_measure else why_not_here(question, arguments.hosts)
     measured: dict[str, Any] | None = None
     if reason is None:
@@ -118,6 +118,18 @@ def _host_of(hosts: tuple[str, ...], ranks: int | None) -> tuple[int, ...]:
         return tuple(places[:ranks])
     count = min(len(hosts), ranks)
     return tuple(rank * count // ranks for rank in range(ranks))
+
+
+def _measured_before(question: Question, hosts: tuple[str, ...]) -> str:
+    """What a job on such hosts has left; empty where there was none, or nobody may use it."""
+    if question.hosts == 1 or not config.get("tune") or config.get("deterministic"):
+        return ""
+    try:
+        mpi = launch.find_mpi()
+    except UsageError:
+        return ""
+    names = [name.partition(":")[0] for name in hosts if name]
+    return _figures.find(question.host_of, names, mpi.family, mpi.version)
 
 
 # ---- measuring ------------------------------------------------------------------------------
@@ -236,7 +248,10 @@ def _text(report: dict[str, Any], columns: int | None) -> str:
             _predicted(report),
         ]
     else:
-        lines += [f"rounds: none of gradred's: {report['about']}", "predicted: nothing"]
+        predicted = report["predicted_us"]
+        source = report["model"]["source"]
+        told = "nothing" if predicted is None else f"{predicted:.2f} us ({source})"
+        lines += [f"rounds: none of gradred's: {report['about']}", f"predicted: {told}"]
     lines.append(_measured(report))
     lines = [part for line in lines for part in _terminal.wrapped(line, columns)]
     return "\n".join([*lines, *(["", report["picture"]] if report["picture"] else [])])

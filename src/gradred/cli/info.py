@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from gradred import __version__, _cpu, config, launch
+from gradred import __version__, _cpu, _figures, config, launch
 from gradred.errors import UsageError, explain
 
 SCHEMA = "gradred-info/1"
@@ -97,4 +97,5 @@ FACTS: dict[str, Callable[[], str]] = {
     "nccl": lambda: _ABSENT.format("path through NCCL"),
     "cpu": _cpu_line,
     "topology": _topology,
+    "figures": _figures.summary,
 }

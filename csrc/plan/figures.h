@@ -1,0 +1,68 @@
+// What the links, the cores and the MPI of one layout of hosts cost: measured there once, or built
+// in where nothing has been measured.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schedule/cost.h"
+#include "schedule/topology.h"
+
+namespace gradred {
+
+// Allreduces of one length; seconds.
+struct MeasuredSize {
+  std::size_t bytes = 0;
+  double mpi = 0;        // by the MPI's own call
+  double schedule = 0;   // by the schedule that costs least in the model
+  double predicted = 0;  // what the model says of that schedule
+};
+
+struct Figures {
+  CostModel model;
+  double announcement = 0;          // seconds in which ranks compare what they are about to do
+  std::vector<MeasuredSize> sizes;  // the shortest first; none: all of this is built in
+  std::string day;                  // of the measurement
+
+  bool measured() const { return !sizes.empty(); }
+  // How many times as long as the model says a schedule takes.
+  double correction(std::size_t bytes) const;
+  // Of an allreduce that the MPI carries out, announced before. Only where there are sizes.
+  double seconds_on_mpi(std::size_t bytes) const;
+  // "measured on 2026-11-22", "built in".
+  std::string source() const;
+};
+
+// Round figures of today's machines, for messages by the MPI.
+Figures assumed_figures();
+
+// For what figures hold.
+struct FiguresKey {
+  std::string mpi;     // the first line of its own description
+  std::string hosts;   // their names, with # for numbers: hosts of one series are alike
+  std::string layout;  // which ranks share a host
+
+  bool operator==(const FiguresKey&) const = default;
+};
+std::string layout_text(const Topology& topology);
+std::string hosts_text(const std::vector<std::string>& names);
+
+// ---- files ------------------------------------------------------------------------------------
+
+struct KeptFigures {
+  FiguresKey key;
+  Figures figures;
+};
+std::string to_text(const KeptFigures& kept);
+// UsageError tells what is wrong with the text.
+KeptFigures figures_from(std::string_view text);
+
+std::string figures_file(const std::string& folder, const FiguresKey& key);
+// Empty where the file is not there, cannot be read or is no such file of this key.
+std::string read_figures(const std::string& folder, const FiguresKey& key);
+// Readers see the old file or the new one. A folder that cannot be written keeps none.
+void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text);
+
+}  // namespace gradred
