@@ -30,10 +30,12 @@ constexpr std::size_t kLengthyBytes = std::size_t{256} << 10;
 constexpr int kFurtherMessages = 4;
 // Nanoseconds: for one figure, and for all allreduces together.
 constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 250'000'000;
-constexpr std::uint64_t kFewestTurns = 5, kMostTurns = 25;  // turns
-// In this order, as far as there is time: first what gives a rough picture.
+constexpr std::uint64_t kFewestTurns = 5, kMostTurns = 25;
+// In this order: first what gives a rough picture, then as far as there is time.
 constexpr std::array<std::size_t, 11> kMeasuredBytes = {
-    8, 64 << 10, 4 << 10, 512 << 10, 512, 16 << 10, 128 << 10, 2 << 20, 32 << 10, 8 << 10, 8 << 20};
+    8, 64 << 10, 1 << 20, 4 << 10, 512, 16 << 10, 256 << 10, 32 << 10, 8 << 10, 4 << 20, 16 << 20};
+constexpr std::size_t kRough = 3;
+constexpr double kLongestRough = 0.1;  // seconds that a call may take
 constexpr DType kMeasuredType = DType::kFloat32;
 
 double seconds(std::uint64_t ns) { return 1e-9 * static_cast<double>(ns); }
@@ -91,11 +93,23 @@ class Measuring {
   }
 
  private:
-  // The longest time of any rank.
-  std::uint64_t agreed(std::uint64_t mine) {
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(calls_.size()));
-    calls_.allgather(&mine, sizeof mine, all.data());
-    return *std::ranges::max_element(all);
+  // Of each the longest of any rank.
+  std::vector<std::uint64_t> agreed(std::vector<std::uint64_t> mine) {
+    const auto size = static_cast<std::size_t>(calls_.size());
+    std::vector<std::uint64_t> all(size * mine.size());
+    calls_.allgather(mine.data(), mine.size() * sizeof mine[0], all.data());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      mine[i % mine.size()] = std::max(mine[i % mine.size()], all[i]);
+    }
+    return mine;
+  }
+  std::uint64_t agreed(std::uint64_t mine) { return agreed(std::vector{mine}).front(); }
+
+  // What a rank has waited for others before is not counted.
+  template <class Body>
+  std::uint64_t time_together(Body&& body) {
+    calls_.barrier();
+    return time_of(body);
   }
 
   template <class Body>
@@ -233,39 +247,52 @@ class Measuring {
     const auto by_schedule = [&] { run(trial); };
     by_mpi(), by_schedule();
     const std::uint64_t both = agreed(time_of(by_mpi) + time_of(by_schedule));
-    std::vector<std::uint64_t> mpi, own;
+    // By pairs: whatever else this machine does slows both of a pair.
+    std::vector<std::uint64_t> times;
     for (std::uint64_t turn = turns_within(2 * kPerFigure, both); turn > 0; --turn) {
-      mpi.push_back(time_of(by_mpi));
-      own.push_back(time_of(by_schedule));
+      times.push_back(time_together(by_mpi));
+      times.push_back(time_together(by_schedule));
     }
-    found = {bytes, seconds(agreed(median(std::move(mpi)))),
-             seconds(agreed(median(std::move(own)))), plan.seconds};
+    times = agreed(times);
+    std::vector<std::uint64_t> own, millionths;
+    for (std::size_t i = 0; i < times.size(); i += 2) {
+      own.push_back(std::max<std::uint64_t>(times[i + 1], 1));
+      millionths.push_back(1'000'000 * times[i] / own.back());
+    }
+    const double schedule = seconds(median(std::move(own)));
+    const double ratio = 1e-6 * static_cast<double>(median(std::move(millionths)));
+    found = {bytes, std::max(ratio * schedule, 1e-9), schedule, plan.seconds};
     return agreed(now_ns() - begin);
   }
 
   void measure_sizes() {
     std::uint64_t spent = 0;
+    std::size_t done = 0;
     std::vector<MeasuredSize> found;
     for (const std::size_t bytes : kMeasuredBytes) {
       const Plan plan = best(bytes);
-      const std::uint64_t expected = expected_ns(found, bytes, plan.seconds);
-      if (!found.empty() && spent + expected > kForSizes) continue;
+      const double once = expected_seconds(found, bytes, plan.seconds);
+      const bool rough = done++ < kRough && once < kLongestRough;
+      const auto all = static_cast<std::uint64_t>(2e9 * once * (kFewestTurns + 2));
+      if (!rough && spent + all > kForSizes) continue;
       spent += measure_size(bytes, plan, found.emplace_back());
     }
     std::ranges::sort(found, {}, &MeasuredSize::bytes);
     figures_.sizes = std::move(found);
   }
 
-  // To measure this size, from those already measured: time does not shrink with the length.
-  static std::uint64_t expected_ns(const std::vector<MeasuredSize>& found, std::size_t bytes,
-                                   double predicted) {
-    double once = 2 * predicted;
+  // What the slower of the two may take, by the sizes already measured: a longer vector takes no
+  // less, and one of 64 KiB or more in proportion.
+  static double expected_seconds(const std::vector<MeasuredSize>& found, std::size_t bytes,
+                                 double predicted) {
+    double once = predicted;
     for (const MeasuredSize& one : found) {
-      const double longer = static_cast<double>(bytes) / static_cast<double>(one.bytes);
-      const bool large = one.bytes >= (64 << 10) && longer > 1;
-      if (longer >= 1) once = std::max(once, (one.mpi + one.schedule) * (large ? longer : 1));
+      if (one.bytes > bytes) continue;
+      const bool is_long = one.bytes >= (64 << 10);
+      const double times = static_cast<double>(bytes) / static_cast<double>(one.bytes);
+      once = std::max(once, std::max(one.mpi, one.schedule) * (is_long ? times : 1));
     }
-    return static_cast<std::uint64_t>(1e9 * once * static_cast<double>(kFewestTurns + 2));
+    return once;
   }
 
   static std::string today() {
