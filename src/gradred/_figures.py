@@ -13,11 +13,15 @@ _SUFFIX = ".figures"
 _LONGEST = 1 << 20  # bytes
 
 
-def folder() -> pathlib.Path:
-    """Where they are: `gradred` in XDG_CACHE_HOME, which counts if it is absolute, or ~/.cache."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
-    return pathlib.Path(base, "gradred")
+def folder() -> pathlib.Path | None:
+    """Where they are: `gradred` in XDG_CACHE_HOME, which counts if it is absolute, or ~/.cache.
+
+    None where the user has no home, as in some containers: then nothing is kept.
+    """
+    for base in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
+        if os.path.isabs(base):
+            return pathlib.Path(base, "gradred")
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +37,11 @@ class Kept:
 
 def kept() -> list[Kept]:
     """Every file of the folder, the newest first."""
+    place = folder()
+    if place is None:
+        return []
     try:
-        paths = [path for path in folder().iterdir() if path.name.endswith(_SUFFIX)]
+        paths = [path for path in place.iterdir() if path.name.endswith(_SUFFIX)]
         paths.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []
@@ -72,6 +79,8 @@ def find(host_of: Sequence[int], names: Sequence[str], family: str, version: str
 
 def summary() -> str:
     """What there is, and what is ignored, in one line."""
+    if folder() is None:
+        return "nothing is kept: there is neither XDG_CACHE_HOME nor a home"
     files = kept()
     known = [one.content for one in files if one.content is not None]
     text = ", ".join(f"{found['layout']} ({found['hosts']})" for found in known)

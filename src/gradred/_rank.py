@@ -71,7 +71,7 @@ def configure() -> None:
         values.profile is not None,
         values.deterministic,
         values.tune,
-        str(_figures.folder()),
+        str(_figures.folder() or ""),
     )
     _profile.configure(values.profile)
     _core.limit_waits(values.warn_after, values.timeout or 0.0)

@@ -162,6 +162,16 @@ def test_cache_that_is_no_absolute_path_counts_for_nothing(
     assert _figures.folder() == pathlib.Path.home() / ".cache" / "gradred"
 
 
+def test_user_without_a_home_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a name
+    assert (_figures.folder(), _figures.kept()) == (None, [])
+    assert cli.main(["info", "figures"]) == 0
+    assert "nothing is kept" in capsys.readouterr().out
+
+
 def test_explain_says_where_its_figures_come_from(
     cache: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
