@@ -33,7 +33,6 @@ struct Made {
   std::list<std::weak_ptr<Communicator>> all;
   std::size_t checked_at = 64;  // entries
 
-  // An entry holds the memory of its communicator, also of one that has ended.
   void add(const std::shared_ptr<Communicator>& made) {
     all.push_back(made);
     if (all.size() < checked_at) return;
@@ -181,7 +180,7 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
 Communicator::~Communicator() {
   // What is left of a failed communicator on its way must reach nobody else: it keeps its tags.
   if (ledger_.failure()) static_cast<void>(lane_.release());
-  if (node_) Registry::get().count_segment(-1);
+  if (node_) Registry::get().count_group(-1);
   if (trace_ != nullptr) trace_->close_line(trace_line_);
 }
 

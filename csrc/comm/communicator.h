@@ -17,6 +17,7 @@
 #include "comm/call.h"
 #include "comm/ledger.h"
 #include "comm/lost.h"
+#include "comm/offer.h"
 #include "comm/path.h"
 #include "comm/profile.h"
 #include "comm/registry.h"
@@ -31,7 +32,6 @@ namespace gradred {
 
 class CommOperation;
 class NodeOperation;
-class SetUpCalls;
 class Settling;
 
 // What the user may set; the same on all ranks unless said otherwise.
@@ -172,10 +172,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   void set_up(WaitHook& hook);
   void set_up_parts(WaitHook& hook);
-  void set_up_path(SetUpCalls& calls);
-  void agree_on_settings(SetUpCalls& calls);
+  void make_offers(SetUpCalls& calls);
+  SettingsOffer offered_settings() const;
+  void agree_on_settings(const std::vector<SettingsOffer>& all);
+  NodeOptions node_options() const;
+  MemoryOffer::Wish memory_wish() const;
+  void set_up_path(std::unique_ptr<Lane> lane);
+  void set_up_place_of_members();
+  void add_neighbour(int rank, const ProcessId& process);
   void set_up_topology(SetUpCalls& calls);
-  void set_up_node(SetUpCalls& calls);
+  void set_up_node(SetUpCalls& calls, const std::vector<MemoryOffer>& all);
   void open_profile(std::uint64_t begin);
   void set_up_profile(SetUpCalls& calls, std::uint64_t begin);
 

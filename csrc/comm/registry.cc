@@ -14,18 +14,10 @@
 namespace gradred {
 namespace {
 
-constexpr std::size_t kMostOffered = 6;
-constexpr int kMostSegments = 64;
-constexpr int kIdWords = 64;
-constexpr int kMostIds = 64 * kIdWords;
-
-// What the leader, rank 0, proposes to the others.
-struct Proposal {
-  std::int64_t id = -1;      // -1: no tags left
-  std::int64_t serial = 0;   // for a new duplicate
-  std::int64_t offered = 0;  // how many of the serials below
-  std::array<std::int64_t, kMostOffered> serials{};
-};
+constexpr int kMostGroups = 64;
+constexpr std::size_t kMostIdlePools = 4;
+constexpr int kMostIds = 4096;
+constexpr int kMostReserved = 8;
 
 int no_copy(mpi::Handle, int, void*, void*, void*, int* flag) {
   *flag = 0;  // a duplicate of the user's is a communicator of its own
@@ -79,53 +71,8 @@ Registry& Registry::get() {
   return *registry;
 }
 
-std::unique_ptr<Lane> Registry::agree(SetUpCalls& calls) {
-  reap();
-  const std::vector<int> group = world_ranks(calls.comm());
-  const std::vector<std::shared_ptr<Duplicate>> mine = known(group);
-
-  const Ids mine_free = free_ids(group);
-  Ids free(kIdWords);
-  calls.band(mine_free.data(), free.data(), kIdWords);
-  Proposal proposal;
-  if (calls.rank() == 0) {
-    proposal.id = reserve_id(group, free);
-    const std::lock_guard lock(mutex_);
-    proposal.serial = static_cast<std::int64_t>(next_serial_++);
-    proposal.offered = static_cast<std::int64_t>(std::min(mine.size(), kMostOffered));
-    for (std::size_t i = 0; i < static_cast<std::size_t>(proposal.offered); ++i) {
-      proposal.serials[i] = static_cast<std::int64_t>(mine[i]->serial);
-    }
-  }
-  calls.bcast(&proposal, sizeof proposal);
-  auto lane = std::make_unique<Lane>();
-  if (proposal.id < 0) return nullptr;
-  lane->id = static_cast<int>(proposal.id);
-  lane->group = group;
-  lane->keeps_id = true;
-  keep_id(group, lane->id);
-
-  // A duplicate serves if every rank still has it; `mine` keeps it alive until that is known.
-  std::uint64_t have = 0, common = 0;
-  std::array<std::shared_ptr<Duplicate>, kMostOffered> offered{};
-  for (std::size_t i = 0; i < static_cast<std::size_t>(proposal.offered); ++i) {
-    for (const auto& candidate : mine) {
-      if (candidate->serial != static_cast<std::uint64_t>(proposal.serials[i])) continue;
-      have |= 1ULL << i;
-      offered[i] = candidate;
-    }
-  }
-  calls.band(&have, &common, 1);
-  if (common != 0) {
-    lane->duplicate = offered[static_cast<std::size_t>(std::countr_zero(common))];
-  } else {
-    lane->duplicate = duplicate(calls, group, static_cast<std::uint64_t>(proposal.serial));
-  }
-  return lane->duplicate ? std::move(lane) : nullptr;
-}
-
-std::shared_ptr<Duplicate> Registry::duplicate(SetUpCalls& calls, std::vector<int> group,
-                                               std::uint64_t serial) {
+std::shared_ptr<Duplicate> Registry::make_duplicate(SetUpCalls& calls, std::vector<int> group,
+                                                    std::uint64_t serial) {
   const mpi::Handle copy = calls.duplicate();
   if (copy == 0) return nullptr;
   auto made = std::make_shared<Duplicate>();
@@ -137,7 +84,7 @@ std::shared_ptr<Duplicate> Registry::duplicate(SetUpCalls& calls, std::vector<in
   return made;
 }
 
-std::vector<std::shared_ptr<Duplicate>> Registry::known(const std::vector<int>& group) {
+std::vector<std::shared_ptr<Duplicate>> Registry::duplicates_over(const std::vector<int>& group) {
   std::vector<std::shared_ptr<Duplicate>>
       all;  // outlives the lock: a last owner's destructor takes it
   {
@@ -149,6 +96,11 @@ std::vector<std::shared_ptr<Duplicate>> Registry::known(const std::vector<int>& 
   }
   std::erase_if(all, [&](const auto& entry) { return entry->group != group; });
   return all;
+}
+
+std::uint64_t Registry::new_serial() {
+  const std::lock_guard lock(mutex_);
+  return next_serial_++;
 }
 
 std::vector<int> Registry::world_ranks(mpi::Handle comm) {
@@ -210,6 +162,7 @@ void Registry::reap() {
     closing_.splice(closing_.end(), to_close_);
   }
   closing_.remove_if([](Closing& closing) { return closing.advance(); });
+  trim_pools();
 }
 
 int Registry::keyval() {
@@ -237,35 +190,88 @@ int Registry::thread_level() {
   return level;
 }
 
-bool Registry::may_add_segment() {
+bool Registry::may_add_group() {
   const std::lock_guard lock(mutex_);
-  return segments_ < kMostSegments;
+  return groups_ < kMostGroups;
 }
 
-void Registry::count_segment(int change) {
+void Registry::count_group(int change) {
   const std::lock_guard lock(mutex_);
-  segments_ += change;
+  groups_ += change;
 }
 
-Registry::Ids Registry::free_ids(const std::vector<int>& group) {
+void Registry::add_pool(const std::shared_ptr<Pool>& pool) {
   const std::lock_guard lock(mutex_);
-  Ids free(kIdWords, ~std::uint64_t{0});
+  std::erase(pools_, pool);
+  pools_.push_front(pool);
+}
+
+std::vector<std::shared_ptr<Pool>> Registry::pools_over(std::span<const int> world_ranks) {
+  std::vector<std::shared_ptr<Pool>> found;
+  if (world_ranks.empty()) return found;  // some belong to other programs
+  const std::lock_guard lock(mutex_);
+  for (const auto& pool : pools_) {
+    if (pool->find(world_ranks) && pool->knows_this_process()) found.push_back(pool);
+  }
+  return found;
+}
+
+void Registry::trim_pools() {
+  std::list<std::shared_ptr<Pool>> dropped;  // unmapped when the lock is gone
+  const std::lock_guard lock(mutex_);
+  std::size_t idle = 0;
+  for (auto pool = pools_.begin(); pool != pools_.end();) {
+    const auto next = std::next(pool);
+    (*pool)->trim();
+    const bool in_use = pool->use_count() > 1;
+    if (!in_use && ++idle > kMostIdlePools) dropped.splice(dropped.end(), pools_, pool);
+    pool = next;
+  }
+}
+
+std::uint64_t Registry::number_windows() {
+  const int most = std::min(TagSpace::most_ids(largest_tag()), kMostIds);
+  return (static_cast<std::uint64_t>(most) + 63) / 64;
+}
+
+std::uint64_t Registry::free_in(const std::vector<int>& group, std::uint64_t window) const {
+  std::uint64_t free = ~std::uint64_t{0};
   if (const auto own = ids_.find(group); own != ids_.end()) {
-    for (const int id : own->second) free[static_cast<std::size_t>(id) / 64] &= ~(1ULL << id % 64);
+    const int first = static_cast<int>(window) * 64;
+    const auto end = own->second.lower_bound(first + 64);
+    for (auto id = own->second.lower_bound(first); id != end; ++id)
+      free &= ~(1ULL << (*id - first));
   }
   return free;
 }
 
-// In the leader: another thread may just have reserved one for the same group.
-int Registry::reserve_id(const std::vector<int>& group, const Ids& free_on_all_ranks) {
+std::uint64_t Registry::free_numbers(const std::vector<int>& group, std::uint64_t window) {
   const int most = std::min(TagSpace::most_ids(largest_tag()), kMostIds);
+  const int left = most - static_cast<int>(window) * 64;
+  const std::uint64_t exist = left >= 64 ? ~std::uint64_t{0} : left <= 0 ? 0 : (1ULL << left) - 1;
+  const std::lock_guard lock(mutex_);
+  return free_in(group, window) & exist;
+}
+
+std::uint64_t Registry::first_window(const std::vector<int>& group) {
+  const std::uint64_t windows = number_windows();
+  for (std::uint64_t window = 0; window < windows; ++window) {
+    if (free_numbers(group, window) != 0) return window;
+  }
+  return windows;
+}
+
+std::uint64_t Registry::reserve_numbers(const std::vector<int>& group, std::uint64_t window) {
+  std::uint64_t free = free_numbers(group, window), reserved = 0;
   const std::lock_guard lock(mutex_);
   std::set<int>& own = ids_[group];
-  for (int id = 0; id < most; ++id) {
-    const bool free = (free_on_all_ranks[static_cast<std::size_t>(id) / 64] >> id % 64 & 1) != 0;
-    if (free && own.insert(id).second) return id;
+  for (int count = 0; free != 0 && count < kMostReserved; free &= free - 1) {
+    const int bit = std::countr_zero(free);
+    if (!own.insert(static_cast<int>(window) * 64 + bit).second) continue;  // by another thread now
+    reserved |= 1ULL << bit;
+    ++count;
   }
-  return -1;
+  return reserved;
 }
 
 void Registry::keep_id(const std::vector<int>& group, int id) {

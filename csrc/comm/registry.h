@@ -18,6 +18,7 @@
 #include "comm/lost.h"
 #include "comm/set_up_calls.h"
 #include "mpi/mpi.h"
+#include "node/pool.h"
 
 namespace gradred {
 
@@ -35,8 +36,7 @@ struct Duplicate {
   ~Duplicate();
 };
 
-// The ranks that agree on a duplicate and on tags. Collective over `comm`; blocks. nullopt, on all
-// ranks, where the MPI has no communicators or tags left.
+// What the messages of a communicator travel on (lane.h).
 struct Lane {
   std::shared_ptr<Duplicate> duplicate;
   int id = 0;              // among the communicators on this duplicate
@@ -56,7 +56,20 @@ class Registry {
  public:
   static Registry& get();
 
-  std::unique_ptr<Lane> agree(SetUpCalls& calls);
+  // What lane.h agrees on. Those over this group that this process has; none over an empty one.
+  std::vector<std::shared_ptr<Duplicate>> duplicates_over(const std::vector<int>& group);
+  std::uint64_t new_serial();
+  // Collective; nullptr on all ranks where the MPI has none left.
+  std::shared_ptr<Duplicate> make_duplicate(SetUpCalls& calls, std::vector<int> group,
+                                            std::uint64_t serial);
+  // Numbers of communicators over one group, 64 in each window; free again when no rank of the
+  // group uses them any more.
+  std::uint64_t number_windows();
+  std::uint64_t first_window(const std::vector<int>& group);  // with a free one
+  std::uint64_t free_numbers(const std::vector<int>& group, std::uint64_t window);     // a bit each
+  std::uint64_t reserve_numbers(const std::vector<int>& group, std::uint64_t window);  // a few
+  void keep_id(const std::vector<int>& group, int id);
+  void give_back_id(const std::vector<int>& group, int id);
   // By rank, the rank in MPI_COMM_WORLD; empty where some are not in it.
   std::vector<int> world_ranks(mpi::Handle comm);
   // Goes on to free what has no user any more; never blocks. Not from within an MPI callback.
@@ -77,22 +90,19 @@ class Registry {
   int thread_level();
 
   // Node groups alive at once are bounded, and with them the shared memory.
-  bool may_add_segment();
-  void count_segment(int change);
+  bool may_add_group();
+  void count_group(int change);
+  // Memory that this process shares, for groups over some of the ranks that share it: the last used
+  // first. reap() lets go of pools that no group has used for a while.
+  void add_pool(const std::shared_ptr<Pool>& pool);
+  std::vector<std::shared_ptr<Pool>> pools_over(std::span<const int> world_ranks);
 
  private:
   friend struct Duplicate;
   friend struct Lane;
 
-  std::vector<std::shared_ptr<Duplicate>> known(const std::vector<int>& group);
-  std::shared_ptr<Duplicate> duplicate(SetUpCalls& calls, std::vector<int> group,
-                                       std::uint64_t serial);
-  // Ids are free again when no rank of the group uses them any more.
-  using Ids = std::vector<std::uint64_t>;  // a bit each
-  Ids free_ids(const std::vector<int>& group);
-  int reserve_id(const std::vector<int>& group, const Ids& free_on_all_ranks);
-  void keep_id(const std::vector<int>& group, int id);
-  void give_back_id(const std::vector<int>& group, int id);
+  void trim_pools();
+  std::uint64_t free_in(const std::vector<int>& group, std::uint64_t window) const;  // locked
 
   std::mutex mutex_;
   std::list<std::weak_ptr<Duplicate>> duplicates_;
@@ -101,7 +111,8 @@ class Registry {
   std::uint64_t next_serial_ = 1;
   std::map<int, ProcessId> processes_;
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
-  int segments_ = 0;
+  int groups_ = 0;
+  std::list<std::shared_ptr<Pool>> pools_;  // the last used first
   std::optional<int> keyval_, largest_tag_;
   std::mutex closing_mutex_;
   std::list<Closing> closing_;

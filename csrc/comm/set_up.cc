@@ -13,6 +13,7 @@
 #include "comm/driving.h"
 #include "comm/measuring.h"
 #include "comm/members.h"
+#include "comm/offer.h"
 #include "comm/set_up_calls.h"
 #include "node/neighbours.h"
 
@@ -60,6 +61,13 @@ std::vector<int> number_hosts(const std::vector<HostName>& names) {
     host_of.push_back(numbers.try_emplace(name, static_cast<int>(numbers.size())).first->second);
   }
   return host_of;
+}
+
+template <class Part>
+std::vector<Part> parts(const std::vector<Offer>& all, Part Offer::* which) {
+  std::vector<Part> found;
+  for (const Offer& one : all) found.push_back(one.*which);
+  return found;
 }
 
 }  // namespace
@@ -125,11 +133,9 @@ void Communicator::set_up(WaitHook& hook) {
 
 void Communicator::set_up_parts(WaitHook& hook) {
   const std::uint64_t begin = now_ns();
+  Registry::get().reap();
   SetUpCalls calls(user_, rank_, size_, hook);
-  agree_on_settings(calls);
-  set_up_path(calls);
-  set_up_topology(calls);
-  set_up_node(calls);
+  make_offers(calls);
   const bool chooses = place_.topology.hosts > 1 && path_ != nullptr && plan_.empty();
   settle_place(chooses && tunes_
                    ? find_figures(calls, path_->transport(), place_.topology, settings_.figures)
@@ -140,10 +146,34 @@ void Communicator::set_up_parts(WaitHook& hook) {
   direct_ = profile_ == nullptr && trace_ == nullptr;
 }
 
-void Communicator::set_up_path(SetUpCalls& calls) {
-  Registry& registry = Registry::get();
-  const int largest_tag = registry.largest_tag();
-  lane_ = registry.agree(calls);
+// One message, and more only where the ranks have too little in common.
+void Communicator::make_offers(SetUpCalls& calls) {
+  const std::vector<int> world_ranks = Registry::get().world_ranks(user_);
+  names_ = RankNames(world_ranks);
+  LaneAgreement lane(calls, world_ranks);
+  MemoryAgreement memory(calls, world_ranks, memory_wish(), node_options());
+  const Offer mine{.settings = offered_settings(), .lane = lane.offer(), .memory = memory.offer()};
+  std::vector<Offer> all(static_cast<std::size_t>(size_));
+  calls.allgather(&mine, sizeof mine, all.data());
+  const auto differs = [](const Offer& one) { return one.begins != Offer::kBegins; };
+  if (std::ranges::any_of(all, differs)) throw UsageError(kFirstCallsDiffer);
+  agree_on_settings(parts(all, &Offer::settings));
+  node_ = memory.settle(parts(all, &Offer::memory));
+  set_up_path(lane.settle(calls, parts(all, &Offer::lane)));
+  if (node_ != nullptr) {
+    set_up_place_of_members();
+  } else {
+    set_up_topology(calls);
+    set_up_node(calls, parts(all, &Offer::memory));
+  }
+  if (node_) {
+    place_.why_no_memory.clear();
+    Registry::get().count_group(1);
+  }
+}
+
+void Communicator::set_up_path(std::unique_ptr<Lane> lane) {
+  lane_ = std::move(lane);
   if (lane_ == nullptr) {
     state_ = State::kMpiOnly;
     place_.why_no_messages = kNoneLeft;
@@ -151,23 +181,14 @@ void Communicator::set_up_path(SetUpCalls& calls) {
     return;
   }
   path_ = std::make_unique<SchedulePath>(lane_->duplicate->comm, rank_, size_,
-                                         TagSpace::make(lane_->id, largest_tag),
+                                         TagSpace::make(lane_->id, Registry::get().largest_tag()),
                                          decorations(settings_));
   ledger_.open(path_->transport(), lane_->duplicate->notices);
   state_ = State::kReady;
 }
 
-// What must be the same on all ranks: rank 0's is, and what only all can do. This is the first
-// message of a communicator, so it shows whether all ranks make such a call.
-void Communicator::agree_on_settings(SetUpCalls& calls) {
-  struct Wishes {
-    std::uint64_t begins = 0x6772616472656430;  // "gradred0"
-    std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, tunes = 0;
-    std::uint64_t threads_drive = 0, starts_on_node = 0;
-    char plan[64] = {};
-  };
-  Wishes mine;
-  const Wishes usual;
+SettingsOffer Communicator::offered_settings() const {
+  SettingsOffer mine;
   set_text(mine.plan, plan_);
   mine.slices = slices_;
   mine.key = random_number();
@@ -176,22 +197,50 @@ void Communicator::agree_on_settings(SetUpCalls& calls) {
   mine.tunes = tunes_ ? 1 : 0;
   mine.threads_drive = thread_may_drive() ? 1 : 0;
   mine.starts_on_node = may_start_on_node() ? 1 : 0;
-  std::vector<Wishes> all(static_cast<std::size_t>(size_));
-  calls.allgather(&mine, sizeof mine, all.data());
-  const auto differs = [&](const Wishes& one) { return one.begins != usual.begins; };
-  if (std::ranges::any_of(all, differs)) throw UsageError(kFirstCallsDiffer);
-  const Wishes& agreed = all.front();
+  return mine;
+}
+
+void Communicator::agree_on_settings(const std::vector<SettingsOffer>& all) {
+  const SettingsOffer& agreed = all.front();
   plan_ = agreed.plan;
   slices_ = agreed.slices;
   key_ = agreed.key;
   deterministic_ = agreed.deterministic != 0;
   tunes_ = agreed.tunes != 0 && !deterministic_;
   threads_drive_ =
-      std::ranges::all_of(all, [](const Wishes& one) { return one.threads_drive != 0; });
+      std::ranges::all_of(all, [](const SettingsOffer& one) { return one.threads_drive != 0; });
   starts_on_node_ =
-      std::ranges::all_of(all, [](const Wishes& one) { return one.starts_on_node != 0; });
+      std::ranges::all_of(all, [](const SettingsOffer& one) { return one.starts_on_node != 0; });
   if (agreed.profile == 0) profile_ = nullptr;
   if (agreed.profile != 0 && profile_ == nullptr) open_profile(now_ns());
+}
+
+NodeOptions Communicator::node_options() const {
+  return {.ranks_on_host = settings_.ranks_on_host};
+}
+
+MemoryOffer::Wish Communicator::memory_wish() const {
+  if (!settings_.shared_memory) return MemoryOffer::Wish::kOff;
+  const bool may_add = Registry::get().may_add_group();
+  return may_add ? MemoryOffer::Wish::kShares : MemoryOffer::Wish::kHasTooMany;
+}
+
+// The ranks share memory already: they are on one host, and have met.
+void Communicator::set_up_place_of_members() {
+  place_.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size_), 0));
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) add_neighbour(rank, node_->process(rank));
+  }
+  spins_ = node_->spins();
+}
+
+void Communicator::add_neighbour(int rank, const ProcessId& process) {
+  // Ranks whose hosts have equal names may be in different containers or machines all the same.
+  if (!meet(process)) return;
+  neighbours_.emplace_back(rank, process);
+  if (names_.world_ranks().empty()) return;  // some belong to another program
+  meet_companion(process);
+  Registry::get().remember(names_.world_ranks()[static_cast<std::size_t>(rank)], process);
 }
 
 void Communicator::set_up_topology(SetUpCalls& calls) {
@@ -206,51 +255,38 @@ void Communicator::set_up_topology(SetUpCalls& calls) {
   std::vector<HostName> names;
   for (const Place& place : places) names.push_back(place.host);
   place_.topology = Topology::of(number_hosts(names));
-  const std::vector<int> world_ranks = Registry::get().world_ranks(user_);
-  names_ = RankNames(world_ranks);
+  const std::vector<int>& host_of = place_.topology.host_of;
   std::vector<Cores> cores;
   for (int rank = 0; rank < size_; ++rank) {
-    const Place& place = places[static_cast<std::size_t>(rank)];
-    const bool here = place_.topology.host_of[static_cast<std::size_t>(rank)] ==
-                      place_.topology.host_of[static_cast<std::size_t>(rank_)];
-    if (here) cores.push_back(place.cores);
-    // Ranks whose hosts have equal names may be in different containers or machines all the same.
-    if (!here || rank == rank_ || !meet(place.process)) continue;
-    neighbours_.emplace_back(rank, place.process);
-    if (!world_ranks.empty()) {  // else some belong to another program, which ends when it likes
-      meet_companion(place.process);
-      Registry::get().remember(world_ranks[static_cast<std::size_t>(rank)], place.process);
-    }
+    const auto i = static_cast<std::size_t>(rank);
+    if (host_of[i] != host_of[static_cast<std::size_t>(rank_)]) continue;
+    cores.push_back(places[i].cores);
+    if (rank != rank_) add_neighbour(rank, places[i].process);
   }
   spins_ = each_has_a_core(cores, std::max(cores.size(), settings_.ranks_on_host));
 }
 
-void Communicator::set_up_node(SetUpCalls& calls) {
-  Registry& registry = Registry::get();
-  // Rank 0's bound and the settings of all: one rank without shared memory is all without.
-  const bool may_add = deterministic_ || registry.may_add_segment();
-  const std::int64_t mine = settings_.shared_memory ? (may_add ? 2 : 1) : 0;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(size_));
-  calls.allgather(&mine, sizeof mine, all.data());
+// One rank without shared memory is all without.
+void Communicator::set_up_node(SetUpCalls& calls, const std::vector<MemoryOffer>& all) {
+  using Wish = MemoryOffer::Wish;
+  const auto any = [&](Wish wish) {
+    return std::ranges::any_of(all, [&](const MemoryOffer& one) { return one.wish == wish; });
+  };
   if (place_.topology.hosts != 1) {
     place_.why_no_memory = "the ranks are on " + std::to_string(place_.topology.hosts) + " hosts";
-  } else if (std::ranges::find(all, 0) != all.end()) {
+  } else if (any(Wish::kOff)) {
     place_.why_no_memory = "GRADRED_SHM is off";
-  } else if (std::ranges::find(all, 1) != all.end()) {
+  } else if (any(Wish::kHasTooMany) && !deterministic_) {
     place_.why_no_memory = "64 other communicators share memory already";
   } else {
-    node_ = NodeGroup::create(calls, NodeOptions{.ranks_on_host = settings_.ranks_on_host},
-                              place_.why_no_memory);
+    node_ = NodeGroup::create(calls, node_options(), place_.why_no_memory);
     if (node_ == nullptr && deterministic_) {
       throw TransportError(
           "GRADRED_DETERMINISTIC wants the same plans each time, and here they use "
           "shared memory, which is not to be had: " +
           place_.why_no_memory + ". Make room for it, or do without it each time: GRADRED_SHM=0");
     }
-  }
-  if (node_) {
-    place_.why_no_memory.clear();
-    registry.count_segment(1);
+    if (node_ != nullptr) Registry::get().add_pool(node_->pool());
   }
 }
 

@@ -73,7 +73,7 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       blocking_set_up_(true),
       node_(std::move(node)),
       names_(node_ ? node_->names() : old.names_) {
-  if (node_) Registry::get().count_segment(1);
+  if (node_) Registry::get().count_group(1);
   place_.topology = Topology::of(std::vector<int>(members.size(), 0));
   place_.why_no_messages = place_.why_no_mpi = kShrunk;
   settle_place(assumed_figures());

@@ -48,6 +48,7 @@ struct PartsOfChunks {
 }  // namespace
 
 Steps NodeGroup::chunks(const NodeCall& call) {
+  if (!whole_) use_whole_if_said(operation_);
   switch (call.kind) {
     case Kind::kReduceScatterBlock:
       return scatter_chunks(call);
@@ -56,8 +57,8 @@ Steps NodeGroup::chunks(const NodeCall& call) {
     case Kind::kBcast:
       return fetch_chunks(call);
     default:
-      return options_.reduces_everything(call.count * call.element, size_) ? reduce_chunks(call)
-                                                                           : exchange_chunks(call);
+      return usable_.reduces_everything(call.count * call.element, size_) ? reduce_chunks(call)
+                                                                          : exchange_chunks(call);
   }
 }
 
@@ -85,7 +86,7 @@ Steps NodeGroup::pipeline(std::size_t chunks, Export export_chunk, Use use_chunk
 // Allreduce in which every rank reduces everything: while a peer reads one chunk, the next is
 // written.
 Steps NodeGroup::reduce_chunks(const NodeCall& call) {
-  const std::size_t piece = options_.piece_bytes / call.element * call.element;
+  const std::size_t piece = usable_.piece_bytes / call.element * call.element;
   const Pieces pieces{call.count * call.element, piece};
   const std::byte* const input = input_of(call);
   return pipeline(
@@ -104,7 +105,7 @@ Steps NodeGroup::reduce_chunks(const NodeCall& call) {
 // A chunk holds one piece of every rank's block; the owner of the block reduces that piece.
 Steps NodeGroup::scatter_chunks(const NodeCall& call) {
   const std::size_t block = call.count * call.element;
-  const std::size_t per_rank = options_.chunk_bytes / size_ / call.element * call.element;
+  const std::size_t per_rank = usable_.chunk_bytes / size_ / call.element * call.element;
   const Pieces pieces{block, per_rank};
   const std::byte* const input = input_of(call);
   return pipeline(
@@ -127,7 +128,7 @@ Steps NodeGroup::scatter_chunks(const NodeCall& call) {
 }
 
 Steps NodeGroup::gather_chunks(const NodeCall& call) {
-  const Pieces pieces{call.count * call.element, options_.chunk_bytes};
+  const Pieces pieces{call.count * call.element, usable_.chunk_bytes};
   const std::byte* const input = input_of(call);
   auto* const output = static_cast<std::byte*>(call.recv);
   if (call.send != kInPlace) std::memcpy(output + rank_ * pieces.bytes, input, pieces.bytes);
@@ -149,7 +150,7 @@ Steps NodeGroup::gather_chunks(const NodeCall& call) {
 Steps NodeGroup::fetch_chunks(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const data = static_cast<std::byte*>(call.recv);
-  const Pieces pieces{call.count * call.element, options_.chunk_bytes};
+  const Pieces pieces{call.count * call.element, usable_.chunk_bytes};
   for (std::size_t c = 0; c < pieces.count(); ++c) {
     if (rank_ == root) {
       for (std::size_t distance = 1; c >= options_.depth && distance < size_; ++distance) {
@@ -179,7 +180,7 @@ Steps NodeGroup::exchange_chunks(NodeCall call) {
   const std::byte* const input = input_of(call);
   auto* const output = static_cast<std::byte*>(call.recv);
   const bool streams = call.count * call.element >= options_.streaming_bytes;
-  const PartsOfChunks parts(call, options_.chunk_bytes, size_);
+  const PartsOfChunks parts(call, usable_.chunk_bytes, size_);
   const std::size_t chunks = parts.chunks();
   for (std::size_t time = 0; time <= chunks + 1; ++time) {
     if (time < chunks) {

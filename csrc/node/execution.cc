@@ -9,7 +9,6 @@ namespace gradred {
 
 void NodeExecution::start(const NodeCall& call) {
   call_ = call;
-  path_ = group_.path_of(call);
   refusal_.reset();
   steps_.reset();
   state_ = State::kStarted;
@@ -69,6 +68,7 @@ bool NodeExecution::announce() {
     group_.finish();
     state_ = State::kEnded;
   } else {
+    path_ = group_.path_of(call_);
     group_.announce_input(call_, path_);
     state_ = State::kAnnounced;
   }

@@ -22,8 +22,8 @@ class NodeExecution {
   void start(const NodeCall& call);
   // Or: this rank's arguments were refused, as NodeGroup::abort() says it.
   void start_refusal(std::string reason);
-  // Whether it takes but one look at the peers.
-  bool is_short() const { return refusal_ || path_ != NodeGroup::Path::kChunks; }
+  // Whether it takes but one look at the peers, as far as that is known before it has begun.
+  bool is_short() const { return refusal_ || group_.path_of(call_) != NodeGroup::Path::kChunks; }
   // The first part of advance(): announces it, unless an operation that this rank has refused has
   // to end before; then false.
   bool begin();

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "base/clock.h"
@@ -19,8 +20,9 @@ namespace {
 
 // What each rank tells the others when the group is made.
 struct Introduction {
-  ProcessId process;
-  Cores cores;
+  PoolMember member;
+  std::size_t begin = 0;  // rank 0: where the group's memory begins
+  char error[160] = {};   // rank 0: why there is none
 };
 
 // Sizes that the paths can work with, whatever was asked for.
@@ -45,60 +47,124 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
                                              std::string& reason) {
   const auto size = static_cast<std::size_t>(bootstrap.size());
   const NodeOptions options = usable(wanted, size);
-  auto segment = Segment::create(bootstrap, Layout(size, options).bytes, reason);
-  if (segment == nullptr) return nullptr;
-  if (bootstrap.rank() == 0) prepare(*segment, size, options);
-
-  allow_barriers();
-
-  const Introduction mine{this_process(), cores_of_this_thread()};
+  auto pool = Pool::create(bootstrap, Layout(size, options).bytes, reason);
+  if (pool == nullptr) return nullptr;
+  Introduction mine{.member = {this_process(), cores_of_this_thread()}};
+  if (bootstrap.rank() == 0) {  // a pool's first group gets all at once, or there is no pool
+    try {
+      PoolPart* part = pool->take(Layout(size, options).bytes);
+      check(part != nullptr, "a new pool has room for a group of all");
+      populate(*pool, *part, size, options, PoolPart::Real::kAll);
+      prepare(*pool, *part, size, options);
+      mine.begin = part->begin;
+    } catch (const TransportError& error) {
+      set_text(mine.error, error.what());
+    }
+  }
   std::vector<Introduction> all(size);
   bootstrap.allgather(&mine, sizeof mine, all.data());  // also: rank 0 has prepared
-  std::vector<ProcessId> processes;
-  std::vector<Cores> cores;
-  for (const Introduction& introduction : all) {
-    processes.push_back(introduction.process);
-    cores.push_back(introduction.cores);
+  if (all.front().error[0] != '\0') {
+    reason = "rank 0: " + std::string(all.front().error);
+    return nullptr;
   }
-  const auto& agreed = reinterpret_cast<const Header*>(segment->data())->options;
-  const bool spins = each_has_a_core(cores, std::max(size, agreed.ranks_on_host));
-  const auto rank = static_cast<std::size_t>(bootstrap.rank());
-  return std::unique_ptr<NodeGroup>(
-      new NodeGroup(std::move(segment), rank, std::move(processes), bootstrap.names(), spins));
+  std::vector<PoolMember> members;
+  for (const Introduction& introduction : all) members.push_back(introduction.member);
+  pool->introduce(std::move(members));
+  std::vector<std::size_t> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  return join(std::move(pool), all.front().begin, ranks, static_cast<std::size_t>(bootstrap.rank()),
+              bootstrap.names());
 }
 
-// As if the operation before the first had just ended.
-void NodeGroup::prepare(Segment& segment, std::size_t ranks, const NodeOptions& options) {
-  reinterpret_cast<Header*>(segment.data())->options = options;
-  auto* states = reinterpret_cast<RankState*>(segment.data() + Layout(ranks, options).states);
+PoolPart* NodeGroup::reserve(Pool& pool, std::size_t ranks, const NodeOptions& wanted) {
+  const NodeOptions options = usable(wanted, ranks);
+  PoolPart* part = pool.take(Layout(ranks, options).bytes);
+  if (part == nullptr) return nullptr;
+  try {
+    populate(pool, *part, ranks, options, PoolPart::Real::kBeginnings);
+  } catch (const TransportError&) {
+    pool.free(*part);
+    return nullptr;
+  }
+  prepare(pool, *part, ranks, options);
+  return part;
+}
+
+std::unique_ptr<NodeGroup> NodeGroup::join(std::shared_ptr<Pool> pool, std::size_t begin,
+                                           std::span<const std::size_t> members, std::size_t rank,
+                                           RankNames names) {
+  allow_barriers();
+  std::vector<ProcessId> processes;
+  std::vector<Cores> cores;
+  for (const std::size_t member : members) {
+    processes.push_back(pool->member(member).process);
+    cores.push_back(pool->member(member).cores);
+  }
+  const auto& agreed = reinterpret_cast<const Header*>(pool->at(begin))->options;
+  const bool spins = each_has_a_core(cores, std::max(members.size(), agreed.ranks_on_host));
+  return std::unique_ptr<NodeGroup>(
+      new NodeGroup(std::move(pool), begin, rank, std::move(processes), std::move(names), spins));
+}
+
+// Makes so much of a part memory, unless it is.
+void NodeGroup::populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
+                         PoolPart::Real wanted) {
+  if (part.real >= wanted) return;
+  const Layout layout(ranks, options);
+  if (wanted == PoolPart::Real::kAll) {
+    pool.populate(part, 0, layout.bytes);
+  } else {
+    const NodeOptions beginning = options.beginning(ranks);
+    pool.populate(part, 0, layout.slots);
+    for (std::size_t slot = 0; slot < 2 * ranks; ++slot) {
+      pool.populate(part, layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
+    }
+    for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
+      pool.populate(part, layout.chunks + chunk * options.chunk_bytes, beginning.chunk_bytes);
+    }
+  }
+  part.real = wanted;
+}
+
+// As if the operation before the first had just ended. The part may have been another group's.
+void NodeGroup::prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options) {
+  std::byte* const memory = pool.at(part.begin);
+  const Layout layout(ranks, options);
+  std::memset(memory, 0, layout.slots);
+  auto& header = *reinterpret_cast<Header*>(memory);
+  auto* states = reinterpret_cast<RankState*>(memory + layout.states);
   const std::uint64_t last = options.first_operation - 1;
+  header.options = options;
+  header.whole_from = part.real == PoolPart::Real::kAll ? last : Header::kNotYet;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     states[rank].announcement[last & 1].head.store(last << 32, std::memory_order_relaxed);
     states[rank].announcement[~last & 1].head.store((last - 1) << 32, std::memory_order_relaxed);
   }
+  header.users.store(static_cast<std::uint32_t>(ranks), std::memory_order_release);
+  pool.hand_over(part);
 }
 
-NodeGroup::NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank,
+NodeGroup::NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank,
                      std::vector<ProcessId> processes, RankNames names, bool spins)
-    : segment_(std::move(segment)),
+    : pool_(std::move(pool)),
+      memory_(pool_->at(begin)),
+      part_(rank == 0 ? pool_->part_at(begin) : nullptr),
       rank_(rank),
       size_(processes.size()),
       processes_(std::move(processes)),
-      header_(*reinterpret_cast<Header*>(segment_->data())),
+      header_(*reinterpret_cast<Header*>(memory_)),
       options_(header_.options),
+      usable_(options_.beginning(size_)),
+      whole_(false),
       waiter_(spins, *this, spins ? &header_.sleepers_expected : nullptr),
       operation_(options_.first_operation - 1),
       operands_(size_),
       names_(std::move(names)) {
-  for (ProcessId& process : processes_) {
-    // One without a status file is believed, since it sees this memory. Of one that has another
-    // number here than it says, /proc tells nothing.
-    if (process.token != 0 && !meet(process)) process.start_time = 0;
-  }
   const Layout layout(size_, options_);
-  states_ = reinterpret_cast<RankState*>(segment_->data() + layout.states);
-  slots_ = segment_->data() + layout.slots;
-  chunks_ = segment_->data() + layout.chunks;
+  states_ = reinterpret_cast<RankState*>(memory_ + layout.states);
+  slots_ = memory_ + layout.slots;
+  chunks_ = memory_ + layout.chunks;
+  use_whole_if_said(operation_);
 }
 
 NodeGroup::~NodeGroup() {
@@ -106,6 +172,7 @@ NodeGroup::~NodeGroup() {
   if (processes_[rank_].pid != getpid()) return;
   states_[rank_].departed.store(1, std::memory_order_release);
   ring(states_[rank_].bell);
+  header_.users.fetch_sub(1, std::memory_order_acq_rel);  // nothing here is touched after this
 }
 
 void NodeGroup::enter() {
@@ -114,7 +181,26 @@ void NodeGroup::enter() {
     await_peers(operation_);
     catch_up_ = false;
   }
+  if (!whole_) [[unlikely]] {
+    use_whole_if_said(operation_);
+  }
   ++operation_;
+}
+
+void NodeGroup::make_whole() noexcept {
+  if (std::exchange(tried_, true)) return;
+  try {
+    populate(*pool_, *part_, size_, options_, PoolPart::Real::kAll);
+    header_.whole_from.store(operation_, std::memory_order_release);
+  } catch (const TransportError&) {
+    // The data go on in small chunks: slower, and right.
+  }
+}
+
+void NodeGroup::use_whole_if_said(std::uint64_t until) {
+  if (header_.whole_from.load(std::memory_order_acquire) > until) return;
+  usable_ = options_;
+  whole_ = true;
 }
 
 std::uint64_t NodeGroup::head(const Signature& signature) const {

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,8 +29,8 @@
 #include "base/signature.h"
 #include "node/bootstrap.h"
 #include "node/layout.h"
+#include "node/pool.h"
 #include "node/process.h"
-#include "node/segment.h"
 #include "node/steps.h"
 #include "node/wait.h"
 #include "reduce/reduce.h"
@@ -38,7 +39,8 @@ namespace gradred {
 
 namespace testing {
 struct ManyOperations;  // lets a test go on as after any number of them
-}
+struct NoMoreMemory;    // and as where memory has run out
+}  // namespace testing
 
 // One operation on this rank: an allreduce, reduce_scatter_block, allgather or bcast.
 //   reduce_scatter_block  send holds size * count elements, recv count of them; in place the first
@@ -71,12 +73,21 @@ class NodeGroup final : private Guard {
   // share no memory, or there is not enough of it. Rank 0's options count.
   static std::unique_ptr<NodeGroup> create(Bootstrap& bootstrap, const NodeOptions& options,
                                            std::string& reason);
+  // The same of processes of a pool, with nothing to wait for: rank 0 reserves memory and tells the
+  // others where it begins, then all join. What was reserved is theirs once they know of it.
+  // nullptr: there is none.
+  static PoolPart* reserve(Pool& pool, std::size_t ranks, const NodeOptions& options);
+  static std::unique_ptr<NodeGroup> join(std::shared_ptr<Pool> pool, std::size_t begin,
+                                         std::span<const std::size_t> members, std::size_t rank,
+                                         RankNames names);
   ~NodeGroup() override;
 
   int rank() const { return static_cast<int>(rank_); }
   int size() const { return static_cast<int>(size_); }
   const RankNames& names() const { return names_; }
   std::string own_name() const { return names_.of(rank_); }
+  const ProcessId& process(int rank) const { return processes_[static_cast<std::size_t>(rank)]; }
+  const std::shared_ptr<Pool>& pool() const { return pool_; }
   bool spins() const { return waiter_.spins(); }
   const NodeOptions& options() const { return options_; }
 
@@ -120,14 +131,17 @@ class NodeGroup final : private Guard {
   friend class Shrinking;
   friend struct Steps::promise_type;
   friend struct testing::ManyOperations;
+  friend struct testing::NoMoreMemory;
   class Disagreement : public UsageError {
     using UsageError::UsageError;
   };
 
-  NodeGroup(std::shared_ptr<Segment> segment, std::size_t rank, std::vector<ProcessId> processes,
-            RankNames names, bool spins);
+  NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank,
+            std::vector<ProcessId> processes, RankNames names, bool spins);
 
-  static void prepare(Segment& segment, std::size_t ranks, const NodeOptions& options);
+  static void populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
+                       PoolPart::Real wanted);
+  static void prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options);
   void glance() override;
   void check_awaited() override;
   void check_peer(std::size_t peer) const;
@@ -172,6 +186,11 @@ class NodeGroup final : private Guard {
 
   // By its size an operation's data travel in the announcements, in the slots, or chunk by chunk.
   enum class Path : std::uint8_t { kInLine, kSlots, kChunks };
+  // Slots and chunks are used whole from one operation on. Rank 0 says so with its announcement of
+  // that operation, for which no rank has yet taken the path of a larger slot: all ranks choose the
+  // path by what was said before, and cut chunks by what is said when all have announced.
+  void make_whole() noexcept;
+  void use_whole_if_said(std::uint64_t until);
   std::size_t input_bytes(const NodeCall& call) const;
   const std::byte* input_of(const NodeCall& call) const;
   Path path_of(const NodeCall& call) const;
@@ -199,11 +218,16 @@ class NodeGroup final : private Guard {
     return chunks_ + (rank * options_.depth + index % options_.depth) * options_.chunk_bytes;
   }
 
-  std::shared_ptr<Segment> segment_;
+  const std::shared_ptr<Pool> pool_;
+  std::byte* const memory_;  // of the group
+  PoolPart* const part_;     // of rank 0: the same
   std::size_t rank_, size_;
   std::vector<ProcessId> processes_;  // by rank
   Header& header_;
-  NodeOptions options_;
+  const NodeOptions options_;
+  NodeOptions usable_;  // the same, or only what is memory so far of slots and chunks
+  bool whole_;          // the same
+  bool tried_ = false;  // rank 0: to get the rest
   RankState* states_;
   std::byte* slots_;
   std::byte* chunks_;

@@ -1,12 +1,16 @@
-// What lies where in the shared segment of a node group.
+// What lies where in a node group's part of shared memory (pool.h).
 //
 //   Header | RankState of rank 0, 1, ... | ShrinkState of each | slots | exchange chunks
 //
 // Each rank owns two slots, used by operations in turn, and `depth` chunks, used in a ring. Only
-// the owner writes into them. Everything starts as zero bytes, which is the right start for all of
-// it.
+// the owner writes into them. What stands before the slots starts as zero bytes; slots and chunks
+// may hold anything.
+//
+// A group that gets a part for the first time begins with the beginnings of its slots and chunks,
+// which are memory in microseconds. The rest follows with the first operation that wants it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +25,7 @@ inline constexpr std::size_t kCacheLine = 64;
 // The hardware fetches cache lines in pairs: what different ranks write keeps this distance.
 inline constexpr std::size_t kApart = 128;
 inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kBeginning = 2 * kPage;  // of a slot or chunk
 inline constexpr std::size_t kReasonBytes = 256;
 inline constexpr std::size_t kReportBytes = 1536;
 
@@ -37,6 +42,15 @@ struct NodeOptions {
   std::size_t ranks_on_host = 0;           // of the whole program; 0: those of this group
   std::uint64_t first_operation = 1;       // its number; tests begin just before 32 bits are full
 
+  // With the beginnings of slots and chunks only.
+  NodeOptions beginning(std::size_t ranks) const {
+    NodeOptions part = *this;
+    const std::size_t least = (ranks * kCacheLine + kPage - 1) / kPage * kPage;
+    part.slot_bytes = std::min(slot_bytes, kBeginning);
+    part.chunk_bytes = std::min(chunk_bytes, std::max(kBeginning, least));
+    part.piece_bytes = std::min(piece_bytes, part.chunk_bytes);
+    return part;
+  }
   bool fits_slots(std::size_t bytes, std::size_t ranks) const {
     return bytes <= slot_bytes && (ranks - 1) * bytes <= one_shot_bytes;
   }
@@ -85,8 +99,11 @@ struct alignas(kApart) ShrinkState {
 };
 
 struct alignas(kApart) Header {
-  std::uint64_t token;  // a random number: proof that all see the same memory
+  std::atomic<std::uint32_t> users;  // ranks that have not left (pool.h)
   NodeOptions options;
+  // The operation after whose announcements slots and chunks are used whole.
+  std::atomic<std::uint64_t> whole_from;
+  static constexpr std::uint64_t kNotYet = ~std::uint64_t{0};
   std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
   SleepersExpected sleepers_expected;
   Failure failure;
@@ -97,7 +114,7 @@ struct alignas(kApart) Header {
   alignas(kApart) std::atomic<std::uint64_t> pong;
 };
 
-// Offsets in bytes from the start of the segment.
+// Offsets in bytes from the start of the part.
 struct Layout {
   std::size_t states, shrinks, slots, chunks, bytes;
 
@@ -111,6 +128,6 @@ struct Layout {
  private:
   static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 };
-static_assert(sizeof(Header) <= kPage);
+static_assert(sizeof(Header) <= kPage && offsetof(Header, users) == 0);
 
 }  // namespace gradred

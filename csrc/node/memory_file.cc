@@ -60,7 +60,7 @@ void allocate(const File& file, std::byte* data, std::size_t offset, std::size_t
     return;
   }
   throw TransportError(
-      last_error("cannot get " + std::to_string(bytes >> 20) + " MiB of shared memory"));
+      last_error("cannot get " + std::to_string(bytes >> 10) + " KiB of shared memory"));
 }
 
 }  // namespace gradred

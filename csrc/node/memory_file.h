@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 namespace gradred {
 
@@ -19,6 +20,7 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   int fd() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }  // to another owner
   explicit operator bool() const { return fd_ >= 0; }
 
  private:

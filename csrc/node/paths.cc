@@ -10,8 +10,8 @@
 namespace gradred {
 
 void NodeGroup::run(const NodeCall& call, Poll* poll) {
-  const Path path = path_of(call);
   operate(poll, [&] {
+    const Path path = path_of(call);
     announce_input(call, path);
     await_announcements(call.signature);
     if (path != Path::kChunks) return take_inputs(call, path);
@@ -34,11 +34,11 @@ const std::byte* NodeGroup::input_of(const NodeCall& call) const {
   return static_cast<const std::byte*>(call.recv) + at;
 }
 
-// The same on all ranks, once their signatures agree.
+// Of the operation that this rank has entered; the same on all ranks, once their signatures agree.
 NodeGroup::Path NodeGroup::path_of(const NodeCall& call) const {
   const std::size_t bytes = input_bytes(call);
   if (bytes <= Announcement::kDataBytes) return Path::kInLine;
-  const bool fits = call.kind == Kind::kAllreduce && options_.fits_slots(bytes, size_);
+  const bool fits = call.kind == Kind::kAllreduce && usable_.fits_slots(bytes, size_);
   return fits ? Path::kSlots : Path::kChunks;
 }
 
@@ -49,6 +49,7 @@ void NodeGroup::announce_input(const NodeCall& call, Path path) {
     const bool gives = call.kind != Kind::kBcast || call.root == rank();
     return announce(call.signature, input_of(call), gives ? input_bytes(call) : 0);
   }
+  if (path == Path::kChunks && !whole_ && rank_ == 0) make_whole();
   if (path == Path::kSlots) copy_out(slot(rank_), input_of(call), input_bytes(call));
   announce(call.signature, nullptr, 0);
 }

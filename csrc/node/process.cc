@@ -172,19 +172,19 @@ bool is_going(const ProcessId& process) {
   return !stopped && is_alive(process);
 }
 
-Cores cores_of_this_thread() {
-  Cores cores;
+std::bitset<kMaxCores> allowed_cores() {
+  std::bitset<kMaxCores> allowed;
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (std::size_t core = 0; core < kMaxCores; ++core)
-      cores.allowed[core] = CPU_ISSET(core, &set);
+    for (std::size_t core = 0; core < kMaxCores; ++core) allowed[core] = CPU_ISSET(core, &set);
   } else {  // more cores than the mask holds: no limit worth knowing
-    cores.allowed.set();
+    allowed.set();
   }
-  cores.quota = cgroup_quota();
-  return cores;
+  return allowed;
 }
+
+Cores cores_of_this_thread() { return {allowed_cores(), cgroup_quota()}; }
 
 bool each_has_a_core(std::span<const Cores> group, std::size_t ranks) {
   std::bitset<kMaxCores> together;

@@ -51,6 +51,7 @@ struct Cores {
 };
 
 Cores cores_of_this_thread();
+std::bitset<kMaxCores> allowed_cores();  // their mask alone
 // Whether all ranks can run at the same time, each on a core of its own: only then may a waiting
 // rank spin. `ranks` counts the ranks of the whole host, `group` holds the cores of some of them.
 bool each_has_a_core(std::span<const Cores> group, std::size_t ranks);

@@ -40,17 +40,16 @@ std::uint64_t program_number() {
   return number;
 }
 
-std::shared_ptr<Segment> map(int fd, std::size_t bytes) {
-  return std::make_shared<Segment>(map_shared(fd, bytes), bytes);
-}
-
-std::shared_ptr<Segment> make(const File& file, std::size_t bytes, std::uint64_t token) {
-  if (!file) throw TransportError(last_error("cannot create shared memory"));
-  if (ftruncate(file.fd(), static_cast<off_t>(bytes)) != 0) {
-    throw TransportError(last_error("cannot set the size of shared memory"));
+std::shared_ptr<Segment> make(std::size_t bytes, std::uint64_t token) {
+  const int fd = open_anonymous("gradred");
+  if (fd < 0) throw TransportError(last_error("cannot create shared memory"));
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    const std::string error = last_error("cannot set the size of shared memory");
+    close(fd);
+    throw TransportError(error);
   }
-  auto segment = map(file.fd(), bytes);
-  allocate(file, segment->data(), 0, bytes);
+  auto segment = std::make_shared<Segment>(fd, bytes);
+  segment->populate(0, Segment::kProofBytes);
   std::memcpy(segment->data(), &token, sizeof token);
   return segment;
 }
@@ -62,7 +61,7 @@ std::shared_ptr<Segment> accept(const Invitation& invitation) {
   }
   const std::string path =
       "/proc/" + std::to_string(invitation.process.pid) + "/fd/" + std::to_string(invitation.fd);
-  const File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  File file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file) throw TransportError(last_error("cannot open rank 0's memory " + path));
   struct stat status{};
   std::uint64_t token = 0;
@@ -72,7 +71,7 @@ std::shared_ptr<Segment> accept(const Invitation& invitation) {
     throw TransportError(
         "rank 0's process number means another process here (separate containers?)");
   }
-  return map(file.fd(), invitation.bytes);
+  return std::make_shared<Segment>(file.release(), invitation.bytes);
 }
 
 template <class T>
@@ -84,21 +83,42 @@ std::vector<T> gather(Bootstrap& bootstrap, const T& mine) {
 
 }  // namespace
 
+Segment::Segment(int fd, std::size_t bytes)
+    : file_(fd), data_(map_shared(fd, bytes)), bytes_(bytes) {
+  madvise(data_, bytes_, MADV_DONTDUMP);  // most addresses have no memory, and a dump would make it
+}
+
 Segment::~Segment() { munmap(data_, bytes_); }
+
+std::uint64_t Segment::token() const {
+  std::uint64_t seen = 0;
+  std::memcpy(&seen, data_, sizeof seen);
+  return seen;
+}
+
+void Segment::populate(std::size_t begin, std::size_t bytes) const {
+  allocate(file_, data_ + begin, begin, bytes);
+}
+
+void Segment::release(std::size_t begin, std::size_t bytes) const noexcept {
+  // Where this fails the memory goes with the segment.
+  [[maybe_unused]] const int failed =
+      fallocate(file_.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                static_cast<off_t>(bytes));
+}
 
 std::shared_ptr<Segment> Segment::create(Bootstrap& bootstrap, std::size_t bytes,
                                          std::string& reason) {
   const bool leads = bootstrap.rank() == 0;
   std::shared_ptr<Segment> segment;
-  const File file(leads ? open_anonymous("gradred") : -1);  // open until all have mapped it
   Invitation invitation;
   Verdict verdict;
   if (leads) {
     bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-    invitation = {
-        random_number(), program_number(), this_process(), bytes, file.fd(), &segment, {}};
+    invitation = {random_number(), program_number(), this_process(), bytes, -1, &segment, {}};
     try {
-      segment = make(file, bytes, invitation.token);
+      segment = make(bytes, invitation.token);
+      invitation.fd = segment->fd();
     } catch (const std::exception& error) {
       set_text(invitation.error, error.what());
     }
@@ -122,9 +142,7 @@ std::shared_ptr<Segment> Segment::create(Bootstrap& bootstrap, std::size_t bytes
     reason = "rank " + std::to_string(rank) + ": " + verdicts[rank].error;
     return nullptr;
   }
-  std::uint64_t seen = 0;
-  std::memcpy(&seen, segment->data(), sizeof seen);
-  check(seen == first.token, "the mapping shows the memory that was checked");
+  check(segment->token() == first.token, "the mapping shows the memory that was checked");
   return segment;
 }
 

@@ -24,7 +24,7 @@ bool has_ended(const ProcessId& process) {
 
 Shrinking::Shrinking(const NodeGroup& group)
     : group_(group),
-      states_(reinterpret_cast<ShrinkState*>(group.segment_->data() +
+      states_(reinterpret_cast<ShrinkState*>(group.memory_ +
                                              Layout(group.size_, group.options_).shrinks)),
       waiter_(group.spins(), *this),
       awaited_(group.size_) {

@@ -1,0 +1,135 @@
+"""What a communicator costs: made, used once and freed, against the MPI's own.
+
+    gradred run -np 2 python benchmarks/communicators.py --json out.json
+
+The world has been used before. In each turn a communicator of gradred's and one of the MPI's are
+made, in alternating order, by Dup or Split; each carries out one Allreduce of 8 bytes, then a
+second one, and is freed. Ranks begin each step together, and the slowest one counts. Shown are the
+medians over the turns, with the 10th and 90th percentile.
+
+The JSON record (`schema` = "gradred-communicators/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}, load
+    flag      {what, us}: the time of one signal between ranks 0 and 1; null on one rank
+    rows      [{made_by, step, turns, gradred{median, p10, p90}, mpi{...}}], in microseconds
+
+Exit status: 0 done; 1 a first Allreduce or a Free took longer than --check-first or --check-free; 2
+usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.rank_zero import parse_once, say, write_json
+
+SCHEMA = "gradred-communicators/1"
+STEPS = ("make", "first", "second", "free")
+MADE_BY: dict[str, Callable[[MPI.Intracomm], MPI.Intracomm]] = {
+    "Dup": lambda comm: comm.Dup(),
+    "Split, all": lambda comm: comm.Split(0, -comm.rank),
+    "Split, pairs": lambda comm: comm.Split(comm.rank // 2, comm.rank),
+}
+WARM_UP = 5
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="cost of communicators")
+    parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--check-first", type=float, metavar="US", help="fail above it")
+    parser.add_argument("--check-free", type=float, metavar="US", help="fail above it")
+    given = parser.parse_args()
+    if given.turns < 1:
+        parser.error("needs --turns of 1 or more")
+    return given
+
+
+def one_turn(world: MPI.Intracomm, make: Callable[[], MPI.Intracomm]) -> list[float]:
+    """Seconds of each of STEPS on this rank."""
+    x, y = np.ones(1), np.empty(1)
+    made: list[MPI.Intracomm] = []
+    steps: tuple[Callable[[], Any], ...] = (
+        lambda: made.append(make()),
+        lambda: made[0].Allreduce(x, y),
+        lambda: made[0].Allreduce(x, y),
+        lambda: made[0].Free(),
+    )
+    seconds = []
+    for step in steps:
+        world.Barrier()
+        begin = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def measure(made_by: str, turns: int) -> list[dict[str, Any]]:
+    """The rows of one way to make communicators."""
+    world = MPI.COMM_WORLD
+    make = MADE_BY[made_by]
+    sources = {"gradred": gradred.Comm(world), "mpi": world}
+    times: dict[str, list[list[float]]] = {name: [] for name in sources}
+    for turn in range(WARM_UP + turns):
+        for name in sorted(sources, reverse=turn % 2 == 1):
+            times[name].append(one_turn(world, lambda source=sources[name]: make(source)))
+    rows: list[dict[str, Any]] = [
+        {"made_by": made_by, "step": step, "turns": turns} for step in STEPS
+    ]
+    for name, mine in times.items():
+        slowest = np.empty((WARM_UP + turns, len(STEPS)))
+        world.Allreduce(np.array(mine), slowest, op=MPI.MAX)
+        percentiles = np.percentile(slowest[WARM_UP:], (50, 10, 90), axis=0) * 1e6
+        for row, of_step in zip(rows, percentiles.T.tolist(), strict=True):
+            row[name] = dict(zip(("median", "p10", "p90"), of_step, strict=True))
+    return rows
+
+
+def line(row: dict[str, Any]) -> str:
+    times = [row[name][part] for name in ("gradred", "mpi") for part in ("median", "p10", "p90")]
+    return f"{row['made_by']:14} {row['step']:8}" + "".join(f" {one:9.1f}" for one in times)
+
+
+def too_slow(row: dict[str, Any], given: argparse.Namespace) -> bool:
+    limit = {"first": given.check_first, "free": given.check_free}.get(row["step"])
+    return limit is not None and row["gradred"]["median"] > limit
+
+
+def main() -> int:
+    world = MPI.COMM_WORLD
+    given = parse_once(arguments, world)
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
+    record["load"] = os.getloadavg()[0]  # of the host when it begins
+    record["flag"] = flag_time(world)
+    gradred.Comm(world).Allreduce(np.ones(1), np.empty(1))
+    say(world, f"# {world.size} ranks, {mpi_name()}; us, by the slowest rank")
+    columns = "".join(f" {name:>9}" for name in ("gradred", "p10", "p90", "mpi", "p10", "p90"))
+    say(world, f"{'# made by':14} {'step':8}{columns}")
+    record["rows"] = rows = []
+    for made_by in MADE_BY:
+        if made_by == "Split, pairs" and world.size < 4:
+            continue
+        for row in measure(made_by, given.turns):
+            rows.append(row)
+            say(world, line(row))
+    if world.rank == 0 and given.json:
+        write_json(given.json, record)
+    slow = [f"{row['made_by']}: {row['step']}" for row in rows if too_slow(row, given)]
+    if slow:
+        say(world, f"slower than allowed: {', '.join(slow)}", error=True)
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+// The first message of a communicator: what each rank wants and has. Where that fits together, it
+// is the only one, and costs one gather.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/lane.h"
+#include "comm/sharing.h"
+
+namespace gradred {
+
+// What must be the same on all ranks: rank 0's is, and what only all can do.
+struct SettingsOffer {
+  std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, tunes = 0;
+  std::uint64_t threads_drive = 0, starts_on_node = 0;
+  char plan[64] = {};
+};
+
+struct Offer {
+  static constexpr std::uint64_t kBegins = 0x6772616472656431;  // "gradred1"
+
+  std::uint64_t begins = kBegins;  // shows whether all ranks make such a call
+  SettingsOffer settings;
+  LaneOffer lane;
+  MemoryOffer memory;
+};
+
+}  // namespace gradred

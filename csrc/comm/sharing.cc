@@ -1,0 +1,50 @@
+#include "comm/sharing.h"
+
+#include <algorithm>
+
+#include "comm/registry.h"
+
+namespace gradred {
+
+MemoryAgreement::MemoryAgreement(const SetUpCalls& calls, std::vector<int> world_ranks,
+                                 MemoryOffer::Wish wish, const NodeOptions& options)
+    : world_ranks_(std::move(world_ranks)), rank_(calls.rank()), offer_{.wish = wish} {
+  if (wish != MemoryOffer::Wish::kShares) return;
+  known_ = Registry::get().pools_over(world_ranks_);
+  if (rank_ == 0) {
+    reserve(options);
+    return;
+  }
+  for (std::size_t i = 0; i < std::min(known_.size(), MemoryOffer::kMost); ++i) {
+    offer_.pools[i] = known_[i]->token();
+  }
+}
+
+void MemoryAgreement::reserve(const NodeOptions& options) {
+  for (const auto& pool : known_) {
+    reserved_ = NodeGroup::reserve(*pool, world_ranks_.size(), options);
+    if (reserved_ == nullptr) continue;
+    offer_.pools[0] = pool->token();
+    offer_.begin = reserved_->begin;
+    known_ = {pool};
+    return;
+  }
+}
+
+std::unique_ptr<NodeGroup> MemoryAgreement::settle(std::span<const MemoryOffer> all) {
+  const std::uint64_t token = all.front().pools[0];
+  const bool common = token != 0 && std::ranges::all_of(all, [&](const MemoryOffer& offer) {
+                        return std::ranges::find(offer.pools, token) != offer.pools.end();
+                      });
+  if (!common) {
+    if (reserved_ != nullptr) known_.front()->free(*reserved_);
+    return nullptr;
+  }
+  const auto& pool =
+      *std::ranges::find(known_, token, [](const auto& one) { return one->token(); });
+  Registry::get().add_pool(pool);
+  return NodeGroup::join(pool, all.front().begin, *pool->find(world_ranks_),
+                         static_cast<std::size_t>(rank_), RankNames(world_ranks_));
+}
+
+}  // namespace gradred

@@ -1,0 +1,50 @@
+// How the ranks of a communicator agree on a part of memory that they share already.
+//
+// Rank 0 takes the part from a pool of which all ranks are members, as far as it knows, and offers
+// it in the first message of the communicator. If every rank has that pool the part is theirs, and
+// nobody waits for anything more.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/set_up_calls.h"
+#include "node/group.h"
+#include "node/pool.h"
+
+namespace gradred {
+
+struct MemoryOffer {
+  static constexpr std::size_t kMost = 4;
+  enum class Wish : std::uint64_t { kOff, kHasTooMany, kShares };
+
+  Wish wish = Wish::kOff;
+  std::array<std::uint64_t, kMost> pools{};  // that this rank has, by their tokens; 0: none
+  std::uint64_t begin = 0;                   // rank 0: of the part, in the only pool it offers
+};
+
+class MemoryAgreement {
+ public:
+  // Local. `wish`: this rank's.
+  MemoryAgreement(const SetUpCalls& calls, std::vector<int> world_ranks, MemoryOffer::Wish wish,
+                  const NodeOptions& options);
+
+  const MemoryOffer& offer() const { return offer_; }
+  // Local, and alike on all ranks: nullptr where they have no pool in common, or one does not
+  // share.
+  std::unique_ptr<NodeGroup> settle(std::span<const MemoryOffer> all);
+
+ private:
+  void reserve(const NodeOptions& options);
+
+  const std::vector<int> world_ranks_;
+  const int rank_;
+  std::vector<std::shared_ptr<Pool>> known_;
+  PoolPart* reserved_ = nullptr;  // by rank 0, of the first of these
+  MemoryOffer offer_;
+};
+
+}  // namespace gradred

@@ -1,0 +1,186 @@
+// Groups that come and go in memory which their ranks share once and for all.
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "node_calls.h"
+
+namespace gradred::testing {
+
+// Rank 0 never gets more of its slots and chunks than their beginnings.
+struct NoMoreMemory {
+  static void from_now_on(NodeGroup& group) { group.tried_ = true; }
+  static bool is_whole(const NodeGroup& group) { return group.whole_; }
+};
+
+namespace {
+
+// What all ranks draw alike.
+using Draw = std::mt19937;
+
+std::vector<std::size_t> some_of(int size, Draw& draw) {
+  std::vector<std::size_t> members(static_cast<std::size_t>(size));
+  std::iota(members.begin(), members.end(), std::size_t{0});
+  std::shuffle(members.begin(), members.end(), draw);
+  members.resize(2 + draw() % (members.size() - 1));
+  return members;
+}
+
+// nullptr on the others, and where the leader has no addresses left. Collective over all ranks of
+// the pool.
+std::unique_ptr<NodeGroup> make_part(BoardBootstrap& bootstrap, const NodeGroup& first,
+                                     const std::vector<std::size_t>& members,
+                                     const NodeOptions& options, std::size_t* where = nullptr) {
+  const auto self = static_cast<std::size_t>(bootstrap.rank());
+  std::size_t begin = 0;
+  if (members.front() == self) {
+    const PoolPart* part = NodeGroup::reserve(*first.pool(), members.size(), options);
+    if (part != nullptr) begin = part->begin;
+  }
+  std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
+  bootstrap.allgather(&begin, sizeof begin, all.data());
+  begin = all[members.front()];
+  if (where != nullptr) *where = begin;
+  const auto found = std::ranges::find(members, self);
+  if (found == members.end() || begin == 0) return nullptr;
+  return NodeGroup::join(first.pool(), begin, members,
+                         static_cast<std::size_t>(found - members.begin()), {});
+}
+
+Call any_call(const NodeGroup& group, Draw& draw) {
+  constexpr Kind kKinds[] = {Kind::kAllreduce, Kind::kAllreduce, Kind::kReduceScatterBlock,
+                             Kind::kAllgather, Kind::kBcast};
+  constexpr std::size_t kCounts[] = {1, 3, 12, 13, 900, 5000, 20011};
+  return {.kind = kKinds[draw() % 5],
+          .count = kCounts[draw() % 7],
+          .in_place = draw() % 2 == 0,
+          .root = static_cast<int>(draw() % static_cast<unsigned>(group.size()))};
+}
+
+// Each rank leaves a group when it likes, and comes late to calls: what the group before has left
+// in the memory must not look like the peers' news.
+void groups_come_and_go(BoardBootstrap& bootstrap) {
+  const auto first = make_group(bootstrap, small_paths());
+  Draw draw(7), own(static_cast<unsigned>(bootstrap.rank()));
+  std::vector<std::unique_ptr<NodeGroup>> alive;
+  for (unsigned turn = 0; turn < 80; ++turn) {
+    auto made = make_part(bootstrap, *first, some_of(bootstrap.size(), draw), small_paths());
+    Draw calls(turn);  // only the members draw from it
+    if (made != nullptr) {
+      for (auto left = calls() % 6; left > 0; --left) {
+        if (own() % 16 == 0) usleep(300);
+        run_call(*made, any_call(*made, calls), turn);
+      }
+      alive.push_back(std::move(made));
+    }
+    run_call(*first, {.count = 1 + turn % 3000}, turn);
+    while (alive.size() > own() % 5) {
+      alive.erase(alive.begin() + static_cast<std::ptrdiff_t>(own() % alive.size()));
+    }
+  }
+}
+
+void a_part_is_used_again_when_all_ranks_have_left(BoardBootstrap& bootstrap) {
+  const auto first = make_group(bootstrap, small_paths());
+  std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::size_t at_first = 0, meanwhile = 0, again = 0;
+  auto one = make_part(bootstrap, *first, all, small_paths(), &at_first);
+  run_call(*one, {.count = 5000}, 1);
+  if (bootstrap.rank() == 0) one.reset();
+  bootstrap.barrier();
+  auto two = make_part(bootstrap, *first, all, small_paths(), &meanwhile);
+  expect(meanwhile != at_first, "a peer still uses it");
+  one.reset();
+  bootstrap.barrier();
+  const auto three = make_part(bootstrap, *first, all, small_paths(), &again);
+  expect(again == at_first, "nobody uses it any more");
+  expect(NoMoreMemory::is_whole(*three), "and all of it is memory");
+  run_call(*two, {.count = 5000}, 2);
+  run_call(*three, {.count = 5000}, 3);
+}
+
+NodeOptions larger_than_beginnings() {
+  NodeOptions options = small_paths();
+  options.slot_bytes = 32 << 10;
+  options.chunk_bytes = 32 << 10;
+  options.piece_bytes = 16 << 10;
+  options.one_shot_bytes = 128 << 10;
+  options.exchange_bytes = 100'000;
+  return options;
+}
+
+// The first longer call of each kind, and what comes after it; also where the ranks differ in it,
+// or rank 0 refuses it.
+void a_group_begins_small_and_grows(BoardBootstrap& bootstrap, bool grows) {
+  const auto first = make_group(bootstrap, small_paths());
+  std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  const NodeOptions options = larger_than_beginnings();
+  std::vector<std::unique_ptr<NodeGroup>> kept;  // so that each is in memory of its own
+  unsigned seed = 0;
+  for (const Kind kind :
+       {Kind::kAllreduce, Kind::kReduceScatterBlock, Kind::kAllgather, Kind::kBcast}) {
+    for (const int differs : {-1, 0, 1}) {
+      auto& group = *kept.emplace_back(make_part(bootstrap, *first, all, options));
+      if (!grows) NoMoreMemory::from_now_on(group);
+      run_call(group, {.count = 1500}, ++seed);
+      expect(!NoMoreMemory::is_whole(group), "what fits needs no more memory");
+      if (differs >= 0) {
+        const bool odd = group.rank() == differs;
+        std::vector<float> data(30'000 * all.size());
+        const auto message = message_of_usage_error(
+            [&] { perform(group, {.count = odd ? 3U : 7000U}, kInPlace, data.data()); });
+        expect(!message.empty(), "the ranks' calls differ");
+      }
+      for (const std::size_t count : {5000U, 30'000U, 7000U, 2U, 5000U}) {
+        const bool in_steps = seed % 2 == 0;
+        run_call(
+            group,
+            {.kind = kind, .count = count, .steps = in_steps ? InSteps::kBusy : InSteps::kNone},
+            ++seed);
+        if (static_cast<int>(seed) % group.size() == group.rank()) usleep(200);
+      }
+      expect(NoMoreMemory::is_whole(group) == grows, "as much memory as there is");
+    }
+  }
+}
+
+// Where the leader has no addresses left there is no group, until others have ended.
+void a_full_region_is_no_error(BoardBootstrap& bootstrap) {
+  const auto first = make_group(bootstrap, small_paths());
+  if (bootstrap.rank() != 0) return bootstrap.barrier();
+  Pool& pool = *first->pool();
+  std::vector<PoolPart*> parts;
+  const auto ranks = static_cast<std::size_t>(bootstrap.size());
+  while (PoolPart* part = NodeGroup::reserve(pool, ranks, small_paths())) parts.push_back(part);
+  expect(parts.size() >= 8, "room for some groups");
+  pool.free(*parts.back());
+  expect(NodeGroup::reserve(pool, ranks, small_paths()) == parts.back(), "the only one");
+  bootstrap.barrier();
+}
+
+int run_all(const std::string& part) {
+  Report report(part);
+  for (const Ranks kind : {Ranks::kProcesses, Ranks::kThreads}) {
+    const auto on = on_ranks(report, kind);
+    for (const int size : {2, 3, 5}) {
+      on(size, "groups_come_and_go", groups_come_and_go);
+      on(size, "a_part_is_used_again_when_all_ranks_have_left",
+         a_part_is_used_again_when_all_ranks_have_left);
+      for (const bool grows : {true, false}) {
+        on(size, std::string("a_group_begins_small_and_grows") + (grows ? "" : ", if it can"),
+           [grows](BoardBootstrap& ranks) { a_group_begins_small_and_grows(ranks, grows); });
+      }
+    }
+    on(2, "a_full_region_is_no_error", a_full_region_is_no_error);
+  }
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+// node_pool_test [part of a test's name]
+int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,0 +1,104 @@
+"""Communicators that come and go, with operations in flight: results, and what they take."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+
+WORLD = gradred.Comm(MPI.COMM_WORLD)
+RANK, SIZE = WORLD.rank, WORLD.size
+
+pytestmark = pytest.mark.timeout(120)
+
+COUNTS = (1, 3, 700, 3000, 40_000)  # in a cache line, a slot, the beginning of one, chunks
+
+
+@dataclass(eq=False)
+class Group:
+    """A communicator as every rank of the world knows it, whether or not it is one of its ranks."""
+
+    members: list[int]
+    comm: gradred.Comm | None
+    in_flight: list[tuple[MPI.Request, np.ndarray[Any, Any], int]] = field(default_factory=list)
+
+    def allreduce(self, count: int, turn: int, *, blocks: bool) -> None:
+        """Start it or carry it out, if this rank takes part."""
+        if self.comm is None:
+            return
+        expected = sum(rank * 1000 + turn for rank in self.members)
+        x, y = np.full(count, RANK * 1000 + turn), np.zeros(count, int)
+        if blocks:
+            self.comm.Allreduce(x, y)
+            assert (y == expected).all(), (self.members, count, turn)
+        else:
+            self.in_flight.append((self.comm.Iallreduce(x, y), y, expected))
+
+    def end(self) -> None:
+        """Wait for what is in flight, and free it."""
+        if self.comm is None:
+            return
+        for request, y, expected in self.in_flight:
+            request.Wait()
+            assert (y == expected).all(), (self.members, len(y))
+        self.comm.Free()
+
+
+def made_by_split(draw: random.Random) -> list[Group]:
+    colours = [draw.randrange(2) for _ in range(SIZE)]
+    keys = [draw.random() for _ in range(SIZE)]
+    comm = WORLD.Split(colours[RANK], sorted(keys).index(keys[RANK]))
+    found = []
+    for colour in (0, 1):
+        ranks = [rank for rank in range(SIZE) if colours[rank] == colour]
+        mine = comm if colours[RANK] == colour else None
+        found.append(Group(sorted(ranks, key=lambda rank: keys[rank]), mine))
+    return [group for group in found if group.members]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_results_are_right_while_communicators_come_and_go(seed: int) -> None:
+    draw, own = random.Random(seed), random.Random(100 * seed + RANK)
+    alive = [Group(list(range(SIZE)), WORLD.Dup())]
+    for turn in range(60):
+        what = draw.random()
+        group = draw.choice(alive)
+        if what < 0.15:
+            copy = group.comm.Dup() if group.comm is not None else None
+            alive.append(Group(group.members, copy))
+        elif what < 0.3:
+            alive.extend(made_by_split(draw))
+        elif what < 0.45 and len(alive) > 1:
+            alive.remove(group)
+            group.end()
+        else:
+            group.allreduce(draw.choice(COUNTS), turn, blocks=draw.random() < 0.7)
+        if own.random() < 0.1:
+            time.sleep(0.001)
+    for group in alive:
+        group.end()
+
+
+@pytest.mark.skipif(SIZE < 2, reason="one rank shares no memory")
+def test_ranks_that_share_memory_map_no_more_for_further_communicators() -> None:
+    def mappings() -> int:
+        with open("/proc/self/maps") as maps:
+            return sum("/memfd:gradred" in line for line in maps)
+
+    x, y = np.ones(3000), np.empty(3000)
+    WORLD.Allreduce(x, y)
+    before = mappings()
+    comms = [WORLD.Dup(), WORLD.Split(RANK % 2, -RANK), WORLD.Split(0, -RANK), WORLD.Dup()]
+    for comm in comms:
+        comm.Allreduce(x, y)
+        assert (y == comm.size).all()
+    assert mappings() == before
+    for comm in comms:
+        comm.Free()
