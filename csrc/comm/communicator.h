@@ -140,6 +140,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // For the operations that the MPI carries out: how many this process has begun over this group
   // of ranks. Throws PeerLost where a member has ended, or has left with fewer than `begun`.
   std::uint64_t count_on_mpi();
+  // Blocking: until those have ended. Open MPI 5 crashes where a communicator is freed with a
+  // non-blocking collective call in flight on it.
+  void finish_on_mpi(WaitHook& hook);
   void throw_if_member_lost(LostPeers& lost, std::uint64_t begun) const;
   // The communicator can be used no more; its ranks are told as far as they can be.
   void fail(const std::exception_ptr& thrown) noexcept;
@@ -265,6 +268,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::mutex node_mutex_;  // of the next two, and of node_ while they wait
   std::deque<std::shared_ptr<NodeOperation>> started_;  // on the node, in order
   std::atomic<bool> any_started_{false};
+  std::vector<std::weak_ptr<StartedOperation>> on_mpi_;  // under mutex_; some may have ended
   std::shared_ptr<Profile> profile_;       // null: none; this rank's wish until set-up
   Profile* quick_profile_ = nullptr;       // the same once it is set up
   Trace* trace_ = nullptr;                 // for what does not go by schedule; null: none

@@ -145,6 +145,11 @@ class MpiOperation final : public StartedOperation {
   LostPeers lost_;
 };
 
+bool has_ended(const std::weak_ptr<StartedOperation>& one) {
+  const auto operation = one.lock();
+  return operation == nullptr || operation->ended();
+}
+
 }  // namespace
 
 std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) {
@@ -167,7 +172,24 @@ std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) 
 }
 
 std::shared_ptr<StartedOperation> Communicator::operation_on_mpi(const Call& call) {
-  return std::make_shared<MpiOperation>(shared_from_this(), call);
+  auto operation = std::make_shared<MpiOperation>(shared_from_this(), call);
+  const std::lock_guard lock(mutex_);
+  std::erase_if(on_mpi_, has_ended);
+  on_mpi_.push_back(operation);
+  return operation;
+}
+
+void Communicator::finish_on_mpi(WaitHook& hook) {
+  while (true) {
+    std::shared_ptr<StartedOperation> operation;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(on_mpi_, has_ended);
+      if (on_mpi_.empty()) return;
+      operation = on_mpi_.front().lock();
+    }
+    if (operation != nullptr) see_through(*operation, hook);
+  }
 }
 
 std::uint64_t Communicator::count_on_mpi() {

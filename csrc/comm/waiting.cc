@@ -117,14 +117,14 @@ bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns)
   }
 }
 
-void Backoff::pause() {
-  constexpr std::uint64_t kYieldNs = 5'000'000;
-  const std::uint64_t now = spins_ ? now_ns() : 0;
+void Backoff::pause(std::uint64_t now) {
+  constexpr std::uint64_t kMillisecond = 1'000'000;
   if (begin_ns_ == 0) begin_ns_ = now;
-  if (spins_ ? now - begin_ns_ < kYieldNs : looks_ < 1000) {
+  const std::uint64_t waited = now - begin_ns_;
+  if (waited < (spins_ ? 5 : 1) * kMillisecond) {
     sched_yield();
   } else if (looks_ % 8 == 0) {  // more ranks than cores, perhaps: sched_yield() may do nothing
-    const timespec nap{0, looks_ < 20000 ? 20'000 : 100'000};
+    const timespec nap{0, waited < 100 * kMillisecond ? 20'000 : 100'000};
     nanosleep(&nap, nullptr);
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "comm/call.h"
 #include "engine/operation.h"
 
@@ -28,24 +29,31 @@ bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns
 void see_through_in_mpi(Operation& operation, WaitHook& hook);
 
 // How to wait for messages of the MPI underneath: there is no word in memory to sleep on. With a
-// core for each rank it looks all the time at first, else it soon leaves the core to others.
+// core for each rank it looks all the time at first, else it soon leaves the core to others. On a
+// busy machine they keep it for some ten milliseconds each time, so what has to be done meanwhile
+// is due by the clock, too.
 class Backoff {
  public:
   explicit Backoff(bool spins = false) : spins_(spins) {}
   template <class Meanwhile>
   void wait(Meanwhile meanwhile) {
+    constexpr std::uint64_t kDueNs = 1'000'000;
     ++looks_;
     if (looks_ < 100) return;
-    if (looks_ % 16 == 0) meanwhile();
-    pause();
+    const std::uint64_t now = now_ns();
+    if (looks_ % 16 == 0 || now - done_ns_ >= kDueNs) {
+      meanwhile();
+      done_ns_ = now;
+    }
+    pause(now);
   }
 
  private:
-  void pause();
+  void pause(std::uint64_t now);
 
   const bool spins_;
   unsigned looks_ = 0;
-  std::uint64_t begin_ns_ = 0;
+  std::uint64_t begin_ns_ = 0, done_ns_ = 0;
 };
 
 }  // namespace gradred

@@ -177,10 +177,10 @@ void Engine::take_over() {
 void Engine::hand_back() {
   if (waiting_.fetch_sub(1) != 1 || quiet()) return;
   const std::lock_guard lock(mutex_);
-  const bool much = std::ranges::any_of(operations_, [](const Kept& kept) {
-    return drives(kept) && kept.operation->bytes() >= kWorthWaking;
+  const bool needed = std::ranges::any_of(operations_, [this](const Kept& kept) {
+    return drives(kept) && (asleep_ || kept.operation->bytes() >= kWorthWaking);
   });
-  if (much) wake();
+  if (needed) wake();
 }
 
 // ---- the end ------------------------------------------------------------------------------------

@@ -483,9 +483,16 @@ void bind_calls(py::module_& m) {
       "Blocks until all ranks have duplicated the communicator; `request` is that of its Idup. "
       "Returns the MPI's error code.");
   m.def(
-      "require_no_call",
-      [](const py::object& comm) { const OneThread one_thread(communicator_of(comm.ptr())); },
-      py::arg("comm"), "UsageError while a call on the communicator has not returned.");
+      "prepare_free",
+      [](const py::object& comm) {
+        Communicator& communicator = communicator_of(comm.ptr());
+        const OneThread one_thread(communicator);
+        GilHook hook;
+        communicator.finish_on_mpi(hook);
+      },
+      py::arg("comm"),
+      "Blocks until no non-blocking call of gradred's that the MPI carries out is in flight on the "
+      "communicator. UsageError while a call on it has not returned.");
   m.def("forked", &forbid_communication,
         "This process is the fork of a rank: no calls from now on.");
   m.def(

@@ -361,21 +361,24 @@ class Comm(MPI.Intracomm):
         return InterComm(super().Create_intercomm(local_leader, peer_comm, remote_leader, tag))
 
     def Free(self) -> None:
-        """Free the communicator, and what gradred keeps for it."""
-        _core.require_no_call(self)
+        """Free the communicator, and what gradred keeps for it.
+
+        Blocks until non-blocking calls that the MPI carries out have ended.
+        """
+        _core.prepare_free(self)
         super().Free()
         _core.reap()
 
     def free(self) -> None:
         """`Free` if the communicator is not null."""
         if self != MPI.COMM_NULL:
-            _core.require_no_call(self)
+            _core.prepare_free(self)
         super().free()
         _core.reap()
 
     def Disconnect(self) -> None:
         """Wait until nothing is in flight on the communicator, then free it."""
-        _core.require_no_call(self)
+        _core.prepare_free(self)
         super().Disconnect()
         _core.reap()
 

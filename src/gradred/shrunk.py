@@ -137,7 +137,7 @@ class ShrunkComm(Comm):
     def Free(self) -> None:
         """Give up the communicator and its shared memory. Local."""
         self._require_alive("Free")
-        _core.require_no_call(self)
+        _core.prepare_free(self)
         _core.free_shrunk(self._state)
         del self._state
 

@@ -2,6 +2,7 @@
 
 import gc
 import pathlib
+import threading
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ from mpi import legal
 from mpi4py import MPI
 
 import gradred
+from gradred import config
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -303,3 +305,44 @@ def test_1900_communicators_at_once():
     finally:
         for comm in comms:
             comm.Free()
+
+
+@pytest.mark.parametrize("op", ["sum", "avg", "premul"])
+def test_communicator_is_freed_with_a_call_in_flight_that_the_mpi_carries_out(op):
+    """Open MPI 5 crashes if its own calls are in flight on a communicator that is freed."""
+    for turn in range(10):
+        comm = gradred.Comm(MPI.COMM_WORLD).Dup()  # no blocking call has set it up
+        x, y = np.full(1000 * comm.size, 2.0), np.zeros(1000)
+        time.sleep(0.01 * ((comm.rank + turn) % comm.size))
+        request = comm.Ireduce_scatter_block(x, y, gradred.premul(0.5) if op == "premul" else op)
+        size = comm.size
+        comm.Free()
+        request.Wait()
+        assert (y == {"sum": 2.0 * size, "avg": 2.0, "premul": 1.0 * size}[op]).all()
+
+
+def test_call_started_while_another_thread_waits_goes_on_when_that_has_ended():
+    """The waiting thread drives all that is in flight; later gradred's own has to."""
+    config.set("shm", False)
+    comm, other = (gradred.Comm(MPI.COMM_WORLD.Dup()) for _ in range(2))
+    for one in comm, other:
+        one.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    config.reset("shm")
+    for _ in range(3):
+        time.sleep(0.1)  # gradred's thread falls asleep
+        waiting = threading.Thread(target=lambda: other.Allreduce(MPI.IN_PLACE, np.zeros(1)))
+        x, y = vector(comm, 50_000), np.empty(50_000, np.float32)
+        if comm.rank != 1:
+            waiting.start()
+            time.sleep(0.05)
+            request = comm.Iallreduce(x, y)
+            waiting.join()
+        else:
+            time.sleep(0.2)
+            waiting.start()
+            waiting.join()
+            request = comm.Iallreduce(x, y)
+        MPI.Request.Waitall([request])
+        np.testing.assert_array_equal(y, expected(comm, 50_000))
+    comm.Free()
+    other.Free()

@@ -101,7 +101,7 @@ def until_inside(comm: gradred.Comm) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
-            _core.require_no_call(comm)
+            _core.prepare_free(comm)
         except gradred.UsageError:
             return
         time.sleep(0.01)
