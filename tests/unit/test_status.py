@@ -10,9 +10,10 @@ import pytest
 
 from gradred import _core, _status, _terminal
 from gradred._status import Rank
+from gradred.element_types import ELEMENT_TYPES
 
 ALLREDUCE, REFUSED, LEFT = 0, 5, 6  # Kind, in csrc/base/signature.h
-FLOAT64 = 12  # DType, in csrc/base/types.h
+FLOAT64 = list(ELEMENT_TYPES).index("float64")
 MESSAGES = 1 << 63
 TEXT = "allreduce of 1024 float64 with sum, 8192 bytes"
 IN_FINALIZE = "process 7 has waited 2 s in MPI_Finalize until the other ranks come to it: process 8"
