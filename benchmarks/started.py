@@ -37,7 +37,7 @@ from mpi4py import MPI
 import gradred
 from gradred.bench.machine import describe, flag_time, mpi_name
 from gradred.bench.rank_zero import parse_once, say, write_json
-from gradred.bench.timing import block_length, interleave, microseconds, ratio
+from gradred.bench.timing import agree, block_length, interleave, microseconds, ratio
 
 SCHEMA = "gradred-started/1"
 WAYS = {
@@ -68,10 +68,6 @@ def arguments() -> argparse.Namespace:
     if given.rounds < 3 or given.seconds <= 0:
         parser.error("needs --rounds of 3 or more and --seconds above 0")
     return given
-
-
-def agree(value: float, world: MPI.Intracomm) -> float:
-    return float(world.allreduce(value, MPI.MAX))
 
 
 def checked(names: Names, statements: dict[str, str], world: MPI.Intracomm) -> None:

@@ -1,6 +1,6 @@
 // Non-blocking calls that the MPI carries out: all of a communicator's before a blocking call has
-// set up what gradred needs, and later all of one where some rank lets no thread drive, or for
-// which the MPI has no duplicate.
+// set up what gradred needs, and later those that need messages where some rank lets no thread
+// drive, or for which the MPI has no duplicate.
 //
 // Why not gradred's own from the start: a duplicate for its messages would have to be made while
 // the program goes on (MPI_Comm_idup). A rank that then makes another communicator, which its peers
