@@ -568,8 +568,6 @@ void bind_calls(py::module_& m) {
   m.def("write_trace", &write_trace, "Write this rank's trace to the file that configure() named.");
   m.def("require_running_mpi", &require_running_mpi,
         "UsageError before MPI.Init and after MPI.Finalize, when most of the MPI must be let be.");
-  m.def("thread_may_drive", &thread_may_drive,
-        "Whether operations in flight get on without the program's Test and Wait.");
   m.def("in_flight", [] { return engine().in_flight(); });
   m.def(
       "reap",
