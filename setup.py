@@ -45,6 +45,8 @@ class CMakeBuild(build_ext):
         build = ROOT / "build" / f"cmake-{hashlib.sha256(key).hexdigest()[:8]}"
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
         command = str(Path(cmake.CMAKE_BIN_DIR) / "cmake")
+        # Tests run in a checkout, which an editable install builds for: in no wheel.
+        testing = self.get_ext_filename("_core_testing") if self.editable_mode else ""
         options = {
             "CMAKE_BUILD_TYPE": "Release",
             "CMAKE_MAKE_PROGRAM": Path(ninja.BIN_DIR) / "ninja",
@@ -52,6 +54,7 @@ class CMakeBuild(build_ext):
             "GRADRED_PYTHON_INCLUDE": sysconfig.get_path("include"),
             "GRADRED_PYBIND11_INCLUDE": pybind11.get_include(),
             "GRADRED_NUMPY_INCLUDE": numpy.get_include(),
+            "GRADRED_TESTING_MODULE": testing,
         }
         configure = [command, "-S", str(ROOT / "csrc"), "-B", str(build), "-G", "Ninja"]
         configure += [f"-D{name}={value}" for name, value in options.items()]
@@ -62,9 +65,11 @@ class CMakeBuild(build_ext):
                 sys.exit("gradred's extension was not built: see the first error above.")
 
         # Replace, never overwrite: running processes keep the file that they have mapped.
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(build / target.name, f"{target}.new")
-        os.replace(f"{target}.new", target)
+        places = {target.name: target.parent} | ({testing: ROOT / "tests"} if testing else {})
+        for name, folder in places.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(build / name, folder / f"{name}.new")
+            os.replace(folder / f"{name}.new", folder / name)
 
 
 setup(

@@ -30,7 +30,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import parse_once, say, write_json
 from gradred.bench.timing import block_length, interleave, microseconds
 
@@ -106,7 +106,7 @@ def main() -> int:
         say(world, "needs two ranks: gradred run -np 2 python ...", error=True)
         return 2
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
-    record["flag"] = flag_time(world)
+    record["flag"] = one_way_latency(world)
     record["rows"] = rows = []
     say(world, f"# agreeing on a call, {world.size} ranks, {mpi_name()}; us per call, medians")
     for row in measure(world, given.rounds, given.seconds):

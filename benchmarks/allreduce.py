@@ -9,7 +9,7 @@ rounds. Before its timing, each size's results are compared with exact ones, in 
 The time of a call is the mean over a block of calls, on the slowest rank; shown is the median over
 the rounds. `ratio` is MPI's time over gradred's, round by round: above 1, gradred is faster.
 
-Before each round the time of a flag between ranks 0 and 1 is taken. Where the cores of a virtual
+Before each round the one-way latency between ranks 0 and 1 is taken. Where the cores of a virtual
 machine move, it falls into two groups, and a table for each, near and far, follows that of all
 rounds. `--passes` goes over all sizes several times, so that each size meets both.
 
@@ -46,7 +46,7 @@ import gradred
 from gradred.bench import placement, plot
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.inputs import Inputs
-from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import parse_once, say, write_json
 from gradred.bench.timing import (
     Seconds,
@@ -296,7 +296,10 @@ def say_placements(record: dict[str, Any], comm: MPI.Intracomm) -> None:
     for name in (placement.NEAR, placement.FAR):
         about = record["placements"].get(name)
         if about is not None:
-            say(comm, f"\n# {name}: {about['rounds']} rounds, a flag in {about['flag_us']:.3f} us")
+            say(
+                comm,
+                f"\n# {name}: {about['rounds']} rounds, one-way latency {about['flag_us']:.3f} us",
+            )
             say(comm, HEADER)
         for row in record["rows"]:
             if name in row["placements"]:
@@ -308,7 +311,7 @@ def main() -> int:
     world = MPI.COMM_WORLD
     given = parse_once(arguments, world)
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
-    record["flag"] = flag_time(world)
+    record["flag"] = one_way_latency(world)
     ladder = sizes(given)
     pair = Pair(given, ladder[-1] // np.dtype(given.type).itemsize)
     say(world, f"# Allreduce, {world.size} ranks, {given.type} {given.op}: gradred, {mpi_name()}")

@@ -31,7 +31,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import parse_once, say, write_json
 
 SCHEMA = "gradred-communicators/1"
@@ -111,7 +111,7 @@ def main() -> int:
     given = parse_once(arguments, world)
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
     record["load"] = os.getloadavg()[0]  # of the host when it begins
-    record["flag"] = flag_time(world)
+    record["flag"] = one_way_latency(world)
     gradred.Comm(world).Allreduce(np.ones(1), np.empty(1))
     say(world, f"# {world.size} ranks, {mpi_name()}; us, by the slowest rank")
     columns = "".join(f" {name:>9}" for name in ("gradred", "p10", "p90", "mpi", "p10", "p90"))

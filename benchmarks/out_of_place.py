@@ -28,7 +28,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import parse_once, say, write_json
 from gradred.bench.timing import block_length, interleave, microseconds, ratio
 
@@ -86,7 +86,7 @@ def main() -> int:
     os.environ["GRADRED_SHM"] = "0"
     comm = gradred.Comm(world.Dup())
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
-    record["flag"] = flag_time(world)
+    record["flag"] = one_way_latency(world)
     record["rows"] = rows = []
     say(world, f"# allreduce out of place, {world.size} ranks, {mpi_name()}; us per call, medians")
     for row in measure(comm, given, world):

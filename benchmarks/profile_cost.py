@@ -33,7 +33,7 @@ from mpi4py import MPI
 
 import gradred
 from gradred import config
-from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import parse_once, say, write_json
 from gradred.bench.timing import block_length, interleave
 
@@ -109,7 +109,7 @@ def main() -> int:
     given = parse_once(arguments, world)
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
     record["load"] = os.getloadavg()[0]  # of the host when it begins
-    record["flag"] = flag_time(world)
+    record["flag"] = one_way_latency(world)
     comms = [communicator(profile) for profile in PROFILES]
     say(world, f"# {world.size} ranks, {mpi_name()}; us per call")
     columns = f"{'off':>9} {'on':>9} {'on/off':>7} {'low-high':>12} {'noise':>7}"

@@ -6,7 +6,8 @@ Four parts, each in turn call by call or block by block, on the same buffers, re
 
 - ways: `Allreduce`, `Iallreduce` and `Wait`, `p()`, and the MPI's own `Iallreduce` and `Wait`;
 - waitall: two requests in `MPI.Request.Waitall` and in `gradred.Request.Waitall`;
-- late: rank 0 comes 300 microseconds late; what the others wait beyond that;
+- late: rank 0 comes 300 microseconds late; what the others wait beyond that, in `Allreduce` on a
+  communicator that shares memory, on one that does not, and of the MPI;
 - overlap: an operation of --overlap-bytes is begun, then matrices are multiplied for about
   --overlap-ms on the same cores; what is left to wait for.
 
@@ -35,7 +36,8 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred.bench.machine import describe, flag_time, mpi_name
+from gradred import config
+from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import parse_once, say, write_json
 from gradred.bench.timing import agree, block_length, interleave, microseconds, ratio
 
@@ -137,16 +139,27 @@ def wait_beyond(call: Callable[[], object], world: MPI.Intracomm) -> float:
     return agree(took if world.rank > 0 else -1.0, world)
 
 
+def apart(world: MPI.Intracomm) -> gradred.Comm:
+    """A communicator whose ranks exchange messages by a schedule of gradred's."""
+    config.set("shm", False)
+    config.set("plan", "recursive_doubling")
+    comm = gradred.Comm(world.Dup())
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    config.reset("shm")
+    config.reset("plan")
+    return comm
+
+
 def late(
     comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
 ) -> Iterator[dict[str, Any]]:
-    messages = {"plan": "recursive_doubling"}
+    others = apart(world)
     for nbytes in (8, 4096):
         names = buffers(nbytes)
         x, y = names["x"], names["y"]
         calls: dict[str, Callable[[], object]] = {
             "shared memory": lambda x=x, y=y: comm.Allreduce(x, y),
-            "messages": lambda x=x, y=y: gradred.allreduce(x, out=y, comm=comm, **messages),
+            "messages": lambda x=x, y=y: others.Allreduce(x, y),
             "mpi": lambda x=x, y=y: world.Allreduce(x, y),
         }
         taken: dict[str, list[float]] = {how: [] for how in calls}
@@ -193,7 +206,7 @@ def main() -> int:
     comm = gradred.Comm(world)
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
-    record["flag"] = flag_time(world)
+    record["flag"] = one_way_latency(world)
     say(world, f"# {world.size} ranks, {mpi_name()}; us per call, medians; flag {record['flag']}")
     record["ways"] = []
     for row in ways(comm, given, world):

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = {"training": 30, "check": 30, "comparison": 15}  # seconds
 GOAL = 0.96  # of the held-out digits
-SLOW_FLAG_US, SLOW_PART = 1.0, 0.1  # between two running cores a flag takes a tenth of that
+SLOW_FLAG_US, SLOW_PART = 1.0, 0.1  # a tenth of that is usual between two running cores
 RESULTS = ("training.json", "check.json", "allreduce.json", "allreduce.svg")
 
 
@@ -62,7 +62,7 @@ def busy_machine(others: int, compared: dict[str, Any]) -> str:
 
     Args:
         others: programs that wanted a core before the demo began.
-        compared: the record of the comparison, which has the time of a flag between two ranks
+        compared: the record of the comparison, which has the one-way latency between two ranks
             before each round: it takes microseconds only where one of them was not running.
     """
     flags = [flag for row in compared["rows"] for flag in row["flag_rounds_us"] if flag is not None]

@@ -4,7 +4,7 @@
     gradred run -np 4 python examples/elastic.py --kill 1 30      # rank 1 dies in step 30
 
 Each rank holds a share of the samples; in every step the ranks add up their gradients. Those that
-live find the same coefficients without the dead, since they share its samples among them.
+live find the same coefficients without the failed ones, since they share its samples among them.
 """
 
 import argparse

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hosts import faked
 
 HERE = Path(__file__).parent
+faked.stand_as_told()  # TEST_HOSTS=0,0,1 mpiexec -n 3 ...: any test, as if on several hosts
 
 # The launcher's variables name the rank before MPI is initialised; without a launcher it is 0.
 RANK = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
@@ -61,9 +63,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     reports = reporter.stats.get("skipped", [])
     reasons = Counter(str(one.longrepr[2]).removeprefix("Skipped: ") for one in reports)
+    again = Counter(one.nodeid for one in reporter.stats.get("rerun", []))
     with open(TALLY, "a") as file:
         passed = len(reporter.stats.get("passed", []))
-        print(json.dumps({"passed": passed, "skipped": reasons}), file=file)
+        found = {"passed": passed, "skipped": reasons, "again": again}
+        print(json.dumps(found), file=file)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How a test failed that was then tried again: a later success does not hide it."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"tried again: {report.nodeid}", "-")
+        terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.hookimpl(trylast=True)

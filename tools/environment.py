@@ -63,7 +63,8 @@ def sources() -> list[Path]:
     """What the installed package depends on, beside Python files (they are used in place)."""
     files = [path for path in (ROOT / "csrc").rglob("*") if path.is_file()]
     files = [path for path in files if "tests" not in path.relative_to(ROOT / "csrc").parts]
-    return [*sorted(files), ROOT / "pyproject.toml", ROOT / "setup.py"]
+    stub = ROOT / "src" / "gradred" / "_core.pyi"
+    return [*sorted(files), stub, ROOT / "pyproject.toml", ROOT / "setup.py"]
 
 
 def fingerprint(values: list[str]) -> str:
@@ -113,7 +114,9 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         values = [options.wheel, fingerprint_of_file(Path(options.wheel))]
         step("installing the wheel", stamp, values, "--no-deps", "--force-reinstall", options.wheel)
     elif not options.no_package:
-        if not (ROOT / "src/gradred" / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}").exists():
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        built = [ROOT / "src/gradred" / f"_core{suffix}", ROOT / "tests" / f"_core_testing{suffix}"]
+        if not all(file.exists() for file in built):
             stamp.unlink(missing_ok=True)
         values = [os.environ.get(name, "") for name in ("CXX", "CMAKE_ARGS")]
         values += [f"{path.relative_to(ROOT)} {fingerprint_of_file(path)}" for path in sources()]

@@ -34,6 +34,8 @@ its first result without the dead rank; of the program's end, those until the jo
 the killed rank was doing it had noted in a file. "Half written" counts the kills that left its
 result partly of this turn and partly of an earlier one: they fell while it copied or reduced. After
 each of these kills no process of the job lives, and nothing holds or names its shared memory.
+"Ended by the launcher": the others sat in the blocking call with which MPICH ends a duplication
+([errors](errors.md)), heard nothing, and were ended after the grace.
 """
 
 # The report of a timeout: its name differs from job to job.
@@ -56,7 +58,7 @@ rank to fail: of rank 1 if it ended; else of rank 2, which leaves with 3, or of 
 the error end it (1).""",
     ),
     "shrinking": (
-        "Going on without the dead",
+        "Going on without failed ranks",
         """Jobs of four ranks under `gradred run`, whose survivors call
 [shrink()](errors.md#going-on-after-a-death) and then use the new communicator. The seconds are
 those of the longest `shrink()`.""",
@@ -129,7 +131,10 @@ def of_kills(kills: list[dict[str, Any]]) -> str:
     inside = Counter(one["inside"] for one in kills)
     places = ", ".join(f"{count} in {what}" for what, count in sorted(inside.items()))
     half = sum(one["half_written"] for one in kills)
-    return f"{len(kills)}, {slowest}: {places}" + (f"; {half} half written" if half else "")
+    ended = sum(one.get("by_launcher", False) for one in kills)
+    more = f"; {half} half written" if half else ""
+    more += f"; {ended} of the jobs ended by the launcher" if ended else ""
+    return f"{len(kills)}, {slowest}: {places}{more}"
 
 
 def cell(records: list[dict[str, Any]]) -> str:

@@ -119,8 +119,8 @@ def table(name: str, record: Record) -> str:
     ]
     flags = record.get("placements", {})
     told = [
-        f"{placement(record) or name}: {flags[name]['rounds']} rounds, a flag from core to core "
-        f"takes {flags[name]['flag_us']:.2f} µs"
+        f"{placement(record) or name}: {flags[name]['rounds']} rounds, one-way latency "
+        f"{flags[name]['flag_us']:.2f} µs"
         for name in SHOWN
         if flags.get(name, {}).get("flag_us")
     ]

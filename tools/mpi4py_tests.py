@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(".cache")
 RESULTS = Path("build", "mpi4py-tests")
 
-# Where gradred differs on purpose, and why; tests/compat/one_rank.py adapts two more.
+# Where gradred differs on purpose, and why; tests/compat/one_rank.py adapts one more.
 DIFFERENT = {
     "test_objmodel.TestObjModel.testCAPI": "mpi4py's C functions make objects of mpi4py's classes",
 }

@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,15 +58,25 @@ class Beside:
 
     def __init__(self, command: list[str], output: Path) -> None:
         self._output = output
+        begin = time.monotonic()
         with output.open("w") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         APART.add(self._process.pid)
+        self.seconds = 0.0
+        """What it took, once it has ended."""
+
+        def await_end() -> None:
+            self._process.wait()
+            self.seconds = time.monotonic() - begin
+
+        self._awaits = threading.Thread(target=await_end, daemon=True)
+        self._awaits.start()
 
     def wait(self) -> int:
         """Its exit status, once it has ended."""
-        status = self._process.wait()
+        self._awaits.join()
         print(self._output.read_text(), flush=True)
-        return status
+        return self._process.wait()
 
 
 def end_descendants(but: set[int]) -> list[str]:

@@ -96,7 +96,6 @@ def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
         name for name in WITHOUT_MPI if not (options.full and name in NOT_IN_FULL_SWEEP)
     ]
     (ROOT / RESULTS).mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
     command = [sys.executable, __file__, "--timeout", str(options.timeout)]
     command += ["--full"] if options.full else []
     beside = {
@@ -108,7 +107,7 @@ def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
         status = one.wait()
         problem = f"exit status {status}" if status else None
         outcomes.append(read_results(name, results_of(name), 1, problem))
-        outcomes[-1].seconds = time.monotonic() - begin
+        outcomes[-1].seconds = one.seconds
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""How many tests a stage of CI passed and which it skipped: from whatever ran them to tools/ci.py.
+"""Which tests a stage of CI passed, skipped and tried again: from whatever ran them to tools/ci.py.
 
 The variable CI_TALLY names a file; who runs tests appends a line of JSON to it. Without the
 variable nobody asks. tests/conftest.py does the same for a pytest that no tool runs.
@@ -25,6 +25,8 @@ class Tally:
 
     passed: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    again: Counter[str] = field(default_factory=Counter)
+    """Tests that failed and were tried again, with the number of their failures."""
 
 
 def add(passed: int, skipped: Mapping[str, int]) -> None:
@@ -41,4 +43,5 @@ def read(file: Path) -> Tally:
         one = json.loads(line)
         sums.passed += one["passed"]
         sums.skipped.update(one["skipped"])
+        sums.again.update(one.get("again", {}))
     return sums

@@ -52,7 +52,8 @@ std::uint64_t bytes_of(const Signature& signature);
 
 // "allreduce of 12 float32 with sum": for error messages.
 std::string describe(const Signature& signature);
-// "allreduce of 12 float32 with sum, 48 bytes", for who looks from outside: src/gradred/_status.py.
+// "allreduce of 12 float32 with sum, 48 bytes", for who looks from outside:
+// src/gradred/observe/status.py.
 std::string describe_with_bytes(const Signature& signature);
 
 // Two ranks that asked for different things, as an error message.

@@ -1,16 +1,12 @@
 #include "base/trace.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <string_view>
 
 #include "base/errors.h"
+#include "base/files.h"
 
 namespace gradred {
 namespace {
@@ -78,23 +74,6 @@ std::string name_json(int rank, const char* what, std::uint32_t line, const std:
          "\", \"pid\": " + std::to_string(rank) + ", \"tid\": " + std::to_string(line) +
          ", \"args\": {\"name\": \"" + name + " " +
          std::to_string(what[0] == 'p' ? static_cast<std::uint32_t>(rank) : line) + "\"}}";
-}
-
-// A pipe that nobody reads keeps nobody waiting: src/gradred/_files.py. Returns errno; 0: written.
-int write_file(const std::string& path, const std::string& text) {
-  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  const int file = open(path.c_str(), flags, 0666);
-  if (file < 0) return errno;
-  int error = fcntl(file, F_SETFL, O_WRONLY) == 0 ? 0 : errno;  // blocks again
-  for (std::size_t at = 0; error == 0 && at < text.size();) {
-    const ssize_t written = ::write(file, text.data() + at, text.size() - at);
-    if (written >= 0) {
-      at += static_cast<std::size_t>(written);
-    } else if (errno != EINTR) {
-      error = errno;
-    }
-  }
-  return close(file) == 0 || error != 0 ? error : errno;
 }
 
 bool is_part(const TraceEvent& event) {
@@ -171,9 +150,8 @@ std::string Trace::json() const {
 void Trace::write(const std::string& path) const {
   const std::string target = trace_path(path, rank_);
   if (const int error = write_file(target, json()); error != 0) {
-    const std::string cause =
-        error == ENXIO ? "it is a pipe that nobody reads, or a socket" : std::strerror(error);
-    throw UsageError("the trace file '" + target + "' cannot be written (" + cause +
+    throw UsageError("the trace file '" + target + "' cannot be written (" +
+                     why_not_written(error) +
                      "); name a file in a folder that exists and is writable");
   }
 }

@@ -45,8 +45,6 @@ enum class Op : std::uint8_t {
   kPremul,
 };
 
-enum class MemoryKind : std::uint8_t { kHost, kCuda };
-
 enum class DTypeKind : std::uint8_t { kSigned, kUnsigned, kBool, kReal, kComplex };
 constexpr std::string_view name_of(DTypeKind kind) {
   constexpr std::array<std::string_view, 5> kNames = {"signed", "unsigned", "bool", "real",
@@ -130,16 +128,5 @@ constexpr std::string_view name_of(DType dtype) {
   return kDTypeInfo[static_cast<std::size_t>(dtype)].name;
 }
 constexpr std::string_view name_of(Op op) { return kOpInfo[static_cast<std::size_t>(op)].name; }
-
-// Borrowed memory of `count` elements. `device` counts only for kCuda.
-struct Buffer {
-  void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::kUInt8;
-  MemoryKind kind = MemoryKind::kHost;
-  int device = 0;
-
-  std::size_t bytes() const { return count * size_of(dtype); }
-};
 
 }  // namespace gradred

@@ -9,6 +9,7 @@
 #include "base/in_place.h"
 #include "base/signature.h"
 #include "base/types.h"
+#include "memory/memory.h"
 #include "schedule/schedule.h"
 
 namespace gradred {
@@ -19,12 +20,15 @@ struct Call {
   Kind kind = Kind::kAllreduce;
   const void* send = kInPlace;  // or where the input is
   void* recv = nullptr;
+  Memory memory{};           // of both
+  Stream* before = nullptr;  // its work on them comes first; null: there is none
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
   double factor = 1.0;         // kPremul only
   int root = 0;                // kBcast only
   std::uint64_t layout = 0;    // hash of what else ranks must agree on; 0 for plain buffers
+  bool waited = false;         // who makes it waits for it, and tells nobody else of it
   bool persistent = false;     // started more than once
   bool mpi_request = true;     // if started: the program may wait by the MPI's own functions
   const char* plan = nullptr;  // by name; null: the selector's choice

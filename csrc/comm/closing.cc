@@ -100,7 +100,7 @@ bool Closing::receive() {
   return true;
 }
 
-// Received from its sender, as the ledger does it.
+// Received from its sender, as the operation log does it.
 bool Closing::find_message() {
   const mpi::Mpi& mpi = mpi::get();
   alignas(16) std::array<std::byte, 64> status{};

@@ -1,10 +1,10 @@
 // How a communicator of gradred's own ends.
 //
-// A notice may come too late for its operation, and then nobody receives it (ledger.h). MPI gives
-// what identifies a freed communicator to one made later, and with it the messages that are still
-// unread: the later one, perhaps the program's own, would find a notice that was never meant for
-// it, from a sender that it may not even have. So each rank tells the others at the end how many
-// notices it has sent them, and frees its handle when it has received as many.
+// A notice may come too late for its operation, and then nobody receives it (operation_log.h). MPI
+// gives what identifies a freed communicator to one made later, and with it the messages that are
+// still unread: the later one, perhaps the program's own, would find a notice that was never meant
+// for it, from a sender that it may not even have. So each rank tells the others at the end how
+// many notices it has sent them, and frees its handle when it has received as many.
 #pragma once
 
 #include <array>

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <list>
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "comm/comm_operation.h"
+#include "comm/context.h"
 #include "comm/driving.h"
 #include "comm/families.h"
+#include "comm/fork_guard.h"
 #include "comm/mpi_handles.h"
-#include "comm/set_up.h"
-#include "plan/selector.h"
+#include "comm/node_call.h"
 
 namespace gradred {
 namespace {
@@ -27,27 +28,6 @@ void stop_engine_at_finalize() {
   mpi.check(mpi.call.Comm_set_attr(mpi.is.comm_self, new_attribute(on_self_delete), nullptr),
             "MPI_Comm_set_attr");
 }
-
-struct Made {
-  std::mutex mutex;  // two threads may meet a communicator for the first time together
-  std::list<std::weak_ptr<Communicator>> all;
-  std::size_t checked_at = 64;  // entries
-
-  void add(const std::shared_ptr<Communicator>& made) {
-    all.push_back(made);
-    if (all.size() < checked_at) return;
-    forget_ended();
-    checked_at = std::max<std::size_t>(64, 2 * all.size());
-  }
-  void forget_ended() {
-    all.remove_if([](const auto& one) { return one.expired(); });
-  }
-
-  static Made& get() {
-    static auto* made = new Made;  // asked for as late as in MPI_Finalize
-    return *made;
-  }
-};
 
 // The last one that holds it may be an operation that the engine's thread has ended. What the
 // communicator has of the MPI is given back by a call.
@@ -70,22 +50,12 @@ void require_running_mpi() {
   if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
 }
 
-Settings& settings() {
-  static Settings values;
-  return values;
-}
-
 bool thread_may_drive() {
   return settings().progress_thread &&
          Registry::get().thread_level() == mpi::get().is.thread_multiple;
 }
 
 bool may_start_on_node() { return thread_may_drive() || completes_inside_mpi(); }
-
-Engine& engine() {
-  static auto* engine = new Engine;  // MPI_Finalize may come after static destructors
-  return *engine;
-}
 
 void validate(const Call& call, int size) {
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
@@ -102,21 +72,35 @@ void validate(const Call& call, int size) {
   }
 }
 
-Signature planned_signature(const Call& call, const Plan& plan) {
+void check_call(const Call& call, const Plan& plan) {
+  if (!plan.family->reads(call.memory)) {
+    throw UsageError("the array lies in " + call.memory.name() + ", and the plan '" + plan.name +
+                     "' reads the host's memory only. Copy the array to the host, or ask for a "
+                     "plan over messages on all ranks");
+  }
+  plan.family->check(call);
+}
+
+Call planned(const Call& call, const Plan& plan) {
   Call planned = call;
   planned.path = plan.hash();
-  return planned.signature();
+  return planned;
+}
+
+Signature planned_signature(const Call& call, const Plan& plan) {
+  return planned(call, plan).signature();
 }
 
 std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
   comm = mpi.normalise(comm);
+  require_rank();
   require_running_mpi();
   if (comm == mpi.is.comm_null) throw UsageError(kNotAlive);
   static std::once_flag once;
   std::call_once(once, stop_engine_at_finalize);
   using Shared = std::shared_ptr<Communicator>;
-  const std::lock_guard lock(Made::get().mutex);
+  const std::lock_guard lock(Context::get().communicators.mutex);
   const int keyval = Registry::get().keyval();
   Shared* attached = nullptr;
   int found = 0;
@@ -130,27 +114,20 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
   const Shared made(new Communicator(comm, rank, size), destroy);
   mpi.check(mpi.call.Comm_set_attr(comm, keyval, new Shared(made)), "MPI_Comm_set_attr");
-  Made::get().add(made);
+  Context::get().communicators.add(made);
   return made;
 }
 
 std::vector<std::shared_ptr<Communicator>> Communicator::alive() {
-  Made& made = Made::get();
-  std::vector<std::shared_ptr<Communicator>> found;
-  const std::lock_guard lock(made.mutex);
-  made.forget_ended();
-  for (const auto& one : made.all) {
-    if (auto communicator = one.lock(); communicator && !communicator->freed()) {
-      found.push_back(std::move(communicator));
-    }
-  }
-  return found;
+  KnownCommunicators& known = Context::get().communicators;
+  const std::lock_guard lock(known.mutex);
+  return known.alive();
 }
 
 void Communicator::forget_all() {
   for (const auto& communicator : alive()) {
     if (!communicator->node_only()) {
-      communicator->freed_.store(true, std::memory_order_relaxed);
+      communicator->liveness_.forget_handle();
     }
   }
 }
@@ -158,7 +135,7 @@ void Communicator::forget_all() {
 void Communicator::detach(void* attribute) noexcept {
   const std::unique_ptr<std::shared_ptr<Communicator>> owned(
       static_cast<std::shared_ptr<Communicator>*>(attribute));
-  (*owned)->freed_.store(true, std::memory_order_relaxed);
+  (*owned)->liveness_.forget_handle();
 }
 
 Communicator::Communicator(mpi::Handle comm, int rank, int size)
@@ -166,22 +143,24 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       rank_(rank),
       size_(size),
       settings_(settings()),
-      plan_(settings_.plan),
-      slices_(settings_.slices),
       deterministic_(settings_.deterministic),
-      tunes_(settings_.tune) {
-  if (settings_.profile) open_profile(now_ns());
-  direct_ = size_ == 1 && profile_ == nullptr;
-  place_.why_no_memory = "no blocking call yet";
-  place_.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size_), 0));
-  if (size_ == 1) settle_place(assumed_figures());
+      choice_(size, {settings_.plan, settings_.slices}),
+      liveness_(comm, rank, size, operation_log_) {
+  observer_.profile(settings_.profile);
+  direct_ = size_ == 1 && observer_.idle();
+  choice_.place.why_no_memory = "no blocking call yet";
+  if (size_ == 1) choice_.settle(assumed_figures());
 }
 
 Communicator::~Communicator() {
   // What is left of a failed communicator on its way must reach nobody else: it keeps its tags.
-  if (ledger_.failure()) static_cast<void>(lane_.release());
-  if (node_) Registry::get().count_group(-1);
-  if (trace_ != nullptr) trace_->close_line(trace_line_);
+  if (operation_log_.failure()) static_cast<void>(tag_range_.release());
+  if (local_group() != nullptr) Registry::get().count_group(-1);
+}
+
+void Communicator::progress() {
+  if (!operation_log_.quiet()) operation_log_.progress();
+  drive();
 }
 
 // ---- blocking calls -------------------------------------------------------------------------
@@ -194,13 +173,15 @@ void Communicator::run(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
     return carry_out(call, hook);
   }
-  run_observed<Mode::kBlocking>(call, hook);
+  prepare(hook);
+  observer_.idle() ? carry_out(call, hook) : observer_.run<Mode::kBlocking>(call, hook);
 }
 
 void Communicator::carry_out(const Call& call, WaitHook& hook) {
   count_operation(hook);
-  if (takes_usual(call)) [[likely]] {
-    return usual_->family->run(*this, *usual_, call, hook);
+  if (choice_.takes_usual(call)) [[likely]] {
+    const Plan& usual = *choice_.usual();
+    return usual.family->run(*this, usual, call, hook);
   }
   const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
   plan->family->run(*this, *plan, call, hook);
@@ -210,7 +191,7 @@ void Communicator::carry_out(const Call& call, WaitHook& hook) {
 std::shared_ptr<const Plan> Communicator::plan_or_refuse(const Call& call, WaitHook& hook) {
   try {
     auto plan = plan_for(call);
-    plan->family->check(call);
+    check_call(call, *plan);
     return plan;
   } catch (const UsageError& error) {
     refuse(error.what(), hook);
@@ -240,8 +221,10 @@ void Communicator::agree_on(const Signature& signature, WaitHook& hook) {
   if (node_ != nullptr) {
     agree(signature, hook);
   } else if (path_ != nullptr) {
-    const Call agreement{.plan = "recursive_doubling", .agreement = signature};
-    run_numbered(agreement, *plan_for(agreement), hook);
+    const Call agreement{
+        .waited = true, .plan = plan_of_agreements(choice_.place), .agreement = signature};
+    const std::shared_ptr<const Plan> chosen = plan_for(agreement);
+    wait_for(*chosen->family->operation(*this, *chosen, agreement), hook);
   }
 }
 
@@ -249,7 +232,9 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
     return carry_out_startable(call, hook);
   }
-  run_observed<Mode::kPersistentCall>(call, hook);
+  prepare(hook);
+  observer_.idle() ? carry_out_startable(call, hook)
+                   : observer_.run<Mode::kPersistentCall>(call, hook);
 }
 
 void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
@@ -257,12 +242,14 @@ void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
   if (starts_on_node(call)) [[likely]] {
     return run_on_node(call, hook);
   }
-  wait_for(*operation_for(call), hook);
+  Call waited = call;
+  waited.waited = true;
+  wait_for(*operation_for(waited), hook);
 }
 
 void Communicator::run_on_node(const Call& call, WaitHook& hook) {
-  if (any_started_.load(std::memory_order_acquire)) [[unlikely]] {
-    finish_started(hook);
+  if (node_queue_.any()) [[unlikely]] {
+    node_queue_.finish(hook);
   }
   NodePoll poll(*this, hook);
   const std::size_t bytes = call.count * size_of(call.dtype);
@@ -283,17 +270,17 @@ void Communicator::run_on_node(const Call& call, WaitHook& hook) {
   if (reduces) scale_result(call, call.recv, call.count, size_);
 }
 
-double Communicator::flag_time(WaitHook& hook, unsigned turns) {
+double Communicator::one_way_latency(WaitHook& hook, unsigned turns) {
   prepare(hook);
   if (node_ == nullptr) return 0;
-  if (any_started_) finish_started(hook);
+  if (node_queue_.any()) node_queue_.finish(hook);
   NodePoll poll(*this, hook);
-  return 1e-9 * node_->flag_time_ns(turns, &poll);
+  return 1e-9 * node_->one_way_latency_ns(turns, &poll);
 }
 
 // Nothing moves: the ranks only see that they asked for the same.
 void Communicator::agree(const Signature& signature, WaitHook& hook) {
-  if (any_started_) finish_started(hook);
+  if (node_queue_.any()) node_queue_.finish(hook);
   NodePoll poll(*this, hook);
   node_->run({.signature = signature}, &poll);
 }
@@ -306,8 +293,7 @@ void Communicator::run_schedule(const Call& call, const Plan& plan, WaitHook& ho
 
 void Communicator::run_numbered(const Call& call, const Plan& plan, WaitHook& hook) {
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  const std::shared_ptr<Operation> operation = this->operation(call, plan, ledger_.begin());
-  wait_for(*operation, hook);
+  wait_for(*operation(call, plan, true), hook);
 }
 
 void Communicator::run_alone(const Call& call) const {
@@ -331,57 +317,19 @@ bool Communicator::starts_by(const Plan& plan) const {
   return starts() && (plan.family->medium() != Medium::kMessages || threads_drive_);
 }
 
-// What the settings ask for, within the tags that an operation may take.
-std::size_t Communicator::slices_asked(const Call& call) const {
-  const bool cut = call.kind == Kind::kAllreduce || call.kind == Kind::kBcast;
-  if (!cut || slices_ == 0) return cut ? 0 : 1;
-  return std::min(slices_, std::max<std::size_t>(call.count, 1));
-}
-
-// A plan for every call is meant for those that have it; one that a call names itself, for that
-// call.
-std::string_view Communicator::plan_asked(const Call& call) const {
-  if (call.plan != nullptr) return call.plan;
-  const Collective collective = collective_of(call.kind);
-  const bool means_it =
-      call.kind == Kind::kAllreduce || family_of(plan_families(), collective, plan_) != nullptr;
-  return means_it ? std::string_view(plan_) : std::string_view();
-}
-
-// Where the ranks are is known: from now on it decides.
-void Communicator::settle_place(Figures figures) {
-  place_.size = size_;
-  place_.costs = std::make_shared<Costs>(place_.topology, std::move(figures));
-  if (size_ > 1 && !plan_.empty()) return;
-  auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place_));
-  if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
-}
-
-Question Communicator::question(const Call& call, bool waits) const {
-  const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
-  Question question{.collective = collective_of(call.kind),
-                    .bytes = call.count * size_of(call.dtype),
-                    .plan = plan_asked(call),
-                    .own = call.schedule.get(),
-                    .slices = slices_asked(call),
-                    .most_slices = tags.most_slices(),
-                    .root = call.root,
-                    .mpi_may_carry = waits && mpi_computes_alike(call.op, call.dtype) &&
-                                     mpi_handles(combined(call.op), call.dtype)};
-  if (size_ == 1) question.plan = {}, question.own = nullptr;
-  return question;
+// Where the data of a call go. What no plan can serve goes nowhere.
+Medium Communicator::medium_of(const Call& call, bool started) const {
+  if (started && !starts()) return Medium::kMpi;
+  try {
+    const std::shared_ptr<const Plan> plan = plan_for(call, !started);
+    return !started || starts_by(*plan) ? plan->family->medium() : Medium::kMpi;
+  } catch (const UsageError&) {
+    return Medium::kNone;
+  }
 }
 
 std::shared_ptr<const Plan> Communicator::plan_for(const Call& call, bool waits) const {
-  const PlanKey key = {.kind = call.kind,
-                       .dtype = call.dtype,
-                       .op = call.op,
-                       .count = call.count,
-                       .root = call.root,
-                       .plan = call.plan != nullptr ? call.plan : std::string_view(),
-                       .own = call.schedule,
-                       .waits = waits};
-  return plans_->get(key, [&] { return choose(plan_families(), question(call, waits), place_); });
+  return choice_.plan_for(call, waits);
 }
 
 }  // namespace gradred

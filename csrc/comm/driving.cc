@@ -1,19 +1,18 @@
 #include "comm/driving.h"
 
 #include <mutex>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/failure.h"
 #include "comm/communicator.h"
+#include "comm/context.h"
 
 namespace gradred {
 namespace {
 
 constexpr std::uint64_t kDueNs = 100'000;
 
-std::atomic<std::uint64_t> mpi_driven_ns{0};
-std::atomic<bool> stopped{false}, stops_after_failure{false};
+Driving& driving() { return Context::get().driving; }
 
 // To test a request that never completes is to ask the MPI for progress and nothing else. A probe
 // is not: one that finds a message returns it, and the MPI has done nothing.
@@ -29,60 +28,24 @@ mpi::Handle request_that_stays_open() {
   return request;
 }
 
-// What a thread has ended that may not call the MPI.
-class LeftOver {
- public:
-  void add(std::shared_ptr<StartedOperation> operation) {
-    const std::lock_guard lock(mutex_);
-    operations_.push_back(std::move(operation));
-    any_ = true;
-  }
-  void add(std::unique_ptr<Communicator> communicator) {
-    const std::lock_guard lock(mutex_);
-    communicators_.push_back(std::move(communicator));
-    any_ = true;
-  }
-
-  // Returns how many operations were completed.
-  int complete() {
-    if (!any_.load(std::memory_order_acquire) || Engine::in_its_thread()) return 0;
-    std::vector<std::shared_ptr<StartedOperation>> ended;
-    std::vector<std::unique_ptr<Communicator>> unused;  // destroyed without the lock
-    {
-      const std::lock_guard lock(mutex_);
-      ended.swap(operations_);
-      unused.swap(communicators_);
-      any_ = false;
-    }
-    for (const auto& operation : ended) operation->complete_request();
-    return static_cast<int>(ended.size());
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<StartedOperation>> operations_;
-  std::vector<std::unique_ptr<Communicator>> communicators_;
-  std::atomic<bool> any_{false};
-};
-LeftOver& left_over = *new LeftOver;  // asked for as late as in MPI_Finalize
-
 // By Open MPI, from every function that waits or tests, in any thread and in our own calls, too.
 int on_progress_of_mpi() {
   thread_local bool inside = false;
-  if (inside || stopped) return 0;
+  if (inside || driving().stopped) return 0;
   inside = true;
-  const int ended = engine().progress_in_mpi() + left_over.complete();
+  const int ended = engine().progress_in_mpi() + driving().left_over.complete();
   inside = false;
   return ended;
 }
 
 bool is_due(std::uint64_t now) {
-  return now - mpi_driven_ns.load(std::memory_order_relaxed) >= kDueNs;
+  return now - driving().mpi_driven_ns.load(std::memory_order_relaxed) >= kDueNs;
 }
 
 void drive_mpi(std::uint64_t now) {
-  if (stopped || (stops_after_failure && process_poisoned)) return;
-  mpi_driven_ns.store(now, std::memory_order_relaxed);
+  Driving& state = driving();
+  if (state.stopped || (state.stops_after_failure && process_poisoned)) return;
+  state.mpi_driven_ns.store(now, std::memory_order_relaxed);
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle request = request_that_stays_open();
   int done = 0;
@@ -91,17 +54,43 @@ void drive_mpi(std::uint64_t now) {
 
 }  // namespace
 
+void LeftOver::add(std::shared_ptr<StartedOperation> operation) {
+  const std::lock_guard lock(mutex_);
+  operations_.push_back(std::move(operation));
+  any_ = true;
+}
+
+void LeftOver::add(std::unique_ptr<Communicator> communicator) {
+  const std::lock_guard lock(mutex_);
+  communicators_.push_back(std::move(communicator));
+  any_ = true;
+}
+
+int LeftOver::complete() {
+  if (!any_.load(std::memory_order_acquire) || Engine::in_its_thread()) return 0;
+  std::vector<std::shared_ptr<StartedOperation>> ended;
+  std::vector<std::unique_ptr<Communicator>> unused;  // destroyed without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(operations_);
+    unused.swap(communicators_);
+    any_ = false;
+  }
+  for (const auto& operation : ended) operation->complete_request();
+  return static_cast<int>(ended.size());
+}
+
 void drive() {
   drive_mpi(now_ns());
   engine().progress();
-  left_over.complete();
+  driving().left_over.complete();
 }
 
 void drive_if_due() {
   const std::uint64_t now = now_ns();
   if (is_due(now)) drive_mpi(now);
   engine().progress();
-  left_over.complete();
+  driving().left_over.complete();
 }
 
 bool completes_inside_mpi() {
@@ -116,11 +105,11 @@ void drive_inside_mpi() {
 }
 
 void complete_later(std::shared_ptr<StartedOperation> operation) {
-  left_over.add(std::move(operation));
+  driving().left_over.add(std::move(operation));
 }
 
 void destroy_later(std::unique_ptr<Communicator> communicator) {
-  left_over.add(std::move(communicator));
+  driving().left_over.add(std::move(communicator));
 }
 
 void drive_between_operations(WaitHook& hook) {
@@ -130,11 +119,11 @@ void drive_between_operations(WaitHook& hook) {
 }
 
 void stop_driving() {
-  stopped = true;
+  driving().stopped = true;
   const mpi::Functions& call = mpi::get().call;
   if (call.Progress_unregister != nullptr) call.Progress_unregister(on_progress_of_mpi);
 }
 
-void stop_driving_after_failure() { stops_after_failure = true; }
+void stop_driving_after_failure() { driving().stops_after_failure = true; }
 
 }  // namespace gradred

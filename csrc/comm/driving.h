@@ -4,7 +4,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "comm/call.h"
 
@@ -12,6 +15,27 @@ namespace gradred {
 
 class Communicator;
 class StartedOperation;
+
+// What a thread has ended that may not call the MPI.
+class LeftOver {
+ public:
+  void add(std::shared_ptr<StartedOperation> operation);
+  void add(std::unique_ptr<Communicator> communicator);
+  int complete();  // how many operations were
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<StartedOperation>> operations_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::atomic<bool> any_{false};
+};
+
+// Of the process.
+struct Driving {
+  std::atomic<std::uint64_t> mpi_driven_ns{0};  // when that was last
+  std::atomic<bool> stopped{false}, stops_after_failure{false};
+  LeftOver left_over;
+};
 
 // Lets the MPI underneath and all operations in flight get on; never blocks. Whatever waits calls
 // it after its first microseconds, and then again and again.

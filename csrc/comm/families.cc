@@ -11,4 +11,9 @@ Families plan_families() {
   return table;
 }
 
+const char* plan_of_agreements(const Place& place) {
+  const bool in_memory = place.topology.hosts > 1 && place.why_no_host_memory.empty();
+  return in_memory ? kHierarchical.data() : "recursive_doubling";
+}
+
 }  // namespace gradred

@@ -8,9 +8,14 @@ namespace gradred {
 
 Families plan_families();
 
+inline constexpr std::string_view kHierarchical = "hierarchical";
+
+// By which ranks that do not all share memory compare what they are about to do.
+const char* plan_of_agreements(const Place& place);
+
 const Family& copy_family();          // family_copy.cc
 const Family& node_family();          // family_node.cc
-const Family& hierarchical_family();  // family_schedule.cc
+const Family& hierarchical_family();  // family_hierarchical.cc
 const Family& schedule_family();      // family_schedule.cc
 const Family& mpi_family();           // family_mpi.cc
 

@@ -26,7 +26,7 @@ class NodeFamily final : public Family {
  public:
   std::string_view name() const override { return "node"; }
   std::string_view about() const override {
-    return "memory that all ranks share: no message is sent";
+    return "memory that all ranks share; long calls may read peers' own: no message is sent";
   }
   Medium medium() const override { return Medium::kMemory; }
   std::vector<std::string> plans(Collective) const override { return {"node"}; }

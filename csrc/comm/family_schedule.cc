@@ -10,7 +10,6 @@ namespace {
 
 constexpr std::size_t kSmallestSlice = std::size_t{1} << 20;
 constexpr std::size_t kMostSlices = 4;
-constexpr std::string_view kHierarchical = "hierarchical";
 
 // How many slices a vector is cut into, of which the blocks of other collectives allow one.
 std::size_t slices_of(const Question& question, const Cost& cost, const CostModel& model) {
@@ -24,7 +23,7 @@ std::size_t slices_of(const Question& question, const Cost& cost, const CostMode
   return cost.best_slices(question.bytes, model, most);
 }
 
-class ScheduleFamily : public Family {
+class ScheduleFamily final : public Family {
  public:
   std::string_view name() const override { return "schedule"; }
   std::string_view about() const override {
@@ -59,6 +58,7 @@ class ScheduleFamily : public Family {
     return found;
   }
 
+  bool reads(Memory) const override { return true; }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
     comm.run_schedule(call, plan, hook);
   }
@@ -67,7 +67,7 @@ class ScheduleFamily : public Family {
     return comm.scheduled_operation(call, plan);
   }
 
- protected:
+ private:
   Plan offer(const std::string& name, Parameters parameters, const Question& question,
              const Place& place) const {
     parameters.root = question.root;
@@ -83,7 +83,6 @@ class ScheduleFamily : public Family {
     return plan;
   }
 
- private:
   Plan own(const Question& question) const {
     Plan plan{.family = this, .name = question.own->name, .reason = "the caller's own schedule"};
     plan.slices = std::clamp<std::size_t>(question.slices, 1, question.most_slices);
@@ -91,50 +90,10 @@ class ScheduleFamily : public Family {
   }
 };
 
-// Groups of ranks that are the hosts.
-class HierarchicalFamily final : public ScheduleFamily {
- public:
-  std::string_view name() const override { return kHierarchical; }
-  std::string_view about() const override {
-    return "messages inside each host, then between hosts by all ranks of a host at once";
-  }
-  std::vector<std::string> plans(Collective collective) const override {
-    if (collective != Collective::kAllreduce) return {};
-    return {std::string(kHierarchical)};
-  }
-
-  std::optional<std::string> why_not(const Question& question, const Place& place) const override {
-    if (question.own != nullptr) return "a schedule of the caller's own is a plan of its own";
-    if (question.collective != Collective::kAllreduce) return "it serves allreduces";
-    if (place.topology.local < 1) {
-      return "it needs hosts with equally many ranks, numbered one host after the other";
-    }
-    return ScheduleFamily::why_not(question, place);
-  }
-
-  std::vector<Plan> offers(const Question& question, const Place& place) const override {
-    const bool levels = place.topology.hosts > 1 && place.topology.local > 1;
-    if (!levels && question.plan.empty()) return {};
-    std::vector<Plan> found;
-    for (const char* across : {"recursive_doubling", "rabenseifner", "circulant"}) {
-      Parameters parameters;
-      parameters.local = place.topology.local;
-      parameters.across = across;
-      found.push_back(offer(std::string(kHierarchical), parameters, question, place));
-    }
-    return found;
-  }
-};
-
 }  // namespace
 
 const Family& schedule_family() {
   static const ScheduleFamily family;
-  return family;
-}
-
-const Family& hierarchical_family() {
-  static const HierarchicalFamily family;
   return family;
 }
 

@@ -40,53 +40,49 @@ constexpr DType kMeasuredType = DType::kFloat32;
 
 double seconds(std::uint64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
-// A schedule on a vector of zeros, again and again.
+// A schedule in one slice on a vector of zeros, again and again.
 class Trial {
  public:
-  Trial(const Schedule& schedule, std::size_t bytes, std::size_t slices, MpiTransport& transport)
+  Trial(const Schedule& schedule, std::size_t bytes, MpiTransport& transport)
       : tag_(static_cast<std::uint32_t>(transport.tags().tag(0))),
         work_(bytes / size_of(kMeasuredType)) {
-    RunnerKey key;
+    BoundPlanKey key;
     key.count = work_.size();
-    key.slices = slices;
     key.dtype = kMeasuredType;
-    runner_ = make_runner(std::move(key), std::make_shared<const Schedule>(schedule), transport);
+    bound_plan_ = bind_plan(std::move(key), std::make_shared<const Schedule>(schedule), transport);
   }
 
   void start() {
-    const Partition parts{work_.size(), runner_->slices.size()};
     const Signature signature =
         make_signature(Kind::kAllreduce, Op::kSum, kMeasuredType, work_.size());
-    for (std::size_t i = 0; i < runner_->slices.size(); ++i) {
-      runner_->slices[i]->start(work_.data() + parts.begin(i), nullptr,
-                                tag_ + static_cast<std::uint32_t>(i), signature);
-    }
+    bound_plan_->slices.front()->start(work_.data(), nullptr, tag_, signature);
   }
-  bool advance() {
-    bool complete = true;
-    for (const auto& slice : runner_->slices) {
-      if (slice->active()) complete &= slice->advance();
-    }
-    return complete;
-  }
+  bool advance() { return bound_plan_->slices.front()->advance(); }
 
  private:
   std::uint32_t tag_;
   std::vector<float> work_;
-  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<BoundPlan> bound_plan_;
 };
 
 class Measuring {
  public:
-  Measuring(SetUpCalls& calls, MpiTransport& transport, const Topology& topology)
-      : calls_(calls), transport_(transport), topology_(topology) {}
+  Measuring(SetUpCalls& calls, MpiTransport& transport, const Place& place, const Trials& trials)
+      : calls_(calls),
+        transport_(transport),
+        place_(place),
+        topology_(place.topology),
+        trials_(trials) {}
 
   Figures all() {
     measure_links();
     measure_core();
+    const auto meet = [&] {
+      if (trials_.meet_on_host) trials_.meet_on_host();
+    };
+    figures_.model.on_host = seconds(agreed_time(meet, kPerFigure / 8));
     calls_.bcast(&figures_.model, sizeof figures_.model);
-    Trial agreement(schedule("recursive_doubling", {}), 0, 1, transport_);
-    figures_.announcement = seconds(agreed_time([&] { run(agreement); }, kPerFigure));
+    figures_.announcement = seconds(agreed_time([&] { announce(); }, kPerFigure));
     measure_sizes();
     figures_.day = today();
     return figures_;
@@ -143,9 +139,10 @@ class Measuring {
     calls_.wait([&] { return trial.advance(); });
   }
 
-  Schedule schedule(std::string_view algorithm, const Parameters& parameters) const {
-    return make_schedule(Collective::kAllreduce, algorithm, calls_.rank(), calls_.size(),
-                         parameters);
+  // As before a call of the MPI's.
+  void announce() {
+    const Call agreement{.agreement = make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8, 0)};
+    trials_.run(agreement, best(0, plan_of_agreements(place_)));
   }
 
   // ---- links: all ranks that have a partner exchange with it at once, as in a schedule ---------
@@ -186,7 +183,7 @@ class Measuring {
       round.push_back(recv(partner, scratch(static_cast<std::uint32_t>(message), 0)));
     }
     schedule.rounds = std::vector<Round>{round};
-    Trial trial(schedule, bytes, 1, transport_);
+    Trial trial(schedule, bytes, transport_);
     return agreed_time([&] { run(trial); }, kPerFigure);
   }
 
@@ -221,11 +218,12 @@ class Measuring {
 
   // ---- allreduces: the MPI's and gradred's in turn ---------------------------------------------
 
-  Plan best(std::size_t bytes) const {
-    Place place{.size = calls_.size(), .topology = topology_, .why_no_memory = "several hosts"};
+  Plan best(std::size_t bytes, std::string_view name = {}) const {
+    Place place = place_;
     place.costs = std::make_shared<Costs>(topology_, figures_);
-    return choose(plan_families(), {.bytes = bytes, .most_slices = transport_.tags().most_slices()},
-                  place);
+    const Question question{
+        .bytes = bytes, .plan = name, .most_slices = transport_.tags().most_slices()};
+    return choose(plan_families(), question, place);
   }
 
   void run_on_mpi(const std::vector<float>& input, std::vector<float>& output) {
@@ -242,9 +240,10 @@ class Measuring {
   std::uint64_t measure_size(std::size_t bytes, const Plan& plan, MeasuredSize& found) {
     const std::uint64_t begin = now_ns();
     std::vector<float> input(bytes / size_of(kMeasuredType)), output(input.size());
-    Trial trial(schedule(plan.name, plan.parameters), bytes, plan.slices, transport_);
+    const Call call{
+        .send = input.data(), .recv = output.data(), .count = input.size(), .dtype = kMeasuredType};
     const auto by_mpi = [&] { run_on_mpi(input, output); };
-    const auto by_schedule = [&] { run(trial); };
+    const auto by_schedule = [&] { trials_.run(call, plan); };
     by_mpi(), by_schedule();
     const std::uint64_t both = agreed(time_of(by_mpi) + time_of(by_schedule));
     // By pairs: whatever else this machine does slows both of a pair.
@@ -306,7 +305,9 @@ class Measuring {
 
   SetUpCalls& calls_;
   MpiTransport& transport_;
+  const Place& place_;
   const Topology& topology_;
+  const Trials& trials_;
   Figures figures_ = assumed_figures();
 };
 
@@ -341,9 +342,9 @@ std::string& remembered(const FiguresKey& key) {
 
 }  // namespace
 
-Figures find_figures(SetUpCalls& calls, MpiTransport& transport, const Topology& topology,
-                     const std::string& folder) {
-  const FiguresKey key = key_of(calls, topology);
+Figures find_figures(SetUpCalls& calls, MpiTransport& transport, const Place& place,
+                     const std::string& folder, const Trials& trials) {
+  const FiguresKey key = key_of(calls, place.topology);
   std::string text;
   if (calls.rank() == 0) {
     text = remembered(key);
@@ -351,7 +352,7 @@ Figures find_figures(SetUpCalls& calls, MpiTransport& transport, const Topology&
   }
   share(text, calls);
   if (text.empty()) {
-    text = to_text({key, Measuring(calls, transport, topology).all()});
+    text = to_text({key, Measuring(calls, transport, place, trials).all()});
     if (calls.rank() == 0 && !folder.empty()) write_figures(folder, key, text);
     share(text, calls);
   }

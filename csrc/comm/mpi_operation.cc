@@ -16,9 +16,9 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "comm/communicator.h"
-#include "comm/members.h"
 #include "comm/mpi_handles.h"
-#include "comm/set_up.h"
+#include "comm/node_call.h"
+#include "liveness/first_calls.h"
 
 namespace gradred {
 namespace {
@@ -26,25 +26,30 @@ namespace {
 class MpiOperation final : public StartedOperation {
  public:
   MpiOperation(std::shared_ptr<Communicator> comm, const Call& call)
-      : comm_(std::move(comm)), call_(call), begun_(comm_->count_on_mpi()) {
+      : comm_(std::move(comm)), call_(call), begun_(comm_->liveness().count_on_mpi()) {
     begin();
   }
 
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override {
-    if (comm_->freed()) return name();
-    return name() + missing_from(comm_->handle(), comm_->size(), name());
+    return comm_->freed() ? name() : name() + unnumbered().missing();
+  }
+  WaitRecord wait_record() const override {
+    return comm_->freed() ? unnumbered().call : unnumbered().record();
   }
   bool is_first_to_wait() const override {
     if (comm_->freed()) return true;
-    return gradred::is_first_to_wait(known_members(comm_->handle()), comm_->rank(), name());
+    return gradred::is_first_to_wait(known_local_peers(comm_->handle()), comm_->rank(),
+                                     unnumbered().call);
   }
   bool spins() const override { return comm_->spins(); }
+  // At MPI_THREAD_MULTIPLE gradred's thread does it, and calls of the MPI may hold its locks here.
+  bool may_advance_in_mpi() const override { return !thread_may_drive(); }
   bool holds_memory() const override { return std::ranges::any_of(requests_, is_open); }
-  bool hand_over() override {
+  bool use_mpi_request() override {
     const bool all_of_it = requests_.size() == 1 && work_.empty() && call_.op != Op::kAvg;
     if (!all_of_it || call_.persistent) return false;
-    hand_over_request(mpi::get().normalise(requests_.front()));
+    set_mpi_request(mpi::get().normalise(requests_.front()));
     requests_.clear();
     return true;
   }
@@ -71,12 +76,19 @@ class MpiOperation final : public StartedOperation {
   }
 
   void on_end(bool well) noexcept override {
-    if (!well) comm_->fail(failure());
+    if (!well) comm_->liveness().fail(failure());
     StartedOperation::on_end(well);
   }
 
  private:
   static constexpr unsigned kStepsPerLook = 64;
+
+  UnnumberedCall unnumbered() const {
+    return {comm_->handle(),
+            {.state = WaitRecord::State::kOnMpi,
+             .ranks = static_cast<std::uint32_t>(comm_->size()),
+             .what = call_.signature().what}};
+  }
 
   std::string name() const {
     return std::string(kCarriedByMpi) + " (" + describe_with_bytes(call_.signature()) + ")" +
@@ -134,7 +146,7 @@ class MpiOperation final : public StartedOperation {
 
   void put_result() { scale_result(call_, call_.recv, call_.count, comm_->size()); }
 
-  void throw_if_lost() { comm_->throw_if_member_lost(lost_, begun_); }
+  void throw_if_lost() { comm_->liveness().throw_if_lost_on_mpi(lost_, begun_); }
 
   const std::shared_ptr<Communicator> comm_;
   const Call call_;
@@ -153,6 +165,12 @@ bool has_ended(const std::weak_ptr<StartedOperation>& one) {
 }  // namespace
 
 std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) {
+  if (!call.memory.is_host()) {
+    throw UsageError("the array lies in " + call.memory.name() +
+                     ", and the MPI would carry out this non-blocking call, which is given host "
+                     "memory only. Make a blocking call on the communicator first, or copy the "
+                     "array to the host");
+  }
   if (deterministic_ || call.schedule) {
     if (state_ == State::kMpiOnly) throw UsageError(kNoneLeft);
     throw UsageError(
@@ -164,10 +182,7 @@ std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) 
              : "no blocking call of gradred has set up the communicator. Make a blocking call on "
                "it first, for example Allreduce_init or Bcast"));
   }
-  if (const auto failure = failure_before(kCarriedByMpi)) {
-    ledger_.note_failure(*failure);
-    throw_if_failed();
-  }
+  liveness_.throw_if_failed_before(kCarriedByMpi);
   return operation_on_mpi(call);
 }
 
@@ -190,23 +205,6 @@ void Communicator::finish_on_mpi(WaitHook& hook) {
     }
     if (operation != nullptr) see_through(*operation, hook);
   }
-}
-
-std::uint64_t Communicator::count_on_mpi() {
-  if (group_key_ == 0) group_key_ = Registry::get().group_key(user_);
-  return Registry::get().count_on_mpi(group_key_);
-}
-
-void Communicator::throw_if_member_lost(LostPeers& lost, std::uint64_t begun) const {
-  if (freed()) return;
-  const auto found = lost.look([&]() -> std::optional<std::string> {
-    if (auto ended = lost_member(user_)) return ended;
-    const RankNames names(Registry::get().world_ranks(user_));
-    return left_before(known_members(user_), names, group_key_, begun);
-  });
-  if (!found) return;
-  throw PeerLost(*found + " while " + own_name() + " waits in " + std::string(kCarriedByMpi),
-                 shares_memory());
 }
 
 }  // namespace gradred

@@ -4,12 +4,19 @@
 
 #include "base/errors.h"
 #include "comm/communicator.h"
-#include "comm/set_up.h"
+#include "comm/node_call.h"
 
 namespace gradred {
 
 NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, Purpose purpose)
-    : comm_(std::move(comm)), purpose_(purpose), execution_(*comm_->node_) {}
+    : comm_(comm.get()),
+      alive_(std::move(comm)),
+      group_(*comm_->local_group()),
+      purpose_(purpose),
+      execution_(group_) {}
+
+NodeOperation::NodeOperation(Communicator& comm)
+    : comm_(&comm), group_(*comm_->local_group()), purpose_(Purpose::kCall), execution_(group_) {}
 
 NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, const Call& call)
     : NodeOperation(std::move(comm), Purpose::kCall) {
@@ -29,34 +36,77 @@ NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, const Signature
 
 NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, std::string_view refusal)
     : NodeOperation(std::move(comm), Purpose::kRefusal) {
-  execution_.start_refusal(std::string(refusal));
+  execution_.start_refusal(group_.refused_text(refusal));
 }
 
 std::string NodeOperation::waiter() const { return comm_->own_name(); }
 
 std::string NodeOperation::waits_for() const {
-  const std::lock_guard lock(comm_->node_mutex_);
+  const auto lock = comm_->node_queue().lock();
   if (!execution_.announced()) return "an operation that waits for others before it";
-  return comm_->node_->missing();
+  return group_.missing();
+}
+
+WaitRecord NodeOperation::wait_record() const {
+  const auto lock = comm_->node_queue().lock();
+  return execution_.announced() ? group_.wait_record() : WaitRecord();
 }
 
 bool NodeOperation::is_first_to_wait() const {
-  const std::lock_guard lock(comm_->node_mutex_);
-  return execution_.announced() && comm_->node_->is_first_to_wait();
+  const auto lock = comm_->node_queue().lock();
+  return execution_.announced() && group_.is_first_to_wait();
 }
 
 bool NodeOperation::spins() const { return comm_->spins(); }
+
+// ---- with nothing before it ---------------------------------------------------------------------
+
+NodeOperation::Alone NodeOperation::start_alone(const Call& call) {
+  execution_.start(node_call(call));
+  if (!execution_.is_short()) return Alone::kTooLong;
+  bytes_ = call.count * size_of(call.dtype);
+  try {
+    if (!look_at_peers()) return Alone::kGoesOn;
+    scale_result(call, call.recv, call.count, comm_->size());
+    return Alone::kEndedWell;
+  } catch (...) {
+    end(std::current_exception());
+    return Alone::kGoesOn;
+  }
+}
+
+// A request and the engine's care cost more than a small operation takes: where the peers come at
+// the same time, it ends without them.
+bool NodeOperation::look_at_peers() {
+  constexpr std::size_t kSmall = 4096;
+  constexpr int kLooks = 400;
+  if (execution_.advance()) return true;
+  if (bytes_ > kSmall || !spins()) return false;
+  const Awaited& awaited = execution_.awaited();
+  for (int look = 0; look < kLooks; ++look) {
+    if (awaited.reached() && execution_.advance()) return true;
+  }
+  return false;
+}
+
+void NodeOperation::go_on(std::shared_ptr<Communicator> comm, const Call& call) {
+  alive_ = std::move(comm);
+  call_ = call;
+  begun_ = true;
+}
+
+// ---- in line ------------------------------------------------------------------------------------
 
 bool NodeOperation::step() {
   // Its end takes a lock that may be held while gradred calls the MPI.
   if (purpose_ == Purpose::kAgreement && caller() == Caller::kInMpi) return false;
   if (!finish_those_before()) return false;
-  const std::unique_lock lock(comm_->node_mutex_, std::try_to_lock);
+  const auto lock = comm_->node_queue().try_lock();
   if (!lock.owns_lock()) {
     stop_at({Progress::State::kTaken, {}});
     return false;
   }
-  if (comm_->started_.front().get() != this) return false;
+  if (!comm_->node_queue().is_first(this)) return false;
   if (!begun_ && !begin()) return false;
   if (!execution_.advance()) {
     if (caller() == Caller::kSleepy) execution_.expect_sleepers();
@@ -71,11 +121,7 @@ bool NodeOperation::step() {
 // This one waits for what the first of them waits for.
 bool NodeOperation::finish_those_before() {
   while (true) {
-    std::shared_ptr<NodeOperation> first;
-    {
-      const std::lock_guard lock(comm_->node_mutex_);
-      first = comm_->started_.front();
-    }
+    const std::shared_ptr<StartedOperation> first = comm_->node_queue().first();
     if (first.get() == this) return true;
     const Progress progress = first->advance(caller());
     if (progress) continue;
@@ -87,7 +133,7 @@ bool NodeOperation::finish_those_before() {
 // To start a call is to announce it: what takes longer is left to who waits, or to the engine.
 bool NodeOperation::begin() {
   begun_ = true;
-  if (observation_ != nullptr) comm_->node_->arrive(observation_->start_ns());
+  if (observation_ != nullptr) group_.arrive(observation_->start_ns());
   if (execution_.is_short()) return true;
   begun_ = execution_.begin();  // not, where a refused one before it has to end first
   return false;
@@ -96,7 +142,7 @@ bool NodeOperation::begin() {
 void NodeOperation::take_result() {
   if (purpose_ == Purpose::kAgreement) number_ = comm_->next_number();  // on all ranks in one order
   if (purpose_ == Purpose::kCall) scale_result(call_, call_.recv, call_.count, comm_->size());
-  if (observation_ != nullptr) observation_->look(*comm_->node_);
+  if (observation_ != nullptr) observation_->look(group_);
 }
 
 // Its number is taken on the peers: nothing that follows would match. A refusal that has not been
@@ -105,13 +151,13 @@ void NodeOperation::give_up(const std::exception_ptr& reason) noexcept {
   if (purpose_ != Purpose::kRefusal) {
     FailureReport report = report_of(reason);
     report.text = comm_->own_name() + " gave up an operation that it had started: " + report.text;
-    comm_->node_->poison(report);
+    group_.poison(report);
   }
   withdraw();
 }
 
 void NodeOperation::withdraw() noexcept {
-  const std::lock_guard lock(comm_->node_mutex_);
+  const auto lock = comm_->node_queue().lock();
   leave();
 }
 
@@ -120,40 +166,39 @@ void NodeOperation::on_end(bool well) noexcept {
 }
 
 // Its own place in the queue holds it alive no longer; the caller of advance() still does.
-void NodeOperation::leave() noexcept {
-  std::erase_if(comm_->started_, [this](const auto& other) { return other.get() == this; });
-  comm_->any_started_ = !comm_->started_.empty();
-}
+void NodeOperation::leave() noexcept { comm_->node_queue().remove(this); }
 
 // ---- of a communicator --------------------------------------------------------------------------
 
 template <class What>
 std::shared_ptr<NodeOperation> Communicator::enqueue(const What& what) {
   auto operation = std::make_shared<NodeOperation>(shared_from_this(), what);
-  const std::lock_guard lock(node_mutex_);
-  started_.push_back(operation);
-  any_started_ = true;
+  node_queue_.add(operation);
   return operation;
 }
 template std::shared_ptr<NodeOperation> Communicator::enqueue(const Call&);
 template std::shared_ptr<NodeOperation> Communicator::enqueue(const Signature&);
 template std::shared_ptr<NodeOperation> Communicator::enqueue(const std::string_view&);
 
+// Several hosts: those before it call the MPI, and it drives them.
+bool NodeOperation::needs_no_mpi() const { return comm_->shares_memory(); }
+
 std::shared_ptr<StartedOperation> Communicator::node_operation(const Call& call) {
   return enqueue(call);
 }
 
-// Before a blocking operation can announce itself.
-void Communicator::finish_started(WaitHook& hook) {
-  while (any_started_) {
-    std::shared_ptr<Operation> last;
-    {
-      const std::lock_guard lock(node_mutex_);
-      if (started_.empty()) return;
-      last = started_.back();
-    }
-    see_through(*last, hook);
-  }
+// As long as nothing is in flight, and nobody observes the calls.
+std::shared_ptr<StartedOperation> Communicator::start_short(const Call& call) {
+  if (spare_ == nullptr) spare_ = std::make_shared<NodeOperation>(*this);
+  const NodeOperation::Alone alone = spare_->start_alone(call);
+  if (alone == NodeOperation::Alone::kEndedWell) return nullptr;
+  if (alone == NodeOperation::Alone::kTooLong) return start(call);
+  const std::shared_ptr<NodeOperation> operation = std::move(spare_);
+  operation->go_on(shared_from_this(), call);
+  if (operation->ended()) return operation;  // it has failed
+  node_queue_.add(operation);
+  care_for(operation, call);
+  return operation;
 }
 
 }  // namespace gradred

@@ -21,17 +21,30 @@ class NodeOperation final : public StartedOperation {
  public:
   // The ranks carry out the call.
   NodeOperation(std::shared_ptr<Communicator> comm, const Call& call);
+  // Whatever start_alone() is given.
+  explicit NodeOperation(Communicator& comm);
   // Nothing moves: they agree on this, and the operation over messages that follows has a number.
   NodeOperation(std::shared_ptr<Communicator> comm, const Signature& agreement);
   // This rank's arguments were refused.
   NodeOperation(std::shared_ptr<Communicator> comm, std::string_view refusal);
 
+  // For a thread that has the group for itself, as in a blocking call, and alone knows of this:
+  // carries the call out as far as one look at the peers does.
+  enum class Alone : std::uint8_t {
+    kTooLong,    // nothing has happened: it takes more looks
+    kEndedWell,  // it can be used again
+    kGoesOn,     // announced, or failed: it is an operation like others after go_on()
+  };
+  Alone start_alone(const Call& call);
+  void go_on(std::shared_ptr<Communicator> comm, const Call& call);
+
   std::uint64_t number() const { return number_; }  // after an agreement
 
   std::string waiter() const override;
   std::string waits_for() const override;
+  WaitRecord wait_record() const override;
   bool is_first_to_wait() const override;
-  bool needs_no_mpi() const override { return true; }
+  bool needs_no_mpi() const override;
   std::size_t bytes() const override { return bytes_; }
   bool spins() const override;
 
@@ -45,12 +58,15 @@ class NodeOperation final : public StartedOperation {
   enum class Purpose : std::uint8_t { kCall, kAgreement, kRefusal };
 
   NodeOperation(std::shared_ptr<Communicator> comm, Purpose purpose);
+  bool look_at_peers();
   bool finish_those_before();
   bool begin();
   void take_result();
   void leave() noexcept;
 
-  const std::shared_ptr<Communicator> comm_;
+  Communicator* const comm_;
+  std::shared_ptr<Communicator> alive_;  // null while its user holds the communicator
+  NodeGroup& group_;
   const Purpose purpose_;
   Call call_;
   std::vector<std::byte> scaled_;  // the input times a factor

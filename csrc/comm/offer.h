@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "comm/lane.h"
 #include "comm/sharing.h"
+#include "comm/tag_range.h"
 
 namespace gradred {
 
@@ -21,7 +21,7 @@ struct Offer {
 
   std::uint64_t begins = kBegins;  // shows whether all ranks make such a call
   SettingsOffer settings;
-  LaneOffer lane;
+  TagRangeOffer tag_range;
   MemoryOffer memory;
 };
 

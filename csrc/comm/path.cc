@@ -41,8 +41,8 @@ Transport& SchedulePath::decorate(const Decorations& decorations) {
   return *outermost;
 }
 
-std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Plan& plan) {
-  const RunnerKey key = {
+std::unique_ptr<BoundPlan> SchedulePath::take(const Call& call, const Plan& plan) {
+  const BoundPlanKey key = {
       collective_of(call.kind),
       call.schedule ? std::string() : text_of(collective_of(call.kind), plan.name, plan.parameters),
       call.schedule.get(),
@@ -50,28 +50,33 @@ std::unique_ptr<Runner> SchedulePath::take(const Call& call, const Plan& plan) {
       plan.slices,
       call.dtype,
       call.op,
-      !reads_callers_input(call)};
+      !reads_callers_input(call),
+      call.memory};
+  return take(key, [&] { return schedule_for(call, plan); });
+}
+
+std::unique_ptr<BoundPlan> SchedulePath::take(const BoundPlanKey& key, const Make& make) {
   {
     const std::lock_guard lock(mutex_);
     for (auto kept = kept_.begin(); kept != kept_.end(); ++kept) {
       if ((*kept)->key != key) continue;
-      std::unique_ptr<Runner> runner = std::move(*kept);
+      std::unique_ptr<BoundPlan> bound_plan = std::move(*kept);
       kept_.erase(kept);
-      return runner;
+      return bound_plan;
     }
   }
-  return make_runner(key, schedule_for(call, plan), outermost_);
+  return bind_plan(key, make(), outermost_);
 }
 
-void SchedulePath::give_back(std::unique_ptr<Runner> runner) {
-  std::list<std::unique_ptr<Runner>> dropped;  // freed after the lock is gone
+void SchedulePath::give_back(std::unique_ptr<BoundPlan> bound_plan) {
+  std::list<std::unique_ptr<BoundPlan>> dropped;  // freed after the lock is gone
   const std::lock_guard lock(mutex_);
-  kept_.push_front(std::move(runner));
-  std::size_t bytes = 0, runners = 0;
+  kept_.push_front(std::move(bound_plan));
+  std::size_t bytes = 0, bound_plans = 0;
   auto kept = kept_.begin();
   for (; kept != kept_.end(); ++kept) {
     bytes += (*kept)->bytes_held();
-    if (++runners > kMostKept || bytes > kMostBytesKept) break;
+    if (++bound_plans > kMostKept || bytes > kMostBytesKept) break;
   }
   dropped.splice(dropped.begin(), kept_, kept, kept_.end());
 }

@@ -1,7 +1,8 @@
-// Schedules over the MPI underneath, for one communicator: runners, kept between calls.
+// Schedules over the MPI underneath, for one communicator: bound plans, kept between calls.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -27,9 +28,11 @@ class SchedulePath {
   SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, const Decorations& decorations);
 
   MpiTransport& transport() { return transport_; }
-  // A runner for this call, new or used before; give it back after use.
-  std::unique_ptr<Runner> take(const Call& call, const Plan& plan);
-  void give_back(std::unique_ptr<Runner> runner);
+  // A bound plan for this call, new or used before; give it back after use.
+  std::unique_ptr<BoundPlan> take(const Call& call, const Plan& plan);
+  using Make = std::function<std::shared_ptr<const Schedule>()>;
+  std::unique_ptr<BoundPlan> take(const BoundPlanKey& key, const Make& make);
+  void give_back(std::unique_ptr<BoundPlan> bound_plan);
 
  private:
   Transport& decorate(const Decorations& decorations);
@@ -40,7 +43,7 @@ class SchedulePath {
   std::optional<TracingTransport> tracing_;
   Transport& outermost_;
   std::mutex mutex_;
-  std::list<std::unique_ptr<Runner>> kept_;  // the last one given back first
+  std::list<std::unique_ptr<BoundPlan>> kept_;  // the last one given back first
 };
 
 Collective collective_of(Kind kind);

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <numeric>
 
 #include "base/errors.h"
-#include "base/news.h"
 #include "comm/communicator.h"
-#include "comm/members.h"
+#include "mpi/groups.h"
 #include "transport/mpi.h"
 
 namespace gradred {
@@ -38,21 +36,6 @@ int new_attribute(DeleteAttribute* on_delete) {
   return key;
 }
 
-std::optional<std::string> lost_member(mpi::Handle comm) {
-  const RankNames names(Registry::get().world_ranks(comm));
-  if (auto ended = ended_among(known_members(comm), names)) return ended;
-  if (!any_news()) return std::nullopt;
-  const auto failure = failure_among(names.world_ranks());
-  if (!failure) return std::nullopt;
-  const auto& [rank, said] = *failure;
-  return names.of(rank) + said;
-}
-
-std::optional<std::string> left_member(mpi::Handle comm) {
-  const RankNames names(Registry::get().world_ranks(comm));
-  return left_among(known_members(comm), names);
-}
-
 Duplicate::~Duplicate() {
   Registry& registry = Registry::get();
   const int largest = registry.largest_tag();
@@ -61,14 +44,8 @@ Duplicate::~Duplicate() {
   registry.to_close_.emplace_back(comm, notices, tag);
 }
 
-Lane::~Lane() {
+TagRange::~TagRange() {
   if (keeps_id) Registry::get().give_back_id(group, id);
-}
-
-Registry& Registry::get() {
-  static auto* registry =
-      new Registry;  // MPI's callbacks at exit may come after static destructors
-  return *registry;
 }
 
 std::shared_ptr<Duplicate> Registry::make_duplicate(SetUpCalls& calls, std::vector<int> group,
@@ -103,27 +80,9 @@ std::uint64_t Registry::new_serial() {
   return next_serial_++;
 }
 
-std::vector<int> Registry::world_ranks(mpi::Handle comm) {
-  const mpi::Mpi& mpi = mpi::get();
-  mpi::Handle group = 0, world = 0;
-  int size = 0;
-  mpi.check(mpi.call.Comm_group(comm, &group), "MPI_Comm_group");
-  mpi.check(mpi.call.Comm_group(mpi.is.comm_world, &world), "MPI_Comm_group");
-  mpi.check(mpi.call.Group_size(group, &size), "MPI_Group_size");
-  std::vector<int> ranks(static_cast<std::size_t>(size)), translated(ranks.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  mpi.check(mpi.call.Group_translate_ranks(group, size, ranks.data(), world, translated.data()),
-            "MPI_Group_translate_ranks");
-  mpi.call.Group_free(&group);
-  mpi.call.Group_free(&world);
-  // Ranks from outside MPI_COMM_WORLD (spawned, connected) have no common name.
-  if (std::ranges::find(translated, mpi.is.undefined) != translated.end()) translated.clear();
-  return translated;
-}
-
 std::uint64_t Registry::group_key(mpi::Handle comm) {
   std::uint64_t key = mix(1, std::string_view("group"));
-  for (const int rank : world_ranks(comm)) key = mix(key, static_cast<std::uint64_t>(rank));
+  for (const int rank : mpi::world_ranks(comm)) key = mix(key, static_cast<std::uint64_t>(rank));
   return key | 1;
 }
 
@@ -135,22 +94,6 @@ std::uint64_t Registry::count_on_mpi(std::uint64_t group) {
 std::map<std::uint64_t, std::uint64_t> Registry::counts_on_mpi() {
   const std::lock_guard lock(mutex_);
   return on_mpi_;
-}
-
-void Registry::remember(int world_rank, const ProcessId& process) {
-  const std::lock_guard lock(mutex_);
-  processes_[world_rank] = process;
-}
-
-Neighbours Registry::known_among(std::span<const int> world_ranks) {
-  const std::lock_guard lock(mutex_);
-  Neighbours known;
-  for (const int rank : world_ranks) {
-    if (const auto found = processes_.find(rank); found != processes_.end()) {
-      known.emplace_back(rank, found->second);
-    }
-  }
-  return known;
 }
 
 void Registry::reap() {

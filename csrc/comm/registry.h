@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "comm/closing.h"
-#include "comm/lost.h"
 #include "comm/set_up_calls.h"
 #include "mpi/mpi.h"
 #include "node/pool.h"
@@ -36,27 +35,22 @@ struct Duplicate {
   ~Duplicate();
 };
 
-// What the messages of a communicator travel on (lane.h).
-struct Lane {
+// What the messages of a communicator travel on (tag_range.h).
+struct TagRange {
   std::shared_ptr<Duplicate> duplicate;
   int id = 0;              // among the communicators on this duplicate
   bool keeps_id = false;   // to be given back
   std::vector<int> group;  // as of the duplicate
 
-  ~Lane();
+  ~TagRange();
 };
-
-// A member of the communicator that has ended, as far as any of its ranks' communicators and the
-// launcher have told, and how. Local.
-std::optional<std::string> lost_member(mpi::Handle comm);
-// The same of a member that has left the program a while ago and will take part in nothing new.
-std::optional<std::string> left_member(mpi::Handle comm);
 
 class Registry {
  public:
   static Registry& get();
 
-  // What lane.h agrees on. Those over this group that this process has; none over an empty one.
+  // What tag_range.h agrees on. Those over this group that this process has; none over an empty
+  // one.
   std::vector<std::shared_ptr<Duplicate>> duplicates_over(const std::vector<int>& group);
   std::uint64_t new_serial();
   // Collective; nullptr on all ranks where the MPI has none left.
@@ -70,14 +64,8 @@ class Registry {
   std::uint64_t reserve_numbers(const std::vector<int>& group, std::uint64_t window);  // a few
   void keep_id(const std::vector<int>& group, int id);
   void give_back_id(const std::vector<int>& group, int id);
-  // By rank, the rank in MPI_COMM_WORLD; empty where some are not in it.
-  std::vector<int> world_ranks(mpi::Handle comm);
   // Goes on to free what has no user any more; never blocks. Not from within an MPI callback.
   void reap();
-
-  // Processes of this host, by their ranks in MPI_COMM_WORLD, of whom a communicator has told.
-  void remember(int world_rank, const ProcessId& process);
-  Neighbours known_among(std::span<const int> world_ranks);
 
   // Operations that the MPI carries out, over all communicators of a group: all ranks of it make as
   // many, so that who has left with fewer is missed.
@@ -99,7 +87,7 @@ class Registry {
 
  private:
   friend struct Duplicate;
-  friend struct Lane;
+  friend struct TagRange;
 
   void trim_pools();
   std::uint64_t free_in(const std::vector<int>& group, std::uint64_t window) const;  // locked
@@ -109,7 +97,6 @@ class Registry {
   std::list<Closing> to_close_;
   std::map<std::vector<int>, std::set<int>> ids_;  // that this process uses, by group
   std::uint64_t next_serial_ = 1;
-  std::map<int, ProcessId> processes_;
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
   int groups_ = 0;
   std::list<std::shared_ptr<Pool>> pools_;  // the last used first

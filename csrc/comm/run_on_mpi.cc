@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/mpi_handles.h"
-#include "comm/set_up.h"
+#include "comm/node_call.h"
 
 namespace gradred {
 namespace {

@@ -1,7 +1,5 @@
 #include "comm/scheduled.h"
 
-#include <cstring>
-
 #include "base/errors.h"
 #include "schedule/combinators.h"
 
@@ -10,30 +8,29 @@ namespace gradred {
 // Rounds that take more are made anew in each call, one at a time.
 constexpr std::size_t kMostBytesOfRounds = std::size_t{256} << 10;
 
-std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedule> schedule,
-                                    Transport& transport) {
-  auto runner = std::make_unique<Runner>();
+std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Schedule> schedule,
+                                     Transport& transport) {
+  auto bound_plan = std::make_unique<BoundPlan>(std::move(key));
   if (!schedule->in_place) {
     throw UsageError("the schedule '" + schedule->name +
                      "' reads an input buffer: give the one that is in place; gradred itself makes "
                      "the other of it where the input is not the output");
   }
-  runner->key = std::move(key);
-  Schedule bound = runner->key.in_place ? *schedule : from_input(*schedule);
+  Schedule bound = bound_plan->key.in_place ? *schedule : from_input(*schedule);
   bound.rounds = bound.rounds.held_within(kMostBytesOfRounds);
-  runner->schedule = std::make_shared<const Schedule>(std::move(bound));
-  const Partition parts{runner->key.count, runner->key.slices};
-  for (std::size_t i = 0; i < runner->key.slices; ++i) {
-    runner->slices.push_back(std::make_unique<Execution>(
-        *runner->schedule, transport.open(), parts.length(i), size_of(runner->key.dtype),
-        find_reduction(runner->key.op, runner->key.dtype)));
+  bound_plan->schedule = std::make_shared<const Schedule>(std::move(bound));
+  const Partition parts{bound_plan->key.count, bound_plan->key.slices};
+  for (std::size_t i = 0; i < bound_plan->key.slices; ++i) {
+    bound_plan->slices.push_back(std::make_unique<Execution>(
+        *bound_plan->schedule, transport.open(bound_plan->key.memory), parts.length(i),
+        Reduction::of(bound_plan->key.op, bound_plan->key.dtype), bound_plan->key.memory));
   }
-  return runner;
+  return bound_plan;
 }
 
 bool reads_callers_input(const Call& call) {
   if (call.op == Op::kPremul) return false;
-  if (call.kind == Kind::kReduceScatterBlock) return true;  // work is the runner's
+  if (call.kind == Kind::kReduceScatterBlock) return true;  // work is the bound plan's
   return call.kind == Kind::kAllreduce && call.send != kInPlace && call.send != call.recv;
 }
 
@@ -45,71 +42,92 @@ void scale_result(const Call& call, void* data, std::size_t count, int size) {
   if (call.op == Op::kAvg) scale(data, count, call.dtype, size, true);
 }
 
-bool ScheduledOperation::step() {
-  if (!started_) start();
+bool ScheduledCall::step() {
+  if (phase_ == Phase::kNew) {
+    if (call_.before != nullptr && !call_.before->ready()) return false;
+    start();
+  }
+  if (phase_ == Phase::kInSlices) {
+    if (!advance_slices()) return false;
+    put_result();
+    phase_ = Phase::kResult;
+  }
+  return bound_plan_->stream.ready();
+}
+
+bool ScheduledCall::advance_slices() {
   bool complete = true;
-  for (const auto& slice : runner_->slices) {
+  for (const auto& slice : bound_plan_->slices) {
     if (slice->active()) complete &= slice->advance();
   }
-  if (complete) put_result();
   return complete;
 }
 
-void ScheduledOperation::withdraw() noexcept {
-  if (!runner_) return;
-  for (const auto& slice : runner_->slices) slice->abandon();
+void ScheduledCall::abandon() noexcept {
+  if (!bound_plan_) return;
+  bool quiet = bound_plan_->stream.finish();
+  for (const auto& slice : bound_plan_->slices) quiet &= slice->abandon();
+  if (quiet) return;
+  bound_plan_->work.keep_for_ever();
+  holds_memory_ = true;
 }
 
-bool ScheduledOperation::drain() {
+bool ScheduledCall::drain() {
   bool quiet = true;
-  if (runner_ && started_) {
-    for (const auto& slice : runner_->slices) quiet &= slice->drain();
+  if (bound_plan_) {
+    for (const auto& slice : bound_plan_->slices) quiet &= slice->drain();
+    quiet &= bound_plan_->stream.ready();
   }
   return quiet;
 }
 
-void ScheduledOperation::start() {
-  started_ = true;
+void ScheduledCall::start() {
+  phase_ = Phase::kInSlices;
+  input_ = nullptr;
   put_input();
-  const Partition parts{runner_->key.count, runner_->slices.size()};
-  const Signature signature = call_.signature();
-  for (std::size_t i = 0; i < runner_->slices.size(); ++i) {
+  const Partition parts{bound_plan_->key.count, bound_plan_->slices.size()};
+  for (std::size_t i = 0; i < bound_plan_->slices.size(); ++i) {
     const std::size_t begin = parts.begin(i) * size_of(call_.dtype);
-    runner_->slices[i]->start(
+    bound_plan_->slices[i]->start(
         work_ + begin, input_ == nullptr ? nullptr : input_ + begin,
-        static_cast<std::uint32_t>(first_tag_) + static_cast<std::uint32_t>(i), signature);
+        static_cast<std::uint32_t>(first_tag_) + static_cast<std::uint32_t>(i), signature_,
+        &bound_plan_->stream);
   }
 }
 
 // The work buffer is the caller's result where that is as long as the vector.
-void ScheduledOperation::put_input() {
+void ScheduledCall::put_input() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   const bool blocks = call_.kind == Kind::kReduceScatterBlock;
   const std::size_t all = blocks ? bytes * static_cast<std::size_t>(size_) : bytes;
   const void* const input = call_.send == kInPlace ? call_.recv : call_.send;
   work_ = static_cast<std::byte*>(call_.recv);
   if (blocks) {
-    runner_->work.resize(all);
-    work_ = runner_->work.data();
+    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.memory, all);
+    work_ = bound_plan_->work.data();
   }
-  if (!runner_->key.in_place) {
+  if (!bound_plan_->key.in_place) {
     input_ = static_cast<const std::byte*>(input);
     return;
   }
   std::byte* place =
       call_.kind == Kind::kAllgather ? work_ + bytes * static_cast<std::size_t>(rank_) : work_;
-  if ((blocks || call_.send != kInPlace) && input != place && all > 0) {
-    std::memcpy(place, input, all);
+  if ((blocks || call_.send != kInPlace) && input != place) {
+    bound_plan_->stream.copy(place, input, all);
   }
-  scale_input(call_, work_, runner_->key.count);
+  if (call_.op == Op::kPremul) {
+    bound_plan_->stream.scale(work_, bound_plan_->key.count, call_.dtype, call_.factor, false);
+  }
 }
 
-void ScheduledOperation::put_result() {
+void ScheduledCall::put_result() {
   if (call_.kind == Kind::kReduceScatterBlock) {
     const std::size_t bytes = call_.count * size_of(call_.dtype);
-    if (bytes > 0) std::memcpy(call_.recv, work_ + bytes * static_cast<std::size_t>(rank_), bytes);
+    bound_plan_->stream.copy(call_.recv, work_ + bytes * static_cast<std::size_t>(rank_), bytes);
   }
-  scale_result(call_, call_.recv, call_.count, size_);
+  if (call_.op == Op::kAvg) {
+    bound_plan_->stream.scale(call_.recv, call_.count, call_.dtype, size_, true);
+  }
 }
 
 }  // namespace gradred

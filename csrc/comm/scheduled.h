@@ -5,16 +5,18 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/call.h"
-#include "comm/started.h"
+#include "comm/host_parts.h"
 #include "engine/execution.h"
+#include "memory/memory.h"
 
 namespace gradred {
 
-// What a runner is good for.
-struct RunnerKey {
+// What a bound plan is good for.
+struct BoundPlanKey {
   Collective collective = Collective::kAllreduce;
   std::string name;               // of the algorithm with its parameters
   const Schedule* own = nullptr;  // a schedule of the caller's own, then the name counts nothing
@@ -23,65 +25,86 @@ struct RunnerKey {
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
   bool in_place = true;  // the work buffer has the input; else it is read where the caller has it
+  Memory memory{};       // of the caller's buffers and all others
 
-  bool operator==(const RunnerKey&) const = default;
+  bool operator==(const BoundPlanKey&) const = default;
 };
 
 // What one schedule needs to run on vectors of one length and type: kept and used again.
-struct Runner {
-  RunnerKey key;
+struct BoundPlan {
+  explicit BoundPlan(BoundPlanKey made_for) : key(std::move(made_for)), stream(key.memory) {}
+
+  BoundPlanKey key;
   std::shared_ptr<const Schedule> schedule;
   std::vector<std::unique_ptr<Execution>> slices;
-  std::vector<std::byte> work;  // where the caller's buffers cannot serve as the work buffer
+  Allocation work;    // where the caller's buffers cannot serve as the work buffer
+  Stream stream;      // of what comes before the slices and after them
+  HostParts parts{};  // of plan "hierarchical"
 
   std::size_t bytes_held() const {
-    return work.capacity() + schedule->rounds.bytes_held() +
+    return work.bytes() + schedule->rounds.bytes_held() +
            schedule->scratch_slots * (key.count / schedule->chunks + 1) * size_of(key.dtype);
   }
 };
 
-// The schedule is in place; the runner's is as the key says.
-std::unique_ptr<Runner> make_runner(RunnerKey key, std::shared_ptr<const Schedule> schedule,
-                                    Transport& transport);
+// The schedule is in place; the bound plan's is as the key says.
+std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Schedule> schedule,
+                                     Transport& transport);
 
-class ScheduledOperation : public StartedOperation {
+// One call on its way through a bound plan.
+class ScheduledCall {
  public:
-  ScheduledOperation(const Call& call, int rank, int size)
-      : call_(call), rank_(rank), size_(size) {}
-
- protected:
-  bool step() override;
-  void withdraw() noexcept override;
-
-  bool has_runner() const { return runner_ != nullptr; }
-  // The tags from first_tag on, one per slice, are this operation's.
-  void use(std::unique_ptr<Runner> runner, int first_tag) {
-    runner_ = std::move(runner);
-    first_tag_ = first_tag;
+  ScheduledCall(const Call& call, int rank, int size) : rank_(rank), size_(size) { bind(call); }
+  // The bound plan that it has serves this call from now on. Not while another is on its way.
+  void bind(const Call& call) {
+    call_ = call;
+    signature_ = call.signature();
+    phase_ = Phase::kNew;
   }
-  bool drain();  // Execution::drain() of every slice
-  std::unique_ptr<Runner> release_runner() { return std::move(runner_); }
 
-  const Call call_;
-  const int rank_, size_;
+  const Call& call() const { return call_; }
+  const Signature& signature() const { return signature_; }
+  bool has_bound_plan() const { return bound_plan_ != nullptr; }
+  void use(std::unique_ptr<BoundPlan> bound_plan) { bound_plan_ = std::move(bound_plan); }
+  // The tags from here on, one per slice, are this call's.
+  void use_tags(int first_tag) { first_tag_ = first_tag; }
+  BoundPlan& bound_plan() const { return *bound_plan_; }
+  int first_tag() const { return first_tag_; }
+  std::size_t bytes_held() const { return bound_plan_ == nullptr ? 0 : bound_plan_->bytes_held(); }
+  std::unique_ptr<BoundPlan> release_bound_plan() { return std::move(bound_plan_); }
+
+  // With a bound plan: as far as possible without blocking; true when the result is there.
+  bool step();
+  bool drain();  // Execution::drain() of every slice
+  // Gives up. What may still be used of its own memory stays allocated for ever; the caller's has
+  // to, where holds_memory() says so afterwards.
+  void abandon() noexcept;
+  bool holds_memory() const { return holds_memory_; }
 
  private:
+  enum class Phase : std::uint8_t { kNew, kInSlices, kResult };
   void start();
+  bool advance_slices();
   void put_input();
   void put_result();
 
-  std::unique_ptr<Runner> runner_;
+  Call call_;
+  Signature signature_;
+  const int rank_, size_;
+  std::unique_ptr<BoundPlan> bound_plan_;
   int first_tag_ = 0;
   std::byte* work_ = nullptr;
   const std::byte* input_ = nullptr;  // null where it is in work_
-  bool started_ = false;
+  Phase phase_ = Phase::kNew;
+  bool holds_memory_ = false;
 };
 
 // Whether the schedule reads the input where the caller has it: not where the input is scaled, nor
 // where a part of the result is all of the input.
 bool reads_callers_input(const Call& call);
 
-// Brings `count` elements of input into the form that is combined (premul), and back (avg).
+// Brings `count` elements of input in host memory into the form that is combined (premul), and back
+// (avg).
 void scale_input(const Call& call, void* data, std::size_t count);
 void scale_result(const Call& call, void* data, std::size_t count, int size);
 

@@ -1,63 +1,70 @@
-// Small parts of Communicator: how it waits, how a node group finds its ranks.
+// What the ranks of a communicator find out together in its first blocking call: what they agree
+// on, where they are, which memory they share, on what their messages travel.
 #pragma once
 
-#include <string_view>
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/watch.h"
+#include "comm/comm_liveness.h"
+#include "comm/offer.h"
+#include "comm/path.h"
+#include "comm/plan_choice.h"
+#include "comm/registry.h"
+#include "comm/set_up_calls.h"
+#include "comm/settings.h"
+#include "node/group.h"
 
 namespace gradred {
 
-inline constexpr const char* kFirstCallsDiffer =
-    "the ranks' first calls on the communicator do not match: on this rank it blocks, on another "
-    "it "
-    "does not, or is none of gradred's. Let all ranks make the same calls in the same order";
+// What stands between the executor and the MPI, as the settings say.
+Decorations decorations(const Settings& settings);
 
-// MPI counts are ints: longer vectors go in pieces, which an elementwise operation does not notice.
-inline constexpr std::size_t kLargestMpiCount = std::size_t{1} << 30;
-
-inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
-
-// Who keeps a rank waiting on the node: for Watch.
-struct AboutNode {
-  const NodeGroup& node;
-
-  std::string text(std::uint64_t waited) const;
-  bool reports() const { return node.is_first_to_wait(); }
+// Agreed, rank 0's where it is not said otherwise, and what was found.
+struct Established {
+  PlanChoice::Wish wish{};  // this rank's before
+  std::uint64_t key = 0;
+  bool deterministic = false, tunes = false, profiles = false;
+  bool threads_drive = false;   // thread_may_drive() on all ranks
+  bool starts_on_node = false;  // may_start_on_node() on all ranks
+  Place place{};
+  bool spins = false;  // each rank of this host has a core of its own
+  std::unique_ptr<TagRange> tag_range{};
+  std::unique_ptr<SchedulePath> path{};
+  std::unique_ptr<NodeGroup> node{};  // of all ranks
+  std::unique_ptr<NodeGroup> host{};  // of several hosts: of this one's ranks
+  CommLiveness::Found found{};
 };
 
-// What a rank does while it waits for shared memory: MPI's progress rule holds.
-class NodePoll final : public Poll {
+class SetUp final : public Established {
  public:
-  NodePoll(Communicator& comm, WaitHook& hook) : comm_(comm), hook_(hook) {}
-  void poll() override;
+  // Begins with what this rank wants and knows.
+  SetUp(SetUpCalls& calls, const Settings& settings, const PlanChoice& choice)
+      : Established{
+            .wish = choice.wish, .deterministic = settings.deterministic, .place = choice.place},
+        calls_(calls),
+        settings_(settings) {}
+
+  // Collective: one message, and more only where the ranks have too little in common. What it
+  // throws leaves the results as far as it came: other ranks may know of them.
+  void run();
 
  private:
-  Communicator& comm_;
-  WaitHook& hook_;
-  Watch watch_;
+  SettingsOffer offered_settings() const;
+  void agree_on_settings(const std::vector<SettingsOffer>& all);
+  NodeOptions node_options() const;
+  MemoryOffer::Wish memory_wish() const;
+  void make_path(std::unique_ptr<TagRange> range);
+  void meet_ranks_of_node();
+  void find_topology();
+  void share_memory(const std::vector<MemoryOffer>& all);
+  void share_memory_on_hosts(const std::string& why_not);
+  void add_local_peer(int rank, const ProcessId& process);
+  void throw_if_deterministic(const std::string& why_no_memory) const;
+
+  SetUpCalls& calls_;
+  const Settings& settings_;
 };
-
-// Why start() leaves calls to the MPI.
-inline constexpr const char* kLeftToMpi =
-    "until a blocking call on the communicator has set up what gradred needs, or where the ranks "
-    "let no thread drive, the MPI carries out non-blocking calls";
-
-// Why a communicator has none of gradred's own messages.
-inline constexpr const char* kNoneLeft =
-    "the MPI has no communicators left for gradred to use, and without one of its own it cannot "
-    "carry out the plan that is asked for: free communicators that are not used any more";
-
-// Why a shrunk communicator cannot do what takes the MPI.
-inline constexpr std::string_view kShrunk =
-    "this communicator was shrunk: it has shared memory only, and the MPI knows nothing of it. Use "
-    "types and operations of gradred's own, and no plan but 'node'.";
-
-// The call as the ranks of a host carry it out, but for factors.
-NodeCall node_call(const Call& call);
-
-// The inputs times the factor, in `storage`.
-const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage);
 
 }  // namespace gradred

@@ -7,10 +7,11 @@
 #include "base/failure.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
-#include "comm/members.h"
 #include "comm/registry.h"
 #include "comm/waiting.h"
-#include "comm/watch.h"
+#include "liveness/first_calls.h"
+#include "liveness/watchdog.h"
+#include "mpi/groups.h"
 
 namespace gradred {
 namespace {
@@ -59,13 +60,13 @@ int SetUpCalls::wait(mpi::Handle& request) {
 
 void SetUpCalls::wait(const std::function<bool()>& done) {
   Backoff backoff;
-  Watch watch;
+  Watchdog watchdog;
   while (!done()) {
     backoff.wait([&] {
       hook_.waiting();
       drive();
       throw_if_lost();
-      watch.check(about_);
+      watchdog.check(about_);
     });
   }
 }
@@ -74,14 +75,14 @@ void SetUpCalls::wait(const std::function<bool()>& done) {
 // them, and the launcher.
 void SetUpCalls::throw_if_lost() {
   const auto lost = lost_.look([this] {
-    auto ended = lost_member(comm_);
-    return ended ? ended : left_member(comm_);
+    auto ended = lost_rank(comm_);
+    return ended ? ended : left_rank(comm_);
   });
   if (!lost) return;
   throw PeerLost(*lost + " while " + names().of(rank_) + " waits " + about_.what());
 }
 
-RankNames SetUpCalls::names() const { return RankNames(Registry::get().world_ranks(comm_)); }
+RankNames SetUpCalls::names() const { return RankNames(mpi::world_ranks(comm_)); }
 
 void SetUpCalls::allgather(const void* mine, std::size_t bytes, void* all) {
   const mpi::Mpi& mpi = mpi::get();

@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "comm/call.h"
-#include "comm/lost.h"
-#include "comm/members.h"
+#include "liveness/first_calls.h"
+#include "liveness/lost_peers.h"
 #include "mpi/mpi.h"
 #include "node/bootstrap.h"
 

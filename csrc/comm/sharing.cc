@@ -6,11 +6,11 @@
 
 namespace gradred {
 
-MemoryAgreement::MemoryAgreement(const SetUpCalls& calls, std::vector<int> world_ranks,
-                                 MemoryOffer::Wish wish, const NodeOptions& options)
-    : world_ranks_(std::move(world_ranks)), rank_(calls.rank()), offer_{.wish = wish} {
+MemoryAgreement::MemoryAgreement(int rank, RankNames names, MemoryOffer::Wish wish,
+                                 const NodeOptions& options)
+    : names_(std::move(names)), rank_(rank), offer_{.wish = wish} {
   if (wish != MemoryOffer::Wish::kShares) return;
-  known_ = Registry::get().pools_over(world_ranks_);
+  known_ = Registry::get().pools_over(names_.world_ranks());
   if (rank_ == 0) {
     reserve(options);
     return;
@@ -22,7 +22,7 @@ MemoryAgreement::MemoryAgreement(const SetUpCalls& calls, std::vector<int> world
 
 void MemoryAgreement::reserve(const NodeOptions& options) {
   for (const auto& pool : known_) {
-    reserved_ = NodeGroup::reserve(*pool, world_ranks_.size(), options);
+    reserved_ = NodeGroup::reserve(*pool, names_.world_ranks().size(), options);
     if (reserved_ == nullptr) continue;
     offer_.pools[0] = pool->token();
     offer_.begin = reserved_->begin;
@@ -43,8 +43,8 @@ std::unique_ptr<NodeGroup> MemoryAgreement::settle(std::span<const MemoryOffer> 
   const auto& pool =
       *std::ranges::find(known_, token, [](const auto& one) { return one->token(); });
   Registry::get().add_pool(pool);
-  return NodeGroup::join(pool, all.front().begin, *pool->find(world_ranks_),
-                         static_cast<std::size_t>(rank_), RankNames(world_ranks_));
+  return NodeGroup::join(pool, all.front().begin, *pool->find(names_.world_ranks()),
+                         static_cast<std::size_t>(rank_), names_);
 }
 
 }  // namespace gradred

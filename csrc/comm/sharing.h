@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/set_up_calls.h"
+#include "base/rank_names.h"
 #include "node/group.h"
 #include "node/pool.h"
 
@@ -29,8 +29,7 @@ struct MemoryOffer {
 class MemoryAgreement {
  public:
   // Local. `wish`: this rank's.
-  MemoryAgreement(const SetUpCalls& calls, std::vector<int> world_ranks, MemoryOffer::Wish wish,
-                  const NodeOptions& options);
+  MemoryAgreement(int rank, RankNames names, MemoryOffer::Wish wish, const NodeOptions& options);
 
   const MemoryOffer& offer() const { return offer_; }
   // Local, and alike on all ranks: nullptr where they have no pool in common, or one does not
@@ -40,7 +39,7 @@ class MemoryAgreement {
  private:
   void reserve(const NodeOptions& options);
 
-  const std::vector<int> world_ranks_;
+  const RankNames names_;
   const int rank_;
   std::vector<std::shared_ptr<Pool>> known_;
   PoolPart* reserved_ = nullptr;  // by rank 0, of the first of these

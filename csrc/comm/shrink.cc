@@ -2,7 +2,8 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
-#include "comm/set_up.h"
+#include "comm/node_call.h"
+#include "liveness/supervisor.h"
 #include "node/shrinking.h"
 
 namespace gradred {
@@ -18,8 +19,9 @@ class ShrinkPoll final : public Poll {
   void poll() override {
     hook_.waiting();
     if (!process_poisoned) comm_.progress();
-    watch_.check(*this);
+    watchdog_.check(*this);
   }
+  WaitRecord record() const { return shrinking_.wait_record(); }
   std::string text(std::uint64_t waited) const {
     return comm_.own_name() + " has waited " + seconds_text(waited) + " in " + shrinking_.missing();
   }
@@ -29,7 +31,7 @@ class ShrinkPoll final : public Poll {
   Communicator& comm_;
   const Shrinking& shrinking_;
   WaitHook& hook_;
-  Watch watch_;
+  Watchdog watchdog_;
 };
 
 std::string no_memory_text(const std::string& reason) {
@@ -45,15 +47,16 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
     return std::make_shared<Communicator>(*this, std::vector<std::size_t>{0}, 0, nullptr);
   }
   if (!process_poisoned) prepare(hook);
-  if (node_ == nullptr) throw UsageError(no_memory_text(place_.why_no_memory));
+  if (node_ == nullptr) throw UsageError(no_memory_text(choice_.place.why_no_memory));
   hook.long_work();
   Shrinking shrinking(*node_);
   ShrinkPoll poll(*this, shrinking, hook);
   auto node = shrinking.run(&poll);
   for (const std::size_t rank : shrinking.ended()) {
-    const std::vector<int>& world_ranks = names_.world_ranks();
-    if (!world_ranks.empty()) ended.push_back(world_ranks[rank]);
+    const RankNames names = this->names();
+    if (!names.world_ranks().empty()) ended.push_back(names.world_ranks()[rank]);
   }
+  tell_survived(ended);
   return std::make_shared<Communicator>(*this, shrinking.members(), shrinking.rank(),
                                         std::move(node));
 }
@@ -65,18 +68,18 @@ Communicator::Communicator(const Communicator& old, const std::vector<std::size_
       size_(static_cast<int>(members.size())),
       state_(State::kNodeOnly),
       settings_(old.settings_),
-      slices_(0),
       deterministic_(old.deterministic_),
       starts_on_node_(true),
       spins_(old.spins_),
       direct_(true),
       blocking_set_up_(true),
+      choice_(size_, {}),
       node_(std::move(node)),
-      names_(node_ ? node_->names() : old.names_) {
+      liveness_(user_, rank_, size_, operation_log_) {
+  liveness_.open({.names = node_ ? node_->names() : old.names(), .node = node_.get()});
   if (node_) Registry::get().count_group(1);
-  place_.topology = Topology::of(std::vector<int>(members.size(), 0));
-  place_.why_no_messages = place_.why_no_mpi = kShrunk;
-  settle_place(assumed_figures());
+  choice_.place.why_no_messages = choice_.place.why_no_mpi = kShrunk;
+  choice_.settle(assumed_figures());
 }
 
 }  // namespace gradred

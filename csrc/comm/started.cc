@@ -17,6 +17,7 @@ using Shared = std::shared_ptr<StartedOperation>;
 struct AboutFlight {
   const Operation& operation;
 
+  WaitRecord record() const { return operation.wait_record(); }
   std::string text(std::uint64_t since) const {
     return operation.waiter() + " has had an operation in flight for " + seconds_text(since) +
            ": " + operation.waits_for();
@@ -32,7 +33,9 @@ int query(void* extra, void* status) {
   mpi.call.Status_set_elements(status, mpi.is.byte_type, 0);
   mpi.call.Status_set_cancelled(status, 0);
   const StartedOperation& operation = **static_cast<Shared*>(extra);
-  if (!operation.failed()) return 0;
+  // An error here would go to the program's handler, which may end the job: not where gradred
+  // itself raises it.
+  if (!operation.failed() || operation.is_told()) return 0;
   operation.say_why();
   return mpi.is.err_other;
 }

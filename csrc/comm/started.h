@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "comm/observation.h"
-#include "comm/watch.h"
 #include "engine/operation.h"
+#include "liveness/watchdog.h"
 #include "mpi/mpi.h"
 
 namespace gradred {
@@ -20,12 +20,13 @@ class StartedOperation : public Operation {
   void complete_request() noexcept;  // once it has ended; again does nothing
   // Makes the MPI's own request that of the program, who waits for it by the MPI's functions; false
   // where there is none that stands for all of the operation.
-  virtual bool hand_over() { return false; }
-  bool handed_over() const { return handed_over_; }
-  // The program's own Test looks after it, and has a watch of its own.
+  virtual bool use_mpi_request() { return false; }
+  bool uses_mpi_request() const { return uses_mpi_request_; }
+  // The program's own Test looks after it, and has a watchdog of its own.
   void tested() { tested_ns_.store(now_ns(), std::memory_order_relaxed); }
   // The program hears from gradred how it has ended: say_why() need not.
   void told() { told_.store(true, std::memory_order_relaxed); }
+  bool is_told() const { return told_.load(std::memory_order_relaxed); }
   // The MPI's own Wait or Test ends with an error of the MPI's: prints what it means.
   void say_why() const noexcept;
   // The MPI's Wait may be waiting, or nobody: reports, and sets no limit.
@@ -41,9 +42,9 @@ class StartedOperation : public Operation {
  protected:
   void on_end(bool well) noexcept override;  // completes the request
 
-  void hand_over_request(mpi::Handle request) {
+  void set_mpi_request(mpi::Handle request) {
     request_ = request;
-    handed_over_ = true;
+    uses_mpi_request_ = true;
   }
 
   std::shared_ptr<Observation> observation_;
@@ -52,10 +53,10 @@ class StartedOperation : public Operation {
   mpi::Handle request_ = mpi::get().is.request_null;
   std::weak_ptr<StartedOperation> self_;  // with a request
   std::atomic<bool> open_{false};         // the request is to be completed
-  bool handed_over_ = false;
+  bool uses_mpi_request_ = false;
   std::atomic<bool> told_{false};
   std::atomic<std::uint64_t> tested_ns_{0};
-  Watch flight_{Watch::Of::kFlight};
+  Watchdog flight_{Watchdog::Of::kFlight};
 };
 
 }  // namespace gradred

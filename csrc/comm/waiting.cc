@@ -1,13 +1,13 @@
 #include "comm/waiting.h"
 
-#include <sched.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/core.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
-#include "comm/set_up.h"
-#include "comm/watch.h"
+#include "comm/node_call.h"
+#include "liveness/watchdog.h"
 #include "node/wait.h"
 
 namespace gradred {
@@ -19,14 +19,14 @@ struct Enough {};
 
 class Wait final : private Poll, private Guard {
  public:
-  Wait(Operation& operation, WaitHook& hook, Watch::Of what = Watch::Of::kWait,
+  Wait(Operation& operation, WaitHook& hook, Watchdog::Of what = Watchdog::Of::kWait,
        std::uint64_t deadline_ns = UINT64_MAX)
       : operation_(operation),
         hook_(hook),
         deadline_ns_(deadline_ns),
         waiter_(operation.spins(), *this),
         backoff_(operation.spins()),
-        watch_(what) {
+        watchdog_(what) {
     waiter_.use(this);
   }
 
@@ -57,6 +57,9 @@ class Wait final : private Poll, private Guard {
 
  private:
   void wait_for(const Awaited& awaited) {
+    advanced_ns_ = now_ns();
+    const bool sleepers_are_usual = awaited.expected == nullptr;
+    if (sleepers_are_usual && cores_are_shared()) waiter_.sleep_at_once();
     try {
       waiter_.wait(awaited);
     } catch (const Enough&) {
@@ -68,11 +71,11 @@ class Wait final : private Poll, private Guard {
   void look_around() {
     hook_.waiting();
     drive();
-    watch_.check(AboutOperation{operation_});
+    watchdog_.check(AboutOperation{operation_});
   }
   void poll() override {
     look_around();
-    if (is_late()) throw Enough();
+    if (is_late() || now_ns() - advanced_ns_ >= kAdvanceEveryNs) throw Enough();
   }
   void glance() override {
     if (operation_.ended()) throw Enough();
@@ -80,12 +83,16 @@ class Wait final : private Poll, private Guard {
   bool is_late() const { return deadline_ns_ != UINT64_MAX && now_ns() >= deadline_ns_; }
   void check_awaited() override {}  // by advance()
 
+  // It may have to look after its peers by messages, too.
+  static constexpr std::uint64_t kAdvanceEveryNs = 20'000'000;
+
   Operation& operation_;
   WaitHook& hook_;
   const std::uint64_t deadline_ns_;
   Waiter waiter_;
   Backoff backoff_;
-  Watch watch_;
+  Watchdog watchdog_;
+  std::uint64_t advanced_ns_ = 0;
 };
 
 }  // namespace
@@ -96,11 +103,11 @@ std::string AboutOperation::text(std::uint64_t waited) const {
 }
 
 bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns) {
-  return Wait(operation, hook, Watch::Of::kWait, deadline_ns).run();
+  return Wait(operation, hook, Watchdog::Of::kWait, deadline_ns).run();
 }
 
 void see_through_in_mpi(Operation& operation, WaitHook& hook) {
-  Wait(operation, hook, Watch::Of::kFlight).run();
+  Wait(operation, hook, Watchdog::Of::kFlight).run();
 }
 
 void wait_for(Operation& operation, WaitHook& hook) {
@@ -121,8 +128,8 @@ void Backoff::pause(std::uint64_t now) {
   constexpr std::uint64_t kMillisecond = 1'000'000;
   if (begin_ns_ == 0) begin_ns_ = now;
   const std::uint64_t waited = now - begin_ns_;
-  if (waited < (spins_ ? 5 : 1) * kMillisecond) {
-    sched_yield();
+  if (spins_ || waited < kMillisecond) {
+    yield_core();
   } else if (looks_ % 8 == 0) {  // more ranks than cores, perhaps: sched_yield() may do nothing
     const timespec nap{0, waited < 100 * kMillisecond ? 20'000 : 100'000};
     nanosleep(&nap, nullptr);

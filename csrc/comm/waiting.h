@@ -10,10 +10,11 @@
 
 namespace gradred {
 
-// An operation that is advanced step by step: for Watch.
+// An operation that is advanced step by step: for Watchdog.
 struct AboutOperation {
   const Operation& operation;
 
+  WaitRecord record() const { return operation.wait_record(); }
   std::string text(std::uint64_t waited) const;
   bool reports() const { return operation.is_first_to_wait(); }
 };
@@ -29,9 +30,9 @@ bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns
 void see_through_in_mpi(Operation& operation, WaitHook& hook);
 
 // How to wait for messages of the MPI underneath: there is no word in memory to sleep on. With a
-// core for each rank it looks all the time at first, else it soon leaves the core to others. On a
-// busy machine they keep it for some ten milliseconds each time, so what has to be done meanwhile
-// is due by the clock, too.
+// core for each rank it looks all the time, as the MPIs do; else it soon leaves the core to others.
+// On a busy machine they keep it for some ten milliseconds each time, so what has to be done
+// meanwhile is due by the clock, too.
 class Backoff {
  public:
   explicit Backoff(bool spins = false) : spins_(spins) {}

@@ -19,7 +19,14 @@ constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMil
 // and to wake the thread for each would cost more than a small operation.
 constexpr std::uint64_t kIdleNap = 500 * kMicrosecond;
 constexpr int kIdleNaps = 20;
-// From so many bytes on the thread is woken at once: they are many times as long under way.
+// Where the program waits for all that it starts the thread would only take the core from it.
+constexpr std::uint64_t kAttendedNap = 4 * kMillisecond;
+constexpr int kAttendedNaps = 3;
+// Who comes to wait so soon after a start has left nothing to the thread.
+constexpr std::uint64_t kAtOnce = 50 * kMicrosecond;
+// From so many bytes on the thread is woken at once, if the program has left the last ones to it:
+// they are many times as long under way. Where it waits at once, a thread that looks takes the core
+// from it or from a peer.
 constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
 // While peers are awaited in shared memory: then it looks whether they live.
 constexpr std::uint64_t kLongestSleep = 100 * kMillisecond;
@@ -34,11 +41,15 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
   const std::lock_guard lock(mutex_);
   const bool threaded = driven == Driven::kByThread;
   if (threaded && !thread_.joinable()) start_thread();
-  const bool much = operation->bytes() >= kWorthWaking;
+  // While it sleeps for the words of others, it would miss those of this one.
+  const bool soon = asleep_ || at_bells_.load(std::memory_order_relaxed) ||
+                    (unattended_ && operation->bytes() >= kWorthWaking);
   operations_.push_back({std::move(operation), driven});
   kept_.store(operations_.size(), std::memory_order_relaxed);
+  ++added_;
+  if (added_ns_.load(std::memory_order_relaxed) == 0) added_ns_ = now_ns();
   idle_ = 0;
-  if (threaded && (asleep_ || much) && waiting_.load(std::memory_order_relaxed) == 0) wake();
+  if (threaded && soon && waiting_.load(std::memory_order_relaxed) == 0) wake();
 }
 
 void Engine::start_thread() {
@@ -63,7 +74,7 @@ int Engine::progress_in_mpi() {
   if (quiet()) return 0;
   int ended = 0;
   for (const Kept& kept : snapshot()) {
-    if (!kept.operation->needs_no_mpi() || kept.operation->ended()) continue;
+    if (!kept.operation->may_advance_in_mpi() || kept.operation->ended()) continue;
     if (kept.operation->advance(Operation::Caller::kInMpi)) ++ended;
   }
   if (ended > 0) drop_ended();
@@ -80,8 +91,12 @@ void Engine::run() {
       drop_ended(lock);
       rest(lock);
     } else if (waiting_.load(std::memory_order_relaxed) > 0) {  // who waits drives all of them
-      nap(lock, nap_ns_ + nap_ns_ / 4);
+      sleep(lock, {}, idle_nap());
+    } else if (is_just_added()) {  // the program may come to wait at once
+      sleep(lock, {}, kAtOnce);
     } else {
+      unattended_ = true;
+      added_ns_ = 0;
       lock.unlock();
       look_and_sleep();
       lock.lock();
@@ -89,10 +104,15 @@ void Engine::run() {
   }
 }
 
+bool Engine::is_just_added() const {
+  const std::uint64_t added = added_ns_;
+  return added != 0 && now_ns() - added < kAtOnce;
+}
+
 void Engine::look_and_sleep() {
   const Look found = look();  // its operations are let go without the lock
   std::unique_lock lock(mutex_);
-  if (stopping_ || !found.any) return;
+  if (stopping_ || !found.any || added_ != found.added) return;
   if (found.polls) {
     nap(lock, std::max(kRest * found.took_ns, nap_ns_ + nap_ns_ / 4),
         std::max(kRest * found.took_ns, kLongestNap));
@@ -106,7 +126,13 @@ Engine::Look Engine::look() {
   Look found;
   const std::uint64_t begin = now_ns();
   bool any_ended = false;
-  for (const Kept& kept : snapshot()) {
+  std::vector<Kept> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = operations_;
+    found.added = added_;
+  }
+  for (const Kept& kept : all) {
     if (!drives(kept)) continue;
     const Progress progress = kept.operation->advance(Operation::Caller::kSleepy);
     any_ended |= static_cast<bool>(progress);
@@ -129,10 +155,12 @@ Engine::Look Engine::look() {
 // With nothing to do.
 void Engine::rest(std::unique_lock<std::mutex>& lock) {
   nap_ns_ = kShortestNap;
-  asleep_ = ++idle_ > kIdleNaps;
-  sleep(lock, {}, asleep_ ? Sleep::kForever : kIdleNap);
+  asleep_ = ++idle_ > (unattended_ ? kIdleNaps : kAttendedNaps);
+  sleep(lock, {}, asleep_ ? Sleep::kForever : idle_nap());
   asleep_ = false;
 }
+
+std::uint64_t Engine::idle_nap() const { return unattended_ ? kIdleNap : kAttendedNap; }
 
 void Engine::nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns,
                  std::uint64_t longest_ns) {
@@ -169,6 +197,10 @@ void Engine::wake() {
 
 void Engine::take_over() {
   waiting_.fetch_add(1);
+  if (added_ns_.load(std::memory_order_relaxed) != 0) {
+    const std::uint64_t added = added_ns_.exchange(0, std::memory_order_relaxed);
+    if (added != 0) unattended_ = now_ns() - added > kAtOnce;
+  }
   if (!at_bells_.load()) return;
   const std::lock_guard lock(mutex_);
   if (at_bells_.load()) wake();
@@ -178,7 +210,7 @@ void Engine::hand_back() {
   if (waiting_.fetch_sub(1) != 1 || quiet()) return;
   const std::lock_guard lock(mutex_);
   const bool needed = std::ranges::any_of(operations_, [this](const Kept& kept) {
-    return drives(kept) && (asleep_ || kept.operation->bytes() >= kWorthWaking);
+    return drives(kept) && (asleep_ || (unattended_ && kept.operation->bytes() >= kWorthWaking));
   });
   if (needed) wake();
 }

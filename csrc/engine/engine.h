@@ -32,7 +32,7 @@ class Engine {
   void add(std::shared_ptr<Operation> operation, Driven driven);
   // Advances everything in flight a little; never blocks.
   void progress();
-  // The same of what needs no call of the MPI, from inside one. Returns how many have ended.
+  // The same from inside a call of the MPI, of what may be. Returns how many have ended.
   int progress_in_mpi();
   // Whether the calling thread is the engine's.
   static bool in_its_thread();
@@ -63,8 +63,9 @@ class Engine {
   };
   // What the thread has to wait for after a look at all operations.
   struct Look {
-    bool any = false;    // it drives one that has not ended
-    bool polls = false;  // and has to look at one again, soon
+    bool any = false;         // it drives one that has not ended
+    bool polls = false;       // and has to look at one again, soon
+    std::uint64_t added = 0;  // operations, when it began
     std::vector<Awaited> words;
     std::vector<std::shared_ptr<Operation>> owners;  // of the memory that the words stand in
     std::uint64_t took_ns = 0;
@@ -82,6 +83,8 @@ class Engine {
   void wake();
   void take_over();
   void hand_back();
+  std::uint64_t idle_nap() const;
+  bool is_just_added() const;
   void start_thread();
   std::vector<Kept> snapshot();
   void drop_ended();
@@ -96,12 +99,17 @@ class Engine {
   std::thread thread_;
   bool stopping_ = false;
   std::atomic<int> waiting_{0};
-  bool sleeps_ = false;                // until wake_ changes, or a limit
-  bool asleep_ = false;                // without a limit
-  std::atomic<bool> at_bells_{false};  // peers make a system call to wake it
+  bool sleeps_ = false;  // until wake_ changes, or a limit
+  bool asleep_ = false;  // without a limit
+  // Whether the program leaves operations to the thread: it has waited for the last one later than
+  // right after it had started it, or not at all.
+  std::atomic<bool> unattended_{true};
+  std::atomic<std::uint64_t> added_ns_{0};  // the first since a waiter came, or the thread; or 0
+  std::uint64_t added_ = 0;                 // operations so far
+  std::atomic<bool> at_bells_{false};       // peers make a system call to wake it
   std::atomic<std::uint32_t> wake_{0};
   std::uint64_t nap_ns_ = 0;  // the last one
-  int idle_ = 0;              // naps since there was anything to do
+  int idle_ = 0;              // naps since an operation was added
 };
 
 }  // namespace gradred

@@ -1,40 +1,44 @@
 #include "engine/execution.h"
 
-#include <cstring>
-
 #include "base/errors.h"
 
 namespace gradred {
 
 Execution::Execution(const Schedule& schedule, std::unique_ptr<Channel> channel, std::size_t count,
-                     std::size_t element, const ReduceFunctions* reduce)
+                     const Reduction& reduction, Memory memory)
     : schedule_(schedule),
       channel_(std::move(channel)),
       partition_{count, schedule.chunks},
-      element_(element),
-      reduce_(reduce),
-      scratch_(schedule.scratch_slots * partition_.longest() * element) {}
+      reduction_(reduction),
+      element_(reduction.element()),
+      scratch_(memory, schedule.scratch_slots * partition_.longest() * element_),
+      stream_(memory) {}
 
 Execution::~Execution() {
   if (active_) abandon();
 }
 
-void Execution::start(void* work, const void* input, std::uint32_t tag,
-                      const Signature& signature) {
+void Execution::start(void* work, const void* input, std::uint32_t tag, const Signature& signature,
+                      Stream* before) {
   check(!active_, "an execution was started twice");
   work_ = static_cast<std::byte*>(work);
   input_ = static_cast<std::byte*>(const_cast<void*>(input));  // validate(): nothing writes there
+  before_ = before;
   round_ = 0;
+  steps_ = nullptr;
   active_ = true;
   channel_->begin(tag, signature);
-  start_round();
+  if (memory_is_ready() && schedule_.rounds.size() > 0) start_round();
 }
 
 bool Execution::advance() {
-  while (round_ < schedule_.rounds.size()) {
-    if (!channel_->test()) return false;
-    finish_round();
-    ++round_;
+  for (;;) {
+    if (steps_ != nullptr) {
+      if (!channel_->test()) return false;
+      finish_messages();
+    }
+    if (!memory_is_ready()) return false;
+    if (round_ == schedule_.rounds.size()) break;
     start_round();
   }
   active_ = false;
@@ -42,19 +46,28 @@ bool Execution::advance() {
 }
 
 bool Execution::drain() {
-  if (active_ && !channel_->drain()) return false;
+  if (active_ && !(channel_->drain() && stream_.ready())) return false;
   active_ = false;
   return true;
 }
 
-void Execution::abandon() noexcept {
-  // Where the transport may still write there, the memory is given to nobody else.
-  if (!channel_->abandon()) static_cast<void>(new std::vector<std::byte>(std::move(scratch_)));
+bool Execution::abandon() noexcept {
+  const bool done = stream_.finish();
+  const bool quiet = channel_->abandon() && done;
+  if (!quiet) scratch_.keep_for_ever();  // it is given to nobody else
   active_ = false;
+  return quiet;
+}
+
+bool Execution::memory_is_ready() {
+  if (before_ != nullptr) {
+    if (!before_->ready()) return false;
+    before_ = nullptr;
+  }
+  return stream_.ready();
 }
 
 void Execution::start_round() {
-  if (round_ == schedule_.rounds.size()) return;
   steps_ = &schedule_.rounds.at(round_, room_);
   for (const Step& step : *steps_) {  // receives first: they find their buffers
     if (step.kind == StepKind::kRecv) {
@@ -68,20 +81,23 @@ void Execution::start_round() {
   }
 }
 
-void Execution::finish_round() {
+// The local steps, which may take longer than this: memory_is_ready() tells.
+void Execution::finish_messages() {
   for (const Step& step : *steps_) {
     if (step.kind == StepKind::kReduce) {
-      reduce_->pair(address(step.target), address(step.operand), address(step.source),
-                    bytes(step.target) / element_);
-    } else if (step.kind == StepKind::kCopy && bytes(step.target) > 0) {  // null is no memcpy's
-      std::memcpy(address(step.target), address(step.source), bytes(step.target));
+      stream_.reduce(reduction_, address(step.target), address(step.operand), address(step.source),
+                     bytes(step.target) / element_);
+    } else if (step.kind == StepKind::kCopy) {
+      stream_.copy(address(step.target), address(step.source), bytes(step.target));
     }
   }
+  steps_ = nullptr;
+  ++round_;
 }
 
 std::byte* Execution::address(const Span& span) const {
   if (span.buffer == BufferId::kScratch) {
-    return const_cast<std::byte*>(scratch_.data()) + span.slot * partition_.longest() * element_;
+    return scratch_.data() + span.slot * partition_.longest() * element_;
   }
   std::byte* const begin = span.buffer == BufferId::kWork ? work_ : input_;
   return begin + partition_.begin(span.first) * element_;

@@ -8,7 +8,9 @@ Progress Operation::advance(Caller caller) noexcept {
   constexpr Progress kEnded{Progress::State::kEnded, {}};
   if (ended()) return kEnded;
   std::unique_lock lock(mutex_, std::defer_lock);
-  if (caller == Caller::kPatient) {
+  if (private_) {
+    // There is nobody to wait for.
+  } else if (caller == Caller::kPatient) {
     lock.lock();
   } else if (!lock.try_lock()) {
     return {Progress::State::kTaken, {}};
@@ -27,7 +29,8 @@ Progress Operation::advance(Caller caller) noexcept {
 }
 
 void Operation::abandon(std::exception_ptr reason) noexcept {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (!private_) lock.lock();
   if (ended()) return;
   give_up(reason);
   end(std::move(reason));
@@ -41,6 +44,7 @@ void Operation::end(std::exception_ptr failure) noexcept {
 }
 
 void Operation::post_callbacks() noexcept {
+  if (private_) return;
   std::vector<DoneCallback> callbacks;
   {
     const std::lock_guard lock(callbacks_mutex_);

@@ -12,6 +12,7 @@
 
 #include "base/bell.h"
 #include "engine/callbacks.h"
+#include "liveness/wait_record.h"
 
 namespace gradred {
 
@@ -54,6 +55,7 @@ class Operation {
   virtual std::string waiter() const = 0;
   virtual std::string waits_for() const = 0;
   virtual bool is_first_to_wait() const { return true; }
+  virtual WaitRecord wait_record() const { return {}; }  // the same in numbers
   // By the progress thread, again and again while it drives the operation.
   virtual void look_after() noexcept {}
   // Whether a program that ends should see it through: peers wait for it.
@@ -62,26 +64,34 @@ class Operation {
   virtual bool needs_no_mpi() const { return false; }
   // What this rank has to move: who drives much lets go of locks, and it pays to begin at once.
   virtual std::size_t bytes() const { return 0; }
+  // Whether the MPI's functions that wait or test may advance it, from inside.
+  virtual bool may_advance_in_mpi() const { return needs_no_mpi(); }
   // Whether each rank has a core of its own, so that who waits may keep it.
   virtual bool spins() const { return false; }
   // Ends it with an error; what it held is the caller's again.
   void abandon(std::exception_ptr reason) noexcept;
+  // No other thread knows it, now or later: it takes no lock, and has no callbacks.
+  void stay_private() { private_ = true; }
 
  protected:
   virtual bool step() = 0;                   // as far as possible; true when complete; may throw
   Caller caller() const { return caller_; }  // of step()
   // By step(), which then returns false: why it cannot go on. Else it has to be called again.
   void stop_at(const Progress& why) { stopped_ = why; }
+  bool stopped_to_sleep() const { return stopped_.state == Progress::State::kAwaits; }
   virtual void give_up(const std::exception_ptr&) noexcept { withdraw(); }  // abandon() early
   virtual void withdraw() noexcept = 0;           // after step() has thrown, or to give up
   virtual void on_end(bool /*well*/) noexcept {}  // once, before the end is visible
+  void end(std::exception_ptr failure) noexcept;  // nobody else advances it
+  // It has ended well, nobody else holds it, and it begins anew.
+  void renew() { ended_.store(false, std::memory_order_relaxed); }
   // In on_end(), where it did not end well.
   const std::exception_ptr& failure() const { return failure_; }
 
  private:
-  void end(std::exception_ptr failure) noexcept;
   void post_callbacks() noexcept;
 
+  bool private_ = false;
   std::mutex mutex_;
   Caller caller_ = Caller::kBusy;  // of the step that is being made, and how it stopped
   Progress stopped_{};

@@ -51,6 +51,7 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Comm_idup", f.Comm_idup);
   resolve(lib, "Comm_free", f.Comm_free);
   resolve(lib, "Comm_group", f.Comm_group);
+  resolve(lib, "Comm_get_parent", f.Comm_get_parent);
   resolve(lib, "Comm_test_inter", f.Comm_test_inter);
   resolve(lib, "Comm_set_errhandler", f.Comm_set_errhandler);
   resolve(lib, "Comm_get_errhandler", f.Comm_get_errhandler);

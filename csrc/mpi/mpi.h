@@ -34,6 +34,7 @@ struct Functions {
   int (*Comm_idup)(Handle comm, Handle* duplicate, Handle* request);
   int (*Comm_free)(Handle* comm);
   int (*Comm_group)(Handle comm, Handle* group);
+  int (*Comm_get_parent)(Handle* parent);
   int (*Comm_test_inter)(Handle comm, int* flag);
   int (*Comm_set_errhandler)(Handle comm, Handle handler);
   int (*Comm_get_errhandler)(Handle comm, Handle* handler);

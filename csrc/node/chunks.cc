@@ -16,7 +16,9 @@ struct Pieces {
 
   std::size_t count() const { return (bytes + piece - 1) / piece; }
   std::size_t begin(std::size_t index) const { return index * piece; }
-  std::size_t length(std::size_t index) const { return std::min(piece, bytes - begin(index)); }
+  std::size_t length(std::size_t index) const {  // 0 behind the end
+    return std::min(piece, bytes - std::min(bytes, begin(index)));
+  }
 };
 
 // A vector in chunks of which each rank reduces one part. A part has the same place in every chunk,
@@ -49,6 +51,7 @@ struct PartsOfChunks {
 
 Steps NodeGroup::chunks(const NodeCall& call) {
   if (!whole_) use_whole_if_said(operation_);
+  if (may_copy_once(call) && copies_once(call)) return single_copy(call);
   switch (call.kind) {
     case Kind::kReduceScatterBlock:
       return scatter_chunks(call);
@@ -102,46 +105,88 @@ Steps NodeGroup::reduce_chunks(const NodeCall& call) {
       });
 }
 
-// A chunk holds one piece of every rank's block; the owner of the block reduces that piece.
+// A chunk holds one piece of every rank's block or part; its owner reduces that piece.
 Steps NodeGroup::scatter_chunks(const NodeCall& call) {
-  const std::size_t block = call.count * call.element;
-  const std::size_t per_rank = usable_.chunk_bytes / size_ / call.element * call.element;
-  const Pieces pieces{block, per_rank};
+  std::size_t owners = 0;  // parts may be empty
+  for (std::size_t rank = 0; rank < size_; ++rank) owners += part_bytes(call, rank) > 0 ? 1 : 0;
+  const std::size_t room = usable_.chunk_bytes / std::max<std::size_t>(owners, 1);
+  const std::size_t per_rank = room / call.element * call.element;
   const std::byte* const input = input_of(call);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  const auto place = [=, this](std::size_t owner) {  // of its piece in a chunk
+    std::size_t before = 0;
+    for (std::size_t rank = 0; rank < owner; ++rank) before += part_bytes(call, rank) > 0 ? 1 : 0;
+    return before * per_rank;
+  };
+  const std::size_t own_place = place(rank_);
   return pipeline(
-      pieces.count(),
+      Pieces{longest_part(call), per_rank}.count(),
       [=, this](std::size_t c) {
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
-          copy_out(chunk(rank_, c) + peer * per_rank, input + peer * block + pieces.begin(c),
-                   pieces.length(c));
+          const Pieces theirs{part_bytes(call, peer), per_rank};
+          if (theirs.length(c) == 0) continue;
+          std::byte* const target = chunk(rank_, c) + place(peer);
+          for_runs(call, part_begin(call, peer) + theirs.begin(c), theirs.length(c),
+                   [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                     copy_out(target + before, input + at, bytes);
+                   });
         }
       },
       [=, this](std::size_t c) {
-        for (std::size_t rank = 0; rank < size_; ++rank) {
-          operands_[rank] = chunk(rank, c) + rank_ * per_rank;
-        }
-        operands_[rank_] = input + rank_ * block + pieces.begin(c);
-        combine(call, static_cast<std::byte*>(call.recv) + pieces.begin(c),
-                pieces.length(c) / call.element);
+        const Pieces own{part_bytes(call, rank_), per_rank};
+        if (own.length(c) == 0) return;
+        for_runs(call, part_begin(call, rank_) + own.begin(c), own.length(c),
+                 [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                   for (std::size_t rank = 0; rank < size_; ++rank) {
+                     operands_[rank] = chunk(rank, c) + own_place + before;
+                   }
+                   operands_[rank_] = input + at;
+                   combine(call, output + (call.parts != nullptr ? at : own.begin(c)),
+                           bytes / call.element);
+                 });
       });
 }
 
 Steps NodeGroup::gather_chunks(const NodeCall& call) {
-  const Pieces pieces{call.count * call.element, usable_.chunk_bytes};
+  const std::size_t piece = usable_.piece_bytes;
   const std::byte* const input = input_of(call);
   auto* const output = static_cast<std::byte*>(call.recv);
-  if (call.send != kInPlace) std::memcpy(output + rank_ * pieces.bytes, input, pieces.bytes);
+  const bool in_place = call.send == kInPlace;
+  const bool streams =
+      call.parts != nullptr && call.count * call.element >= options_.streaming_bytes;
   return pipeline(
-      pieces.count(),
+      Pieces{longest_part(call), piece}.count(),
       [=, this](std::size_t c) {
-        copy_out(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
+        const Pieces own{part_bytes(call, rank_), piece};
+        if (call.order == nullptr) {
+          if (own.length(c) > 0) copy_out(chunk(rank_, c), input + own.begin(c), own.length(c));
+          return;
+        }
+        for_runs(call, part_begin(call, rank_) + own.begin(c), own.length(c),
+                 [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                   copy_out(chunk(rank_, c) + before, output + at, bytes);
+                 });
       },
       [=, this](std::size_t c) {
+        const Pieces own{part_bytes(call, rank_), piece};
+        if (!in_place && own.length(c) > 0) {  // while peers read theirs
+          std::memcpy(output + part_begin(call, rank_) + own.begin(c), input + own.begin(c),
+                      own.length(c));
+        }
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
-          std::memcpy(output + peer * pieces.bytes + pieces.begin(c), chunk(peer, c),
-                      pieces.length(c));
+          const Pieces theirs{part_bytes(call, peer), piece};
+          if (theirs.length(c) == 0) continue;
+          for_runs(call, part_begin(call, peer) + theirs.begin(c), theirs.length(c),
+                   [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                     const std::byte* const source = chunk(peer, c) + before;
+                     if (streams) {
+                       copy_streaming(output + at, source, bytes);
+                     } else {
+                       std::memcpy(output + at, source, bytes);
+                     }
+                   });
         }
       });
 }
@@ -150,7 +195,7 @@ Steps NodeGroup::gather_chunks(const NodeCall& call) {
 Steps NodeGroup::fetch_chunks(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const data = static_cast<std::byte*>(call.recv);
-  const Pieces pieces{call.count * call.element, usable_.chunk_bytes};
+  const Pieces pieces{call.count * call.element, usable_.piece_bytes};
   for (std::size_t c = 0; c < pieces.count(); ++c) {
     if (rank_ == root) {
       for (std::size_t distance = 1; c >= options_.depth && distance < size_; ++distance) {

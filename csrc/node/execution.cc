@@ -14,9 +14,19 @@ void NodeExecution::start(const NodeCall& call) {
   state_ = State::kStarted;
 }
 
-void NodeExecution::start_refusal(std::string reason) {
-  refusal_ = std::move(reason);
+void NodeExecution::start_refusal(std::string text) {
+  refusal_ = std::move(text);
+  steps_.reset();
   state_ = State::kStarted;
+}
+
+void NodeExecution::pass_on() {
+  guarded([&] {
+    group_.pass_on(call_, path_);
+    group_.finish();
+    end();
+    return true;
+  });
 }
 
 bool NodeExecution::begin() {
@@ -41,7 +51,10 @@ bool NodeExecution::guarded(Body&& body) {
 
 bool NodeExecution::go_on() {
   if (state_ == State::kStarted && !announce()) return false;
-  if (state_ == State::kAnnounced) {
+  if (state_ == State::kGathers) return gather();
+  if (state_ == State::kAnnounced && call_.led) {
+    if (!await_leader()) return false;
+  } else if (state_ == State::kAnnounced) {
     if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
     group_.await_announcements(call_.signature);  // which are there: only compares
     if (path_ == NodeGroup::Path::kChunks) {
@@ -57,16 +70,40 @@ bool NodeExecution::go_on() {
   return true;
 }
 
-// Until all have announced the operation before, if this rank has refused it.
-bool NodeExecution::announce() {
+bool NodeExecution::gather() {
+  if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
+  group_.take_charge(call_, path_);
+  state_ = State::kLeads;
+  return true;
+}
+
+bool NodeExecution::await_leader() {
+  const Awaited leaders = group_.announcement_of(0, group_.operation_);
+  if (!leaders.reached()) return await(leaders);
+  group_.take_passed_on(call_, path_);
+  return true;
+}
+
+// Not until all have announced the operation before, if this rank has refused it.
+bool NodeExecution::enter() {
   if (group_.catch_up_) {
     if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
   }
   group_.enter();
+  entered_ = true;
+  return true;
+}
+
+bool NodeExecution::announce() {
+  if (!entered_ && !enter()) return false;
   if (refusal_) {
     group_.announce_refusal(*refusal_);
     group_.finish();
-    state_ = State::kEnded;
+    end();
+  } else if (call_.led && group_.rank_ == 0) {
+    path_ = group_.path_of(call_);
+    group_.lead(call_.signature);
+    state_ = State::kGathers;
   } else {
     path_ = group_.path_of(call_);
     group_.announce_input(call_, path_);
@@ -98,6 +135,7 @@ void NodeExecution::end() {
   sleepers_.stop();
   steps_.reset();
   state_ = State::kEnded;
+  entered_ = false;
 }
 
 }  // namespace gradred

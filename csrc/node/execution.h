@@ -20,10 +20,14 @@ class NodeExecution {
 
   // What advance() carries out from now on. What `call` points to must live until then.
   void start(const NodeCall& call);
-  // Or: this rank's arguments were refused, as NodeGroup::abort() says it.
-  void start_refusal(std::string reason);
+  // Or: this rank takes no part, as in NodeGroup::abort(). The peers throw UsageError with `text`.
+  void start_refusal(std::string text);
   // Whether it takes but one look at the peers, as far as that is known before it has begun.
   bool is_short() const { return refusal_ || group_.path_of(call_) != NodeGroup::Path::kChunks; }
+  // Of a led operation on the rank that leads: advance() has said true, and recv holds the sums.
+  // The others wait for pass_on(), which gives them what is there now.
+  bool leads() const { return state_ == State::kLeads; }
+  void pass_on();
   // The first part of advance(): announces it, unless an operation that this rank has refused has
   // to end before; then false.
   bool begin();
@@ -38,15 +42,20 @@ class NodeExecution {
     if (!sleepers_.lives()) sleepers_ = ExpectSleepers(awaited_.expected);
   }
   // Peers may count on this rank from now on: to give the operation up fails the group.
-  bool announced() const { return state_ > State::kStarted && state_ < State::kEnded; }
+  bool announced() const { return state_ > State::kLeads && state_ < State::kEnded; }
+  // Whether it is under way on this rank, which may lead it.
+  bool entered() const { return entered_; }
 
  private:
-  enum class State : std::uint8_t { kStarted, kAnnounced, kInChunks, kEnded };
+  enum class State : std::uint8_t { kStarted, kGathers, kLeads, kAnnounced, kInChunks, kEnded };
 
   template <class Body>
   bool guarded(Body&& body);
   bool go_on();
+  bool enter();
   bool announce();
+  bool gather();
+  bool await_leader();
   bool await(const Awaited& awaited);
   void end();
   void look_after_peers();
@@ -56,6 +65,7 @@ class NodeExecution {
   std::optional<std::string> refusal_;
   NodeGroup::Path path_ = NodeGroup::Path::kInLine;
   State state_ = State::kEnded;
+  bool entered_ = false;
   std::optional<Steps> steps_;
   Awaited awaited_;
   ExpectSleepers sleepers_;

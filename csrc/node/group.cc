@@ -10,10 +10,11 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/status.h"
 #include "base/text.h"
+#include "liveness/local_peers.h"
+#include "liveness/status_page.h"
 #include "node/copy.h"
-#include "node/neighbours.h"
+#include "node/cores.h"
 
 namespace gradred {
 namespace {
@@ -156,7 +157,8 @@ NodeGroup::NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t 
       options_(header_.options),
       usable_(options_.beginning(size_)),
       whole_(false),
-      waiter_(spins, *this, spins ? &header_.sleepers_expected : nullptr),
+      waiter_(spins, *this,
+              spins && !header_.options.sleeps ? &header_.sleepers_expected : nullptr),
       operation_(options_.first_operation - 1),
       operands_(size_),
       names_(std::move(names)) {
@@ -165,6 +167,7 @@ NodeGroup::NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t 
   slots_ = memory_ + layout.slots;
   chunks_ = memory_ + layout.chunks;
   use_whole_if_said(operation_);
+  led_ = usable_;
 }
 
 NodeGroup::~NodeGroup() {
@@ -258,32 +261,32 @@ Signature NodeGroup::announced(std::size_t rank) const {
 // explains most.
 void NodeGroup::throw_disagreement(const Signature& signature) const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    if (announced(peer).what >> 60 != static_cast<std::uint64_t>(Kind::kAborted)) continue;
-    throw Disagreement(names_.of(peer) + " refused its arguments: " +
-                       states_[peer].particulars[operation_ & 1].reason);
+    const bool refused = announced(peer).what >> 60 == static_cast<std::uint64_t>(Kind::kAborted);
+    if (peer == rank_ || !refused) continue;  // who leads has not announced yet
+    throw Disagreement(states_[peer].particulars[operation_ & 1].reason);
   }
   std::size_t other = 0;
   while (other == rank_ || announced(other) == signature) ++other;
-  throw Disagreement(disagreement_text(static_cast<int>(rank_), signature, static_cast<int>(other),
-                                       announced(other)));
+  throw Disagreement(
+      disagreement_text(names_.number(rank_), signature, names_.number(other), announced(other)));
 }
 
-void NodeGroup::announce_refusal(std::string_view reason) {
+void NodeGroup::announce_refusal(std::string_view text) {
   has_disagreed_ = true;
-  set_text(states_[rank_].particulars[operation_ & 1].reason, reason);
+  set_text(states_[rank_].particulars[operation_ & 1].reason, text);
   announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);
   catch_up_ = true;
 }
 
 void NodeGroup::abort(std::string_view reason, Poll* poll) {
-  operate(poll, [&] { announce_refusal(reason); });
+  operate(poll, [&] { announce_refusal(refused_text(reason)); });
 }
 
 std::string NodeGroup::missing() const {
   std::string absent, busy;
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || finished(peer) >= operation_) continue;
-    const bool here = has_reached(announcement(peer).head, operation_ << 32);
+    const bool here = is_here(peer);
     std::string& list = here ? busy : absent;
     const std::string left = ", last left operation " + std::to_string(finished(peer));
     list += (list.empty() ? "" : ", ") +
@@ -295,10 +298,30 @@ std::string NodeGroup::missing() const {
          " ranks; missing: " + (absent.empty() ? "none, but unfinished: " + busy : absent);
 }
 
+WaitRecord NodeGroup::wait_record() const {
+  WaitRecord found{.state = WaitRecord::State::kOnNode,
+                   .ranks = static_cast<std::uint32_t>(size_),
+                   .operation = operation_,
+                   .what = announced(rank_).what};
+  WaitRecord unfinished = found;
+  bool any_absent = false;
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || finished(peer) >= operation_) continue;
+    const bool here = is_here(peer);
+    any_absent |= !here;
+    (here ? unfinished : found).add_missing(static_cast<std::size_t>(names_.number(peer)));
+  }
+  return any_absent ? found : unfinished;
+}
+
+bool NodeGroup::is_here(std::size_t peer) const {
+  return has_reached(announcement(peer).head, operation_ << 32) ||
+         states_[peer].leading.load(std::memory_order_relaxed) == operation_;
+}
+
 bool NodeGroup::is_first_to_wait() const {
   for (std::size_t peer = 0; peer < rank_; ++peer) {
-    const bool waits =
-        has_reached(announcement(peer).head, operation_ << 32) && finished(peer) < operation_;
+    const bool waits = is_here(peer) && finished(peer) < operation_;
     if (waits && is_going(processes_[peer])) return false;
   }
   return true;
@@ -344,16 +367,16 @@ void NodeGroup::check_peer(std::size_t peer) const {
   if (peer == rank_) return;
   const ProcessId& process = processes_[peer];
   const bool same = process == processes_[rank_];
-  const Farewell* farewell = same ? nullptr : farewell_of(process);
-  if (farewell == nullptr && departed_long_ago(peer)) {
+  const ShutdownRecord* shutdown_record = same ? nullptr : shutdown_record_of(process);
+  if (shutdown_record == nullptr && departed_long_ago(peer)) {
     throw PeerLost(names_.of(peer) + " has freed this communicator while others still use it",
                    true);
   }
-  if (farewell == nullptr && (same || is_alive(process))) return;
+  if (shutdown_record == nullptr && (same || is_alive(process))) return;
   // It may have left because of an earlier failure, which it has written down before.
   if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(names_.of(peer, process_text(process)) + " " +
-                     (farewell != nullptr ? farewell->reason : "has ended"),
+                     (shutdown_record != nullptr ? shutdown_record->reason : "has ended"),
                  true);
 }
 

@@ -15,6 +15,7 @@
 // they have left k and before they announce k + 1, and it is written when k + 2 is announced.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -27,10 +28,12 @@
 #include "base/failure.h"
 #include "base/in_place.h"
 #include "base/signature.h"
+#include "liveness/process.h"
+#include "liveness/wait_record.h"
 #include "node/bootstrap.h"
 #include "node/layout.h"
 #include "node/pool.h"
-#include "node/process.h"
+#include "node/single_copy.h"
 #include "node/steps.h"
 #include "node/wait.h"
 #include "reduce/reduce.h"
@@ -48,6 +51,10 @@ struct NoMoreMemory;    // and as where memory has run out
 //   allgather             send holds count elements, recv size * count; in place this rank's part
 //                         of recv is the input
 //   bcast                 recv holds count elements; send is not looked at
+// With `parts` the blocks are parts of one vector of `count` elements, as long as they say, and of
+// which some may be empty: each rank combines its own, or gives it to all, where it lies in recv.
+//   reduce_scatter_block  send, or recv in place, holds the vector; of recv only the part is
+//   written allgather             in place
 struct NodeCall {
   Kind kind = Kind::kAllreduce;
   const void* send = kInPlace;  // or the input, which does not overlap recv
@@ -57,6 +64,20 @@ struct NodeCall {
   const ReduceFunctions* reduce = nullptr;
   int root = 0;
   Signature signature;
+  // The first element of each rank's part, then count; null: equal blocks. Agreed, and alive as
+  // long as the call.
+  const std::size_t* parts = nullptr;
+  // With parts: the vector's blocks of so many elements, where the parts' stand in recv.
+  const std::uint32_t* order = nullptr;
+  std::size_t block = 0;
+  // Rank 0 leads: it gets what all give, and what it then passes on is the result of the others. By
+  // NodeExecution, where may_lead() what is given and what is passed on.
+  //   allreduce  it gets the sums
+  //   allgather  `parts` says where in recv each rank's `count` elements go, and `total` is passed
+  //              on; in place
+  //   bcast      it gets what the root gives, which may be no rank of these: -1
+  bool led = false;
+  std::size_t total = 0;  // elements; 0: count
 };
 
 // One thread of one rank uses it at a time, and one operation at a time is under way. Operations
@@ -95,7 +116,7 @@ class NodeGroup final : private Guard {
 
   // Nanoseconds that a flag takes from rank 0 to rank 1, the mean of `turns` there and back; 0 on
   // the other ranks. Collective; says what any time measured here is worth.
-  double flag_time_ns(unsigned turns, Poll* poll);
+  double one_way_latency_ns(unsigned turns, Poll* poll);
 
   // For a profile: when this rank came to the operation that begins next; 0 takes it back. After
   // that operation, and before the next one, arrival_ns() is when a rank came to it; 0 if that rank
@@ -108,6 +129,12 @@ class NodeGroup final : private Guard {
   // Likewise: to what the nanoseconds of long waits are added from now on.
   void charge_long_waits(std::atomic<std::uint64_t>& sum) { waiter_.charge_long_waits(sum); }
 
+  // Whether rank 0 can lead an operation on so much: agreed, and always the same.
+  bool may_lead(std::size_t bytes) const { return led_.fits_slots(bytes, size_); }
+
+  // How many operations have read peers' memory so far.
+  std::uint64_t single_copies() const { return single_copies_; }
+
   // Whether ranks have disagreed, or one has aborted, in any operation so far.
   bool has_disagreed() const { return has_disagreed_; }
 
@@ -115,8 +142,12 @@ class NodeGroup final : private Guard {
   // the peers throw UsageError with this rank and reason. Does not wait for them, unless this rank
   // aborted the operation before as well.
   void abort(std::string_view reason, Poll* poll = nullptr);
+  std::string refused_text(std::string_view reason) const {
+    return own_name() + " refused its arguments: " + std::string(reason);
+  }
   // Who keeps this rank waiting, in words. Only while an operation waits, by the thread that does.
   std::string missing() const;
+  WaitRecord wait_record() const;  // the same in numbers
   // Whether this is the lowest rank of those that wait in the operation.
   bool is_first_to_wait() const;
   // Throws PeerLost if the process of a peer has ended, TransportError if the group is poisoned.
@@ -160,7 +191,7 @@ class NodeGroup final : private Guard {
   void enter();
   void fail(const FailureReport& report) noexcept;
   void announce(const Signature& signature, const void* data, std::size_t bytes);
-  void announce_refusal(std::string_view reason);
+  void announce_refusal(std::string_view text);
   void await_announcements(const Signature& signature);
   // A peer's of an operation; that of the first peer which has made none.
   Awaited announcement_of(std::size_t peer, std::uint64_t operation) const {
@@ -192,16 +223,50 @@ class NodeGroup final : private Guard {
   void make_whole() noexcept;
   void use_whole_if_said(std::uint64_t until);
   std::size_t input_bytes(const NodeCall& call) const;
+  // Of rank's block or part of the vector that all blocks or parts make.
+  std::size_t part_begin(const NodeCall& call, std::size_t rank) const {
+    return (call.parts != nullptr ? call.parts[rank] : rank * call.count) * call.element;
+  }
+  std::size_t part_bytes(const NodeCall& call, std::size_t rank) const {
+    return part_begin(call, rank + 1) - part_begin(call, rank);
+  }
+  std::size_t longest_part(const NodeCall& call) const;
+  std::size_t given_bytes(const NodeCall& call) const;  // of input_of()
+  static std::size_t passed_on_bytes(const NodeCall& call) {
+    return (call.total != 0 ? call.total : call.count) * call.element;
+  }
+  template <class Use>
+  static void for_runs(const NodeCall& call, std::size_t begin, std::size_t bytes, Use use);
   const std::byte* input_of(const NodeCall& call) const;
   Path path_of(const NodeCall& call) const;
   void announce_input(const NodeCall& call, Path path);
   void take_inputs(const NodeCall& call, Path path);
+  template <class Given>
+  void take_parts(const NodeCall& call, Given given);
   void combine(const NodeCall& call, void* target, std::size_t count);
+  // led.cc
+  void lead(const Signature& signature);
+  void take_charge(const NodeCall& call, Path path);
+  void pass_on(const NodeCall& call, Path path);
+  void take_passed_on(const NodeCall& call, Path path);
+  bool is_here(std::size_t peer) const;
   Steps chunks(const NodeCall& call);
   template <class Export, class Use>
   Steps pipeline(std::size_t chunks, Export export_chunk, Use use_chunk);
   Steps reduce_chunks(const NodeCall& call);
   Steps exchange_chunks(NodeCall call);
+  // single_copy.h
+  bool may_copy_once(const NodeCall& call) const;
+  void offer_memory(const NodeCall& call);
+  ReadOffer offer_of(std::size_t rank) const;
+  std::size_t decider(const NodeCall& call) const;
+  bool copies_once(const NodeCall& call);
+  void try_peers();
+  void read_peer(std::size_t peer, void* target, const void* source, std::size_t bytes);
+  Steps single_copy(const NodeCall& call);
+  Steps reduce_by_reading(NodeCall call);
+  Steps gather_by_reading(NodeCall call);
+  Steps fetch_by_reading(NodeCall call);
   Steps scatter_chunks(const NodeCall& call);
   Steps gather_chunks(const NodeCall& call);
   Steps fetch_chunks(NodeCall call);
@@ -226,6 +291,7 @@ class NodeGroup final : private Guard {
   Header& header_;
   const NodeOptions options_;
   NodeOptions usable_;  // the same, or only what is memory so far of slots and chunks
+  NodeOptions led_;     // what was usable when the group was made
   bool whole_;          // the same
   bool tried_ = false;  // rank 0: to get the rest
   RankState* states_;
@@ -236,6 +302,13 @@ class NodeGroup final : private Guard {
   std::uint64_t steps_ = 0;  // of all operations before this one; the same on all ranks
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
+  FasterWay faster_way_;      // of the rank that decides
+  std::uint64_t beacon_ = 0;  // read by peers, to try
+  bool tried_peers_ = false;  // whether they can be read
+  bool can_read_peers_ = false;
+  std::uint64_t single_copies_ = 0;
+  ReadOffer readable_{};  // the last one of memory that the kernel can read, so far
+  std::size_t readable_bytes_ = 0;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
   std::vector<const void*> operands_;    // one per rank, kept here so that no operation allocates
   std::vector<std::max_align_t> frame_;  // of the coroutine of the operation under way; likewise
@@ -243,6 +316,20 @@ class NodeGroup final : private Guard {
   const RankNames names_;
   mutable std::uint64_t departed_ns_ = 0;  // when a peer was first seen to have freed its group
 };
+
+// Bytes of the vector that its parts make: use(where they lie in recv, how many were before them,
+// how many they are) for each run.
+template <class Use>
+void NodeGroup::for_runs(const NodeCall& call, std::size_t begin, std::size_t bytes, Use use) {
+  if (call.order == nullptr) return use(begin, 0, bytes);
+  const std::size_t block = call.block * call.element;
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t index = (begin + done) / block, inside = (begin + done) % block;
+    const std::size_t length = std::min(block - inside, bytes - done);
+    use(call.order[index] * block + inside, done, length);
+    done += length;
+  }
+}
 
 template <class Body>
 void NodeGroup::operate(Poll* poll, Body&& body) {

@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "base/failure.h"
-#include "node/process.h"
+#include "liveness/process.h"
 #include "node/wait.h"
 
 namespace gradred {
@@ -26,7 +26,7 @@ inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kApart = 128;
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kBeginning = 2 * kPage;  // of a slot or chunk
-inline constexpr std::size_t kReasonBytes = 256;
+inline constexpr std::size_t kReasonBytes = 384;
 inline constexpr std::size_t kReportBytes = 1536;
 
 // Sizes and limits that all ranks of a group share; the leader's count. A plan is a function of
@@ -39,8 +39,13 @@ struct NodeOptions {
   std::size_t piece_bytes = 64 << 10;      // of a chunk where two ranks both reduce everything
   std::size_t exchange_bytes = 4 << 20;    // from here two ranks reduce one half each
   std::size_t streaming_bytes = 4 << 20;   // from here results bypass the caches
-  std::size_t ranks_on_host = 0;           // of the whole program; 0: those of this group
-  std::uint64_t first_operation = 1;       // its number; tests begin just before 32 bits are full
+  // From here an allreduce may read peers' memory; from half of it an allgather or a broadcast, of
+  // which each byte is read once.
+  std::size_t single_copy_bytes = 256 << 10;
+  std::size_t block_bytes = 64 << 20;  // then in blocks of so much
+  std::size_t ranks_on_host = 0;       // of the whole program; 0: those of this group
+  bool sleeps = false;                 // who waits usually sleeps, as rank 0 waits for other hosts
+  std::uint64_t first_operation = 1;   // its number; tests begin just before 32 bits are full
 
   // With the beginnings of slots and chunks only.
   NodeOptions beginning(std::size_t ranks) const {
@@ -83,6 +88,7 @@ struct alignas(kApart) RankState {
   alignas(kApart) std::atomic<std::uint64_t> progress;  // steps done since the group was made
   alignas(kApart) Bell bell;
   std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
+  std::atomic<std::uint64_t> leading;   // the last one that it has come to and leads
   alignas(kApart) Particulars particulars[2];
   std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
 };
@@ -110,7 +116,7 @@ struct alignas(kApart) Header {
   char reason[kReportBytes];
   std::atomic<std::uint64_t> shrink_decided;        // attempt << 32 | the rank whose members count
   std::atomic<std::uint64_t> shrink_ended;          // shrinking.h: AttemptsEnded
-  alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::flag_time_ns
+  alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::one_way_latency_ns
   alignas(kApart) std::atomic<std::uint64_t> pong;
 };
 

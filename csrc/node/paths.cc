@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "node/copy.h"
 #include "node/group.h"
 
@@ -15,42 +16,65 @@ void NodeGroup::run(const NodeCall& call, Poll* poll) {
     announce_input(call, path);
     await_announcements(call.signature);
     if (path != Path::kChunks) return take_inputs(call, path);
+    const bool measured = may_copy_once(call) && rank_ == decider(call);
+    const std::uint64_t begin = measured ? now_ns() : 0;
     Steps steps = chunks(call);
     while (!steps.advance()) waiter_.wait(steps.awaited());
+    if (measured) {
+      faster_way_.took(call.kind, input_bytes(call), copies_once(call), now_ns() - begin);
+    }
   });
 }
 
-// What a rank gives to all peers together.
+std::size_t NodeGroup::longest_part(const NodeCall& call) const {
+  if (call.parts == nullptr) return call.count * call.element;
+  std::size_t longest = 0;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    longest = std::max(longest, part_bytes(call, rank));
+  }
+  return longest;
+}
+
+// What a rank gives to all peers together; of parts the longest, so that all choose one path.
 std::size_t NodeGroup::input_bytes(const NodeCall& call) const {
   const std::size_t bytes = call.count * call.element;
-  return call.kind == Kind::kReduceScatterBlock ? size_ * bytes : bytes;
+  if (call.kind == Kind::kAllgather) return longest_part(call);
+  return call.kind == Kind::kReduceScatterBlock && call.parts == nullptr ? size_ * bytes : bytes;
+}
+
+std::size_t NodeGroup::given_bytes(const NodeCall& call) const {
+  if (call.kind == Kind::kBcast) return call.root == rank() ? call.count * call.element : 0;
+  if (call.led) return call.count * call.element;
+  return call.kind == Kind::kAllgather ? part_bytes(call, rank_) : input_bytes(call);
 }
 
 const std::byte* NodeGroup::input_of(const NodeCall& call) const {
   if (call.send != kInPlace && call.kind != Kind::kBcast) {
     return static_cast<const std::byte*>(call.send);
   }
-  const std::size_t at = call.kind == Kind::kAllgather ? rank_ * call.count * call.element : 0;
+  const std::size_t at = call.kind == Kind::kAllgather ? part_begin(call, rank_) : 0;
   return static_cast<const std::byte*>(call.recv) + at;
 }
 
 // Of the operation that this rank has entered; the same on all ranks, once their signatures agree.
 NodeGroup::Path NodeGroup::path_of(const NodeCall& call) const {
-  const std::size_t bytes = input_bytes(call);
+  const std::size_t bytes =
+      call.led ? std::max(call.count * call.element, passed_on_bytes(call)) : input_bytes(call);
+  if (call.order != nullptr && bytes > 0) return Path::kChunks;
   if (bytes <= Announcement::kDataBytes) return Path::kInLine;
-  const bool fits = call.kind == Kind::kAllreduce && usable_.fits_slots(bytes, size_);
-  return fits ? Path::kSlots : Path::kChunks;
+  if (call.led) return Path::kSlots;
+  // Of a block of a reduce-scatter peers read one part each, so that chunks move fewer bytes.
+  const bool one_look = call.kind != Kind::kReduceScatterBlock || call.parts != nullptr;
+  return one_look && usable_.fits_slots(bytes, size_) ? Path::kSlots : Path::kChunks;
 }
 
 // Up to 48 bytes travel in the cache line of the announcement, one transfer each way; inputs in
 // slots lie there when it appears.
 void NodeGroup::announce_input(const NodeCall& call, Path path) {
-  if (path == Path::kInLine) {
-    const bool gives = call.kind != Kind::kBcast || call.root == rank();
-    return announce(call.signature, input_of(call), gives ? input_bytes(call) : 0);
-  }
+  if (path == Path::kInLine) return announce(call.signature, input_of(call), given_bytes(call));
   if (path == Path::kChunks && !whole_ && rank_ == 0) make_whole();
-  if (path == Path::kSlots) copy_out(slot(rank_), input_of(call), input_bytes(call));
+  if (path == Path::kChunks && may_copy_once(call)) return offer_memory(call);
+  if (path == Path::kSlots) copy_out(slot(rank_), input_of(call), given_bytes(call));
   announce(call.signature, nullptr, 0);
 }
 
@@ -63,30 +87,54 @@ void NodeGroup::combine(const NodeCall& call, void* target, std::size_t count) {
   }
 }
 
+template <class Given>
+void NodeGroup::take_parts(const NodeCall& call, Given given) {
+  auto* const output = static_cast<std::byte*>(call.recv);
+  if (call.kind == Kind::kAllgather) {
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance), bytes = part_bytes(call, peer);
+      if (bytes > 0) std::memcpy(output + part_begin(call, peer), given(peer), bytes);
+    }
+    return;
+  }
+  const std::size_t begin = part_begin(call, rank_), bytes = part_bytes(call, rank_);
+  for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = given(rank) + begin;
+  operands_[rank_] = input_of(call) + begin;
+  if (bytes > 0) combine(call, output + begin, bytes / call.element);
+}
+
 // All have announced the same.
 void NodeGroup::take_inputs(const NodeCall& call, Path path) {
   const std::size_t block = call.count * call.element;
   auto* output = static_cast<std::byte*>(call.recv);
   if (block == 0) return;
+  const auto given = [&](std::size_t rank) -> std::byte* {
+    return path == Path::kInLine ? announcement(rank).data : slot(rank);
+  };
   if (call.kind == Kind::kAllreduce) [[likely]] {
-    for (std::size_t rank = 0; rank < size_; ++rank) {
-      operands_[rank] = path == Path::kInLine ? announcement(rank).data : slot(rank);
-    }
+    for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = given(rank);
     operands_[rank_] = input_of(call);
     return combine(call, output, call.count);
   }
+  if (call.parts != nullptr) return take_parts(call, given);
+  const auto copy = [&](std::byte* target, const std::byte* source) {
+    if (target == source) return;  // in place
+    if (path == Path::kInLine) return copy_few(target, source, block);
+    std::memcpy(target, source, block);
+  };
   switch (call.kind) {
     case Kind::kBcast:
       if (call.root == rank()) return;
-      return copy_few(output, announcement(static_cast<std::size_t>(call.root)).data, block);
+      return copy(output, given(static_cast<std::size_t>(call.root)));
     case Kind::kAllgather:
-      for (std::size_t rank = 0; rank < size_; ++rank) {
-        copy_few(output + rank * block, announcement(rank).data, block);
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        const std::size_t peer = peer_at(distance);
+        copy(output + peer * block, given(peer));
       }
-      return;
+      return copy(output + rank_ * block, input_of(call));
     case Kind::kReduceScatterBlock:
       for (std::size_t rank = 0; rank < size_; ++rank) {
-        operands_[rank] = announcement(rank).data + rank_ * block;
+        operands_[rank] = given(rank) + rank_ * block;
       }
       return combine(call, output, call.count);
     default:

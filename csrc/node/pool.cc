@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "node/neighbours.h"
+#include "liveness/local_peers.h"
 
 namespace gradred {
 namespace {

@@ -21,8 +21,9 @@
 #include <vector>
 
 #include "base/rank_names.h"
+#include "liveness/process.h"
 #include "node/bootstrap.h"
-#include "node/process.h"
+#include "node/cores.h"
 #include "node/segment.h"
 
 namespace gradred {

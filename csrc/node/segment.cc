@@ -12,8 +12,8 @@
 #include "base/errors.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "liveness/process.h"
 #include "node/memory_file.h"
-#include "node/process.h"
 
 namespace gradred {
 namespace {

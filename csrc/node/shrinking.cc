@@ -1,10 +1,12 @@
 #include "node/shrinking.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "base/errors.h"
 #include "base/text.h"
-#include "node/neighbours.h"
+#include "liveness/local_peers.h"
 
 namespace gradred {
 namespace {
@@ -17,7 +19,7 @@ struct HasLeft {};
 
 // Also one that still waits in MPI_Finalize.
 bool has_ended(const ProcessId& process) {
-  return farewell_of(process) != nullptr || !is_alive(process);
+  return shutdown_record_of(process) != nullptr || !is_alive(process);
 }
 
 }  // namespace
@@ -233,22 +235,39 @@ std::string Shrinking::described(std::size_t rank) const {
   return group_.names_.of(rank, process_text(process) + ", " + state_text(process));
 }
 
-std::string Shrinking::missing() const {
-  std::string absent;
-  const auto add = [&](std::size_t rank) {
-    absent += (absent.empty() ? "" : ", ") + described(rank);
-  };
+// Of those that live, who keeps this rank waiting.
+std::vector<std::size_t> Shrinking::absent() const {
+  std::vector<std::size_t> found;
   if (awaited_ < group_.size_) {
     for (std::size_t rank = 0; rank < group_.size_; ++rank) {
-      if (rank != group_.rank_ && !has_done(rank, kHere) && !has_left(rank)) add(rank);
+      if (rank != group_.rank_ && !has_done(rank, kHere) && !has_left(rank)) found.push_back(rank);
     }
+    return found;
+  }
+  std::ranges::copy_if(members_, std::back_inserter(found),
+                       [&](std::size_t member) { return !has_done(member, step_); });
+  return found;
+}
+
+std::string Shrinking::missing() const {
+  std::string absent;
+  for (const std::size_t rank : this->absent()) {
+    absent += (absent.empty() ? "" : ", ") + described(rank);
+  }
+  if (awaited_ < group_.size_) {
     return "shrink() of a communicator of " + std::to_string(group_.size_) +
            " ranks, which every rank that lives has to call; missing: " + absent;
   }
-  for (const std::size_t member : members_) {
-    if (!has_done(member, step_)) add(member);
-  }
   return "shrink() to " + std::to_string(members_.size()) + " ranks; missing: " + absent;
+}
+
+WaitRecord Shrinking::wait_record() const {
+  WaitRecord found{.state = WaitRecord::State::kShrink,
+                   .ranks = static_cast<std::uint32_t>(group_.size_)};
+  for (const std::size_t rank : absent()) {
+    found.add_missing(static_cast<std::size_t>(group_.names_.number(rank)));
+  }
+  return found;
 }
 
 bool Shrinking::is_first_to_wait() const {

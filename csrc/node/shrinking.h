@@ -62,6 +62,7 @@ class Shrinking final : public Bootstrap, private Guard {
   // Who keeps this rank waiting, in words, and whether it is for this rank to say so. While run()
   // waits.
   std::string missing() const;
+  WaitRecord wait_record() const;  // the same in numbers
   bool is_first_to_wait() const;
 
   int rank() const override { return static_cast<int>(new_rank_); }
@@ -87,6 +88,7 @@ class Shrinking final : public Bootstrap, private Guard {
   ShrinkState& state(std::size_t rank) const { return states_[rank]; }
   bool has_done(std::size_t rank, std::uint64_t step) const;
   bool has_left(std::size_t rank) const;
+  std::vector<std::size_t> absent() const;
   std::string described(std::size_t rank) const;
 
   const NodeGroup& group_;

@@ -1,10 +1,9 @@
 #include "node/wait.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/core.h"
 #include "base/errors.h"
 
 namespace gradred {
@@ -17,7 +16,6 @@ constexpr std::uint64_t kYieldFor = 5 * kMillisecond;  // then sleep: the peer i
 constexpr std::uint64_t kShortNap = 1 * kMillisecond;
 constexpr std::uint64_t kLongNap = 16 * kMillisecond;
 constexpr std::uint64_t kCheckPeersEvery = 50 * kMillisecond;
-constexpr int kYieldsWhenShared = 5;
 constexpr int kLooksPerClock = 16;
 
 void relax() {
@@ -33,11 +31,11 @@ void relax() {
 // True when the word was reached, false when it is time to sleep.
 bool Waiter::spin_and_yield(const Awaited& awaited) {
   if (!spins_) {
-    for (int i = 0; i < kYieldsWhenShared; ++i) {
-      sched_yield();
+    for (unsigned i = 0; i < yields_; ++i) {
+      yield_core();
       if (awaited.reached()) return true;
     }
-    look_around(awaited);
+    if (yields_ > 0) look_around(awaited);
     return awaited.reached();
   }
   const std::uint64_t start = now_ns();
@@ -50,7 +48,7 @@ bool Waiter::spin_and_yield(const Awaited& awaited) {
       look_around(awaited);
       polled = now;
     }
-    if (now - start > kSpinFor) sched_yield();
+    if (now - start > kSpinFor) yield_core();
   }
   return false;
 }

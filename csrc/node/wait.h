@@ -34,6 +34,8 @@ class Waiter {
 
   void use(Poll* poll) { poll_ = poll; }
   bool spins() const { return spins_; }
+  // Others run on this core: it is theirs at once.
+  void sleep_at_once() { spins_ = false, yields_ = 0, looks_ = 20; }
   // For a profile: the nanoseconds of waits that outlast the first looks are added to `sum`, which
   // nobody else changes.
   void charge_long_waits(std::atomic<std::uint64_t>& sum) { charged_ = &sum; }
@@ -62,7 +64,8 @@ class Waiter {
   void look_around(const Awaited& awaited);
 
   bool spins_;
-  unsigned looks_;  // at the word before anything else happens
+  unsigned yields_ = 5;  // where it does not spin
+  unsigned looks_;       // at the word before anything else happens
   Guard& guard_;
   SleepersExpected* expected_;
   Poll* poll_ = nullptr;

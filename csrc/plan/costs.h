@@ -21,6 +21,8 @@ class Costs {
   // UsageError where the algorithm does not serve so many ranks. Of a broadcast: from rank 0, which
   // stands for any root.
   const Cost& of(Collective collective, std::string_view algorithm, const Parameters& parameters);
+  // Likewise of what crosses between the groups of a hierarchical one.
+  const Cost& of_crossing(Collective collective, const Parameters& parameters);
   const Figures& figures() const { return figures_; }
 
  private:

@@ -54,6 +54,7 @@ Figures assumed_figures() {
                    .gap = 0.5e-6,
                    .gamma = 0.05e-9,
                    .delta = 0.05e-9,
+                   .on_host = 0.5e-6,
                    .far = 0.05};
   return figures;
 }

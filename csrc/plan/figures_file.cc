@@ -17,7 +17,7 @@
 namespace gradred {
 namespace {
 
-constexpr std::string_view kFormat = "gradred-figures 1";
+constexpr std::string_view kFormat = "gradred-figures 2";
 constexpr double kLongest = 1e4;                          // seconds: more is no time of a link
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // of a file
 
@@ -96,6 +96,7 @@ std::string to_text(const KeptFigures& kept) {
   add("across", number(model.across.alpha) + " " + number(model.across.beta));
   add("gap", number(model.gap));
   add("local", number(model.gamma) + " " + number(model.delta));
+  add("on-host", number(model.on_host));
   add("far", number(model.far));
   add("announcement", number(figures.announcement));
   for (const MeasuredSize& one : figures.sizes) {
@@ -124,6 +125,7 @@ KeptFigures figures_from(std::string_view text) {
   const auto local = lines.seconds<2>("local");
   model.gamma = local[0];
   model.delta = local[1];
+  model.on_host = lines.seconds<1>("on-host")[0];
   model.far = lines.seconds<1>("far")[0];
   figures.announcement = lines.seconds<1>("announcement")[0];
   while (!lines.next_is("end")) {

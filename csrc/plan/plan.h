@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "memory/memory.h"
 #include "plan/costs.h"
 #include "schedule/algorithms.h"
 #include "schedule/schedule.h"
@@ -30,7 +31,9 @@ class WaitHook;          // comm/call.h
 struct Place {
   int size = 1;
   Topology topology{};
-  std::string why_no_memory{};     // empty: all ranks share memory
+  std::string why_no_memory{};  // empty: all ranks share memory
+  // Of several hosts: empty where the ranks of each share memory.
+  std::string why_no_host_memory = "no host has been looked at";
   std::string why_no_messages{};   // empty: the ranks exchange messages of gradred's own
   std::string why_no_mpi{};        // empty: the MPI may carry calls out
   std::shared_ptr<Costs> costs{};  // of schedules over messages
@@ -71,7 +74,8 @@ struct Plan {
   // None: no schedule of gradred's can do the same (a broadcast that every rank reads from the
   // root, a call of the MPI's).
   std::optional<Specification> specification{};
-  double seconds = 0;  // as the cost model says
+  double seconds = 0;            // as the cost model says
+  std::uint64_t known_hash = 0;  // of one that choose() has given
 
   std::uint64_t hash() const;  // of what ranks must agree on; never 0
 };
@@ -98,6 +102,8 @@ class Family {
   // its file.
   virtual std::vector<Plan> offers(const Question& question, const Place& place) const = 0;
 
+  // Whether the caller's buffers may lie there. No part of the choice: ranks may differ in it.
+  virtual bool reads(Memory memory) const { return memory.is_host(); }
   // UsageError for a call that the plan cannot carry out for what no choice looks at (types that
   // the MPI lacks, for instance).
   virtual void check(const Call& /*call*/) const {}

@@ -48,6 +48,7 @@ Plan cheapest(std::vector<Plan> plans) {
     best.reason +=
         ": " + cost_text(best) + "; " + other->name + " comes next with " + cost_text(*other);
   }
+  best.known_hash = best.hash();
   return best;
 }
 
@@ -56,10 +57,12 @@ Plan cheapest(std::vector<Plan> plans) {
 std::string_view name_of(Medium medium) { return kMedia[static_cast<std::size_t>(medium)]; }
 
 std::uint64_t Plan::hash() const {
+  if (known_hash != 0) return known_hash;
   std::uint64_t hash = mix(mix(1, std::string_view(name)), slices);
-  for (const int number : {parameters.root, parameters.k, parameters.local}) {
+  for (const int number : {parameters.root, parameters.k, parameters.local, parameters.leaders}) {
     hash = mix(hash, static_cast<std::uint64_t>(number));
   }
+  for (const int group : parameters.groups) hash = mix(hash, static_cast<std::uint64_t>(group));
   for (const std::string& algorithm : {parameters.inside, parameters.across}) {
     hash = mix(mix(hash, algorithm.size()), std::string_view(algorithm));
   }

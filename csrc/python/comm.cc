@@ -2,50 +2,146 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
+
 #include "base/errors.h"
 #include "python/errors.h"
+#include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/numpy.h"
 #include "python/one_thread.h"
+#include "python/request.h"
 #include "python/wait_hook.h"
 
 namespace gradred {
 namespace {
 
-bool overlap(const void* a, const void* b, std::size_t bytes) {
-  const auto* x = static_cast<const std::byte*>(a);
-  const auto* y = static_cast<const std::byte*>(b);
-  return x < y + bytes && y < x + bytes;
+using Arguments = PyObject* const*;
+
+bool overlap(const ArrayView& a, const ArrayView& b) {
+  const auto* x = static_cast<const std::byte*>(a.data);
+  const auto* y = static_cast<const std::byte*>(b.data);
+  return x < y + b.count * size_of(b.dtype) && y < x + a.count * size_of(a.dtype);
 }
 
-PyObject* slow_allreduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
-  static PyObject* function = nullptr;
-  if (function == nullptr) {
-    PyObject* module = PyImport_ImportModule("gradred.comm");
-    if (module == nullptr) return nullptr;
-    function = PyObject_GetAttrString(module, "_allreduce");
-    Py_DECREF(module);
-    if (function == nullptr) return nullptr;
+// Two arrays of one type that may be input and result of a call.
+struct Pair {
+  ArrayView send, recv;
+};
+
+std::optional<Pair> pair_of(PyObject* send, PyObject* recv) {
+  const auto result = view_of(recv);
+  if (!result || !result->writable) return std::nullopt;
+  const auto input = view_of(send);
+  if (!input || input->dtype != result->dtype || overlap(*input, *result)) return std::nullopt;
+  return Pair{*input, *result};
+}
+
+// The last argument, which has a default; null where it is not given. False: a closer look.
+bool last_argument(Arguments args, Py_ssize_t nargs, PyObject* names, Py_ssize_t before,
+                   const char* name, PyObject*& found) {
+  if (names != nullptr && PyTuple_GET_SIZE(names) > 0) {
+    if (nargs != before || PyTuple_GET_SIZE(names) != 1 ||
+        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) != 0) {
+      return false;
+    }
+    found = args[before];
+    return true;
   }
+  if (nargs < before || nargs > before + 1) return false;
+  found = nargs > before ? args[before] : nullptr;
+  return true;
+}
+
+// For arguments that take a closer look; in the order of the methods below.
+enum Method : std::size_t {
+  kAllreduceMethod,
+  kStartMethod,
+  kScatterMethod,
+  kGatherMethod,
+  kBcastMethod
+};
+constexpr std::size_t kMethods = 5;
+std::array<PyObject*, kMethods> closer_looks{};
+
+PyObject* look_closer(Method method, PyObject* self, Arguments args, Py_ssize_t nargs,
+                      PyObject* names) {
   const auto total = nargs + (names != nullptr ? PyTuple_GET_SIZE(names) : 0);
   std::vector<PyObject*> all(static_cast<std::size_t>(total) + 1);
   all[0] = self;
   for (Py_ssize_t i = 0; i < total; ++i) all[static_cast<std::size_t>(i) + 1] = args[i];
-  return PyObject_Vectorcall(function, all.data(), static_cast<std::size_t>(nargs) + 1, names);
+  return PyObject_Vectorcall(closer_looks[method], all.data(), static_cast<std::size_t>(nargs) + 1,
+                             names);
 }
 
-extern "C" PyObject* comm_allreduce(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
-                                    PyObject* names) {
-  const bool op_by_name = names != nullptr && nargs == 2 && PyTuple_GET_SIZE(names) == 1 &&
-                          PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "op") == 0;
-  if (nargs < 2 || nargs > 3 || (names != nullptr && !op_by_name)) {
-    return slow_allreduce(self, args, nargs, names);
+// Each of these understands what most programs pass; nothing where it takes a closer look.
+
+std::optional<Call> allreduce_call(const Communicator&, Arguments args, Py_ssize_t nargs,
+                                   PyObject* names) {
+  PyObject* op = nullptr;
+  if (!last_argument(args, nargs, names, 2, "op", op)) return std::nullopt;
+  return plain_allreduce(args[0], args[1], op);
+}
+
+std::optional<Call> scatter_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
+                                 PyObject* names) {
+  PyObject* op = nullptr;
+  if (!last_argument(args, nargs, names, 2, "op", op)) return std::nullopt;
+  const auto both = pair_of(args[0], args[1]);
+  const auto known = op == nullptr ? std::optional(Op::kSum) : op_of(op);
+  const auto size = static_cast<std::size_t>(comm.size());
+  if (!both || !known || both->recv.count == 0 || both->send.count != size * both->recv.count ||
+      find_reduction(*known, both->recv.dtype) == nullptr) {
+    return std::nullopt;
   }
-  PyObject* op = nargs == 3 || op_by_name ? args[2] : nullptr;
-  const auto call = plain_allreduce(args[0], args[1], op);
-  if (!call) return slow_allreduce(self, args, nargs, names);
+  return Call{.kind = Kind::kReduceScatterBlock,
+              .send = both->send.data,
+              .recv = both->recv.data,
+              .count = both->recv.count,
+              .dtype = both->recv.dtype,
+              .op = *known};
+}
+
+std::optional<Call> gather_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
+                                PyObject* names) {
+  if (nargs != 2 || names != nullptr) return std::nullopt;
+  const auto both = pair_of(args[0], args[1]);
+  const auto size = static_cast<std::size_t>(comm.size());
+  if (!both || both->send.count == 0 || both->recv.count != size * both->send.count) {
+    return std::nullopt;
+  }
+  return Call{.kind = Kind::kAllgather,
+              .send = both->send.data,
+              .recv = both->recv.data,
+              .count = both->send.count,
+              .dtype = both->send.dtype};
+}
+
+std::optional<Call> bcast_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
+                               PyObject* names) {
+  PyObject* given = nullptr;
+  if (!last_argument(args, nargs, names, 1, "root", given)) return std::nullopt;
+  if (given != nullptr && !PyLong_CheckExact(given)) return std::nullopt;
+  int overflow = 0;
+  const long root = given == nullptr ? 0 : PyLong_AsLongAndOverflow(given, &overflow);
+  if (overflow != 0 || root < 0 || root >= comm.size()) return std::nullopt;
+  const auto data = view_of(args[0]);
+  if (!data || data->count == 0 || (!data->writable && root != comm.rank())) return std::nullopt;
+  return Call{.kind = Kind::kBcast,
+              .recv = data->data,
+              .count = data->count,
+              .dtype = data->dtype,
+              .root = static_cast<int>(root)};
+}
+
+using Understand = std::optional<Call> (*)(const Communicator&, Arguments, Py_ssize_t, PyObject*);
+
+PyObject* blocking(Understand understand, Method method, PyObject* self, Arguments args,
+                   Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
+    const auto call = understand(communicator, args, nargs, names);
+    if (!call) return look_closer(method, self, args, nargs, names);
     const OneThread one_thread(communicator);
     GilHook hook;
     communicator.run(*call, hook);
@@ -56,20 +152,90 @@ extern "C" PyObject* comm_allreduce(PyObject* self, PyObject* const* args, Py_ss
   Py_RETURN_NONE;
 }
 
-PyMethodDef allreduce_method = {
-    "Allreduce", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(comm_allreduce)),
-    METH_FASTCALL | METH_KEYWORDS,
-    "Allreduce($self, sendbuf, recvbuf, op=SUM)\n--\n\n"
-    "Reduce the vectors of all ranks elementwise; every rank gets the result.\n\n"
-    "Blocks until the result is in `recvbuf`; all ranks get bitwise the same.\n\n"
-    "Args:\n"
-    "    sendbuf: this rank's input, left unchanged: an array or an mpi4py buffer specification;\n"
-    "        MPI.IN_PLACE (or None) takes it from `recvbuf`.\n"
-    "    recvbuf: where the result goes: as many elements of the same type, writable.\n"
-    "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n\n"
-    "Raises:\n"
-    "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"
-    "    gradred.PeerLost: the process of a peer has ended.\n"};
+extern "C" PyObject* comm_allreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
+                                    PyObject* names) {
+  return blocking(allreduce_call, kAllreduceMethod, self, args, nargs, names);
+}
+
+extern "C" PyObject* comm_reduce_scatter(PyObject* self, Arguments args, Py_ssize_t nargs,
+                                         PyObject* names) {
+  return blocking(scatter_call, kScatterMethod, self, args, nargs, names);
+}
+
+extern "C" PyObject* comm_allgather(PyObject* self, Arguments args, Py_ssize_t nargs,
+                                    PyObject* names) {
+  return blocking(gather_call, kGatherMethod, self, args, nargs, names);
+}
+
+extern "C" PyObject* comm_bcast(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
+  return blocking(bcast_call, kBcastMethod, self, args, nargs, names);
+}
+
+extern "C" PyObject* comm_iallreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
+                                     PyObject* names) {
+  try {
+    Communicator& communicator = communicator_of(self);
+    const auto call = allreduce_call(communicator, args, nargs, names);
+    if (!call || !mpi::get().handle_of(call->dtype))
+      return look_closer(kStartMethod, self, args, nargs, names);
+    const OneThread one_thread(communicator);
+    return make_request(communicator.start_unless_ended(*call), args[0], args[1]);
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+std::array<PyMethodDef, kMethods> comm_methods = {{
+    {"Allreduce", as_method(comm_allreduce), METH_FASTCALL | METH_KEYWORDS,
+     "Allreduce($self, sendbuf, recvbuf, op=SUM)\n--\n\n"
+     "Reduce the vectors of all ranks elementwise; every rank gets the result.\n\n"
+     "Blocks until the result is in `recvbuf`; all ranks get bitwise the same.\n\n"
+     "Args:\n"
+     "    sendbuf: this rank's input, left unchanged: an array or an mpi4py buffer specification;\n"
+     "        MPI.IN_PLACE (or None) takes it from `recvbuf`.\n"
+     "    recvbuf: where the result goes: as many elements of the same type, writable.\n"
+     "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n\n"
+     "Raises:\n"
+     "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"
+     "    gradred.PeerLost: the process of a peer has ended.\n"},
+    {"Iallreduce", as_method(comm_iallreduce), METH_FASTCALL | METH_KEYWORDS,
+     "Iallreduce($self, sendbuf, recvbuf, op=SUM)\n--\n\n"
+     "Start an allreduce; returns at once, before any other rank has to do anything.\n\n"
+     "The MPI carries it out until a blocking call of gradred has set up the communicator: begin\n"
+     "with one.\n\n"
+     "Args:\n"
+     "    sendbuf: this rank's input, not to be changed until the request is done.\n"
+     "    recvbuf: where the result goes, not to be touched until then.\n"
+     "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n\n"
+     "Returns:\n"
+     "    A request for its own `Wait` and `Test` and for `MPI.Request.Waitall` and its like.\n\n"
+     "Raises:\n"
+     "    gradred.UsageError: the arguments do not fit each other.\n"},
+    {"Reduce_scatter_block", as_method(comm_reduce_scatter), METH_FASTCALL | METH_KEYWORDS,
+     "Reduce_scatter_block($self, sendbuf, recvbuf, op=SUM)\n--\n\n"
+     "Reduce the vectors of all ranks; rank r gets block r of the result. Blocks.\n\n"
+     "Args:\n"
+     "    sendbuf: as many blocks as there are ranks; `MPI.IN_PLACE` takes them from `recvbuf`.\n"
+     "    recvbuf: one block.\n"
+     "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n\n"
+     "Raises:\n"
+     "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"},
+    {"Allgather", as_method(comm_allgather), METH_FASTCALL | METH_KEYWORDS,
+     "Allgather($self, sendbuf, recvbuf)\n--\n\n"
+     "Put the vectors of all ranks one after the other, on every rank. Blocks.\n\n"
+     "Args:\n"
+     "    sendbuf: one block, of any MPI type; `MPI.IN_PLACE` takes it from its place in\n"
+     "        `recvbuf`.\n"
+     "    recvbuf: as many blocks as there are ranks.\n\n"
+     "Raises:\n"
+     "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"},
+    {"Bcast", as_method(comm_bcast), METH_FASTCALL | METH_KEYWORDS,
+     "Bcast($self, buf, root=0)\n--\n\n"
+     "Copy the elements of `root`'s buffer, of any MPI type, to those of all ranks. Blocks.\n\n"
+     "Raises:\n"
+     "    gradred.UsageError: `buf` means nothing, or the ranks' calls differ.\n"},
+}};
 
 }  // namespace
 
@@ -84,7 +250,7 @@ std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op
   if (send != known.in_place && send != Py_None) {
     const auto input = view_of(send);
     if (!input || input->count != result->count || input->dtype != result->dtype ||
-        overlap(input->data, result->data, result->count * size_of(result->dtype))) {
+        overlap(*input, *result)) {
       return std::nullopt;
     }
     call.send = input->data;
@@ -97,13 +263,18 @@ std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op
   return find_reduction(call.op, call.dtype) != nullptr ? std::optional(call) : std::nullopt;
 }
 
-void add_methods(PyTypeObject* comm_class) {
-  PyObject* method = PyDescr_NewMethod(comm_class, &allreduce_method);
-  if (method == nullptr) throw pybind11::error_already_set();
-  const int failed =
-      PyObject_SetAttrString(reinterpret_cast<PyObject*>(comm_class), "Allreduce", method);
-  Py_DECREF(method);
-  if (failed != 0) throw pybind11::error_already_set();
+void add_methods(PyTypeObject* comm_class, PyObject* by_name) {
+  for (std::size_t i = 0; i < kMethods; ++i) {
+    const auto name = pybind11::str(comm_methods[i].ml_name);
+    closer_looks[i] = PyDict_GetItemWithError(by_name, name.ptr());
+    if (closer_looks[i] == nullptr) throw UsageError("a method without its closer look");
+    Py_INCREF(closer_looks[i]);  // never let go
+    PyObject* made = PyDescr_NewMethod(comm_class, &comm_methods[i]);
+    if (made == nullptr) throw pybind11::error_already_set();
+    const int failed = PyObject_SetAttr(reinterpret_cast<PyObject*>(comm_class), name.ptr(), made);
+    Py_DECREF(made);
+    if (failed != 0) throw pybind11::error_already_set();
+  }
 }
 
 }  // namespace gradred

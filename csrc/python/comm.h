@@ -13,7 +13,8 @@ namespace gradred {
 // sum); nothing where a closer look is needed.
 std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op);
 
-// Puts them on the class, as method descriptors.
-void add_methods(PyTypeObject* comm_class);
+// Puts them on the class, as method descriptors; `by_name` has a Python function for each, for
+// arguments that take a closer look.
+void add_methods(PyTypeObject* comm_class, PyObject* by_name);
 
 }  // namespace gradred

@@ -7,25 +7,24 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
-#include "base/status.h"
+#include "liveness/status_page.h"
 #include "python/gil.h"
+#include "python/mpi4py.h"
 
 namespace gradred {
 namespace {
 
 // A time limit has passed: where all ranks of this host are is written to a file of the job.
-std::string with_autopsy(const char* text) noexcept {
+std::string with_hang_report(const char* text) noexcept {
   PyObject* const met = std::string_view(text).starts_with(kFailedBefore) ? Py_False : Py_True;
-  PyObject *module = nullptr, *path = nullptr;
-  call_python([&] {
-    module = PyImport_ImportModule("gradred._autopsy");
-    if (module != nullptr) path = PyObject_CallMethod(module, "report", "sO", text, met);
-  });
+  PyObject* const report = Mpi4py::get().on_timeout;
+  PyObject* path = nullptr;
+  if (report != nullptr)
+    call_python([&] { path = PyObject_CallFunction(report, "sO", text, met); });
   const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
   std::string whole = std::string(text) + ". GRADRED_TIMEOUT sets the limit";
   if (name != nullptr) whole += ". Where each rank is: " + std::string(name);
   Py_XDECREF(path);
-  Py_XDECREF(module);
   PyErr_Clear();  // the time limit is the error to report
   return whole;
 }
@@ -40,12 +39,14 @@ std::string with_remedy(const char* text) {
   return std::string(text) + (process_poisoned.load(std::memory_order_relaxed) ? kRestart : "");
 }
 
-// The Python classes are looked up when one is raised: gradred.errors may import this module.
+// gradred.errors imports nothing of gradred: it lies below this extension.
 void raise(const char* name, const char* text) noexcept {
   call_python([&] {
     PyObject* errors = PyImport_ImportModule("gradred.errors");
     PyObject* type = errors != nullptr ? PyObject_GetAttrString(errors, name) : nullptr;
-    if (type != nullptr) PyErr_SetString(type, text);
+    PyObject* const value = PyUnicode_DecodeFSDefault(text);  // it may tell a path
+    if (type != nullptr && value != nullptr) PyErr_SetObject(type, value);
+    Py_XDECREF(value);
     Py_XDECREF(type);
     Py_XDECREF(errors);
   });
@@ -57,11 +58,13 @@ void set_python_error(std::exception_ptr thrown) noexcept {
   try {
     std::rethrow_exception(thrown);
   } catch (const PythonError&) {  // it is set already
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
   } catch (const UsageError& error) {
     raise("UsageError", error.what());
   } catch (const TimeoutError& error) {
-    raise("TimeoutError", with_autopsy(error.what()).c_str());
-    clear_status();
+    raise("TimeoutError", with_hang_report(error.what()).c_str());
+    clear_wait();
   } catch (const PeerLost& error) {
     const char* const remedy = error.may_shrink() ? kShrink : kRestart;
     raise("PeerLost", (error.what() + std::string(remedy)).c_str());

@@ -5,32 +5,16 @@
 #include <elf.h>
 #include <link.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 
-#include "base/failure.h"
-#include "comm/farewell.h"
-#include "engine/callbacks.h"
-#include "mpi/mpi.h"
 #include "python/gil.h"
-#include "python/strangers.h"
+#include "runtime/process.h"
 
 namespace gradred {
 namespace {
-
-// glibc tells such handlers the status with which the process ends. The last one registered comes
-// first, before the destructors of any library.
-void end_at_once(int status, void*) {
-  std::fflush(nullptr);
-  _exit(status);
-}
 
 // What the dynamic section of a loaded library says. glibc has made its addresses absolute.
 struct Dynamic {
@@ -76,61 +60,21 @@ bool overwrite(void** slot, void* value) {
   return true;
 }
 
-pid_t rank_process = 0;
-int voice = -1;
-ino_t voice_inode = 0;
-
-// What `gradred run` must know of this rank. The program may have closed the pipe, and its number
-// may stand for another file by now.
-void tell_keeper(std::string_view line) {
-  struct stat found{};
-  if (fstat(voice, &found) != 0 || !S_ISFIFO(found.st_mode) || found.st_ino != voice_inode) return;
-  [[maybe_unused]] const auto written = write(voice, line.data(), line.size());
-}
-
-int finalize() {
-  if (getpid() != rank_process) return 0;  // a fork of the rank: the MPI is not its own
-  if (Py_IsInitialized() != 0) {           // the program's own call; else Python has looked at exit
-    const PyGILState_STATE held = PyGILState_Ensure();
-    if (!process_poisoned) await_strangers();
-    {
-      const WithoutGil released;
-      finish_operations();
-    }
-    PyGILState_Release(held);
-  }
-  if (say_farewell(voice >= 0)) {
-    tell_keeper("finalize enters\n");
-    const int code = mpi::get().call.Finalize();
-    finalized();
-    tell_keeper("finalize returns\n");
-    return code;
-  }
-  tell_keeper("finalize skips\n");
-  on_exit(end_at_once, nullptr);
-  return 0;
+// Called by the program, or by mpi4py after the last Python code has run.
+int finalize_without_gil() {
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) return finalize();
+  const WithoutGil released;
+  return finalize();
 }
 
 }  // namespace
-
-void finish_operations() noexcept {
-  constexpr std::chrono::seconds kLimit(5);  // for callbacks that others have begun to call
-  stop_engine();
-  done_callbacks().finish(kLimit);
-}
-
-void use_voice(int pipe, std::uint64_t inode) {
-  voice = pipe;
-  voice_inode = inode;
-}
 
 bool take_over_finalize(const std::string& mpi4py) {
   void* handle = dlopen(mpi4py.c_str(), RTLD_NOLOAD | RTLD_NOW);
   const link_map* library = nullptr;
   if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &library) != 0) return false;
   void** slot = slot_of(*library, "MPI_Finalize");
-  rank_process = getpid();
-  return slot != nullptr && overwrite(slot, reinterpret_cast<void*>(&finalize));
+  return slot != nullptr && overwrite(slot, reinterpret_cast<void*>(&finalize_without_gil));
 }
 
 }  // namespace gradred

@@ -1,8 +1,16 @@
-// Memory for arrays, as NumPy takes it.
+// Memory for arrays, as NumPy takes it, and where the memory of other libraries' arrays lies.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "device/location.h"
 #include "node/array_memory.h"
 #include "python/gil.h"
+#include "runtime/knobs.h"
 
 namespace py = pybind11;
 
@@ -18,6 +26,24 @@ py::dict array_interface(const ArrayMemory& memory) {
   return described;
 }
 
+// The table of knobs is read at each call: only arrays with the CUDA Array Interface come here.
+std::string driver_library() {
+  const auto states = knob_states();
+  const auto found =
+      std::ranges::find(states, "libcuda", [](const KnobState& state) { return state.knob->name; });
+  return std::get<std::string>(found->value);
+}
+
+py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::uint64_t> stream) {
+  device::Location found;
+  {
+    const WithoutGil released;
+    found = device::locate(reinterpret_cast<const void*>(address), bytes, stream, driver_library());
+  }
+  constexpr const char* kPlaces[] = {"host", "device", "nowhere"};
+  return py::make_tuple(kPlaces[static_cast<std::size_t>(found.place)], found.text);
+}
+
 }  // namespace
 
 void bind_memory(py::module_& m) {
@@ -25,6 +51,8 @@ void bind_memory(py::module_& m) {
                           "Zero bytes that forked children share; freed with the object.")
       .def(py::init<std::size_t>(), py::arg("bytes"), py::call_guard<WithoutGil>())
       .def_property_readonly("__array_interface__", &array_interface);
+  m.def("locate", &locate, py::arg("address"), py::arg("nbytes"), py::arg("stream"),
+        "Where memory lies that an array says is a GPU's, and in words; loads no driver.");
 }
 
 }  // namespace gradred

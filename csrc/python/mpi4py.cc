@@ -1,15 +1,19 @@
 #include "python/mpi4py.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <pybind11/pybind11.h>
 
 #include <atomic>
 
 #include "base/errors.h"
+#include "comm/fork_guard.h"
 #include "python/comm.h"
 #include "python/errors.h"
 #include "python/gil.h"
+#include "python/numpy.h"
 #include "python/shrink.h"
+#include "runtime/process.h"
 
 namespace py = pybind11;
 
@@ -23,8 +27,6 @@ struct Remembered {
   std::shared_ptr<Communicator> state;
 };
 constexpr std::size_t kRemembered = 64;
-
-bool is_forked = false;
 
 std::array<Remembered, kRemembered>& remembered() {
   static auto* entries = new std::array<Remembered, kRemembered>;
@@ -44,10 +46,17 @@ PyTypeObject* keep_type(const py::object& mpi4py, const char* name) {
   return reinterpret_cast<PyTypeObject*>(keep(mpi4py, name));
 }
 
-void load_mpi(const std::string& path) {
+void* loaded_library(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NOW);
   if (library == nullptr) throw UsageError("not loaded: " + path + "; import mpi4py.MPI first");
-  mpi::load(library);
+  return library;
+}
+
+// A fork of the rank finds none here, and asks Communicator::of, which refuses.
+void forget_handles_in_forks() {
+  pthread_atfork(nullptr, nullptr, [] {
+    for (Remembered& entry : remembered()) entry.handle = 0;
+  });
 }
 
 // One rank alone may be one of several that a launcher of another MPI has started: Python looks.
@@ -60,8 +69,11 @@ void require_right_launcher(const Communicator& communicator) {
   Py_DECREF(looked);
 }
 
-void install(const py::object& mpi4py, const py::object& comm_class, const py::object& when_alone) {
-  load_mpi(mpi4py.attr("__file__").cast<std::string>());
+void install(const py::object& mpi4py, const py::object& comm_class, const py::object& when_alone,
+             const py::dict& closer_looks, const py::object& on_timeout) {
+  if (!load_numpy()) throw py::error_already_set();
+  void* const library = loaded_library(mpi4py.attr("__file__").cast<std::string>());
+  mpi::load(library);
   Mpi4py& known = Mpi4py::get();
   const py::object world = mpi4py.attr("COMM_WORLD");
   known.handle_offset = mpi4py.attr("_addressof")(world).cast<std::size_t>() -
@@ -75,12 +87,15 @@ void install(const py::object& mpi4py, const py::object& comm_class, const py::o
   known.op_type = keep_type(mpi4py, "Op");
   known.in_place = keep(mpi4py, "IN_PLACE");
   known.when_alone = py::object(when_alone).release().ptr();
+  known.on_timeout = py::object(on_timeout).release().ptr();
   for (std::size_t op = 0; op < kOps; ++op) {
     std::string name(kOpInfo[op].name);
     for (char& letter : name) letter = static_cast<char>(letter - 'a' + 'A');
     if (py::hasattr(mpi4py, name.c_str())) known.ops[op] = keep(mpi4py, name.c_str());
   }
-  add_methods(reinterpret_cast<PyTypeObject*>(comm_class.ptr()));
+  add_methods(reinterpret_cast<PyTypeObject*>(comm_class.ptr()), closer_looks.ptr());
+  forget_handles_in_forks();
+  begin(library);
 }
 
 }  // namespace
@@ -90,23 +105,9 @@ Mpi4py& Mpi4py::get() {
   return known;
 }
 
-void forbid_communication() {
-  is_forked = true;
-  remembered().fill({0, nullptr});
-}
-
 void forget_freed() {
   for (Remembered& entry : remembered()) {
     if (entry.state && entry.state->freed()) entry = {0, nullptr};
-  }
-}
-
-void require_rank() {
-  if (is_forked) [[unlikely]] {
-    throw UsageError(
-        "this process is a child that a rank has forked: only ranks communicate. Do it in the "
-        "rank, "
-        "or start ranks of their own with gradred.run");
   }
 }
 
@@ -136,9 +137,13 @@ std::optional<Op> op_of(PyObject* op) {
 }
 
 void bind_mpi4py(py::module_& m) {
-  m.def("install", &install, py::arg("mpi4py"), py::arg("comm_class"), py::arg("when_alone"),
+  m.def("install", &install, py::arg("mpi4py"), py::arg("comm_class"), py::kw_only(),
+        py::arg("when_alone"), py::arg("closer_looks"), py::arg("on_timeout"),
         "Find the MPI that mpi4py has loaded and give `comm_class` its methods. `when_alone` is "
-        "called before a communicator of size 1 communicates, and may refuse that.");
+        "called before a communicator of size 1 communicates, and may refuse that; "
+        "`closer_looks` has a function for each of these methods, by name, for arguments that take "
+        "a closer look; `on_timeout` gets the text of an error and whether this rank's own time is "
+        "over, and returns the path of a report, or None.");
   m.def("mpi_family", [] { return std::string(mpi::name_of(mpi::get().family)); });
   m.def("mpi_version", [] { return mpi::get().version(); });
   m.def(

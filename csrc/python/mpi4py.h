@@ -20,6 +20,7 @@ struct Mpi4py {
   PyTypeObject* op_type = nullptr;        // MPI.Op
   PyObject* in_place = nullptr;           // MPI.IN_PLACE
   PyObject* when_alone = nullptr;         // called before a communicator of size 1 is first used
+  PyObject* on_timeout = nullptr;         // writes a report: text, whether it is this rank's
   std::size_t handle_offset = 0;          // of the handle in an object
   std::array<PyObject*, kOps> ops{};      // MPI.SUM and its like; null where MPI has none
 
@@ -41,10 +42,6 @@ inline void put_handle(PyObject* object, mpi::Handle handle) {
 // The state of a communicator object, remembered beside the MPI attribute for speed.
 Communicator& communicator_of(PyObject* comm);
 
-// In a child that a rank has forked: nothing may communicate from now on.
-void forbid_communication();
-// Throws UsageError in such a child.
-void require_rank();
 void forget_freed();  // communicators that only the table of handles still holds
 
 // An operation by MPI.Op object; nothing for user-defined ones.

@@ -3,8 +3,10 @@
 #include <array>
 
 #include "base/errors.h"
+#include "comm/fork_guard.h"
 #include "python/call.h"
 #include "python/errors.h"
+#include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/one_thread.h"
 #include "python/wait_hook.h"
@@ -101,6 +103,7 @@ PyObject* end(PyObject* self, PyObject*) {
 // mpi4py's own part is a static type's, so that our heap type's reference is ours to drop.
 void dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
   delete bound_of(self);
   bound_of(self) = nullptr;
   PyTypeObject* base = type;
@@ -111,8 +114,7 @@ void dealloc(PyObject* self) {
 }
 
 std::array<PyMethodDef, 5> methods = {{
-    {"_bind", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(bind)), METH_FASTCALL,
-     nullptr},
+    {"_bind", as_method(bind), METH_FASTCALL, nullptr},
     {"_unbind", unbind, METH_NOARGS, nullptr},
     {"_begin", begin, METH_O, nullptr},
     {"_end", end, METH_NOARGS, nullptr},

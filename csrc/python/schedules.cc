@@ -1,4 +1,4 @@
-// Schedules in Python: readable and constructible from there, verified, costed and mutated in C++.
+// Schedules in Python: readable and constructible from there, verified and costed in C++.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -15,7 +15,6 @@
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
 #include "schedule/cost.h"
-#include "schedule/mutants.h"
 #include "schedule/validate.h"
 #include "schedule/verify.h"
 
@@ -178,7 +177,9 @@ void assign(Type& parameter, const std::string& name, const py::handle& value) {
     parameter = value.cast<Type>();
   } catch (const py::cast_error&) {
     throw UsageError(name + "=" + py::repr(value).cast<std::string>() + ": give " +
-                     (std::is_same_v<Type, int> ? "a small whole number" : "a name"));
+                     (std::is_same_v<Type, int>           ? "a small whole number"
+                      : std::is_same_v<Type, std::string> ? "a name"
+                                                          : "a list of numbers"));
   }
 }
 
@@ -194,6 +195,8 @@ Parameters parameters_from(const Algorithm& algorithm, const py::dict& given) {
     if (name == "root") assign(parameters.root, name, value);
     if (name == "k") assign(parameters.k, name, value);
     if (name == "local") assign(parameters.local, name, value);
+    if (name == "groups") assign(parameters.groups, name, value);
+    if (name == "leaders") assign(parameters.leaders, name, value);
     if (name == "inside") assign(parameters.inside, name, value);
     if (name == "across") assign(parameters.across, name, value);
   }
@@ -449,11 +452,6 @@ void bind_results(py::module_& m) {
       .def_readonly("reduced", &Traffic::reduced)
       .def_readonly("copied", &Traffic::copied);
   bind_cost(m);
-  py::class_<MutationResult>(m, "MutationResult", "How the verifier judged changed schedules.")
-      .def_readonly("mutants", &MutationResult::mutants)
-      .def_readonly("rejected", &MutationResult::rejected)
-      .def_readonly("equivalent", &MutationResult::equivalent)
-      .def_readonly("different", &MutationResult::different);
 }
 
 }  // namespace
@@ -478,8 +476,6 @@ void bind_schedules(py::module_& m) {
   m.def("schedule_cost", &cost_of, py::arg("schedules"), py::arg("host_of") = std::vector<int>());
   m.def("algorithm_cost", &cost_named, py::arg("collective"), py::arg("name"), py::arg("size"),
         py::arg("parameters"), py::arg("host_of") = std::vector<int>());
-  m.def("mutate_schedules", &mutation_test, py::arg("schedules"), py::arg("sample") = 0,
-        py::arg("seed") = 1, free);
 }
 
 }  // namespace gradred

@@ -3,7 +3,6 @@
 #include "python/shrink.h"
 
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 #include <structmember.h>  // PyMemberDef, before Python 3.12
 
 #include <memory>
@@ -49,7 +48,7 @@ py::tuple shrink(const py::object& comm) {
     made = old->shrink(hook, ended);
   }
   const int rank = made->rank(), size = made->size();
-  return py::make_tuple(capsule_of(std::move(made)), rank, size, ended);
+  return py::make_tuple(capsule_of(std::move(made)), rank, size);
 }
 
 Shared& shared_in(const py::capsule& state) {
@@ -71,8 +70,8 @@ void bind_shrink(py::module_& m) {
   m.def("install_shrunk", &install_shrunk, py::arg("shrunk_class"),
         "Its objects hold what shrink() gives as their state in the slot `_state`.");
   m.def("shrink", &shrink, py::arg("comm"),
-        "State, rank and size of a communicator of the ranks that live, and the others by their "
-        "ranks in COMM_WORLD. Blocks, and makes no MPI call that needs a peer.");
+        "State, rank and size of a communicator of the ranks that live. Blocks, and makes no MPI "
+        "call that needs a peer.");
   m.def(
       "free_shrunk", [](const py::capsule& state) { shared_in(state)->free_shrunk(); },
       py::arg("state"));

@@ -8,13 +8,11 @@
 #include "engine/callbacks.h"
 #include "python/errors.h"
 #include "python/gil.h"
-#include "python/strangers.h"
 
 namespace gradred {
 
 // Holds the GIL through the first microsecond of a wait (letting go costs 50 to 100 ns), then
-// releases it; every 50 ms takes it back to see whether Ctrl-C was pressed, and in long waits now
-// and then to see who else is there.
+// releases it; every 50 ms takes it back to see whether Ctrl-C was pressed.
 class GilHook : public WaitHook {
  public:
   GilHook() = default;
@@ -31,7 +29,6 @@ class GilHook : public WaitHook {
     int signalled = 0;
     call_python([&] { signalled = PyErr_CheckSignals(); });
     if (signalled != 0) throw PythonError{};
-    search_.look();
     long_work();
   }
 
@@ -47,7 +44,6 @@ class GilHook : public WaitHook {
 
   PyThreadState* saved_ = nullptr;
   std::uint64_t next_look_ns_ = 0;
-  Search search_;
 };
 
 // Of who waits for a request, and may be kept by callbacks meanwhile where no thread calls them.

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "schedule/combinators.h"
 #include "schedule/generators.h"
+#include "schedule/groups.h"
 
 namespace gradred {
 namespace {
@@ -19,13 +20,17 @@ Schedule plain(int rank, int size, const Parameters&) {
   return generator(rank, size);
 }
 
-template <Schedule (*generator)(int, int, int)>
-Schedule rooted(int rank, int size, const Parameters& parameters) {
+void check_root(int size, const Parameters& parameters) {
   if (parameters.root < 0 || parameters.root >= size) {
     throw UsageError("root=" + std::to_string(parameters.root) + ": there are " +
                      std::to_string(size) + " ranks; give a root from 0 to " +
                      std::to_string(size - 1));
   }
+}
+
+template <Schedule (*generator)(int, int, int)>
+Schedule rooted(int rank, int size, const Parameters& parameters) {
+  check_root(size, parameters);
   return generator(rank, size, parameters.root);
 }
 
@@ -37,24 +42,30 @@ Schedule k_ary(int rank, int size, const Parameters& parameters) {
   return recursive_multiplying(rank, size, parameters.k);
 }
 
-Schedule grouped(int rank, int size, const Parameters& parameters) {
-  const int local = parameters.local;
-  if (local < 1 || size % local != 0) {
-    throw UsageError("hierarchical with local=" + std::to_string(local) + " and " +
-                     std::to_string(size) +
-                     " ranks: give local, the ranks of a group, such that the size is a multiple");
-  }
-  if (parameters.across == "hierarchical") {
+Generator named(Collective collective, const std::string& name, const Parameters& parameters) {
+  if (name == "hierarchical") {
     throw UsageError("across='hierarchical': the parameters describe one level; name another one");
   }
-  const auto named = [&](Collective collective, const std::string& name) {
-    return
-        [&, collective](int r, int p) { return make_schedule(collective, name, r, p, parameters); };
-  };
-  return hierarchical(rank, size, local,
-                      {named(Collective::kReduceScatter, parameters.inside),
-                       named(Collective::kAllreduce, parameters.across),
-                       named(Collective::kAllgather, parameters.inside)});
+  return
+      [&, collective](int r, int p) { return make_schedule(collective, name, r, p, parameters); };
+}
+
+Schedule grouped(int rank, int size, const Parameters& parameters) {
+  const Lanes lanes = lanes_of(size, parameters);
+  return hierarchical(rank, lanes,
+                      {named(Collective::kReduceScatter, parameters.inside, parameters),
+                       named(Collective::kAllreduce, parameters.across, parameters),
+                       named(Collective::kAllgather, parameters.inside, parameters)});
+}
+
+template <Collective collective>
+Schedule grouped_blocks(int rank, int size, const Parameters& parameters) {
+  return blocks_on_groups(collective, rank, lanes_of(size, parameters));
+}
+
+Schedule grouped_bcast(int rank, int size, const Parameters& parameters) {
+  check_root(size, parameters);
+  return bcast_on_groups(rank, lanes_of(size, parameters), parameters.root);
 }
 
 constexpr auto kAllreduce = Collective::kAllreduce;
@@ -69,6 +80,11 @@ constexpr std::string_view kPatarasuk =
     "Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 2009";
 constexpr std::string_view kTraeff =
     "Träff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024";
+constexpr std::string_view kGroups = "multiples of local, or groups of any sizes";
+
+constexpr std::string_view kKaronis =
+    "Karonis et al., Exploiting hierarchy in parallel computer networks to optimize collective "
+    "operation performance, IPDPS 2000";
 constexpr std::string_view kThakur =
     "Thakur, Rabenseifner and Gropp, Optimization of collective communication, IJHPCA 2005";
 
@@ -94,8 +110,9 @@ const std::vector<Algorithm> kTable = {
      "m alpha + m (k-1) n beta + m (k-1) n gamma for p = k^m",
      "Rüfenacht, Bull and Booth, Generalisation of recursive doubling for allreduce, EuroMPI "
      "2016"},
-    {"hierarchical", kAllreduce, grouped, "local inside across k", "multiples of local",
-     "reduce-scatter inside groups of neighbours, allreduce across them, allgather inside",
+    {"hierarchical", kAllreduce, grouped, "local groups leaders inside across k", kGroups,
+     "reduce-scatter inside groups, allreduce across them by all ranks of a group, allgather "
+     "inside",
      "the sum of its parts, the middle one with n/local",
      "Cho et al., BlueConnect: decomposing all-reduce for deep learning, MLSys 2019"},
     {"swing", kAllreduce, plain<swing>, "", kFolded,
@@ -114,6 +131,9 @@ const std::vector<Algorithm> kTable = {
     {"direct", kReduceScatter, plain<direct_reduce_scatter>, "", kAny,
      "every rank sends each peer its chunk, one round", "alpha + (p-1)/p n beta + (p-1)/p n gamma",
      kThakur},
+    {"hierarchical", kReduceScatter, grouped_blocks<kReduceScatter>, "local groups leaders",
+     kGroups, "blocks are summed inside each group, and each sum crosses once",
+     "2 alpha + (p-1)/local n beta + (p-1)/local n gamma", kKaronis},
     {"ring", kAllgather, plain<ring_allgather>, "", kAny, "chunks travel around a ring",
      "(p-1) alpha + (p-1)/p n beta", kPatarasuk},
     {"recursive_doubling", kAllgather, plain<recursive_doubling_allgather>, "", kFolded,
@@ -123,12 +143,18 @@ const std::vector<Algorithm> kTable = {
      "ceil(lg p) alpha + (p-1)/p n beta", kTraeff},
     {"direct", kAllgather, plain<direct_allgather>, "", kAny,
      "every rank sends each peer its own chunk, one round", "alpha + (p-1)/p n beta", kThakur},
+    {"hierarchical", kAllgather, grouped_blocks<kAllgather>, "local groups leaders", kGroups,
+     "each block crosses once to each other group, and is shared there",
+     "2 alpha + (p-1)/local n beta", kKaronis},
     {"binomial", kBcast, rooted<binomial_bcast>, "root", kAny,
      "the whole vector down a binomial tree", "ceil(lg p) alpha + n ceil(lg p) beta", kThakur},
     {"scatter_allgather", kBcast, rooted<scatter_allgather_bcast>, "root", kAny,
      "chunks down a binomial tree, then allgather on a circulant graph",
      "2 ceil(lg p) alpha + 2(p-1)/p n beta",
      "Barnett et al., Interprocessor collective communication library, SHPCC 1994"},
+    {"hierarchical", kBcast, grouped_bcast, "root local groups leaders", kGroups,
+     "the vector in the root's group, lanes of it across groups, then shared inside each",
+     "the sum of its parts, the middle one with n/local", kKaronis},
 };
 
 // Edits from one word to the other (Levenshtein), to find what a misspelt name meant.
@@ -177,6 +203,47 @@ const Algorithm& find_algorithm(Collective collective, std::string_view name) {
   throw UsageError("no " + std::string(name_of(collective)) + " algorithm is called '" +
                    std::string(name) + "'; did you mean '" + std::string(nearest->name) +
                    "'? There are: " + names);
+}
+
+Lanes lanes_of(int size, const Parameters& parameters) {
+  const int local = parameters.local;
+  std::vector<int> host_of = parameters.groups;
+  if (host_of.empty()) {
+    if (local < 1 || size % local != 0) {
+      throw UsageError(
+          "hierarchical with local=" + std::to_string(local) + " and " + std::to_string(size) +
+          " ranks: give local, the ranks of a group, such that the size is a multiple; or groups, "
+          "the group of each rank");
+    }
+    for (int rank = 0; rank < size; ++rank) host_of.push_back(rank / local);
+  }
+  Topology topology = Topology::of(std::move(host_of));
+  std::vector<int> seen;  // groups are numbered in the order of their first ranks
+  for (const int group : topology.host_of) {
+    if (std::ranges::find(seen, group) == seen.end()) seen.push_back(group);
+  }
+  const bool dense = std::ranges::is_sorted(seen) && seen.front() == 0 &&
+                     seen.back() == static_cast<int>(seen.size()) - 1;
+  if (topology.host_of.size() != static_cast<std::size_t>(size) || !dense) {
+    throw UsageError(
+        "hierarchical with groups of " + std::to_string(topology.host_of.size()) + " ranks for " +
+        std::to_string(size) +
+        ": give the group of each rank, numbered from 0 in the order of their first ranks");
+  }
+  return Lanes::of(topology, parameters.leaders != 0);
+}
+
+Schedule make_across_groups(Collective collective, int rank, int size,
+                            const Parameters& parameters) {
+  const Lanes lanes = lanes_of(size, parameters);
+  switch (collective) {
+    case Collective::kAllreduce:
+      return across_groups(rank, lanes, named(collective, parameters.across, parameters));
+    case Collective::kBcast:
+      return bcast_across(rank, lanes, parameters.root);
+    default:
+      return blocks_across(collective, rank, lanes);
+  }
 }
 
 Schedule make_schedule(Collective collective, std::string_view name, int rank, int size,

@@ -5,16 +5,19 @@
 #include <string_view>
 #include <vector>
 
+#include "schedule/combinators.h"
 #include "schedule/schedule.h"
 
 namespace gradred {
 
 struct Parameters {
-  int root = 0;                               // broadcasts
-  int k = 4;                                  // recursive_multiplying: ranks that exchange at once
-  int local = 0;                              // hierarchical: ranks of a group; must be given
-  std::string inside = "ring";                // hierarchical: reduce_scatter and allgather by name
-  std::string across = "recursive_doubling";  // hierarchical: allreduce by name
+  int root = 0;                 // broadcasts
+  int k = 4;                    // recursive_multiplying: ranks that exchange at once
+  int local = 0;                // hierarchical: ranks of each group, or
+  std::vector<int> groups{};    // the group of each rank; one of both must be given
+  int leaders = 0;              // hierarchical: 1: one rank of each group crosses
+  std::string inside = "ring";  // hierarchical allreduce: reduce_scatter and allgather by name
+  std::string across = "recursive_doubling";  // hierarchical allreduce: allreduce by name
 };
 
 struct Algorithm {
@@ -29,6 +32,12 @@ struct Algorithm {
 };
 
 const std::vector<Algorithm>& algorithms();
+
+// The groups of a hierarchical schedule. UsageError where the parameters describe none.
+Lanes lanes_of(int size, const Parameters& parameters);
+// What of it crosses between them.
+Schedule make_across_groups(Collective collective, int rank, int size,
+                            const Parameters& parameters);
 
 // "allreduce", "reduce_scatter", "allgather", "bcast".
 std::string_view name_of(Collective collective);

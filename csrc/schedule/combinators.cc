@@ -1,6 +1,7 @@
 #include "schedule/combinators.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/errors.h"
@@ -91,13 +92,12 @@ std::vector<int> evenly(int first, int stride, int count) {
   return numbers;
 }
 
-Schedule folded(int rank, int size, int mains, const Generator& generator) {
+namespace {
+
+// As folded(), with blocks that begin at these ranks; the last number is their end.
+Schedule folded_blocks(int rank, const std::vector<int>& firsts, const Generator& generator) {
+  const int size = firsts.back(), mains = static_cast<int>(firsts.size()) - 1;
   if (mains == size) return generator(rank, size);
-  const Partition blocks{static_cast<std::size_t>(size), static_cast<std::size_t>(mains)};
-  std::vector<int> firsts;
-  for (std::size_t i = 0; i <= blocks.chunks; ++i) {
-    firsts.push_back(static_cast<int>(blocks.begin(i)));
-  }
   const auto next = std::upper_bound(firsts.begin(), firsts.end(), rank);
   const int first = *(next - 1), end = *next;
   const int block = static_cast<int>(next - firsts.begin()) - 1;
@@ -126,20 +126,106 @@ Schedule folded(int rank, int size, int mains, const Generator& generator) {
   return schedule;
 }
 
-Schedule hierarchical(int rank, int size, int local, const Levels& levels) {
-  const int groups = size / local, group = rank / local, place = rank % local;
-  Schedule scatter = levels.reduce_scatter(place, local);
-  Schedule across = levels.across(group, groups);
-  Schedule gather = levels.allgather(place, local);
+}  // namespace
 
-  const int slice = static_cast<int>(across.chunks), chunks = local * slice;
-  const std::vector<int> neighbours = evenly(group * local, 1, local);
-  const std::vector<int> partners = evenly(place, local, groups), slices = evenly(0, slice, local);
-  scatter = embed(widen(std::move(scatter), slices, chunks), neighbours, size);
-  across = embed(widen(std::move(across), evenly(place * slice, 1, slice), chunks), partners, size);
-  gather = embed(widen(std::move(gather), slices, chunks), neighbours, size);
-  return then(then(std::move(scatter), std::move(across), Collective::kAllreduce),
-              std::move(gather), Collective::kAllreduce);
+Schedule folded(int rank, int size, int mains, const Generator& generator) {
+  const Partition blocks{static_cast<std::size_t>(size), static_cast<std::size_t>(mains)};
+  std::vector<int> firsts;
+  for (std::size_t i = 0; i <= blocks.chunks; ++i) {
+    firsts.push_back(static_cast<int>(blocks.begin(i)));
+  }
+  return folded_blocks(rank, firsts, generator);
+}
+
+// ---- groups -------------------------------------------------------------------------------------
+
+Lanes Lanes::of(const Topology& topology, bool leaders) {
+  Lanes lanes;
+  lanes.groups.resize(static_cast<std::size_t>(topology.hosts));
+  for (std::size_t rank = 0; rank < topology.host_of.size(); ++rank) {
+    auto& group = lanes.groups[static_cast<std::size_t>(topology.host_of[rank])];
+    group.push_back(static_cast<int>(rank));
+    if (!leaders) lanes.count = std::max(lanes.count, static_cast<int>(group.size()));
+  }
+  lanes.spots.resize(topology.host_of.size());
+  for (std::size_t group = 0; group < lanes.groups.size(); ++group) {
+    const auto ranks = static_cast<int>(lanes.groups[group].size());
+    for (int place = 0; place < ranks; ++place) {
+      const int rank = lanes.groups[group][static_cast<std::size_t>(place)];
+      lanes.spots[static_cast<std::size_t>(rank)] = {group, place, ranks};
+    }
+  }
+  return lanes;
+}
+
+namespace {
+
+// Both at once: of the same rank, chunks and number of rounds.
+Schedule beside(Schedule first, Schedule second) {
+  check(first.rounds.size() == second.rounds.size(), "schedules side by side are of one length");
+  const std::uint32_t shift = first.scratch_slots;
+  const auto shifted = [=](Span& span) {
+    if (span.buffer == BufferId::kScratch) span.slot += shift;
+  };
+  Rounds moved = changed(std::move(second.rounds), [=](Step& step) {
+    shifted(step.source), shifted(step.target), shifted(step.operand);
+  });
+  first.scratch_slots += second.scratch_slots;
+  first.rounds = Rounds(static_cast<int>(first.rounds.size()),
+                        [one = std::move(first.rounds), other = std::move(moved)](int number) {
+                          Round round = one[static_cast<std::size_t>(number)];
+                          const Round more = other[static_cast<std::size_t>(number)];
+                          round.insert(round.end(), more.begin(), more.end());
+                          return round;
+                        });
+  return first;
+}
+
+// The groups one after the other as blocks, whose first ranks reduce for the others.
+Schedule by_leaders(int rank, const Lanes& lanes, const Generator& across) {
+  std::vector<int> order, firsts;
+  for (const auto& group : lanes.groups) {
+    firsts.push_back(static_cast<int>(order.size()));
+    order.insert(order.end(), group.begin(), group.end());
+  }
+  const int size = static_cast<int>(order.size());
+  firsts.push_back(size);
+  const auto place = static_cast<int>(std::ranges::find(order, rank) - order.begin());
+  return embed(folded_blocks(place, firsts, across), order, size);
+}
+
+}  // namespace
+
+Schedule across_groups(int rank, const Lanes& lanes, const Generator& across) {
+  const auto [group, place, ranks] = lanes.spot_of(rank);
+  const Schedule one = across(static_cast<int>(group), static_cast<int>(lanes.groups.size()));
+  const int slice = static_cast<int>(one.chunks), chunks = lanes.count * slice;
+  std::optional<Schedule> all;
+  for (int lane = lanes.first(place, ranks); lane < lanes.first(place + 1, ranks); ++lane) {
+    std::vector<int> partners;
+    for (std::size_t other = 0; other < lanes.groups.size(); ++other) {
+      partners.push_back(lanes.carrier(lane, other));
+    }
+    Schedule own =
+        embed(widen(one, evenly(lane * slice, 1, slice), chunks), partners, lanes.size());
+    all = all ? beside(std::move(*all), std::move(own)) : std::move(own);
+  }
+  return all ? *all : blank(one.collective, rank, lanes.size(), chunks);
+}
+
+Schedule hierarchical(int rank, const Lanes& lanes, const Levels& levels) {
+  if (lanes.count == 1 && lanes.size() > 1) return by_leaders(rank, lanes, levels.across);
+  Schedule across = across_groups(rank, lanes, levels.across);
+  const auto [group, place, ranks] = lanes.spot_of(rank);
+  const int chunks = static_cast<int>(across.chunks), slice = chunks / lanes.count;
+  std::vector<int> starts;
+  for (int other = 0; other <= ranks; ++other) starts.push_back(lanes.first(other, ranks) * slice);
+  const auto inside = [&](const Generator& generator) {
+    return embed(widen(generator(place, ranks), starts, chunks), lanes.groups[group], lanes.size());
+  };
+  Schedule scattered =
+      then(inside(levels.reduce_scatter), std::move(across), Collective::kAllreduce);
+  return then(std::move(scattered), inside(levels.allgather), Collective::kAllreduce);
 }
 
 }  // namespace gradred

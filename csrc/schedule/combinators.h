@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "schedule/schedule.h"
+#include "schedule/topology.h"
 
 namespace gradred {
 
@@ -33,14 +34,45 @@ std::vector<int> evenly(int first, int stride, int count);
 // of two.
 Schedule folded(int rank, int size, int mains, const Generator& generator);
 
-// Allreduce on `size` ranks in groups of `local` neighbours, of which `size` must be a multiple:
-// reduce-scatter inside each group; allreduce of each slice across the groups, by all ranks of a
-// group at once; allgather inside. Only n / local bytes per rank cross between groups at a time.
+// Ranks in groups of any sizes, and the lanes on which a vector crosses between the groups: runs of
+// chunks, of which each is carried by one rank of every group. There are as many lanes as the
+// largest group has ranks, so that each of its ranks carries one, and a rank of a smaller group
+// several; or one, which the groups' first ranks carry, their leaders.
+struct Lanes {
+  std::vector<std::vector<int>> groups;  // their ranks
+  int count = 1;
+  // Where a rank stands: its group, its place there, and how many ranks that has.
+  struct Spot {
+    std::size_t group = 0;
+    int place = 0, ranks = 0;
+  };
+  std::vector<Spot> spots{};  // by rank
+
+  static Lanes of(const Topology& topology, bool leaders);
+  int size() const { return static_cast<int>(spots.size()); }  // ranks of all groups
+  const Spot& spot_of(int rank) const { return spots.at(static_cast<std::size_t>(rank)); }
+  // Rank `place` of a group of `ranks` carries the lanes from first(place, ranks) to that of the
+  // next one, which may be none.
+  int first(int place, int ranks) const { return (place * count + ranks - 1) / ranks; }
+  int carrier(int lane, std::size_t group) const {
+    const auto ranks = static_cast<int>(groups[group].size());
+    return groups[group][static_cast<std::size_t>(lane * ranks / count)];
+  }
+};
+
+// What of a hierarchical collective crosses between the groups: what `across` does, on each lane,
+// all lanes at once. Of an allreduce: before it each rank holds the sums of its group in its lanes,
+// and after it those of all.
+Schedule across_groups(int rank, const Lanes& lanes, const Generator& across);
+
+// Allreduce on groups of ranks: reduce-scatter inside each group; allreduce of each lane across the
+// groups; allgather inside. With leaders, reduction to the leader, then back from it. Between
+// groups no more crosses than if each were one rank.
 // Source: Cho et al., "BlueConnect: decomposing all-reduce for deep learning", MLSys 2019.
 struct Levels {
   Generator reduce_scatter, across, allgather;
 };
-Schedule hierarchical(int rank, int size, int local, const Levels& levels);
+Schedule hierarchical(int rank, const Lanes& lanes, const Levels& levels);
 
 // The same schedule for an input that is not in the work buffer and stays as it is: no pass over
 // memory is spent on copying the input first. What work does not hold yet is read from the input,

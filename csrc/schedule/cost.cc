@@ -117,12 +117,13 @@ std::vector<std::size_t> hosts_of(const std::vector<Schedule>& schedules,
 
 // An algorithm treats its ranks alike, but that folding gives the first of the first block most to
 // do, that the root of a broadcast sends most, and that the last rank's runs of chunks wrap around
-// the end of the vector, which makes two messages of one. Between hosts the ranks of one count
-// together: those of the fullest where all would be many, else all.
+// the end of the vector, which makes two messages of one; and that groups other than the root's
+// share what they get at last. Between hosts the ranks of one count together: those of the fullest
+// where all would be many, else all.
 std::vector<int> busiest_ranks(const Topology& topology, int root) {
   constexpr int kFew = 64;
   const auto size = static_cast<int>(topology.host_of.size());
-  std::vector<int> ranks = {root, (root + size - 1) % size};
+  std::vector<int> ranks = {root, (root + size - 1) % size, (root + size / 2) % size};
   if (topology.hosts > 1) {
     std::vector<std::size_t> ranks_on(static_cast<std::size_t>(topology.hosts), 0);
     for (const int host : topology.host_of) ++ranks_on[static_cast<std::size_t>(host)];
@@ -161,7 +162,8 @@ double Cost::seconds(std::size_t bytes, const CostModel& model, std::size_t slic
     return (use.moved + model.far * use.distant) * link.beta;
   };
   const double latency = inside.rounds * model.inside.alpha + across.rounds * model.across.alpha +
-                         messages * model.gap + (k - 1) * sent * model.gap;
+                         messages * model.gap + (k - 1) * sent * model.gap +
+                         k * on_host * model.on_host;
   const double wire = on(inside, model.inside) + on(across, model.across);
   const double local = reduced * model.gamma + copied * model.delta;
   return latency + n * (std::max(wire, local) + std::min(wire, local) / k);
@@ -205,6 +207,16 @@ Cost cost(Collective collective, std::string_view name, const Parameters& parame
   std::vector<Schedule> schedules;
   for (const int rank : busiest_ranks(topology, parameters.root)) {
     schedules.push_back(make_schedule(collective, name, rank, size, parameters));
+  }
+  return cost(schedules, topology);
+}
+
+Cost cost_across_groups(Collective collective, const Parameters& parameters,
+                        const Topology& topology) {
+  const auto size = static_cast<int>(topology.host_of.size());
+  std::vector<Schedule> schedules;
+  for (const int rank : busiest_ranks(topology, 0)) {
+    schedules.push_back(make_across_groups(collective, rank, size, parameters));
   }
   return cost(schedules, topology);
 }

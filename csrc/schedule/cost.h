@@ -22,11 +22,12 @@ struct Link {
 // Seconds. Messages of one round share the port of their rank: they set off and arrive one after
 // the other. The ranks of a host share its link to the others.
 struct CostModel {
-  Link inside;       // between ranks of one host
-  Link across;       // between hosts
-  double gap = 0;    // per further message that a rank sends, or receives, in a round
-  double gamma = 0;  // per byte reduced
-  double delta = 0;  // per byte copied: read and written
+  Link inside;         // between ranks of one host
+  Link across;         // between hosts
+  double gap = 0;      // per further message that a rank sends, or receives, in a round
+  double gamma = 0;    // per byte reduced
+  double delta = 0;    // per byte copied: read and written
+  double on_host = 0;  // per operation that the ranks of a host make in their shared memory
   double far =
       0;  // the share by which a byte to a rank that is no neighbour costs more: routes cross
 };
@@ -54,6 +55,7 @@ struct Cost {
   double sent = 0;      // messages in all
   double reduced = 0;
   double copied = 0;
+  double on_host = 0;  // operations in shared memory, beside what they copy and reduce
 
   // With several slices of the vector in flight: their messages share the port of their rank, and
   // one slice is reduced while another is on the wire.
@@ -70,5 +72,8 @@ Cost cost(const std::vector<Schedule>& schedules, const Topology& topology);
 // fullest host, which stands for all.
 Cost cost(Collective collective, std::string_view name, const Parameters& parameters,
           const Topology& topology);
+// Likewise of what crosses between the groups of a hierarchical one.
+Cost cost_across_groups(Collective collective, const Parameters& parameters,
+                        const Topology& topology);
 
 }  // namespace gradred

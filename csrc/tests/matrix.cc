@@ -1,203 +1,29 @@
-// Runs every algorithm on threads, for many sizes, counts, types, slices and both protocols, and
-// compares with a plain loop. Meant for the sanitizers: it needs neither Python nor an MPI.
-//   matrix          a small sweep: each case with one of the types and ops, in turn
-//   matrix --full   each case with all of them
+// Runs every algorithm on threads, for many sizes, counts, types, slices, transports and both kinds
+// of memory, and compares with a plain loop. Meant for the sanitizers: it needs neither Python nor
+// an MPI.
+//   matrix            a small sweep: each case with one of the types and ops, in turn
+//   matrix --full     each case with all of them
+//   matrix --only TEXT --repeat N
+//                     the cases on a device whose description has the text, N times: each time
+//                     with other types, buffers, delays and orders
+//   matrix --mutant M an executor that is wrong: it "touches" memory that is the device's, or
+//                     "hurries" on before it is ready. The sweep starts these itself and wants
+//                     them to fail.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
-#include <exception>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/on_threads.h"
-#include "schedule/algorithms.h"
-#include "schedule/combinators.h"
-#include "schedule/partition.h"
+#include "matrix_case.h"
 
 namespace gradred {
 namespace {
-
-struct Combination {
-  DType dtype;
-  Op op;
-};
-
-// Integers whose results are exact in every order: sums stay below 64, products at 2^8.
-constexpr Combination kCombinations[] = {
-    {DType::kFloat32, Op::kSum}, {DType::kInt32, Op::kProd},   {DType::kFloat64, Op::kMax},
-    {DType::kUInt8, Op::kSum},   {DType::kFloat64, Op::kProd}, {DType::kInt32, Op::kMin},
-};
-
-struct Case {
-  const Algorithm* algorithm;
-  Parameters parameters;
-  int size;
-  std::size_t count;
-  std::size_t slices;
-  Protocol protocol;
-  Combination types;
-  bool in_place;
-};
-
-std::string describe(const Case& c) {
-  return std::string(name_of(c.algorithm->collective)) + " " + std::string(c.algorithm->name) +
-         " p=" + std::to_string(c.size) + " count=" + std::to_string(c.count) +
-         " slices=" + std::to_string(c.slices) + " root=" + std::to_string(c.parameters.root) +
-         " local=" + std::to_string(c.parameters.local) + " k=" + std::to_string(c.parameters.k) +
-         (c.protocol == Protocol::kRendezvous ? " rendezvous " : " eager ") +
-         std::string(name_of(c.types.dtype)) + " " + std::string(name_of(c.types.op)) +
-         (c.in_place ? "" : " from its input");
-}
-
-// Elements as doubles, which hold all values used here.
-template <class T>
-void put(std::byte* data, std::size_t index, double value) {
-  const T element = static_cast<T>(value);
-  std::memcpy(data + index * sizeof(T), &element, sizeof(T));
-}
-
-template <class T>
-double get(const std::byte* data, std::size_t index) {
-  T element;
-  std::memcpy(&element, data + index * sizeof(T), sizeof(T));
-  return static_cast<double>(element);
-}
-
-struct Access {
-  void (*put)(std::byte* data, std::size_t index, double value);
-  double (*get)(const std::byte* data, std::size_t index);
-};
-
-Access access(DType dtype) {
-  if (dtype == DType::kFloat32) return {put<float>, get<float>};
-  if (dtype == DType::kFloat64) return {put<double>, get<double>};
-  if (dtype == DType::kInt32) return {put<std::int32_t>, get<std::int32_t>};
-  return {put<std::uint8_t>, get<std::uint8_t>};
-}
-
-double input_of(const Case& c, int rank, std::size_t index) {
-  const std::size_t mixed = index * 7 + static_cast<std::size_t>(rank) * 5 + index / 11;
-  return static_cast<double>(c.types.op == Op::kProd ? 1 + mixed % 2 : mixed % 8);
-}
-
-double combine(Op op, double a, double b) {
-  if (op == Op::kSum) return a + b;
-  if (op == Op::kProd) return a * b;
-  return op == Op::kMin ? std::min(a, b) : std::max(a, b);
-}
-
-double reduction(const Case& c, std::size_t index) {
-  double result = input_of(c, 0, index);
-  for (int rank = 1; rank < c.size; ++rank) {
-    result = combine(c.types.op, result, input_of(c, rank, index));
-  }
-  return result;
-}
-
-// The rank that owns each element, by the definition in schedule.h, in each slice for itself.
-std::vector<int> owners(const Case& c, std::uint32_t chunks) {
-  std::vector<int> result(c.count);
-  const Partition parts{c.count, c.slices};
-  for (std::size_t slice = 0; slice < c.slices; ++slice) {
-    const Partition partition{parts.length(slice), chunks};
-    for (int rank = 0; rank < c.size; ++rank) {
-      const std::size_t each = chunks / static_cast<std::size_t>(c.size);
-      const std::size_t first = static_cast<std::size_t>(rank) * each;
-      const std::size_t begin = parts.begin(slice) + partition.begin(first);
-      std::fill_n(result.begin() + static_cast<std::ptrdiff_t>(begin),
-                  partition.length(first, each), rank);
-    }
-  }
-  return result;
-}
-
-// What one case needs: a schedule, an input and a work buffer for each rank. Whoever has no input
-// holds 99s, as does a work buffer that is not to hold the input.
-struct Setting {
-  explicit Setting(const Case& c) : bytes(c.count * size_of(c.types.dtype)) {
-    const Collective collective = c.algorithm->collective;
-    for (int rank = 0; rank < c.size; ++rank) {
-      Schedule made = make_schedule(collective, c.algorithm->name, rank, c.size, c.parameters);
-      schedules.push_back(c.in_place ? std::move(made) : from_input(std::move(made)));
-    }
-    const bool owned =
-        collective == Collective::kReduceScatter || collective == Collective::kAllgather;
-    if (owned) owner = owners(c, schedules[0].chunks);
-    for (int rank = 0; rank < c.size; ++rank) {
-      std::vector<std::byte>& data = inputs.emplace_back(bytes);
-      for (std::size_t i = 0; i < c.count; ++i) {
-        const bool given = (collective != Collective::kBcast || rank == c.parameters.root) &&
-                           (collective != Collective::kAllgather || rank == owner[i]);
-        access(c.types.dtype).put(data.data(), i, given ? input_of(c, rank, i) : 99);
-      }
-      work.push_back(data);
-      for (std::size_t i = 0; !c.in_place && i < c.count; ++i) {
-        access(c.types.dtype).put(work.back().data(), i, 99);
-      }
-    }
-  }
-
-  std::size_t bytes;
-  std::vector<Schedule> schedules;
-  std::vector<std::vector<std::byte>> inputs, work;
-  std::vector<int> owner;  // of each element; reduce-scatter and allgather only
-};
-
-double expected(const Case& c, const Setting& setting, std::size_t index) {
-  if (c.algorithm->collective == Collective::kBcast) return input_of(c, c.parameters.root, index);
-  if (c.algorithm->collective == Collective::kAllgather) {
-    return input_of(c, setting.owner[index], index);
-  }
-  return reduction(c, index);
-}
-
-// Empty, or the first difference.
-std::string compare(const Case& c, const Setting& setting) {
-  for (std::size_t i = 0; i < c.count; ++i) {
-    const double wanted = expected(c, setting, i);
-    for (int rank = 0; rank < c.size; ++rank) {
-      const bool anything =
-          c.algorithm->collective == Collective::kReduceScatter && setting.owner[i] != rank;
-      const std::vector<std::byte>& data = setting.work[static_cast<std::size_t>(rank)];
-      const double found = access(c.types.dtype).get(data.data(), i);
-      if (!anything && found != wanted) {
-        return "rank " + std::to_string(rank) + " element " + std::to_string(i) + " is " +
-               std::to_string(found) + ", not " + std::to_string(wanted);
-      }
-    }
-  }
-  return {};
-}
-
-// Large vectors are there to overlap in time; in the small sweep one way of running them is enough.
-bool is_small(const Case& c) {
-  return c.count < 10000 || (c.slices > 1 && c.protocol == Protocol::kRendezvous);
-}
-
-constexpr std::byte kNowhere{};  // an empty input has an address, too
-
-// Empty, or what went wrong.
-std::string run(const Case& c) {
-  try {
-    Setting setting(c);
-    const std::vector<std::vector<std::byte>> inputs = setting.inputs;
-    ThreadsRun run;
-    for (int rank = 0; rank < c.size; ++rank) {
-      const auto r = static_cast<std::size_t>(rank);
-      run.schedules.push_back(&setting.schedules[r]);
-      run.buffers.push_back({setting.work[r].data(), c.count, c.types.dtype});
-      if (!c.in_place) run.inputs.push_back(c.count > 0 ? setting.inputs[r].data() : &kNowhere);
-    }
-    run.op = c.types.op;
-    run.slices = c.slices;
-    run.protocol = c.protocol;
-    run_on_threads(run);
-    return setting.inputs == inputs ? compare(c, setting) : "an input has been changed";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
 
 // The parameters worth trying for an algorithm on `size` ranks.
 std::vector<Parameters> parameters_of(const Algorithm& algorithm, int size, bool full) {
@@ -205,14 +31,16 @@ std::vector<Parameters> parameters_of(const Algorithm& algorithm, int size, bool
     return algorithm.parameters.find(name) != std::string_view::npos;
   };
   std::vector<Parameters> result;
-  if (takes("root")) {
-    for (int root = full ? 0 : size - 1; root < size; ++root) {
-      result.emplace_back().root = root;
-    }
-  } else if (takes("local")) {
+  if (takes("local")) {
     for (int local = 1; local <= size; ++local) {
       const bool extreme = local == 1 || local == size;
-      if (size % local == 0 && (full || !extreme || size < 4)) result.emplace_back().local = local;
+      if (size % local != 0 || (!full && extreme && size >= 4)) continue;
+      result.emplace_back().local = local;
+      if (takes("root")) result.back().root = size - 1;
+    }
+  } else if (takes("root")) {
+    for (int root = full ? 0 : size - 1; root < size; ++root) {
+      result.emplace_back().root = root;
     }
   } else if (takes("k")) {
     for (int k = full ? 2 : 3; k <= 4; ++k) result.emplace_back().k = k;
@@ -259,21 +87,134 @@ void for_each_case(bool full, Function function) {
   }
 }
 
+// Every algorithm on memory that no host thread may touch; what else there is to choose is drawn.
+template <class Function>
+void for_each_case_on_a_device(bool full, unsigned seed, Function function) {
+  constexpr Protocol kEager = Protocol::kEager, kRendezvous = Protocol::kRendezvous;
+  const FaultSpec late = parse_fault("*:*:*:delay:1");
+  std::minstd_rand random(seed);
+  const auto draw = [&](std::size_t choices) { return random() / 7 % choices; };
+  for (const Algorithm& algorithm : algorithms()) {
+    for (const int size : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+      for (const Parameters& parameters : parameters_of(algorithm, size, full)) {
+        const auto p = static_cast<std::size_t>(size);
+        for (const std::size_t count : {std::size_t{0}, p + 1, std::size_t{1009}}) {
+          const Case base{&algorithm, parameters, size, count, 1, kRendezvous, {}, true};
+          std::vector<Case> ways(6, base);
+          ways[1].protocol = ways[3].protocol = kEager;
+          ways[2].staged = ways[3].staged = true;
+          ways[4].fault = late;
+          ways[5].traced = true;
+          const std::size_t drawn = draw(ways.size());
+          for (std::size_t way = 0; way < ways.size(); ++way) {
+            if (!full && way != drawn) continue;
+            Case& c = ways[way];
+            c.slices = 1 + 2 * draw(2);
+            c.where = draw(2) == 0 ? Where::kDevice : Where::kMixed;
+            c.in_place = draw(2) == 0;
+            c.types = kCombinations[draw(std::size(kCombinations))];
+            function(c);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Whether every case that this executor gets wrong ends in success all the same; a device address
+// that is touched ends the process.
+bool run_mutant(std::string_view mutant) {
+  testing::LateMemory device({.says_ready = mutant == "hurries"});
+  bool all_well = true;
+  for_each_case_on_a_device(false, 1, [&](const Case& c) {
+    if (c.size < 3 || c.count < 10 || c.where != Where::kDevice || c.fault) return;
+    if (all_well) all_well = run(c, device, mutant == "touches").empty();
+  });
+  return all_well;
+}
+
+// Whether the mutant fails, in a process of its own.
+bool is_found(const char* mutant) {
+  char program[] = "/proc/self/exe", option[] = "--mutant";
+  std::string name(mutant);
+  char* arguments[] = {program, option, name.data(), nullptr};
+  posix_spawn_file_actions_t quiet;  // it dies in many words
+  posix_spawn_file_actions_init(&quiet);
+  posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  int status = 0;
+  check(posix_spawn(&child, program, &quiet, nullptr, arguments, environ) == 0, "no process");
+  posix_spawn_file_actions_destroy(&quiet);
+  check(waitpid(child, &status, 0) == child, "no child");
+  return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// What was tried, and what came of it.
+class Tally {
+ public:
+  void add(const std::string& name, const std::string& trouble) {
+    ++(trouble.empty() ? passed_ : failed_);
+    if (trouble.empty()) return;
+    std::printf("FAILED %s: %s\n", name.c_str(), trouble.c_str());
+    std::fflush(stdout);  // a sweep takes long
+  }
+  void add(const Case& c, testing::LateMemory& device) { add(describe(c), run(c, device)); }
+  void add(const testing::LateMemory& device) {
+    add("memory", device.allocations() == 0 ? "" : "something of the device was not given back");
+    operations_ += device.operations();
+  }
+  int print() const {
+    std::printf("%zu passed, %zu failed; %llu operations on the device\n", passed_, failed_,
+                static_cast<unsigned long long>(operations_));
+    return failed_ == 0 && passed_ > 0 ? 0 : 1;
+  }
+
+ private:
+  std::size_t passed_ = 0, failed_ = 0;
+  std::uint64_t operations_ = 0;
+};
+
+int sweep(bool full) {
+  Tally tally;
+  testing::LateMemory device;
+  const auto try_case = [&](const Case& c) { tally.add(c, device); };
+  for_each_case(full, try_case);
+  for_each_case_on_a_device(full, 1, try_case);
+  tally.add(device);
+  for (const char* mutant : {"touches", "hurries"}) {
+    tally.add(std::string("mutant that ") + mutant, is_found(mutant) ? "" : "nobody noticed");
+  }
+  return tally.print();
+}
+
+int repeat(const std::string& text, unsigned times) {
+  constexpr std::uint64_t kDelaysNs[] = {0, 1'000, 5'000, 50'000, 200'000};
+  Tally tally;
+  for (unsigned seed = 1; seed <= times; ++seed) {
+    testing::LateMemory device(
+        {.seed = seed, .longest_delay_ns = kDelaysNs[seed % std::size(kDelaysNs)]});
+    for_each_case_on_a_device(true, seed, [&](const Case& c) {
+      if (describe(c).find(text) != std::string::npos) tally.add(c, device);
+    });
+    tally.add(device);
+  }
+  return tally.print();
+}
+
 }  // namespace
 }  // namespace gradred
 
 int main(int argc, char** argv) {
-  const bool full = argc == 2 && std::string_view(argv[1]) == "--full";
-  if (argc > 1 && !full) {
-    std::fprintf(stderr, "usage: %s [--full]\n", argv[0]);
+  using namespace gradred;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::size_t given = arguments.size();
+  if (given == 2 && arguments[0] == "--mutant") return run_mutant(arguments[1]) ? 0 : 1;
+  if (given == 4 && arguments[0] == "--only" && arguments[2] == "--repeat") {
+    return repeat(arguments[1], static_cast<unsigned>(std::stoul(arguments[3])));
+  }
+  if (given > 1 || (given == 1 && arguments[0] != "--full")) {
+    std::fprintf(stderr, "usage: %s [--full | --only TEXT --repeat N | --mutant NAME]\n", argv[0]);
     return 2;
   }
-  std::size_t passed = 0, failed = 0;
-  gradred::for_each_case(full, [&](const gradred::Case& c) {
-    const std::string trouble = gradred::run(c);
-    ++(trouble.empty() ? passed : failed);
-    if (!trouble.empty()) std::printf("FAILED %s: %s\n", describe(c).c_str(), trouble.c_str());
-  });
-  std::printf("%zu passed, %zu failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  return sweep(given == 1);
 }

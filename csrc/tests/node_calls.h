@@ -24,6 +24,8 @@ inline NodeOptions small_paths() {
   options.one_shot_bytes = 4096;
   options.exchange_bytes = 40000;
   options.streaming_bytes = 60000;
+  options.single_copy_bytes = 80000;
+  options.block_bytes = 300000;
   return options;
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "node/cores.h"
 #include "node/shrinking.h"
 #include "node_calls.h"
 

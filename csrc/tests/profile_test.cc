@@ -2,22 +2,15 @@
 #include "comm/profile.h"
 
 #include <cmath>
-#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "expect.h"
+
 namespace gradred::testing {
 namespace {
-
-int failures = 0;
-
-void expect(bool condition, const std::string& what) {
-  if (condition) return;
-  std::printf("FAILED: %s\n", what.c_str());
-  ++failures;
-}
 
 bool near(double value, double expected) { return std::abs(value - expected) < 1e-6 * expected; }
 
@@ -158,6 +151,5 @@ int main() {
   started_calls_end_on_any_thread();
   comparisons_take_less_than_a_hundredth_of_the_time();
   what_a_freed_communicator_counted_is_kept();
-  if (failures == 0) std::printf("all well\n");
-  return failures == 0 ? 0 : 1;
+  return gradred::testing::report("profile");
 }

@@ -74,9 +74,14 @@ std::vector<std::string_view> split(std::string_view text) {
 
 class FaultyChannel : public Channel {
  public:
-  FaultyChannel(std::unique_ptr<Channel> inner, const FaultSpec& spec, Victim victim,
+  FaultyChannel(std::unique_ptr<Channel> inner, Memory memory, const FaultSpec& spec, Victim victim,
                 std::atomic<std::uint64_t>& operations)
-      : spec_(spec), victim_(victim), operations_(operations), inner_(std::move(inner)) {}
+      : spec_(spec),
+        victim_(victim),
+        operations_(operations),
+        memory_(memory),
+        stream_(memory),
+        inner_(std::move(inner)) {}
 
   void begin(std::uint32_t tag, const Signature& signature) override {
     operation_ = operations_.fetch_add(1, std::memory_order_relaxed);
@@ -89,10 +94,12 @@ class FaultyChannel : public Channel {
     strike();
     if (state_ != State::kWell || hit(FaultKind::kDrop)) return;
     if (hit(FaultKind::kDelay)) {
+      if (late_.empty()) due_ns_ = now_ns() + std::uint64_t{spec_.milliseconds} * 1'000'000;
       late_.push_back({peer, data, bytes});
-      if (late_.size() == 1) due_ns_ = now_ns() + std::uint64_t{spec_.milliseconds} * 1'000'000;
     } else if (hit(FaultKind::kCorrupt) && bytes > 0) {
-      inner_->send(peer, corrupted(data, bytes), bytes);
+      due_ns_ = 0;
+      late_.push_back({peer, corrupted(data, bytes), bytes});
+      send_late();
     } else {
       inner_->send(peer, data, bytes);
     }
@@ -115,12 +122,16 @@ class FaultyChannel : public Channel {
 
   bool drain() override {
     late_.clear();
-    return inner_->drain();
+    return inner_->drain() && stream_.ready();
   }
 
   bool abandon() noexcept override {
-    const bool quiet = inner_->abandon();
+    const bool done = stream_.finish();
+    const bool quiet = inner_->abandon() && done;
     late_.clear();
+    if (!quiet) {
+      for (Allocation& copy : copies_) copy.keep_for_ever();
+    }
     copies_.clear();
     return quiet;
   }
@@ -160,17 +171,21 @@ class FaultyChannel : public Channel {
   // what has just been sent is not yet complete.
   bool send_late() {
     if (late_.empty()) return true;
-    if (now_ns() < due_ns_) return false;
+    if (now_ns() < due_ns_ || !stream_.ready()) return false;
     for (const Message& message : late_) inner_->send(message.peer, message.data, message.bytes);
     late_.clear();
     return false;
   }
 
+  // Where a copy with one byte inverted is, once the stream is ready.
   const void* corrupted(const void* data, std::size_t bytes) {
-    const auto* first = static_cast<const std::byte*>(data);
-    std::vector<std::byte>& copy = copies_.emplace_back(first, first + bytes);
-    copy[bytes / 2] = ~copy[bytes / 2];
-    return copy.data();
+    static constexpr std::byte kOnes{0xff};
+    static const Reduction inversion = Reduction::of(Op::kBxor, DType::kUInt8);
+    std::byte* const copy = copies_.emplace_back(memory_, bytes + 1).data();
+    stream_.copy(copy, data, bytes);
+    stream_.copy(copy + bytes, &kOnes, 1);
+    stream_.reduce(inversion, copy + bytes / 2, copy + bytes / 2, copy + bytes, 1);
+    return copy;
   }
 
   const FaultSpec spec_;
@@ -182,8 +197,10 @@ class FaultyChannel : public Channel {
   State state_ = State::kWell;
   std::uint64_t due_ns_ = 0;
   std::vector<Message> late_;
-  std::vector<std::vector<std::byte>> copies_;  // the data of messages in flight
-  const std::unique_ptr<Channel> inner_;        // last: until it has gone, peers may read copies_
+  const Memory memory_;
+  Stream stream_;
+  std::vector<Allocation> copies_;        // the data of messages in flight
+  const std::unique_ptr<Channel> inner_;  // last: until it has gone, peers may read copies_
 };
 
 }  // namespace
@@ -210,10 +227,10 @@ FaultSpec parse_fault(std::string_view text) {
   return spec;
 }
 
-std::unique_ptr<Channel> FaultyTransport::open() {
-  std::unique_ptr<Channel> channel = inner_.open();
+std::unique_ptr<Channel> FaultyTransport::open(Memory memory) {
+  std::unique_ptr<Channel> channel = inner_.open(memory);
   if (spec_.rank.value_or(rank()) != rank()) return channel;
-  return std::make_unique<FaultyChannel>(std::move(channel), spec_, victim_, operations_);
+  return std::make_unique<FaultyChannel>(std::move(channel), memory, spec_, victim_, operations_);
 }
 
 }  // namespace gradred

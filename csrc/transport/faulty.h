@@ -46,7 +46,7 @@ class FaultyTransport : public Transport {
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
-  std::unique_ptr<Channel> open() override;
+  std::unique_ptr<Channel> open(Memory memory) override;
 
  private:
   Transport& inner_;

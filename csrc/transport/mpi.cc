@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "transport/staging.h"
 
 namespace gradred {
 namespace {
@@ -30,6 +31,7 @@ void keep_for_ever(std::vector<std::unique_ptr<Envelope>> envelopes) {
   for (auto& envelope : envelopes) static_cast<void>(envelope.release());
 }
 
+// Of buffers in host memory.
 class MpiChannel final : public Channel {
  public:
   explicit MpiChannel(const MpiTransport& transport)
@@ -165,11 +167,11 @@ class MpiChannel final : public Channel {
   };
 
   void post_deferred() {
-    std::vector<int> blocked;  // receives of one peer are posted in their order
+    blocked_.clear();
     std::erase_if(deferred_, [&](const Deferred& one) {
       const int peer = one.first.peer;
-      if (std::ranges::find(blocked, peer) != blocked.end() || !has_arrived(one.first)) {
-        blocked.push_back(peer);
+      if (std::ranges::find(blocked_, peer) != blocked_.end() || !has_arrived(one.first)) {
+        blocked_.push_back(peer);
         return false;
       }
       compare(one.first);
@@ -262,6 +264,7 @@ class MpiChannel final : public Channel {
   std::size_t envelopes_used_ = 0;
   std::vector<Arrival> arrivals_;
   std::vector<Deferred> deferred_;
+  std::vector<int> blocked_;  // peers, in post_deferred(): their receives are posted in their order
   std::vector<mpi::Handle> storage_;
   std::vector<bool> is_receive_;
   std::size_t requests_ = 0;
@@ -280,6 +283,11 @@ TagSpace TagSpace::make(int id, int largest_tag) {
 
 int TagSpace::most_ids(int largest_tag) { return (largest_tag >> make(0, largest_tag).bits) - 1; }
 
-std::unique_ptr<Channel> MpiTransport::open() { return std::make_unique<MpiChannel>(*this); }
+// No MPI that mpi4py loads is asked to read a device's memory: some cannot, and crash.
+std::unique_ptr<Channel> MpiTransport::open(Memory memory) {
+  auto channel = std::make_unique<MpiChannel>(*this);
+  if (memory.is_host()) return channel;
+  return staged(std::move(channel), memory);
+}
 
 }  // namespace gradred

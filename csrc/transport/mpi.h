@@ -39,7 +39,7 @@ class MpiTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<Channel> open() override;
+  std::unique_ptr<Channel> open(Memory memory) override;
 
   mpi::Handle comm() const { return comm_; }
   const TagSpace& tags() const { return tags_; }

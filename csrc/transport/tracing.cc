@@ -94,8 +94,8 @@ class TracingChannel : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Channel> TracingTransport::open() {
-  return std::make_unique<TracingChannel>(inner_.open(), trace_);
+std::unique_ptr<Channel> TracingTransport::open(Memory memory) {
+  return std::make_unique<TracingChannel>(inner_.open(memory), trace_);
 }
 
 }  // namespace gradred

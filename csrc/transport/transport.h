@@ -6,14 +6,15 @@
 #include <memory>
 
 #include "base/signature.h"
+#include "memory/memory.h"
 
 namespace gradred {
 
-// The messages of one execution at a time. begin() names the operation; the tag is agreed by all
-// ranks and distinct from those of all operations in flight. The first message to each peer carries
-// the signature, and test() throws UsageError when a peer's differs: nothing that depends on that
-// peer is completed. Messages between two ranks under one tag match in order. Not thread-safe: one
-// thread at a time.
+// The messages of one execution at a time, of buffers in the memory that open() was given. begin()
+// names the operation; the tag is agreed by all ranks and distinct from those of all operations in
+// flight. The first message to each peer carries the signature, and test() throws UsageError when a
+// peer's differs: nothing that depends on that peer is completed. Messages between two ranks under
+// one tag match in order. Not thread-safe: one thread at a time.
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -41,8 +42,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::unique_ptr<Channel>
-  open() = 0;  // thread-safe; the transport must outlive the channel
+  // Thread-safe. The transport must outlive the channel.
+  virtual std::unique_ptr<Channel> open(Memory memory) = 0;
 };
 
 }  // namespace gradred

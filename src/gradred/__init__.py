@@ -20,43 +20,46 @@ from gradred.errors import (
 )
 
 if TYPE_CHECKING:
-    from gradred._run import run
+    from gradred.calls.blocking import Allreduce, allreduce, allreduce_many
+    from gradred.calls.nonblocking import ArrayRequest, iallreduce, iallreduce_many
+    from gradred.calls.parts import allgather, bcast, reduce_scatter_block
     from gradred.comm import Comm
-    from gradred.functions import Allreduce, allreduce, allreduce_many
+    from gradred.launch.run_function import run
     from gradred.memory import empty, empty_like, zeros
     from gradred.ops import OPS, Premul, premul
-    from gradred.parts import allgather, bcast, reduce_scatter_block
     from gradred.persistent import PersistentAllreduce
     from gradred.request import Request
-    from gradred.started import ArrayRequest, iallreduce, iallreduce_many
 
 __version__ = "0.1.0"
 
 # Where each lazily loaded name lives.
 _LAZY = {
-    "Allreduce": "functions",
-    "ArrayRequest": "started",
+    "Allreduce": "calls.blocking",
+    "ArrayRequest": "calls.nonblocking",
     "Comm": "comm",
     "OPS": "ops",
     "PersistentAllreduce": "persistent",
     "Premul": "ops",
     "Request": "request",
-    "allgather": "parts",
-    "allreduce": "functions",
-    "allreduce_many": "functions",
-    "bcast": "parts",
+    "allgather": "calls.parts",
+    "allreduce": "calls.blocking",
+    "allreduce_many": "calls.blocking",
+    "bcast": "calls.parts",
     "empty": "memory",
     "empty_like": "memory",
-    "iallreduce": "started",
-    "iallreduce_many": "started",
+    "iallreduce": "calls.nonblocking",
+    "iallreduce_many": "calls.nonblocking",
     "premul": "ops",
-    "reduce_scatter_block": "parts",
-    "run": "_run",
+    "reduce_scatter_block": "calls.parts",
+    "run": "launch.run_function",
     "zeros": "memory",
 }
 
 # The modules among them that import mpi4py.MPI, and so start MPI where it does not run yet.
-_START_MPI = {"comm", "functions", "parts", "persistent", "request", "started"}
+_START_MPI = {
+    *("calls.blocking", "calls.nonblocking", "calls.parts"),
+    *("comm", "persistent", "request"),
+}
 
 __all__ = [
     "OPS",
@@ -107,9 +110,9 @@ def _start_mpi(name: str) -> None:
     except ModuleNotFoundError as error:
         remedy = 'Install it with: pip install "mpi4py>=4.1"'
         raise UsageError(explain(f"gradred.{name}", "there is no mpi4py", remedy)) from error
-    from gradred import _launched
+    from gradred.launch import wrong_launcher
 
-    _launched.refuse_child()
+    wrong_launcher.refuse_child()
     try:
         from mpi4py import MPI  # noqa: F401
     except (ImportError, RuntimeError) as error:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _rank, _voice, handed, messages, moving
-from gradred.handed import Handed
-from gradred.messages import Message, Reduction
+from gradred import _core, _rank
+from gradred.buffers import messages, moved_bytes, mpi_fallback
+from gradred.buffers.messages import Message, Reduction
+from gradred.buffers.mpi_fallback import MpiCall
+from gradred.buffers.refusing import refusing
 from gradred.persistent import PersistentAllreduce
-from gradred.refusing import refusing
 from gradred.request import Request
 
 if TYPE_CHECKING:
@@ -71,36 +72,18 @@ class Comm(MPI.Intracomm):
         def Allreduce(  # noqa: D102 (the extension documents it)
             self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
         ) -> None: ...
+        def Iallreduce(  # noqa: D102
+            self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
+        ) -> MPI.Request: ...
+        def Reduce_scatter_block(  # noqa: D102
+            self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
+        ) -> None: ...
+        def Allgather(  # noqa: D102
+            self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB
+        ) -> None: ...
+        def Bcast(self, buf: BufSpec, root: int = 0) -> None: ...  # noqa: D102
 
     # ---- collective calls -------------------------------------------------------------------
-
-    def Iallreduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
-    ) -> MPI.Request:
-        """Start an allreduce; returns at once, before any other rank has to do anything.
-
-        The MPI carries it out until a blocking call of gradred has set up the communicator: begin
-        with one.
-
-        Args:
-            sendbuf: this rank's input, not to be changed until the request is done.
-            recvbuf: where the result goes, not to be touched until then.
-            op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
-
-        Returns:
-            A request for its own `Wait` and `Test` and for `MPI.Request.Waitall` and its like.
-
-        Raises:
-            gradred.UsageError: the arguments do not fit each other.
-        """
-        operation = _core.start_plain(self, sendbuf, recvbuf, op)
-        if operation is not None:
-            return Request.of(operation, (sendbuf, recvbuf))
-        with refusing(self, blocking=False):
-            found = messages.reduction("allreduce", self, sendbuf, recvbuf, op)
-        if isinstance(found, Message):
-            return super().Iallreduce(sendbuf, recvbuf, handed.mpi_op(op))
-        return Request.start(self, found.call, found.owners)
 
     def Allreduce_init(
         self,
@@ -121,39 +104,19 @@ class Comm(MPI.Intracomm):
             gradred.UsageError: the arguments do not fit each other.
         """
         with refusing(self):
-            found = handed.reduction("allreduce", self, sendbuf, recvbuf, op, also="init")
+            found = mpi_fallback.reduction("allreduce", self, sendbuf, recvbuf, op, also="init")
         _core.prepare(self)  # may block, as MPI allows here: Start does not
         own = isinstance(found, Reduction) and (_core.starts(self) or not _core.mpi_has(found.call))
         if isinstance(found, Reduction) and not own:
             with refusing(self):
                 recv = messages.read(recvbuf, "Allreduce's recvbuf", writable=True)
-                found = handed.checked("allreduce", self, sendbuf, recv, op, also="init")
-        if isinstance(found, Handed):
+                found = mpi_fallback.checked("allreduce", self, sendbuf, recv, op, also="init")
+        if isinstance(found, MpiCall):
             found.agree(self)
             request = super().Allreduce_init(found.send, found.recv, found.op, info)
             return PersistentAllreduce.of_mpi(request, (found.messages, sendbuf, recvbuf))
         _core.agree_on_init(self, found.call)
         return PersistentAllreduce.prepare(self, found.call, found.owners)
-
-    def Reduce_scatter_block(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
-    ) -> None:
-        """Reduce the vectors of all ranks; rank r gets block r of the result. Blocks.
-
-        Args:
-            sendbuf: as many blocks as there are ranks; `MPI.IN_PLACE` takes them from `recvbuf`.
-            recvbuf: one block.
-            op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
-
-        Raises:
-            gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
-        """
-        with refusing(self):
-            found = handed.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
-        if isinstance(found, Handed):
-            found.agree(self)
-            return super().Reduce_scatter_block(found.send, found.recv, found.op)
-        return _core.run(self, found.call)
 
     def Ireduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
@@ -162,29 +125,8 @@ class Comm(MPI.Intracomm):
         with refusing(self, blocking=False):
             found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
         if isinstance(found, Message):
-            return super().Ireduce_scatter_block(sendbuf, recvbuf, handed.mpi_op(op))
+            return super().Ireduce_scatter_block(sendbuf, recvbuf, mpi_fallback.mpi_op(op))
         return Request.start(self, found.call, found.owners)
-
-    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
-        """Put the vectors of all ranks one after the other, on every rank. Blocks.
-
-        Args:
-            sendbuf: one block, of any MPI type; `MPI.IN_PLACE` takes it from its place in
-                `recvbuf`.
-            recvbuf: as many blocks as there are ranks.
-
-        Raises:
-            gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
-        """
-        moving.allgather(self, sendbuf, recvbuf)
-
-    def Bcast(self, buf: BufSpec, root: int = 0) -> None:
-        """Copy the elements of `root`'s buffer, of any MPI type, to those of all ranks. Blocks.
-
-        Raises:
-            gradred.UsageError: `buf` means nothing, or the ranks' calls differ.
-        """
-        moving.bcast(self, buf, root)
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce Python objects, by pickling: mpi4py's own method.
@@ -202,14 +144,14 @@ class Comm(MPI.Intracomm):
 
         For ranks of one host that share memory. Every rank that lives calls it, and waits until
         all others have called it or ended. They keep their order. No MPI call is made, since the
-        MPI may wait for the dead; so the new communicator has no MPI handle (it is
+        MPI may wait for the failed ones; so the new communicator has no MPI handle (it is
         `MPI.COMM_NULL`), and of an `MPI.Intracomm` it serves what is gradred's own: `Allreduce`,
         `Iallreduce`, `Allreduce_init`, `Reduce_scatter_block`, `Ireduce_scatter_block`,
         `Allgather`, `Bcast`, and the functions of gradred with `comm=`, on the types and
         operations that gradred knows. All else raises `UsageError`. It can be shrunk again.
 
-        Under `gradred run` the job goes on without the dead. On a sound communicator it gives one
-        of all ranks, and the sound one stays so.
+        Under `gradred run` the job goes on without failed ranks. On a sound communicator it gives
+        one of all ranks, and the sound one stays so.
 
         Raises:
             gradred.UsageError: the ranks share no memory (several hosts, `GRADRED_SHM=0`): the
@@ -226,8 +168,7 @@ class Comm(MPI.Intracomm):
         """
         from gradred.shrunk import ShrunkComm  # derived from this class
 
-        state, rank, size, ended = _core.shrink(self)
-        _voice.tell_survived(ended)
+        state, rank, size = _core.shrink(self)
         return ShrunkComm.of(state, rank, size)
 
     # ---- communicators from this one ----------------------------------------------------------
@@ -421,12 +362,39 @@ class InterComm(MPI.Intercomm):
 def _allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
     """`Comm.Allreduce` for everything but plain NumPy arrays and predefined operations."""
     with refusing(comm):
-        found = handed.reduction("allreduce", comm, sendbuf, recvbuf, op)
-    if isinstance(found, Handed):
+        found = mpi_fallback.reduction("allreduce", comm, sendbuf, recvbuf, op)
+    if isinstance(found, MpiCall):
         found.agree(comm)
         MPI.Intracomm.Allreduce(comm, found.send, found.recv, found.op)
     else:
         _core.run(comm, found.call)
+
+
+def _iallreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> MPI.Request:
+    """`Comm.Iallreduce` for the rest, in the same way."""
+    with refusing(comm, blocking=False):
+        found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op)
+    if isinstance(found, Message):
+        return MPI.Intracomm.Iallreduce(comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op))
+    return Request.start(comm, found.call, found.owners)
+
+
+def _reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
+    with refusing(comm):
+        found = mpi_fallback.reduction("reduce_scatter_block", comm, sendbuf, recvbuf, op)
+    if isinstance(found, MpiCall):
+        found.agree(comm)
+        MPI.Intracomm.Reduce_scatter_block(comm, found.send, found.recv, found.op)
+    else:
+        _core.run(comm, found.call)
+
+
+def _allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> None:
+    moved_bytes.allgather(comm, sendbuf, recvbuf)
+
+
+def _bcast(comm: Comm, buf: Any, root: int = 0) -> None:
+    moved_bytes.bcast(comm, buf, root)
 
 
 _warned_of_pickling = False
@@ -445,4 +413,13 @@ def _warn_of_pickling(x: Any) -> None:
     )
 
 
-_rank.begin(Comm)
+_rank.begin(
+    Comm,
+    {
+        "Allreduce": _allreduce,
+        "Iallreduce": _iallreduce,
+        "Reduce_scatter_block": _reduce_scatter_block,
+        "Allgather": _allgather,
+        "Bcast": _bcast,
+    },
+)

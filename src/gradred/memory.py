@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gradred import _core, arrays
+from gradred import _core
+from gradred.buffers import arrays
 from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 
@@ -57,7 +58,9 @@ def _new(
     shape: int | Sequence[int], dtype: npt.DTypeLike, comm: MPI.Intracomm | None, asked: str
 ) -> npt.NDArray[Any]:
     if comm is not None:
-        from gradred import arguments  # initialises MPI, which a data loader's worker must not
+        from gradred.calls import (
+            arguments,  # initialises MPI, which a data loader's worker must not
+        )
 
         arguments.communicator(comm, asked)
     by_name = isinstance(dtype, str) and dtype in ITEMSIZES

@@ -61,17 +61,6 @@ def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
     raise UsageTypeError(message)
 
 
-def require_known(name: str) -> None:
-    """Refuse a value of GRADRED_PLAN, which serves every collective that has such a plan."""
-    known: list[str] = []
-    for collective in ("allreduce", "reduce_scatter", "allgather", "bcast"):
-        known += [one for one in names(collective) if one not in known]
-    if name not in known:
-        raise UsageError(
-            explain(f"GRADRED_PLAN={name}", "no plan has that name", _near(name, known))
-        )
-
-
 @functools.cache
 def _named(name: str, collective: str) -> Plan:
     known = names(collective)

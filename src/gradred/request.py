@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mpi4py import MPI
 
@@ -24,7 +24,14 @@ _PASSED_OVER = 2
 
 
 def keep_alive(operation: _core.Operation, buffers: Any) -> None:
-    """Hold `buffers` until the operation has ended; lets go of those of earlier operations."""
+    """Hold `buffers` as long as the operation may use them; lets go of those of earlier ones."""
+    let_ended_go()
+    if not operation.ended or operation.holds_memory:
+        _in_flight[operation] = buffers
+
+
+def let_ended_go() -> None:
+    """Let go of what ended operations have worked on; looks at a few of them only."""
     left = min(_PASSED_OVER, len(_in_flight))
     while left:
         try:
@@ -34,8 +41,6 @@ def keep_alive(operation: _core.Operation, buffers: Any) -> None:
         if not earlier.ended or earlier.holds_memory:
             _in_flight[earlier] = its_buffers  # behind all others: none hides those after it
             left -= 1
-    if not operation.ended:
-        _in_flight[operation] = buffers
 
 
 def let_go(operation: _core.Operation) -> None:
@@ -44,20 +49,29 @@ def let_go(operation: _core.Operation) -> None:
         _in_flight.pop(operation, None)
 
 
-class Request(MPI.Request):
+if TYPE_CHECKING:
+
+    class _Base(MPI.Request):
+        """What the extension adds, so that starting and waiting cost next to nothing."""
+
+        @property
+        def _operation(self) -> _core.Operation | None: ...
+        def _hold(self, operation: _core.Operation | None, memory: Any, /) -> None: ...
+        def Wait(self, status: MPI.Status | None = None) -> Literal[True]: ...
+        def Test(self, status: MPI.Status | None = None) -> bool: ...
+
+else:
+    _Base = _core.request_type(MPI.Request)
+
+
+class Request(_Base):
     """A non-blocking operation in flight; `MPI.Request.Waitall` and its like take it too.
 
     `Wait` and `Test` of this class let the waiting thread itself carry the operation on, which is
     faster than waiting for the progress thread.
-
-    Where MPI was initialised below `MPI.THREAD_MULTIPLE`, or `GRADRED_PROGRESS_THREAD` is 0, the
-    MPI knows nothing of an operation that it cannot do whole (`"avg"`, `premul`): there use this
-    class's methods, `Request.Waitall` among them, and not those of `MPI.Request`.
     """
 
-    __slots__ = ("_buffers", "_operation")
-    _operation: _core.Operation | None
-    _buffers: Any
+    __slots__ = ()
 
     @classmethod
     def start(cls: type[RequestT], comm: MPI.Comm, call: _core.Call, buffers: Any) -> RequestT:
@@ -67,45 +81,12 @@ class Request(MPI.Request):
     @classmethod
     def of(cls: type[RequestT], operation: _core.Operation, buffers: Any) -> RequestT:
         """The request of an operation that has been started."""
+        let_ended_go()
         handle = operation.request
         request = cls() if handle is None else cls(MPI.Request.fromhandle(handle))
-        if operation.handed_over:  # the MPI's own request, which its own functions wait for
-            request._operation, request._buffers = None, buffers
-            return request
-        keep_alive(operation, buffers)
-        request._operation = operation
+        # The MPI's own functions wait for a request of its own.
+        request._hold(None if operation.uses_mpi_request else operation, buffers)
         return request
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Block until the result is in place, then free the request.
-
-        Raises:
-            gradred.Error: what ended the operation.
-        """
-        operation = getattr(self, "_operation", None)
-        if operation is None:
-            return super().Wait(status)
-        try:
-            operation.wait()
-        finally:
-            if operation.ended:
-                self._release(status)
-        return True
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the result is in place; if so, free the request. Does not block.
-
-        Raises:
-            gradred.Error: what ended the operation.
-        """
-        operation = getattr(self, "_operation", None)
-        if operation is None:
-            return super().Test(status)
-        if not operation.test():
-            return False
-        self._release(status)
-        operation.rethrow()
-        return True
 
     def add_done_callback(self: RequestT, fn: Callable[[RequestT], object]) -> None:
         """Have `fn(request)` called once when the operation has ended, well or not.
@@ -141,7 +122,7 @@ class Request(MPI.Request):
             >>> request.Wait()
             True
         """
-        operation = getattr(self, "_operation", None)
+        operation = self._operation
         if operation is not None:
             operation.add_done_callback(fn, self)
         elif self:
@@ -150,16 +131,6 @@ class Request(MPI.Request):
             raise UsageError(explain("add_done_callback of a request", found, remedy))
         else:
             _core.call_callback(fn, self)
-
-    def _release(self, status: MPI.Status | None) -> None:
-        """Give the MPI's request back; the operation has ended.
-
-        A second thread that has waited for it finds either the operation, or the request null.
-        """
-        release_handle(self, status)
-        if (operation := self._operation) is not None:
-            let_go(operation)
-        self._operation = None
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """`Wait`, by mpi4py's other name; there is no object to return."""
@@ -179,9 +150,17 @@ class Request(MPI.Request):
             gradred.Error: what ended one of the operations; the others have ended as well.
         """
         failure: Exception | None = None
-        pending = list(range(len(requests)))
         given = list(statuses or [])[: len(requests)]  # filled in place, as mpi4py does it
         found = given + [MPI.Status() for _ in requests[len(given) :]]
+        pending = []
+        for index, request in enumerate(requests):
+            if getattr(request, "_operation", None) is None:
+                pending.append(index)
+                continue
+            try:  # the thread that waits carries on all operations, and the MPI
+                request.Wait(found[index])
+            except Exception as error:
+                failure = failure or error
         pause = 0.0
         while pending:
             before = len(pending)
@@ -193,8 +172,8 @@ class Request(MPI.Request):
                     failure = failure or error
                 pending.remove(index)
             pause = 0.0 if len(pending) < before else min(pause + 1e-6, 1e-4)
-            if pending:
-                _pause(pause, requests[pending[0]])
+            if pending:  # another thread may need the GIL to go on
+                time.sleep(pause)
         if statuses is not None:
             statuses[:] = found
         if failure is not None:
@@ -202,16 +181,10 @@ class Request(MPI.Request):
         return True
 
 
-def _pause(seconds: float, request: MPI.Request) -> None:
-    """Let go of the GIL: another thread may be what they wait for; `request` is one of them."""
-    operation = getattr(request, "_operation", None)
-    begin = time.perf_counter()
-    time.sleep(seconds)
-    if operation is not None:
-        operation.slept(time.perf_counter() - begin)
+_core.use_request_class(Request, keep_alive, let_ended_go, _in_flight)
 
 
 def release_handle(request: MPI.Request, status: MPI.Status | None) -> None:
     """Complete the MPI's side of a request whose operation has ended."""
-    if request and not MPI.Is_finalized():
+    if request:
         _core.release_request(request, 0 if status is None else MPI._addressof(status))

@@ -27,7 +27,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from colorsys import hls_to_rgb
-from typing import Literal, TypedDict
+from typing import Literal, TypeAlias, TypedDict, cast
 
 from gradred import _core
 from gradred._core import (
@@ -46,6 +46,8 @@ from gradred._core import (
     work,
 )
 from gradred.errors import UsageError, explain
+
+Parameter: TypeAlias = "int | str | Sequence[int]"  # of an algorithm: see `make`
 
 __all__ = [
     "Algorithm",
@@ -90,7 +92,7 @@ class Algorithm(TypedDict):
 
 def algorithms() -> list[Algorithm]:
     """The table of all algorithms, in its own order."""
-    return _core.schedule_table()
+    return cast("list[Algorithm]", _core.schedule_table())
 
 
 def names(collective: str = "allreduce") -> list[str]:
@@ -104,7 +106,7 @@ def names(collective: str = "allreduce") -> list[str]:
 
     Example:
         >>> names("bcast")
-        ['binomial', 'scatter_allgather']
+        ['binomial', 'scatter_allgather', 'hierarchical']
     """
     found = [row["name"] for row in algorithms() if row["collective"] == collective]
     if not found:
@@ -116,7 +118,7 @@ def names(collective: str = "allreduce") -> list[str]:
 
 
 def make(
-    name: str, rank: int, size: int, *, collective: str = "allreduce", **parameters: int | str
+    name: str, rank: int, size: int, *, collective: str = "allreduce", **parameters: Parameter
 ) -> Schedule:
     """One rank's schedule of a built-in algorithm.
 
@@ -126,8 +128,9 @@ def make(
         size: the number of ranks.
         collective: see `names`.
         **parameters: what `algorithms()` lists: `root` for broadcasts; `k`, ranks that exchange at
-            once; `local`, ranks of a group, `inside` and `across`, names of the algorithms for the
-            two levels.
+            once; `local`, ranks of each group, or `groups`, the group of each rank; `leaders=1`,
+            where one rank of a group exchanges with others; `inside` and `across`, names of the
+            algorithms for the two levels.
 
     Raises:
         UsageError: an unknown name or parameter, or a size that the algorithm does not serve.
@@ -140,7 +143,7 @@ def make(
 
 
 def make_all(
-    name: str, size: int, *, collective: str = "allreduce", **parameters: int | str
+    name: str, size: int, *, collective: str = "allreduce", **parameters: Parameter
 ) -> list[Schedule]:
     """The schedules of all ranks, in order; the arguments are those of `make`."""
     return [make(name, rank, size, collective=collective, **parameters) for rank in range(size)]
@@ -268,7 +271,7 @@ def coefficients(
     *,
     collective: str = "allreduce",
     host_of: Sequence[int] = (),
-    **parameters: int | str,
+    **parameters: Parameter,
 ) -> Cost:
     """What a built-in algorithm costs on `size` ranks, for vectors of every length.
 

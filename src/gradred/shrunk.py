@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
-from gradred import _core, messages
+from gradred import _core
+from gradred.buffers import messages
+from gradred.buffers.refusing import refusing
 from gradred.comm import Comm
 from gradred.errors import UsageError, UsageTypeError, explain
 from gradred.persistent import PersistentAllreduce
-from gradred.refusing import refusing
 from gradred.request import Request
 
 if TYPE_CHECKING:

@@ -193,7 +193,7 @@ def without_memory(comm: gradred.Comm) -> None:
 
 
 def half(comm: gradred.Comm) -> None:
-    """Ranks 0 and 1 have a communicator of their own; the others wait for the dead in the MPI."""
+    """Ranks 0 and 1 have a communicator of their own; the others wait for a failed one in MPI."""
     pair = gradred.Comm(WORLD.Split(RANK // 2))
     total(pair)
     if RANK == 1:

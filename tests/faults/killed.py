@@ -45,6 +45,7 @@ def show(what: str) -> None:
 
 def say_begun() -> None:
     """All ranks are here; from now on the victim may end at any moment."""
+    show("between calls")
     WORLD.Barrier()
     if RANK == VICTIM:
         with (FOLDER / "begun").open("w") as pipe:

@@ -9,7 +9,6 @@ import pathlib
 import random
 import select
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -18,12 +17,11 @@ from typing import Any
 import numpy as np
 from faults import seeing
 
-from gradred import _status
+from gradred import launch
+from gradred.observe import status
 
 PROGRAM = pathlib.Path(__file__).with_name("killed.py")
 RANKS = 3
-_LAST = struct.Struct("QQ")  # the beginning of csrc/base/status.h's StatusPage
-_STATUS_PAGE = 4096  # its place in the file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +78,16 @@ class Kill:
     """How many files in memory the victim had mapped; none of them may remain."""
     left: list[str]
     """Processes and files that were there when `gradred run` had ended."""
+
+    @property
+    def in_mpich(self) -> bool:
+        """Whether the others sat in the blocking call with which MPICH ends a duplication.
+
+        It makes that inside of `MPI_Test`: they hear nothing, and `gradred run` ends them.
+        """
+        mpich = str(launch.find_mpi().family) == "MPICH"
+        making = self.inside in ("Dup", "first call")
+        return mpich and making and not self.survivors
 
 
 def lose_a_rank(doing: str, path: str, draw: random.Random, folder: pathlib.Path) -> Kill:
@@ -164,12 +172,11 @@ class _Watched:
         self._page = -1
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                if os.readlink(entry.path).startswith(f"/memfd:{_status.RANK}"):
+                if os.readlink(entry.path).startswith(f"/memfd:{status.RANK}"):
                     self._page = os.open(entry.path, os.O_RDONLY)
 
     def last_operation(self) -> str:
-        operation, what = _LAST.unpack(os.pread(self._page, _LAST.size, _STATUS_PAGE))
-        return _status.last_begun(operation, what)
+        return status.last_begun(status.page_in(f"/proc/self/fd/{self._page}"))
 
     def __enter__(self) -> _Watched:
         return self
@@ -213,6 +220,7 @@ def record(kill: Kill) -> None:
             "operation": kill.operation,
             "half_written": kill.half_written,
             "errors": sorted({one["error"] for one in kill.survivors.values()}),
+            "by_launcher": kill.in_mpich,
             "slowest_seconds": round(kill.over_s if kill.doing == "finalize" else seconds, 3),
             "status": kill.seen.status,
         }

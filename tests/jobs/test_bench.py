@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradred import __version__, _core, _processes, cli, config, launch
+from gradred import __version__, _core, cli, config, launch
 from gradred.bench import options, overlap, plot, table
 from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.inputs import FUNCTIONS, PERIOD, TYPES, Inputs
 from gradred.bench.options import Options
 from gradred.element_types import numpy_dtype
+from gradred.launch import processes
+
+pytestmark = pytest.mark.one_mpi
 
 pytest.importorskip("mpi4py")
 
@@ -316,6 +319,7 @@ def test_wrong_usage_says_what_to_do_and_starts_nothing(
     assert status_of("-np", "2", *words.split()) == 2
     captured = capsys.readouterr()
     assert told in captured.err
+    assert "gradred bench: gradred bench" not in captured.err
     assert not captured.out
 
 
@@ -345,6 +349,7 @@ def test_one_process_alone_is_told_how_to_start_more() -> None:
     answer = bench("-m", "4:8")
     assert answer.returncode == 2
     assert "gradred bench -np 2" in answer.stderr
+    assert answer.stderr.startswith("gradred bench: one rank: ")
 
 
 # ---- jobs ------------------------------------------------------------------------------------
@@ -356,6 +361,7 @@ def record_of(path: Path) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.each_mpi
 @needs_no_job
 def test_two_ranks_print_one_table_and_write_the_record(tmp_path: Path) -> None:
     path = tmp_path / "new" / "record.json"
@@ -418,6 +424,7 @@ def test_record_that_goes_into_a_pipe_is_written_once_and_whole(tmp_path: Path) 
     assert pipe.is_fifo()
 
 
+@pytest.mark.each_mpi
 @needs_no_job
 def test_nonblocking_job_measures_the_overlap_and_its_parts(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
@@ -456,6 +463,7 @@ def test_persistent_job_takes_the_plan_that_was_asked_for(tmp_path: Path) -> Non
         assert ring["busbw_gbs"] == pytest.approx(ring["algbw_gbs"] * 4 / 3)
 
 
+@pytest.mark.each_mpi
 @needs_no_job
 def test_all_plans_that_serve_these_ranks_are_compared() -> None:
     answer = bench("-np", "2", "--plan", "all", "-m", "64:64", "-i", "3", "-x", "0", "-o", "avg")
@@ -494,6 +502,7 @@ def test_ranks_of_a_job_measure_themselves_and_complain_once() -> None:
         assert not bad.stdout
 
 
+@pytest.mark.each_mpi
 @needs_no_job
 def test_interrupt_ends_the_ranks_with_status_130() -> None:
     command = [sys.executable, "-m", "gradred", "bench", "-np", "2", "-i", "1000000000"]
@@ -501,7 +510,7 @@ def test_interrupt_ends_the_ranks_with_status_130() -> None:
     assert process.stdout is not None
     try:
         assert any(line.startswith(b"# Size") for line in process.stdout)  # it measures
-        members = _processes.tree(process.pid)
+        members = processes.tree(process.pid)
         assert len(members) >= 3
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=4.5) == 130  # by themselves: after 5 s they would be killed
@@ -510,7 +519,7 @@ def test_interrupt_ends_the_ranks_with_status_130() -> None:
             time.sleep(0.05)
         assert not [member for member in members if member.alive()]
     finally:
-        _processes.end_tree(process, grace=1.0)
+        processes.end_tree(process, grace=1.0)
         process.stdout.close()
 
 
@@ -627,6 +636,7 @@ def test_vectors_that_are_split_have_an_element_for_each_rank() -> None:
     assert asked.sizes("float32", 3) == [12, 24, 48, 96]
 
 
+@pytest.mark.each_mpi
 @needs_no_job
 @pytest.mark.parametrize("name", [name for name in COLLECTIVES if name != "allreduce"])
 def test_other_collectives_are_measured_checked_and_compared(name: str, tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ from gradred import __version__, _cpu, cli, config, doctor, launch
 from gradred.doctor import across, host, job
 from gradred.doctor.fabric import fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
-from gradred.hosts import Host
+from gradred.launch import mpi as launch_mpi
+from gradred.launch.hosts import Host
+
+pytestmark = pytest.mark.one_mpi
 
 NAMES = [
     *("mpi", "job", "binding", "threads", "flag", "fabric"),
@@ -255,13 +258,13 @@ def test_more_threads_than_cores_are_a_warning(
 
 
 def test_slow_flag_is_a_warning_and_without_shared_memory_not_known() -> None:
-    assert job.flag_time(of()).status == "ok"
-    assert job.flag_time(of(flag_ns=5e6)).status == "warn"
+    assert job.one_way_latency(of()).status == "ok"
+    assert job.one_way_latency(of(flag_ns=5e6)).status == "warn"
     with pytest.raises(NotKnown, match="no memory"):
-        job.flag_time(of(shares_memory=False))
+        job.one_way_latency(of(shares_memory=False))
 
 
-@pytest.mark.parametrize("look", [job.binding, job.threads, job.flag_time])
+@pytest.mark.parametrize("look", [job.binding, job.threads, job.one_way_latency])
 def test_what_the_job_should_tell_is_not_known_without_it(look: Any) -> None:
     with pytest.raises(NotKnown, match="line job"):
         look(job.Job(1.0, 1, [], ""))
@@ -316,7 +319,7 @@ def test_job_of_this_host_reports_what_every_check_reads(
     assert found.is_whole, found
     assert set(found.reports[0]) == set(report(0)), "nothing that nobody reads"
     assert job.run_of_two_ranks(found).status in ("ok", "warn")
-    assert "ns between" in job.flag_time(found).found
+    assert "ns between" in job.one_way_latency(found).found
     assert "OMP_NUM_THREADS" in job.threads(found).found
     assert job.binding(found).found
     assert "between hosts" in fabric(found.output).found
@@ -430,7 +433,7 @@ def test_check_that_breaks_hides_no_other(no_job: None) -> None:
 def test_without_an_mpi_its_line_fails_and_the_others_point_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(launch, "_PROBE", "raise RuntimeError('cannot load MPI library')")
+    monkeypatch.setattr(launch_mpi, "_PROBE", "raise RuntimeError('cannot load MPI library')")
     launch.find_mpi.cache_clear()
     results = {result.name: result.finding for result in doctor.examine()}
     assert results["mpi"].status == "fail"
@@ -545,7 +548,7 @@ def test_exit_status_and_lines(
 ) -> None:
     results = [doctor.Result("one", ok("well"), 0.1), doctor.Result("two", finding, 0.1)]
     monkeypatch.setattr(doctor, "examine", lambda *_, **__: results)
-    monkeypatch.setattr(launch, "inside_job", lambda: None)
+    monkeypatch.setattr(launch_mpi, "inside_job", lambda: None)
     assert cli.main(["doctor"]) == status
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["ok", "one", "well"]
@@ -566,7 +569,7 @@ def test_colours_on_a_terminal_by_the_rule_of_no_color_org(
         monkeypatch.setenv(name, value)
     result = doctor.Result("one", ok("well"), 0.1)
     monkeypatch.setattr(doctor, "examine", lambda *_, **__: [result])
-    monkeypatch.setattr(launch, "inside_job", lambda: None)
+    monkeypatch.setattr(launch_mpi, "inside_job", lambda: None)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert cli.main(["doctor"]) == 0
     assert ("\033[" in capsys.readouterr().out) == coloured
@@ -590,6 +593,7 @@ def test_rank_of_a_job_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: Any) 
     assert "rank 1 of 4" in capsys.readouterr().err
 
 
+@pytest.mark.each_mpi
 @needs_no_job
 def test_whole_report_is_one_screen_within_its_time() -> None:
     command = [sys.executable, "-m", "gradred", "doctor", "--json"]

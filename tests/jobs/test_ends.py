@@ -169,3 +169,33 @@ def test_refused_calls_at_the_end_of_a_program_lose_nobody(tmp_path: pathlib.Pat
         out, err, status = run(REFUSED, tmp_path)
         assert status == 0, err
         assert sum("right" in line for line in out) == 2, (out, err)
+
+
+FATAL = """
+import os, signal
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+world = MPI.COMM_WORLD
+world.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+comm = gradred.Comm(world)
+x = np.ones(100_000)
+comm.Allreduce(MPI.IN_PLACE, x)
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+request = comm.Iallreduce(MPI.IN_PLACE, x)
+try:
+    WAIT
+except gradred.PeerLost:
+    print("PeerLost", flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", ["request.Wait()", "gradred.Request.Waitall([request])"])
+def test_lost_peer_is_no_error_for_the_programs_handler_of_the_mpi(
+    wait: str, tmp_path: pathlib.Path
+) -> None:
+    out, err, status = run(FATAL.replace("WAIT", wait), tmp_path)
+    assert out == ["PeerLost"], err
+    assert status == 128 + 9

@@ -16,12 +16,13 @@ from gradred import config, launch
 
 pytest.importorskip("mpi4py")
 pytestmark = [
+    pytest.mark.one_mpi,
     pytest.mark.timeout(60),
     pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
 ]
 PATHS = os.pathsep.join(filter(None, sys.path))
 HEAD = """
-import sys, time
+import json, sys, time
 import numpy as np
 from mpi4py import MPI
 import gradred
@@ -190,6 +191,7 @@ def test_time_hidden_behind_computing_is_not_exposed(tmp_path: Path) -> None:
             assert all(row["skew"]["slowest_rank"] == 1 for row in rows)
 
 
+@pytest.mark.each_mpi
 def test_waiting_in_waitall_is_exposed(tmp_path: Path) -> None:
     body = """
         comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
@@ -226,6 +228,7 @@ for name, op in (("bfloat16", "sum"), ("float32", "avg")):
 """
 
 
+@pytest.mark.each_mpi
 @pytest.mark.parametrize("knobs", [{}, {"shm": "0"}, {"plan": "ring"}], ids=str)
 def test_samples_of_the_mpi_appear_and_results_stay_right(
     tmp_path: Path, knobs: dict[str, str]
@@ -298,6 +301,7 @@ def test_calls_that_are_refused_end_the_samples_and_nothing_else(tmp_path: Path)
         assert row["mpi"] is None
 
 
+@pytest.mark.each_mpi
 def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> None:
     done = run(tmp_path, SLEEPS, profile="1")
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
@@ -319,9 +323,9 @@ def test_rank_0_decides_for_all(tmp_path: Path) -> None:
             other = gradred.Comm(world.Dup())
             for _ in range(300):
                 other.Allreduce(MPI.IN_PLACE, np.zeros((2 - wanted) << 13, "float32"))
-        (row,) = _core.profile()["rows"]
-        assert (row["max_bytes"], row["calls"], row["compared"]) == (1 << 16, 300, 1), row
-        assert row["looks"] == 300, row
+        (row,) = json.loads(_core.profile_json())["rows"]
+        assert (row["max_bytes"], row["calls"], row["mpi"]["samples"]) == (1 << 16, 300, 1), row
+        assert row["skew"]["samples"] == 300, row
         """
     done = run(tmp_path, body)
     assert "gradred profile of rank 0 of 2" in done.stderr
@@ -332,14 +336,16 @@ def test_nothing_is_counted_written_or_printed_when_off(tmp_path: Path) -> None:
         for _ in range(300):
             comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
         comm.Iallreduce(np.zeros(1), np.zeros(1)).Wait()
-        found = _core.profile()
-        assert found["rows"] == [] and found["set_ups"] == 0 and found["wall_s"] == 0, found
+        found = json.loads(_core.profile_json())
+        assert found["rows"] == [] and found["wall_s"] == 0, found
+        assert found["set_up"] == {"communicators": 0, "seconds": 0}, found
         """
     done = run(tmp_path, body)
     assert done.stderr == ""
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+@pytest.mark.each_mpi
 def test_survivor_of_a_lost_peer_still_writes_its_profile(tmp_path: Path) -> None:
     body = """
         import os, signal

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
-from gradred import _core
 
 
 @pytest.fixture(scope="module", params=["shared memory", "messages"])
@@ -17,9 +17,9 @@ def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
     """A communicator that has been used once."""
     made = gradred.Comm(MPI.COMM_WORLD.Dup())
     if request.param == "messages":
-        _core.configure(False, "", 0, 0)
+        use(shm=False)
     made.Allreduce(MPI.IN_PLACE, np.zeros(1))
-    _core.configure(True, "", 0, 0)
+    use()
     yield made
     made.Free()
 

@@ -13,6 +13,7 @@ import argparse
 import collections
 import dataclasses
 import faulthandler
+import gc
 import random
 import sys
 import threading
@@ -175,6 +176,7 @@ class Rank:
         self.persistent: dict[int, tuple[Step, Any, Buffers, Guarded]] = {}
         self.messages: dict[int, Step] = {}
         self.finished: list[Any] = []  # requests that outlive their communicators
+        self.dropped: list[tuple[str, Buffers]] = []  # of requests that nobody holds
         self.problems: list[str] = []
 
     def start(
@@ -297,8 +299,9 @@ def sending(step: Step, comm: gradred.Comm) -> Buffers:
 
 
 def plan_of(step: Step) -> str | None:
-    """Not plan "mpi" for what MPI has no name for: two types, and all but logic of truth values."""
-    of_mpi = step.op.startswith("l") if step.dtype == "bool" else "float16" not in step.dtype
+    """Not plan "mpi" for what MPI has no name for: small floats, truth values but for logic."""
+    small = step.dtype.startswith(("float8", "float16", "bfloat16"))
+    of_mpi = step.op.startswith("l") if step.dtype == "bool" else not small
     return None if step.plan == "mpi" and not of_mpi else step.plan
 
 
@@ -375,6 +378,21 @@ def start_many(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     for turn in range(6):
         part = dataclasses.replace(step, number=step.number + turn, count=step.count // 8 + turn)
         iallreduce(rank, part, comm)
+
+
+def drop(rank: Rank, step: Step, comm: gradred.Comm) -> None:
+    """Forget the request in flight, half of the time its buffers as well, while garbage goes."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)  # in any allocation of Python's own
+    try:
+        found = reducing(step, comm)
+        comm.Iallreduce(found.send, found.recv, op_of(step))
+        if step.flag:
+            rank.dropped.append((str(step), found))
+        del found
+        [[] for _ in range(3)]
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def init(rank: Rank, step: Step, comm: gradred.Comm) -> None:
@@ -599,10 +617,15 @@ def make(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def free(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """With what is in flight on it, or after that has ended."""
+    """With what is in flight on it, or after that has ended.
+
+    Open MPI frees a communicator under the MPI's own non-blocking collective calls, and crashes.
+    """
     flights = [flight for flight in rank.in_flight if flight.comm == step.comm]
-    if not step.flag:
-        rank.wait_for(flights)
+    if step.flag:
+        of_mpi = [one for one in flights if not isinstance(one.request, gradred.Request)]
+        flights = of_mpi if MPI.get_vendor()[0] == "Open MPI" else []
+    rank.wait_for(flights)
     comm.Free()
     del rank.comms[step.comm]
 
@@ -667,6 +690,7 @@ KINDS = {
     "Iallreduce": Kind(iallreduce, 12, in_threads=True),
     "Ireduce_scatter_block": Kind(ireduce_scatter, 4, in_threads=True),
     "start many": Kind(start_many, 2, in_threads=True),
+    "drop": Kind(drop, 4),
     "Allreduce_init": Kind(init),
     "Start": Kind(fire),
     "free persistent": Kind(free_persistent),
@@ -864,6 +888,10 @@ def play(seed: int, steps: int, verbose: bool = False) -> list[str]:
     rank.wait_for(rank.in_flight)
     for comm in list(rank.comms.values()):
         comm.Free()
+    while _core.in_flight():  # what was dropped
+        MPI.COMM_WORLD.Iprobe()
+    for title, found in rank.dropped:
+        rank.problems += found.check(title)
     return rank.problems
 
 

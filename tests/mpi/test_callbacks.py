@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
-from gradred import _core
 
 WORLD = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -58,11 +58,11 @@ def made(path: str) -> Iterator[gradred.Comm]:
     if path == "one rank":
         comm = gradred.Comm(MPI.COMM_SELF.Dup())
     else:
-        _core.configure(path != "messages", "", 0, 0)
+        use(shm=path != "messages")
         comm = gradred.Comm(MPI.COMM_WORLD.Dup())
         if path != "the MPI":  # which carries them out until a blocking call
             comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
-        _core.configure(True, "", 0, 0)
+        use()
     yield comm
     comm.Free()
 

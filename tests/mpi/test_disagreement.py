@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
@@ -242,10 +243,10 @@ def test_operations_in_flight_survive_a_refused_one(comm: gradred.Comm) -> None:
 def test_rank_0_decides_about_plan_and_slices() -> None:
     """Settings that differ between ranks would send them on different paths."""
     comm = gradred.Comm(WORLD.Dup())
-    _core.configure(True, "ring" if RANK == 0 else "", 3 if RANK == 0 else 0, 0)
+    use(plan="ring" if RANK == 0 else None, slices=3 if RANK == 0 else None)
     x = np.ones(1000)
     comm.Allreduce(MPI.IN_PLACE, x)
-    _core.configure(True, "", 0, 0)
+    use()
     call = _core.Call("allreduce", None, x.__array_interface__["data"][0], 1000, "float64")
     plan = _core.plan_for(comm, call)
     assert (plan["plan"], plan["slices"]) == ("ring", 3)

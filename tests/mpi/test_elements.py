@@ -10,7 +10,8 @@ from mpi import sizes
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError, typemaps
+from gradred import UsageError
+from gradred.buffers import typemaps
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 

@@ -195,7 +195,7 @@ def test_benchmark_records_a_checked_row_for_each_size(
         ([], []),
     ],
 )
-def test_rounds_are_near_or_far_where_their_flag_times_fall_into_two_groups(
+def test_rounds_are_near_or_far_where_their_one_way_latencies_fall_into_two_groups(
     flags: list[float | None], names: list[str]
 ) -> None:
     from gradred.bench import placement
@@ -312,7 +312,9 @@ def test_last_screen_of_the_demo_is_short_and_tells_unequal_weights(
         ([None] * 5, ""),  # one rank
     ],
 )
-def test_demo_tells_a_busy_machine_by_its_flag_times(flags: list[float | None], told: str) -> None:
+def test_demo_tells_a_busy_machine_by_its_one_way_latencies(
+    flags: list[float | None], told: str
+) -> None:
     import demo
 
     assert demo.busy_machine(0, {"rows": [{"flag_rounds_us": flags}]}) == told

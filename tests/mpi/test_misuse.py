@@ -15,7 +15,8 @@ from mpi import sizes
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError, _core, dlpack
+from gradred import UsageError, _core
+from gradred.buffers import dlpack
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = COMM.rank, COMM.size

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from float_mode import needs_modes, unusual
 from mpi.exact import Array, differences, make_input, numpy_dtype, reduced
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
@@ -68,9 +69,9 @@ def only_where_the_plan_can_be(request: pytest.FixtureRequest, shares_memory: bo
 def configured(plan: str = "", slices: int = 0) -> gradred.Comm:
     """A communicator that was made with these knobs."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
-    _core.configure(True, plan, slices, 0)
+    use(plan=plan or None, slices=slices or None, tune=False)
     _core.comm_info(comm)  # the extension meets it
-    _core.configure(True, "", 0, 0)
+    use()
     return comm
 
 
@@ -275,19 +276,18 @@ def test_schedule_that_forgets_a_rank_is_refused_before_it_runs() -> None:
 
 @pytest.mark.parametrize("kind", ["allreduce", "reduce_scatter_block", "allgather", "bcast"])
 @pytest.mark.parametrize("plan", ["", "ring"])
-def test_choice_without_ranks_is_that_of_the_ranks(
-    kind: str, plan: str, shares_memory: bool
-) -> None:
+def test_choice_without_ranks_is_that_of_the_ranks(kind: str, plan: str) -> None:
     comm = configured(plan)
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up what a choice depends on
+    info = _core.comm_info(comm)
     collective = kind.removesuffix("_block")
     named = plan if plan in schedules.names(collective) else ""
     for nbytes in (4, 8 << 10, (8 << 10) + 4, 4 << 20, 64 << 20):
         choice = _core.choose_plan(
             collective,
             nbytes,
-            _core.comm_info(comm)["host_of"] if SIZE > 1 else [0],
-            shared_memory=shares_memory,
+            info["host_of"] if SIZE > 1 else [0],
+            shared_memory=SIZE == 1 or info["shares_memory"] or info["hosts_share_memory"],
             plan=named,
             slices=1 if collective in ("reduce_scatter", "allgather") else 0,
         )
@@ -299,9 +299,9 @@ def test_choice_without_ranks_is_that_of_the_ranks(
 def summed_after(warm_up: bool, deterministic: bool) -> tuple[str, bytes]:
     """Plan and bits of a started sum in which order shows, before or after a blocking call."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
-    _core.configure(True, "", 0, 0, deterministic=deterministic)
+    use(deterministic=deterministic)
     _core.comm_info(comm)
-    _core.configure(True, "", 0, 0)
+    use()
     x = np.random.default_rng(RANK).standard_normal(1009).astype("float32")
     y = np.empty_like(x)
     if warm_up:

@@ -1,13 +1,16 @@
 """MPI's progress rule: legal programs in which a rank must serve its peers while it waits here."""
 
 import gc
+import os
 import pathlib
+import resource
 import threading
 import time
 
 import numpy as np
 import pytest
 from mpi import legal
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
@@ -109,6 +112,58 @@ def test_every_way_of_waiting_drives_the_mpi(need, way):
 @pytest.mark.parametrize(("need", "way"), legal.cases(full=True))
 def test_every_way_of_waiting_serves_every_need(need, way):
     legal.go_through(need, way)
+
+
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < MPI.COMM_WORLD.size, reason="the ranks share cores"
+)
+def test_rank_with_a_core_of_its_own_takes_no_naps_while_it_waits_for_messages(comm):
+    use(shm=False, plan="recursive_doubling")
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    use()
+    time.sleep(0.1 * (comm.rank == 0))
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    naps = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+    assert comm.rank == 0 or naps < 100
+
+
+@pytest.mark.parametrize("nulls", [(1, 0), (0, 1), (2, 1)])
+def test_waitall_of_the_mpi_takes_null_requests_beside_one_in_flight(comm, nulls):
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    over = comm.Iallreduce(MPI.IN_PLACE, np.ones(1))
+    over.Wait()
+    time.sleep(0.01 * comm.rank)
+    y = vector(comm, 1 << 17)
+    request = comm.Iallreduce(MPI.IN_PLACE, y)
+    before, behind = nulls
+    MPI.Request.Waitall([MPI.REQUEST_NULL] * before + [request] + [over] * behind)
+    np.testing.assert_array_equal(y, expected(comm, 1 << 17))
+
+
+def test_operation_over_messages_is_driven_at_once_beside_one_that_waits_for_memory(comm):
+    """gradred's thread sleeps until a peer writes into memory; a new operation has to wake it."""
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    use(shm=False)
+    other = gradred.Comm(MPI.COMM_WORLD.Dup())
+    other.Allreduce(MPI.IN_PLACE, np.ones(1))
+    use()
+    took = []
+    for _ in range(5):
+        requests = [comm.Iallreduce(MPI.IN_PLACE, np.ones(1 << 16))] if comm.rank == 0 else []
+        time.sleep(0.02)
+        begin = time.perf_counter()
+        requests.append(other.Iallreduce(MPI.IN_PLACE, np.ones(100)))
+        operation = requests[-1]._operation
+        while operation is not None and not operation.ended:
+            time.sleep(0.001)
+        took.append(time.perf_counter() - begin)
+        MPI.COMM_WORLD.Barrier()
+        if comm.rank > 0:
+            requests.append(comm.Iallreduce(MPI.IN_PLACE, np.ones(1 << 16)))
+        gradred.Request.Waitall(requests)
+    other.Free()
+    assert min(took) < 0.04, took
 
 
 @pytest.mark.parametrize("way", ["Allreduce", "Iallreduce, Wait", "Iallreduce, Test"])

@@ -18,6 +18,7 @@ from mpi.exact import (
     ops_of,
     reduced,
 )
+from mpi.place import IN_MEMORY
 from mpi4py import MPI
 
 import gradred
@@ -176,7 +177,7 @@ FORMATS = ["float8_e4m3fn", "float8_e5m2"]
 
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max"])
 @pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("plan", ["node", "ring", "recursive_doubling"])
+@pytest.mark.parametrize("plan", [IN_MEMORY, "ring", "recursive_doubling"])
 def test_all_pairs_of_8_bit_floats_give_the_same_bits_on_all_ranks(
     plan: str, dtype: str, op: str
 ) -> None:
@@ -248,7 +249,7 @@ def free_bytes() -> int:
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("plan", ["node", "ring", "mpi"])
+@pytest.mark.parametrize("plan", [IN_MEMORY, "ring", "mpi"])
 def test_more_elements_than_an_int_counts(plan: str) -> None:
     count = 2**31 + 11
     enough = MPI.COMM_WORLD.allreduce(free_bytes(), MPI.MIN) > 3 * SIZE * count

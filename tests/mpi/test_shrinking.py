@@ -11,12 +11,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from mpi.place import ON_ONE_HOST, WHY_NOT
 from mpi4py import MPI
 
 import gradred
 from gradred import UsageError
 from gradred.shrunk import ShrunkComm
 
+pytestmark = pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2

@@ -13,10 +13,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError, _core
+from gradred import UsageError
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 
 WORLD = gradred.Comm(MPI.COMM_WORLD)
@@ -31,11 +32,11 @@ PATHS = ["shared memory", "messages", "the MPI"]
 @pytest.fixture(params=PATHS, name="comm")
 def communicator(request: pytest.FixtureRequest) -> Any:
     """A plain communicator whose operations take this path."""
-    _core.configure(request.param != "messages", "", 0, 0)
+    use(shm=request.param != "messages")
     comm = MPI.COMM_WORLD.Dup()
     if request.param != "the MPI":  # which carries them out until a blocking call
         gradred.allreduce(np.zeros(1), comm=comm)
-    _core.configure(True, "", 0, 0)
+    use()
     yield comm
     comm.Free()
 
@@ -189,10 +190,10 @@ def test_arguments_that_do_not_fit_are_refused_at_the_start(call: Any, message: 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
 @pytest.mark.parametrize("path", ["shared memory", "messages"])
 def test_ranks_that_disagree_all_get_the_error_each_time_they_ask(path: str) -> None:
-    _core.configure(path != "messages", "", 0, 0)
+    use(shm=path != "messages")
     comm = MPI.COMM_WORLD.Dup()
     gradred.allreduce(np.zeros(1), comm=comm)
-    _core.configure(True, "", 0, 0)
+    use()
     odd = RANK == SIZE - 1
     for request in [
         gradred.iallreduce(np.zeros((2, 3) if odd else (3, 2)), comm=comm),
@@ -222,6 +223,8 @@ def test_wait_gives_up_after_its_time_and_the_operation_goes_on(comm: MPI.Intrac
             assert not isinstance(caught.value, gradred.Error)
             assert limit <= time.monotonic() - begin < 5
         assert not request.done()
+        with pytest.raises(UsageError, match="NaN is no time"):
+            request.wait(float("nan"))
         MPI.COMM_WORLD.Barrier()
     else:
         MPI.COMM_WORLD.Barrier()

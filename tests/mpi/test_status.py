@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
-from gradred import _core, _status
+from gradred.observe import status
 
 WORLD = MPI.COMM_WORLD
 
@@ -28,16 +29,16 @@ def path(request: pytest.FixtureRequest) -> str:
 def comm(path: str) -> Iterator[gradred.Comm]:
     made = gradred.Comm(WORLD.Dup())
     if path == "messages":
-        _core.configure(False, "", 0, 0)
+        use(shm=False)
     made.Allreduce(MPI.IN_PLACE, np.zeros(1))
-    _core.configure(True, "", 0, 0)
+    use()
     yield made
     made.Free()
 
 
-def shown() -> _status.Rank:
+def shown() -> status.Rank:
     """This rank as others see it."""
-    (rank,) = [one for one in _status.ranks(stacks=False) if one.pid == os.getpid()]
+    (rank,) = [one for one in status.ranks(stacks=False) if one.pid == os.getpid()]
     return rank
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import array
 import ast
-import types
+import gc
+import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,10 +186,20 @@ def test_long_double_is_the_mpis() -> None:
 # ---- errors -----------------------------------------------------------------------------------
 
 
-class GpuArray:
-    __cuda_array_interface__ = types.MappingProxyType(
-        {"shape": (4,), "typestr": "<f4", "data": (0x7F0000000000, False), "version": 3}
-    )
+class OnGpu:
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise AssertionError("nobody asks for its memory")
+
+
+class SaysGpu:
+    """An array in host memory with the CUDA Array Interface, as mpi4py's own tests have them."""
+
+    def __init__(self, data: npt.NDArray[Any]) -> None:
+        self.data = data
+        self.__cuda_array_interface__ = data.__array_interface__
 
 
 def read_only() -> npt.NDArray[Any]:
@@ -247,12 +259,30 @@ def test_gpu_arrays_raise_device_error(form: Callable[[Any], Any]) -> None:
     host = np.zeros(4, "float32")
     for call in (COMM.Allreduce, COMM.Iallreduce, COMM.Reduce_scatter_block):
         with pytest.raises(DeviceError, match="no GPU support"):
-            call(form(GpuArray()), host)
+            call(form(OnGpu()), host)
     with pytest.raises(DeviceError, match="no GPU support"):
-        COMM.Allreduce(host, form(GpuArray()))
+        COMM.Allreduce(host, form(OnGpu()))
     for call in (COMM.Bcast, gradred.allreduce):
         with pytest.raises(DeviceError, match="no GPU support"):
-            call(form(GpuArray())) if call == COMM.Bcast else call(GpuArray())
+            call(form(OnGpu())) if call == COMM.Bcast else call(OnGpu())
+
+
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: [x, 4, MPI.FLOAT]])
+def test_host_arrays_with_the_cuda_array_interface_are_served(form: Callable[[Any], Any]) -> None:
+    x, y = np.full(4, RANK + 1, "float32"), np.zeros(4, "float32")
+    send, recv = form(SaysGpu(x)), form(SaysGpu(y))
+    COMM.Allreduce(send, recv)
+    assert y.tolist() == [TOTAL] * 4
+    y[:] = 0
+    COMM.Iallreduce(send, recv).Wait()
+    assert y.tolist() == [TOTAL] * 4
+    COMM.Bcast(form(SaysGpu(y)))
+    assert gradred.allreduce(SaysGpu(x), out=SaysGpu(y)).data is y
+    assert y.tolist() == [TOTAL] * 4
+    dead = SaysGpu(x)
+    dead.__cuda_array_interface__ = {**x.__array_interface__, "data": (0x1000, False)}
+    with pytest.raises(DeviceError, match="no memory of this process"):
+        COMM.Allreduce(form(dead), y)
 
 
 # ---- the other collectives ----------------------------------------------------------------------
@@ -396,6 +426,40 @@ def test_buffers_outlive_a_forgotten_request() -> None:
     while _core.in_flight():
         COMM.Iprobe()
     assert y.tolist() == [TOTAL] * 1000
+
+
+def test_requests_may_be_dropped_in_flight_while_garbage_is_collected() -> None:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)  # in any allocation of Python's own
+    try:
+        for _ in range(100):
+            COMM.Iallreduce(MPI.IN_PLACE, np.ones(300))
+            [[] for _ in range(3)]
+    finally:
+        gc.set_threshold(*thresholds)
+    COMM.Allreduce(MPI.IN_PLACE, np.ones(1))
+
+
+def test_memory_of_a_dropped_request_goes_once_others_have_been_started() -> None:
+    x = np.ones(200_000)
+    kept = weakref.ref(x)
+    COMM.Iallreduce(MPI.IN_PLACE, x)
+    del x
+    COMM.Allreduce(MPI.IN_PLACE, np.ones(1))
+    while _core.in_flight():  # the thread that has ended it may not have said so yet
+        time.sleep(0.001)
+    for _ in range(5):
+        COMM.Iallreduce(MPI.IN_PLACE, np.ones(1)).Wait()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("status", [5, MPI.COMM_WORLD, MPI.INT])
+def test_status_of_a_request_is_a_status(status: Any) -> None:
+    request = COMM.Iallreduce(MPI.IN_PLACE, np.full(300_000, 1.0))
+    if RANK == 0 and request:  # in flight
+        with pytest.raises(TypeError):
+            request.Wait(status)
+    request.Wait(MPI.Status())
 
 
 def test_calls_from_two_communicators_may_be_in_flight_together() -> None:

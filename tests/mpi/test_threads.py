@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from mpi import legal
 from mpi.exact import differences, make_input, reduced
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
@@ -141,10 +142,10 @@ def calls_on(comm: gradred.Comm) -> dict[str, Callable[[], Any]]:
 def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
     shares_memory: bool, persistent: bool
 ) -> None:
-    _core.configure(shares_memory, "", 0, 0)
+    use(shm=shares_memory)
     comm = COMM.Dup()
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
-    _core.configure(True, "", 0, 0)
+    use()
     calls = calls_on(comm)
     x, y = np.full(500, RANK + 1.0), np.zeros(500)
     early = np.full(3, RANK)

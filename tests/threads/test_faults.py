@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_testing import run_threads
 from hypothesis import given
 from hypothesis import strategies as st
 from threads.reference import make_inputs, reduction, view
 
-from gradred import _core, errors, schedules
+from gradred import errors, schedules
 from gradred.errors import Error, PeerLost, TransportError, UsageError
 
 SIZE = 4
@@ -25,7 +26,7 @@ def allreduce(name: str = "ring", **options: Any) -> tuple[list[Any], Any]:
     """The results of all ranks, and the right one."""
     inputs = make_inputs(SIZE, COUNT, "float32", "sum")
     wanted = reduction(inputs, "sum")
-    _core.run_threads(schedules.make_all(name, SIZE), view(inputs), "float32", "sum", **options)
+    run_threads(schedules.make_all(name, SIZE), view(inputs), "float32", "sum", **options)
     return inputs, wanted
 
 
@@ -102,7 +103,7 @@ def test_ranks_that_disagree_about_the_count_all_get_a_usage_error(
     inputs[3] = make_inputs(SIZE, 12, "int32", "sum")[3]
     plans = schedules.make_all(name, SIZE)
     with pytest.raises(UsageError) as caught:
-        _core.run_threads(
+        run_threads(
             plans, view(inputs), "int32", "sum", slices=slices, rendezvous=rendezvous, timeout=20
         )
     assert failures(caught.value) == dict.fromkeys(range(SIZE), "UsageError")
@@ -117,7 +118,7 @@ def test_ranks_that_disagree_about_the_collective_get_a_usage_error() -> None:
     with pytest.raises(
         UsageError, match=r"disagree .*(allreduce|bcast) of 5 .*(allreduce|bcast) of 5 int32"
     ):
-        _core.run_threads(plans, view(make_inputs(3, 5, "int32", "sum")), "int32", "sum")
+        run_threads(plans, view(make_inputs(3, 5, "int32", "sum")), "int32", "sum")
 
 
 @PROTOCOLS
@@ -139,7 +140,7 @@ def test_messages_between_two_ranks_match_in_order(rendezvous: bool) -> None:
     ]
     for _ in range(20):
         work = [np.arange(6, dtype=np.int32), np.zeros(6, dtype=np.int32)]
-        _core.run_threads(plans, view(work), "int32", "sum", rendezvous=rendezvous)
+        run_threads(plans, view(work), "int32", "sum", rendezvous=rendezvous)
         np.testing.assert_array_equal(work[1], work[0])
 
 
@@ -155,10 +156,10 @@ def test_schedule_that_needs_buffering_hangs_under_rendezvous_alone() -> None:
 
     inputs = make_inputs(2, 5, "int32", "sum")
     work = [array.copy() for array in inputs]
-    _core.run_threads([both(0), both(1)], view(work), "int32", "sum", rendezvous=False)
+    run_threads([both(0), both(1)], view(work), "int32", "sum", rendezvous=False)
     np.testing.assert_array_equal(work[1], reduction(inputs, "sum"))
     with pytest.raises(errors.TimeoutError):
-        _core.run_threads([both(0), both(1)], view(work), "int32", "sum", timeout=0.3)
+        run_threads([both(0), both(1)], view(work), "int32", "sum", timeout=0.3)
 
 
 def test_messages_of_another_size_than_expected_are_an_internal_error() -> None:
@@ -168,7 +169,7 @@ def test_messages_of_another_size_than_expected_are_an_internal_error() -> None:
         schedules.Schedule([[schedules.recv(0, part)]], rank=1, size=2, chunks=2),
     ]
     with pytest.raises(Error, match="another size") as caught:
-        _core.run_threads(plans, view(make_inputs(2, 4, "int32", "sum")), "int32", "sum")
+        run_threads(plans, view(make_inputs(2, 4, "int32", "sum")), "int32", "sum")
     assert not isinstance(caught.value, (UsageError, TransportError))
 
 
@@ -205,9 +206,7 @@ FIELDS = st.one_of(
 def refusal(fault: str) -> str:
     """What is said against a fault; nothing when it is accepted."""
     try:
-        _core.run_threads(
-            schedules.make_all("ring", 1), [bytearray(8)], "float32", "sum", fault=fault
-        )
+        run_threads(schedules.make_all("ring", 1), [bytearray(8)], "float32", "sum", fault=fault)
     except UsageError as error:
         return str(error)
     return ""

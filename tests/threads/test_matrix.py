@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from core_testing import run_threads
 from threads.reference import make_inputs, owners, reduction, view
 
-from gradred import _core, schedules
+from gradred import schedules
 
 ALGORITHMS = [(row["collective"], row["name"]) for row in schedules.algorithms()]
 SIZES = [1, 2, 3, 4, 5, 7, 8]
@@ -28,10 +29,11 @@ TYPES = [
 ]
 
 
-def parameters_of(name: str, size: int) -> dict[str, int | str]:
+def parameters_of(collective: str, name: str, size: int) -> dict[str, int | str]:
     """Arguments that make the algorithm do something of its own on `size` ranks."""
     if name == "hierarchical":
-        return {"local": next((n for n in (2, 3) if size % n == 0), 1), "inside": "circulant"}
+        inside = {"inside": "circulant"} if collective == "allreduce" else {}
+        return {"local": next((n for n in (2, 3) if size % n == 0), 1), **inside}
     return {"k": 3} if name == "recursive_multiplying" else {}
 
 
@@ -50,17 +52,17 @@ def run(
 ) -> tuple[list[schedules.Schedule], list[Any]]:
     """The schedules, and the work buffers afterwards; the inputs are left as they are."""
     plans = schedules.make_all(
-        name, len(inputs), collective=collective, **parameters_of(name, len(inputs))
+        name, len(inputs), collective=collective, **parameters_of(collective, name, len(inputs))
     )
     work = [array.copy() for array in inputs]
     if in_place:
-        _core.run_threads(plans, view(work), dtype, op, **options)
+        run_threads(plans, view(work), dtype, op, **options)
         return plans, work
     given = [array.copy() for array in inputs]
     for vector in view(work):
         vector.fill(99)
     plans = [schedules.from_input(plan) for plan in plans]
-    _core.run_threads(plans, view(work), dtype, op, **options, inputs=view(given))
+    run_threads(plans, view(work), dtype, op, **options, inputs=view(given))
     assert [array.tobytes() for array in given] == [array.tobytes() for array in inputs]
     return plans, work
 
@@ -109,10 +111,11 @@ def test_result_equals_numpy(collective: str, name: str, size: int, slices: int)
 def test_result_equals_numpy_for_every_type(
     collective: str, name: str, dtype: str, op: str
 ) -> None:
-    for size in SIZES:
+    """On few sizes: a type decides how long elements are and who adds them, not what is sent."""
+    for size in (2, 3, 8):
         for count in [*counts_of(size), 100_003]:
             inputs = make_inputs(size, count, dtype, op)
-            for slices in (1, 2, 7):
+            for slices in (1, 7):
                 check(collective, name, inputs, dtype, op, slices)
 
 
@@ -163,9 +166,9 @@ def test_wrong_arguments_are_refused_in_words(change: dict[str, Any], words: str
         "op": "sum",
     }
     with pytest.raises(ValueError, match=words):
-        _core.run_threads(**(arguments | change))
+        run_threads(**(arguments | change))
 
 
 def test_read_only_input_is_refused() -> None:
     with pytest.raises(BufferError):
-        _core.run_threads(schedules.make_all("ring", 1), [b"12345678"], "float32", "sum")
+        run_threads(schedules.make_all("ring", 1), [b"12345678"], "float32", "sum")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from core_testing import run_threads
 from threads.reference import make_inputs, view
 
-from gradred import _core, errors, schedules
+from gradred import errors, schedules
 
 SIZE = 4
 COUNT = 1000
@@ -22,7 +23,7 @@ Event = dict[str, Any]
 def run(path: Path | str, name: str = "ring", slices: int = 1, **options: Any) -> None:
     inputs = view(make_inputs(SIZE, COUNT, "int32", "sum"))
     plans = schedules.make_all(name, SIZE)
-    _core.run_threads(plans, inputs, "int32", "sum", slices=slices, trace=str(path), **options)
+    run_threads(plans, inputs, "int32", "sum", slices=slices, trace=str(path), **options)
 
 
 def load(path: Path) -> list[Event]:
@@ -70,7 +71,7 @@ def test_rank_stands_in_the_file_name(tmp_path: Path, given: str, files: list[st
         (tmp_path / folder).mkdir()
     plans = schedules.make_all("ring", 2)
     inputs = view(make_inputs(2, 5, "int32", "sum"))
-    _core.run_threads(plans, inputs, "int32", "sum", trace=f"{tmp_path}/{given}")
+    run_threads(plans, inputs, "int32", "sum", trace=f"{tmp_path}/{given}")
     written = [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()]
     assert sorted(written) == files
 

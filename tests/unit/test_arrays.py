@@ -1,4 +1,4 @@
-"""What gradred.arrays finds behind an array, and the new arrays it makes."""
+"""What gradred.buffers.arrays finds behind an array, and the new arrays it makes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gradred import DeviceError, UsageError, arrays, dlpack
-from gradred.arrays import describe, new_like
-from gradred.element_types import ITEMSIZES, numpy_dtype
+from gradred import DeviceError, UsageError
+from gradred.buffers import arrays, dlpack
+from gradred.buffers.arrays import describe, new_like
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 
 ASKED = "allreduce of x"
 
@@ -36,11 +37,18 @@ class Exporter:
 
 
 class GpuArray:
-    """What CuPy and Numba show of an array in GPU memory."""
+    """What CuPy and Numba show of an array in GPU memory; by default one that is not there."""
 
-    __cuda_array_interface__ = types.MappingProxyType(
-        {"shape": (4,), "typestr": "<f4", "data": (0x7F0000000000, False), "version": 3}
-    )
+    def __init__(self, **said: Any) -> None:
+        nowhere = {"shape": (4,), "typestr": "<f4", "data": (0x1000, False), "version": 3}
+        self.__cuda_array_interface__ = {**nowhere, **said}
+
+    @classmethod
+    def of(cls, x: npt.NDArray[Any], **said: Any) -> GpuArray:
+        """One that lies in host memory."""
+        found = cls(**{**x.__array_interface__, **said})
+        found.data = x  # type: ignore[attr-defined]
+        return found
 
 
 def first_bytes(found: arrays.Array, count: int) -> bytes:
@@ -175,7 +183,6 @@ def test_read_only_dlpack_is_seen() -> None:
 @pytest.mark.parametrize(
     ("x", "where"),
     [
-        (GpuArray(), "CUDA Array Interface"),
         (Exporter(np.ones(3), device=2), "a CUDA device"),
         (Exporter(np.ones(3), device=10), "a ROCm device"),
     ],
@@ -183,6 +190,59 @@ def test_read_only_dlpack_is_seen() -> None:
 def test_gpu_arrays_raise_device_error(x: Any, where: str) -> None:
     with pytest.raises(DeviceError, match=rf"{where}.*no GPU support\. Copy the array to host"):
         describe(x, ASKED)
+
+
+def test_array_of_the_cuda_interface_at_no_address_of_the_process_raises_device_error() -> None:
+    """As a dead array, or one of a GPU that the process cannot see."""
+    message = r"no memory of this process, and no CUDA driver is loaded: address 0x1000\. Pass one"
+    with pytest.raises(DeviceError, match=message):
+        describe(GpuArray(), ASKED)
+
+
+@pytest.mark.parametrize("dtype", [row.name for row in ELEMENT_TYPES.values() if row.is_numpys])
+def test_array_of_the_cuda_interface_in_host_memory_is_found_where_it_lies(dtype: str) -> None:
+    x = np.arange(6).reshape(2, 3).astype(dtype)
+    found = describe(GpuArray.of(x), ASKED)
+    assert (found.address, found.dtype, found.shape, found.nbytes) == (
+        x.ctypes.data,
+        dtype,
+        (2, 3),
+        x.nbytes,
+    )
+    assert found.writable
+    assert describe(GpuArray.of(x.T), ASKED).layout == describe(x.T, ASKED).layout
+    assert not describe(GpuArray.of(x, data=(x.ctypes.data, True)), ASKED).writable
+
+
+def test_empty_array_of_the_cuda_interface_needs_no_address() -> None:
+    assert describe(GpuArray(shape=(0,), data=(0, False)), ASKED).count == 0
+    assert describe(GpuArray(shape=(0,)), ASKED).count == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"shape": None}, "makes no sense: TypeError"),
+        ({"typestr": "what"}, "makes no sense: TypeError"),
+        ({"data": 5}, "makes no sense: TypeError"),
+        ({"data": (0, False)}, "4 elements, but no memory"),
+        ({"mask": GpuArray()}, "the array has a mask"),
+        ({"strides": (8,)}, "the array is not dense"),
+        ({"typestr": "<U4"}, "no reductions for"),
+        ({"typestr": ">f4"}, "no reductions for >f4"),
+    ],
+)
+def test_cuda_interface_that_cannot_be_served_is_refused(
+    said: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        describe(GpuArray.of(np.zeros(4, "float32"), **said), ASKED)
+
+
+def test_new_array_for_one_of_the_cuda_interface_has_to_be_given() -> None:
+    x = GpuArray.of(np.zeros(4))
+    with pytest.raises(UsageError, match="cannot make a new GpuArray"):
+        new_like(x, describe(x, ASKED), ASKED)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,19 @@ def test_package_is_typed() -> None:
     package = Path(_core.__file__).parent
     assert (package / "py.typed").exists()
     assert (package / "_core.pyi").exists()
+
+
+def test_extension_beside_python_files_of_another_version_says_so(tmp_path: Path) -> None:
+    """A checkout that was updated and not built again, for example."""
+    assert _core.__file__ is not None
+    package = tmp_path / "gradred"
+    package.mkdir()
+    shutil.copy(_core.__file__, package)
+    (package / "_core.pyi").write_text("def of_another_version() -> None: ...\n")
+    program = "import importlib.util, sys\n"
+    program += "spec = importlib.util.spec_from_file_location('gradred._core', sys.argv[1])\n"
+    program += "spec.loader.exec_module(importlib.util.module_from_spec(spec))\n"
+    command = [sys.executable, "-c", program, str(package / Path(_core.__file__).name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = "ImportError: gradred._core was built with another version of the Python files in "
+    assert f"{found}{package}. Build it again: " in done.stderr

@@ -58,22 +58,52 @@ def test_failed_stage_is_failed_whatever_it_skipped(
     assert capsys.readouterr().out.splitlines()[-1] == "0 stages passed, 1 failed, 0 skipped, 1 s"
 
 
+def test_test_that_was_tried_again_is_named_with_its_failures(
+    ci: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = sys.modules["tally"].Tally(passed=3, again={"test_a.py::test_late": 1})
+    monkeypatch.setattr(sys.modules["tally"], "read", lambda _: found)
+    assert ci.report(ci.run_stages([stage(ci, "faults", 0, {}, well=True)]), 1.0) == 0
+    assert "tried again: test_a.py::test_late failed 1x (in faults)" in capsys.readouterr().out
+
+
+def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """pytest over one file, as CI runs it: with this project's conftest.py and a tally."""
+    (folder / "test_some.py").write_text(text)
+    conftest = Path(__file__).resolve().parents[1] / "conftest.py"
+    (folder / "conftest.py").write_text(conftest.read_text())
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RUN_TESTS_")}
+    environment |= {"PYTHONPATH": str(conftest.parent)}  # of what it imports
+    environment |= {"CI_TALLY": str(folder / "tally")}
+    command = [sys.executable, "-m", "pytest", "-q", *options, str(folder / "test_some.py")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_first_failure_of_a_test_is_shown_though_it_passes_later(
+    ci: ModuleType, tmp_path: Path
+) -> None:
+    text = (
+        "turns = []\n"
+        "def test_unsteady():\n"
+        "    turns.append(1)\n"
+        "    assert len(turns) > 1, 'only the first time'\n"
+    )
+    done = run_pytest(tmp_path, text, "--reruns", "1")
+    assert done.returncode == 0, done
+    assert "only the first time" in done.stdout
+    ((name, failures),) = sys.modules["tally"].read(tmp_path / "tally").again.items()
+    assert name.endswith("test_some.py::test_unsteady")
+    assert failures == 1
+
+
 def test_skipped_tests_of_pytest_reach_the_tally(ci: ModuleType, tmp_path: Path) -> None:
-    tests = tmp_path / "test_some.py"
-    tests.write_text(
+    text = (
         "import pytest\n"
         "def test_one(): pass\n"
         "@pytest.mark.skip(reason='no root')\n"
         "def test_two(): pass\n"
     )
-    conftest = Path(__file__).resolve().parents[1] / "conftest.py"
-    (tmp_path / "conftest.py").write_text(conftest.read_text())
-    file = tmp_path / "tally"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RUN_TESTS_")}
-    command = [sys.executable, "-m", "pytest", "-q", str(tests)]
-    done = subprocess.run(
-        command, env={**environment, "CI_TALLY": str(file)}, capture_output=True, text=True
-    )
+    done = run_pytest(tmp_path, text)
     assert done.returncode == 0, done
-    found = sys.modules["tally"].read(file)
+    found = sys.modules["tally"].read(tmp_path / "tally")
     assert (found.passed, dict(found.skipped)) == (1, {"no root": 1})

@@ -10,7 +10,9 @@ import time
 
 import pytest
 
-from gradred import _foreground, cli, config, launch
+from gradred import cli, config, launch
+from gradred.launch import foreground
+from gradred.launch import mpi as launch_mpi
 
 PATHS = os.pathsep.join(filter(None, sys.path))
 needs_no_job = pytest.mark.skipif(
@@ -157,7 +159,7 @@ def test_info_json_has_a_schema_and_sources(capsys):
 
 
 def test_info_says_why_there_is_no_mpi(monkeypatch, capsys):
-    monkeypatch.setattr(launch, "_PROBE", "raise RuntimeError('cannot load MPI library')")
+    monkeypatch.setattr(launch_mpi, "_PROBE", "raise RuntimeError('cannot load MPI library')")
     launch.find_mpi.cache_clear()
     assert cli.main(["info", "mpi"]) == 0
     assert "not available: no MPI found: mpi4py cannot load one" in capsys.readouterr().out
@@ -178,7 +180,7 @@ def test_dry_run_prints_the_command_and_starts_nothing(tmp_path, capsys):
 @needs_no_job
 def test_verbose_and_dry_run_show_what_is_run(monkeypatch, capsys):
     started = []
-    monkeypatch.setattr(_foreground, "run", lambda order, look: started.append(order) or 0)
+    monkeypatch.setattr(foreground, "run", lambda order, look: started.append(order) or 0)
     for more in ("--dry-run", "-v"):
         assert cli.main(["run", "-np", "2", "-H", "far1,far2", more, "echo", "a b"]) == 0
     shown, verbose = capsys.readouterr()

@@ -5,9 +5,11 @@ import os
 import pathlib
 
 import pytest
+from core_testing import ranks_on_host
 
 from gradred import config
 from gradred.errors import UsageError
+from gradred.launch import variables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -36,20 +38,6 @@ def test_duration_of_another_form_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("4096", 4096), ("64k", 65536), ("4MiB", 2**22), ("1GB", 10**9), ("0.5m", 2**19), ("8b", 8)],
-)
-def test_size_is_read(text, size):
-    assert config.parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "4 tons", "-1", "0.3", "MiB"])
-def test_size_of_another_form_is_refused(text):
-    with pytest.raises(ValueError, match="such as 4096"):
-        config.parse_size(text)
-
-
-@pytest.mark.parametrize(
     ("name", "text", "value"),
     [
         ("warn_after", "2min", 120.0),
@@ -61,6 +49,10 @@ def test_size_of_another_form_is_refused(text):
         ("plan", "ring", "ring"),
         ("slices", "4", 4),
         ("slices", "auto", None),
+        *(("profile", "1", "1"), ("profile", "on", "1"), ("profile", "True", "1")),
+        *(("profile", "0", None), ("profile", "off", None), ("profile", "", None)),
+        *(("profile", "none", None), ("profile", "p.{rank}.json", "p.{rank}.json")),
+        ("profile", " p.json ", "p.json"),
         ("fault", "1:20:3:die", config.Fault(1, 20, 3, "die")),
         ("fault", "0:1:2:delay:50ms", config.Fault(0, 1, 2, "delay", "50ms")),
     ],
@@ -156,3 +148,26 @@ def test_page_of_the_documentation_is_up_to_date():
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     assert page == generator.page(), "run python tools/gen_config_docs.py"
     assert all(config.variable(name) in page for name in config.snapshot())
+
+
+def test_plan_that_is_none_is_refused_with_the_nearest(monkeypatch):
+    monkeypatch.setenv("GRADRED_PLAN", "rign")
+    with pytest.raises(UsageError, match=r"^GRADRED_PLAN=rign: no plan .*Did you mean 'ring'\."):
+        config.load()
+    monkeypatch.setenv("GRADRED_PLAN", "x")
+    with pytest.raises(UsageError, match=r"no plan has that name. Use one of .*node, "):
+        config.load()
+
+
+def test_value_of_any_bytes_is_kept(monkeypatch):
+    monkeypatch.setitem(os.environb, b"GRADRED_TRACE", b"/somewhere/\xff.json")
+    assert os.fsencode(config.get("trace")) == b"/somewhere/\xff.json"
+
+
+@pytest.mark.parametrize("name", variables._RANKS_OF_HOST)
+def test_variables_of_the_number_of_ranks_on_a_host_are_those_of_the_launcher(monkeypatch, name):
+    for other in variables._RANKS_OF_HOST:
+        monkeypatch.delenv(other, raising=False)
+    assert ranks_on_host() == 0
+    monkeypatch.setenv(name, "3")
+    assert ranks_on_host() == variables.ranks_on_host(os.environ) == 3

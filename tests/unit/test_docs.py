@@ -128,7 +128,7 @@ def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_told(
     assert "| 48 B" not in section
     assert "| 1 MiB |  | 100.00 µs |" in section
     assert "Slower than the MPI (lowest ratio) at: 8 B (0.90), 48 B (0.97)." in section
-    assert "near: 9 rounds, a flag from core to core takes 0.04 µs; far: 8 rounds" in section
+    assert "near: 9 rounds, one-way latency 0.04 µs; far: 8 rounds" in section
     assert "2 ranks on 2 hosts, MPICH 5.0.2" in section  # an older record, of other hosts
     assert "By a cable." in section
 
@@ -146,7 +146,7 @@ def test_records_of_one_day_are_shown_for_each_placement_of_the_cores(tmp_path: 
     generator = tool("gen_results_table")
     assert list(generator.newest(tmp_path)) == ["far.json", "near.json"]
     section = generator.section(tmp_path)
-    assert "near: 9 rounds, a flag from core to core takes 0.04 µs." in section
+    assert "near: 9 rounds, one-way latency 0.04 µs." in section
     content = record("2030-01-03T00:00:00+00:00", mpich, 2.0) | {"schema": "gradred-allreduce/2"}
     content["placements"] = {"all": {"rounds": 9, "flag_us": 0.04}}
     (tmp_path / "next_day.json").write_text(json.dumps(content))

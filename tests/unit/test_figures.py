@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gradred import UsageError, _core, _figures, cli, launch
+from gradred import UsageError, _core, cli, launch
+from gradred.observe import figures
 
-TEXT = """gradred-figures 1
+TEXT = """gradred-figures 2
 mpi MPICH Version: 5.0.2
 hosts h#
 layout 2 on each of 2
@@ -20,6 +21,7 @@ inside 1e-06 1e-10
 across 1e-05 8e-09
 gap 5e-07
 local 5e-11 4e-11
+on-host 4e-07
 far 0.05
 announcement 2e-05
 size 8 5e-06 2e-05 1.1e-05
@@ -56,7 +58,7 @@ def test_file_has_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("gradred-figures 1", "gradred-figures 2", "it does not begin with 'gradred-figures 1'"),
+        ("gradred-figures 2", "gradred-figures 3", "it does not begin with 'gradred-figures 2'"),
         ("end\n", "", "where 'size' should stand"),
         ("across 1e-05 8e-09", "across 1e-05", "the value of 'across'"),
         ("across 1e-05 8e-09", "across 1e-05 nan", "the value of 'across'"),
@@ -131,11 +133,11 @@ def test_the_newest_file_for_such_ranks_is_found(cache: pathlib.Path) -> None:
     newer = TEXT.replace("2026-11-22", "2027-01-01")
     (cache / "b.figures").write_text(newer)
     os.utime(cache / "a.figures", (1, 1))
-    assert _figures.find(HOST_OF, [], "MPICH", "5.0.2") == newer
-    assert _figures.find(HOST_OF, ["h1", "h2"], "MPICH", "5.0.2") == newer
-    assert _figures.find(HOST_OF, ["node1", "node2"], "MPICH", "5.0.2") == ""
-    assert _figures.find([0, 1], [], "MPICH", "5.0.2") == ""
-    assert _figures.find(HOST_OF, [], "Open MPI", "5.0.2") == ""
+    assert figures.find(HOST_OF, [], "MPICH", "5.0.2") == newer
+    assert figures.find(HOST_OF, ["h1", "h2"], "MPICH", "5.0.2") == newer
+    assert figures.find(HOST_OF, ["node1", "node2"], "MPICH", "5.0.2") == ""
+    assert figures.find([0, 1], [], "MPICH", "5.0.2") == ""
+    assert figures.find(HOST_OF, [], "Open MPI", "5.0.2") == ""
 
 
 def test_info_tells_of_files_and_of_those_that_are_ignored(
@@ -150,7 +152,7 @@ def test_info_tells_of_files_and_of_those_that_are_ignored(
     assert cli.main(["info", "figures"]) == 0
     text = capsys.readouterr().out
     assert "ranks 2 on each of 2 (h#)" in text
-    assert "b.figures (it does not begin with 'gradred-figures 1'" in text
+    assert "b.figures (it does not begin with 'gradred-figures 2'" in text
     assert "c.figures (it is no file of figures)" in text
     assert "other" not in text
 
@@ -159,15 +161,15 @@ def test_cache_that_is_no_absolute_path_counts_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
-    assert _figures.folder() == pathlib.Path.home() / ".cache" / "gradred"
+    assert figures.folder() == pathlib.Path.home() / ".cache" / "gradred"
 
 
 def test_user_without_a_home_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a name
-    assert (_figures.folder(), _figures.kept()) == (None, [])
+    monkeypatch.setenv("HOME", "nowhere")
+    assert (figures.folder(), figures.kept()) == (None, [])
     assert cli.main(["info", "figures"]) == 0
     assert "nothing is kept" in capsys.readouterr().out
 

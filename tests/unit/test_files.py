@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gradred import UsageError, _autopsy, _files, _output, _profile
+from gradred import UsageError, _files
 from gradred.bench import options, plot, rank_zero
+from gradred.launch import output
+from gradred.observe import hang_report
 
 
 @pytest.fixture(autouse=True)
@@ -72,15 +74,10 @@ def test_file_is_replaced_or_continued_and_a_new_one_is_new(tmp_path: Path) -> N
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_profile_refuses_a_pipe_that_nobody_reads(pipe: Path) -> None:
-    with pytest.raises(UsageError, match="pipe that nobody reads"):
-        _profile.write({"rank": 0}, str(pipe))
-
-
 def test_output_of_ranks_refuses_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank.0.txt")
     with pytest.raises(UsageError, match=r"rank\.0\.txt cannot be written.*pipe that nobody reads"):
-        _output.Files(str(tmp_path), 2)
+        output.Files(str(tmp_path), 2)
 
 
 def test_bench_neither_waits_for_a_reader_nor_ends_what_one_reads(pipe: Path) -> None:
@@ -109,8 +106,8 @@ def test_plot_refuses_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of this process's report; the reports of this process begin anew."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(_autopsy, "_reported", {})
-    path = _autopsy.report("a first one", met=True)
+    monkeypatch.setattr(hang_report, "_reported", {})
+    path = hang_report.report("a first one", met=True)
     assert path is not None
     Path(path).unlink()
     return Path(path)
@@ -128,7 +125,7 @@ def test_report_of_a_timeout_waits_for_nobody_and_follows_no_link(
     else:
         os.mkfifo(report)
         reads = os.open(report, os.O_RDONLY | os.O_NONBLOCK) if what != "pipe" else None
-    assert _autopsy.report("the reason", met=True) is None
+    assert hang_report.report("the reason", met=True) is None
     told = capsys.readouterr().err
     assert "no report of the ranks could be written" in told
     assert str(report) in told
@@ -140,5 +137,5 @@ def test_report_of_a_timeout_waits_for_nobody_and_follows_no_link(
 
 
 def test_report_of_a_timeout_is_written_where_nothing_is(report: Path) -> None:
-    assert _autopsy.report("the reason", met=True) == str(report)
+    assert hang_report.report("the reason", met=True) == str(report)
     assert "the reason" in report.read_text()

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from gradred import hosts
 from gradred.errors import UsageError
+from gradred.launch import hosts
 
 
 def text(found):

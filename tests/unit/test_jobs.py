@@ -80,6 +80,7 @@ def test_every_thread_level_serves_every_kind_of_call(tmp_path, level):
     program = f"""
         import mpi4py
         mpi4py.rc.thread_level = {level!r}
+        import time
         import numpy as np
         from mpi4py import MPI
         import gradred
@@ -89,6 +90,9 @@ def test_every_thread_level_serves_every_kind_of_call(tmp_path, level):
         total = comm.size * (comm.size + 1) / 2
         comm.Iallreduce(x, y).Wait()
         assert (y == total).all()
+        time.sleep(0.2 * comm.rank)
+        MPI.Request.Waitall([comm.Iallreduce(x, y, op="avg"), comm.Ibarrier()])
+        assert (y == total / comm.size).all()
         comm.Allreduce(x, y)
         assert (y == total).all()
         request = comm.Iallreduce(x, y, op="avg")  # which the MPI does not know

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
-from gradred import _cpu, _inherit, _launched, launch
+from gradred import _cpu, launch
 from gradred.errors import UsageError
-from gradred.hosts import Host
+from gradred.launch import mpi as launch_mpi
+from gradred.launch import variables, wrong_launcher
+from gradred.launch.hosts import Host
 
 OPEN_MPI = launch.Mpi("Open MPI", "5.0", pathlib.Path("/p/lib/libmpi.so.40"), pathlib.Path("/p/m"))
 MPICH = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/lib/libmpi.so.12"), pathlib.Path("/p/m"))
@@ -20,7 +22,7 @@ def test_mpi_of_this_interpreter_is_found_with_its_own_launcher():
     found = launch.find_mpi()
     assert found.library.name.startswith("libmpi")
     said = subprocess.run([found.launcher, "--version"], capture_output=True, text=True).stdout
-    assert launch._identify(said)[0] == found.family
+    assert launch_mpi.identify(said)[0] == found.family
     assert found.version[0].isdigit()
 
 
@@ -47,16 +49,16 @@ def test_finding_the_mpi_does_not_initialise_one_here():
     ],
 )
 def test_family_and_version_are_read_from_what_an_mpi_says(text, family, version):
-    assert launch._identify(text) == (family, version)
+    assert launch_mpi.identify(text) == (family, version)
 
 
 def test_unknown_mpi_is_refused_by_its_name():
     with pytest.raises(UsageError, match="Frobnicator 3"):
-        launch._identify("Frobnicator 3\nmore")
+        launch_mpi.identify("Frobnicator 3\nmore")
 
 
 def test_without_an_mpi_the_message_is_the_line_that_installs_one(monkeypatch):
-    monkeypatch.setattr(launch, "_PROBE", "raise RuntimeError('cannot load MPI library')")
+    monkeypatch.setattr(launch_mpi, "_PROBE", "raise RuntimeError('cannot load MPI library')")
     launch.find_mpi.cache_clear()
     with pytest.raises(UsageError, match='pip install "mpich>=5"'):
         launch.find_mpi()
@@ -75,13 +77,13 @@ def test_launcher_of_the_librarys_prefix_wins_over_path(tmp_path, monkeypatch):
     make_launcher(tmp_path / "path", "mpiexec.openmpi", "mpiexec (OpenRTE) 4.1.4")
     near = make_launcher(tmp_path / "prefix/bin", "mpiexec", "mpiexec (Open MPI) 5.0.11")
     library = tmp_path / "prefix/lib/openmpi/lib/libmpi.so.40"
-    assert launch._find_launcher("Open MPI", library) == near
+    assert launch_mpi._find_launcher("Open MPI", library) == near
 
 
 def test_launcher_of_another_family_is_passed_over(tmp_path):
     make_launcher(tmp_path / "near/bin", "mpiexec", "mpiexec (OpenRTE) 4.1.4")
     right = make_launcher(tmp_path / "bin", "mpiexec", "HYDRA build details: Version: 4.0")
-    assert launch._find_launcher("MPICH", tmp_path / "near/lib/libmpich.so.12") == right
+    assert launch_mpi._find_launcher("MPICH", tmp_path / "near/lib/libmpich.so.12") == right
 
 
 def test_open_mpi_is_not_bound_and_may_exceed_its_slots():
@@ -145,7 +147,7 @@ def test_launcher_that_is_to_stay_here_sees_no_allocation_of_any_batch_system():
 @pytest.mark.parametrize("mpi", [OPEN_MPI, MPICH, INTEL])
 def test_launcher_carries_the_jobs_address_to_other_hosts(mpi):
     command = launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO)
-    command = " ".join(command + launch.shim_command(mpi.family))
+    command = " ".join(command + launch.proxy_command(mpi.family))
     assert ("-x _GRADRED_JOB" if mpi is OPEN_MPI else "-genvlist _GRADRED_JOB,") in command
 
 
@@ -240,10 +242,10 @@ def test_ranks_of_a_host_share_its_cores_whatever_their_launcher_calls_their_num
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     order = {"host": os.uname().nodename, "environment": {}, "set": {}}
     order |= {"bound": False, "cores": 8, "ranks": 8}
-    found = _inherit.rank_environment(order, {variable: "2"})
+    found = variables.rank_environment(order, {variable: "2"})
     assert found["OMP_NUM_THREADS"] == "4"
 
 
 def test_ranks_are_known_by_the_same_variables_wherever_it_is_asked():
-    launchers = (_launched.OPEN_MPI, _launched.MPICH)
-    assert tuple((one.rank, one.size) for one in launchers) == _inherit.RANK_VARIABLES
+    launchers = (wrong_launcher.OPEN_MPI, wrong_launcher.MPICH)
+    assert tuple((one.rank, one.size) for one in launchers) == variables.RANK_VARIABLES

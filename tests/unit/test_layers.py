@@ -1,4 +1,4 @@
-"""Includes and imports point downward only; the two tables here are the order of the layers."""
+"""Includes and imports point downward only; the two tables here are the layers."""
 
 from __future__ import annotations
 
@@ -10,92 +10,120 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What each folder of csrc may include, beside itself. An include may also point to what those
-# include, so that each line names only the nearest layers below.
-CXX_LAYERS = {
+# What each folder of csrc includes, beside itself: the nearest layers below, which may include what
+# those include. Exactly so: an include that is not needed any more leaves no line here.
+CXX_LAYERS: dict[str, list[str]] = {
     "base": [],
-    "schedule": ["base"],
+    "device": ["base"],
+    "mpi": ["base"],
     "reduce": ["base"],
-    "mpi": ["schedule", "reduce"],
-    "node": ["mpi"],
-    "device": ["node"],
-    "transport": ["device"],
-    "engine": ["transport"],
-    "plan": ["schedule"],
-    "comm": ["engine", "plan"],
-    "coordinator": ["comm"],
-    "python": ["coordinator"],
-    "preload": ["coordinator"],
-    "tests": ["coordinator"],
+    "schedule": ["base"],
+    "liveness": ["mpi"],
+    "memory": ["reduce"],
+    "node": ["liveness", "reduce", "schedule"],
+    "plan": ["memory", "schedule"],  # a family says which memory it reads
+    "transport": ["memory", "mpi"],
+    "engine": ["liveness", "schedule", "transport"],
+    "comm": ["engine", "node", "plan"],
+    "runtime": ["comm"],
+    "python": ["device", "runtime"],
+    "testing": ["python"],
+    "tests": ["testing"],
 }
 
-# Modules and packages of gradred from the lowest layer to the highest. A module may import what
-# stands in its own line or above it; `__init__` is `import gradred` itself.
-PYTHON_LAYERS = (
-    (
-        "_files",
-        "_inherit",
-        "_news",
-        "_proof",
-        "_ranges",
-        "_segments",
-        "_terminal",
-        "_voice",
-        "_wire",
-        "errors",
-    ),
-    ("_door", "_keeper"),
-    ("_shim",),
-    ("_core", "config"),
-    ("_destinations",),
-    ("element_types",),
-    ("_cpu", "_figures", "_output", "_processes", "_profile", "_status", "dlpack", "hosts", "ops"),
-    ("_autopsy", "_strangers", "refusing", "request", "schedules"),
-    ("_job", "arrays", "launch", "persistent", "plans"),
-    ("_launched", "_run", "_verdict", "_worker", "messages"),
-    ("_rank",),
-    ("_foreground",),
-    ("typemaps",),
-    ("handed", "moving"),
-    ("comm", "shrunk"),
-    ("arguments",),
-    ("reductions",),
-    ("functions", "memory", "parts", "started"),
-    ("__init__",),
-    ("bench", "doctor"),
-    ("__main__", "cli"),
-)
+# What each module or package of gradred imports, beside itself: the nearest layers below, which may
+# import what those import. Exactly so: an import that is not needed any more leaves no line here.
+PYTHON_LAYERS: dict[str, list[str]] = {
+    "_cpu": [],
+    "_files": [],
+    "_text": [],
+    "errors": [],
+    "_core": ["errors"],
+    "config": ["_core"],
+    "element_types": ["_core"],
+    "ops": ["_core"],
+    "request": ["_core"],
+    "schedules": ["_core"],
+    "buffers": ["element_types", "ops"],
+    "launch": ["_cpu", "_files", "_text", "config"],
+    "persistent": ["request"],
+    "plans": ["schedules"],
+    "observe": ["launch"],
+    "_rank": ["observe"],
+    "comm": ["_rank", "buffers", "persistent"],
+    "calls": ["comm", "plans"],
+    "memory": ["calls"],
+    "__init__": ["memory"],
+    "bench": ["__init__"],
+    "doctor": ["__init__"],
+    "cli": ["bench", "doctor"],
+    "__main__": ["cli"],
+}
+
+# What the extension calls of the modules above it, or derives from: the functions by which these
+# hand it a function or a class, and who does so.
+UPCALLS = {
+    "call_callback": ["calls", "request"],
+    "install": ["_rank"],
+    "install_shrunk": ["comm"],
+    "persistent_type": ["persistent"],
+    "request_type": ["request"],
+    "use_request_class": ["request"],
+}
+
+# In two files, of which each needs the other.
+PYTHON_PARTS = {"shrunk": "comm"}
+
+# What a rank's launch proxy and supervisor consist of: loaded once per rank, without gradred's
+# other modules and the packages that they need.
+BESIDE_A_RANK = {
+    "authentication",
+    "failure_board",
+    "mpi_segments",
+    "proc",
+    "protocol",
+    "proxy",
+    "rank_pipe",
+    "supervisor",
+    "variables",
+}
 
 
-def below(layer: str) -> set[str]:
-    """`layer` and everything it may include."""
-    return {layer}.union(*(below(lower) for lower in CXX_LAYERS[layer]))
+def reached(layer: str, graph: dict[str, set[str]], path: tuple[str, ...] = ()) -> set[str]:
+    """All that a layer uses, and what that uses."""
+    assert layer not in path, f"a circle: {' -> '.join([*path, layer])}"
+    further = (reached(lower, graph, (*path, layer)) for lower in graph[layer])
+    return graph[layer].union(*further)
 
 
-def cxx_includes() -> list[tuple[str, str, str]]:
-    """(file, its layer, the layer of a quoted include), for every such line of csrc."""
-    found = []
-    for path in sorted((ROOT / "csrc").rglob("*")):
-        if path.suffix not in (".h", ".cc"):
-            continue
-        name = path.relative_to(ROOT / "csrc")
-        for target in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):
-            if name.parts[0] != "tests" or "/" in target:  # the tests' own headers lie beside them
-                found.append((f"{name} includes {target}", name.parts[0], target.split("/")[0]))
-    return found
+def nearest(graph: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Of what each layer uses, that which it does not get through another one."""
+    return {
+        layer: sorted(direct.difference(*(reached(lower, graph) for lower in direct)))
+        for layer, direct in graph.items()
+    }
 
 
-def test_cxx_includes_point_downward() -> None:
+def cxx_includes() -> dict[str, set[str]]:
+    """What each folder of csrc includes of the others."""
+    found: dict[str, set[str]] = {}
+    for path in csrc_sources():
+        layer = path.relative_to(ROOT / "csrc").parts[0]
+        targets = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
+        found.setdefault(layer, set())
+        for target in targets:
+            if layer != "tests" or "/" in target:  # the tests' own headers lie beside them
+                found[layer].add(target.split("/")[0])
+    return {layer: targets - {layer} for layer, targets in found.items()}
+
+
+def test_quoted_includes_start_with_their_layer() -> None:
     includes = cxx_includes()
-    assert includes
-    unknown = [line for line, _, target in includes if target not in CXX_LAYERS]
-    assert not unknown, 'a quoted include starts with its layer: "base/types.h"'
-    assert [line for line, layer, target in includes if target not in below(layer)] == []
+    assert set().union(*includes.values()) <= set(includes), 'like this: "base/types.h"'
 
 
-def test_every_folder_of_csrc_is_a_layer() -> None:
-    folders = {path.parent.relative_to(ROOT / "csrc").parts[0] for path in csrc_sources()}
-    assert folders <= set(CXX_LAYERS)
+def test_cxx_includes_point_downward_and_the_table_has_no_spare_line() -> None:
+    assert {layer: sorted(lower) for layer, lower in CXX_LAYERS.items()} == nearest(cxx_includes())
 
 
 def csrc_sources() -> list[Path]:
@@ -106,7 +134,8 @@ def test_only_python_and_tests_include_python_headers() -> None:
     offenders = [
         str(path.relative_to(ROOT))
         for path in csrc_sources()
-        if path.relative_to(ROOT / "csrc").parts[0] != "python"
+        if path.relative_to(ROOT / "csrc").parts[:2] != ("testing", "python")
+        and path.relative_to(ROOT / "csrc").parts[0] != "python"
         and re.search(r"#\s*include\s+[<\"](pybind11/|Python\.h|numpy/)", path.read_text())
     ]
     assert offenders == []
@@ -123,14 +152,14 @@ def test_no_file_includes_mpi_h() -> None:
     [
         ("float8_?e5m2", {"csrc/base/types.h", "csrc/reduce/kernels/elements.h"}),
         (
-            "bxor|bit_?xor|bitwise_xor",
+            r"\bk?bor\b|bit_?or\b|bitwise_or",
             {"csrc/base/types.h", "csrc/reduce/kernels/operations.h", "csrc/mpi/families.cc"},
         ),
     ],
 )
 def test_types_and_operations_stand_in_at_most_three_files(words: str, files: set[str]) -> None:
     """Of the product: what CONTRIBUTING tells of adding one is all that names one."""
-    sources = [path for path in csrc_sources() if "tests" not in path.parts]
+    sources = [path for path in csrc_sources() if not {"tests", "testing"} & {*path.parts}]
     sources += (ROOT / "src").rglob("*.py*")
     naming = {
         str(path.relative_to(ROOT))
@@ -140,17 +169,11 @@ def test_types_and_operations_stand_in_at_most_three_files(words: str, files: se
     assert naming == files
 
 
-def python_modules() -> dict[str, list[Path]]:
-    """The source files of each module or package directly in gradred."""
-    package = ROOT / "src" / "gradred"
-    modules: dict[str, list[Path]] = {}
-    for path in sorted(package.rglob("*.py")):
-        modules.setdefault(path.relative_to(package).parts[0].removesuffix(".py"), []).append(path)
-    return modules
+PACKAGE = ROOT / "src" / "gradred"
 
 
-def imported_modules(path: Path, known: set[str]) -> set[str]:
-    """What a file imports of gradred, wherever in the file it does."""
+def imported_names(path: Path) -> list[list[str]]:
+    """What a file imports of gradred, wherever in the file it does, as parts of dotted names."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -159,23 +182,70 @@ def imported_modules(path: Path, known: set[str]) -> set[str]:
             assert node.level == 0, f"{path}: a relative import hides its layer"
             names += [f"{node.module}.{alias.name}" for alias in node.names]
     parts = [name.split(".") for name in names]
-    # `from gradred import x` is the module x, or a public name of gradred itself.
+    return [part for part in parts if part[0] == "gradred"]
+
+
+def names_imported_by_the_extension() -> list[list[str]]:
+    """The same of C++ files."""
+    pattern = r'import\w*\(\s*"(gradred[\w.]*)"'
+    texts = [path.read_text() for path in (ROOT / "csrc" / "python").glob("*.*")]
+    found = [name for text in texts for name in re.findall(pattern, text, re.IGNORECASE)]
+    return [name.split(".") for name in found]
+
+
+def layer_of(path: Path) -> str:
+    name = path.relative_to(PACKAGE).parts[0].partition(".")[0]
+    return PYTHON_PARTS.get(name, name)
+
+
+def python_imports() -> dict[str, set[str]]:
+    """What each module or package directly in gradred imports of the others."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted([*PACKAGE.rglob("*.py"), PACKAGE / "_core.pyi"]):
+        files.setdefault(layer_of(path), []).append(path)
+    known = {*files, *PYTHON_PARTS}
+    found: dict[str, set[str]] = {}
+    for layer, paths in files.items():
+        parts = [part for path in paths for part in imported_names(path)]
+        parts += names_imported_by_the_extension() if layer == "_core" else []
+        # `from gradred import x` is the module x, or a public name of gradred itself.
+        names = {part[1] if part[1:] and part[1] in known else "__init__" for part in parts}
+        found[layer] = {PYTHON_PARTS.get(name, name) for name in names} - {layer}
+    return found
+
+
+def test_python_imports_point_downward_and_the_table_has_no_spare_line() -> None:
+    table = {layer: sorted(lower) for layer, lower in PYTHON_LAYERS.items()}
+    assert table == nearest(python_imports())
+
+
+def takers_of_functions() -> set[str]:
+    """The extension's functions that take a function or a class, by its stub."""
+    functions = ast.parse((PACKAGE / "_core.pyi").read_text()).body
     return {
-        part[1] if part[1:] and part[1] in known else "__init__"
-        for part in parts
-        if part[0] == "gradred"
+        node.name
+        for node in functions
+        if isinstance(node, ast.FunctionDef)
+        and re.search(r"\bCallable\b|\btype\[", ast.unparse(node.args))
     }
 
 
-def test_python_imports_point_downward() -> None:
-    level = {name: level for level, names in enumerate(PYTHON_LAYERS) for name in names}
-    modules = python_modules()
-    assert set(modules) <= set(level), "a new module needs its place in PYTHON_LAYERS"
-    upward = [
-        f"{path.relative_to(ROOT)} imports {target}"
-        for module, paths in modules.items()
-        for path in paths
-        for target in imported_modules(path, set(level))
-        if level[target] > level[module]
-    ]
-    assert upward == []
+def test_upcalls_of_the_extension_are_those_of_the_table() -> None:
+    assert takers_of_functions() == UPCALLS.keys()
+    found: dict[str, set[str]] = {name: set() for name in UPCALLS}
+    for path in PACKAGE.rglob("*.py"):
+        for name in re.findall(r"\b_core\.(\w+)\(", path.read_text()):
+            if name in found:
+                found[name].add(layer_of(path))
+    assert {name: sorted(layers) for name, layers in found.items()} == UPCALLS
+
+
+def test_what_runs_beside_a_rank_imports_nothing_else_of_gradred() -> None:
+    waiting, found = ["proxy"], set()
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        imported = imported_names(PACKAGE / "launch" / f"{name}.py")
+        assert all(part[1] == "launch" for part in imported), name
+        waiting += [part[2] for part in imported if part[2] not in found]
+    assert found == BESIDE_A_RANK

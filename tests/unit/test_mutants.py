@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from core_testing import MutationResult, mutate_schedules
 
-from gradred import _core, schedules
+from gradred import schedules
 from gradred.schedules import Schedule, copy, from_input, make_all, recv, scratch, send, work
 
 ALGORITHMS = [(row["collective"], row["name"]) for row in schedules.algorithms()]
@@ -41,37 +42,38 @@ EQUIVALENT = {
     ("reduce_scatter", "recursive_halving"): ((31, 2), (68, 2)),
     ("reduce_scatter", "circulant"): ((46, 1), (129, 3)),
     ("reduce_scatter", "direct"): ((0, 0), (45, 1)),
+    ("reduce_scatter", "hierarchical"): ((0, 0), (103, 1)),
     ("allgather", "ring"): ((0, 0), (45, 0)),
     ("allgather", "recursive_doubling"): ((0, 0), (37, 0)),
     ("allgather", "circulant"): ((0, 0), (45, 1)),
     ("allgather", "direct"): ((0, 0), (45, 0)),
+    ("allgather", "hierarchical"): ((0, 0), (45, 0)),
     ("bcast", "binomial"): ((0, 0), (9, 1)),
     ("bcast", "scatter_allgather"): ((0, 0), (26, 0)),
+    ("bcast", "hierarchical"): ((0, 0), (9, 2)),
 }
 NONE = ((0, 0), (0, 0))
 
 
 def parameters_of(collective: str, name: str, size: int) -> dict[str, int]:
-    if collective == "bcast":
-        return {"root": size // 3}
+    rooted = {"root": size // 3} if collective == "bcast" else {}
     if name == "hierarchical":
-        return {"local": max(n for n in range(1, size + 1) if size % n == 0 and n * n <= size)}
-    return {}
+        local = max(n for n in range(1, size + 1) if size % n == 0 and n * n <= size)
+        return {"local": local, **rooted}
+    return rooted
 
 
-def judge(
-    collective: str, name: str, size: int, in_place: bool, sample: int = 0
-) -> _core.MutationResult:
+def judge(collective: str, name: str, size: int, in_place: bool, sample: int = 0) -> MutationResult:
     parameters = parameters_of(collective, name, size)
     given = make_all(name, size, collective=collective, **parameters)
     if not in_place:
         given = [from_input(schedule) for schedule in given]
-    result = _core.mutate_schedules(given, sample=sample, seed=size)
+    result = mutate_schedules(given, sample=sample, seed=size)
     assert result.mutants == result.rejected + len(result.equivalent) + len(result.different)
     return result
 
 
-def check_survivors(result: _core.MutationResult) -> int:
+def check_survivors(result: MutationResult) -> int:
     """No mutant may pass with another sum; the equivalent ones must be of the harmless sort."""
     assert result.different == []
     for survivor in result.equivalent:
@@ -111,6 +113,6 @@ def test_harmless_changes_are_listed_as_equivalent() -> None:
         ),
         Schedule([[recv(0, work(0))]], rank=1, size=2, chunks=1, collective="bcast"),
     ]  # fmt: skip
-    found = _core.mutate_schedules(given).equivalent
+    found = mutate_schedules(given).equivalent
     assert "rank 0, round 0, step 1: copy chunk 0 to chunk 0 in slot 0: duplicate" in found
     assert "rank 0, round 0, step 1: copy chunk 0 to chunk 0 in slot 0: drop" in found

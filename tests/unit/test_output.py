@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
-from gradred import _foreground, _job, _output, _verdict
-from gradred._job import Failure
+from gradred.launch import exit_summary, foreground, output
+from gradred.launch import job as jobs
+from gradred.launch.job import Failure
 
 
 class Shown:
@@ -15,8 +16,8 @@ class Shown:
 
     def __init__(self, *, prefix=True, eager=False):
         self.text = b""
-        label = _foreground._labels(prefix, 2, False)
-        self.screen = _output.Screen(self._write, label, eager=eager)
+        label = foreground._labels(prefix, 2, False)
+        self.screen = output.Screen(self._write, label, eager=eager)
 
     def _write(self, data):
         self.text += data
@@ -53,7 +54,7 @@ def test_every_line_of_a_piece_gets_its_prefix():
 
 
 def test_terminal_shows_a_prompt_and_keeps_it_apart_from_the_next_rank(monkeypatch):
-    monkeypatch.setattr(_output, "_SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(output, "_SHOWN_AFTER", 0.0)
     shown = Shown(eager=True)
     shown.screen.feed(0, "stdout", b"name? ")
     shown.screen.show_unfinished()
@@ -73,7 +74,7 @@ def test_progress_bar_is_shown_while_it_moves():
 
 
 def test_line_without_an_end_is_not_kept_for_ever(monkeypatch):
-    monkeypatch.setattr(_output, "_LONGEST", 10)
+    monkeypatch.setattr(output, "_LONGEST", 10)
     shown = Shown()
     shown.screen.feed(0, "stdout", b"x" * 11)
     assert shown.text == b"[0] " + b"x" * 11
@@ -93,10 +94,10 @@ def test_prefix_is_for_several_ranks_on_a_terminal_or_on_request(
     monkeypatch, prefix, ranks, terminal, label
 ):
     monkeypatch.setenv("NO_COLOR", "1")
-    assert _foreground._labels(prefix, ranks, terminal)(1) == label
+    assert foreground._labels(prefix, ranks, terminal)(1) == label
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "xterm")
-    assert (b"\x1b[" in _foreground._labels(prefix, ranks, terminal)(1)) == (
+    assert (b"\x1b[" in foreground._labels(prefix, ranks, terminal)(1)) == (
         terminal and bool(label)
     )
 
@@ -104,7 +105,7 @@ def test_prefix_is_for_several_ranks_on_a_terminal_or_on_request(
 def test_slow_reader_makes_the_ranks_wait_and_not_the_launcher():
     reads, writes = os.pipe()
     with selectors.PollSelector() as selector:
-        writer = _output.Writer(writes, "stdout", selector)
+        writer = output.Writer(writes, "stdout", selector)
         writer.write(b"x" * 3_000_000)
         for key, mask in selector.select(0):
             key.data(mask)
@@ -121,7 +122,7 @@ def test_slow_reader_makes_the_ranks_wait_and_not_the_launcher():
 
 
 def test_file_per_rank_sorts_like_the_ranks(tmp_path):
-    files = _output.Files(str(tmp_path / "new" / "folder"), 11)
+    files = output.Files(str(tmp_path / "new" / "folder"), 11)
     files.feed(2, b"two\n")
     files.feed(10, b"ten\n")
     files.feed(2, b"more")
@@ -136,28 +137,28 @@ def test_file_per_rank_sorts_like_the_ranks(tmp_path):
     ("ranks", "text"), [([3], "rank 3"), ([2, 0, 1, 5], "ranks 0-2, 5"), ([4, 2], "ranks 2, 4")]
 )
 def test_ranks_are_named_shortly(ranks, text):
-    assert _verdict.ranks_text(ranks) == text
+    assert exit_summary.ranks_text(ranks) == text
 
 
 def test_first_cause_is_the_last_line_and_others_are_put_together():
     failures = [Failure(2, "h1", 137, "was killed by SIGKILL", 1.0)]
     failures += [Failure(rank, "h1", 1, "exited with status 1", 2.0) for rank in (0, 1, 3)]
     failures += [Failure(rank, "h2", 134, "was killed by SIGABRT", 3.0) for rank in (4, 5)]
-    assert _verdict.failure_lines(failures) == [
+    assert exit_summary.failure_lines(failures) == [
         "ranks 4, 5 on h2 were killed by SIGABRT",
         "ranks 0, 1, 3 on h1 exited with status 1",
         "rank 2 on h1 was killed by SIGKILL",
     ]
-    assert _verdict.survived_lines(failures[:1]) == [
+    assert exit_summary.survived_lines(failures[:1]) == [
         "rank 2 on h1 was killed by SIGKILL; the others went on without it"
     ]
 
 
 def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatch):
-    job = object.__new__(_job.Job)
+    job = object.__new__(jobs.Job)
     job.failures, job._moment_since, job._before = [], 0.0, 0
     clock = iter([100.0, 100.4, 105.0])
-    monkeypatch.setattr(_job.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
     heard_late, first_heard = Failure(3, "h2", 137, "", 9.9), Failure(0, "h1", 14, "", 10.0)
     job._order_in([first_heard])
     job._order_in([heard_late])
@@ -166,10 +167,10 @@ def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatc
 
 
 def test_ranks_that_had_lost_others_are_no_first_cause(monkeypatch):
-    job = object.__new__(_job.Job)
+    job = object.__new__(jobs.Job)
     job.failures, job._moment_since, job._before = [], 0.0, 0
     clock = iter([100.0, 100.4, 105.0])
-    monkeypatch.setattr(_job.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
     for rank, follows, at in ((0, True, 10.0), (3, True, 10.2), (2, False, 15.0)):
         job._order_in([Failure(rank, "h1", 3, "", at, follows)])
     assert [failure.rank for failure in job.failures] == [2, 0, 3]
@@ -190,13 +191,13 @@ class EndedJob:
 
 @pytest.mark.parametrize("how", ["failed", "interrupted", "timed out"])
 def test_first_cause_is_named_after_the_ranks_that_cannot_be_reached(how):
-    foreground = object.__new__(_foreground._Foreground)
+    shown = object.__new__(foreground._Foreground)
     lost = Failure(2, "h2", 1, "was lost: its host does not answer", 1.0)
-    foreground._job = EndedJob([lost] if how == "failed" else [], {"h2": [2, 3]})
-    foreground._look = _foreground.Look(timeout=9.0)
-    foreground._interrupted_by = signal.SIGINT if how == "interrupted" else None
-    foreground._timed_out, foreground._unwritable = how == "timed out", None
-    silent, cause = foreground._last_words()
+    shown._job = EndedJob([lost] if how == "failed" else [], {"h2": [2, 3]})
+    shown._look = foreground.Look(timeout=9.0)
+    shown._interrupted_by = signal.SIGINT if how == "interrupted" else None
+    shown._timed_out, shown._unwritable = how == "timed out", None
+    silent, cause = shown._last_words()
     assert silent == ("rank 3" if how == "failed" else "ranks 2, 3") + (
         " on h2 cannot be reached any more"
     )

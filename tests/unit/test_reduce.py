@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from core_testing import best_isa, isas, reduce_many, reduce_pair, scale
 from float_mode import needs_modes, unusual
 
-from gradred import _core
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 
 Array = npt.NDArray[Any]
@@ -50,7 +50,7 @@ REFUSED = [(op, dtype) for dtype in DTYPES for op in OPS if not supported(op, dt
 FLOATING = [(op, dtype) for op, dtype in SUPPORTED if dtype in REALS + COMPLEX]
 EXACT = [(op, dtype) for op, dtype in SUPPORTED if dtype in [*INTEGERS, "bool"]]
 
-each_isa = pytest.mark.parametrize("isa", _core.isas())
+each_isa = pytest.mark.parametrize("isa", isas())
 
 
 def random_array(dtype: str, count: int, seed: int) -> Array:
@@ -156,9 +156,9 @@ def reduced(op: str, dtype: str, inputs: list[Array], isa: str, *, many: bool = 
     guarded = np.full(size + 131, 0xA5, np.uint8)
     target = guarded[65 : 65 + size]
     if many:
-        _core.reduce_many(op, dtype, target, views, isa)
+        reduce_many(op, dtype, target, views, isa)
     else:
-        _core.reduce_pair(op, dtype, target, views[0], views[1], isa)
+        reduce_pair(op, dtype, target, views[0], views[1], isa)
     assert (guarded[:65] == 0xA5).all()
     assert (guarded[65 + size :] == 0xA5).all()
     for view, array in zip(views, inputs, strict=True):
@@ -370,15 +370,15 @@ def test_target_may_be_any_input(op: str, dtype: str, isa: str) -> None:
     inputs = [random_array(dtype, count, seed) for seed in range(5)]
     for index in (0, 1):
         views = [unaligned(array) for array in inputs[:2]]
-        _core.reduce_pair(op, dtype, views[index], views[0], views[1], isa)
+        reduce_pair(op, dtype, views[index], views[0], views[1], isa)
         assert views[index].tobytes() == reference(op, inputs[:2]).tobytes()
         assert views[1 - index].tobytes() == inputs[1 - index].tobytes()
     same = unaligned(inputs[0])
-    _core.reduce_pair(op, dtype, same, same, same, isa)
+    reduce_pair(op, dtype, same, same, same, isa)
     assert same.tobytes() == reference(op, [inputs[0], inputs[0]]).tobytes()
     for index in range(5):
         views = [unaligned(array) for array in inputs]
-        _core.reduce_many(op, dtype, views[index], views, isa)
+        reduce_many(op, dtype, views[index], views, isa)
         assert views[index].tobytes() == reference(op, inputs).tobytes()
 
 
@@ -390,32 +390,32 @@ def test_each_byte_of_bool_but_zero_is_true(op: str, isa: str) -> None:
         np.tile([0, 1, 4, 255], 4).astype(np.uint8),
     )
     found = np.empty(16, np.uint8)
-    _core.reduce_pair(op, "bool", found, a, b, isa)
+    reduce_pair(op, "bool", found, a, b, isa)
     assert found.tolist() == reference(op, [a != 0, b != 0]).astype(np.uint8).tolist()
 
 
 @pytest.mark.parametrize(("op", "dtype"), REFUSED)
 def test_operations_that_a_type_lacks_are_refused(op: str, dtype: str) -> None:
     data = np.zeros(16, np.uint8)
-    for isa in ["", *_core.isas()]:
+    for isa in ["", *isas()]:
         with pytest.raises(ValueError, match=f"{op} of {dtype} does not exist"):
-            _core.reduce_pair(op, dtype, data, data, data, isa)
+            reduce_pair(op, dtype, data, data, data, isa)
 
 
 def test_unknown_names_and_unequal_sizes_are_refused() -> None:
     data = np.zeros(16, np.uint8)
     with pytest.raises(ValueError, match=r"no op .plus"):
-        _core.reduce_pair("plus", "int8", data, data, data)
+        reduce_pair("plus", "int8", data, data, data)
     with pytest.raises(ValueError, match=r"no element type .int7"):
-        _core.reduce_pair("sum", "int7", data, data, data)
+        reduce_pair("sum", "int7", data, data, data)
     with pytest.raises(ValueError, match="for mmx"):
-        _core.reduce_pair("sum", "int8", data, data, data, "mmx")
+        reduce_pair("sum", "int8", data, data, data, "mmx")
     with pytest.raises(ValueError, match="differ in size"):
-        _core.reduce_many("sum", "int8", data, [data, data[:8]])
+        reduce_many("sum", "int8", data, [data, data[:8]])
     with pytest.raises(ValueError, match="at least one input"):
-        _core.reduce_many("sum", "int8", data, [])
+        reduce_many("sum", "int8", data, [])
     with pytest.raises(ValueError, match="whole elements of int32"):
-        _core.reduce_pair("sum", "int32", data[:6], data[:6], data[:6])
+        reduce_pair("sum", "int32", data[:6], data[:6], data[:6])
 
 
 def tiny(dtype: str, seed: int) -> Array:
@@ -455,20 +455,20 @@ def test_the_threads_floating_point_mode_changes_no_scaled_bit(dtype: str, divid
     data = np.arange(-131, 131, dtype="int32") if dtype == "int32" else tiny(dtype, 5)
     expected, found = data.copy(), data.copy()
     factor = 3.0 if divide else 1 / 3
-    _core.scale(dtype, expected.view("uint8"), factor, divide)
+    scale(dtype, expected.view("uint8"), factor, divide)
     with unusual():
-        _core.scale(dtype, found.view("uint8"), factor, divide)
+        scale(dtype, found.view("uint8"), factor, divide)
     assert found.tobytes() == expected.tobytes()
 
 
 def test_the_best_isa_is_available_and_used() -> None:
-    assert _core.best_isa() == _core.isas()[0]
-    assert _core.isas()[-1] == "generic"
+    assert best_isa() == isas()[0]
+    assert isas()[-1] == "generic"
 
 
 def scaled(array: Array, factor: float, *, divide: bool) -> Array:
     view = unaligned(array)
-    _core.scale(str(array.dtype), view, factor, divide)
+    scale(str(array.dtype), view, factor, divide)
     return view.copy().view(array.dtype)
 
 
@@ -516,4 +516,4 @@ def test_scale_of_integers_truncates_and_saturates(dtype: str, factor: float, di
 
 def test_scale_of_bool_is_refused() -> None:
     with pytest.raises(ValueError, match="bool cannot be scaled"):
-        _core.scale("bool", np.ones(3, np.uint8), 0.5, False)
+        scale("bool", np.ones(3, np.uint8), 0.5, False)

@@ -11,9 +11,10 @@ import time
 
 import pytest
 
-from gradred import _processes, launch
-from gradred._run import run
+from gradred import launch
 from gradred.errors import Error, TimeoutError, UsageError  # noqa: A004
+from gradred.launch import processes
+from gradred.launch.run_function import run
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -88,8 +89,8 @@ def nested():
 
 def alive(folder):
     """Processes that run; one that has ended may stay in /proc until its parent asks."""
-    found = [_processes.tree(int(pid)) for pid in os.listdir(folder)]
-    return [processes[0].pid for processes in found if processes and processes[0].alive()]
+    found = [processes.tree(int(pid)) for pid in os.listdir(folder)]
+    return [one[0].pid for one in found if one and one[0].alive()]
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +191,7 @@ def test_lambda_is_sent_by_value():
 
 SCRIPT = """
     import sys, time
-    from gradred._run import run
+    from gradred.launch.run_function import run
     class Mine:
         value = 4
     def work(folder):

@@ -37,7 +37,7 @@ from gradred.schedules import (
     work,
 )
 
-Parameters = dict[str, int | str]
+Parameters = dict[str, schedules.Parameter]
 
 ALGORITHMS = [(row["collective"], row["name"]) for row in schedules.algorithms()]
 FOLDED = [
@@ -49,17 +49,17 @@ FOLDED = [
 
 def variants(collective: str, name: str, size: int) -> Iterator[Parameters]:
     """The parameters worth trying for an algorithm on `size` ranks."""
-    if collective == "bcast":
-        for root in sorted({0, size // 3, size - 1}):
-            yield {"root": root}
-    elif name == "recursive_multiplying":
-        for k in (2, 3, 4, 7):
-            yield {"k": k}
+    roots = sorted({0, size // 3, size - 1}) if collective == "bcast" else []
+    rooted: list[Parameters] = [{"root": root} for root in roots] or [{}]
+    if name == "recursive_multiplying":
+        yield from ({"k": k} for k in (2, 3, 4, 7))
     elif name == "hierarchical":
+        levels: Parameters = {"inside": "circulant", "across": "rabenseifner"}
         for local in (n for n in range(1, size + 1) if size % n == 0):
-            yield {"local": local, "inside": "circulant", "across": "rabenseifner"}
+            for more in [levels] if collective == "allreduce" else rooted:
+                yield {"local": local, **more}
     else:
-        yield {}
+        yield from rooted
 
 
 def seconds(given: list[Schedule], nbytes: int) -> tuple[float, float, float]:
@@ -92,6 +92,55 @@ def test_hierarchical_is_proved_for_every_pair_of_algorithms(inside: str, across
             verify(
                 make_all("hierarchical", local * groups, local=local, inside=inside, across=across)
             )
+
+
+LAYOUTS = [
+    [0, 0, 0, 1],
+    [0, 1, 1, 1, 1],
+    [0, 1, 0, 1],
+    [0, 0, 1, 1, 1, 2],
+    [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3],
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("leaders", [0, 1])
+@pytest.mark.parametrize("across", ["recursive_doubling", "rabenseifner", "circulant", "ring"])
+def test_hierarchical_is_proved_for_groups_of_any_sizes(
+    layout: list[int], leaders: int, across: str
+) -> None:
+    for inside in ("direct", "ring"):
+        given = make_all(
+            "hierarchical",
+            len(layout),
+            groups=layout,
+            leaders=leaders,
+            inside=inside,
+            across=across,
+        )
+        proved = verify(given)
+        assert verify(map(from_input, given)).digest == proved.digest
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("leaders", [0, 1])
+def test_groups_of_any_sizes_send_each_other_no_more_than_single_ranks(
+    layout: list[int], leaders: int
+) -> None:
+    """All lanes together are one vector, whoever carries them."""
+    hosts, nbytes = 1 + max(layout), 60 * 4
+    given = make_all("hierarchical", len(layout), groups=layout, leaders=leaders)
+    sent = [0] * hosts
+    for schedule in given:
+        for steps in schedule.rounds:
+            for step in steps:
+                if step.kind == "send" and step.source is not None and step.peer is not None:
+                    crosses = layout[step.peer] != layout[schedule.rank]
+                    sent[layout[schedule.rank]] += crosses * (
+                        nbytes * step.source.chunks // schedule.chunks
+                    )
+    alone = make_all("recursive_doubling", hosts)
+    assert sent == [traffic(one, nbytes).sent for one in alone]
 
 
 CHEAP = ["recursive_doubling", "recursive_multiplying", "rabenseifner", "circulant", "swing"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import platform, runpy, subprocess, sys
 import setuptools.command.build_ext
-{fake}
-subprocess.run = lambda *_, **__: sys.exit("a compiler was started")
+FAKE
+subprocess.run = lambda command, **__: sys.exit(f"started: {' '.join(command)}")
 sys.argv = ["setup.py", "--quiet", "build_ext"]
 runpy.run_path("setup.py", run_name="__main__")
 """
@@ -30,7 +32,7 @@ SYSTEMS = {
 def last_line_of_build(fake: str) -> str:
     """What setup.py says last on the system that `fake` pretends."""
     pytest.importorskip("setuptools", minversion="77")
-    command = [sys.executable, "-c", PROGRAM.format(fake=fake)]
+    command = [sys.executable, "-c", PROGRAM.replace("FAKE", fake)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1]
@@ -41,5 +43,29 @@ def test_setup_stops_with_one_sentence(system: str) -> None:
     assert last_line_of_build(SYSTEMS[system]).startswith("gradred needs Linux with glibc")
 
 
-def test_setup_compiles_on_linux_with_glibc() -> None:
-    assert last_line_of_build("") == "a compiler was started"
+def test_setup_compiles_on_linux_with_glibc_and_a_wheel_has_nothing_of_the_tests() -> None:
+    started = last_line_of_build("")
+    assert re.match(r"started: .*/cmake -S .* -DGRADRED_MODULE=_core\.", started)
+    assert "-DGRADRED_TESTING_MODULE= " in started + " "
+
+
+def test_editable_install_builds_the_extension_of_the_tests() -> None:
+    """Which is what sets the flag, after the command's own options are read."""
+    editable = """
+def finalize_options(self, finalize=setuptools.command.build_ext.build_ext.finalize_options):
+    self.editable_mode = True
+    finalize(self)
+setuptools.command.build_ext.build_ext.finalize_options = finalize_options
+"""
+    assert "-DGRADRED_TESTING_MODULE=_core_testing." in last_line_of_build(editable)
+
+
+def test_missing_extension_of_the_tests_is_told_with_what_builds_it(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "tests" / "core_testing.py", tmp_path)
+    command = [sys.executable, "-c", "import core_testing"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: the tests' own extension is missing or out of date (No module named "
+        "'_core_testing'). Build it: python -m pip install --editable . in gradred's folder, "
+        "or make test"
+    )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import pathlib
+import struct
 import time
 
 import pytest
 
-from gradred import _core, _status, _terminal
-from gradred._status import Rank
+from gradred import _core, _text
 from gradred.element_types import ELEMENT_TYPES
+from gradred.observe import status
+from gradred.observe.status import Rank
 
-ALLREDUCE, REFUSED, LEFT = 0, 5, 6  # Kind, in csrc/base/signature.h
-FLOAT64 = list(ELEMENT_TYPES).index("float64")
+ALLREDUCE, BCAST, REFUSED, LEFT = 0, 3, 5, 6  # Kind, in csrc/base/signature.h
+FLOAT64, INT8 = map(list(ELEMENT_TYPES).index, ("float64", "int8"))
 MESSAGES = 1 << 63
 TEXT = "allreduce of 1024 float64 with sum, 8192 bytes"
 IN_FINALIZE = "process 7 has waited 2 s in MPI_Finalize until the other ranks come to it: process 8"
@@ -33,17 +35,31 @@ def page(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "page"
 
 
-def rank_of(page: pathlib.Path, begun: int, call: int, waits_for: str = "") -> Rank:
+# The beginning of csrc/liveness/status_page.h's StatusPage: last, sequence, since when, and a
+# WaitRecord: state, ranks, operation, call and missing ranks; then the same in words.
+PAGE = struct.Struct("QQQQIIQQ128s1864s")
+ON_NODE, FINALIZE = 4, 7  # WaitRecord::State
+NO_WAIT = (0, 0, 0, 0, b"")
+
+
+def rank_of(
+    page: pathlib.Path,
+    begun: int,
+    call: int,
+    waits_for: str = "",
+    wait: tuple[int, int, int, int, bytes] = NO_WAIT,
+) -> Rank:
     """What a reader makes of a status page."""
     since = time.monotonic_ns() if waits_for else 0
-    fields = _status._PAGE.pack(begun, call, 0, since, waits_for.encode())
-    page.write_bytes(bytes(_status._ABOUT_BYTES) + fields)
+    fields = PAGE.pack(begun, call, 0, since, *wait, waits_for.encode())
+    begin, length = _core.STATUS_PAGE
+    page.write_bytes(bytes(begin) + fields.ljust(length, b"\0"))
     about = {"pid": os.getpid(), "rank": 0, "size": 1}
-    return _status._read(about, {"gradred-rank": str(page)}, None, 0.0)
+    return status._read(about, {"gradred-rank": str(page)}, None, 0.0)
 
 
 def line(rank: Rank) -> str:
-    return _status.lines([rank])[1].split("): ", 1)[1]
+    return status.lines([rank])[1].split("): ", 1)[1]
 
 
 def test_call_in_words_is_that_of_the_error_messages() -> None:
@@ -91,27 +107,43 @@ def test_rank_that_has_begun_nothing_shows_no_operation(page: pathlib.Path) -> N
 def test_rank_that_waits_shows_the_operation_it_waits_in_and_not_one_it_began_later(
     page: pathlib.Path,
 ) -> None:
-    rank = rank_of(page, 6, what(ALLREDUCE, FLOAT64, 1024), IN_OPERATION)
+    wait = (ON_NODE, 2, 3, what(BCAST, INT8, 2), b"\2")  # rank 1 is missing
+    rank = rank_of(page, 6, what(ALLREDUCE, FLOAT64, 1024), IN_OPERATION, wait)
     assert line(rank) == IN_OPERATION
     assert (rank.operation, rank.call, rank.bytes, rank.missing) == (3, "bcast", 2, [1])
 
 
 def test_rank_that_waits_in_no_operation_shows_both(page: pathlib.Path) -> None:
-    rank = rank_of(page, 18, what(ALLREDUCE, FLOAT64, 1024), IN_FINALIZE)
+    wait = (FINALIZE, 0, 0, 0, b"")
+    rank = rank_of(page, 18, what(ALLREDUCE, FLOAT64, 1024), IN_FINALIZE, wait)
     assert line(rank) == f"{IN_FINALIZE}; last operation 17 ({TEXT})"
     assert (rank.operation, rank.call, rank.bytes) == (17, "allreduce", 8192)
 
 
-@pytest.mark.parametrize("text", [b"17 and more", b"[1]", b"17", b"\xff\xfe", b"", b"\0\0"])
-def test_file_whose_number_means_another_by_now_says_nothing(text: bytes) -> None:
-    assert _status._parsed(text) == {}
+@pytest.mark.parametrize("text", [b"17 and more", b"gradred pid", b"\xff\xfe", b"", b"\0\0"])
+def test_file_that_is_named_alike_and_says_something_else_shows_no_rank(text: bytes) -> None:
+    file = os.memfd_create("gradred-rank")
+    try:
+        os.write(file, text)
+        assert [pid for pid, *_ in _core.shown_ranks() if pid == os.getpid()] == []
+    finally:
+        os.close(file)
+
+
+def test_rank_is_found_by_what_its_file_says() -> None:
+    file = os.memfd_create("gradred-rank-0123")
+    try:
+        os.write(file, b"gradred pid %d rank 3 size 8 spawned 0\0" % os.getpid())
+        assert (os.getpid(), 3, 8, file) in _core.shown_ranks()
+    finally:
+        os.close(file)
 
 
 def test_pipe_in_the_place_of_a_file_keeps_nobody_waiting() -> None:
     reads, writes = os.pipe()
     try:
         with pytest.raises(OSError, match="seek"):
-            _status._part(f"/proc/self/fd/{reads}", 0, 10)
+            status._part(f"/proc/self/fd/{reads}", 0, 10)
     finally:
         os.close(reads)
         os.close(writes)
@@ -131,7 +163,7 @@ def waiting(rank: int, seconds: str, line_number: int, missing: str = "rank 4") 
 
 def test_ranks_with_equal_stacks_share_them() -> None:
     found = [waiting(0, "1", 9), waiting(1, "1.5", 9), waiting(2, "3", 9), waiting(3, "2", 8)]
-    assert _status.lines([*found, waiting(5, "2", 9)]) == [
+    assert status.lines([*found, waiting(5, "2", 9)]) == [
         "job 7: 5 of 6 ranks on this host",
         "  rank 4: elsewhere, or has made no gradred.Comm yet",
         "  ranks 0-2, 5 (processes 100-102, 105): this rank has waited 1-3 s in operation 3 "
@@ -146,15 +178,15 @@ def test_ranks_with_equal_stacks_share_them() -> None:
 
 def test_ranks_with_equal_stacks_that_wait_for_others_are_told_apart() -> None:
     found = [waiting(0, "1", 9), waiting(1, "1", 9, missing="rank 5"), waiting(2, "1", 9)]
-    named = [line.partition(":")[0] for line in _status.lines(found)[2:4]]
+    named = [line.partition(":")[0] for line in status.lines(found)[2:4]]
     assert named == ["  ranks 0, 2 (processes 100, 102)", "  rank 1 (process 101)"]
-    assert sum("a.py" in line for line in _status.lines(found)) == 1
+    assert sum("a.py" in line for line in status.lines(found)) == 1
 
 
 def test_lines_are_broken_at_the_width_of_the_terminal_and_nowhere_else() -> None:
     line = "  rank 0 (process 7): " + "a word and " * 20
-    assert _terminal.wrapped(line, None) == [line]
-    parts = _terminal.wrapped(line, 60)
+    assert _text.wrapped(line, None) == [line]
+    parts = _text.wrapped(line, 60)
     assert max(map(len, parts)) <= 60
     assert " ".join(part.strip() for part in parts) == line.strip()
     assert parts[0].startswith("  rank")

@@ -69,7 +69,7 @@ class Answer:
     medium: str
     """What its data go through: `memory`, `messages`, `mpi` (its own calls) or `none`."""
     slices: int
-    parameters: dict[str, int | str]
+    parameters: dict[str, int | str | list[int]]
     reason: str
     schedules: list[Schedule]
     """Of all ranks, or the first ones; none where the plan has no schedule."""

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from gradred import _launched
 from gradred.bench import machine, options, overlap, plot, table, timing
 from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.contenders import Calls, Contender, gather, title_of
@@ -19,6 +18,7 @@ from gradred.bench.rank_zero import say, write_so_far
 from gradred.bench.timing import Seconds, call_by_call
 from gradred.element_types import numpy_dtype
 from gradred.errors import UsageError, explain
+from gradred.launch import wrong_launcher
 
 SCHEMA = "gradred-bench/1"
 _PERCENTILES = (10, 50, 90, 99)
@@ -42,7 +42,7 @@ def run(asked: Options) -> int:
         raise
     bench = _Bench(asked, contenders, world)
     record = {"schema": SCHEMA} | machine.describe(world, options.describe(asked))
-    record |= {"flag": machine.flag_time(world), "clock_us": timing.clock_cost() * 1e6}
+    record |= {"flag": machine.one_way_latency(world), "clock_us": timing.clock_cost() * 1e6}
     record |= {"complete": False, "rows": []}
     right = True
     for dtype in asked.types:
@@ -56,9 +56,9 @@ def run(asked: Options) -> int:
 
 def _require_peers(size: int) -> None:
     if size < 2:
-        _launched.refuse_wrong_launcher()
+        wrong_launcher.refuse_wrong_launcher()
         found = "this process is alone, and it takes two ranks at least"
-        raise UsageError(explain("gradred bench", found, "Start them with: gradred bench -np 2"))
+        raise UsageError(explain("one rank", found, "Start them with: gradred bench -np 2"))
 
 
 def _require_sizes(asked: Options, size: int) -> None:

@@ -54,16 +54,16 @@ def mpi_name() -> str:
     return f"{name} {'.'.join(map(str, version))}"
 
 
-def flag_time(comm: MPI.Intracomm) -> dict[str, Any] | None:
+def one_way_latency(comm: MPI.Intracomm) -> dict[str, Any] | None:
     """The scale of the smallest times: how long one signal takes between ranks 0 and 1.
 
     Collective on `comm`; the same on every rank, None where there is one rank.
     """
     if comm.size == 1:
         return None
-    seconds = comm.bcast(_core.flag_time(gradred.Comm(comm)))
+    seconds = comm.bcast(_core.one_way_latency(gradred.Comm(comm)))
     if seconds:
-        return {"what": "a flag in shared memory, from rank 0 to rank 1", "us": seconds * 1e6}
+        return {"what": "one-way latency in shared memory, rank 0 to rank 1", "us": seconds * 1e6}
     us = ping_pong(comm, 1) * 1e6
     return {"what": "half of a 1-byte MPI ping-pong, called through mpi4py", "us": us}
 

@@ -208,11 +208,11 @@ def check(options: Options) -> None:
     """Raise UsageError for what cannot be measured, before anything is started."""
     _check_collective(options)
     for dtype in options.types:
-        ops.require(options.op, dtype, f"gradred bench -o {options.op} -T {dtype}")
+        ops.require(options.op, dtype, f"-o {options.op} -T {dtype}")
         numpy_dtype(dtype)
         if not options.sizes(dtype):
             found = f"no {dtype} fits into {options.largest} bytes and at least {options.smallest}"
-            raise UsageError(explain("gradred bench -m", found, "Give a larger range"))
+            raise UsageError(explain("-m", found, "Give a larger range"))
         for peer in options.peers:
             _check_peer(peer, dtype, options)
     if options.plan not in ("", "all"):

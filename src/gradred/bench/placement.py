@@ -1,8 +1,8 @@
-"""How the cores of two ranks lie to each other, told by the time that a flag takes between them.
+"""How the cores of two ranks lie to each other, told by the one-way latency between them.
 
 The cores of a virtual machine move: for some seconds two of them share a cache, for others they do
 not, and the same call takes a multiple of the time. Rounds of two such placements are told apart by
-the flag time before each; what falls between them, or far above both, belongs to neither.
+the one-way latency before each; what falls between them, or far above both, belongs to neither.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gradred import _core
 
 NEAR, FAR, ALL, UNKNOWN = "near", "far", "all", "unknown"
 
-# A flag that takes longer waited for a core: one of the two ranks was not running.
+# A longer one waited for a core: one of the two ranks was not running.
 _RUNNING_US = 1.0
-# Two groups of flag times are two placements if one is so much longer than the other, and no fewer
+# Two groups of latencies are two placements if one is so much longer than the other, and no fewer
 # rounds than this part of all belong to each.
 _FACTOR = 1.7
 _LEAST_PART = 0.1
@@ -26,7 +26,7 @@ _CALLS, _TURNS = 3, 64
 
 
 def flag_us(comm: gradred.Comm) -> float | None:
-    """Microseconds that a flag takes between ranks 0 and 1 now, the least of a few.
+    """One-way latency between ranks 0 and 1 now in microseconds, the least of a few.
 
     Collective; the same on every rank. None where they share no memory, or there is one rank.
     """
@@ -34,7 +34,7 @@ def flag_us(comm: gradred.Comm) -> float | None:
         return None
     least = float("inf")
     for _ in range(_CALLS):
-        least = min(least, comm.bcast(_core.flag_time(comm, turns=_TURNS) * 1e6))
+        least = min(least, comm.bcast(_core.one_way_latency(comm, turns=_TURNS) * 1e6))
         if least > _RUNNING_US:  # each turn of the next one might wait for a core, too
             break
     return least or None
@@ -43,7 +43,7 @@ def flag_us(comm: gradred.Comm) -> float | None:
 def named(flags_us: Sequence[float | None]) -> list[str]:
     """The placement of each round: near or far where both occurred, else one name for all.
 
-    `UNKNOWN` are rounds before which one of the ranks was not running, and those without a flag.
+    `UNKNOWN` are rounds before which one of the ranks was not running, and those without a figure.
     """
     known = sorted(flag for flag in flags_us if flag is not None and flag <= _RUNNING_US)
     border = _border(known)
@@ -59,7 +59,7 @@ def _name(flag: float | None, border: float | None) -> str:
 
 
 def _border(ordered: Sequence[float]) -> float | None:
-    """Between the two groups of flag times, in the widest gap; None where there is one group."""
+    """In the widest gap between the two groups of latencies; None where there is one group."""
     least = max(2, int(len(ordered) * _LEAST_PART))
     if len(ordered) < 2 * least:
         return None

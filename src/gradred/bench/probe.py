@@ -40,7 +40,7 @@ def main() -> int:
     seconds = call_seconds(question, call, world)
     shared = _core.comm_info(comm)["shares_memory"]
     plan = _core.plan_for(comm, described(question))["plan"]
-    flag = machine.flag_time(world)
+    flag = machine.one_way_latency(world)
     alpha = flag["us"] * 1e-6 if flag and shared else machine.ping_pong(world, 1, calls=500)
     low, middle, high = np.percentile(seconds, [10, 50, 90]).tolist()
     found = {"seconds": middle, "p10": low, "p90": high, "calls": len(seconds)}

@@ -10,8 +10,9 @@ import sys
 import time
 from typing import NoReturn
 
-from gradred import __version__, _output, config, doctor, launch
+from gradred import __version__, config, doctor, launch
 from gradred.errors import UsageError, explain
+from gradred.launch import output
 
 SCHEMA = "gradred-doctor/1"
 _HOST = re.compile(r"(?!-)[\w.:@%\[\]-]+")
@@ -84,7 +85,7 @@ def _print(results: list[doctor.Result], seconds: float) -> None:
 
 def _status(status: str) -> str:
     text = f"{status:4}"
-    if not (sys.stdout.isatty() and _output.colours_wanted()):
+    if not (sys.stdout.isatty() and output.colours_wanted()):
         return text
     return f"\033[{_COLOURS[status]}m{text}\033[0m"
 

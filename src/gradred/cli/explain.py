@@ -12,13 +12,15 @@ import sys
 import tempfile
 from typing import Any
 
-from gradred import _cpu, _figures, _processes, _terminal, config, launch, ops, schedules
+from gradred import _cpu, _text, config, launch, ops, schedules
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
 from gradred.bench.inputs import TYPES
 from gradred.bench.options import OSU_TYPES, byte_count, positive
 from gradred.element_types import numpy_dtype
 from gradred.errors import UsageError, explain
+from gradred.launch import processes
+from gradred.observe import figures
 
 SCHEMA = "gradred-explain/1"
 _LONGEST_JOB = 60.0  # seconds
@@ -69,9 +71,9 @@ def main(arguments: argparse.Namespace) -> int:
     if reason is None:
         measured, reason = measure(question)
     model = _model(question, answer, measured)
-    columns = None if arguments.json else _terminal.width()
+    columns = None if arguments.json else _text.width()
     report = describe(question, answer, model, measured, reason, columns)
-    print(json.dumps(report, indent=2) if arguments.json else _text(report, columns))
+    print(json.dumps(report, indent=2) if arguments.json else _report_text(report, columns))
     return 0
 
 
@@ -129,7 +131,7 @@ def _measured_before(question: Question, hosts: tuple[str, ...]) -> str:
     except UsageError:
         return ""
     names = [name.partition(":")[0] for name in hosts if name]
-    return _figures.find(question.host_of, names, mpi.family, mpi.version)
+    return figures.find(question.host_of, names, mpi.family, mpi.version)
 
 
 # ---- measuring ------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def measure(question: Question) -> tuple[dict[str, Any] | None, str | None]:
             except subprocess.TimeoutExpired:
                 return None, f"the job had not ended after {_LONGEST_JOB:g} s"
             finally:
-                _processes.end_tree(process, grace=5.0)
+                processes.end_tree(process, grace=5.0)
             told.seek(0)
             lines = told.read().decode(errors="replace").strip().splitlines()
         if status == 0 and path.exists():
@@ -236,7 +238,7 @@ def describe(
     }
 
 
-def _text(report: dict[str, Any], columns: int | None) -> str:
+def _report_text(report: dict[str, Any], columns: int | None) -> str:
     lines = [_asked(report["question"]), _plan(report), f"why: {report['reason']}"]
     by = "in shared memory" if report["medium"] == "memory" else "in messages"
     if report["schedule"] is not None:
@@ -253,7 +255,7 @@ def _text(report: dict[str, Any], columns: int | None) -> str:
         told = "nothing" if predicted is None else f"{predicted:.2f} us ({source})"
         lines += [f"rounds: none of gradred's: {report['about']}", f"predicted: {told}"]
     lines.append(_measured(report))
-    lines = [part for line in lines for part in _terminal.wrapped(line, columns)]
+    lines = [part for line in lines for part in _text.wrapped(line, columns)]
     return "\n".join([*lines, *(["", report["picture"]] if report["picture"] else [])])
 
 

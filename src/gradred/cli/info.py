@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from gradred import __version__, _cpu, _figures, config, launch
+from gradred import __version__, _cpu, config, launch
 from gradred.errors import UsageError, explain
+from gradred.observe import figures
 
 SCHEMA = "gradred-info/1"
 _ABSENT = "not available: this version of gradred has no {}"
@@ -97,5 +98,5 @@ FACTS: dict[str, Callable[[], str]] = {
     "nccl": lambda: _ABSENT.format("path through NCCL"),
     "cpu": _cpu_line,
     "topology": _topology,
-    "figures": _figures.summary,
+    "figures": figures.summary,
 }

@@ -6,7 +6,8 @@ import argparse
 import dataclasses
 import json
 
-from gradred import _status, _terminal
+from gradred import _text
+from gradred.observe import status
 
 SCHEMA = "gradred-ps/1"
 
@@ -24,13 +25,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the jobs."""
-    found = _status.ranks(stacks=not arguments.no_stacks)
+    found = status.ranks(stacks=not arguments.no_stacks)
     if arguments.json:
         print(json.dumps({"schema": SCHEMA, "ranks": [dataclasses.asdict(one) for one in found]}))
     elif found:
-        columns = _terminal.width()
-        for line in _status.lines(found):
-            print(*_terminal.wrapped(line, columns), sep="\n")
+        columns = _text.width()
+        for line in status.lines(found):
+            print(*_text.wrapped(line, columns), sep="\n")
     else:
         print("no ranks of this user on this host")
     return 0

@@ -8,8 +8,9 @@ import shlex
 import sys
 from collections.abc import Callable
 
-from gradred import _cpu, _foreground, _job, config, hosts, launch
+from gradred import _cpu, config, launch
 from gradred.errors import UsageError, explain
+from gradred.launch import foreground, hosts, job
 
 # An address that no host has: what leads there leads to any host that is not named.
 _ANYWHERE = "192.0.2.1"
@@ -128,7 +129,7 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=_duration(None),
         metavar="SECONDS",
-        help=f"end the job after so long, with status {_foreground.TIMED_OUT}",
+        help=f"end the job after so long, with status {foreground.TIMED_OUT}",
     )
     end.add_argument(
         "--dry-run", action="store_true", help="print what mpiexec and the ranks would run, and end"
@@ -138,10 +139,6 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Start the job; the first failing rank's exit status."""
     values = config.load()  # a misspelt knob ends here, once, and not in every rank
-    if values.plan is not None:
-        from gradred import plans  # loads NumPy, which costs a start that needs none
-
-        plans.require_known(values.plan)
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
     if not program:
         raise UsageError(
@@ -157,7 +154,7 @@ def main(arguments: argparse.Namespace) -> int:
     launcher = launch.launcher_command(
         mpi, ranks, hosts=placed, options=options, binding=arguments.bind
     )
-    launcher += launch.shim_command(mpi.family)
+    launcher += launch.proxy_command(mpi.family)
     commands = [launch.quoted(launcher), f"each rank: {launch.quoted(program)}"]
     if arguments.dry_run:
         print(*commands, sep="\n")
@@ -168,7 +165,7 @@ def main(arguments: argparse.Namespace) -> int:
     remote = [_ANYWHERE] if launch.has_placement(options) else [one.name for one in placed]
     for_mpiexec, hidden = (environment, {}) if remote else launch.without_allocation(environment)
     carry = values.carry_env if arguments.env is None else arguments.env
-    order = _job.Order(
+    order = job.Order(
         launcher=launcher,
         program=program,
         ranks=ranks,
@@ -177,17 +174,17 @@ def main(arguments: argparse.Namespace) -> int:
         set={**hidden, **variables},
         cores=_cpu.cores(),
         remote=remote,
-        stdin=_foreground.has_input(),
+        stdin=foreground.has_input(),
         bound=arguments.bind != "none",
         grace=arguments.grace,
     )
-    look = _foreground.Look(
+    look = foreground.Look(
         prefix=arguments.prefix,
         folder=arguments.folder,
         timeout=arguments.timeout,
         verbose=arguments.verbose,
     )
-    return _foreground.run(order, look)
+    return foreground.run(order, look)
 
 
 def _place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:

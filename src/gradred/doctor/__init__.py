@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 
-from gradred import _cpu, hosts, launch
+from gradred import _cpu, launch
 from gradred.doctor import across, host, job
 from gradred.doctor.fabric import fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, late, ok, warn
 from gradred.errors import UsageError
+from gradred.launch import hosts
 
 SECONDS = 20.0
 """What the checks have, unless told otherwise; on an idle host they take two or three."""
@@ -66,7 +67,7 @@ CHECKS = (
     Check("job", lambda scene: job.run_of_two_ranks(_job(scene), scene.load)),
     Check("binding", lambda scene: job.binding(_job(scene))),
     Check("threads", lambda scene: job.threads(_job(scene))),
-    Check("flag", lambda scene: job.flag_time(_job(scene))),
+    Check("flag", lambda scene: job.one_way_latency(_job(scene))),
     Check("fabric", lambda scene: fabric(_job(scene).output)),
     Check("cgroup", lambda scene: host.cgroup()),
     Check("shm", lambda scene: host.shm()),

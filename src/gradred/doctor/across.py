@@ -12,11 +12,11 @@ import tempfile
 import time
 from typing import IO, Any
 
-from gradred import _processes, hosts
-from gradred._ranges import ranks_text
+from gradred._text import ranks_text
 from gradred.doctor.across_rank import MARK, PARTS
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok
-from gradred.hosts import Host
+from gradred.launch import hosts, processes
+from gradred.launch.hosts import Host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Runner:
         """End whatever is left of the job, or is about to start."""
         self._closed = True
         if self._process is not None:
-            _processes.end_tree(self._process, grace=2.0)  # it ends the ranks of other hosts
+            processes.end_tree(self._process, grace=2.0)  # it ends the ranks of other hosts
 
 
 def _open(found: hosts.Hosts) -> bool:

@@ -13,6 +13,7 @@ import sys
 from gradred import __version__, _cpu, launch
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.errors import UsageError
+from gradred.launch.mpi import identify
 
 _SHM = pathlib.Path("/dev/shm")
 _HUGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
@@ -49,7 +50,7 @@ def _whose(launcher: str | os.PathLike[str]) -> tuple[str, str] | None:
         answer = subprocess.run(
             [launcher, "--version"], capture_output=True, text=True, check=False, timeout=2
         )
-        return launch._identify(answer.stdout)
+        return identify(answer.stdout)
     except (UsageError, OSError, subprocess.TimeoutExpired):
         return None
 

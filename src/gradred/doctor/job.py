@@ -12,9 +12,10 @@ import tempfile
 import time
 from typing import Any
 
-from gradred import _cpu, _inherit, _processes, launch
+from gradred import _cpu, launch
 from gradred.doctor.fabric import TALKATIVE
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
+from gradred.launch import processes, variables
 
 RANKS = 2
 # The alarm ends a rank that hangs even where the doctor was killed before it could.
@@ -71,14 +72,14 @@ class Runner:
         """End whatever is left of the job, or is about to start."""
         self._closed = True
         if self._process is not None:
-            _processes.end_tree(self._process, grace=0.2)
+            processes.end_tree(self._process, grace=0.2)
 
     def _start(
         self, mpi: launch.Mpi, folder: str, output: pathlib.Path, alarm: float
     ) -> subprocess.Popen[bytes]:
         environment, _ = launch.without_allocation(launch.job_environment(mpi))
         environment |= TALKATIVE[mpi.family]
-        for name in _inherit.THREAD_VARIABLES:  # as `gradred run` does it
+        for name in variables.THREAD_VARIABLES:  # as `gradred run` does it
             environment.setdefault(name, str(max(1, _cpu.cores() // RANKS)))
         command = launch.launcher_command(mpi, RANKS)
         command += [sys.executable, "-c", _RANK, folder, str(max(1, round(alarm)))]
@@ -155,8 +156,8 @@ def threads(job: Job) -> Finding:
     return ok(f"{text} in each of {RANKS} ranks, on {usable} cores")
 
 
-def flag_time(job: Job) -> Finding:
-    """How long a flag takes from one core to the other."""
+def one_way_latency(job: Job) -> Finding:
+    """The one-way latency from one core to the other."""
     first = _whole(job).reports[0]
     if not first["shares_memory"]:
         raise NotKnown("the two ranks share no memory (see the line job)")

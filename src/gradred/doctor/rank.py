@@ -15,7 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core, _inherit
+from gradred import _core
+from gradred.launch import variables
 
 # On a busy machine each call, and each turn of the flag, may wait for a core.
 _CALLS, _TURNS = 100, 64
@@ -28,7 +29,7 @@ def main(folder: str) -> None:
         "rank": world.Get_rank(),
         "size": world.Get_size(),
         "cores": sorted(os.sched_getaffinity(0)),
-        "threads": {name: os.environ.get(name, "") for name in _inherit.THREAD_VARIABLES},
+        "threads": {name: os.environ.get(name, "") for name in variables.THREAD_VARIABLES},
     }
     if world.Get_size() > 1:
         report |= _communicate(gradred.Comm(world))
@@ -47,7 +48,7 @@ def _communicate(comm: gradred.Comm) -> dict[str, Any]:
     for _ in range(_CALLS):
         comm.Allreduce(MPI.IN_PLACE, small)
     each = (time.perf_counter() - begin) / _CALLS
-    flags = [_core.flag_time(comm, turns=_TURNS) for _ in range(3)]
+    flags = [_core.one_way_latency(comm, turns=_TURNS) for _ in range(3)]
     info = _core.comm_info(comm)
     return {
         "right": right,

@@ -1,0 +1,143 @@
+// Plan "hierarchical": inside each host through its shared memory, between hosts by a schedule over
+// messages. Where hosts share no memory all of it is a schedule.
+#include <algorithm>
+
+#include "comm/communicator.h"
+#include "comm/families.h"
+
+namespace gradred {
+namespace {
+
+// A piece is worth its rounds from this length on; while one is on the wire the host works on
+// another.
+constexpr std::size_t kSmallestPiece = std::size_t{1} << 20;
+constexpr std::size_t kMostPieces = 8;
+
+bool goes_through_memory(const Place& place) {
+  return place.topology.hosts > 1 && place.why_no_host_memory.empty();
+}
+
+std::size_t largest_host(const Topology& topology) {
+  std::size_t largest = 0;
+  for (const auto& group : Lanes::of(topology, false).groups) {
+    largest = std::max(largest, group.size());
+  }
+  return largest;
+}
+
+// What crosses costs what the schedule does, and the ranks of a host share its port. Beside it each
+// rank copies and reduces: its parts of what all give, then all parts; a leader the whole.
+Cost through_memory(Collective collective, const Parameters& parameters, const Place& place) {
+  Cost cost = place.costs->of_crossing(collective, parameters);
+  const auto ranks = static_cast<double>(largest_host(place.topology));
+  const bool reduces =
+      collective == Collective::kAllreduce || collective == Collective::kReduceScatter;
+  cost.on_host = 2;
+  if (parameters.leaders != 0) {
+    cost.reduced += reduces ? ranks - 1 : 0;
+    cost.copied += 3;
+  } else {
+    cost.messages += (ranks - 1) * cost.across.rounds;
+    cost.reduced += reduces ? (ranks - 1) / ranks : 0;
+    cost.copied += (2 * ranks - 1) / ranks;
+  }
+  return cost;
+}
+
+// Where only leaders cross, blocks go through memory in one operation, which they lead: at any time
+// it takes so much.
+bool can_be_led(const Question& question, const Place& place) {
+  const std::size_t bytes = question.vector_bytes(place.size);
+  const auto ranks = std::max<std::size_t>(2, largest_host(place.topology));
+  return NodeOptions().beginning(ranks).fits_slots(bytes, ranks);
+}
+
+bool has_blocks(Collective collective) {
+  return collective == Collective::kReduceScatter || collective == Collective::kAllgather;
+}
+
+std::size_t pieces_of(const Question& question, const Cost& cost, const CostModel& model) {
+  if (has_blocks(question.collective)) return 1;
+  if (question.slices > 0) return std::min(question.slices, question.most_slices);
+  const std::size_t most = std::clamp<std::size_t>(question.bytes / kSmallestPiece, 1,
+                                                   std::min(kMostPieces, question.most_slices));
+  return cost.best_slices(question.bytes, model, most);
+}
+
+class HierarchicalFamily final : public Family {
+ public:
+  std::string_view name() const override { return kHierarchical; }
+  std::string_view about() const override {
+    return "shared memory inside each host, messages between hosts";
+  }
+  Medium medium() const override { return Medium::kMessages; }
+  std::vector<std::string> plans(Collective) const override { return {std::string(kHierarchical)}; }
+
+  std::optional<std::string> why_not(const Question& question, const Place& place) const override {
+    if (question.own != nullptr) return "a schedule of the caller's own is a plan of its own";
+    if (place.size == 1) return "one rank sends no messages";
+    if (!place.why_no_messages.empty()) return place.why_no_messages;
+    return std::nullopt;
+  }
+
+  // Unasked only where there are two levels.
+  std::vector<Plan> offers(const Question& question, const Place& place) const override {
+    const bool levels = place.topology.hosts > 1 && place.topology.hosts < place.size;
+    if (!levels && question.plan.empty()) return {};
+    std::vector<Plan> found;
+    for (const int leaders : {1, 0}) {
+      if (leaders == 1 && !goes_through_memory(place)) continue;  // more rounds than others have
+      if (question.collective != Collective::kAllreduce) {
+        const bool led = !has_blocks(question.collective) || can_be_led(question, place);
+        if (leaders == 0 || led) found.push_back(offer(leaders, "", question, place));
+        continue;
+      }
+      for (const char* across : {"recursive_doubling", "rabenseifner", "circulant"}) {
+        found.push_back(offer(leaders, across, question, place));
+      }
+    }
+    return found;
+  }
+
+  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    if (comm.hosts_share_memory()) return comm.run_hierarchical(call, plan, hook);
+    comm.run_schedule(call, plan, hook);
+  }
+  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
+                                              const Call& call) const override {
+    if (comm.hosts_share_memory()) return comm.hierarchical_operation(call, plan);
+    return comm.scheduled_operation(call, plan);
+  }
+
+ private:
+  Plan offer(int leaders, const char* across, const Question& question, const Place& place) const {
+    Parameters parameters;
+    parameters.local = place.topology.local;
+    if (parameters.local == 0) parameters.groups = place.topology.host_of;
+    parameters.leaders = leaders;
+    parameters.root = question.root;
+    parameters.across = across;
+    if (question.collective != Collective::kAllreduce) parameters.inside.clear();
+    const Cost cost = goes_through_memory(place)
+                          ? through_memory(question.collective, parameters, place)
+                          : place.costs->of(question.collective, kHierarchical, parameters);
+    const Figures& figures = place.costs->figures();
+    const std::size_t bytes = question.vector_bytes(place.size);
+    Plan plan{.family = this, .name = std::string(kHierarchical), .parameters = parameters};
+    plan.slices = pieces_of(question, cost, figures.model);
+    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes);
+    plan.specification = {plan.name, parameters, ""};
+    plan.reason =
+        question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";
+    return plan;
+  }
+};
+
+}  // namespace
+
+const Family& hierarchical_family() {
+  static const HierarchicalFamily family;
+  return family;
+}
+
+}  // namespace gradred

@@ -1,0 +1,27 @@
+#include "comm/fork_guard.h"
+
+#include <pthread.h>
+
+#include "base/errors.h"
+#include "comm/context.h"
+
+namespace gradred {
+
+// Children that only run another program come by here, too, and notice nothing.
+void guard_forks() {
+  pthread_atfork(nullptr, nullptr,
+                 [] { Context::get().is_fork.store(true, std::memory_order_relaxed); });
+}
+
+bool is_fork_of_rank() { return Context::get().is_fork.load(std::memory_order_relaxed); }
+
+void require_rank() {
+  if (is_fork_of_rank()) [[unlikely]] {
+    throw UsageError(
+        "this process is a child that a rank has forked: only ranks communicate. Do it in the "
+        "rank, "
+        "or start ranks of their own with gradred.run");
+  }
+}
+
+}  // namespace gradred

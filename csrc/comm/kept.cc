@@ -1,0 +1,35 @@
+#include "comm/kept.h"
+
+#include "comm/comm_operation.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::size_t kMost = 64;
+constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+
+}  // namespace
+
+std::shared_ptr<CommOperation> KeptOperations::find(const Call& call) {
+  for (auto one = all_.begin(); one != all_.end(); ++one) {
+    if (!(*one)->serves(call) || !(*one)->is_free()) continue;
+    all_.splice(all_.begin(), all_, one);
+    return all_.front();
+  }
+  return nullptr;
+}
+
+// In place of those that are of no use any more, and of the ones that nobody has used for longest.
+void KeptOperations::add(std::shared_ptr<CommOperation> operation) {
+  all_.remove_if([](const auto& one) { return one->ended() && one->failed(); });
+  all_.push_front(std::move(operation));
+  std::size_t bytes = 0, operations = 0;
+  auto kept = all_.begin();
+  for (; kept != all_.end(); ++kept) {
+    bytes += (*kept)->bytes_held();
+    if (++operations > kMost || bytes > kMostBytes) break;
+  }
+  all_.erase(kept, all_.end());
+}
+
+}  // namespace gradred

@@ -1,0 +1,41 @@
+// The numbers of the operations of one communicator over messages: which have begun on this rank,
+// and which have ended.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <set>
+
+namespace gradred {
+
+// Any thread, and without a lock but where an operation ends far ahead of the oldest in flight.
+class OperationNumbers {
+ public:
+  // More than the operations that may be in flight with tags of their own: TagSpace::window().
+  static constexpr std::size_t kMost = 1024;
+
+  std::uint64_t begin() { return next_.fetch_add(1); }
+  std::uint64_t begun() const { return next_.load(); }
+  void end(std::uint64_t number);
+  bool has_ended(std::uint64_t number) const;
+  // All before it have ended.
+  std::uint64_t oldest() const { return oldest_.load(); }
+
+ private:
+  const std::atomic<std::uint64_t>& place(std::uint64_t number) const {
+    return ended_[number % kMost];
+  }
+  void pass_ended();
+  bool take_far(std::uint64_t number);
+
+  std::atomic<std::uint64_t> next_{0}, oldest_{0};
+  std::array<std::atomic<std::uint64_t>, kMost> ended_{};  // 1 + the last that ended, of each place
+  std::atomic<bool> any_far_{false};
+  mutable std::mutex mutex_;
+  std::set<std::uint64_t> far_;  // ended, and too far ahead for a place among those
+};
+
+}  // namespace gradred

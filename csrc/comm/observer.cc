@@ -1,0 +1,225 @@
+#include "comm/observer.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <new>
+#include <numeric>
+
+#include "base/clock.h"
+#include "comm/communicator.h"
+#include "comm/set_up_calls.h"
+#include "mpi/groups.h"
+
+namespace gradred {
+namespace {
+
+// An MPI has some thousand communicators for all of the program: a profile takes few of them.
+constexpr int kMostComparisons = 16;
+std::atomic<int> comparisons{0};  // of this process, at the moment
+
+constexpr std::size_t kMostComparedBytes = std::size_t{256} << 20;
+// Shorter calls are repeated, and made once before, so that the code and the peers are warm.
+constexpr std::size_t kShortBytes = std::size_t{64} << 10;
+constexpr unsigned kTurns = 4;
+
+std::size_t bytes_of(const Call& call) { return call.count * size_of(call.dtype); }
+
+// Of the buffer that the call writes.
+std::size_t result_bytes(const Call& call, int size) {
+  const bool all = call.kind == Kind::kAllgather ||
+                   (call.kind == Kind::kReduceScatterBlock && call.send == kInPlace);
+  return bytes_of(call) * (all ? static_cast<std::size_t>(size) : 1);
+}
+
+template <class Body>
+std::uint64_t shortest_ns(unsigned turns, Body&& body) {
+  std::uint64_t shortest = ~std::uint64_t{0};
+  for (unsigned turn = 0; turn < turns; ++turn) {
+    const std::uint64_t begin = now_ns();
+    body();
+    shortest = std::min(shortest, now_ns() - begin);
+  }
+  return shortest;
+}
+
+// The largest of the ranks' values, on all of them.
+template <std::size_t n>
+void agree_on_largest(std::array<std::uint64_t, n>& values, mpi::Handle comm) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi.check(mpi.call.Allreduce(mpi.is.in_place, values.data(), static_cast<int>(n),
+                               mpi.is.uint64_type, mpi.is.max_op, comm),
+            "MPI_Allreduce");
+}
+
+// null where the MPI has no communicators left.
+std::shared_ptr<Duplicate> make_comparison(SetUpCalls& calls) {
+  const mpi::Handle copy = calls.duplicate();
+  if (copy == 0) return nullptr;
+  ++comparisons;
+  const std::shared_ptr<Duplicate> made(new Duplicate, [](Duplicate* last) {
+    --comparisons;
+    delete last;
+  });
+  made->comm = copy;
+  return made;
+}
+
+inline void carry_out(Communicator& comm, const Call& call, WaitHook& hook, Mode mode) {
+  if (mode == Mode::kBlocking) return comm.carry_out(call, hook);
+  comm.carry_out_startable(call, hook);
+}
+
+}  // namespace
+
+// ---- set-up ---------------------------------------------------------------------------------
+
+Observer::~Observer() {
+  if (trace_ != nullptr) trace_->close_line(trace_line_);
+}
+
+void Observer::profile(bool wanted) {
+  if (!wanted) profile_ = nullptr;
+  if (!wanted || profile_ != nullptr) return;
+  const mpi::Mpi& mpi = mpi::get();
+  int rank = 0, size = 0;
+  mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &rank), "MPI_Comm_rank");
+  mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &size), "MPI_Comm_size");
+  profile_ = std::make_shared<Profile>();
+  profile_->started_at(now_ns(), rank, size);
+}
+
+void Observer::set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns) {
+  trace_ = trace;
+  if (trace_ != nullptr) trace_line_ = trace_->open_line();
+  if (profile_ == nullptr) return;
+  std::vector<int> world = comm_.names().world_ranks();
+  if (world.empty()) {  // spawned or connected: the ranks of this communicator
+    world.resize(static_cast<std::size_t>(comm_.size()));
+    std::iota(world.begin(), world.end(), 0);
+  }
+  std::uint64_t compares = comm_.has_messages() && comparisons < kMostComparisons ? 1 : 0;
+  calls.bcast(&compares, sizeof compares);
+  if (compares != 0) comparison_ = make_comparison(calls);
+  quick_profile_ = profile_.get();
+  profile_->set_up(node() != nullptr && trace_ == nullptr, std::move(world), now_ns() - began_ns);
+}
+
+NodeGroup* Observer::node() const { return comm_.shares_memory() ? comm_.local_group() : nullptr; }
+
+// ---- blocking calls ---------------------------------------------------------------------------
+
+template <Mode mode>
+void Observer::run(const Call& call, WaitHook& hook) {
+  if (quick_profile_ == nullptr) [[unlikely]] {
+    return profile_ == nullptr ? run_traced(call, hook, mode) : run_timed(call, hook, mode);
+  }
+  ProfileRow* const row = quick_profile_->count_untimed(call, mode);
+  if (row == nullptr) [[unlikely]] {
+    return run_timed(call, hook, mode);
+  }
+  // Shorter calls, which are not timed, are on a node.
+  comm_.local_group()->charge_long_waits(row->waits());
+  carry_out(comm_, call, hook, mode);
+}
+template void Observer::run<Mode::kBlocking>(const Call&, WaitHook&);
+template void Observer::run<Mode::kPersistentCall>(const Call&, WaitHook&);
+
+void Observer::run_timed(const Call& call, WaitHook& hook, Mode mode) {
+  ProfileRow& row = profile_->row(call, mode);
+  NodeGroup* const node = this->node();
+  const bool looks = row.looks() && node != nullptr;
+  const std::uint64_t waited_before = row.waits();
+  const std::uint64_t begin = now_ns();
+  if (node != nullptr) {
+    node->arrive(begin);
+    node->charge_long_waits(row.waits());
+  }
+  try {
+    run_traced(call, hook, mode);
+  } catch (...) {
+    if (node != nullptr) node->arrive(0);  // it may have come to no operation
+    throw;
+  }
+  row.took(now_ns() - begin - (row.waits() - waited_before));
+  row.count(bytes_of(call));
+  row.plan_sample();
+  if (looks) row.look(*node);
+  if (row.compares() && may_compare(call, mode)) compare_with_mpi(call, row, hook);
+}
+
+void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
+  if (trace_ == nullptr) return carry_out(comm_, call, hook, mode);
+  const bool blocking = mode == Mode::kBlocking;
+  const Medium medium = comm_.medium_of(call, !blocking);
+  if (medium == Medium::kMessages) {
+    return carry_out(comm_, call, hook, mode);  // the transport traces what goes by schedule
+  }
+  TracedCall traced(trace_, trace_line_, medium == Medium::kMemory ? kSharedMemory : kByMpi,
+                    text_of(mode), call.signature());
+  carry_out(comm_, call, hook, mode);
+  traced.ended();
+}
+
+// ---- started calls ----------------------------------------------------------------------------
+
+std::shared_ptr<Observation> Observer::observation(const Call& call) const {
+  if (profile_ == nullptr && trace_ == nullptr) return nullptr;
+  Trace* const trace = comm_.medium_of(call, true) == Medium::kMemory ? trace_ : nullptr;
+  if (profile_ == nullptr && trace == nullptr) return nullptr;
+  return std::make_shared<Observation>(profile_, trace, call);
+}
+
+// ---- beside the MPI's own ---------------------------------------------------------------------
+
+// Depends on what the ranks have agreed on.
+bool Observer::may_compare(const Call& call, Mode mode) const {
+  if (comparison_ == nullptr || mode != Mode::kBlocking) return false;
+  if (comm_.medium_of(call, false) == Medium::kMpi) return false;
+  // Ranks count a call that fails, and not one that they refuse themselves.
+  if (node() != nullptr && node()->has_disagreed()) return false;
+  if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() does it by another
+  const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;
+  return result_bytes(call, comm_.size()) <= kMostComparedBytes &&
+         (moves || mpi::get().handle_of(call.dtype).has_value());
+}
+
+// The same call once more, by gradred and by the MPI, right after each other on memory that nobody
+// needs. All ranks do so after the same call, and say so first: a rank that did not would get an
+// error and keep nobody waiting.
+void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook) {
+  hook.long_work();
+  const std::uint64_t begin = now_ns();
+  comm_.agree_on(
+      make_signature(Kind::kLeftToMpi, call.op, call.dtype, static_cast<std::uint64_t>(call.kind),
+                     mix(call.count, std::string_view("profile"))),
+      hook);
+  Call copy = call;
+  if (!call.memory.is_host()) copy.send = kInPlace;  // the host's memory is what the MPI reads
+  copy.memory = Memory();
+  copy.before = nullptr;
+  const std::size_t bytes = result_bytes(copy, comm_.size());
+  const std::unique_ptr<std::byte[]> scratch(new (std::nothrow) std::byte[bytes]());
+  std::array<std::uint64_t, 1> lacking = {scratch == nullptr ? 1U : 0U};
+  agree_on_largest(lacking, comparison_->comm);
+  if (lacking[0] != 0) return row.plan_comparison(1, 1);
+
+  copy.recv = scratch.get();
+  const bool brief = bytes <= kShortBytes;
+  const unsigned turns = brief ? kTurns : 1;
+  const auto by_mpi = [&] { comm_.run_on_mpi(copy, comparison_->comm); };
+  const auto by_us = [&] { comm_.carry_out(copy, hook); };
+  if (brief || row.counts().compared == 0) {  // the first ever: it makes itself at home
+    by_mpi();
+    by_us();
+  }
+  const std::uint64_t mpi_ns = shortest_ns(turns, by_mpi);
+  const std::uint64_t own_ns = shortest_ns(turns, by_us);
+  std::array<std::uint64_t, 2> agreed = {now_ns() - begin, own_ns};
+  agree_on_largest(agreed, comparison_->comm);
+  row.compared(own_ns, mpi_ns, now_ns() - begin);
+  row.plan_comparison(agreed[0], agreed[1]);
+}
+
+}  // namespace gradred

@@ -1,0 +1,72 @@
+#include "comm/plan_choice.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "comm/families.h"
+#include "comm/mpi_handles.h"
+#include "comm/path.h"
+#include "comm/registry.h"
+#include "plan/selector.h"
+
+namespace gradred {
+
+// Until the place is settled it is that of one rank, and all ranks are taken to be on one host.
+PlanChoice::PlanChoice(int size, Wish asked) : wish(std::move(asked)), size_(size) {
+  place.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size), 0));
+}
+
+// What the settings ask for, within the tags that an operation may take.
+std::size_t PlanChoice::slices_asked(const Call& call) const {
+  const bool cut = call.kind == Kind::kAllreduce || call.kind == Kind::kBcast;
+  if (!cut || wish.slices == 0) return cut ? 0 : 1;
+  return std::min(wish.slices, std::max<std::size_t>(call.count, 1));
+}
+
+// A plan for every call is meant for those that have it; one that a call names itself, for that
+// call.
+std::string_view PlanChoice::plan_asked(const Call& call) const {
+  if (call.plan != nullptr) return call.plan;
+  const Collective collective = collective_of(call.kind);
+  const bool means_it =
+      call.kind == Kind::kAllreduce || family_of(plan_families(), collective, wish.plan) != nullptr;
+  return means_it ? std::string_view(wish.plan) : std::string_view();
+}
+
+void PlanChoice::settle(Figures figures) {
+  place.size = size_;
+  place.costs = std::make_shared<Costs>(place.topology, std::move(figures));
+  if (size_ > 1 && !wish.plan.empty()) return;
+  auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place));
+  if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
+}
+
+Question PlanChoice::question(const Call& call, bool waits) const {
+  const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
+  Question question{.collective = collective_of(call.kind),
+                    .bytes = call.count * size_of(call.dtype),
+                    .plan = plan_asked(call),
+                    .own = call.schedule.get(),
+                    .slices = slices_asked(call),
+                    .most_slices = tags.most_slices(),
+                    .root = call.root,
+                    .mpi_may_carry = waits && mpi_computes_alike(call.op, call.dtype) &&
+                                     mpi_handles(combined(call.op), call.dtype)};
+  if (size_ == 1) question.plan = {}, question.own = nullptr;
+  return question;
+}
+
+std::shared_ptr<const Plan> PlanChoice::plan_for(const Call& call, bool waits) const {
+  const PlanKey key = {.kind = call.kind,
+                       .dtype = call.dtype,
+                       .op = call.op,
+                       .count = call.count,
+                       .root = call.root,
+                       .plan = call.plan != nullptr ? call.plan : std::string_view(),
+                       .own = call.schedule,
+                       .waits = waits};
+  return plans_->get(key, [&] { return choose(plan_families(), question(call, waits), place); });
+}
+
+}  // namespace gradred

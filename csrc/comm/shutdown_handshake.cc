@@ -1,0 +1,166 @@
+#include "comm/shutdown_handshake.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/clock.h"
+#include "base/failure.h"
+#include "base/text.h"
+#include "comm/communicator.h"
+#include "comm/context.h"
+#include "comm/driving.h"
+#include "liveness/local_peers.h"
+#include "liveness/status_page.h"
+#include "liveness/supervisor.h"
+#include "liveness/watchdog.h"
+
+namespace gradred {
+namespace {
+
+using Processes = std::vector<ProcessId>;
+
+std::string reason() {
+  const std::string& exit_reason = Context::get().exit_reason;
+  return "has left the program" + (exit_reason.empty() ? "" : ": " + exit_reason);
+}
+
+// What peers must know of this rank once it begins nothing any more. On shared memory they see by
+// themselves what it has begun.
+ShutdownRecord shutdown_record() {
+  ShutdownRecord said;
+  said.at_ns = now_ns();
+  for (const auto& communicator : Communicator::alive()) {
+    if (communicator->shares_memory()) continue;
+    if (said.known == ShutdownRecord::kMost) break;
+    said.begun[said.known++] = {communicator->key(), communicator->begun()};
+  }
+  for (const auto& [group, operations] : Registry::get().counts_on_mpi()) {
+    if (said.known == ShutdownRecord::kMost) break;
+    said.begun[said.known++] = {group, operations};
+  }
+  set_text(said.reason, reason());
+  return said;
+}
+
+bool any_failed() {
+  return std::ranges::any_of(Communicator::alive(), [](const auto& communicator) {
+    communicator->liveness().hear();
+    return communicator->liveness().failed();
+  });
+}
+
+// Whether a process has ended that has not come through MPI_Finalize.
+bool any_died(const Processes& processes) {
+  return std::ranges::any_of(processes, [](const ProcessId& process) {
+    return leaving(process) != Leaving::kFinalized && !is_alive(process) &&
+           leaving(process) != Leaving::kFinalized;  // its last word may lie between the two looks
+  });
+}
+
+bool any_leaves_at_once(const Processes& processes) {
+  return std::ranges::any_of(
+      processes, [](const ProcessId& process) { return leaving(process) == Leaving::kAtOnce; });
+}
+
+bool all_there(const Processes& processes) {
+  return std::ranges::all_of(processes, [](const auto& p) { return leaving(p) != Leaving::kNot; });
+}
+
+struct AboutEnd {
+  const Processes& others;
+
+  static WaitRecord record() { return {.state = WaitRecord::State::kFinalize}; }
+  std::string text(std::uint64_t waited) const {
+    std::string missing;
+    for (const ProcessId& process : others) {
+      if (leaving(process) != Leaving::kNot) continue;
+      missing += (missing.empty() ? ": process " : ", ") + std::to_string(process.pid);
+    }
+    return "process " + std::to_string(getpid()) + " has waited " + seconds_text(waited) +
+           " in MPI_Finalize until the other ranks come to it" + missing;
+  }
+  bool reports() const {  // one of those of this host that wait
+    return std::ranges::none_of(others, [](const ProcessId& process) {
+      return process.pid < getpid() && leaving(process) == Leaving::kFinalizes;
+    });
+  }
+};
+
+// Until all have come to MPI_Finalize; false if one never will. Their operations, and messages of
+// the program's own, may still need this process to drive the MPI.
+bool await(const Processes& others) {
+  constexpr std::uint64_t kEveryNs = 2'000'000, kLivesEveryNs = 50'000'000;
+  std::uint64_t next_look = 0, next_look_at_lives = 0;
+  const std::uint64_t begin = now_ns();
+  Watchdog watchdog(Watchdog::Of::kUnlimitedWait);
+  for (bool there = false; !there;) {
+    drive();
+    const std::uint64_t now = now_ns();
+    const timespec nap{
+        0, std::clamp<long>(static_cast<long>((now - begin) / 1000), 20'000, 1'000'000)};
+    nanosleep(&nap, nullptr);
+    if (now < next_look) continue;
+    next_look = now + kEveryNs;
+    if (any_failed() || any_leaves_at_once(others)) return false;
+    there = all_there(others);
+    watchdog.check(AboutEnd{others});
+    if (now < next_look_at_lives) continue;
+    next_look_at_lives = now + kLivesEveryNs;
+    if (any_died(others)) return false;
+  }
+  return true;
+}
+
+bool among_others() {
+  int size = 0;
+  mpi::get().check(mpi::get().call.Comm_size(mpi::get().is.comm_world, &size), "MPI_Comm_size");
+  return size > 1;
+}
+
+// Without a supervisor only mpiexec tells the job's status, and MPICH's takes that of the first
+// process to end without MPI_Finalize: that should be one with something to say.
+void let_others_end_first(const Processes& others) {
+  constexpr std::uint64_t kLongestWaitNs = 2'000'000'000;
+  constexpr useconds_t kNoticedUs = 200'000;  // by mpiexec: 10 ms were too few at times
+  const auto has_yet_to_end = [](const ProcessId& process) {
+    return leaving(process) != Leaving::kFinalizes && is_alive(process);
+  };
+  const std::uint64_t begin = now_ns();
+  while (std::ranges::any_of(others, has_yet_to_end) && now_ns() - begin < kLongestWaitNs) {
+    usleep(5000);
+  }
+  usleep(kNoticedUs);
+}
+
+}  // namespace
+
+void set_exit_reason(std::string_view reason) { Context::get().exit_reason = reason; }
+
+bool has_exit_reason() { return !Context::get().exit_reason.empty(); }
+
+void stop_engine() noexcept { engine().stop("a rank " + reason()); }
+
+bool shutdown_handshake() noexcept {
+  const ShutdownRecord said = shutdown_record();
+  try {
+    stop_engine();
+    const bool ends_badly = has_exit_reason() && among_others();
+    if (!process_poisoned && !ends_badly) {
+      post_shutdown_record(Leaving::kFinalizes, said);
+      const Processes others = job_peers();
+      if (await(others)) return true;
+      if (!has_supervisor()) let_others_end_first(others);
+    }
+  } catch (const std::exception&) {
+    // The MPI has failed: there is nobody left to tell.
+  }
+  post_shutdown_record(Leaving::kAtOnce, said);
+  return false;
+}
+
+void finalized() noexcept { post_leaving(Leaving::kFinalized); }
+
+}  // namespace gradred

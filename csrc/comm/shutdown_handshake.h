@@ -1,0 +1,24 @@
+// The end of this rank, for the peers of this host that wait for it or that it waits for.
+#pragma once
+
+#include <string_view>
+
+namespace gradred {
+
+// The program ends because of this: an exception that nobody has caught, for example.
+void set_exit_reason(std::string_view reason);
+bool has_exit_reason();
+
+// At exit: the progress thread ends, and the peers are told of what is in flight here that it has
+// no end.
+void stop_engine() noexcept;
+
+// In place of MPI_Finalize, when nothing of the program runs any more: gives up what is in flight,
+// tells the peers that this rank begins no operation any more, and waits until they say the same.
+// False when MPI_Finalize must not be called, since it would wait for ranks that never come: this
+// one or a peer has failed, or ended, or ends because of an error.
+bool shutdown_handshake() noexcept;
+// MPI_Finalize is over.
+void finalized() noexcept;
+
+}  // namespace gradred

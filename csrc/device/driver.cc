@@ -1,0 +1,223 @@
+#include "device/driver.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+#include <tuple>
+
+namespace gradred::device {
+namespace {
+
+enum class Needed : bool { kOptional, kRequired };
+
+// One function: its name, that of the symbol with the signature above, the version that introduced
+// this signature, whether gradred needs it, and where its address goes.
+template <class Function>
+struct Entry {
+  const char* name;
+  const char* symbol;
+  int since;
+  Needed needed;
+  Function Functions::* slot;
+};
+template <class Function>
+Entry(const char*, const char*, int, Needed, Function Functions::*) -> Entry<Function>;
+
+constexpr std::tuple kEntries{
+    Entry{"cuGetErrorName", "cuGetErrorName", 6000, Needed::kRequired, &Functions::GetErrorName},
+    Entry{"cuGetErrorString", "cuGetErrorString", 6000, Needed::kRequired,
+          &Functions::GetErrorString},
+    Entry{"cuDeviceGetName", "cuDeviceGetName", 2000, Needed::kRequired, &Functions::DeviceGetName},
+    Entry{"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", 7000, Needed::kRequired,
+          &Functions::DevicePrimaryCtxGetState},
+    Entry{"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, Needed::kRequired,
+          &Functions::DevicePrimaryCtxRetain},
+    Entry{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", 11000, Needed::kRequired,
+          &Functions::DevicePrimaryCtxRelease},
+    Entry{"cuCtxGetCurrent", "cuCtxGetCurrent", 4000, Needed::kRequired, &Functions::CtxGetCurrent},
+    Entry{"cuCtxPushCurrent", "cuCtxPushCurrent_v2", 4000, Needed::kRequired,
+          &Functions::CtxPushCurrent},
+    Entry{"cuCtxPopCurrent", "cuCtxPopCurrent_v2", 4000, Needed::kRequired,
+          &Functions::CtxPopCurrent},
+    Entry{"cuStreamCreate", "cuStreamCreate", 2000, Needed::kRequired, &Functions::StreamCreate},
+    Entry{"cuStreamDestroy", "cuStreamDestroy_v2", 4000, Needed::kRequired,
+          &Functions::StreamDestroy},
+    Entry{"cuStreamQuery", "cuStreamQuery", 2000, Needed::kRequired, &Functions::StreamQuery},
+    Entry{"cuStreamSynchronize", "cuStreamSynchronize", 2000, Needed::kRequired,
+          &Functions::StreamSynchronize},
+    Entry{"cuStreamWaitEvent", "cuStreamWaitEvent", 3020, Needed::kRequired,
+          &Functions::StreamWaitEvent},
+    Entry{"cuEventCreate", "cuEventCreate", 2000, Needed::kRequired, &Functions::EventCreate},
+    Entry{"cuEventDestroy", "cuEventDestroy_v2", 4000, Needed::kRequired, &Functions::EventDestroy},
+    Entry{"cuEventRecord", "cuEventRecord", 2000, Needed::kRequired, &Functions::EventRecord},
+    Entry{"cuEventQuery", "cuEventQuery", 2000, Needed::kRequired, &Functions::EventQuery},
+    Entry{"cuEventSynchronize", "cuEventSynchronize", 2000, Needed::kRequired,
+          &Functions::EventSynchronize},
+    Entry{"cuMemAlloc", "cuMemAlloc_v2", 3020, Needed::kRequired, &Functions::MemAlloc},
+    Entry{"cuMemFree", "cuMemFree_v2", 3020, Needed::kRequired, &Functions::MemFree},
+    Entry{"cuMemHostAlloc", "cuMemHostAlloc", 2020, Needed::kRequired, &Functions::MemHostAlloc},
+    Entry{"cuMemFreeHost", "cuMemFreeHost", 2000, Needed::kRequired, &Functions::MemFreeHost},
+    Entry{"cuMemcpyAsync", "cuMemcpyAsync", 4000, Needed::kRequired, &Functions::MemcpyAsync},
+    Entry{"cuMemGetAddressRange", "cuMemGetAddressRange_v2", 3020, Needed::kRequired,
+          &Functions::MemGetAddressRange},
+    Entry{"cuPointerGetAttributes", "cuPointerGetAttributes", 7000, Needed::kRequired,
+          &Functions::PointerGetAttributes},
+    Entry{"cuIpcGetMemHandle", "cuIpcGetMemHandle", 4010, Needed::kRequired,
+          &Functions::IpcGetMemHandle},
+    Entry{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", 11000, Needed::kRequired,
+          &Functions::IpcOpenMemHandle},
+    Entry{"cuIpcCloseMemHandle", "cuIpcCloseMemHandle", 4010, Needed::kRequired,
+          &Functions::IpcCloseMemHandle},
+    Entry{"cuIpcGetEventHandle", "cuIpcGetEventHandle", 4010, Needed::kRequired,
+          &Functions::IpcGetEventHandle},
+    Entry{"cuIpcOpenEventHandle", "cuIpcOpenEventHandle", 4010, Needed::kRequired,
+          &Functions::IpcOpenEventHandle},
+    Entry{"cuStreamWaitValue32", "cuStreamWaitValue32_v2", 11070, Needed::kOptional,
+          &Functions::StreamWaitValue32},
+    Entry{"cuStreamWriteValue32", "cuStreamWriteValue32_v2", 11070, Needed::kOptional,
+          &Functions::StreamWriteValue32},
+};
+
+// The driver's own way to its functions, which also knows what other libraries have put before
+// them; the symbol where the driver has none, or does not know the function by that name.
+class Finder {
+ public:
+  Finder(void* library, int version) : library_(library), version_(version) {
+    ask_ = reinterpret_cast<Ask>(dlsym(library, "cuGetProcAddress_v2"));
+  }
+  void* find(const char* name, const char* symbol, int since) const {
+    if (since > version_) return nullptr;
+    void* found = nullptr;
+    int status = 0;
+    if (ask_ != nullptr && ask_(name, &found, since, 0, &status) == kSuccess && found != nullptr) {
+      return found;
+    }
+    return dlsym(library_, symbol);
+  }
+
+ private:
+  using Ask = Result (*)(const char* name, void** function, int version, std::uint64_t flags,
+                         int* status);
+  void* library_;
+  int version_;
+  Ask ask_;
+};
+
+std::string in_words(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+[[noreturn]] void throw_too_old(const std::string& what) {
+  throw DeviceError("the CUDA driver: " + what + "; gradred needs a driver for CUDA " +
+                    in_words(Driver::kOldest) +
+                    " or later. Update the driver, or pass arrays in "
+                    "host memory.");
+}
+
+// What a person can do about it.
+std::string_view remedy_for(Result code) {
+  switch (code) {
+    case kOutOfMemory:
+      return "Free arrays on this device, or let fewer ranks share it";
+    case kNotInitialized:
+    case kInvalidContext:
+      return "Make an array on the device with the library that you use, before this call";
+    case kNoDevice:
+      return "Look at nvidia-smi and CUDA_VISIBLE_DEVICES";
+    default:
+      return "After such an error a process cannot use the device again: if it stays, start the "
+             "program anew";
+  }
+}
+
+std::atomic<const Driver*> the_driver{nullptr};  // set once and never freed
+
+const Driver& keep(void* library) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (the_driver.load(std::memory_order_relaxed) == nullptr) {
+    the_driver.store(new Driver(library), std::memory_order_release);
+  }
+  return *the_driver.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+const Driver* Driver::loaded(const std::string& library) {
+  if (const Driver* driver = the_driver.load(std::memory_order_acquire)) return driver;
+  void* const found = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+  return found != nullptr ? &keep(found) : nullptr;
+}
+
+const Driver& Driver::load(const std::string& library) {
+  if (const Driver* driver = the_driver.load(std::memory_order_acquire)) return *driver;
+  void* const found = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (found != nullptr) return keep(found);
+  const char* const why = dlerror();
+  throw DeviceError(
+      "the CUDA driver: it cannot be loaded: " + (why != nullptr ? std::string(why) : library) +
+      ". Install NVIDIA's driver, or let this container see it.");
+}
+
+Driver::Driver(void* library) {
+  call.DriverGetVersion =
+      reinterpret_cast<decltype(call.DriverGetVersion)>(dlsym(library, "cuDriverGetVersion"));
+  if (call.DriverGetVersion == nullptr || call.DriverGetVersion(&version) != kSuccess) {
+    throw_too_old("it does not tell its version");
+  }
+  if (version < kOldest) throw_too_old("it is one for CUDA " + in_words(version));
+  const Finder finder(library, version);
+  const auto resolve = [&]<class Function>(const Entry<Function>& entry) {
+    void* const found = finder.find(entry.name, entry.symbol, entry.since);
+    if (found == nullptr && entry.needed == Needed::kRequired) {
+      throw_too_old(std::string("it has no ") + entry.name);
+    }
+    call.*entry.slot = reinterpret_cast<Function>(found);
+  };
+  std::apply([&](const auto&... entry) { (resolve(entry), ...); }, kEntries);
+}
+
+bool Driver::initialised() const {
+  ContextHandle context = nullptr;
+  const Result code = call.CtxGetCurrent(&context);
+  return code != kNotInitialized && code != kDeinitialized;
+}
+
+ContextHandle Driver::current() const {
+  ContextHandle context = nullptr;
+  return call.CtxGetCurrent(&context) == kSuccess ? context : nullptr;
+}
+
+std::string Driver::version_text() const { return in_words(version); }
+
+std::string Driver::describe(Result code, const char* what, const char* file, int line) const {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (call.GetErrorName(code, &name) != kSuccess || name == nullptr) name = "an unknown error";
+  if (call.GetErrorString(code, &text) != kSuccess || text == nullptr) text = "no text";
+  const char* const base = std::strrchr(file, '/');
+  return std::string(what) + ": " + name + " (" + std::to_string(code) + "), " + text + ", at " +
+         (base != nullptr ? base + 1 : file) + ":" + std::to_string(line);
+}
+
+void Driver::fail(Result code, const char* what, const char* file, int line) const {
+  throw DriverError(describe(code, what, file, line) + ". " + std::string(remedy_for(code)) + ".",
+                    code);
+}
+
+void Driver::complain(Result code, const char* what, const char* file, int line) const noexcept {
+  if (code == kSuccess || code == kNotInitialized || code == kDeinitialized ||
+      code == kContextIsDestroyed) {
+    return;
+  }
+  try {
+    std::fprintf(stderr, "gradred: %s\n", describe(code, what, file, line).c_str());
+  } catch (const std::exception&) {  // no memory for the text
+  }
+}
+
+}  // namespace gradred::device

@@ -1,0 +1,65 @@
+#include "device/location.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "device/pointer_cache.h"
+
+namespace gradred::device {
+namespace {
+
+// The kernel reads eight bytes and then refuses to do anything with them, or finds that it may not.
+bool is_word_readable(Address address) {
+  constexpr int kNoSuchAction = -1;
+  constexpr std::size_t kWord = 8;
+  const auto* const word = reinterpret_cast<const void*>(address / kWord * kWord);
+  return syscall(SYS_rt_sigprocmask, kNoSuchAction, word, nullptr, kWord) == 0 || errno != EFAULT;
+}
+
+bool is_readable(Address address, std::size_t bytes) {
+  return bytes == 0 || (is_word_readable(address) && is_word_readable(address + bytes - 1));
+}
+
+std::string name_of(const Driver& driver, Ordinal device) {
+  char name[256] = "";
+  const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
+  return "CUDA device " + std::to_string(device) + (told ? " (" + std::string(name) + ")" : "");
+}
+
+std::string in_hex(Address address) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (; address > 0; address /= 16) text.insert(text.begin(), kDigits[address % 16]);
+  return "0x" + text;
+}
+
+}  // namespace
+
+Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint64_t> stream,
+                const std::string& library) {
+  const auto address = reinterpret_cast<Address>(pointer);
+  const Driver* const driver = Driver::loaded(library);
+  const bool there = driver != nullptr && driver->initialised();
+  if (there && bytes > 0) {
+    const PointerInfo found = ask(*driver, address);
+    if (found.kind != Kind::kHost) {
+      const char* const kind = found.kind == Kind::kManaged ? "managed memory" : "the memory";
+      return {Place::kDevice, std::string(kind) + " of " + name_of(*driver, found.device)};
+    }
+    // Also of memory that the driver does not know: a device may write to all of a process's.
+    if (stream.has_value()) {
+      const auto handle = reinterpret_cast<StreamHandle>(*stream);
+      driver->check(driver->call.StreamSynchronize(handle), "cuStreamSynchronize");
+    }
+  }
+  if (is_readable(address, bytes)) return {};
+  const char* const says = there               ? "which the CUDA driver does not know either"
+                           : driver != nullptr ? "and nobody has initialised the CUDA driver"
+                                               : "and no CUDA driver is loaded";
+  return {Place::kNowhere,
+          "no memory of this process, " + std::string(says) + ": address " + in_hex(address)};
+}
+
+}  // namespace gradred::device

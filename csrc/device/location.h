@@ -1,0 +1,28 @@
+// Where the memory of an array lies that says it is a GPU's, by the CUDA Array Interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gradred::device {
+
+enum class Place {
+  kHost,     // whatever the array says: the host may read it
+  kDevice,   // the driver says so
+  kNowhere,  // neither a device's nor readable
+};
+
+struct Location {
+  Place place = Place::kHost;
+  std::string text;  // for messages, empty for the host's: "the memory of CUDA device 0 (NAME)"
+};
+
+// Loads no driver and makes no context: with no driver in the process, or one that nobody has
+// initialised, no memory is a device's. Host memory that the driver knows may have a device writing
+// to it: `stream`, the array's own, has done its work when this returns.
+Location locate(const void* address, std::size_t bytes, std::optional<std::uint64_t> stream,
+                const std::string& library);
+
+}  // namespace gradred::device

@@ -1,0 +1,128 @@
+#include "device/owners.h"
+
+#include <string>
+
+namespace gradred::device {
+namespace {
+
+constexpr unsigned kNonBlockingStream = 1;
+constexpr unsigned kEventWithoutTime = 2, kInterprocessEvent = 4;
+constexpr unsigned kPortableMemory = 1;  // pinned for all contexts
+constexpr unsigned kLazyPeerAccess = 1;  // the only flag that cuIpcOpenMemHandle takes
+
+// What `make` puts into its argument.
+template <class Handle, class Make>
+Handle made(const Driver& driver, const std::string& what, Make&& make,
+            const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  Handle handle{};
+  driver.check(make(&handle), what.c_str(), file, line);
+  return handle;
+}
+
+std::string bytes_of(const char* function, std::size_t bytes) {
+  return std::string(function) + " of " + std::to_string(bytes) + " bytes";
+}
+
+bool is_done(const Driver& driver, Result code, const char* what) {
+  if (code == kNotReady) return false;
+  driver.check(code, what);
+  return true;
+}
+
+}  // namespace
+
+template <class Handle, auto give_back>
+void Owned<Handle, give_back>::reset() noexcept {
+  if (handle_ == Handle{}) return;
+  try {
+    const ScopedContext scope(*driver_, context_);
+    driver_->complain((driver_->call.*give_back)(handle_), "giving back what the driver made");
+  } catch (const DriverError& error) {  // its context has ended, and the thing with it
+    driver_->complain(error.code() == kInvalidContext ? kContextIsDestroyed : error.code(),
+                      "cuCtxPushCurrent");
+  }
+  handle_ = Handle{};
+}
+
+template class Owned<StreamHandle, &Functions::StreamDestroy>;
+template class Owned<EventHandle, &Functions::EventDestroy>;
+template class Owned<Address, &Functions::MemFree>;
+template class Owned<void*, &Functions::MemFreeHost>;
+template class Owned<Address, &Functions::IpcCloseMemHandle>;
+
+PrimaryContext::PrimaryContext(const Driver& driver, Ordinal device)
+    : driver_(driver), device_(device) {
+  unsigned flags = 0;
+  int active = 0;
+  driver.check(driver.call.DevicePrimaryCtxGetState(device, &flags, &active),
+               "cuDevicePrimaryCtxGetState");
+  if (active == 0) driver.check(kInvalidContext, "the primary context of the array's device");
+  driver.check(driver.call.DevicePrimaryCtxRetain(&context_, device), "cuDevicePrimaryCtxRetain");
+}
+PrimaryContext::~PrimaryContext() {
+  driver_.complain(driver_.call.DevicePrimaryCtxRelease(device_), "cuDevicePrimaryCtxRelease");
+}
+
+CudaStream::CudaStream(const Driver& driver)
+    : Owned(driver, made<StreamHandle>(driver, "cuStreamCreate", [&](StreamHandle* stream) {
+              return driver.call.StreamCreate(stream, kNonBlockingStream);
+            })) {}
+void CudaStream::copy(Address target, Address source, std::size_t bytes) {
+  if (bytes == 0) return;
+  driver().check(driver().call.MemcpyAsync(target, source, bytes, get()), "cuMemcpyAsync");
+}
+void CudaStream::wait_for(EventHandle event) {
+  driver().check(driver().call.StreamWaitEvent(get(), event, 0), "cuStreamWaitEvent");
+}
+bool CudaStream::ready() const {
+  return is_done(driver(), driver().call.StreamQuery(get()), "cuStreamQuery");
+}
+void CudaStream::synchronize() const {
+  driver().check(driver().call.StreamSynchronize(get()), "cuStreamSynchronize");
+}
+
+CudaEvent::CudaEvent(const Driver& driver, Sharing sharing)
+    : Owned(driver, made<EventHandle>(driver, "cuEventCreate", [&](EventHandle* event) {
+              const unsigned shared = sharing == Sharing::kProcesses ? kInterprocessEvent : 0;
+              return driver.call.EventCreate(event, kEventWithoutTime | shared);
+            })) {}
+CudaEvent::CudaEvent(const Driver& driver, const IpcHandle& handle)
+    : Owned(driver, made<EventHandle>(driver, "cuIpcOpenEventHandle", [&](EventHandle* event) {
+              return driver.call.IpcOpenEventHandle(event, handle);
+            })) {}
+void CudaEvent::record(StreamHandle stream) {
+  driver().check(driver().call.EventRecord(get(), stream), "cuEventRecord");
+}
+bool CudaEvent::ready() const {
+  return is_done(driver(), driver().call.EventQuery(get()), "cuEventQuery");
+}
+void CudaEvent::synchronize() const {
+  driver().check(driver().call.EventSynchronize(get()), "cuEventSynchronize");
+}
+IpcHandle CudaEvent::exported() const {
+  return made<IpcHandle>(driver(), "cuIpcGetEventHandle", [&](IpcHandle* handle) {
+    return driver().call.IpcGetEventHandle(handle, get());
+  });
+}
+
+DeviceAllocation::DeviceAllocation(const Driver& driver, std::size_t bytes)
+    : Owned(driver, made<Address>(driver, bytes_of("cuMemAlloc", bytes), [&](Address* address) {
+              return driver.call.MemAlloc(address, bytes);
+            })) {}
+IpcHandle DeviceAllocation::exported() const {
+  return made<IpcHandle>(driver(), "cuIpcGetMemHandle", [&](IpcHandle* handle) {
+    return driver().call.IpcGetMemHandle(handle, get());
+  });
+}
+
+PinnedAllocation::PinnedAllocation(const Driver& driver, std::size_t bytes)
+    : Owned(driver, made<void*>(driver, bytes_of("cuMemHostAlloc", bytes), [&](void** address) {
+              return driver.call.MemHostAlloc(address, bytes, kPortableMemory);
+            })) {}
+
+ImportedAllocation::ImportedAllocation(const Driver& driver, const IpcHandle& handle)
+    : Owned(driver, made<Address>(driver, "cuIpcOpenMemHandle", [&](Address* address) {
+              return driver.call.IpcOpenMemHandle(address, handle, kLazyPeerAccess);
+            })) {}
+
+}  // namespace gradred::device

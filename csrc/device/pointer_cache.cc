@@ -1,0 +1,89 @@
+#include "device/pointer_cache.h"
+
+#include <algorithm>
+
+namespace gradred::device {
+namespace {
+
+// The id of the allocation at an address; 0: there is none.
+std::uint64_t buffer_id(const Driver& driver, Address address) {
+  constexpr int kWanted[] = {kBufferId};
+  std::uint64_t id = 0;
+  void* values[] = {&id};
+  const Result code = driver.call.PointerGetAttributes(1, kWanted, values, address);
+  return code == kSuccess ? id : 0;
+}
+
+// Of the allocation or the mapped chunk: the attributes would tell the whole reserved range of
+// addresses, in which chunks of other devices may lie, or none.
+void find_range(const Driver& driver, Address address, PointerInfo& found) {
+  Address begin = 0;
+  std::size_t bytes = 0;
+  if (driver.call.MemGetAddressRange(&begin, &bytes, address) != kSuccess) return;
+  found.begin = begin;
+  found.bytes = bytes;
+}
+
+}  // namespace
+
+PointerInfo ask(const Driver& driver, Address address) {
+  constexpr int kWanted[] = {kMemoryType, kIsManaged, kDeviceOf,
+                             kContextOf,  kBufferId,  kIsIpcCapable};
+  unsigned type = 0, managed = 0, ipc_capable = 0;
+  int device = -1;
+  PointerInfo found;
+  void* values[] = {&type, &managed, &device, &found.context, &found.buffer_id, &ipc_capable};
+  const Result code = driver.call.PointerGetAttributes(6, kWanted, values, address);
+  // Nobody has allocated anything yet, or it is all gone.
+  if (code == kNotInitialized || code == kDeinitialized) return {};
+  driver.check(code, "cuPointerGetAttributes");
+  if (type != kTypeDevice && (managed & 0xff) == 0) return {.pinned = type == kTypeHost};
+  found.kind = (managed & 0xff) != 0 ? Kind::kManaged : Kind::kDevice;
+  found.ipc_capable = (ipc_capable & 0xff) != 0;  // these two are of one byte in some drivers
+  found.device = device;
+  find_range(driver, address, found);
+  return found;
+}
+
+PointerInfo* PointerCache::entry_of(Address address) {
+  if (entries_[last_].holds(address, 1)) return &entries_[last_];
+  for (std::size_t i = 0; i < kEntries; ++i) {
+    if (entries_[i].holds(address, 1)) {
+      last_ = i;
+      return &entries_[i];
+    }
+  }
+  return nullptr;
+}
+
+PointerInfo PointerCache::find(const void* pointer) {
+  const auto address = reinterpret_cast<Address>(pointer);
+  if (PointerInfo* const entry = entry_of(address)) {
+    if (buffer_id(driver_, address) == entry->buffer_id) [[likely]] {
+      ++counts_.hits;
+      if (audits_ && ask(driver_, address) != *entry) ++counts_.mismatches;
+      return *entry;
+    }
+    ++counts_.stale;
+  }
+  ++counts_.misses;
+  const PointerInfo found = ask(driver_, address);
+  keep(found);
+  return found;
+}
+
+// What it overlaps has been freed since.
+void PointerCache::keep(const PointerInfo& found) {
+  const bool lasts = found.kind != Kind::kHost && found.buffer_id != 0 && found.bytes > 0;
+  if (!lasts) return;
+  for (PointerInfo& entry : entries_) {
+    if (entry.begin < found.begin + found.bytes && found.begin < entry.begin + entry.bytes) {
+      entry = {};
+    }
+  }
+  entries_[next_] = found;
+  last_ = next_;
+  next_ = (next_ + 1) % kEntries;
+}
+
+}  // namespace gradred::device

@@ -1,0 +1,123 @@
+#include "liveness/process.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+#include "liveness/status_page.h"
+
+namespace gradred {
+namespace {
+
+struct Stat {
+  char state = '?';
+  std::uint64_t start_time = 0;
+};
+
+// Fields 3 and 22 of /proc/<pid>/stat; false if there is no such process. The second field is the
+// program's name in parentheses and may hold anything, so counting begins behind the last one.
+bool read_stat(std::int64_t pid, Stat& stat) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return false;
+  const auto close = line.rfind(')');
+  if (close == std::string::npos) return false;
+  std::istringstream fields(line.substr(close + 1));
+  fields >> stat.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  fields >> stat.start_time;
+  return !fields.fail();
+}
+
+// `process` as in /proc: a number or "self".
+std::uint64_t token_of(const std::string& process, std::int32_t status_file) {
+  if (status_file < 0) return 0;
+  return name_of_file("/proc/" + process + "/fd/" + std::to_string(status_file));
+}
+
+// What can be told of a process without a file, where this process may open no more: only one that
+// runs has a program.
+bool has_program(std::int64_t pid) {
+  char target[1];
+  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
+  return readlink(link.c_str(), target, sizeof target) >= 0 || (errno != ENOENT && errno != ESRCH);
+}
+
+}  // namespace
+
+std::string state_text(const ProcessId& process) {
+  Stat stat;
+  if (process.start_time == 0) return "state unknown";
+  if (!read_stat(process.pid, stat)) return is_alive(process) ? "state unknown" : "ended";
+  if (stat.state == 'Z' || stat.state == 'X') return "ended";
+  if (stat.state == 'T' || stat.state == 't') return "stopped by a signal";
+  return stat.state == 'R' ? "running" : "sleeping";
+}
+
+std::string process_text(const ProcessId& process) {
+  return "process " + std::to_string(process.pid);
+}
+
+const std::string& host_id() {
+  static const std::string id = [] {
+    char name[65] = {};
+    gethostname(name, sizeof name - 1);
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    char pids[32] = {};  // process numbers mean the same only within one namespace
+    if (readlink("/proc/self/ns/pid", pids, sizeof pids - 1) < 0) pids[0] = '\0';
+    return std::string(name) + "/" + boot + pids;
+  }();
+  return id;
+}
+
+ProcessId this_process() {
+  static std::mutex mutex;
+  static ProcessId known;  // first asked for when files could still be opened
+  const std::lock_guard lock(mutex);
+  const auto pid = static_cast<std::int64_t>(getpid());
+  const std::int32_t file = status_file();
+  if (known.pid != pid || known.start_time == 0) {
+    Stat stat;
+    read_stat(pid, stat);
+    known = {pid, stat.start_time, token_of("self", file), file};
+  } else if (known.status_file != file) {
+    known.status_file = file;
+    known.token = token_of("self", file);
+  }
+  return known;
+}
+
+std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file) {
+  Stat stat;
+  if (!read_stat(pid, stat)) return std::nullopt;
+  const std::uint64_t token = token_of(std::to_string(pid), status_file);
+  return ProcessId{pid, stat.start_time, token, status_file};
+}
+
+bool shows_token(const ProcessId& process) {
+  return process.token != 0 &&
+         token_of(std::to_string(process.pid), process.status_file) == process.token;
+}
+
+bool is_alive(const ProcessId& process) {
+  if (process.start_time == 0) return true;
+  Stat stat;
+  if (!read_stat(process.pid, stat)) {
+    return access("/proc/self/stat", R_OK) != 0 || has_program(process.pid);
+  }
+  return stat.start_time == process.start_time && stat.state != 'Z' && stat.state != 'X';
+}
+
+bool is_going(const ProcessId& process) {
+  Stat stat;
+  const bool stopped = read_stat(process.pid, stat) && (stat.state == 'T' || stat.state == 't');
+  return !stopped && is_alive(process);
+}
+
+}  // namespace gradred

@@ -1,0 +1,161 @@
+#include "liveness/shown_ranks.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
+
+#include "base/random.h"
+#include "liveness/status_page.h"
+
+namespace gradred {
+namespace {
+
+// Of processes above the ranks: on mpiexec's host, and on the others.
+constexpr std::array<std::string_view, 10> kLaunchers = {
+    "mpiexec", "mpirun",          "prterun", "prun",  "srun",
+    "orterun", "hydra_pmi_proxy", "prted",   "orted", "slurmstepd"};
+constexpr const char* kAbout = "gradred pid %lld rank %d size %d spawned %d";
+
+// The numbers among the names in a folder of /proc.
+std::vector<std::int64_t> numbers_in(const std::string& folder) {
+  std::vector<std::int64_t> found;
+  const auto close = [](DIR* open) { closedir(open); };
+  const std::unique_ptr<DIR, decltype(close)> open(opendir(folder.c_str()), close);
+  if (!open) return found;  // another user's, or it has ended
+  while (const dirent* entry = readdir(open.get())) {
+    const std::string_view name(entry->d_name);
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error == std::errc() && end == name.data() + name.size()) found.push_back(number);
+  }
+  return found;
+}
+
+bool is_status_file(const std::string& link) {
+  static const std::string begin = std::string("/memfd:") + kStatusFile;
+  std::array<char, 64> target{};
+  const auto length = readlink(link.c_str(), target.data(), target.size());
+  return length > 0 &&
+         std::string_view(target.data(), static_cast<std::size_t>(length)).starts_with(begin);
+}
+
+// Nothing where the number means another file by now, as a pipe.
+std::optional<AboutRank> read_about(const std::string& path) {
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (file < 0) return std::nullopt;
+  std::array<char, 256> text{};
+  const auto bytes = pread(file, text.data(), text.size() - 1, 0);
+  close(file);
+  AboutRank about;
+  long long pid = 0;
+  int spawned = 0;
+  if (bytes <= 0 ||
+      std::sscanf(text.data(), kAbout, &pid, &about.rank, &about.size, &spawned) != 4) {
+    return std::nullopt;
+  }
+  about.pid = pid;
+  about.spawned = spawned != 0;
+  return about;
+}
+
+std::string name_of_new_file() {
+  std::array<char, 40> name{};
+  std::snprintf(name.data(), name.size(), "%s-%016llx", kStatusFile,
+                static_cast<unsigned long long>(random_number()));
+  return name.data();
+}
+
+std::string text_of(const AboutRank& about) {
+  std::array<char, 256> text{};
+  std::snprintf(text.data(), text.size(), kAbout, static_cast<long long>(about.pid), about.rank,
+                about.size, about.spawned ? 1 : 0);
+  return text.data();
+}
+
+std::optional<AboutRank>& shown() {
+  static auto* about = new std::optional<AboutRank>;
+  return *about;
+}
+
+struct Parent {
+  std::string name;  // of the process's program
+  std::int64_t pid = 0;
+};
+
+std::optional<Parent> parent_of(std::int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const auto open = line.find('('), close = line.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return std::nullopt;
+  Parent found{line.substr(open + 1, close - open - 1), 0};
+  std::string state;
+  std::istringstream(line.substr(close + 1)) >> state >> found.pid;
+  return found;
+}
+
+}  // namespace
+
+void show_rank(const AboutRank& about) {
+  // By its name, which is shown without opening it, others know the process behind a number.
+  const int file = memfd_create(name_of_new_file().c_str(), MFD_CLOEXEC);
+  if (file < 0) return;
+  const std::string text = text_of(about);
+  const bool written =
+      ftruncate(file, static_cast<off_t>(StatusPage::kOffset + sizeof(StatusPage))) == 0 &&
+      pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  if (!written || !use_status_file(file)) {
+    close(file);
+    return;
+  }
+  shown() = about;
+}
+
+std::optional<AboutRank> shown_by_this_process() {
+  const auto& about = shown();
+  return about && about->pid == getpid() ? about : std::nullopt;
+}
+
+std::vector<ShownRank> shown_ranks() {
+  std::vector<ShownRank> found;
+  for (const std::int64_t pid : numbers_in("/proc")) {
+    const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+    for (const std::int64_t file : numbers_in(folder)) {
+      const std::string path = folder + "/" + std::to_string(file);
+      if (!is_status_file(path)) continue;
+      // Forked children hold the files, too.
+      if (const auto about = read_about(path); about && about->pid == pid) {
+        found.push_back({*about, static_cast<std::int32_t>(file)});
+      }
+    }
+  }
+  return found;
+}
+
+std::int64_t launcher_of(std::int64_t pid, bool nearest) {
+  std::int64_t found = 0;
+  while (pid > 1) {
+    const auto parent = parent_of(pid);
+    if (!parent) break;
+    if (std::ranges::any_of(
+            kLaunchers, [&](std::string_view name) { return parent->name.starts_with(name); })) {
+      found = pid;
+      if (nearest) break;
+    }
+    pid = parent->pid;
+  }
+  return found;
+}
+
+}  // namespace gradred

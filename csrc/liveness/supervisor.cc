@@ -1,0 +1,69 @@
+#include "liveness/supervisor.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+namespace gradred {
+namespace {
+
+Supervisor supervisor;  // set as the process begins
+
+constexpr std::size_t kVerdictBytes = 250;  // as many as a failure board keeps
+
+// Without SIGPIPE: the supervisor may have ended, and so will this process.
+void write_line(int pipe, const std::string& line) {
+  sigset_t signal, before;
+  sigemptyset(&signal);
+  sigaddset(&signal, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &signal, &before);
+  const bool broken = write(pipe, line.data(), line.size()) < 0 && errno == EPIPE;
+  const timespec at_once{};
+  if (broken) sigtimedwait(&signal, nullptr, &at_once);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void tell(const std::string& line) {
+  const auto [pipe, inode] = supervisor;
+  struct stat found{};
+  const bool open = pipe >= 0 && fstat(pipe, &found) == 0;
+  if (open && S_ISFIFO(found.st_mode) && found.st_ino == inode) write_line(pipe, line + "\n");
+}
+
+std::string in_one_line(std::string_view text) {
+  std::istringstream words{std::string(text)};
+  std::string line;
+  for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
+  return line.substr(0, kVerdictBytes);
+}
+
+}  // namespace
+
+void use_supervisor(int pipe, ino_t inode) { supervisor = {pipe, inode}; }
+
+bool has_supervisor() { return supervisor.pipe >= 0; }
+
+void tell_survived(std::span<const int> ended) {
+  std::string line = "ended";
+  for (const int rank : ended) line += " " + std::to_string(rank);
+  if (!ended.empty()) tell(line);
+}
+
+void tell_leaving(bool follows, std::string_view verdict) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  char at[32];
+  std::snprintf(at, sizeof at, "%.6f", now.count());
+  tell((follows ? "follows " : "leaves ") + std::string(at) + " " + in_one_line(verdict));
+}
+
+void tell_finalize(std::string_view word) { tell("finalize " + std::string(word)); }
+
+}  // namespace gradred

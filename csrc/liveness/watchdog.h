@@ -1,0 +1,85 @@
+// No wait is silent: who waits long says so, looks for ranks that it may wait for, and gives up
+// when the time allowed is over.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "liveness/local_peer_search.h"
+#include "liveness/status_page.h"
+
+namespace gradred {
+
+// In nanoseconds; 0 is never.
+struct WaitLimits {
+  std::atomic<std::uint64_t> warn{60'000'000'000};
+  std::atomic<std::uint64_t> timeout{0};
+};
+WaitLimits& wait_limits();
+
+void print_report(const std::string& text);  // to stderr, in one piece
+
+// Of one wait. `about` describes it: record() and text(seconds) say who is missing, reports()
+// whether it is for this rank to print that, so that there is one report per host.
+class Watchdog {
+ public:
+  enum class Of : std::uint8_t {
+    kWait,           // shows what this process waits for, reports it, and gives up
+    kUnlimitedWait,  // never gives up
+    kFlight,         // of an operation, for which nobody need be waiting: only reports
+  };
+
+  explicit Watchdog(Of what = Of::kWait) : what_(what) {}
+  ~Watchdog() {
+    if (next_post_ > kFirstPost && !timed_out_) clear_wait();
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  template <class About>
+  void check(const About& about) {
+    const std::uint64_t now = now_ns();
+    if (now < next_look_) return;
+    next_look_ = now + kEvery;
+    if (begin_ == 0) {
+      begin_ = now;
+      next_report_ = wait_limits().warn.load(std::memory_order_relaxed);
+      return;
+    }
+    const std::uint64_t waited = now - begin_;
+    if (what_ != Of::kFlight && waited >= next_search_) {
+      next_search_ *= 2;
+      meet_local_peers();
+    }
+    if (what_ != Of::kFlight && waited >= next_post_) {
+      next_post_ = waited + kPostEvery;
+      post_wait(begin_, about.record(), about.text(waited));
+    }
+    const std::uint64_t timeout = wait_limits().timeout.load(std::memory_order_relaxed);
+    if (what_ == Of::kWait && timeout != 0 && waited >= timeout) {
+      timed_out_ = true;  // the hang report shows what this process waited for, and clears it
+      post_wait(begin_, about.record(), about.text(waited));
+      throw TimeoutError(about.text(waited));
+    }
+    if (next_report_ != 0 && waited >= next_report_) {
+      next_report_ *= 2;
+      if (about.reports()) print_report(about.text(waited));
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kEvery = 5'000'000;
+  static constexpr std::uint64_t kFirstPost = 100'000'000, kPostEvery = 500'000'000;
+
+  const Of what_;
+  std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0, next_post_ = kFirstPost;
+  std::uint64_t next_search_ = 1'000'000'000;
+  bool timed_out_ = false;
+};
+
+// "12.5 s"
+std::string seconds_text(std::uint64_t nanoseconds);
+
+}  // namespace gradred

@@ -1,0 +1,31 @@
+#include "memory/memory.h"
+
+#include <exception>
+#include <thread>
+
+namespace gradred {
+
+Allocation::Allocation(Memory memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {
+  if (bytes == 0) return;
+  address_ = memory.is_host() ? new std::byte[bytes] : memory.device()->allocate(bytes);
+}
+
+void Allocation::release() noexcept {
+  if (address_ == nullptr) return;
+  if (memory_.is_host()) {
+    delete[] address_;
+  } else {
+    memory_.device()->release(address_);
+  }
+}
+
+bool Stream::finish() noexcept {
+  try {
+    while (!ready()) std::this_thread::yield();
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace gradred

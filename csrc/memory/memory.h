@@ -1,0 +1,143 @@
+// Memory of every kind, and what is done with the bytes in it: allocate, copy, reduce, ready.
+//
+// The executor, the transports and their decorators touch bytes by nothing else. Host memory is the
+// kind that the product has: there each operation is complete when it returns, and costs one
+// comparison more than the function it calls. A device brings its own memory by two classes,
+// DeviceMemory and DeviceStream; csrc/tests/late_memory.h is one that no host thread may touch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/types.h"
+#include "reduce/reduce.h"
+
+namespace gradred {
+
+// What a reduce step combines by. Each kind of memory has functions of its own for it.
+struct Reduction {
+  Op op = Op::kSum;
+  DType dtype = DType::kUInt8;
+  const ReduceFunctions* on_host = nullptr;  // null where the type lacks the operation
+
+  static Reduction of(Op op, DType dtype) { return {op, dtype, find_reduction(op, dtype)}; }
+  std::size_t element() const { return size_of(dtype); }
+};
+
+// Work on a device's memory, done in the order in which it was given, later than it was given. One
+// thread at a time. Each address is the device's or the host's; what lies there stays as it is, and
+// a target is not looked at, until ready() has said that all is done.
+class DeviceStream {
+ public:
+  virtual ~DeviceStream() = default;
+  virtual void copy(void* target, const void* source, std::size_t bytes) = 0;
+  // target[i] = a[i] op b[i]; target may be a or b.
+  virtual void reduce(const Reduction& reduction, void* target, const void* a, const void* b,
+                      std::size_t count) = 0;
+  // data[i] *= factor, or /= factor, as scale() of reduce/reduce.h.
+  virtual void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) = 0;
+  // Whether all that was given is done. Never blocks; throws where the device has failed.
+  virtual bool ready() = 0;
+};
+
+// The memory of one device. Thread-safe.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  virtual std::string name() const = 0;                // for messages: "CUDA device 0"
+  virtual std::byte* allocate(std::size_t bytes) = 0;  // throws where there is none left
+  virtual void release(std::byte* address) noexcept = 0;
+  virtual std::unique_ptr<DeviceStream> open_stream() = 0;
+};
+
+// Where a buffer lies: in the host's memory, or in a device's, which must outlive this.
+class Memory {
+ public:
+  constexpr Memory() = default;  // the host's
+  explicit Memory(DeviceMemory& device) : device_(&device) {}
+
+  bool is_host() const { return device_ == nullptr; }
+  DeviceMemory* device() const { return device_; }  // null for the host's
+  std::string name() const { return is_host() ? "the host's memory" : device_->name(); }
+  bool operator==(const Memory&) const = default;
+
+ private:
+  DeviceMemory* device_ = nullptr;
+};
+
+// Borrowed bytes.
+struct Buffer {
+  std::byte* address = nullptr;
+  std::size_t bytes = 0;
+  Memory memory{};
+};
+
+// Bytes of one's own, whatever is in them at first.
+class Allocation {
+ public:
+  Allocation() = default;
+  Allocation(Memory memory, std::size_t bytes);
+  ~Allocation() { release(); }
+  Allocation(Allocation&& other) noexcept { swap(other); }
+  Allocation& operator=(Allocation&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  std::byte* data() const { return address_; }
+  std::size_t bytes() const { return bytes_; }
+  // Nobody gets this memory again: something may still write there.
+  void keep_for_ever() noexcept {
+    address_ = nullptr;
+    bytes_ = 0;
+  }
+
+ private:
+  void release() noexcept;
+  void swap(Allocation& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  Memory memory_;
+  std::byte* address_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+// Work on one memory, in the order in which it is given.
+class Stream {
+ public:
+  explicit Stream(Memory memory) {
+    if (!memory.is_host()) device_ = memory.device()->open_stream();
+  }
+
+  void copy(void* target, const void* source, std::size_t bytes) {
+    if (device_) [[unlikely]]
+      return device_->copy(target, source, bytes);
+    if (bytes > 0) std::memcpy(target, source, bytes);  // null is no memcpy's
+  }
+  void reduce(const Reduction& reduction, void* target, const void* a, const void* b,
+              std::size_t count) {
+    if (device_) [[unlikely]]
+      return device_->reduce(reduction, target, a, b, count);
+    reduction.on_host->pair(target, a, b, count);
+  }
+  void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) {
+    if (device_) [[unlikely]]
+      return device_->scale(data, count, dtype, factor, divide);
+    gradred::scale(data, count, dtype, factor, divide);
+  }
+  bool ready() { return !device_ || device_->ready(); }
+  // Waits until ready(). False where the device has failed and may still write.
+  bool finish() noexcept;
+
+ private:
+  std::unique_ptr<DeviceStream> device_;  // null for the host's
+};
+
+}  // namespace gradred

@@ -1,0 +1,57 @@
+// Long allreduces, allgathers and broadcasts for which each rank reads what it needs out of its
+// peers' memory: one copy, by the kernel, in place of two through shared memory.
+//
+// Through shared memory every byte goes from one core's cache to another's. Where the cores are far
+// from each other that is what takes the time, and memory is nearer. Where they share a cache it is
+// the other way round, but for what is only moved. Nobody tells where the cores are, and the kernel
+// moves ranks between them: so one rank measures both ways and says with each operation which one
+// it is.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/signature.h"
+#include "node/layout.h"
+
+namespace gradred {
+
+// What a rank says of a long operation, in the place of the data.
+struct ReadOffer {
+  static constexpr std::uint64_t kReadable = 1;  // it can read all peers, and they its buffers
+  static constexpr std::uint64_t kWanted = 2;    // who decides: this operation is to be done so
+
+  const std::byte* input;
+  std::byte* output;
+  const std::uint64_t* beacon;   // something to try whether this process can be read
+  std::uint64_t beacon_content;  // what stands there
+  std::uint64_t says;
+};
+static_assert(sizeof(ReadOffer) <= Announcement::kDataBytes);
+
+// Reads another process's memory. 0, or the error number.
+int read_process(std::int64_t pid, void* target, const void* source, std::size_t bytes) noexcept;
+// Whether the kernel can read this memory of ours for a peer; false for that of some devices.
+bool kernel_can_read(const void* memory, std::size_t bytes) noexcept;
+// Where only a parent may look at its children (Yama): lets the user's other processes do so. Under
+// `gradred run` each rank has a parent of its own.
+void allow_reading() noexcept;
+
+// Which way is the faster one, by what the rank that decides has measured.
+class FasterWay {
+ public:
+  bool single_copy(Kind kind, std::size_t bytes);
+  void took(Kind kind, std::size_t bytes, bool single_copy, std::uint64_t ns);
+
+ private:
+  struct Times {
+    std::array<double, 2> ns{};  // of both ways, for so many bytes; 0: not known
+    unsigned operations = 0;
+  };
+  Times& of(Kind kind, std::size_t bytes);
+
+  std::array<std::array<Times, 48>, 4> times_{};  // by the kind, and the power of two
+};
+
+}  // namespace gradred

@@ -1,0 +1,93 @@
+// What ranks show of themselves to others of this user.
+#include <pybind11/pybind11.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "liveness/shown_ranks.h"
+#include "liveness/status_page.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+py::dict dict_of(const ShownWait& shown) {
+  const WaitRecord& wait = shown.wait;
+  const bool numbered =
+      wait.state == WaitRecord::State::kOnNode || wait.state == WaitRecord::State::kOverMessages;
+  py::list missing;
+  for (std::size_t rank = 0; rank < WaitRecord::kMostRanks; ++rank) {
+    if ((wait.missing[rank / 64] >> rank % 64 & 1) != 0) missing.append(rank);
+  }
+  py::dict found;
+  found["since_ns"] = shown.since_ns;
+  found["operation"] = numbered ? py::object(py::int_(wait.operation)) : py::none();
+  found["what"] = wait.what;
+  found["missing"] = missing;
+  found["text"] = py::bytes(shown.text).attr("decode")("utf-8", "replace");
+  return found;
+}
+
+// The bytes of a page as they stood in a rank's file.
+py::object wait_in(const py::bytes& page) {
+  const auto bytes = static_cast<std::string_view>(page);
+  if (bytes.size() < sizeof(StatusPage)) throw py::value_error("it is shorter than a status page");
+  StatusPage copy;
+  std::memcpy(&copy, bytes.data(), sizeof copy);
+  ShownWait shown;
+  if (!read_wait(copy, shown) || shown.since_ns == 0) return py::none();
+  return dict_of(shown);
+}
+
+py::tuple last_begun_in(const py::bytes& page) {
+  const auto bytes = static_cast<std::string_view>(page);
+  LastBegun last;
+  if (bytes.size() < sizeof last) throw py::value_error("it is shorter than a status page");
+  std::memcpy(&last, bytes.data(), sizeof last);
+  if (last.operation == 0) return py::make_tuple(py::none(), false, last.what);
+  const std::uint64_t number = (last.operation & ~LastBegun::kOverMessages) - 1;
+  return py::make_tuple(number, (last.operation & LastBegun::kOverMessages) != 0, last.what);
+}
+
+// Empty and none: of one whose arguments were refused, and where only the MPI knows them.
+py::tuple name_and_bytes(std::uint64_t what) {
+  const auto kind = static_cast<Kind>(what >> 60);
+  const std::uint64_t count = what & ((1ULL << 48) - 1);
+  if (kind == Kind::kAborted) return py::make_tuple("", py::none());
+  if (kind != Kind::kLeftToMpi) return py::make_tuple(name_of(kind), bytes_of({.what = what}));
+  const bool known = count <= static_cast<std::uint64_t>(Kind::kAllreduceMany);
+  return py::make_tuple(known ? name_of(static_cast<Kind>(count)) : "", py::none());
+}
+
+}  // namespace
+
+void bind_liveness(py::module_& m) {
+  m.def(
+      "describe_call", [](std::uint64_t what) { return describe_with_bytes({.what = what}); },
+      py::arg("what"),
+      "A call in words, from the number that says it in announcements and status files.");
+  m.def("name_and_bytes", &name_and_bytes, py::arg("what"));
+  m.attr("STATUS_PAGE") = py::make_tuple(StatusPage::kOffset, sizeof(StatusPage));
+  m.def("wait_in", &wait_in, py::arg("page"));
+  m.def("last_begun_in", &last_begun_in, py::arg("page"));
+  m.def(
+      "shown_ranks",
+      [] {
+        py::list ranks;
+        for (const auto& [about, file] : shown_ranks()) {
+          ranks.append(py::make_tuple(about.pid, about.rank, about.size, file));
+        }
+        return ranks;
+      },
+      "Process, rank in COMM_WORLD, its size, and the descriptor of its status file: of each rank "
+      "of "
+      "this user on this host.");
+  m.def(
+      "shows_rank", [] { return shown_by_this_process().has_value(); },
+      "Whether this process does so.");
+  m.def("launcher_of", &launcher_of, py::arg("pid"), py::kw_only(), py::arg("nearest") = false,
+        "The outermost launcher above a process, or the nearest; 0: none.");
+}
+
+}  // namespace gradred

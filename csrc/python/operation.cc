@@ -1,0 +1,111 @@
+#include "python/operation.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+
+#include "comm/driving.h"
+#include "comm/fork_guard.h"
+#include "python/errors.h"
+#include "python/gil.h"
+#include "python/mpi4py.h"
+#include "python/wait_hook.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+// Without a limit for None. A year is as good as none, and does not overflow.
+std::uint64_t deadline_in(std::optional<double> seconds) {
+  if (!seconds) return UINT64_MAX;
+  return now_ns() + static_cast<std::uint64_t>(1e9 * std::clamp(*seconds, 0.0, 3e7));
+}
+
+}  // namespace
+
+// Before it comes an error that is on its way here.
+void call_once(PyObject* function, PyObject* argument) {
+  PyObject *kind = nullptr, *error = nullptr, *trace = nullptr;
+  PyErr_Fetch(&kind, &error, &trace);
+  PyObject* const result = PyObject_CallOneArg(function, argument);
+  if (result == nullptr) PyErr_WriteUnraisable(function);
+  Py_XDECREF(result);
+  Py_DECREF(function);
+  Py_DECREF(argument);
+  PyErr_Restore(kind, error, trace);
+}
+
+bool PyOperation::test() {
+  require_rank();
+  const DoneCallbacks::Waiter waiter(operation_.get());
+  if (!operation_->ended()) {
+    const InCall in_call(operation_->observation());
+    if (!testing_) testing_ = std::make_unique<Testing>();
+    const WithoutGil released;
+    if (!operation_->advance()) carry_on();
+  }
+  done_callbacks().call_without_threads();
+  if (!operation_->ended()) return false;
+  done_callbacks().call_those_of(operation_.get());
+  GilHook hook;
+  count_operation(hook);
+  operation_->told();
+  return true;
+}
+
+bool PyOperation::wait(std::optional<double> seconds) {
+  require_rank();
+  const std::uint64_t deadline = deadline_in(seconds);
+  const DoneCallbacks::Waiter waiter(operation_.get());
+  const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
+  RequestHook hook;
+  count_operation(hook);
+  operation_->told();
+  const bool ended = wait_until(*operation_, hook, deadline);
+  if (!ended) return false;
+  done_callbacks().call_those_of(operation_.get());
+  done_callbacks().call_without_threads();
+  operation_->rethrow();
+  return true;
+}
+
+void PyOperation::add_done_callback(const py::object& function, const py::object& argument) {
+  require_rank();
+  if (!operation_->ended() && thread_may_drive()) done_callbacks().use_threads();
+  PyObject* const called = py::object(function).release().ptr();
+  PyObject* const given = py::object(argument).release().ptr();
+  operation_->when_ended([called, given] { with_gil([&] { call_once(called, given); }); });
+}
+
+void PyOperation::carry_on() {
+  try {
+    drive_if_due();  // others may have to go first
+    if (operation_->ended()) return;
+    operation_->tested();
+    const std::unique_lock lock(testing_->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return;  // another thread tests it, too
+    testing_->watchdog.check(AboutOperation{*operation_});
+  } catch (const TransportError&) {  // the time is over, or the MPI has failed
+    operation_->abandon(std::current_exception());
+  }
+}
+
+void bind_operation(py::module_& m) {
+  py::class_<PyOperation, std::shared_ptr<PyOperation>>(m, "Operation")
+      .def("test", &PyOperation::test)
+      .def("wait", &PyOperation::wait, py::arg("seconds") = std::nullopt)
+      .def("add_done_callback", &PyOperation::add_done_callback, py::arg("function"),
+           py::arg("argument"))
+      .def("rethrow", &PyOperation::rethrow)
+      .def_property_readonly("ended", &PyOperation::ended)
+      .def_property_readonly("failed", &PyOperation::failed)
+      .def_property_readonly("holds_memory", &PyOperation::holds_memory)
+      .def_property_readonly("uses_mpi_request", &PyOperation::uses_mpi_request)
+      .def_property_readonly("request", [](const PyOperation& self) {
+        const mpi::Handle request = self.request();
+        return request == mpi::get().is.request_null ? std::nullopt : std::optional(request);
+      });
+}
+
+}  // namespace gradred

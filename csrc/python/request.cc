@@ -1,0 +1,311 @@
+#include "python/request.h"
+
+#include <array>
+#include <utility>
+
+#include "base/errors.h"
+#include "comm/driving.h"
+#include "python/errors.h"
+#include "python/method.h"
+#include "python/mpi4py.h"
+#include "python/wait_hook.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+// What an instance holds behind mpi4py's own fields, until the program has heard of the end.
+struct Held {
+  std::shared_ptr<PyOperation> operation;  // null: the handle is the MPI's own request
+  PyObject* memory;                        // owned
+};
+
+// Found once, and never let go.
+struct InPython {
+  PyObject* mpi_request = nullptr;  // MPI.Request
+  PyTypeObject* request_class = nullptr;
+  PyObject* keep_alive = nullptr;
+  PyObject* let_ended_go = nullptr;
+  PyObject* kept = nullptr;  // a dict: whose memory is kept
+  PyObject* no_arguments = nullptr;
+  std::size_t held_offset = 0;  // of the pointer in an instance: where MPI.Request ends
+};
+InPython in_python;
+
+Held*& held_of(PyObject* self) {
+  return *reinterpret_cast<Held**>(reinterpret_cast<std::byte*>(self) + in_python.held_offset);
+}
+
+// Null: it is for the MPI's own functions to wait.
+std::shared_ptr<PyOperation> operation_of(PyObject* self) {
+  return held_of(self) == nullptr ? nullptr : held_of(self)->operation;
+}
+
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
+// The request has no more to do with its operation. Memory that this still uses stays alive.
+void let_go(PyObject* self) {
+  const std::unique_ptr<Held> held(std::exchange(held_of(self), nullptr));
+  if (held == nullptr) return;
+  const PyOperation* const operation = held->operation.get();
+  if (operation != nullptr && (!operation->ended() || operation->holds_memory())) {
+    if (is_finalizing()) {  // nobody is left to keep it
+      new std::shared_ptr<PyOperation>(std::move(held->operation));
+      return;
+    }
+    PyObject *kind = nullptr, *error = nullptr, *trace = nullptr;
+    PyErr_Fetch(&kind, &error, &trace);
+    try {
+      py::handle(in_python.keep_alive)(held->operation, py::handle(held->memory));
+    } catch (py::error_already_set& failed) {
+      failed.discard_as_unraisable("keeping the memory of an operation in flight");
+      Py_INCREF(held->memory);  // never freed: better than written to
+    }
+    PyErr_Restore(kind, error, trace);
+  }
+  Py_DECREF(held->memory);
+}
+
+// Completes the MPI's side of a request whose operation has ended. The GIL is held throughout: of
+// several threads that have waited, one gives the handle back.
+void release_handle(PyObject* request, void* status) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle handle = mpi.normalise(handle_of(request));
+  if (handle == mpi.is.request_null) return;
+  int finalized = 0;
+  mpi.call.Finalized(&finalized);
+  if (finalized != 0) return;
+  int done = 0;
+  // An error is that of the operation, of which the caller tells more.
+  static_cast<void>(mpi.call.Test(&handle, &done, status));
+  put_handle(request, mpi.is.request_null);
+}
+
+// The argument `status` of Wait and Test, borrowed; null with a Python error.
+PyObject* status_argument(PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  if (nargs + named == 0) return Py_None;
+  const bool by_name =
+      named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "status") == 0;
+  if (nargs + named == 1 && (named == 0 || by_name)) return args[0];
+  PyErr_SetString(PyExc_TypeError, "it takes one argument at most: status");
+  return nullptr;
+}
+
+// Its address for the MPI.
+void* address_of(PyObject* status) {
+  if (status == Py_None) return mpi::get().is.status_ignore;
+  const py::module_ module = py::module_::import("mpi4py.MPI");
+  if (!py::isinstance(status, module.attr("Status"))) {
+    PyErr_Format(PyExc_TypeError, "status: expected an MPI.Status or None, got %.100s",
+                 Py_TYPE(status)->tp_name);
+    throw PythonError();
+  }
+  const py::object address = module.attr("_addressof")(py::handle(status));
+  return reinterpret_cast<void*>(address.cast<std::uintptr_t>());
+}
+
+// Of a request that holds nothing. A null one says that it has ended, and leaves a status alone.
+PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
+  if (mpi::get().normalise(handle_of(self)) == mpi::get().is.request_null && status == Py_None) {
+    Py_RETURN_TRUE;
+  }
+  PyObject* const function = PyObject_GetAttrString(in_python.mpi_request, method);
+  if (function == nullptr) return nullptr;
+  PyObject* const result = PyObject_CallFunctionObjArgs(function, self, status, nullptr);
+  Py_DECREF(function);
+  return result;
+}
+
+// A second thread that waits for it, too, finds either the operation or the request null.
+void release_request(PyObject* self, void* status) {
+  release_handle(self, status);
+  let_go(self);
+}
+
+PyObject* wait_for_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                           PyObject* names) {
+  PyObject* const status = status_argument(args, nargs, names);
+  if (status == nullptr) return nullptr;
+  const std::shared_ptr<PyOperation> operation = operation_of(self);
+  if (operation == nullptr) return of_mpi(self, "Wait", status);
+  std::exception_ptr failure;
+  try {
+    void* const address = address_of(status);
+    try {
+      operation->wait(std::nullopt);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    if (operation->ended()) release_request(self, address);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure != nullptr) {
+    set_python_error(failure);
+    return nullptr;
+  }
+  Py_RETURN_TRUE;
+}
+
+PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
+  PyObject* const status = status_argument(args, nargs, names);
+  if (status == nullptr) return nullptr;
+  const std::shared_ptr<PyOperation> operation = operation_of(self);
+  if (operation == nullptr) return of_mpi(self, "Test", status);
+  try {
+    void* const address = address_of(status);
+    if (!operation->test()) Py_RETURN_FALSE;
+    release_request(self, address);
+    operation->rethrow();
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+  Py_RETURN_TRUE;
+}
+
+// It has ended well, and nothing is left to tell.
+bool is_over(const StartedOperation* operation) {
+  return operation == nullptr ||
+         (operation->ended() && !operation->failed() && !operation->uses_mpi_request() &&
+          operation->request() == mpi::get().is.request_null && !operation->holds_memory());
+}
+
+void hold(PyObject* self, std::shared_ptr<PyOperation> operation, PyObject* memory) {
+  auto held = std::make_unique<Held>(Held{std::move(operation), memory});
+  Py_INCREF(memory);
+  let_go(self);
+  held_of(self) = held.release();
+}
+
+PyObject* hold_operation(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  try {
+    if (nargs != 2) throw UsageError("_hold takes an operation and its memory");
+    hold(self, py::handle(args[0]).cast<std::shared_ptr<PyOperation>>(), args[1]);
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* get_operation(PyObject* self, void*) {
+  try {
+    return py::cast(operation_of(self)).release().ptr();  // None for null
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+// mpi4py's own part is a static type's, so that our heap type's reference is ours to drop.
+void dealloc_request(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);  // let_go() may run Python, which may collect garbage
+  let_go(self);
+  PyTypeObject* base = type;
+  while (base->tp_dealloc != dealloc_request) base = base->tp_base;
+  while (base->tp_dealloc == dealloc_request) base = base->tp_base;
+  base->tp_dealloc(self);
+  Py_DECREF(type);
+}
+
+std::array<PyMethodDef, 4> request_methods = {{
+    {"Wait", as_method(wait_for_request), METH_FASTCALL | METH_KEYWORDS,
+     "Wait($self, status=None)\n--\n\n"
+     "Block until the result is in place, then free the request.\n\n"
+     "Raises:\n    gradred.Error: what ended the operation.\n"},
+    {"Test", as_method(test_request), METH_FASTCALL | METH_KEYWORDS,
+     "Test($self, status=None)\n--\n\n"
+     "Whether the result is in place; if so, free the request. Does not block.\n\n"
+     "Raises:\n    gradred.Error: what ended the operation.\n"},
+    {"_hold", as_method(hold_operation), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+}};
+
+std::array<PyGetSetDef, 2> request_attributes = {{
+    {"_operation", get_operation, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+}};
+
+}  // namespace
+
+py::object request_type(const py::object& request) {
+  auto* base = reinterpret_cast<PyTypeObject*>(request.ptr());
+  in_python.mpi_request = py::object(request).release().ptr();
+  in_python.held_offset = static_cast<std::size_t>(base->tp_basicsize);
+  std::array<PyType_Slot, 4> slots = {{
+      {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_request)},
+      {Py_tp_methods, request_methods.data()},
+      {Py_tp_getset, request_attributes.data()},
+      {0, nullptr},
+  }};
+  PyType_Spec spec = {"gradred._core.RequestBase",
+                      static_cast<int>(in_python.held_offset + sizeof(Held*)), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots.data()};
+  const py::tuple bases = py::make_tuple(request);
+  auto type = py::reinterpret_steal<py::object>(PyType_FromSpecWithBases(&spec, bases.ptr()));
+  if (!type) throw py::error_already_set();
+  return type;
+}
+
+void use_request_class(const py::object& request_class, const py::object& keep_alive,
+                       const py::object& let_ended_go, const py::dict& kept) {
+  in_python.keep_alive = py::object(keep_alive).release().ptr();
+  in_python.let_ended_go = py::object(let_ended_go).release().ptr();
+  in_python.kept = py::object(kept).release().ptr();
+  in_python.no_arguments = PyTuple_New(0);
+  in_python.request_class =
+      reinterpret_cast<PyTypeObject*>(py::object(request_class).release().ptr());
+}
+
+PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* send,
+                       PyObject* recv) {
+  if (PyDict_Size(in_python.kept) > 0) [[unlikely]] {
+    py::handle(in_python.let_ended_go)();
+  }
+  PyTypeObject* const type = in_python.request_class;
+  auto request =
+      py::reinterpret_steal<py::object>(type->tp_new(type, in_python.no_arguments, nullptr));
+  if (!request) return nullptr;
+  if (is_over(operation.get())) {  // the request of mpi4py is null
+    GilHook hook;
+    count_operation(hook);
+    return request.release().ptr();
+  }
+  put_handle(request.ptr(), operation->request());
+  const auto memory = py::reinterpret_steal<py::object>(PyTuple_Pack(2, send, recv));
+  if (!memory) return nullptr;
+  const bool of_mpi = operation->uses_mpi_request();
+  hold(request.ptr(), of_mpi ? nullptr : std::make_shared<PyOperation>(std::move(operation)),
+       memory.ptr());
+  return request.release().ptr();
+}
+
+void bind_request(py::module_& m) {
+  m.def("request_type", &request_type, py::arg("request"),
+        "A class derived from MPI.Request whose instances hold an operation and its memory.");
+  m.def("use_request_class", &use_request_class, py::arg("request_class"), py::arg("keep_alive"),
+        py::arg("let_ended_go"), py::arg("kept"),
+        "What non-blocking calls return; who keeps memory alive whose request has gone, who looks "
+        "which of these operations have ended, and where that memory is kept.");
+  m.def(
+      "release_request",
+      [](const py::object& request, std::uintptr_t status) {
+        release_handle(request.ptr(),
+                       status == 0 ? mpi::get().is.status_ignore : reinterpret_cast<void*>(status));
+      },
+      py::arg("request"), py::arg("status"),
+      "Give the MPI's request of an ended operation back, and make it null; `status` is the "
+      "address of a status, or 0.");
+}
+
+}  // namespace gradred

@@ -1,0 +1,65 @@
+#include "runtime/environment.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+extern char** environ;
+
+namespace gradred {
+namespace {
+
+// As a shell finds it; empty: none.
+std::string home() {
+  const std::string told = variable("HOME");
+  if (!told.empty()) return told;
+  std::array<char, 4096> room{};
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(getuid(), &entry, room.data(), room.size(), &found) != 0) return {};
+  return found != nullptr && found->pw_dir != nullptr ? found->pw_dir : "";
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> environment() {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return found;
+}
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+std::size_t ranks_on_host() {
+  // Of Open MPI; of MPICH and Intel MPI; of others that speak PMI. src/gradred/launch/variables.py
+  // asks the same for a rank that has not begun, without this library.
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}) {
+    const std::string text = variable(name);
+    std::size_t ranks = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
+    if (!text.empty() && error == std::errc() && end == text.data() + text.size()) return ranks;
+  }
+  return 0;
+}
+
+std::string figures_folder() {
+  const std::string cache = variable("XDG_CACHE_HOME");
+  if (cache.starts_with('/')) return cache + "/gradred";
+  const std::string own = home();
+  return own.starts_with('/') ? own + "/.cache/gradred" : "";
+}
+
+}  // namespace gradred

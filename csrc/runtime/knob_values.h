@@ -1,0 +1,34 @@
+// How the values of knobs are written. Parsers throw Unreadable.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/knobs.h"
+
+namespace gradred {
+
+inline constexpr std::string_view kProfileTable = "1";  // of the knob `profile`: no file
+
+std::string lower(std::string_view text);
+std::string upper(std::string_view text);
+std::string stripped(std::string_view text);  // of white space at both ends
+
+// No value for an empty text, `none` or `auto`.
+template <class Parse>
+KnobValue unless_unset(std::string_view text, Parse parse) {
+  const std::string word = lower(stripped(text));
+  if (word.empty() || word == "none" || word == "auto") return {};
+  return parse(text);
+}
+bool parse_flag(std::string_view text);
+std::uint64_t parse_count(std::string_view text);
+std::string parse_plan(std::string_view text);
+std::string parse_fault_knob(std::string_view text);
+KnobValue parse_profile(std::string_view text);
+
+std::string seconds_as_written(double seconds);  // "0.2s", with all its digits
+std::uint64_t in_nanoseconds(double seconds);    // at most some centuries
+
+}  // namespace gradred

@@ -1,0 +1,137 @@
+#include "runtime/process.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/failure.h"
+#include "comm/communicator.h"
+#include "comm/context.h"
+#include "comm/fork_guard.h"
+#include "comm/shutdown_handshake.h"
+#include "engine/callbacks.h"
+#include "liveness/local_peer_search.h"
+#include "liveness/process.h"
+#include "liveness/shown_ranks.h"
+#include "liveness/supervisor.h"
+#include "liveness/watchdog.h"
+#include "mpi/mpi.h"
+#include "runtime/launched.h"
+#include "runtime/profile_report.h"
+#include "runtime/settings.h"
+
+namespace gradred {
+namespace {
+
+bool runs() {
+  int initialized = 0, finalized = 0;
+  mpi::get().call.Initialized(&initialized);
+  mpi::get().call.Finalized(&finalized);
+  return initialized != 0 && finalized == 0;
+}
+
+void show_this_rank() {
+  if (status_file() >= 0 || !runs()) return;
+  const mpi::Mpi& mpi = mpi::get();
+  AboutRank about{.pid = getpid()};
+  mpi::Handle parent = 0;
+  mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &about.rank), "MPI_Comm_rank");
+  mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &about.size), "MPI_Comm_size");
+  mpi.check(mpi.call.Comm_get_parent(&parent), "MPI_Comm_get_parent");
+  about.spawned = mpi.normalise(parent) != mpi.is.comm_null;
+  show_rank(about);
+}
+
+bool poisoned() { return process_poisoned.load(std::memory_order_relaxed); }
+
+void meet_all_local_peers() {
+  if (poisoned()) return;
+  tell_leaving(false, "");  // the others see the end of this rank from here on
+  await_local_peers();
+}
+
+// Gives up what is in flight, and calls its callbacks.
+void finish_operations() noexcept {
+  constexpr std::chrono::seconds kLimit(5);  // for callbacks that others have begun to call
+  stop_engine();
+  done_callbacks().finish(kLimit);
+}
+
+void write_records() {
+  try {
+    write_trace();
+  } catch (...) {
+    report_profile();
+    throw;
+  }
+  report_profile();
+}
+
+void end_program_at_exit() noexcept {
+  try {
+    end_program();
+  } catch (const std::exception& error) {
+    print_report(error.what());
+  }
+}
+
+// glibc tells such handlers the status with which the process ends. The last one registered comes
+// first, before the destructors of any library.
+void end_at_once(int status, void*) {
+  end_program_at_exit();
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+}  // namespace
+
+void begin(void* library) {
+  static std::once_flag once;
+  std::call_once(once, [library] {
+    this_process();  // both are looked up while files can still be opened
+    host_id();
+    mpi::load(library);
+    guard_forks();
+    find_supervisor();
+    std::atexit(end_program_at_exit);
+  });
+  begin_communicator();
+}
+
+void begin_communicator() {
+  read_settings();
+  show_this_rank();
+}
+
+void end_program() {
+  if (is_fork_of_rank() || Context::get().program_ended.exchange(true)) return;
+  const auto failure = first_failure();
+  tell_leaving(poisoned(), failure ? text_with_kind(*failure) : "");
+  if (!poisoned()) engine().settle(std::chrono::seconds(20));
+  finish_operations();
+  if (runs() && !has_exit_reason()) meet_all_local_peers();
+  write_records();
+}
+
+int finalize() {
+  if (is_fork_of_rank()) return 0;      // the MPI is not its own
+  if (!Context::get().program_ended) {  // the program's own call, and it goes on
+    meet_all_local_peers();
+    finish_operations();
+  }
+  if (shutdown_handshake()) {
+    tell_finalize("enters");
+    const int code = mpi::get().call.Finalize();
+    finalized();
+    tell_finalize("returns");
+    return code;
+  }
+  tell_finalize("skips");
+  on_exit(end_at_once, nullptr);
+  return 0;
+}
+
+}  // namespace gradred

@@ -1,0 +1,114 @@
+// What was counted, merged: calls and starts of persistent operations are two rows there, one here.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "base/clock.h"
+#include "comm/observation.h"
+#include "runtime/profile_report.h"
+
+namespace gradred {
+namespace {
+
+using Row = ProfileRecord::Row;
+using Counted = std::pair<ProfileKey, const ProfileTotals::Row*>;
+
+double in_seconds(double nanoseconds) { return 1e-9 * nanoseconds; }
+double in_seconds(std::uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
+
+bool blocks(Mode mode) { return mode == Mode::kBlocking || mode == Mode::kPersistentCall; }
+bool reduces(Kind kind) { return kind != Kind::kAllgather && kind != Kind::kBcast; }
+
+std::optional<ProfileRecord::Skew> skew_of(const std::vector<Counted>& rows) {
+  ProfileRecord::Skew skew;
+  std::map<int, Lateness> late;
+  double total_s = 0;
+  for (const auto& [key, row] : rows) {
+    skew.samples += row->counts.looks;
+    total_s += in_seconds(row->counts.skew_ns);
+    skew.longest_s = std::max(skew.longest_s, in_seconds(row->counts.longest_skew_ns));
+    for (const auto& [rank, one] : row->lateness) {
+      late[rank].ns += one.ns;
+      late[rank].last += one.last;
+    }
+  }
+  if (skew.samples == 0) return std::nullopt;
+  const auto samples = static_cast<double>(skew.samples);
+  skew.mean_s = total_s / samples;
+  std::uint64_t most = 0;
+  for (const auto& [rank, one] : late) {
+    skew.ranks.push_back({rank, in_seconds(one.ns) / samples, one.last});
+    if (skew.ranks.size() == 1 || one.ns > most) skew.slowest_rank = rank, most = one.ns;
+  }
+  return skew;
+}
+
+// Waiting for late ranks is the same under every MPI: only the rest is replaced.
+std::optional<ProfileRecord::ByMpi> beside_mpi(const std::vector<Counted>& rows, const Row& made) {
+  ProfileRecord::ByMpi mpi;
+  for (const auto& [key, row] : rows) {
+    const ProfileCounts& counts = row->counts;
+    mpi.sampling_s += in_seconds(counts.comparing_ns);
+    if (counts.compared == 0) continue;
+    const double own_s = in_seconds(counts.own_ns), mpi_s = in_seconds(counts.mpi_ns);
+    mpi.gradred_s = mpi.samples == 0 ? own_s : std::min(mpi.gradred_s, own_s);
+    mpi.mpi_s = mpi.samples == 0 ? mpi_s : std::min(mpi.mpi_s, mpi_s);
+    mpi.samples += counts.compared;
+  }
+  if (mpi.samples == 0) return std::nullopt;
+  const double change_s = static_cast<double>(made.calls) * (mpi.mpi_s - mpi.gradred_s);
+  mpi.total_s = std::max(0.0, made.time_s + change_s);
+  return mpi;
+}
+
+Row merged(const std::vector<Counted>& rows) {
+  const ProfileKey& key = rows.front().first;
+  Row made{.kind = std::string(name_of(key.kind)),
+           .op = reduces(key.kind) ? std::string(name_of(key.op)) : "",
+           .dtype = std::string(name_of(key.dtype)),
+           .mode = text_of(key.mode),
+           .max_bytes = std::uint64_t{1} << key.size_class};
+  for (const auto& [each, row] : rows) {
+    const ProfileCounts& counts = row->counts;
+    const double time_s = in_seconds(counts.time_ns());
+    made.calls += counts.calls;
+    made.bytes += counts.bytes;
+    made.timed_calls += counts.early_calls + counts.timed_calls;
+    made.time_s += time_s;
+    made.exposed_s += blocks(each.mode) ? time_s : in_seconds(counts.exposed_ns);
+  }
+  made.skew = skew_of(rows);
+  made.mpi = beside_mpi(rows, made);
+  return made;
+}
+
+}  // namespace
+
+ProfileRecord record_of(const ProfileTotals& totals, double wall_s) {
+  using Name = std::tuple<Kind, Op, DType, std::string, std::uint8_t>;
+  std::map<Name, std::vector<Counted>> groups;
+  for (const auto& [key, row] : totals.rows) {
+    if (row.counts.calls == 0) continue;
+    groups[{key.kind, key.op, key.dtype, text_of(key.mode), key.size_class}].emplace_back(key,
+                                                                                          &row);
+  }
+  ProfileRecord record{.rank = totals.rank,
+                       .size = totals.size,
+                       .wall_s = wall_s,
+                       .exposed_s = in_seconds(totals.set_up_ns),
+                       .set_up_communicators = totals.set_ups,
+                       .set_up_s = in_seconds(totals.set_up_ns)};
+  for (const auto& [name, rows] : groups) record.rows.push_back(merged(rows));
+  std::ranges::stable_sort(record.rows, std::ranges::greater(),
+                           [](const Row& row) { return std::pair(row.exposed_s, row.time_s); });
+  for (const Row& row : record.rows) record.exposed_s += row.exposed_s;
+  record.share = wall_s > 0 ? record.exposed_s / wall_s : 0;
+  return record;
+}
+
+ProfileRecord profile_so_far() {
+  const ProfileTotals totals = profile_totals();
+  return record_of(totals, totals.since_ns == 0 ? 0 : in_seconds(now_ns() - totals.since_ns));
+}
+
+}  // namespace gradred

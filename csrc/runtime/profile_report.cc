@@ -1,0 +1,226 @@
+#include "runtime/profile_report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <ctime>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "base/trace.h"
+#include "mpi/mpi.h"
+#include "runtime/json.h"
+#include "runtime/settings.h"
+#include "runtime/version.h"  // made by CMake of src/gradred/__init__.py
+
+namespace gradred {
+namespace {
+
+using Row = ProfileRecord::Row;
+
+constexpr std::size_t kMostRows = 30;  // of the table
+constexpr std::array kColumns = {"up to",   "calls", "data",    "time",
+                                 "exposed", "skew",  "slowest", "by MPI"};
+constexpr const char* kLegend =
+    "time: in calls, or from start to end; exposed: the part in which the program waited;\n"
+    "skew: from the first rank's coming to the last's, slowest: the rank that was latest and how\n"
+    "often it was last; by MPI: the time had the MPI done it. -: too few calls\n";
+
+template <class... Values>
+std::string formatted(const char* format, Values... values) {
+  std::array<char, 400> text{};
+  std::snprintf(text.data(), text.size(), format, values...);
+  return text.data();
+}
+
+std::string three_digits(double value) {
+  if (value >= 99.95) return formatted("%.0f", value);
+  std::string text = formatted(value >= 9.995 ? "%.1f" : "%.2f", value);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text;
+}
+
+// What was called, with the mode unless it is blocking.
+std::string name_of_row(const Row& row) {
+  std::string text = row.kind.substr(0, row.kind.rfind("_block"));
+  if (!row.op.empty()) text += " " + row.op;
+  text += " " + row.dtype;
+  return row.mode == "blocking" ? text : text + ", " + row.mode;
+}
+
+std::string slowest(const ProfileRecord::Skew& skew) {
+  const auto late = std::ranges::find(skew.ranks, skew.slowest_rank, &ProfileRecord::Late::rank);
+  const double last = 100.0 * static_cast<double>(late->last) / static_cast<double>(skew.samples);
+  return formatted("%d %.0f%%", skew.slowest_rank, last);
+}
+
+std::vector<std::string> cells_of(const Row& row) {
+  return {name_of_row(row),
+          size_text_of(row.max_bytes),
+          std::to_string(row.calls),
+          size_text_of(row.bytes),
+          seconds_text_of(row.time_s),
+          seconds_text_of(row.exposed_s),
+          row.skew ? seconds_text_of(row.skew->mean_s) : "-",
+          row.skew ? slowest(*row.skew) : "-",
+          row.mpi ? seconds_text_of(row.mpi->total_s) : "-"};
+}
+
+// The first column to the left, the others to the right.
+std::string aligned(const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::size_t> widths(lines.front().size());
+  for (const auto& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string text;
+  for (const auto& line : lines) {
+    text += line[0] + std::string(widths[0] - line[0].size(), ' ');
+    for (std::size_t i = 1; i < line.size(); ++i) {
+      text += " " + std::string(widths[i] - line[i].size(), ' ') + line[i];
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::string date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 64> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S+00:00", &parts);
+  return text.data();
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+Json json_of_skew(const std::optional<ProfileRecord::Skew>& skew) {
+  if (!skew) return Json();
+  Json ranks = Json::list();
+  for (const auto& [rank, mean_late_s, last] : skew->ranks) {
+    ranks.add(Json::object().put("rank", rank).put("mean_late_s", mean_late_s).put("last", last));
+  }
+  return Json::object()
+      .put("samples", skew->samples)
+      .put("mean_s", skew->mean_s)
+      .put("longest_s", skew->longest_s)
+      .put("slowest_rank", skew->slowest_rank)
+      .put("ranks", ranks);
+}
+
+Json json_of_mpi(const std::optional<ProfileRecord::ByMpi>& mpi) {
+  if (!mpi) return Json();
+  return Json::object()
+      .put("samples", mpi->samples)
+      .put("gradred_s", mpi->gradred_s)
+      .put("mpi_s", mpi->mpi_s)
+      .put("total_s", mpi->total_s)
+      .put("sampling_s", mpi->sampling_s);
+}
+
+Json json_of_row(const Row& row) {
+  return Json::object()
+      .put("kind", row.kind)
+      .put("op", row.op.empty() ? Json() : Json(row.op))
+      .put("dtype", row.dtype)
+      .put("mode", row.mode)
+      .put("max_bytes", row.max_bytes)
+      .put("calls", row.calls)
+      .put("bytes", row.bytes)
+      .put("timed_calls", row.timed_calls)
+      .put("time_s", row.time_s)
+      .put("exposed_s", row.exposed_s)
+      .put("skew", json_of_skew(row.skew))
+      .put("mpi", json_of_mpi(row.mpi));
+}
+
+void write(const std::string& path, const ProfileRecord& record) {
+  if (const int error = write_file(path, json_of(record)); error != 0) {
+    throw UsageError("the profile '" + path + "': cannot be written (" + why_not_written(error) +
+                     "). Name a file in a folder that exists and is writable.");
+  }
+}
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+std::string seconds_text_of(double seconds) {
+  for (const auto& [factor, unit] : {std::pair(1.0, "s"), {1e-3, "ms"}, {1e-6, "us"}}) {
+    if (seconds >= 0.9995 * factor) return three_digits(seconds / factor) + " " + unit;
+  }
+  return formatted("%.0f ns", seconds * 1e9);
+}
+
+std::string size_text_of(std::uint64_t bytes) {
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  double scaled = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  for (; scaled >= 999.5 && unit + 1 < kUnits.size(); ++unit) scaled /= 1024;
+  return three_digits(scaled) + " " + kUnits[unit];
+}
+
+std::string table_of(const ProfileRecord& record) {
+  const std::string head =
+      formatted("gradred profile of rank %d of %d, %s since its first call", record.rank,
+                record.size, seconds_text_of(record.wall_s).c_str());
+  if (record.rows.empty()) return head + ": no call has ended\n";
+  std::vector<std::vector<std::string>> lines{{"call"}};
+  lines[0].insert(lines[0].end(), kColumns.begin(), kColumns.end());
+  const std::size_t shown = std::min(record.rows.size(), kMostRows);
+  for (std::size_t i = 0; i < shown; ++i) lines.push_back(cells_of(record.rows[i]));
+  std::string text = head + "\n" + aligned(lines);
+  if (const std::size_t more = record.rows.size() - shown; more > 0) {
+    text += formatted("and %zu rows of less: GRADRED_PROFILE=FILE writes them all\n", more);
+  }
+  return text + kLegend +
+         formatted(
+             "%.1f %% of the time since the first call went into gradred, not hidden "
+             "(%s, %s of it set-up)\n",
+             100 * record.share, seconds_text_of(record.exposed_s).c_str(),
+             seconds_text_of(record.set_up_s).c_str());
+}
+
+std::string json_of(const ProfileRecord& record) {
+  const std::string mpi = mpi::loaded() ? first_line(mpi::get().version()) : "";
+  Json rows = Json::list();
+  for (const Row& row : record.rows) rows.add(json_of_row(row));
+  const Json whole = Json::object()
+                         .put("schema", "gradred-profile/1")
+                         .put("rank", record.rank)
+                         .put("size", record.size)
+                         .put("host", host_name())
+                         .put("date", date())
+                         .put("versions", Json::object().put("gradred", kVersion).put("mpi", mpi))
+                         .put("wall_s", record.wall_s)
+                         .put("exposed_s", record.exposed_s)
+                         .put("share", record.share)
+                         .put("set_up", Json::object()
+                                            .put("communicators", record.set_up_communicators)
+                                            .put("seconds", record.set_up_s))
+                         .put("rows", rows);
+  return whole.text() + "\n";
+}
+
+void report_profile() {
+  const std::optional<std::string> wanted = profile_wanted();
+  const ProfileRecord record = profile_so_far();
+  if (record.rows.empty() && !wanted) return;  // rank 0, which decides, has asked for none
+  if (record.rank == 0) print(table_of(record));
+  if (wanted && !wanted->empty()) write(trace_path(*wanted, record.rank), record);
+}
+
+}  // namespace gradred

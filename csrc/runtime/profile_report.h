@@ -1,0 +1,69 @@
+// What calls have cost: the table on rank 0 and the files of GRADRED_PROFILE, at exit.
+//
+// Communicators count (comm/profile.h); here rows are merged, worded and written. Nothing here
+// communicates: when a program ends, peers may be gone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/profile.h"
+
+namespace gradred {
+
+// Of one rank; times in seconds. The JSON record (`schema` is "gradred-profile/1") has these fields
+// and host, date, versions{gradred, mpi}; set_up is {communicators, seconds} there.
+struct ProfileRecord {
+  struct Late {
+    int rank = 0;
+    double mean_late_s = 0;
+    std::uint64_t last = 0;  // how often it was the last one
+  };
+  struct Skew {
+    std::uint64_t samples = 0;
+    double mean_s = 0, longest_s = 0;
+    int slowest_rank = 0;
+    std::vector<Late> ranks;
+  };
+  // The shortest call of each in the samples, what the MPI would have made of time_s, all samples.
+  struct ByMpi {
+    std::uint64_t samples = 0;
+    double gradred_s = 0, mpi_s = 0, total_s = 0, sampling_s = 0;
+  };
+  struct Row {
+    std::string kind, op, dtype;  // op: empty (null) where nothing is reduced
+    std::string mode;             // "blocking", "started" or "persistent"
+    std::uint64_t max_bytes = 0;  // calls of up to so many bytes, and of more than half of that
+    std::uint64_t calls = 0, bytes = 0;
+    std::uint64_t timed_calls = 0;  // of the calls; time_s holds an estimate of the others
+    double time_s = 0, exposed_s = 0;
+    std::optional<Skew> skew{};
+    std::optional<ByMpi> mpi{};
+  };
+
+  int rank = 0, size = 0;  // in MPI_COMM_WORLD
+  double wall_s = 0;       // since the first call
+  double exposed_s = 0;    // of that in gradred and not hidden, set-up included
+  double share = 0;        // exposed_s / wall_s
+  std::uint64_t set_up_communicators = 0;
+  double set_up_s = 0;
+  std::vector<Row> rows{};  // the most exposed first
+};
+
+ProfileRecord record_of(const ProfileTotals& totals, double wall_s);
+ProfileRecord profile_so_far();
+// The table, its legend, and the share of the wall time.
+std::string table_of(const ProfileRecord& record);
+std::string json_of(const ProfileRecord& record);
+
+// Three digits, with a unit.
+std::string seconds_text_of(double seconds);
+std::string size_text_of(std::uint64_t bytes);
+
+// At exit: the table to stderr on rank 0, and each rank's file where one is named. Throws
+// UsageError where the file cannot be written.
+void report_profile();
+
+}  // namespace gradred

@@ -1,0 +1,32 @@
+#include "runtime/settings.h"
+
+#include "comm/context.h"
+#include "liveness/local_peer_search.h"
+#include "liveness/watchdog.h"
+#include "runtime/destinations.h"
+#include "runtime/environment.h"
+#include "runtime/knobs.h"
+
+namespace gradred {
+
+void read_settings() {
+  Settings found;
+  found.ranks_on_host = ranks_on_host();
+  found.figures = figures_folder();
+  for (const KnobState& state : knob_states()) {
+    if (state.knob->apply != nullptr) state.knob->apply(state.value, found);
+  }
+  if (!found.trace.empty()) found.trace = require_destination("trace", found.trace);
+  if (!found.profile_file.empty()) {
+    found.profile_file = require_destination("profile", found.profile_file);
+  }
+  wait_limits().warn = found.warn_ns;
+  wait_limits().timeout = found.timeout_ns;
+  expect_ranks_on_host(found.ranks_on_host);
+  if (found.profile) Context::get().profile_file = found.profile_file;
+  settings() = found;
+}
+
+std::optional<std::string> profile_wanted() { return Context::get().profile_file; }
+
+}  // namespace gradred

@@ -1,0 +1,45 @@
+// The extension module _core_testing, which tests/core_testing.py imports: parts of the core that
+// tests alone call. An editable install builds it into tests/; no wheel holds it.
+#include "testing/python/module.h"
+
+#include <exception>
+
+#include "base/errors.h"
+#include "runtime/environment.h"
+
+namespace py = pybind11;
+
+namespace {
+
+// As gradred.errors has them; of what ends a communicator the product says more.
+void translate(std::exception_ptr thrown) {
+  const auto raise = [](const char* name, const std::exception& error) {
+    py::set_error(py::module_::import("gradred.errors").attr(name), error.what());
+  };
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const gradred::UsageError& error) {
+    raise("UsageError", error);
+  } catch (const gradred::TimeoutError& error) {
+    raise("TimeoutError", error);
+  } catch (const gradred::PeerLost& error) {
+    raise("PeerLost", error);
+  } catch (const gradred::TransportError& error) {
+    raise("TransportError", error);
+  } catch (const gradred::Error& error) {
+    raise("Error", error);
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core_testing, m) {
+  py::module_::import("gradred._core");  // the classes of schedules are its
+  m.doc() = "What tests alone call of gradred's C++ core.";
+  py::register_local_exception_translator(translate);
+  gradred::bind_mutants(m);
+  gradred::bind_reduce(m);
+  gradred::bind_threads(m);
+  m.def("ranks_on_host", &gradred::ranks_on_host,
+        "How many ranks the launcher's variables tell of; 0 if none does.");
+}

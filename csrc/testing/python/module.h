@@ -1,0 +1,12 @@
+// The parts of the extension module _core_testing.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace gradred {
+
+void bind_mutants(pybind11::module_& m);
+void bind_reduce(pybind11::module_& m);
+void bind_threads(pybind11::module_& m);
+
+}  // namespace gradred

@@ -1,0 +1,707 @@
+// A library with libcuda's entry points and no GPU, for tests of what uses the CUDA driver: the
+// very same binaries run on it. It proves logic, never speed.
+//
+// What is wrong with a program shows here at once and each time: a host thread that touches device
+// memory faults; a copy runs late, so that what nobody waited for is not there; freed memory is no
+// memory any more, although work that was given before has not been done (the real driver may wait
+// in cuMemFree: nothing should rely on that); its addresses are used again at once, with another
+// buffer id; a context is nowhere current that nobody has pushed.
+//
+// Variables: SIMULATED_CUDA_VERSION, _DEVICES, _SEED, _FAIL (name:code:after,...); the rest is told
+// by simulated_cuda_set, simulated_cuda_fail and simulated_cuda_count.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "simulated_memory.h"
+#include "simulated_streams.h"
+
+namespace simulated {
+namespace {
+
+enum Code {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kNoDevice = 100,
+  kInvalidDevice = 101,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kIllegalAddress = 700,
+};
+
+struct CodeText {
+  int code;
+  const char* name;
+  const char* text;
+};
+constexpr std::array kCodes{
+    CodeText{kSuccess, "CUDA_SUCCESS", "no error"},
+    CodeText{kInvalidValue, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    CodeText{kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    CodeText{kNotInitialized, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    CodeText{kNoDevice, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    CodeText{kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    CodeText{kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    CodeText{214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    CodeText{kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    CodeText{kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    CodeText{kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},
+    CodeText{kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS",
+             "an illegal memory access was encountered"},
+};
+
+struct Context {
+  int device = 0;
+  int retained = 0;
+};
+
+// Counts in memory that processes may share.
+struct EventCounts {
+  std::atomic<std::uint64_t> recorded{0}, completed{0};
+};
+struct Event {
+  std::shared_ptr<void> keep;
+  EventCounts* counts = nullptr;
+  int file = -1;  // of an event that processes share
+};
+
+struct Chunk {
+  std::shared_ptr<Pages> pages;
+};
+
+// What goes through the 64 bytes of an IPC handle.
+struct Exported {
+  std::uint64_t magic;
+  int process, file;
+  std::uint64_t bytes, id;
+};
+constexpr std::uint64_t kMemoryMagic = 0x6d656d6f72790001, kEventMagic = 0x6576656e74000001;
+
+struct IpcHandle {
+  char bytes[64];
+};
+
+struct Imported {
+  Address address;
+  int times;
+};
+
+long number(const char* variable, long otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atol(text) : otherwise;
+}
+
+constexpr int kMaxDevices = 8;
+
+struct Driver {
+  std::mutex mutex;
+  int process = 0;  // that has called cuInit; a forked child has not
+  int devices = 1;
+  std::array<Context, kMaxDevices> primary{};
+  std::map<std::string, std::pair<int, long>, std::less<>> failing;  // code, calls before it
+  std::atomic<int> lost{0};  // a code that every call returns from now on
+  std::map<void*, StreamPointer> streams;
+  std::map<void*, std::shared_ptr<Event>> events;
+  std::map<std::uint64_t, std::shared_ptr<Chunk>> chunks;
+  std::map<std::pair<int, std::uint64_t>, Imported> imported;
+  std::uint64_t handles = 0;
+  std::atomic<long> host_allocations{0};
+  Memory memory;
+  Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1))};
+};
+
+void read_failures(Driver& driver) {
+  const char* text = std::getenv("SIMULATED_CUDA_FAIL");
+  std::string_view left = text != nullptr ? text : "";
+  while (!left.empty()) {
+    const std::string one(left.substr(0, left.find(',')));
+    left.remove_prefix(std::min(left.size(), one.size() + 1));
+    char name[64] = "";
+    int code = 0;
+    long after = 0;
+    if (std::sscanf(one.c_str(), "%63[^:]:%d:%ld", name, &code, &after) >= 2) {
+      driver.failing[name] = {code, after};
+    }
+  }
+}
+
+Driver& driver() {
+  static Driver* const only = [] {
+    auto* made = new Driver;  // never freed: streams use it until the process ends
+    for (int device = 0; device < kMaxDevices; ++device) {
+      made->primary[static_cast<std::size_t>(device)].device = device;
+    }
+    read_failures(*made);
+    return made;
+  }();
+  return *only;
+}
+
+thread_local std::vector<Context*> contexts;  // the current one last
+thread_local StreamPointer own_stream;        // the per-thread default stream
+
+Context* current() { return contexts.empty() ? nullptr : contexts.back(); }
+
+// How each function begins: with the code that it is to return at once, if any.
+int failing(std::string_view name) {
+  Driver& d = driver();
+  if (const int lost = d.lost.load()) return lost;
+  const std::lock_guard lock(d.mutex);
+  const auto found = d.failing.find(name);
+  if (found != d.failing.end() && found->second.second-- <= 0) return found->second.first;
+  return d.process == getpid() ? kSuccess : kNotInitialized;
+}
+int failing_in_context(std::string_view name) {
+  if (const int code = failing(name)) return code;
+  return current() != nullptr ? kSuccess : kInvalidContext;
+}
+
+StreamPointer stream_of(void* handle) {
+  Driver& d = driver();
+  const auto number = reinterpret_cast<std::uintptr_t>(handle);
+  if (number <= 1) return d.queues.standard();
+  if (number == 2) {
+    if (!own_stream) own_stream = d.queues.open(true);
+    return own_stream;
+  }
+  const std::lock_guard lock(d.mutex);
+  const auto found = d.streams.find(handle);
+  return found != d.streams.end() ? found->second : nullptr;
+}
+
+std::shared_ptr<Event> event_of(void* handle) {
+  Driver& d = driver();
+  const std::lock_guard lock(d.mutex);
+  const auto found = d.events.find(handle);
+  return found != d.events.end() ? found->second : nullptr;
+}
+
+// Of the last record that this process, or another one, has asked for.
+Moment moment_of(const std::shared_ptr<Event>& event) {
+  return {&event->counts->completed, event->counts->recorded.load(), event};
+}
+
+std::shared_ptr<Event> private_event() {
+  auto event = std::make_shared<Event>();
+  auto counts = std::make_shared<EventCounts>();
+  event->counts = counts.get();
+  event->keep = counts;
+  return event;
+}
+std::shared_ptr<Event> shared_event(int file, bool is_new) {
+  auto event = std::make_shared<Event>();
+  auto pages = std::make_shared<Pages>(file, Memory::kPage);
+  event->counts =
+      is_new ? new (pages->own()) EventCounts : reinterpret_cast<EventCounts*>(pages->own());
+  event->file = file;
+  event->keep = pages;
+  return event;
+}
+
+void* add_event(std::shared_ptr<Event> event) {
+  Driver& d = driver();
+  const std::lock_guard lock(d.mutex);
+  void* const handle = event.get();
+  d.events[handle] = std::move(event);
+  return handle;
+}
+
+// Another process's file. Below zero: there is none, as in a sandbox.
+int file_of(const Exported& exported) {
+  const std::string path =
+      "/proc/" + std::to_string(exported.process) + "/fd/" + std::to_string(exported.file);
+  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
+
+// The driver's default where an address is no memory of its own.
+void tell(int attribute, void* value, const Piece* piece) {
+  const bool device = piece != nullptr && piece->kind != Kind::kPinned;
+  switch (attribute) {
+    case 1:  // the context
+      *static_cast<void**>(value) = piece != nullptr ? piece->context : nullptr;
+      return;
+    case 2:  // the type of memory
+      *static_cast<unsigned*>(value) = piece == nullptr ? 0 : device ? 2 : 1;
+      return;
+    case 7:  // the buffer id
+      *static_cast<std::uint64_t*>(value) = piece != nullptr ? piece->id : 0;
+      return;
+    case 8:  // is managed
+      *static_cast<unsigned*>(value) = piece != nullptr && piece->kind == Kind::kManaged;
+      return;
+    case 9:  // the device
+      *static_cast<int*>(value) = piece != nullptr ? piece->device : -2;
+      return;
+    case 10:  // can be exported
+      *static_cast<unsigned*>(value) = piece != nullptr && piece->kind == Kind::kAllocated;
+      return;
+    case 11:  // what was reserved
+      *static_cast<Address*>(value) = piece != nullptr ? piece->range_begin : 0;
+      return;
+    case 12:
+      *static_cast<std::size_t*>(value) = piece != nullptr ? piece->range_bytes : 0;
+      return;
+    default:
+      std::abort();  // nobody has needed it so far
+  }
+}
+
+int allocate(Kind kind, Address* address, std::size_t bytes) {
+  Driver& d = driver();
+  const auto made = d.memory.allocate(kind, bytes, current()->device, current());
+  if (!made) return kOutOfMemory;
+  *address = made->begin;
+  return kSuccess;
+}
+
+void copy_later(const StreamPointer& stream, Address target, Address source, std::size_t bytes) {
+  driver().queues.give(stream, [=] {
+    if (!driver().memory.copy(target, source, bytes)) driver().lost = kIllegalAddress;
+  });
+}
+
+}  // namespace
+}  // namespace simulated
+
+using namespace simulated;  // NOLINT: what follows is all of C
+
+extern "C" {
+
+// ---- for tests alone --------------------------------------------------------------------------
+
+// least_delay, most_delay (in nanoseconds, of tasks given from now on), memory (bytes), lost (a
+// code that all calls return from now on), one_id (of all memory that is allocated from now on).
+void simulated_cuda_set(const char* name, long value) {
+  static std::atomic<long> least{0};
+  const std::string_view asked = name;
+  Driver& d = driver();
+  if (asked == "least_delay") {
+    least = value;
+    d.queues.delay_by(static_cast<std::uint64_t>(value), static_cast<std::uint64_t>(value));
+  } else if (asked == "most_delay") {
+    d.queues.delay_by(static_cast<std::uint64_t>(least.load()), static_cast<std::uint64_t>(value));
+  } else if (asked == "memory") {
+    d.memory.limit_to(static_cast<std::size_t>(value));
+  } else if (asked == "one_id") {
+    d.memory.give_one_id();
+  } else if (asked == "lost") {
+    d.lost = static_cast<int>(value);
+  } else {
+    std::abort();
+  }
+}
+
+// The function returns `code` after so many calls more; 0: it works again.
+void simulated_cuda_fail(const char* function, int code, long after) {
+  Driver& d = driver();
+  const std::lock_guard lock(d.mutex);
+  d.failing.erase(function);
+  if (code != 0) d.failing[function] = {code, after};
+}
+
+// How many there are: bytes (of device memory), streams, events, contexts (retained), pinned.
+long simulated_cuda_count(const char* name) {
+  const std::string_view asked = name;
+  Driver& d = driver();
+  if (asked == "bytes") return static_cast<long>(d.memory.allocated());
+  const std::lock_guard lock(d.mutex);
+  if (asked == "streams") return static_cast<long>(d.streams.size());
+  if (asked == "events") return static_cast<long>(d.events.size());
+  if (asked == "pinned") return d.host_allocations.load();
+  long retained = 0;
+  for (const Context& one : d.primary) retained += one.retained;
+  return retained;
+}
+
+// ---- the driver -------------------------------------------------------------------------------
+
+int cuInit(unsigned) {
+  Driver& d = driver();
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool none = visible != nullptr && (*visible == '\0' || *visible == '-');
+  d.devices = none ? 0 : static_cast<int>(number("SIMULATED_CUDA_DEVICES", 1));
+  if (d.devices == 0) return kNoDevice;
+  const std::lock_guard lock(d.mutex);
+  d.process = getpid();
+  return kSuccess;
+}
+
+int cuDriverGetVersion(int* version) {
+  *version = static_cast<int>(number("SIMULATED_CUDA_VERSION", 12080));
+  return kSuccess;
+}
+
+// Functions by the name without _v2; those that end in it are the newer ones.
+int cuGetProcAddress_v2(const char* name, void** function, int version, std::uint64_t, int*) {
+  if (version > number("SIMULATED_CUDA_VERSION", 12080)) return kNotFound;
+  if (number("SIMULATED_CUDA_NO_ADDRESSES", 0) != 0) return kNotFound;
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<void*>(&cuInit), &self) == 0) return kNotFound;
+  void* const library = dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  *function = dlsym(library, (std::string(name) + "_v2").c_str());
+  if (*function == nullptr) *function = dlsym(library, name);
+  return *function != nullptr ? kSuccess : kNotFound;
+}
+
+int cuGetErrorName(int code, const char** name) {
+  for (const CodeText& one : kCodes) {
+    if (one.code == code) return *name = one.name, kSuccess;
+  }
+  return kInvalidValue;
+}
+int cuGetErrorString(int code, const char** text) {
+  for (const CodeText& one : kCodes) {
+    if (one.code == code) return *text = one.text, kSuccess;
+  }
+  return kInvalidValue;
+}
+
+// ---- devices and contexts ---------------------------------------------------------------------
+
+int cuDeviceGetCount(int* count) {
+  if (const int code = failing("cuDeviceGetCount")) return code;
+  *count = driver().devices;
+  return kSuccess;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  if (const int code = failing("cuDeviceGet")) return code;
+  *device = ordinal;
+  return ordinal >= 0 && ordinal < driver().devices ? kSuccess : kInvalidDevice;
+}
+int cuDeviceGetName(char* name, int bytes, int device) {
+  if (const int code = failing("cuDeviceGetName")) return code;
+  std::snprintf(name, static_cast<std::size_t>(bytes), "Simulated GPU %d", device);
+  return kSuccess;
+}
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  if (const int code = failing("cuDevicePrimaryCtxGetState")) return code;
+  Driver& d = driver();
+  if (device < 0 || device >= d.devices) return kInvalidDevice;
+  const std::lock_guard lock(d.mutex);
+  *flags = 0;
+  *active = d.primary[static_cast<std::size_t>(device)].retained > 0 ? 1 : 0;
+  return kSuccess;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  if (const int code = failing("cuDevicePrimaryCtxRetain")) return code;
+  Driver& d = driver();
+  if (device < 0 || device >= d.devices) return kInvalidDevice;
+  const std::lock_guard lock(d.mutex);
+  Context& primary = d.primary[static_cast<std::size_t>(device)];
+  ++primary.retained;
+  *context = &primary;
+  return kSuccess;
+}
+int cuDevicePrimaryCtxRelease_v2(int device) {
+  if (const int code = failing("cuDevicePrimaryCtxRelease")) return code;
+  Driver& d = driver();
+  if (device < 0 || device >= d.devices) return kInvalidDevice;
+  const std::lock_guard lock(d.mutex);
+  --d.primary[static_cast<std::size_t>(device)].retained;
+  return kSuccess;
+}
+int cuCtxGetCurrent(void** context) {
+  if (const int code = failing("cuCtxGetCurrent")) return code;
+  *context = current();
+  return kSuccess;
+}
+int cuCtxSetCurrent(void* context) {
+  if (const int code = failing("cuCtxSetCurrent")) return code;
+  if (!contexts.empty()) contexts.pop_back();
+  if (context != nullptr) contexts.push_back(static_cast<Context*>(context));
+  return kSuccess;
+}
+int cuCtxPushCurrent_v2(void* context) {
+  if (const int code = failing("cuCtxPushCurrent")) return code;
+  auto* const pushed = static_cast<Context*>(context);
+  if (pushed == nullptr || pushed->retained == 0) return kInvalidContext;
+  contexts.push_back(pushed);
+  return kSuccess;
+}
+int cuCtxPopCurrent_v2(void** context) {
+  if (const int code = failing_in_context("cuCtxPopCurrent")) return code;
+  *context = current();
+  contexts.pop_back();
+  return kSuccess;
+}
+
+// ---- streams and events -----------------------------------------------------------------------
+
+int cuStreamCreate(void** stream, unsigned flags) {
+  if (const int code = failing_in_context("cuStreamCreate")) return code;
+  Driver& d = driver();
+  const StreamPointer made = d.queues.open((flags & 1) == 0);
+  const std::lock_guard lock(d.mutex);
+  d.streams[made.get()] = made;
+  *stream = made.get();
+  return kSuccess;
+}
+int cuStreamDestroy_v2(void* stream) {
+  if (const int code = failing_in_context("cuStreamDestroy")) return code;
+  Driver& d = driver();
+  const StreamPointer ended = stream_of(stream);
+  if (!ended || ended == d.queues.standard()) return kInvalidHandle;
+  d.queues.close(*ended);
+  const std::lock_guard lock(d.mutex);
+  d.streams.erase(stream);
+  return kSuccess;
+}
+int cuStreamQuery(void* stream) {
+  if (const int code = failing("cuStreamQuery")) return code;
+  const StreamPointer asked = stream_of(stream);
+  if (!asked) return kInvalidHandle;
+  if (!driver().queues.end_of(asked).is_past()) return kNotReady;
+  return driver().lost;
+}
+int cuStreamSynchronize(void* stream) {
+  if (const int code = failing("cuStreamSynchronize")) return code;
+  const StreamPointer asked = stream_of(stream);
+  if (!asked) return kInvalidHandle;
+  driver().queues.wait_for(driver().queues.end_of(asked));
+  return driver().lost;
+}
+int cuCtxSynchronize() {
+  if (const int code = failing_in_context("cuCtxSynchronize")) return code;
+  for (const Moment& end : driver().queues.all_ends()) driver().queues.wait_for(end);
+  return driver().lost;
+}
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  if (const int code = failing("cuStreamWaitEvent")) return code;
+  const StreamPointer waiting = stream_of(stream);
+  const auto awaited = event_of(event);
+  if (!waiting || !awaited) return kInvalidHandle;
+  driver().queues.give(waiting, nullptr, {moment_of(awaited)});
+  return kSuccess;
+}
+int cuEventCreate(void** event, unsigned flags) {
+  if (const int code = failing_in_context("cuEventCreate")) return code;
+  constexpr unsigned kInterprocess = 4;
+  *event = add_event((flags & kInterprocess) != 0
+                         ? shared_event(memfd_create("simulated event", MFD_CLOEXEC), true)
+                         : private_event());
+  return kSuccess;
+}
+int cuEventDestroy_v2(void* event) {
+  if (const int code = failing_in_context("cuEventDestroy")) return code;
+  Driver& d = driver();
+  const std::lock_guard lock(d.mutex);
+  return d.events.erase(event) == 1 ? kSuccess : kInvalidHandle;
+}
+int cuEventRecord(void* event, void* stream) {
+  if (const int code = failing("cuEventRecord")) return code;
+  const StreamPointer where = stream_of(stream);
+  const auto recorded = event_of(event);
+  if (!where || !recorded) return kInvalidHandle;
+  const std::uint64_t number = recorded->counts->recorded.fetch_add(1) + 1;
+  driver().queues.give(where, [recorded, number] {
+    recorded->counts->completed.store(number, std::memory_order_release);
+  });
+  return kSuccess;
+}
+int cuEventQuery(void* event) {
+  if (const int code = failing("cuEventQuery")) return code;
+  const auto asked = event_of(event);
+  if (!asked) return kInvalidHandle;
+  if (!moment_of(asked).is_past()) return kNotReady;
+  return driver().lost;
+}
+int cuEventSynchronize(void* event) {
+  if (const int code = failing("cuEventSynchronize")) return code;
+  const auto asked = event_of(event);
+  if (!asked) return kInvalidHandle;
+  driver().queues.wait_for(moment_of(asked));
+  return driver().lost;
+}
+
+// ---- memory -----------------------------------------------------------------------------------
+
+int cuMemAlloc_v2(Address* address, std::size_t bytes) {
+  if (const int code = failing_in_context("cuMemAlloc")) return code;
+  return allocate(Kind::kAllocated, address, bytes);
+}
+int cuMemAllocManaged(Address* address, std::size_t bytes, unsigned) {
+  if (const int code = failing_in_context("cuMemAllocManaged")) return code;
+  return allocate(Kind::kManaged, address, bytes);
+}
+int cuMemFree_v2(Address address) {
+  if (const int code = failing_in_context("cuMemFree")) return code;
+  Memory& memory = driver().memory;
+  const bool known =
+      memory.release(Kind::kAllocated, address) || memory.release(Kind::kManaged, address);
+  return known ? kSuccess : kInvalidValue;
+}
+int cuMemAllocAsync(Address* address, std::size_t bytes, void*) {
+  if (const int code = failing_in_context("cuMemAllocAsync")) return code;
+  return allocate(Kind::kPool, address, bytes);
+}
+int cuMemFreeAsync(Address address, void* stream) {
+  if (const int code = failing_in_context("cuMemFreeAsync")) return code;
+  const StreamPointer where = stream_of(stream);
+  if (!where) return kInvalidHandle;
+  driver().queues.give(where, [=] { driver().memory.release(Kind::kPool, address); });
+  return kSuccess;
+}
+int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
+  if (const int code = failing_in_context("cuMemHostAlloc")) return code;
+  const std::size_t size = Memory::in_pages(bytes);
+  void* const found =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) return kOutOfMemory;
+  driver().memory.add_pinned(found, size, current());
+  ++driver().host_allocations;
+  *address = found;
+  return kSuccess;
+}
+int cuMemFreeHost(void* address) {
+  if (const int code = failing_in_context("cuMemFreeHost")) return code;
+  Memory& memory = driver().memory;
+  const auto piece = memory.find(reinterpret_cast<Address>(address));
+  if (!piece || !memory.release(Kind::kPinned, piece->begin)) return kInvalidValue;
+  --driver().host_allocations;
+  munmap(address, piece->bytes);
+  return kSuccess;
+}
+int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* stream) {
+  if (const int code = failing_in_context("cuMemcpyAsync")) return code;
+  const StreamPointer where = stream_of(stream);
+  if (!where) return kInvalidHandle;
+  copy_later(where, target, source, bytes);
+  return kSuccess;
+}
+int cuMemGetAddressRange_v2(Address* begin, std::size_t* bytes, Address address) {
+  if (const int code = failing("cuMemGetAddressRange")) return code;
+  const auto piece = driver().memory.find(address);
+  if (!piece) return kInvalidValue;
+  *begin = piece->begin;
+  *bytes = piece->bytes;
+  return kSuccess;
+}
+int cuPointerGetAttributes(unsigned count, const int* attributes, void** values, Address address) {
+  if (const int code = failing("cuPointerGetAttributes")) return code;
+  const auto piece = driver().memory.find(address);
+  for (unsigned i = 0; i < count; ++i) tell(attributes[i], values[i], piece ? &*piece : nullptr);
+  return kSuccess;
+}
+
+// ---- mapped chunks ----------------------------------------------------------------------------
+
+int cuMemAddressReserve(Address* address, std::size_t bytes, std::size_t, Address, std::uint64_t) {
+  if (const int code = failing("cuMemAddressReserve")) return code;
+  *address = driver().memory.reserve(bytes);
+  return kSuccess;
+}
+int cuMemAddressFree(Address address, std::size_t) {
+  if (const int code = failing("cuMemAddressFree")) return code;
+  return driver().memory.unreserve(address) ? kSuccess : kInvalidValue;
+}
+int cuMemCreate(std::uint64_t* handle, std::size_t bytes, const void*, std::uint64_t) {
+  if (const int code = failing("cuMemCreate")) return code;
+  if (bytes % Memory::kPage != 0) return kInvalidValue;
+  Driver& d = driver();
+  auto chunk = std::make_shared<Chunk>(Chunk{std::make_shared<Pages>(bytes)});
+  const std::lock_guard lock(d.mutex);
+  *handle = ++d.handles;
+  d.chunks[*handle] = std::move(chunk);
+  return kSuccess;
+}
+int cuMemRelease(std::uint64_t handle) {
+  if (const int code = failing("cuMemRelease")) return code;
+  const std::lock_guard lock(driver().mutex);
+  return driver().chunks.erase(handle) == 1 ? kSuccess : kInvalidValue;
+}
+int cuMemMap(Address address, std::size_t bytes, std::size_t offset, std::uint64_t handle,
+             std::uint64_t) {
+  if (const int code = failing("cuMemMap")) return code;
+  Driver& d = driver();
+  std::shared_ptr<Pages> pages;
+  {
+    const std::lock_guard lock(d.mutex);
+    const auto found = d.chunks.find(handle);
+    if (found != d.chunks.end()) pages = found->second->pages;
+  }
+  if (!pages || offset + bytes > pages->bytes()) return kInvalidValue;
+  return d.memory.map(address, std::move(pages), offset, bytes) ? kSuccess : kInvalidValue;
+}
+int cuMemUnmap(Address address, std::size_t bytes) {
+  if (const int code = failing("cuMemUnmap")) return code;
+  return driver().memory.unmap(address, bytes) ? kSuccess : kInvalidValue;
+}
+int cuMemSetAccess(Address address, std::size_t bytes, const void*, std::size_t) {
+  if (const int code = failing("cuMemSetAccess")) return code;
+  return driver().memory.set_access(address, bytes) ? kSuccess : kInvalidValue;
+}
+
+// ---- between processes ------------------------------------------------------------------------
+
+int cuIpcGetMemHandle(IpcHandle* handle, Address address) {
+  if (const int code = failing("cuIpcGetMemHandle")) return code;
+  const auto piece = driver().memory.find(address);
+  if (!piece || piece->kind != Kind::kAllocated) return kInvalidValue;
+  const Exported exported{kMemoryMagic, getpid(), piece->pages->file(), piece->bytes, piece->id};
+  std::memcpy(handle->bytes, &exported, sizeof exported);
+  return kSuccess;
+}
+int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
+  if (const int code = failing_in_context("cuIpcOpenMemHandle")) return code;
+  Exported exported{};
+  std::memcpy(&exported, handle.bytes, sizeof exported);
+  if (exported.magic != kMemoryMagic) return kInvalidValue;
+  if (exported.process == getpid()) return kInvalidContext;
+  Driver& d = driver();
+  const std::lock_guard lock(d.mutex);
+  Imported& imported = d.imported[{exported.process, exported.id}];
+  if (imported.times == 0) {
+    const int file = file_of(exported);
+    if (file < 0) return kInvalidHandle;
+    imported.address = d.memory.import(file, exported.bytes, current()->device, current())->begin;
+  }
+  ++imported.times;
+  *address = imported.address;
+  return kSuccess;
+}
+int cuIpcCloseMemHandle(Address address) {
+  if (const int code = failing_in_context("cuIpcCloseMemHandle")) return code;
+  Driver& d = driver();
+  const std::lock_guard lock(d.mutex);
+  for (auto& [from, imported] : d.imported) {
+    if (imported.times == 0 || imported.address != address) continue;
+    if (--imported.times == 0) d.memory.release(Kind::kImported, address);
+    return kSuccess;
+  }
+  return kInvalidValue;
+}
+int cuIpcGetEventHandle(IpcHandle* handle, void* event) {
+  if (const int code = failing("cuIpcGetEventHandle")) return code;
+  const auto exported_event = event_of(event);
+  if (!exported_event || exported_event->file < 0) return kInvalidHandle;
+  const Exported exported{kEventMagic, getpid(), exported_event->file, 0, 0};
+  std::memcpy(handle->bytes, &exported, sizeof exported);
+  return kSuccess;
+}
+int cuIpcOpenEventHandle(void** event, IpcHandle handle) {
+  if (const int code = failing_in_context("cuIpcOpenEventHandle")) return code;
+  Exported exported{};
+  std::memcpy(&exported, handle.bytes, sizeof exported);
+  if (exported.magic != kEventMagic) return kInvalidValue;
+  if (exported.process == getpid()) return kInvalidContext;
+  const int file = file_of(exported);
+  if (file < 0) return kInvalidHandle;
+  *event = add_event(shared_event(file, false));
+  return kSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,253 @@
+// One case of the matrix: an algorithm on threads, compared with a plain loop.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "late_memory.h"
+#include "schedule/algorithms.h"
+#include "schedule/combinators.h"
+#include "schedule/partition.h"
+#include "testing/on_threads.h"
+
+namespace gradred {
+namespace {
+
+struct Combination {
+  DType dtype;
+  Op op;
+};
+
+// Integers whose results are exact in every order: sums stay below 64, products at 2^8.
+constexpr Combination kCombinations[] = {
+    {DType::kFloat32, Op::kSum}, {DType::kInt32, Op::kProd},   {DType::kFloat64, Op::kMax},
+    {DType::kUInt8, Op::kSum},   {DType::kFloat64, Op::kProd}, {DType::kInt32, Op::kMin},
+};
+
+// Where the ranks' buffers are: in host memory, in a device's, or every other rank's there.
+enum class Where : std::uint8_t { kHost, kDevice, kMixed };
+
+struct Case {
+  const Algorithm* algorithm;
+  Parameters parameters;
+  int size;
+  std::size_t count;
+  std::size_t slices;
+  Protocol protocol;
+  Combination types;
+  bool in_place;
+  Where where = Where::kHost;
+  bool staged = false;
+  std::optional<FaultSpec> fault{};
+  bool traced = false;
+};
+
+std::string describe(const Case& c) {
+  return std::string(name_of(c.algorithm->collective)) + " " + std::string(c.algorithm->name) +
+         " p=" + std::to_string(c.size) + " count=" + std::to_string(c.count) +
+         " slices=" + std::to_string(c.slices) + " root=" + std::to_string(c.parameters.root) +
+         " local=" + std::to_string(c.parameters.local) + " k=" + std::to_string(c.parameters.k) +
+         (c.protocol == Protocol::kRendezvous ? " rendezvous " : " eager ") +
+         std::string(name_of(c.types.dtype)) + " " + std::string(name_of(c.types.op)) +
+         (c.in_place ? "" : " from its input") +
+         (c.where == Where::kHost    ? ""
+          : c.where == Where::kMixed ? " mixed"
+                                     : " on a device") +
+         (c.staged ? " staged" : "") + (c.fault ? " delayed" : "") + (c.traced ? " traced" : "");
+}
+
+// Elements as doubles, which hold all values used here.
+template <class T>
+void put(std::byte* data, std::size_t index, double value) {
+  const T element = static_cast<T>(value);
+  std::memcpy(data + index * sizeof(T), &element, sizeof(T));
+}
+
+template <class T>
+double get(const std::byte* data, std::size_t index) {
+  T element;
+  std::memcpy(&element, data + index * sizeof(T), sizeof(T));
+  return static_cast<double>(element);
+}
+
+struct Access {
+  void (*put)(std::byte* data, std::size_t index, double value);
+  double (*get)(const std::byte* data, std::size_t index);
+};
+
+Access access(DType dtype) {
+  if (dtype == DType::kFloat32) return {put<float>, get<float>};
+  if (dtype == DType::kFloat64) return {put<double>, get<double>};
+  if (dtype == DType::kInt32) return {put<std::int32_t>, get<std::int32_t>};
+  return {put<std::uint8_t>, get<std::uint8_t>};
+}
+
+double input_of(const Case& c, int rank, std::size_t index) {
+  const std::size_t mixed = index * 7 + static_cast<std::size_t>(rank) * 5 + index / 11;
+  return static_cast<double>(c.types.op == Op::kProd ? 1 + mixed % 2 : mixed % 8);
+}
+
+double combine(Op op, double a, double b) {
+  if (op == Op::kSum) return a + b;
+  if (op == Op::kProd) return a * b;
+  return op == Op::kMin ? std::min(a, b) : std::max(a, b);
+}
+
+double reduction(const Case& c, std::size_t index) {
+  double result = input_of(c, 0, index);
+  for (int rank = 1; rank < c.size; ++rank) {
+    result = combine(c.types.op, result, input_of(c, rank, index));
+  }
+  return result;
+}
+
+// The rank that owns each element, by the definition in schedule.h, in each slice for itself.
+std::vector<int> owners(const Case& c, std::uint32_t chunks) {
+  std::vector<int> result(c.count);
+  const Partition parts{c.count, c.slices};
+  for (std::size_t slice = 0; slice < c.slices; ++slice) {
+    const Partition partition{parts.length(slice), chunks};
+    for (int rank = 0; rank < c.size; ++rank) {
+      const std::size_t each = chunks / static_cast<std::size_t>(c.size);
+      const std::size_t first = static_cast<std::size_t>(rank) * each;
+      const std::size_t begin = parts.begin(slice) + partition.begin(first);
+      std::fill_n(result.begin() + static_cast<std::ptrdiff_t>(begin),
+                  partition.length(first, each), rank);
+    }
+  }
+  return result;
+}
+
+// What one case needs: a schedule, an input and a work buffer for each rank. Whoever has no input
+// holds 99s, as does a work buffer that is not to hold the input.
+struct Setting {
+  explicit Setting(const Case& c) : bytes(c.count * size_of(c.types.dtype)) {
+    const Collective collective = c.algorithm->collective;
+    for (int rank = 0; rank < c.size; ++rank) {
+      Schedule made = make_schedule(collective, c.algorithm->name, rank, c.size, c.parameters);
+      schedules.push_back(c.in_place ? std::move(made) : from_input(std::move(made)));
+    }
+    const bool owned =
+        collective == Collective::kReduceScatter || collective == Collective::kAllgather;
+    if (owned) owner = owners(c, schedules[0].chunks);
+    for (int rank = 0; rank < c.size; ++rank) {
+      std::vector<std::byte>& data = inputs.emplace_back(bytes);
+      for (std::size_t i = 0; i < c.count; ++i) {
+        const bool given = (collective != Collective::kBcast || rank == c.parameters.root) &&
+                           (collective != Collective::kAllgather || rank == owner[i]);
+        access(c.types.dtype).put(data.data(), i, given ? input_of(c, rank, i) : 99);
+      }
+      work.push_back(data);
+      for (std::size_t i = 0; !c.in_place && i < c.count; ++i) {
+        access(c.types.dtype).put(work.back().data(), i, 99);
+      }
+    }
+  }
+
+  std::size_t bytes;
+  std::vector<Schedule> schedules;
+  std::vector<std::vector<std::byte>> inputs, work;
+  std::vector<int> owner;  // of each element; reduce-scatter and allgather only
+};
+
+double expected(const Case& c, const Setting& setting, std::size_t index) {
+  if (c.algorithm->collective == Collective::kBcast) return input_of(c, c.parameters.root, index);
+  if (c.algorithm->collective == Collective::kAllgather) {
+    return input_of(c, setting.owner[index], index);
+  }
+  return reduction(c, index);
+}
+
+// Empty, or the first difference.
+std::string compare(const Case& c, const Setting& setting) {
+  for (std::size_t i = 0; i < c.count; ++i) {
+    const double wanted = expected(c, setting, i);
+    for (int rank = 0; rank < c.size; ++rank) {
+      const bool anything =
+          c.algorithm->collective == Collective::kReduceScatter && setting.owner[i] != rank;
+      const std::vector<std::byte>& data = setting.work[static_cast<std::size_t>(rank)];
+      const double found = access(c.types.dtype).get(data.data(), i);
+      if (!anything && found != wanted) {
+        return "rank " + std::to_string(rank) + " element " + std::to_string(i) + " is " +
+               std::to_string(found) + ", not " + std::to_string(wanted);
+      }
+    }
+  }
+  return {};
+}
+
+// Large vectors are there to overlap in time; in the small sweep one way of running them is enough.
+bool is_small(const Case& c) {
+  return c.count < 10000 || (c.slices > 1 && c.protocol == Protocol::kRendezvous);
+}
+
+// A rank's buffers where the case wants them, filled by a stream that the rank has to wait for.
+class Placed {
+ public:
+  Placed(Memory memory, std::vector<std::byte>& work, std::vector<std::byte>& input)
+      : memory_(memory),
+        stream_(memory),
+        host_{&work, &input},
+        own_{Allocation(memory, work.size() + 1), Allocation(memory, input.size() + 1)} {
+    for (std::size_t i = 0; i < 2; ++i) {
+      stream_.copy(own_[i].data(), host_[i]->data(), host_[i]->size());
+    }
+  }
+
+  Buffer work() const { return {own_[0].data(), host_[0]->size(), memory_}; }
+  const void* input() const { return own_[1].data(); }  // an empty one has an address, too
+  Stream& filled() { return stream_; }
+  void take_back() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      stream_.copy(host_[i]->data(), own_[i].data(), host_[i]->size());
+    }
+    check(stream_.finish(), "the device has failed");
+  }
+
+ private:
+  const Memory memory_;
+  Stream stream_;
+  std::vector<std::byte>* const host_[2];
+  Allocation own_[2];
+};
+
+// Empty, or what went wrong. `touched`: the ranks take the device's memory for the host's.
+std::string run(const Case& c, testing::LateMemory& device, bool touched = false) {
+  try {
+    Setting setting(c);
+    const std::vector<std::vector<std::byte>> inputs = setting.inputs;
+    std::deque<Placed> placed;
+    ThreadsRun run;
+    for (int rank = 0; rank < c.size; ++rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      const bool away = c.where == Where::kDevice || (c.where == Where::kMixed && rank % 2 == 0);
+      Placed& one =
+          placed.emplace_back(away ? Memory(device) : Memory(), setting.work[r], setting.inputs[r]);
+      run.schedules.push_back(&setting.schedules[r]);
+      run.buffers.push_back(one.work());
+      if (touched) run.buffers.back().memory = Memory();
+      if (!c.in_place) run.inputs.push_back(one.input());
+      run.before.push_back(&one.filled());
+    }
+    run.dtype = c.types.dtype;
+    run.op = c.types.op;
+    run.slices = c.slices;
+    run.protocol = c.protocol;
+    run.staged = c.staged;
+    run.fault = c.fault;
+    if (c.traced) run.trace = "/dev/null";
+    run_on_threads(run);
+    for (Placed& one : placed) one.take_back();
+    return setting.inputs == inputs ? compare(c, setting) : "an input has been changed";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+}  // namespace gradred

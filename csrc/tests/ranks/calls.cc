@@ -1,0 +1,189 @@
+// Every kind of call in every way, with results that are exact whatever the order of the sums.
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "comm/node_call.h"
+#include "program.h"
+#include "runtime/knobs.h"
+
+namespace gradred::testing {
+namespace {
+
+enum class Way { kBlocking, kStarted, kWaitOfMpi, kPersistent };
+constexpr std::array kWays = {Way::kBlocking, Way::kStarted, Way::kWaitOfMpi, Way::kPersistent};
+constexpr std::array<std::size_t, 5> kCounts = {0, 1, 13, 1009, 70'001};
+
+void start_and_wait(const Library& mpi, Communicator& comm, const Call& call) {
+  PlainWait hook;
+  const auto operation = comm.start(call);
+  mpi::Handle request = operation->request();
+  if (request == mpi::get().is.request_null) return wait_for(*operation, hook);
+  mpi.call("MPI_Wait", &request, mpi::get().is.status_ignore);
+}
+
+void carry_out(const Library& mpi, Communicator& comm, Call call, Way way) {
+  PlainWait hook;
+  validate(call, comm.size());
+  if (way == Way::kBlocking) return comm.run(call, hook);
+  call.mpi_request = way != Way::kStarted;
+  if (way != Way::kPersistent) return start_and_wait(mpi, comm, call);
+  call.persistent = true;
+  comm.agree_on_init(call, hook);
+  for (int time = 0; time < 2; ++time) {
+    start_and_wait(mpi, comm, call);
+    comm.run_startable(call, hook);
+  }
+}
+
+// A type of the core, and how small whole numbers are written in it.
+struct Type {
+  DType dtype;
+  void (*put)(std::byte* element, int value);
+};
+template <class Number>
+void put(std::byte* element, int value) {
+  const auto number = static_cast<Number>(value);
+  std::memcpy(element, &number, sizeof number);
+}
+void put_bfloat16(std::byte* element, int value) {
+  const auto number = static_cast<float>(value);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &number, sizeof bits);
+  const auto upper = static_cast<std::uint16_t>(bits >> 16);
+  std::memcpy(element, &upper, sizeof upper);
+}
+constexpr std::array<Type, 6> kTypes = {{{DType::kFloat32, put<float>},
+                                         {DType::kFloat64, put<double>},
+                                         {DType::kInt32, put<std::int32_t>},
+                                         {DType::kUInt8, put<std::uint8_t>},
+                                         {DType::kInt64, put<std::int64_t>},
+                                         {DType::kBFloat16, put_bfloat16}}};
+
+int input(int rank, std::size_t place) { return static_cast<int>(place % 5) + rank % 3; }
+int sum(int size, std::size_t place) {
+  int total = 0;
+  for (int rank = 0; rank < size; ++rank) total += input(rank, place);
+  return total;
+}
+int largest(int size, std::size_t place) { return input(std::min(size - 1, 2), place); }
+
+template <class Value>
+std::vector<std::byte> filled(const Type& type, std::size_t count, Value value) {
+  const std::size_t bytes = size_of(type.dtype);
+  std::vector<std::byte> data(count * bytes + 1);  // never empty
+  for (std::size_t i = 0; i < count; ++i) type.put(data.data() + i * bytes, value(i));
+  return data;
+}
+
+class Check {
+ public:
+  Check(const Library& mpi, Communicator& comm, const Type& type, Way way, std::size_t count)
+      : mpi_(mpi), comm_(comm), type_(type), way_(way), count_(count), size_(comm.size()) {}
+
+  void all_kinds() {
+    const auto ranks = static_cast<std::size_t>(size_);
+    const auto mine = [this](std::size_t i) { return input(comm_.rank(), i); };
+    const auto summed = [this](std::size_t i) { return sum(size_, i); };
+    reduced("sum", Op::kSum, summed);
+    reduced("max", Op::kMax, [this](std::size_t i) { return largest(size_, i); });
+    made({.kind = Kind::kReduceScatterBlock}, "reduce_scatter_block",
+         filled(type_, count_ * ranks, mine), filled(type_, count_, [this](std::size_t i) {
+           return sum(size_, static_cast<std::size_t>(comm_.rank()) * count_ + i);
+         }));
+    made({.kind = Kind::kAllgather}, "allgather", filled(type_, count_, mine),
+         filled(type_, count_ * ranks,
+                [this](std::size_t i) { return input(static_cast<int>(i / count_), i % count_); }));
+    broadcast();
+  }
+
+ private:
+  template <class Expected>
+  void reduced(const char* name, Op op, Expected expected) {
+    const auto mine = [this](std::size_t i) { return input(comm_.rank(), i); };
+    made({.kind = Kind::kAllreduce, .op = op}, name, filled(type_, count_, mine),
+         filled(type_, count_, expected));
+  }
+  void broadcast() {
+    const int root = size_ - 1;
+    const auto value = [](std::size_t i) { return static_cast<int>(i % 7); };
+    const auto nothing = [](std::size_t) { return 0; };
+    const auto wanted = filled(type_, count_, value);
+    auto data = comm_.rank() == root ? wanted : filled(type_, count_, nothing);
+    carry_out(mpi_, comm_,
+              {.kind = Kind::kBcast,
+               .recv = data.data(),
+               .count = count_,
+               .dtype = type_.dtype,
+               .root = root},
+              way_);
+    expect(data == wanted, "bcast has another result");
+  }
+  void made(Call call, const char* name, const std::vector<std::byte>& send,
+            const std::vector<std::byte>& wanted) {
+    std::vector<std::byte> recv(wanted.size());
+    call.send = send.data();
+    call.recv = recv.data();
+    call.count = count_;
+    call.dtype = type_.dtype;
+    carry_out(mpi_, comm_, call, way_);
+    expect(recv == wanted, std::string(name) + " of " + std::to_string(count_) + " " +
+                               std::string(name_of(type_.dtype)) + " has another result");
+  }
+
+  const Library& mpi_;
+  Communicator& comm_;
+  const Type& type_;
+  const Way way_;
+  const std::size_t count_;
+  const int size_;
+};
+
+// Returns the number of checks.
+int check_communicator(const Library& mpi, mpi::Handle handle, bool shares_memory) {
+  const auto comm = Communicator::of(handle);
+  PlainWait hook;
+  comm->prepare(hook);
+  expect(comm->size() == 1 || comm->shares_memory() == shares_memory,
+         "whether ranks share memory: " + comm->node_reason());
+  int checks = 0;
+  for (const Type& type : kTypes) {
+    for (const Way way : kWays) {
+      for (const std::size_t count : kCounts) {
+        Check(mpi, *comm, type, way, count).all_kinds();
+        ++checks;
+      }
+    }
+  }
+  return checks;
+}
+
+// The knob in code, for communicators that are met from now on.
+void share_memory(bool on) {
+  set_knob("shm", on ? "1" : "0", "shm");
+  begin_communicator();
+}
+
+}  // namespace
+
+void make_all_calls(const Library& mpi) {
+  const mpi::Handle world = mpi::get().is.comm_world;
+  int checks = check_communicator(mpi, world, true);
+  share_memory(false);
+  const mpi::Handle over_messages = mpi.duplicate(world);
+  checks += check_communicator(mpi, over_messages, false);
+  share_memory(true);
+  for (int time = 0; time < 3; ++time) {
+    const mpi::Handle copy = mpi.duplicate(world);
+    Check(mpi, *Communicator::of(copy), kTypes[0], Way::kBlocking, 1009).all_kinds();
+    mpi.free(copy);
+  }
+  mpi.free(over_messages);
+  const auto comm = Communicator::of(world);
+  std::printf("rank %d of %d: %d checks passed\n", comm->rank(), comm->size(), checks);
+  std::fflush(stdout);
+}
+
+}  // namespace gradred::testing

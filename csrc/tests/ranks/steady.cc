@@ -1,0 +1,164 @@
+// What a call takes that has been made before: no memory from the heap, and one lock at most.
+//
+// This program's own operator new and pthread_mutex_lock count. What the MPI does is its own: it
+// allocates by malloc, and its calls of pthread_mutex_lock come from its library.
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "program.h"
+
+extern "C" const char __executable_start, etext;  // by the linker: where this program's code lies
+
+namespace {
+
+struct Counts {
+  unsigned allocations = 0, locks = 0;
+};
+thread_local bool counts_now = false;
+thread_local Counts counted;
+
+// Null: there is none left.
+void* given(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) noexcept {
+  if (counts_now) ++counted.allocations;
+  const std::size_t whole = (std::max<std::size_t>(bytes, 1) + alignment - 1) & ~(alignment - 1);
+  return std::aligned_alloc(alignment, whole);
+}
+
+void* allocated(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) {
+  void* const memory = given(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+// Not inlined, or GCC sees free() of what operator new has returned, and takes it for a mistake.
+[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
+
+using Lock = int (*)(pthread_mutex_t*);
+
+int counted_lock(std::atomic<Lock>& next, const char* name, pthread_mutex_t* mutex,
+                 const void* caller) {
+  if (next == nullptr) next = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, name));
+  if (counts_now && caller >= &__executable_start && caller < &etext) ++counted.locks;
+  return next.load()(mutex);
+}
+
+std::atomic<Lock> next_lock{nullptr}, next_trylock{nullptr};
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocated(bytes); }
+void* operator new[](std::size_t bytes) { return allocated(bytes); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocated(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return allocated(bytes, static_cast<std::size_t>(alignment));
+}
+// All forms, or a sanitizer's own would give out what is released here.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return given(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return given(bytes); }
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return given(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment,
+                     const std::nothrow_t&) noexcept {
+  return given(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+
+extern "C" [[gnu::visibility("default"), gnu::noinline]] int pthread_mutex_lock(
+    pthread_mutex_t* mutex) noexcept {
+  return counted_lock(next_lock, "pthread_mutex_lock", mutex, __builtin_return_address(0));
+}
+extern "C" [[gnu::visibility("default"), gnu::noinline]] int pthread_mutex_trylock(
+    pthread_mutex_t* mutex) noexcept {
+  return counted_lock(next_trylock, "pthread_mutex_trylock", mutex, __builtin_return_address(0));
+}
+
+namespace gradred::testing {
+namespace {
+
+constexpr std::size_t kMostElements = 16384;
+
+class Steady {
+ public:
+  explicit Steady(Communicator& comm)
+      : comm_(comm),
+        send_(kMostElements * static_cast<std::size_t>(comm.size()), 1.0F),
+        recv_(send_.size()) {}
+
+  void all_kinds() {
+    for (const std::size_t count : {std::size_t{2}, std::size_t{256}, kMostElements}) {
+      const std::string of = " of " + std::to_string(count);
+      steady("allreduce" + of, {.send = send_.data(), .count = count});
+      steady("allreduce in place" + of, {.count = count});
+      steady("persistent allreduce" + of,
+             {.send = send_.data(), .count = count, .persistent = true});
+      steady("premul" + of, {.send = send_.data(), .count = count, .op = Op::kPremul});
+      steady("average" + of, {.send = send_.data(), .count = count, .op = Op::kAvg});
+      steady("ring" + of, {.send = send_.data(), .count = count, .plan = "ring"});
+      steady("reduce_scatter_block" + of,
+             {.kind = Kind::kReduceScatterBlock, .send = send_.data(), .count = count});
+      steady("allgather" + of, {.kind = Kind::kAllgather, .send = send_.data(), .count = count});
+      // It is agreed on before, which is an operation more.
+      steady("bcast" + of, {.kind = Kind::kBcast, .count = count}, 2);
+    }
+    std::fflush(stdout);
+    expect(!failed_, "steady calls allocate, or take locks");
+  }
+
+ private:
+  // A rank that waits for 50 ms looks whether its peers live, and tells them, who hear it: where
+  // ranks share cores with others some calls take more.
+  static constexpr int kCalls = 200, kMostOthers = kCalls / 4;
+
+  void steady(const std::string& name, Call call, unsigned locks = 1) {
+    call.recv = recv_.data();
+    call.dtype = DType::kFloat32;
+    for (int time = 0; time < 20; ++time) carry_out(call);
+    Counts most;
+    int others = 0;
+    for (int time = 0; time < kCalls; ++time) {
+      counted = {};
+      counts_now = true;
+      carry_out(call);
+      counts_now = false;
+      if (counted.allocations > 0 || counted.locks > locks) ++others;
+      most = {std::max(most.allocations, counted.allocations), std::max(most.locks, counted.locks)};
+    }
+    std::printf("rank %d: %s: %d of %d calls take more; at most %u allocations, %u locks\n",
+                comm_.rank(), name.c_str(), others, kCalls, most.allocations, most.locks);
+    failed_ = failed_ || others > kMostOthers;
+  }
+
+  void carry_out(const Call& call) {
+    PlainWait hook;
+    call.persistent ? comm_.run_startable(call, hook) : comm_.run(call, hook);
+  }
+
+  Communicator& comm_;
+  std::vector<float> send_, recv_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+void count_steady_calls(const Library&) {
+  Steady(*Communicator::of(mpi::get().is.comm_world)).all_kinds();
+}
+
+}  // namespace gradred::testing

@@ -1,0 +1,290 @@
+// Calls over messages, without an MPI: input into place, factor, result into place, average; in
+// host memory and in memory that no host thread may touch.
+#include "comm/scheduled.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "comm/communicator.h"
+#include "comm/families.h"
+#include "expect.h"
+#include "late_memory.h"
+#include "schedule/algorithms.h"
+#include "testing/threads.h"
+
+namespace gradred::testing {
+namespace {
+
+constexpr std::size_t kSize = 4, kCount = 37;  // ranks; elements of a block, or of the vector
+
+struct Case {
+  const char* name;
+  Kind kind;
+  Op op;
+  bool in_place;
+};
+
+constexpr Case kCases[] = {
+    {"allreduce", Kind::kAllreduce, Op::kSum, false},
+    {"allreduce in place", Kind::kAllreduce, Op::kSum, true},
+    {"average", Kind::kAllreduce, Op::kAvg, false},
+    {"premul", Kind::kAllreduce, Op::kPremul, false},
+    {"premul in place", Kind::kAllreduce, Op::kPremul, true},
+    {"reduce_scatter_block", Kind::kReduceScatterBlock, Op::kSum, false},
+    {"reduce_scatter_block in place", Kind::kReduceScatterBlock, Op::kAvg, true},
+    {"allgather", Kind::kAllgather, Op::kSum, false},
+    {"allgather in place", Kind::kAllgather, Op::kSum, true},
+    {"bcast", Kind::kBcast, Op::kSum, true},
+};
+
+struct Kinds {
+  Collective collective;
+  const char* algorithm;
+};
+
+Kinds kinds_of(Kind kind) {
+  if (kind == Kind::kAllreduce) return {Collective::kAllreduce, "ring"};
+  if (kind == Kind::kReduceScatterBlock) return {Collective::kReduceScatter, "ring"};
+  if (kind == Kind::kAllgather) return {Collective::kAllgather, "ring"};
+  return {Collective::kBcast, "binomial"};
+}
+
+bool has_blocks(Kind kind) { return kind == Kind::kReduceScatterBlock || kind == Kind::kAllgather; }
+
+float input_of(std::size_t rank, std::size_t index) {
+  return static_cast<float>(4 * ((index * 7 + rank * 5) % 8));
+}
+
+float expected(const Case& c, std::size_t rank, std::size_t index) {
+  if (c.kind == Kind::kBcast) return input_of(0, index);
+  if (c.kind == Kind::kAllgather) return input_of(index / kCount, index % kCount);
+  if (c.kind == Kind::kReduceScatterBlock) index += rank * kCount;
+  float sum = 0;
+  for (std::size_t r = 0; r < kSize; ++r) sum += input_of(r, index);
+  if (c.op == Op::kAvg) return sum / kSize;
+  return c.op == Op::kPremul ? sum * 0.5F : sum;
+}
+
+// One rank: its buffers where `memory` is, filled by a stream that the call has to wait for.
+class Rank {
+ public:
+  Rank(const Case& c, std::size_t rank, Transport& transport, Memory memory)
+      : case_(c), rank_(rank), transport_(transport), memory_(memory), stream_(memory) {}
+
+  std::string run() {
+    const bool blocks = has_blocks(case_.kind);
+    const std::size_t all = blocks ? kSize * kCount : kCount;
+    std::vector<float> in(all, -1), out(all, -2);
+    const bool gathers = case_.kind == Kind::kAllgather;
+    for (std::size_t i = 0; i < (gathers ? kCount : all); ++i) in[i] = input_of(rank_, i);
+    const Allocation send(memory_, in.size() * 4), recv(memory_, out.size() * 4);
+    if (case_.in_place) {
+      std::memcpy(out.data() + (gathers ? rank_ * kCount : 0), in.data(),
+                  (gathers ? kCount : all) * 4);
+    }
+    stream_.copy(send.data(), in.data(), in.size() * 4);
+    stream_.copy(recv.data(), out.data(), out.size() * 4);
+    carry_out(send.data(), recv.data(), blocks ? kSize * kCount : kCount);
+    stream_.copy(out.data(), recv.data(), out.size() * 4);
+    check(stream_.finish(), "the device has failed");
+    return compare(out);
+  }
+
+ private:
+  void carry_out(const std::byte* send, std::byte* recv, std::size_t work_count) {
+    Call call{.kind = case_.kind,
+              .send = case_.in_place ? kInPlace : send,
+              .recv = recv,
+              .memory = memory_,
+              .before = &stream_,
+              .count = kCount,
+              .dtype = DType::kFloat32,
+              .op = case_.op};
+    call.factor = 0.5;
+    const auto [collective, algorithm] = kinds_of(case_.kind);
+    BoundPlanKey key{collective, algorithm,       nullptr,  work_count,
+                     1,          DType::kFloat32, case_.op, !reads_callers_input(call),
+                     memory_};
+    auto schedule = std::make_shared<const Schedule>(make_schedule(
+        collective, algorithm, static_cast<int>(rank_), static_cast<int>(kSize), Parameters()));
+    ScheduledCall scheduled(call, static_cast<int>(rank_), static_cast<int>(kSize));
+    scheduled.use(bind_plan(key, schedule, transport_));
+    while (!scheduled.step()) std::this_thread::yield();
+  }
+
+  std::string compare(const std::vector<float>& out) const {
+    const std::size_t right =
+        case_.kind == Kind::kAllgather ? kSize * kCount : kCount;  // the rest may be anything
+    for (std::size_t i = 0; i < right; ++i) {
+      if (out[i] != expected(case_, rank_, i)) {
+        return "element " + std::to_string(i) + " of rank " + std::to_string(rank_) + " is " +
+               std::to_string(out[i]) + ", not " + std::to_string(expected(case_, rank_, i));
+      }
+    }
+    return {};
+  }
+
+  const Case& case_;
+  const std::size_t rank_;
+  Transport& transport_;
+  const Memory memory_;
+  Stream stream_;
+};
+
+// Empty, or what went wrong. `away`: how many of the ranks have their buffers on the device.
+std::string run(const Case& c, LateMemory& device, std::size_t away) {
+  ThreadsWorld world(static_cast<int>(kSize), Protocol::kRendezvous);
+  std::vector<std::string> troubles(kSize);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < kSize; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const auto transport = world.transport(static_cast<int>(rank));
+        const Memory memory = rank < away ? Memory(device) : Memory();
+        troubles[rank] = Rank(c, rank, *transport, memory).run();
+      } catch (const std::exception& error) {
+        troubles[rank] = error.what();
+        world.poison(static_cast<int>(rank), error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& trouble : troubles) {
+    if (!trouble.empty()) return trouble;
+  }
+  return {};
+}
+
+void calls_give_their_results_wherever_the_buffers_are() {
+  LateMemory device;
+  for (const Case& c : kCases) {
+    for (const std::size_t away : {std::size_t{0}, kSize / 2, kSize}) {
+      const std::string trouble = run(c, device, away);
+      expect(trouble.empty(),
+             std::string(c.name) + ", " + std::to_string(away) + " ranks on a device: " + trouble);
+    }
+  }
+  expect(device.allocations() == 0, "something of the device was not given back");
+}
+
+void families_that_read_host_memory_only_refuse_other() {
+  LateMemory device;
+  Call call{.memory = Memory(device), .count = 1, .dtype = DType::kFloat32};
+  for (const Family* family : plan_families()) {
+    const bool by_messages_alone = family == &schedule_family();
+    bool refused = false;
+    try {
+      check_call(call, {.family = family});
+    } catch (const UsageError& error) {
+      refused = std::string_view(error.what()).find("late memory") != std::string_view::npos;
+    }
+    expect(refused != by_messages_alone, "memory of a device and " + std::string(family->name()));
+  }
+}
+
+// Memory that a channel was given.
+struct Given {
+  std::byte* address;
+  std::size_t bytes;
+
+  bool overlaps(const std::vector<std::byte>& other) const {
+    return address < other.data() + other.size() && other.data() < address + bytes;
+  }
+};
+
+// The first round's messages complete and those of the second never; nor can they be withdrawn: an
+// MPI that is in the middle of a long message.
+class StuckChannel final : public Channel {
+ public:
+  explicit StuckChannel(std::vector<Given>& stuck) : stuck_(stuck) {}
+  void begin(std::uint32_t, const Signature&) override {}
+  void send(int, const void* data, std::size_t bytes) override {
+    recv(0, const_cast<void*>(data), bytes);
+  }
+  void recv(int, void* data, std::size_t bytes) override {
+    posted_.push_back({static_cast<std::byte*>(data), bytes});
+  }
+  bool test() override {
+    if (std::exchange(tested_, true)) return false;
+    posted_.clear();
+    return true;
+  }
+  bool abandon() noexcept override {
+    stuck_.swap(posted_);
+    return stuck_.empty();
+  }
+
+ private:
+  std::vector<Given>& stuck_;
+  std::vector<Given> posted_;
+  bool tested_ = false;
+};
+
+class StuckTransport final : public Transport {
+ public:
+  explicit StuckTransport(std::vector<Given>& stuck) : stuck_(stuck) {}
+  int rank() const override { return 0; }
+  int size() const override { return 3; }
+  std::unique_ptr<Channel> open(Memory) override { return std::make_unique<StuckChannel>(stuck_); }
+
+ private:
+  std::vector<Given>& stuck_;
+};
+
+// The ring sends from the work buffer in its second round, and receives into scratch.
+void memory_of_an_abandoned_call_is_given_to_nobody_else() {
+  constexpr std::size_t kCount = 50, kRanks = 3;  // elements of a block
+  constexpr Collective kCollective = Collective::kReduceScatter;
+  std::vector<float> input(kRanks * kCount), output(kCount);
+  std::vector<Given> stuck;
+  StuckTransport transport(stuck);
+  {
+    const Call call{.kind = Kind::kReduceScatterBlock,
+                    .send = input.data(),
+                    .recv = output.data(),
+                    .count = kCount,
+                    .dtype = DType::kFloat32};
+    const BoundPlanKey key{.collective = kCollective,
+                           .name = "ring",
+                           .count = kRanks * kCount,
+                           .dtype = DType::kFloat32,
+                           .in_place = !reads_callers_input(call)};
+    ScheduledCall scheduled(call, 0, kRanks);
+    scheduled.use(bind_plan(key,
+                            std::make_shared<const Schedule>(
+                                make_schedule(kCollective, "ring", 0, kRanks, Parameters())),
+                            transport));
+    expect(!scheduled.step(), "the second round ended");
+    expect(!scheduled.holds_memory(), "it holds memory before it is given up");
+    scheduled.abandon();
+    expect(scheduled.holds_memory(), "the caller was not told that the transport uses its memory");
+  }
+  expect(stuck.size() == 2, std::to_string(stuck.size()) + " messages of the second round");
+  for (const std::size_t bytes : {kRanks * kCount * 4, kCount * 4}) {  // work, scratch
+    const std::vector<std::byte> later(bytes);
+    for (const Given& one : stuck) {
+      if (one.overlaps(later)) return expect(false, "memory in use was given away");
+    }
+  }
+  for (const Given& one : stuck) std::memset(one.address, 1, one.bytes);  // the message arrives
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+// What is kept for ever, LeakSanitizer would report. It finds this among symbols that are exported.
+extern "C" [[gnu::visibility("default")]] const char* __lsan_default_suppressions() {
+  return "leak:gradred::ScheduledCall\nleak:gradred::Execution\n";
+}
+
+int main() {
+  gradred::testing::calls_give_their_results_wherever_the_buffers_are();
+  gradred::testing::families_that_read_host_memory_only_refuse_other();
+  gradred::testing::memory_of_an_abandoned_call_is_given_to_nobody_else();
+  return gradred::testing::report("calls over messages");
+}

@@ -1,0 +1,111 @@
+// What a rank tells its supervisor, and that it tells nobody else; and what it reads of it.
+#include "liveness/supervisor.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "expect.h"
+#include "liveness/failure_board.h"
+
+namespace {
+
+using gradred::testing::expect;
+
+struct Pipe {
+  int reads = -1, writes = -1;
+
+  Pipe() {
+    std::array<int, 2> ends{};
+    expect(pipe2(ends.data(), O_NONBLOCK) == 0, "there is a pipe");
+    reads = ends[0], writes = ends[1];
+    struct stat found{};
+    fstat(writes, &found);
+    gradred::use_supervisor(writes, found.st_ino);
+  }
+  ~Pipe() {
+    close(reads);
+    close(writes);
+  }
+  std::string told() const {
+    std::array<char, 1000> text{};
+    const auto bytes = read(reads, text.data(), text.size());
+    return bytes > 0 ? std::string(text.data(), static_cast<std::size_t>(bytes)) : "";
+  }
+};
+
+void test_lines() {
+  const Pipe pipe;
+  const std::array ended = {4, 17};
+  gradred::tell_survived(ended);
+  expect(pipe.told() == "ended 4 17\n", "those that have ended are told by their numbers");
+  gradred::tell_survived({});
+  expect(pipe.told().empty(), "that none has ended is no news");
+  gradred::tell_finalize("enters");
+  expect(pipe.told() == "finalize enters\n", "MPI_Finalize is told of");
+  gradred::tell_leaving(true, "PeerLost: rank 1\nhas ended");
+  const std::string told = pipe.told();
+  expect(told.starts_with("follows 1") && told.ends_with(" PeerLost: rank 1 has ended\n"),
+         "a verdict is one line");
+}
+
+void test_closed_pipe_whose_number_is_used_again() {
+  Pipe pipe;
+  const Pipe other;  // not the supervisor's
+  struct stat found{};
+  fstat(pipe.writes, &found);
+  gradred::use_supervisor(pipe.writes, found.st_ino);
+  dup2(other.writes, pipe.writes);
+  gradred::tell_finalize("enters");
+  expect(other.told().empty(), "another file that has the number of the pipe gets nothing");
+  close(pipe.writes);
+  gradred::tell_finalize("enters");
+  pipe.writes = -1;
+}
+
+void test_supervisor_that_has_ended() {
+  Pipe pipe;
+  close(pipe.reads);
+  gradred::tell_finalize("enters");  // no SIGPIPE
+  pipe.reads = -1;
+}
+
+// As src/gradred/launch/failure_board.py writes it.
+void test_failure_board() {
+  static std::array<char, 8192> page{};
+  std::size_t end = 0;
+  const auto write = [&](std::string_view text) {
+    std::ranges::copy(text, page.begin() + static_cast<std::ptrdiff_t>(end));
+    end += text.size();
+  };
+  write("name\n");
+  expect(!gradred::use_failure_board(page, "another"), "a page is known by its first line");
+  expect(gradred::use_failure_board(page, "name"), "the supervisor's page is found");
+  const std::array world = {5, 7, 2};
+  expect(!gradred::any_rank_failed() && !gradred::failure_among(world), "no rank has failed");
+  write("7\trank 7 on h2 was killed by SIGKILL\t");
+  expect(!gradred::failure_among(world), "a line counts once it ends");
+  write("\n2\trank 2 has ended\tTimeoutError: late\n");
+  expect(gradred::any_rank_failed(), "a rank has failed");
+  const auto failure = gradred::failure_among(world);
+  expect(failure && failure->first == 1 && failure->second == " on h2 was killed by SIGKILL",
+         "the first that has failed is told by its place, and how");
+  expect(gradred::verdict_among(world) == "TimeoutError: late", "the first verdict is told");
+  expect(gradred::failures_among(world) == std::vector{1, 2}, "all are told by their places");
+  expect(!gradred::failure_among(std::array{1}), "of other ranks nothing is told");
+}
+
+}  // namespace
+
+int main() {
+  test_failure_board();
+  test_lines();
+  test_closed_pipe_whose_number_is_used_again();
+  test_supervisor_that_has_ended();
+  return gradred::testing::report("supervisor");
+}

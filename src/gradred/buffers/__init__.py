@@ -1,0 +1,1 @@
+"""From any array or buffer specification to memory, and buffer calls that the MPI carries out."""

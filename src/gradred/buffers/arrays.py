@@ -1,0 +1,355 @@
+"""From any array to the memory behind it: address, element type, shape and order of the axes.
+
+NumPy arrays (with the types of ml_dtypes), PyTorch tensors, whatever speaks DLPack (JAX) or the
+CUDA Array Interface, and whatever has the buffer protocol (`array.array`, `memoryview`,
+`bytearray`) are read where they lie, in host memory. PyTorch and JAX are never imported: who passes
+such an array has imported them.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from gradred.buffers import cuda_interface, dlpack
+from gradred.element_types import ITEMSIZES, numpy_dtype
+from gradred.errors import DeviceError, UsageError, UsageTypeError, explain
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """How a dense array lies in memory; equal hashes mean the same shape and order of axes."""
+
+    count: int
+    order: tuple[int, ...]
+    """The axes from the slowest to the fastest, those of length 1 where they stand."""
+    hash: int
+
+
+@dataclasses.dataclass(slots=True)  # not frozen: making one would take three times as long
+class Array:
+    """The memory behind an array, borrowed from its owner."""
+
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    layout: Layout
+    writable: bool
+    owner: Any
+    """What must live as long as the address is used."""
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return self.layout.count
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.layout.count * ITEMSIZES[self.dtype]
+
+
+def describe(x: Any, asked: str) -> Array:
+    """Find the memory of an array without copying it.
+
+    Args:
+        x: the array; dense, its axes in any order.
+        asked: what the caller wants of it, for messages: `"allreduce of x"`.
+
+    Raises:
+        gradred.UsageError: no array, a type that gradred does not reduce, gaps between elements,
+            a tensor that requires grad.
+        gradred.DeviceError: the array is in GPU memory.
+    """
+    if isinstance(x, np.ndarray):
+        return _from_numpy(x, asked)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _from_torch(x, asked)
+    tensor = exported(x, asked)
+    return _from_buffer(x, asked) if tensor is None else _from_exported(x, tensor, asked)
+
+
+@functools.lru_cache(maxsize=256)
+def dtype_name(dtype: np.dtype[Any]) -> str | None:
+    """Gradred's name of a NumPy type; None for those it does not know."""
+    return dtype.name if dtype.isnative and dtype.name in ITEMSIZES else None
+
+
+@functools.lru_cache(maxsize=1024)
+def layout_of(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int
+) -> Layout | None:
+    """The layout of memory with these strides (in bytes, None for C order); None if not dense."""
+    count = math.prod(shape)
+    order = tuple(range(len(shape)))
+    if strides is not None and count > 1:
+        long = [axis for axis in order if shape[axis] > 1]
+        by_stride = sorted(long, key=lambda axis: -strides[axis])
+        expected = itemsize
+        for axis in reversed(by_stride):
+            if strides[axis] != expected:
+                return None
+            expected *= shape[axis]
+        sorted_axes = iter(by_stride)
+        order = tuple(next(sorted_axes) if shape[axis] > 1 else axis for axis in order)
+    import hashlib  # here, as many programs never come here
+
+    digest = hashlib.blake2b(repr((shape, order)).encode(), digest_size=8).digest()
+    return Layout(count, order, int.from_bytes(digest, "little"))
+
+
+def exported(x: Any, asked: str) -> dlpack.Exported | None:
+    """What `x` says by the CUDA Array Interface or by DLPack; None if it has neither.
+
+    Raises:
+        gradred.DeviceError: the array is in GPU memory.
+        gradred.UsageError: it does not lend its memory.
+    """
+    if hasattr(x, "__cuda_array_interface__"):
+        return cuda_interface.read(x, asked)
+    if hasattr(x, "__dlpack_device__"):
+        kind = int(x.__dlpack_device__()[0])
+        if kind not in dlpack.HOST_DEVICES:
+            _refuse_device(dlpack.device_name(kind), asked)
+    return _export(x, asked) if hasattr(x, "__dlpack__") and not isinstance(x, np.generic) else None
+
+
+def _refuse_device(name: str, asked: str) -> NoReturn:
+    found = f"the array is in the memory of a {name} device, {cuda_interface.NO_GPU_PATH}"
+    raise DeviceError(explain(asked, found, cuda_interface.COPY_FIRST))
+
+
+def _laid_out(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str, asked: str
+) -> Layout:
+    layout = layout_of(shape, strides, ITEMSIZES[dtype])
+    if layout is None:
+        message = explain(
+            asked,
+            f"the array is not dense: shape {shape}, strides {strides} bytes",
+            "Pass a contiguous copy, for example numpy.ascontiguousarray(x)",
+        )
+        raise UsageError(message)
+    return layout
+
+
+def require_memory(address: int, count: int, asked: str) -> None:
+    """UsageError for elements at address 0, which is what arrays say whose memory is gone."""
+    if address == 0 and count > 0:
+        found = f"the array has {count} elements, but no memory: its address is 0"
+        raise UsageError(explain(asked, found, "Pass an array whose elements exist"))
+
+
+def _refuse_type(dtype: Any, asked: str) -> NoReturn:
+    message = explain(
+        asked,
+        f"gradred has no reductions for {dtype}",
+        f"Convert the array to one of {', '.join(ITEMSIZES)}",
+    )
+    raise UsageTypeError(message)
+
+
+def _from_numpy(x: npt.NDArray[Any], asked: str) -> Array:
+    if isinstance(x, np.ma.MaskedArray):
+        raise UsageTypeError(
+            explain(asked, "the array is masked", "Pass x.filled(value), of op's neutral value")
+        )
+    dtype = dtype_name(x.dtype)
+    if dtype is None:
+        _refuse_type(f"NumPy's {x.dtype!r}", asked)
+    layout = _laid_out(x.shape, x.strides, dtype, asked)
+    address, readonly = x.__array_interface__["data"]
+    require_memory(address, layout.count, asked)
+    return Array(address, dtype, x.shape, layout, not readonly, x)
+
+
+def _from_torch(x: Any, asked: str) -> Array:
+    if x.is_meta:
+        _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
+    if x.is_nested:
+        found = "the tensor is nested"
+        raise UsageTypeError(explain(asked, found, "Pass its parts, or x.to_padded_tensor(0)"))
+    if x.requires_grad:
+        message = explain(
+            asked,
+            "the tensor requires grad, and autograd would not see the reduction",
+            "Pass x.detach(), which shares its memory",
+        )
+        raise UsageError(message)
+    if x.device.type != "cpu":
+        _refuse_device(x.device.type, asked)
+    if str(x.layout) != "torch.strided" or x.is_conj() or x.is_neg():
+        message = explain(
+            asked,
+            "the tensor is sparse, or a conjugated or negated view",
+            "Pass x.to_dense().resolve_conj().resolve_neg()",
+        )
+        raise UsageError(message)
+    dtype = str(x.dtype).removeprefix("torch.")
+    if dtype not in ITEMSIZES:
+        _refuse_type(x.dtype, asked)
+    shape = tuple(x.shape)
+    strides = tuple(step * ITEMSIZES[dtype] for step in x.stride())
+    layout = _laid_out(shape, strides, dtype, asked)
+    address = _torch_address(x, layout.count * ITEMSIZES[dtype], asked)
+    return Array(address, dtype, shape, layout, True, x)
+
+
+def _torch_address(x: Any, nbytes: int, asked: str) -> int:
+    """Where a dense tensor's elements begin; UsageError where they do not exist.
+
+    They do not in the tensors of FakeTensorMode, torch.compile and vmap, nor when their storage
+    was made smaller, as FSDP does.
+    """
+    try:
+        address: int = x.data_ptr()
+        storage = x.untyped_storage()
+        begin = x.storage_offset() * x.element_size()
+        held = storage.nbytes() if nbytes > 0 else 0
+    except RuntimeError as error:
+        _refuse_empty_tensor(f"a {type(x).__name__} does not lend it: {error}", asked)
+    if nbytes > 0 and begin + nbytes > held:
+        _refuse_empty_tensor(f"its storage holds {held} bytes, it needs {begin + nbytes}", asked)
+    if nbytes > 0 and address == 0:
+        _refuse_empty_tensor(f"a {type(x).__name__} at address 0", asked)
+    return address
+
+
+def _refuse_empty_tensor(found: str, asked: str) -> NoReturn:
+    found = f"the tensor has no memory ({found.splitlines()[0]})"
+    raise UsageError(explain(asked, found, "Pass one whose elements exist"))
+
+
+def _export(x: Any, asked: str) -> dlpack.Exported:
+    try:
+        return dlpack.export(x)
+    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        message = explain(asked, f"the array does not lend its memory: {error}", "Pass a plain one")
+        raise UsageError(message) from error
+
+
+def _from_exported(x: Any, tensor: dlpack.Exported, asked: str) -> Array:
+    if tensor.dtype not in ITEMSIZES:
+        _refuse_type(tensor.dtype, asked)
+    layout = _laid_out(tensor.shape, tensor.strides, tensor.dtype, asked)
+    require_memory(tensor.address, layout.count, asked)
+    writable = tensor.writable and not _is_jax(x)
+    return Array(tensor.address, tensor.dtype, tensor.shape, layout, writable, (x, tensor.owner))
+
+
+def _from_buffer(x: Any, asked: str) -> Array:
+    view = memory_of(x, asked)
+    try:
+        return _from_numpy(np.asarray(view), asked)
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        _refuse_type(f"elements of format {view.format!r}", asked)
+
+
+def memory_of(x: Any, asked: str) -> memoryview:
+    """What the buffer protocol says about `x`; UsageTypeError where it has none."""
+    try:
+        return memoryview(x)
+    except TypeError:
+        message = explain(
+            asked,
+            f"a {type(x).__name__} is no array",
+            "Pass an array, for example numpy.asarray(x), or use comm.allreduce(x) for objects",
+        )
+        raise UsageTypeError(message) from None
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays share memory."""
+    return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+
+
+class Result(NamedTuple):
+    """A new array: its memory, to be filled, and how to get the array when it is."""
+
+    array: Array
+    finish: Callable[[], Any]
+
+
+def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = None) -> Result:
+    """A new array of the kind, type and order of axes of `x`.
+
+    Args:
+        x: the array to follow.
+        given: what `describe` said about it.
+        asked: for messages.
+        shape: another shape than that of `x`; then in C order.
+
+    Raises:
+        gradred.UsageError: gradred cannot make arrays of this kind.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        new = torch.empty_like(x) if shape is None else x.new_empty(shape)
+        return Result(_from_torch(new, asked), lambda: new)
+    nbytes = math.prod(given.shape if shape is None else shape) * ITEMSIZES[given.dtype]
+    plain: bytearray | array.array[Any] | None = None
+    if type(x) is bytearray:
+        plain = bytearray(nbytes)
+    elif type(x) is array.array:
+        plain = array.array(x.typecode, bytes(nbytes))
+    if plain is not None:
+        return Result(_from_buffer(plain, asked), lambda: plain)
+    filled = _new_numpy(x, given, shape)
+    return Result(_from_numpy(filled, asked), _finish(x, filled, asked))
+
+
+def _new_numpy(x: Any, given: Array, shape: tuple[int, ...] | None) -> npt.NDArray[Any]:
+    if isinstance(x, np.ndarray):
+        new: npt.NDArray[Any] = np.empty_like(x, order="K" if shape is None else "C", shape=shape)
+        return new
+    dtype = numpy_dtype(given.dtype)
+    if shape is not None:
+        return np.empty(shape, dtype)
+    order = given.layout.order
+    return in_order(np.empty([given.shape[axis] for axis in order], dtype), order)
+
+
+def in_order(in_memory: npt.NDArray[Any], order: tuple[int, ...]) -> npt.NDArray[Any]:
+    """A view whose axis `order[i]` is axis i of `in_memory`."""
+    view: npt.NDArray[Any] = in_memory.transpose(sorted(range(len(order)), key=order.__getitem__))
+    return view
+
+
+def _is_jax(x: Any) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def _finish(x: Any, filled: npt.NDArray[Any], asked: str) -> Callable[[], Any]:
+    """How to turn a NumPy array into one of the kind of `x`."""
+    if isinstance(x, np.ndarray):
+        return lambda: filled
+    if isinstance(x, np.generic):
+        return lambda: filled[()]
+    if isinstance(x, memoryview):
+        return lambda: memoryview(filled)  # type: ignore[arg-type]
+    if isinstance(x, bytes):
+        return filled.tobytes
+    if _is_jax(x):
+        return lambda: sys.modules["jax"].numpy.asarray(filled)
+    module = sys.modules.get(type(x).__module__.split(".")[0])
+    make = getattr(module, "from_dlpack", None)
+    if hasattr(x, "__array_namespace__"):
+        make = x.__array_namespace__().from_dlpack
+    if make is None:
+        found = f"gradred cannot make a new {type(x).__name__}"
+        raise UsageError(explain(asked, found, "Pass the array for the result as out="))
+    return lambda: make(filled)

@@ -1,0 +1,450 @@
+"""mpi4py's buffer specifications: an array, `[array, type]`, `[array, count, type]` and so on.
+
+What a specification means is agreed by all ranks, how it is written is not: `x`, `[x, MPI.FLOAT]`
+and `(x, 4, "f")` are the same message. So whether a call is gradred's depends on the type and the
+operation alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import sys
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from gradred import _core, ops
+from gradred.buffers.arrays import (
+    describe,
+    dtype_name,
+    exported,
+    layout_of,
+    memory_of,
+    require_memory,
+)
+from gradred.buffers.dlpack import Exported
+from gradred.element_types import ITEMSIZES
+from gradred.errors import UsageError, UsageTypeError, explain
+
+Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block"]
+
+NAMES: dict[Kind, str] = {
+    "allreduce": "Allreduce",
+    "reduce_scatter_block": "Reduce_scatter_block",
+}
+
+# What gradred calls as MPI does, in capitals.
+MPI_OPS = frozenset(ops.OPS) - {"avg"}
+
+
+@dataclasses.dataclass(slots=True)  # not frozen, like arrays.Array
+class Message:
+    """Elements at an address."""
+
+    address: int
+    count: int
+    """As in MPI: of one block where a message has several."""
+    dtype: str | None
+    """gradred's name of the type, None where only the MPI knows it."""
+    datatype: MPI.Datatype | None
+    """The MPI's type, None where the MPI has none."""
+    owner: Any
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of data in an element: for a derived type, without the gaps."""
+        if self.dtype is not None:
+            return ITEMSIZES[self.dtype]
+        assert self.datatype is not None
+        return self.datatype.Get_size()
+
+    @property
+    def type_text(self) -> str:
+        """The type's name, for people."""
+        if self.dtype is not None:
+            return self.dtype
+        assert self.datatype is not None
+        name: str = self.datatype.Get_name()
+        return name or f"a derived type of {self.itemsize} bytes"
+
+    @property
+    def text(self) -> str:
+        """Count and type, for people."""
+        between = " " if self.dtype is not None else " elements of "
+        return f"{self.count}{between}{self.type_text}"
+
+
+class _Memory(NamedTuple):
+    address: int
+    nbytes: int
+    dtype: str | None
+    format: str | None
+    writable: bool
+    owner: Any
+
+
+@dataclasses.dataclass(slots=True)
+class _Parts:
+    buffer: Any
+    count: Any = None
+    displacement: Any = None
+    datatype: Any = None
+
+
+def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
+    """Understand one specification.
+
+    Args:
+        spec: as mpi4py takes it.
+        asked: for messages: `"Allreduce's recvbuf"`.
+        writable: whether the call writes there.
+        blocks: into how many blocks the elements are cut; `count` is that of one.
+
+    Raises:
+        gradred.UsageError: it means nothing, or more than the memory holds.
+        gradred.DeviceError: the memory is a GPU's.
+    """
+    parts = _take_apart(spec, asked)
+    memory = _memory(parts.buffer, asked, typed=parts.datatype is not None)
+    if writable and not memory.writable:
+        _refuse(asked, "the memory is read-only", "Pass a writable array")
+    dtype, datatype = _type_of(parts.datatype, memory, asked)
+    extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
+    gap = 0 if dtype is not None else _gap(datatype)
+    address, count = _cut(parts, memory, extent, blocks, gap, asked)
+    if count > 0 and datatype == MPI.DATATYPE_NULL:
+        _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
+    return Message(address, count, dtype, datatype, memory.owner)
+
+
+def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
+    raise UsageError(explain(asked, found, remedy))
+
+
+def _is_buffer(x: Any) -> bool:
+    if hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):
+        return True
+    try:
+        memoryview(x)
+    except TypeError:
+        return False
+    except (BufferError, ValueError):  # a type without a format, as ml_dtypes has them
+        pass
+    return True
+
+
+def _take_apart(spec: Any, asked: str) -> _Parts:
+    if isinstance(spec, np.ndarray):
+        return _Parts(spec)
+    if spec is MPI.IN_PLACE:
+        _refuse(asked, "MPI.IN_PLACE is no buffer", "It stands for sendbuf alone")
+    if not isinstance(spec, (list, tuple)):
+        if spec is None or not _is_buffer(spec):
+            name = "None" if spec is None else f"a {type(spec).__name__}"
+            message = explain(
+                asked, f"{name} is no buffer", "Pass an array, or [array, count, MPI type]"
+            )
+            raise UsageTypeError(message)
+        return _Parts(spec)
+    if len(spec) == 2 and isinstance(spec[1], (MPI.Datatype, str)):
+        return _Parts(spec[0], datatype=spec[1])
+    if len(spec) == 2:
+        return _Parts(spec[0], *_count_and_displacement(spec[1], asked))
+    if len(spec) == 3:
+        return _Parts(spec[0], *_count_and_displacement(spec[1], asked), spec[2])
+    if len(spec) == 4:
+        return _Parts(*spec)
+    message = explain(
+        asked,
+        f"a specification of {len(spec)} items",
+        "Pass [array, count, displacement, MPI type]",
+    )
+    raise UsageError(message)
+
+
+def _count_and_displacement(given: Any, asked: str) -> tuple[Any, Any]:
+    if not isinstance(given, (list, tuple)):
+        return given, None
+    if len(given) != 2:
+        found = f"{len(given)} numbers where count and displacement belong"
+        raise UsageError(explain(asked, found, "Pass [array, (count, displacement), MPI type]"))
+    return given[0], given[1]
+
+
+def _memory(x: Any, asked: str, *, typed: bool) -> _Memory:
+    """The bytes of one buffer; `typed` if the specification names the type."""
+    if x is None or x is MPI.BOTTOM:
+        if not typed:
+            _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
+        return _Memory(0, 0, None, None, True, None)
+    if isinstance(x, np.ndarray):
+        return _numpy_memory(x, asked)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        array = describe(x, asked)
+        if not (x.is_contiguous() or x.T.is_contiguous()):
+            _refuse(asked, "the tensor is not contiguous", "Pass x.contiguous()")
+        return _Memory(array.address, array.nbytes, array.dtype, None, True, x)
+    tensor = exported(x, asked)
+    if tensor is not None:
+        return _exported_memory(x, tensor, asked)
+    view = memory_of(x, asked)
+    if not view.contiguous:
+        _refuse(asked, "the memory is not contiguous", "Pass a contiguous copy")
+    return _buffer_memory(view, asked)
+
+
+def _numpy_memory(x: np.ndarray[Any, Any], asked: str) -> _Memory:
+    if not x.flags.forc:
+        found = f"the array is not contiguous: shape {x.shape}, strides {x.strides} bytes"
+        _refuse(asked, found, "Pass a contiguous copy, for example numpy.ascontiguousarray(x)")
+    address, readonly = x.__array_interface__["data"]
+    require_memory(address, x.size, asked)
+    name = dtype_name(x.dtype)
+    code = None
+    if name is None:
+        try:
+            code = memoryview(x).format  # type: ignore[arg-type]
+        except ValueError:  # a type that the buffer protocol cannot tell
+            code = str(x.dtype)
+    if x.dtype.hasobject:
+        message = explain(
+            asked, "the array holds Python objects", "Use the lower-case method, which pickles"
+        )
+        raise UsageTypeError(message)
+    return _Memory(address, x.nbytes, name, code, not readonly, x)
+
+
+# The types of such arrays that the MPI may know and gradred does not, by their buffer formats.
+_FORMATS = {"float128": "g", "complex256": "Zg"}
+
+
+def _exported_memory(x: Any, tensor: Exported, asked: str) -> _Memory:
+    layout = layout_of(tensor.shape, tensor.strides, tensor.itemsize)
+    straight = tuple(range(len(tensor.shape)))
+    if layout is None or layout.order not in (straight, straight[::-1]):
+        _refuse(asked, "the array is not contiguous", "Pass a contiguous copy")
+    name = tensor.dtype if tensor.dtype in ITEMSIZES else None
+    code = None if name else _FORMATS.get(tensor.dtype, tensor.dtype)
+    nbytes = layout.count * tensor.itemsize
+    require_memory(tensor.address, layout.count, asked)
+    return _Memory(tensor.address, nbytes, name, code, tensor.writable, (x, tensor.owner))
+
+
+def _buffer_memory(view: memoryview, asked: str) -> _Memory:
+    if view.nbytes == 0:
+        return _Memory(0, 0, None, view.format, not view.readonly, view)
+    data = np.frombuffer(view, np.uint8) if view.c_contiguous else np.asarray(view)
+    address = data.__array_interface__["data"][0]
+    require_memory(address, view.nbytes // view.itemsize, asked)
+    return _Memory(address, view.nbytes, None, view.format, not view.readonly, view)
+
+
+def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.Datatype | None]:
+    """The elements' type: its name here, and the MPI's type."""
+    if given is None and memory.dtype is not None:
+        return memory.dtype, None
+    if isinstance(given, MPI.Datatype):
+        return name_of(given), given
+    code = given if given is not None else _native(memory.format or "B", asked)
+    if not isinstance(code, str):
+        message = explain(asked, f"{code!r} is no MPI type", "Pass [array, count, MPI type]")
+        raise UsageTypeError(message)
+    datatype = MPI.BYTE if given is None and code == "B" else MPI._typedict.get(code)
+    if datatype is None:
+        found = f"no MPI type stands for elements of format {code!r}"
+        _refuse(asked, found, "Name the type: [array, count, MPI type]")
+    return name_of(datatype), datatype
+
+
+def _native(code: str, asked: str) -> str:
+    """A buffer format without its sign for the order of bytes, which must be this machine's."""
+    foreign = ">" if sys.byteorder == "little" else "<"
+    if code[0] in (foreign, "!"):
+        found = f"elements of format {code!r} are in another order of bytes"
+        _refuse(asked, found, "Convert the array to native order")
+    return code.lstrip("@=<>")
+
+
+_HALF = MPI._typedict.get("e")
+_BFLOAT16 = getattr(MPI, "BFLOAT16_T", MPI.DATATYPE_NULL)
+
+
+def name_of(datatype: MPI.Datatype) -> str | None:
+    """Gradred's name of a type, None where only the MPI knows it."""
+    if datatype == MPI.DATATYPE_NULL:
+        return None
+    name = _core.datatype_name(datatype)
+    if name is None and _HALF is not None and datatype == _HALF:
+        return "float16"
+    if name is None and datatype == _BFLOAT16:
+        return "bfloat16"
+    return name
+
+
+def _extent(datatype: MPI.Datatype | None) -> int:
+    if datatype is None or datatype == MPI.DATATYPE_NULL:
+        return 0
+    return datatype.Get_extent()[1]
+
+
+def _gap(datatype: MPI.Datatype | None) -> int | None:
+    """Bytes behind an element that the last one does not need; None: it may lie anywhere."""
+    if datatype is None or datatype == MPI.DATATYPE_NULL or not datatype.is_predefined:
+        return None
+    gap: int = _extent(datatype) - datatype.Get_true_extent()[1]
+    return gap
+
+
+def _cut(
+    parts: _Parts, memory: _Memory, extent: int, blocks: int, gap: int | None, asked: str
+) -> tuple[int, int]:
+    """Address and count, by the specification's own count and displacement."""
+    displacement = _index(parts.displacement, "displacement", asked)
+    offset = displacement * extent
+    length = memory.nbytes - offset
+    if displacement > 0 and (extent <= 0 or length < 0):
+        found = f"displacement {displacement} lies outside the {memory.nbytes} bytes of the array"
+        _refuse(asked, found, "Give a smaller displacement")
+    if parts.count is None:
+        count = _whole(length, extent, blocks, asked)
+    else:
+        count = _index(parts.count, "count", asked)
+        if count > 0 and parts.buffer is None:
+            _refuse(asked, f"count {count} of no buffer", "Pass a buffer")
+        elements = max(blocks, 1) * count
+        if gap is not None and elements > 0 and elements * extent - gap > length:
+            found = f"{elements} elements of {extent} bytes exceed the {length} bytes of the memory"
+            _refuse(asked, found, "Give a smaller count or a larger array")
+    return memory.address + offset, count
+
+
+def _index(given: Any, name: str, asked: str) -> int:
+    if given is None:
+        return 0
+    try:
+        value = operator.index(given)
+    except TypeError:
+        message = explain(asked, f"{name} {given!r}", "Give a whole number")
+        raise UsageTypeError(message) from None
+    if value < 0:
+        _refuse(asked, f"negative {name} {value}", "Give a whole number, at least 0")
+    return value
+
+
+def _whole(length: int, extent: int, blocks: int, asked: str) -> int:
+    """How many elements the memory holds, per block."""
+    if length == 0:
+        return 0
+    if extent <= 0 or length % extent != 0:
+        found = f"{length} bytes hold no whole number of elements of {extent} bytes"
+        _refuse(asked, found, "Give the count")
+    if blocks > 1 and length // extent % blocks != 0:
+        found = f"{length // extent} elements do not make {blocks} equal blocks"
+        _refuse(asked, found, "Pass a multiple of the number of ranks")
+    return length // extent // max(blocks, 1)
+
+
+# ---- the calls ------------------------------------------------------------------------------
+
+
+class Reduction(NamedTuple):
+    """A reducing call of which gradred has everything it needs."""
+
+    call: _core.Call
+    owners: Any
+
+
+def reduction(
+    kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any
+) -> Reduction | Message:
+    """An Allreduce or Reduce_scatter_block as gradred sees it; its recvbuf if it is the MPI's.
+
+    Args:
+        kind: `"allreduce"` or `"reduce_scatter_block"`.
+        comm: the communicator.
+        sendbuf: as in mpi4py; `MPI.IN_PLACE` or None takes the input from `recvbuf`.
+        recvbuf: as in mpi4py.
+        op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
+
+    Raises:
+        gradred.UsageError: the arguments do not fit each other.
+    """
+    if kind == "allreduce":
+        plain = _core.plain_allreduce(sendbuf, recvbuf, op)
+        if plain is not None:
+            return Reduction(plain, (sendbuf, recvbuf))
+    name = NAMES[kind]
+    found = ops.resolve(op)
+    blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
+    in_place = is_in_place(sendbuf)
+    recv = read(recvbuf, f"{name}'s recvbuf", writable=True, blocks=blocks if in_place else 1)
+    if recv.dtype is None or found is None:
+        if found is None or found[0] in MPI_OPS:
+            return recv
+        remedy = f"Use an MPI.Op, or one of the types {', '.join(ITEMSIZES)}"
+        _refuse(f"{name} with {op!r}", "the type is known to the MPI alone", remedy)
+    ops.require(found[0], recv.dtype, f"{name} of {recv.dtype}")
+    send = None if in_place else read_input(kind, sendbuf, recv, blocks)
+    call = _core.Call(
+        kind,
+        None if send is None else send.address,
+        recv.address,
+        recv.count,
+        recv.dtype,
+        found[0],
+        factor=found[1],
+    )
+    return Reduction(call, (send, recv))
+
+
+def is_in_place(sendbuf: Any) -> bool:
+    """Whether the input is taken from recvbuf."""
+    return sendbuf is None or sendbuf is MPI.IN_PLACE
+
+
+def read_input(kind: Kind, sendbuf: Any, recv: Message, blocks: int) -> Message:
+    """Understand the sendbuf of a reduction.
+
+    Raises:
+        gradred.UsageError: it means nothing, or does not fit `recv`.
+    """
+    name = NAMES[kind]
+    send = read(sendbuf, f"{name}'s sendbuf", writable=False, blocks=blocks)
+    if send.dtype != recv.dtype or (send.dtype is None and send.datatype != recv.datatype):
+        found = f"sendbuf has {send.type_text}, recvbuf {recv.type_text}"
+        _refuse(name, found, "Pass two buffers of one type")
+    if send.count != recv.count:
+        per_block = " per block" if blocks > 1 else ""
+        found = f"sendbuf has {send.count} elements{per_block}, recvbuf {recv.count}"
+        _refuse(name, found, "Pass as many elements in both")
+    refuse_overlap(name, send, recv, blocks, 1)
+    return send
+
+
+def refuse_overlap(
+    name: str, send: Message, recv: Message, send_blocks: int, recv_blocks: int
+) -> None:
+    """UsageError if two messages share memory, which no MPI allows.
+
+    Types with gaps may interleave; of them only those that begin alike are known to share memory.
+    """
+    send_end = send.address + max(send.count * _span(send) * send_blocks, 1)
+    recv_end = recv.address + max(recv.count * _span(recv) * recv_blocks, 1)
+    if not (send.count and recv.count and send.address):
+        return
+    if send.address < recv_end and recv.address < send_end:
+        _refuse(name, "sendbuf and recvbuf overlap", "Pass MPI.IN_PLACE as sendbuf")
+
+
+def _span(message: Message) -> int:
+    """Bytes from one element to the next, 0 if others may lie between."""
+    if message.dtype is not None:
+        return ITEMSIZES[message.dtype]
+    datatype = message.datatype
+    assert datatype is not None
+    extent = _extent(datatype)
+    dense = (0, extent) == datatype.Get_true_extent() and extent == datatype.Get_size()
+    return extent if dense or datatype.is_predefined else 0

@@ -1,0 +1,160 @@
+"""Bcast and Allgather of any MPI type, moved as bytes.
+
+Here ranks may describe the same elements by different types: a column of a matrix on one, a vector
+on another. What they agree on are the basic types, one after the other, so that is what gradred is
+told; elements with gaps between them are packed before and unpacked after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from gradred import _core
+from gradred.buffers import messages, typemaps
+from gradred.buffers.messages import Message
+from gradred.buffers.refusing import refusing
+from gradred.buffers.typemaps import Comparable
+from gradred.errors import TransportError, UsageError, UsageTypeError, explain
+
+
+def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
+    """Broadcast what a buffer specification describes; blocks until it is there.
+
+    Raises:
+        gradred.UsageError: the specification means nothing, or root is no rank.
+    """
+    with refusing(comm):
+        root = rank_of_root(root, comm, "Bcast")
+        sends = comm.Get_rank() == root
+        message = messages.read(buf, "Bcast's buf", writable=not sends)
+        told = typemaps.comparable(message)
+        memory = _Bytes(message)
+        if sends:
+            memory.pack()
+    _core.run(comm, _call("bcast", None, memory.address, told, root))
+    if not sends:
+        memory.unpack()
+
+
+def rank_of_root(root: Any, comm: MPI.Comm, asked: str) -> int:
+    """`root` as a whole number; UsageError unless it is a rank of the communicator."""
+    size = comm.Get_size()
+    remedy = f"Give a rank, 0 to {size - 1}"
+    try:
+        rank = operator.index(root)
+    except TypeError:
+        found = f"a {type(root).__name__} is no rank"
+        raise UsageTypeError(explain(f"{asked} with root={root!r}", found, remedy)) from None
+    if not 0 <= rank < size:
+        found = f"the communicator has {size} ranks"
+        raise UsageError(explain(f"{asked} with root={rank}", found, remedy))
+    return rank
+
+
+def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
+    """Gather every rank's elements on every rank; blocks until they are there.
+
+    Raises:
+        gradred.UsageError: the specifications mean nothing or do not fit each other.
+    """
+    with refusing(comm):
+        origin, target, told = _gathered(comm, sendbuf, recvbuf)
+    source = None if origin is None else origin.address
+    _core.run(comm, _call("allgather", source, target.address, told))
+    target.unpack()
+
+
+def _call(
+    kind: Literal["bcast", "allgather"],
+    send: int | None,
+    recv: int,
+    told: Comparable,
+    root: int = 0,
+) -> _core.Call:
+    return _core.Call(kind, send, recv, told.count, told.dtype, root=root, layout=told.hash)
+
+
+def _gathered(
+    comm: MPI.Comm, sendbuf: Any, recvbuf: Any
+) -> tuple[_Bytes | None, _Bytes, Comparable]:
+    """Input (None: in place), result, and what a block consists of."""
+    size = comm.Get_size()
+    recv = messages.read(recvbuf, "Allgather's recvbuf", writable=True, blocks=size)
+    told = typemaps.comparable(recv)
+    in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
+    target = _Bytes(dataclasses.replace(recv, count=recv.count * size))
+    origin = None
+    if in_place:
+        target.pack()
+    else:
+        send = messages.read(sendbuf, "Allgather's sendbuf", writable=False)
+        _check(send, recv, told, size)
+        origin = _Bytes(send)
+        origin.pack()
+    return origin, target, told
+
+
+def _check(send: Message, recv: Message, told: Comparable, size: int) -> None:
+    sent = typemaps.comparable(send)
+    if sent != told:
+        found = f"sendbuf has {sent.text}, a block of recvbuf {told.text}"
+        raise UsageError(explain("Allgather", found, "Pass the same in both"))
+    if send.dtype is not None and recv.dtype is not None:
+        messages.refuse_overlap("Allgather", send, recv, 1, size)
+
+
+class _Bytes:
+    """A message as contiguous bytes: where it lies, or packed elsewhere."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._packed: bytearray | None = None
+        self.address = message.address
+        if message.dtype is None and not _is_contiguous(message):
+            self._packed = bytearray(message.count * message.itemsize)
+            self.address = MPI.Get_address(self._packed) if self._packed else 0
+
+    def pack(self) -> None:
+        """Gather the elements into the bytes."""
+        if self._packed:
+            with_gaps = _from_address(self._message, self.address)
+            memory = MPI.buffer.fromaddress(self.address, 1)
+            position = with_gaps.Pack(memory, self._packed, 0, MPI.COMM_SELF)
+            with_gaps.Free()
+            self._check(position)
+
+    def unpack(self) -> None:
+        """Scatter the bytes to where the elements belong."""
+        if self._packed:
+            with_gaps = _from_address(self._message, self.address)
+            memory = MPI.buffer.fromaddress(self.address, 1)
+            position = with_gaps.Unpack(self._packed, 0, memory, MPI.COMM_SELF)
+            with_gaps.Free()
+            self._check(position)
+
+    def _check(self, position: int) -> None:
+        assert self._packed is not None
+        if position != len(self._packed):
+            raise TransportError(
+                f"MPI_Pack made {position} bytes of {len(self._packed)}: this MPI packs in a form "
+                "of its own, and gradred cannot move derived types on it"
+            )
+
+
+def _is_contiguous(message: Message) -> bool:
+    datatype = message.datatype
+    assert datatype is not None
+    return datatype.is_predefined and datatype.Get_extent() == (0, datatype.Get_size())
+
+
+def _from_address(message: Message, base: int) -> MPI.Datatype:
+    """All elements as one element that starts at `base` and, for mpi4py, is one byte long."""
+    assert message.datatype is not None
+    moved = message.datatype.Create_hindexed([message.count], [message.address - base])
+    resized = moved.Create_resized(0, 1).Commit()
+    moved.Free()
+    return resized

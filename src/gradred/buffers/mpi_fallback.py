@@ -1,0 +1,155 @@
+"""Reductions that the MPI carries out: an own operation, or a type that gradred does not know.
+
+Once a rank is inside the MPI's call nobody can tell its peers of a mistake: they wait, abort or
+compute something wrong. So all that can be found out is found out before: each rank checks its own
+arguments, and all agree on count, type and operation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from gradred import _core, ops
+from gradred.buffers import messages, typemaps
+from gradred.buffers.messages import Kind, Message, Reduction
+from gradred.element_types import ELEMENT_TYPES
+from gradred.errors import UsageError, explain
+
+
+@dataclasses.dataclass(slots=True)
+class MpiCall:
+    """A call for the MPI, whose arguments fit each other."""
+
+    kind: Kind
+    messages: tuple[Message | None, Message]
+    """Of which memory it is, input and result; what they own must live as long as the call."""
+    op: MPI.Op
+    detail: int
+    """What the ranks compare."""
+    send: Any
+    """As mpi4py takes it, like `recv`: of one type and count, so that it finds nothing wrong."""
+    recv: Any
+
+    @property
+    def text(self) -> str:
+        """What this rank asked for."""
+        op = _name(self.op) or "an operation of the program's own"
+        return f"{messages.NAMES[self.kind]} of {self.messages[1].text} with {op}"
+
+    def agree(self, comm: MPI.Comm) -> None:
+        """Block until all ranks have agreed to leave this very call to the MPI.
+
+        Raises:
+            gradred.UsageError: their calls differ, or one refused its arguments.
+        """
+        try:
+            _core.leave_to_mpi(comm, self.kind, self.detail)
+        except UsageError as error:
+            # What travels between the ranks is too short for names; each knows its own.
+            text = f"{str(error).rstrip('.')}. This rank asked for {self.text}."
+            raise UsageError(text) from None
+
+
+def reduction(
+    kind: Kind,
+    comm: MPI.Comm,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: Any,
+    also: object = None,
+) -> Reduction | MpiCall:
+    """`messages.reduction` for calls that may block, ready for the MPI where it is the MPI's.
+
+    Raises:
+        gradred.UsageError: the arguments do not fit each other.
+    """
+    found = messages.reduction(kind, comm, sendbuf, recvbuf, op)
+    if isinstance(found, Reduction):
+        return found
+    return checked(kind, comm, sendbuf, found, op, also)
+
+
+def checked(
+    kind: Kind, comm: MPI.Comm, sendbuf: Any, recv: Message, op: Any, also: object = None
+) -> MpiCall:
+    """A call whose recvbuf is understood; raises as `reduction` does."""
+    blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
+    in_place = messages.is_in_place(sendbuf)
+    send = None if in_place else messages.read_input(kind, sendbuf, recv, blocks)
+    return of_messages(kind, send, recv, mpi_op(op), also)
+
+
+def of_messages(
+    kind: Kind, send: Message | None, recv: Message, op: MPI.Op, also: object = None
+) -> MpiCall:
+    """A call on messages that fit each other.
+
+    Args:
+        kind: the kind of the call.
+        send: this rank's input, None if it is in `recv`.
+        recv: where the result goes.
+        op: the operation, as the MPI knows it.
+        also: what the ranks compare as well.
+
+    Raises:
+        gradred.UsageError: the MPI does not have the type.
+    """
+    datatype = _mpi_type(kind, recv)
+    if not datatype.is_predefined:
+        datatype.Commit()  # or the MPI would refuse it, perhaps on this rank alone
+    basics = typemaps.of_message(recv)
+    told = (kind, recv.count, basics.length, basics.hash, _compared(op), also)
+    return MpiCall(
+        kind,
+        (send, recv),
+        op,
+        detail=typemaps.hash_of(told),
+        send=MPI.IN_PLACE if send is None else _specification(send, datatype),
+        recv=_specification(recv, datatype),
+    )
+
+
+def mpi_op(op: ops.OpLike) -> MPI.Op:
+    """The operation for the MPI; `messages.reduction` has refused calls that only gradred knows."""
+    if isinstance(op, MPI.Op):
+        return op
+    known = getattr(MPI, op.upper() if isinstance(op, str) else "", None)
+    assert isinstance(known, MPI.Op)
+    return known
+
+
+def _mpi_type(kind: Kind, message: Message) -> MPI.Datatype:
+    if message.datatype is not None:
+        return message.datatype
+    found = None
+    if message.dtype is not None and ELEMENT_TYPES[message.dtype].is_numpys:
+        found = MPI._typedict.get(np.dtype(message.dtype).char)
+    if found is None:
+        why = f"the MPI has no {message.dtype}, which its own operations would need"
+        raise UsageError(explain(messages.NAMES[kind], why, f"Use one of {', '.join(ops.OPS)}"))
+    return found
+
+
+def _specification(message: Message, datatype: MPI.Datatype) -> list[Any]:
+    if message.address == 0:
+        return [MPI.BOTTOM, message.count, datatype]
+    # mpi4py goes by the count, not by the length of the memory.
+    return [MPI.buffer.fromaddress(message.address, 1), message.count, datatype]
+
+
+def _compared(op: MPI.Op) -> tuple[str, bool]:
+    """Of an operation; a program's own have no name that all ranks know."""
+    return (_name(op) or "own"), op.Is_commutative()
+
+
+# Those that gradred does not know.
+_OTHERS = {f"MPI_{name}": getattr(MPI, name) for name in ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")}
+
+
+def _name(op: MPI.Op) -> str | None:
+    known = _core.op_name(op)
+    return known or next((name for name, other in _OTHERS.items() if op == other), None)

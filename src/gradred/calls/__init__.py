@@ -1,0 +1,1 @@
+"""Calls on arrays: any array in, the same kind of array out."""

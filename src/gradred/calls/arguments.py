@@ -1,0 +1,185 @@
+"""Arguments of the array calls: what all of them check and understand in the same way."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from gradred import _core, ops, plans
+from gradred.buffers import arrays, typemaps
+from gradred.buffers.arrays import Array, Result
+from gradred.comm import Comm
+from gradred.element_types import ITEMSIZES
+from gradred.errors import UsageError, UsageTypeError, explain
+
+if TYPE_CHECKING:
+    from gradred.ops import OpLike
+
+_world: Comm | None = None
+
+
+def communicator(comm: Any, asked: str) -> MPI.Intracomm:
+    """`comm`, or COMM_WORLD for None; UsageTypeError for anything else."""
+    global _world
+    if comm is None:
+        if _world is None:
+            _world = Comm(MPI.COMM_WORLD)
+        return _world
+    if not isinstance(comm, MPI.Intracomm):
+        null = isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL
+        found = "comm is null" if null else f"comm is a {type(comm).__name__}"
+        message = explain(asked, found, "Pass an MPI.Intracomm, or None for COMM_WORLD")
+        raise UsageTypeError(message)
+    return comm  # a plain one serves as well
+
+
+def refuse_stream(stream: object, asked: str) -> None:
+    """UsageError unless it is None."""
+    if stream is not None:
+        found = "a stream orders work on a GPU, and this build of gradred has no GPU support"
+        raise UsageError(explain(f"{asked} with stream={stream!r}", found, "Pass stream=None"))
+
+
+def operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float] | None:
+    """Name and factor of an operation that the type has; None for the MPI's own."""
+    found = ops.resolve(op)
+    if found is not None:
+        ops.require(found[0], dtype, f"{asked} of {dtype}")
+    return found
+
+
+def own_operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float]:
+    """Name and factor of an operation that is not the MPI's own."""
+    found = operation(op, dtype, asked)
+    if found is None:
+        remedy = f"Use one of {', '.join(ops.OPS)} here, or allreduce"
+        raise UsageError(explain(asked, "the MPI alone knows this operation", remedy))
+    return found
+
+
+def require_c_order(given: Array, asked: str) -> None:
+    """UsageError unless the axes are in C order."""
+    if given.layout.order != tuple(range(len(given.shape))):
+        found = f"x is not in C order, but in the order of axes {given.layout.order}"
+        raise UsageError(explain(asked, found, "Pass numpy.ascontiguousarray(x)"))
+
+
+def result(
+    x: Any, given: Array, out: Any, asked: str, shape: tuple[int, ...] | None = None
+) -> Result:
+    """Where the result goes: `out` if there is one, checked, else a new array."""
+    if out is None:
+        return arrays.new_like(x, given, asked, shape)
+    target = arrays.describe(out, asked + " into out")
+    if not target.writable:
+        found = f"out is read-only ({type(out).__name__})"
+        raise UsageError(explain(asked, found, "Pass a writable array, or out=None for a new one"))
+    expected = given.layout
+    if shape is not None:
+        in_c_order = arrays.layout_of(shape, None, ITEMSIZES[given.dtype])
+        assert in_c_order is not None
+        expected = in_c_order
+    if (target.dtype, target.layout.hash) != (given.dtype, expected.hash):
+        found = (
+            f"out is {_text(target.dtype, target.shape, target.layout.order)}, the result "
+            f"{_text(given.dtype, given.shape if shape is None else shape, expected.order)}"
+        )
+        raise UsageError(explain(asked, found, "Pass an out= of that shape, type and order"))
+    return Result(target, lambda: out)
+
+
+def _text(dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> str:
+    return f"{dtype} of shape {shape}, axes in the order {order}"
+
+
+def same(given: Array, result: Array, asked: str) -> bool:
+    """Whether the result replaces the input; UsageError if it does so in part."""
+    if given.address == result.address:
+        return True
+    refuse_overlap(given, result, asked)
+    return False
+
+
+def refuse_overlap(given: Array, result: Array, asked: str) -> None:
+    """UsageError if the result would overwrite a part of the input."""
+    if arrays.overlap(given, result):
+        found = "the result would overwrite a part of the input"
+        raise UsageError(explain(asked, found, "Pass an out= that shares no memory with x"))
+
+
+def require_list(given: Any, asked: str) -> None:
+    """UsageTypeError unless it has a length and items."""
+    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        found = f"a {type(given).__name__} is no list of arrays"
+        raise UsageTypeError(explain(asked, found, "Pass a list or tuple"))
+
+
+def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
+    """`out=` of a call on several arrays: one for each, None for a new one."""
+    if out is None:
+        return [None] * count
+    require_list(out, f"{asked} into out")
+    if len(out) != count:
+        found = f"{count} arrays, but {len(out)} in out="
+        raise UsageError(explain(asked, found, "Pass an array for each result"))
+    listed: Sequence[Any] = out
+    return listed
+
+
+def require_apart(given: Sequence[Array], results: Sequence[Array], asked: str) -> None:
+    """UsageError if a result shares memory with another, or with an input that it is not."""
+    remedy = "Pass an out= of arrays that share no memory; x itself reduces in place"
+    placed = sorted(enumerate(results), key=lambda item: item[1].address)
+    placed = [(i, array) for i, array in placed if array.nbytes > 0]
+    for (i, before), (k, after) in itertools.pairwise(placed):
+        if arrays.overlap(before, after):
+            first, second = sorted((i, k))
+            found = f"the results of arrays {first} and {second} share memory"
+            raise UsageError(explain(asked, found, remedy))
+    starts = [array.address for _, array in placed]
+    for i, array in enumerate(given):
+        # Results are apart, so that those an input may share memory with stand side by side.
+        first = max(0, bisect.bisect_right(starts, array.address) - 1)
+        last = bisect.bisect_left(starts, array.address + array.nbytes)
+        for k, result in placed[first:last]:
+            in_place = i == k and array.address == result.address
+            if arrays.overlap(array, result) and not in_place:
+                found = f"the result of array {k} would overwrite a part of array {i}"
+                raise UsageError(explain(asked, found, remedy))
+
+
+def call(
+    kind: _core._Kind,
+    given: Array,
+    result: Array,
+    chosen: plans.Plan,
+    *,
+    operation: tuple[str, float] = ("sum", 1.0),
+    in_place: bool = False,
+    root: int = 0,
+) -> _core.Call:
+    """A call on one array; where `given` and `result` differ in length, the shorter is a block."""
+    return _core.Call(
+        kind,
+        None if in_place else given.address,
+        result.address,
+        min(given.count, result.count),
+        given.dtype,
+        operation[0],
+        factor=operation[1],
+        root=root,
+        layout=with_plan(given.layout.hash, chosen),
+        plan=chosen.name,
+        schedule=chosen.schedule,
+    )
+
+
+def with_plan(layout: int, plan: plans.Plan) -> int:
+    """What ranks compare: the layout, and of a user's schedule what all ranks have in common."""
+    if plan.schedule is None:
+        return layout
+    return typemaps.hash_of((layout, plan.schedule.name, plan.schedule.chunks))

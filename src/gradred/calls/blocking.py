@@ -1,0 +1,180 @@
+"""Allreduce of arrays: any array in, the same kind of array out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from mpi4py import MPI
+
+from gradred import _core
+from gradred.buffers import mpi_fallback
+from gradred.buffers.messages import Message
+from gradred.calls import arguments, reductions
+from gradred.calls.reductions import Asked, One
+from gradred.comm import Comm
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, InPlace
+
+    from gradred.ops import OpLike
+    from gradred.plans import PlanLike
+
+ArrayT = TypeVar("ArrayT")
+OutT = TypeVar("OutT")
+
+
+@overload
+def allreduce(
+    x: ArrayT,
+    op: OpLike = ...,
+    *,
+    out: None = ...,
+    comm: MPI.Intracomm | None = ...,
+    stream: None = ...,
+    plan: PlanLike = ...,
+) -> ArrayT: ...
+@overload
+def allreduce(
+    x: Any,
+    op: OpLike = ...,
+    *,
+    out: OutT,
+    comm: MPI.Intracomm | None = ...,
+    stream: None = ...,
+    plan: PlanLike = ...,
+) -> OutT: ...
+def allreduce(
+    x: Any,
+    op: OpLike = "sum",
+    *,
+    out: Any = None,
+    comm: MPI.Intracomm | None = None,
+    stream: None = None,
+    plan: PlanLike = None,
+) -> Any:
+    """Reduce the arrays of all ranks elementwise; every rank gets the result.
+
+    Blocks until the result is there; all ranks get bitwise the same.
+
+    Args:
+        x: this rank's array, unchanged unless it is `out`. Any dense array in host memory; shape,
+            type and order of the axes must be the same on all ranks.
+        op: a name from `gradred.OPS`, `gradred.premul(factor)` or an MPI.Op.
+        out: where the result goes: a writable array of that shape, type and order, `x` itself to
+            reduce in place. None makes a new one.
+        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: for GPU arrays, which this build does not serve: None.
+        plan: the name of a plan, or a schedule of one's own, or a function `(rank, size)` that
+            makes it; None lets gradred choose.
+
+    Returns:
+        `out`, or a new array of the kind of `x`.
+
+    Raises:
+        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.DeviceError: an array is in GPU memory.
+        gradred.PeerLost: the process of a peer has ended.
+
+    Example:
+        >>> import numpy, gradred
+        >>> from mpi4py import MPI
+        >>> gradred.allreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
+        array([1., 1., 1.], dtype=float32)
+    """
+    comm = arguments.communicator(comm, "allreduce")
+    asked = Asked("allreduce", op, comm, stream, plan)
+    found = reductions.one(asked, x, out)
+    if found.call is None:
+        _allreduce_by_mpi(asked, found)
+    else:
+        _core.run(comm, found.call)
+    return found.result.finish()
+
+
+def allreduce_many(
+    arrays_in: Sequence[ArrayT],
+    op: OpLike = "sum",
+    *,
+    out: Sequence[Any] | None = None,
+    comm: MPI.Intracomm | None = None,
+    stream: None = None,
+    plan: PlanLike = None,
+) -> list[ArrayT]:
+    """Reduce several arrays of any types and sizes at once: cheaper than one after the other.
+
+    Arrays of one type travel together. Blocks until all results are there.
+
+    Args:
+        arrays_in: this rank's arrays; number, shapes, types and orders of axes must be the same
+            on all ranks.
+        op: as in `allreduce`; it must suit every type.
+        out: an array for each result, or None for new ones. Results share no memory with each
+            other, nor with any array but their own, which they may replace.
+        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: as in `allreduce`.
+        plan: as in `allreduce`; for the vector of each type.
+
+    Returns:
+        The results in the order of the arrays.
+
+    Raises:
+        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.DeviceError: an array is in GPU memory.
+
+    Example:
+        >>> import numpy, gradred
+        >>> from mpi4py import MPI
+        >>> a, b = numpy.ones(2), numpy.arange(2)
+        >>> gradred.allreduce_many([a, b], comm=MPI.COMM_SELF)
+        [array([1., 1.]), array([0, 1])]
+    """
+    comm = arguments.communicator(comm, "allreduce_many")
+    found = reductions.many(Asked("allreduce_many", op, comm, stream, plan), arrays_in, out)
+    for call, vector in found.calls():
+        _core.run(comm, call)
+        vector.unpack()
+    return found.finish()
+
+
+def Allreduce(  # noqa: N802 (MPI's own name)
+    sendbuf: BufSpec | InPlace,
+    recvbuf: BufSpec,
+    op: OpLike = MPI.SUM,
+    comm: MPI.Intracomm | None = None,
+) -> None:
+    """`comm.Allreduce` of mpi4py by gradred, on any intracommunicator.
+
+    Args:
+        sendbuf: this rank's input, left unchanged: an array or an mpi4py buffer specification;
+            `MPI.IN_PLACE` (or None) takes it from `recvbuf`.
+        recvbuf: where the result goes: as many elements of the same type, writable.
+        op: an MPI.Op, a name from `gradred.OPS`, or `gradred.premul(factor)`.
+        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+
+    Raises:
+        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.PeerLost: the process of a peer has ended.
+
+    Example:
+        >>> import numpy, gradred
+        >>> from mpi4py import MPI
+        >>> x = numpy.ones(3)
+        >>> gradred.Allreduce(MPI.IN_PLACE, x, comm=MPI.COMM_SELF)
+    """
+    comm = arguments.communicator(comm, "Allreduce")
+    (comm if isinstance(comm, Comm) else Comm(comm)).Allreduce(sendbuf, recvbuf, op)
+
+
+def _allreduce_by_mpi(asked: Asked, found: One) -> None:
+    """The user's own operation, on the elements in the order of memory."""
+    assert isinstance(asked.op, MPI.Op)
+    given, result = found.given, found.result.array
+    with asked.refusing():
+        recv = Message(result.address, result.count, result.dtype, None, result)
+        in_place = found.in_place
+        send = None if in_place else dataclasses.replace(recv, address=given.address, owner=given)
+        left = mpi_fallback.of_messages("allreduce", send, recv, asked.op, also=given.layout.hash)
+    left.agree(asked.comm)
+    MPI.Intracomm.Allreduce(asked.comm, left.send, left.recv, left.op)

@@ -1,0 +1,251 @@
+"""Allreduce of arrays that does not block: the result comes by way of a request."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from gradred import _core
+from gradred.calls import arguments, reductions
+from gradred.calls.reductions import Asked, Vector
+from gradred.errors import UsageError, explain
+from gradred.request import keep_alive, let_go
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from gradred.ops import OpLike
+    from gradred.plans import PlanLike
+
+ArrayT = TypeVar("ArrayT")
+OutT = TypeVar("OutT")
+ResultT = TypeVar("ResultT")
+RequestT = TypeVar("RequestT", bound="ArrayRequest[Any]")
+
+
+class ArrayRequest(Generic[ResultT]):
+    """An allreduce of arrays in flight; made by `gradred.iallreduce` and `iallreduce_many`.
+
+    Any thread may wait for it, several at the same time. The program may also forget it: the
+    operation goes on, and the memory that it uses lives until its end. It is no `MPI.Request`,
+    since the MPI cannot make arrays of what has arrived: `comm.Iallreduce` gives one.
+    """
+
+    __slots__ = ("__weakref__", "_finish", "_lock", "_operations", "_result", "_vectors")
+    _result: ResultT
+
+    def __init__(
+        self,
+        operations: Sequence[tuple[Vector | None, _core.Operation]],
+        finish: Callable[[], ResultT],
+    ) -> None:
+        self._operations = [operation for _, operation in operations]
+        self._vectors = operations
+        self._finish: Callable[[], ResultT] | None = finish
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: float | None = None) -> ResultT:
+        """Block until the operation has ended, and return the result.
+
+        The thread that waits carries on what is in flight by itself.
+
+        Args:
+            timeout: seconds to wait for it; None waits as long as `GRADRED_TIMEOUT` allows.
+
+        Raises:
+            TimeoutError: it has not ended in this time. It goes on: wait again.
+            gradred.UsageError: `timeout` is NaN.
+            gradred.Error: what ended it, each time one asks.
+        """
+        if timeout is not None and math.isnan(timeout):
+            remedy = "Pass seconds, or None to wait without a limit of its own"
+            raise UsageError(explain(f"wait(timeout={timeout})", "NaN is no time", remedy))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        failed: Exception | None = None
+        for operation in self._operations:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                ended = operation.wait(left)
+            except Exception as error:
+                if not operation.ended:
+                    raise
+                failed = failed or error
+                continue
+            if not ended:
+                found = f"the operation has not ended within {timeout} s; it goes on"
+                raise TimeoutError(explain("wait", found, "Wait again"))
+        self._settle()
+        if failed is not None:
+            raise failed
+        with self._lock:
+            if self._finish is not None:
+                self._result = self._finish()
+                self._finish = None
+            return self._result
+
+    def result(self, timeout: float | None = None) -> ResultT:
+        """`wait`, by the name that futures have for it."""
+        return self.wait(timeout)
+
+    def done(self) -> bool:
+        """Whether the operation has ended, well or not; then `wait` does not block.
+
+        Does not block, and carries on what is in flight a little.
+        """
+        if not all(operation.test() for operation in self._operations):
+            return False
+        self._settle()
+        return True
+
+    def test(self) -> bool:
+        """`done`, by MPI's name."""
+        return self.done()
+
+    def add_done_callback(self: RequestT, fn: Callable[[RequestT], object]) -> None:
+        """Have `fn(request)` called once when the operation has ended, well or not.
+
+        By whom, and what it may do: as `gradred.Request.add_done_callback`. `request.wait()` in it
+        gives the result at once, or raises what ended the operation.
+
+        Example:
+            >>> import numpy, gradred
+            >>> from mpi4py import MPI
+            >>> request = gradred.iallreduce(numpy.ones(3), comm=MPI.COMM_SELF)
+            >>> request.add_done_callback(lambda request: print(request.wait()))
+            [1. 1. 1.]
+        """
+        self._operations[0].add_done_callback(functools.partial(self._call_after, 1), fn)
+
+    def _call_after(self: RequestT, index: int, fn: Callable[[RequestT], object]) -> None:
+        """`index` operations have ended: call `fn` after the others."""
+        if index == len(self._operations):
+            self._settle()
+            _core.call_callback(fn, self)
+            return
+        later = functools.partial(self._call_after, index + 1)
+        self._operations[index].add_done_callback(later, fn)
+
+    def _settle(self) -> None:
+        """All operations have ended: put the results where the caller wants them, once."""
+        with self._lock:
+            vectors, self._vectors = self._vectors, []
+            for vector, operation in vectors:
+                let_go(operation)
+                if vector is not None and not operation.failed:
+                    vector.unpack()
+
+
+def _start(comm: MPI.Intracomm, call: _core.Call, buffers: Any) -> _core.Operation:
+    operation = _core.start(comm, call, mpi_request=False)
+    keep_alive(operation, (call, buffers))
+    return operation
+
+
+@overload
+def iallreduce(
+    x: ArrayT,
+    op: OpLike = ...,
+    *,
+    out: None = ...,
+    comm: MPI.Intracomm | None = ...,
+    stream: None = ...,
+    plan: PlanLike = ...,
+) -> ArrayRequest[ArrayT]: ...
+@overload
+def iallreduce(
+    x: Any,
+    op: OpLike = ...,
+    *,
+    out: OutT,
+    comm: MPI.Intracomm | None = ...,
+    stream: None = ...,
+    plan: PlanLike = ...,
+) -> ArrayRequest[OutT]: ...
+def iallreduce(
+    x: Any,
+    op: OpLike = "sum",
+    *,
+    out: Any = None,
+    comm: MPI.Intracomm | None = None,
+    stream: None = None,
+    plan: PlanLike = None,
+) -> ArrayRequest[Any]:
+    """Start an `allreduce` of arrays; returns at once, before any other rank has to do anything.
+
+    All ranks get bitwise the same result. They start what they start on one communicator in the
+    same order; it ends in any order, and may be waited for in any.
+
+    Args:
+        x: this rank's array, as in `allreduce`; not to be changed until the operation has ended.
+        op: a name from `gradred.OPS`, `gradred.premul(factor)` or a predefined MPI.Op.
+        out: where the result goes, as in `allreduce`; not to be touched until the end, which
+            `wait` or `done` tell.
+        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: as in `allreduce`.
+        plan: as in `allreduce`.
+
+    Returns:
+        A request whose `wait()` returns `out`, or a new array of the kind of `x`.
+
+    Raises:
+        gradred.UsageError: the arguments do not fit each other.
+        gradred.DeviceError: an array is in GPU memory.
+
+    Example:
+        >>> import numpy, gradred
+        >>> from mpi4py import MPI
+        >>> request = gradred.iallreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
+        >>> request.wait()
+        array([1., 1., 1.], dtype=float32)
+    """
+    comm = arguments.communicator(comm, "iallreduce")
+    found = reductions.one(Asked("iallreduce", op, comm, stream, plan, blocking=False), x, out)
+    assert found.call is not None  # of no operation that only the MPI knows
+    operation = _start(comm, found.call, found)
+    return ArrayRequest([(None, operation)], found.result.finish)
+
+
+def iallreduce_many(
+    arrays_in: Sequence[ArrayT],
+    op: OpLike = "sum",
+    *,
+    out: Sequence[Any] | None = None,
+    comm: MPI.Intracomm | None = None,
+    stream: None = None,
+    plan: PlanLike = None,
+) -> ArrayRequest[list[ArrayT]]:
+    """Start an `allreduce_many`: several arrays of any types and sizes; returns at once.
+
+    Args:
+        arrays_in: this rank's arrays, as in `allreduce_many`. Of a type with several arrays they
+            are copied now, and may be changed; one alone must stay until the end.
+        op: as in `iallreduce`; it must suit every type.
+        out: an array for each result, or None for new ones, as in `allreduce_many`; not to be
+            touched until the end, which `wait` or `done` tell.
+        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: as in `allreduce`.
+        plan: as in `allreduce`; for the vector of each type.
+
+    Returns:
+        A request whose `wait()` returns the results in the order of the arrays.
+
+    Raises:
+        gradred.UsageError: the arguments do not fit each other.
+        gradred.DeviceError: an array is in GPU memory.
+
+    Example:
+        >>> import numpy, gradred
+        >>> from mpi4py import MPI
+        >>> a, b = numpy.ones(2), numpy.arange(2)
+        >>> gradred.iallreduce_many([a, b], comm=MPI.COMM_SELF).wait()
+        [array([1., 1.]), array([0, 1])]
+    """
+    comm = arguments.communicator(comm, "iallreduce_many")
+    asked = Asked("iallreduce_many", op, comm, stream, plan, blocking=False)
+    found = reductions.many(asked, arrays_in, out)
+    operations = [(vector, _start(comm, call, (vector, found))) for call, vector in found.calls()]
+    return ArrayRequest(operations, found.finish)

@@ -1,0 +1,55 @@
+"""Starting ranks: the MPI and its launcher, and what becomes of a job's ranks.
+
+The public names are those of `mpi`. They are loaded when they are first used: a rank imports some
+modules of this package too, and needs none of the launcher.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradred.launch.mpi import (
+        Binding,
+        Family,
+        Mpi,
+        find_mpi,
+        has_placement,
+        inside_job,
+        job_environment,
+        launcher_command,
+        program_command,
+        proxy_command,
+        quoted,
+        refuse_inside_job,
+        without_allocation,
+    )
+
+__all__ = [
+    "Binding",
+    "Family",
+    "Mpi",
+    "find_mpi",
+    "has_placement",
+    "inside_job",
+    "job_environment",
+    "launcher_command",
+    "program_command",
+    "proxy_command",
+    "quoted",
+    "refuse_inside_job",
+    "without_allocation",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'gradred.launch' has no attribute {name!r}")
+    value = getattr(importlib.import_module("gradred.launch.mpi"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,43 @@
+"""The last lines of a job: what went wrong, the first cause last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gradred._text import ranks_text
+from gradred.launch.job import Failure
+
+
+def failure_lines(failures: Sequence[Failure]) -> list[str]:
+    """A line per host and cause; the first failure has its own, the last one."""
+    later: dict[tuple[str, str], list[int]] = {}
+    for failure in failures[1:]:
+        later.setdefault((failure.host, failure.cause), []).append(failure.rank)
+    lines = [
+        f"{ranks_text(numbers)} on {host} {_plural(cause, len(numbers))}"
+        for (host, cause), numbers in reversed(later.items())
+    ]
+    return lines + [f"rank {one.rank} on {one.host} {one.cause}" for one in failures[:1]]
+
+
+def survived_lines(failures: Sequence[Failure]) -> list[str]:
+    """A line for each rank that the others have gone on without."""
+    return [
+        f"rank {one.rank} on {one.host} {one.cause}; the others went on without it"
+        for one in failures
+    ]
+
+
+def silent_lines(silent: Mapping[str, Sequence[int]], known: Sequence[Failure]) -> list[str]:
+    """A line for each host whose ranks could not be ended, but for those named as failures."""
+    named = {failure.rank for failure in known}
+    left = {host: [rank for rank in ranks if rank not in named] for host, ranks in silent.items()}
+    return [
+        f"{ranks_text(ranks)} on {host} cannot be reached any more"
+        for host, ranks in left.items()
+        if ranks
+    ]
+
+
+def _plural(cause: str, count: int) -> str:
+    return cause.replace("was ", "were ", 1) if count > 1 and cause.startswith("was ") else cause

@@ -1,0 +1,491 @@
+"""A job: mpiexec, the supervisors of its ranks, and the order in which everything ends.
+
+What became of a rank is known from its supervisor alone, never from mpiexec, which kills
+survivors, hangs, or reports success after a host was lost. `supervisor` is the channels' other end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gradred.launch import failure_board, processes, protocol
+from gradred.launch.output import Stream
+from gradred.launch.rendezvous import RendezvousServer
+
+TERM_TO_KILL = 2.0  # seconds that SIGTERM gives a rank
+_UNREACHABLE = 5.0  # seconds after SIGKILL without a word
+_LAST_WORDS = 2.0  # seconds for supervisors to report once mpiexec has ended
+_LINGER = 5.0  # seconds for mpiexec to end after its ranks,
+_LINGER_FOR_LOST = 1.0  # and after it has lost some: then it often never does
+_MOMENT = 1.0  # seconds for which clocks, and not the order of arrival, tell what failed first
+_TICK = 0.2  # seconds between looks at the clock and at mpiexec
+
+_STREAMS: dict[bytes, Stream] = {protocol.STDOUT: "stdout", protocol.STDERR: "stderr"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What to start, where, and with what.
+
+    Attributes:
+        launcher: mpiexec and its options.
+        program: what each rank runs.
+        ranks: how many.
+        remote: hosts of which this one has to be reached; none if all ranks run here.
+        environment: mpiexec's variables.
+        carried: variables that every rank gets, unless mpiexec has set them for it.
+        set: variables that every rank gets in any case.
+        stdin: whether rank 0 gets input.
+        cores: of this host, for the ranks to share.
+        bound: whether mpiexec binds each rank to its share.
+        grace: seconds that the others have after the first rank failed.
+    """
+
+    launcher: Sequence[str]
+    program: Sequence[str]
+    ranks: int
+    environment: Mapping[str, str]
+    carried: Mapping[str, str]
+    cores: int
+    remote: Sequence[str] = ()
+    set: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    stdin: bool = False
+    bound: bool = False
+    grace: float = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A rank that failed by itself: the status for it is 128 + signal if a signal ended it."""
+
+    rank: int
+    host: str
+    status: int
+    cause: str  # the end of a sentence that begins with the rank: "was killed by SIGKILL"
+    at: float  # seconds since 1970, by its host's clock
+    follows: bool = False  # the rank had lost others, whose failures are to come
+    verdict: str = ""  # what gradred had told the rank: "TimeoutError: ..."
+
+
+@dataclasses.dataclass
+class _Rank:
+    number: int
+    host: str = ""
+    channel: protocol.ControlChannel | None = None
+    ended: bool = False
+    gone: bool = False  # with all that it left behind, or out of reach
+    asked_to_end: bool = False
+    goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has said
+    finalize: bytes = b""  # the last that it has said of MPI_Finalize, see protocol
+
+
+class Job:
+    """A running job. Not thread-safe; all progress is made in `turn`.
+
+    Args:
+        order: what to start.
+        output: called with each piece of output and the rank it is of; None for mpiexec's own.
+        selector: where the job registers its descriptors. The caller may add others; the data of
+            each is a function of the event mask.
+        congested: whether the ranks are to wait with their output.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        output: Callable[[int | None, Stream, bytes], None],
+        selector: selectors.BaseSelector,
+        congested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._order = order
+        self._output = output
+        self._selector = selector
+        self._congested = congested
+        self._ranks = [_Rank(number) for number in range(order.ranks)]
+        self._rendezvous = RendezvousServer(order.remote, order.ranks, selector, self._admit)
+        self._taken: dict[int, int] = {}  # bytes of output by rank, not acknowledged yet
+        self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
+        self.ending = False  # whether ranks have been told to end
+        self._unsorted: list[Failure] = []
+        self._moment_since = 0.0  # when the first of the latest failures was noticed
+        self._before = 0  # how many had been before
+        self._grace: list[tuple[float, int]] = []  # what of the plan is for the last failure
+        self._survived: set[int] = set()  # ranks that the others go on without
+        self._any_skipped = False
+        self._stuck_since: float | None = None
+        self._released_at: float | None = None
+        self._mpiexec_ended_at: float | None = None
+        self.failures: list[Failure] = []
+        self.ended_by_mpiexec: list[int] = []
+        self.silent: dict[str, list[int]] = {}  # ranks that could not even be killed, by host
+        self._linger = _LINGER
+        self.left_hanging = False
+        self.withheld: list[tuple[Stream, bytes]] = []
+        self.on_ready: Callable[[], None] = lambda: None  # rank 0 takes input
+        self.on_closed: Callable[[], None] = lambda: None  # it takes none any more
+        self._mpiexec = self._start()
+
+    @property
+    def over(self) -> bool:
+        """Whether all ranks and mpiexec have ended."""
+        return self._released_at is not None and self._mpiexec.poll() is not None
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks that mpiexec has not started."""
+        return [rank.number for rank in self._ranks if rank.channel is None]
+
+    @property
+    def ended_late(self) -> list[int]:
+        """Ranks that ended because they were told to."""
+        return [rank.number for rank in self._ranks if rank.asked_to_end and rank.ended]
+
+    @property
+    def mpiexec_status(self) -> int:
+        """Of mpiexec once it has ended, 128 + signal if one ended it."""
+        code = self._mpiexec.returncode or 0
+        return code if code >= 0 else 128 - code
+
+    @property
+    def fatal(self) -> list[Failure]:
+        """The failures without which the job would have gone on."""
+        return [one for one in self.failures if one.rank not in self._survived]
+
+    @property
+    def survived(self) -> list[Failure]:
+        """The others: the ranks that live have shrunk their communicator."""
+        return [one for one in self.failures if one.rank in self._survived]
+
+    @property
+    def status(self) -> int:
+        """The first failed rank's; what mpiexec says only counts where no rank can tell."""
+        if self.fatal:
+            return self.fatal[0].status
+        if self.ended_by_mpiexec or not all(rank.ended for rank in self._ranks):
+            return self.mpiexec_status or 1
+        return 0
+
+    def turn(self, seconds: float = _TICK) -> None:
+        """Wait for events for at most so many seconds and handle them."""
+        for key, mask in self._selector.select(min(seconds, _TICK)):
+            key.data(mask)
+        self._rendezvous.turn_away_late()
+        if self._taken and not self._congested():
+            self._ask_for_more()
+        self._sort_failures()
+        self._watch_mpiexec()
+        self._watch_finalize()
+        now = time.monotonic()
+        while self._plan and self._plan[0][0] <= now:
+            self._carry_out(self._plan.pop(0)[1])
+        if self._released_at is None and all(rank.gone for rank in self._ranks):
+            self._release()
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to every rank's process group."""
+        self._tell(protocol.SIGNAL, bytes([number]))
+
+    def end(self, number: int, kill_after: float) -> None:
+        """Ask all ranks to end by a signal; SIGKILL follows after so many seconds."""
+        self.ending = True
+        for rank in self._ranks:
+            rank.asked_to_end = rank.asked_to_end or not rank.ended
+            rank.gone = rank.gone or rank.channel is None  # should it still come, it is turned away
+        self._tell(protocol.END, bytes([number]))
+        if number == signal.SIGKILL:
+            self._schedule(_UNREACHABLE, 0)
+        else:
+            self._schedule(kill_after, signal.SIGKILL)
+
+    def send_input(self, data: bytes) -> None:
+        """Input for rank 0, empty for its end; only after `on_ready`, one piece each time."""
+        self._send(self._ranks[0], protocol.STDIN, data)
+
+    def close(self) -> None:
+        """End what is left of the job, at once, and all connections."""
+        if not self.over:
+            self.end(signal.SIGKILL, 0)
+            deadline = time.monotonic() + _UNREACHABLE + _LINGER
+            while not self.over and time.monotonic() < deadline:
+                self.turn(0.02)
+        processes.end_tree(self._mpiexec, grace=1.0)
+        self._rendezvous.close()
+        for rank in self._ranks:
+            if rank.channel is not None:
+                self._forget(rank.channel)
+                rank.channel.close()
+        for stream in (self._mpiexec.stdout, self._mpiexec.stderr):
+            assert stream is not None
+            self._forget(stream)
+            stream.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            self._order.launcher,
+            # First: MPICH 5.0.2's -genvlist overlooks the last variable of an environment.
+            env={protocol.JOB: self._rendezvous.key, **self._order.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # the terminal's signals are this process's to handle
+        )
+        streams: tuple[tuple[Any, Stream], ...] = (
+            (process.stdout, "stdout"),
+            (process.stderr, "stderr"),
+        )
+        for pipe, stream in streams:
+            hear = functools.partial(self._hear_mpiexec, pipe, stream)
+            self._selector.register(pipe, selectors.EVENT_READ, hear)
+        return process
+
+    def _hear_mpiexec(self, pipe: Any, stream: Stream, _: int) -> None:
+        data = os.read(pipe.fileno(), 65536)
+        if not data:
+            self._forget(pipe)
+        elif self.failures or self._unsorted or self._released_at is not None:
+            self.withheld.append((stream, data))  # about what is known better
+        else:
+            self._output(None, stream, data)
+
+    def _admit(self, channel: protocol.ControlChannel, number: int, host: str) -> None:
+        """Take the supervisor of a rank, and have it start the rank."""
+        rank = self._ranks[number]
+        if rank.channel or rank.gone:
+            channel.send(protocol.RELEASE)  # without it, its end would be a failure to mpiexec
+            channel.close()
+            return
+        rank.channel, rank.host = channel, host
+        hear = functools.partial(self._hear_rank, rank)
+        self._selector.register(channel, selectors.EVENT_READ, hear)
+        order = self._order
+        values = {
+            "program": list(order.program),
+            "folder": os.getcwd(),
+            "environment": dict(order.carried),
+            "set": dict(order.set),
+            "stdin": order.stdin and number == 0,
+            "host": os.uname().nodename,
+            "cores": order.cores,
+            "ranks": order.ranks,
+            "bound": order.bound,
+        }
+        channel.send(protocol.START, protocol.encode(values))
+        self._watch(rank)
+        if not self.missing:
+            self._rendezvous.close()
+
+    def _hear_rank(self, rank: _Rank, mask: int) -> None:
+        channel = rank.channel
+        assert channel is not None
+        if mask & selectors.EVENT_WRITE:
+            channel.flush()
+        if mask & selectors.EVENT_READ:
+            try:
+                for kind, payload in channel.receive():
+                    self._take(rank, kind, payload)
+            except (ValueError, KeyError, TypeError):  # in what its supervisor has said
+                channel.lost = protocol.NOT_A_MESSAGE
+        self._watch(rank)
+
+    def _take(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
+        if kind in _STREAMS:
+            self._output(rank.number, _STREAMS[kind], payload)
+            self._taken[rank.number] = self._taken.get(rank.number, 0) + protocol.weight(payload)
+        elif kind == protocol.ENDED:
+            self._note_end(rank, protocol.decode(payload))
+        elif kind == protocol.GONE:
+            rank.gone = True
+        elif kind == protocol.READY:
+            self.on_ready()
+        elif kind == protocol.CLOSED:
+            self.on_closed()
+        elif kind == protocol.SURVIVED and not self.ending:  # too late: they are being ended
+            rank.goes_on_without.update(protocol.decode(payload)["ended"])
+        elif kind == protocol.FINALIZE:
+            rank.finalize = payload
+            self._any_skipped = self._any_skipped or payload == b"skips"
+
+    def _ask_for_more(self) -> None:
+        for number, size in self._taken.items():
+            self._send(self._ranks[number], protocol.TAKEN, protocol.count(size))
+        self._taken.clear()
+
+    def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
+        rank.ended = True
+        if end["by"] == "mpiexec":
+            self.ended_by_mpiexec.append(rank.number)
+        elif end["status"] and not rank.asked_to_end and not self.ending:
+            cause = f"exited with status {end['status']}"
+            if end["signal"]:
+                cause = f"was killed by {processes.signal_name(end['signal'])}"
+            cause += end["why"]
+            self._fail(rank, end["status"], cause, end["at"], end["follows"], end["verdict"])
+        elif end["verdict"] and not self.ending:  # its peers must not send to it any more
+            self._tell_failed(rank.number, f"rank {rank.number} has ended", end["verdict"])
+
+    def _lose(self, rank: _Rank, why: str) -> None:
+        """The channel to a supervisor has ended; if the supervisor lives, it ends the rank."""
+        rank.gone = True
+        if rank.ended or rank.asked_to_end:
+            return
+        if why == "it was closed" or "reset" in why:
+            status = 128 + signal.SIGKILL
+            cause = "was lost: the process that watches over it was killed"
+        else:
+            self._linger = _LINGER_FOR_LOST
+            status, cause = 1, f"was lost: its host does not answer ({why})"
+        self._fail(rank, status, cause, time.time())
+
+    def _fail(
+        self,
+        rank: _Rank,
+        status: int,
+        cause: str,
+        at: float,
+        follows: bool = False,
+        verdict: str = "",
+    ) -> None:
+        failure = Failure(rank.number, rank.host, status, cause, at, follows, verdict)
+        self._unsorted.append(failure)
+
+    def _tell_failed(self, number: int, text: str, verdict: str) -> None:
+        values = {"rank": number, "text": text, "verdict": verdict}
+        self._tell(protocol.FAILED, protocol.encode(values))
+
+    def _sort_failures(self) -> None:
+        """Failures heard of within a moment are ordered by their own clocks.
+
+        From the first that the others do not survive they have a grace to end, or to shrink.
+        """
+        new = sorted(self._unsorted, key=lambda failure: failure.at)
+        for failure in new[: max(0, failure_board.ENTRIES - len(self.failures))]:
+            text = f"rank {failure.rank} on {failure.host} {failure.cause}"
+            self._tell_failed(failure.rank, text, failure.verdict)
+        self._order_in(new)
+        self._unsorted.clear()
+        if not self.ending:
+            self._survived.update(self._gone_on_without())
+        if self.fatal and not self._grace:
+            grace = self._order.grace
+            self._grace = [
+                self._schedule(grace, signal.SIGTERM),
+                self._schedule(grace + TERM_TO_KILL, signal.SIGKILL),
+            ]
+        elif self._grace and not self.fatal and not self.ending:
+            self._plan = [entry for entry in self._plan if entry not in self._grace]
+            self._grace = []
+
+    def _order_in(self, new: list[Failure]) -> None:
+        if not new:
+            return
+        now = time.monotonic()
+        if now > self._moment_since + _MOMENT:
+            self._moment_since, self._before = now, len(self.failures)
+        self.failures += new
+        self.failures[self._before :] = sorted(
+            self.failures[self._before :], key=lambda failure: failure.at
+        )
+        self.failures.sort(key=lambda failure: failure.follows)  # whenever it was heard of
+
+    def _gone_on_without(self) -> set[int]:
+        """The failed ranks without which every rank that still runs has said that it goes on.
+
+        One that has said nothing may wait for them for ever. One that others take for ended is on
+        its way out of the program.
+        """
+        named = set[int]().union(*(rank.goes_on_without for rank in self._ranks))
+        running = [
+            rank for rank in self._ranks if not (rank.ended or rank.gone or rank.number in named)
+        ]
+        failed = {failure.rank for failure in self.failures}
+        return failed.intersection(named, *(rank.goes_on_without for rank in running))
+
+    def _schedule(self, seconds: float, number: int) -> tuple[float, int]:
+        entry = (time.monotonic() + seconds, number)
+        self._plan = sorted([*self._plan, entry])
+        return entry
+
+    def _carry_out(self, number: int) -> None:
+        if number:
+            self.end(number, TERM_TO_KILL)
+            return
+        for rank in self._ranks:  # nothing has been heard of them since SIGKILL
+            if not rank.gone and not rank.ended:
+                self.silent.setdefault(rank.host, []).append(rank.number)
+            rank.gone = True
+
+    def _watch_mpiexec(self) -> None:
+        now = time.monotonic()
+        if self._mpiexec.poll() is None:
+            if self._released_at is not None and now > self._released_at + self._linger:
+                self.left_hanging = True
+                processes.end_tree(self._mpiexec, grace=0.5)
+        elif self._released_at is None:
+            self._mpiexec_ended_at = self._mpiexec_ended_at or now
+            grace = _LAST_WORDS if self._living() else _TICK
+            if now > self._mpiexec_ended_at + grace:
+                self._mpiexec_ended_at = float("inf")
+                for rank in self._living():
+                    if not rank.ended:
+                        status = self.mpiexec_status or 1
+                        self._fail(rank, status, "was lost: mpiexec left it alone", time.time())
+                self._sort_failures()
+                self.end(signal.SIGTERM, TERM_TO_KILL)
+
+    def _watch_finalize(self) -> None:
+        """MPI_Finalize waits for all ranks, and so for ever once one has ended without it."""
+        if not self._any_skipped or self.ending:
+            return
+        running = [rank for rank in self._ranks if not (rank.ended or rank.gone)]
+        stuck = running and all(rank.finalize == b"enters" for rank in running)
+        now = time.monotonic()
+        self._stuck_since = (self._stuck_since or now) if stuck else None
+        if self._stuck_since is None or now < self._stuck_since + self._order.grace:
+            return
+        for rank in running:
+            self._fail(
+                rank, 1, "waited in MPI_Finalize for ranks that ended without it", time.time()
+            )
+        self._sort_failures()
+        self.end(signal.SIGTERM, TERM_TO_KILL)
+
+    def _release(self) -> None:
+        self._released_at = time.monotonic()
+        self._tell(protocol.RELEASE)
+
+    def _tell(self, kind: bytes, payload: bytes = b"") -> None:
+        for rank in self._ranks:
+            self._send(rank, kind, payload)
+
+    def _send(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
+        if rank.channel is not None and rank.channel.lost is None:
+            rank.channel.send(kind, payload)
+            self._watch(rank)
+
+    def _living(self) -> Iterable[_Rank]:
+        return [rank for rank in self._ranks if rank.channel is not None and not rank.gone]
+
+    def _watch(self, rank: _Rank) -> None:
+        """Look at a rank's connection for what it may have, in either direction."""
+        assert rank.channel is not None
+        if rank.channel.lost is not None:
+            self._forget(rank.channel)
+            if not rank.gone:
+                self._lose(rank, rank.channel.lost)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if rank.channel.pending else 0)
+        key = self._selector.get_key(rank.channel)
+        if key.events != events:
+            self._selector.modify(rank.channel, events, key.data)
+
+    def _forget(self, file: Any) -> None:
+        if file in self._selector.get_map():
+            self._selector.unregister(file)

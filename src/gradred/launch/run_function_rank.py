@@ -1,0 +1,128 @@
+"""One rank of `gradred.run`: calls the function that was sent and leaves its outcome in a file.
+
+The files of a job's folder: `sys.json` and `call.pickle` from the caller; from rank R either
+`result.R` or `failure.R`, and `stacks.R` with where the rank is when it crashes or time is over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import importlib
+import os
+import pathlib
+import pickle
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from gradred.launch import processes
+from gradred.launch.mpi import inside_job
+
+# How a rank starts: the caller's sys.path first, so that whatever it could import is found here.
+BOOTSTRAP = """
+import json, sys
+folder = sys.argv[1]
+with open(folder + "/sys.json") as file:
+    sys.path[:], sys.argv[:] = json.load(file)
+from gradred.launch.run_function_rank import main
+main(folder)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What the ranks are to do."""
+
+    payload: bytes  # (function, args, kwargs), pickled
+    caller: processes.Process  # the ranks end when it does
+    deadline: float | None  # time.monotonic(), the same clock in all processes of a host
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """What a rank raised, as text and, where it could be pickled, as the exception itself."""
+
+    rank: int
+    at: int  # nanoseconds, to find the first
+    headline: str
+    traceback: str
+    exception: bytes | None
+
+
+def pickler() -> Any:
+    """cloudpickle, which sends functions by value, if it is installed; else pickle."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def write_atomically(path: pathlib.Path, content: bytes) -> None:
+    """Write a file that readers see whole or not at all."""
+    draft = path.with_name(f".{path.name}")
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def main(folder: str) -> None:
+    """Entry point of a rank."""
+    job = inside_job()
+    if job is None:
+        sys.exit(f"{__name__}: this is a part of gradred.run, not a program of its own")
+    rank = job[0]
+    home = pathlib.Path(folder)
+    call: Call = pickle.loads((home / "call.pickle").read_bytes())
+    _end_with(call.caller)
+    stacks = (home / f"stacks.{rank}").open("w")
+    faulthandler.enable(stacks)
+    if call.deadline is not None:
+        left = call.deadline - time.monotonic()
+        faulthandler.dump_traceback_later(max(left, 0.001), file=stacks)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    try:
+        function, args, kwargs = pickle.loads(call.payload)
+        result = pickler().dumps(function(*args, **kwargs))
+    except BaseException as error:  # also sys.exit: no rank may leave without a word
+        failure = _failure(rank, error)
+        _flush()
+        write_atomically(home / f"failure.{rank}", pickle.dumps(failure))
+        # Leaving now would enter MPI_Finalize, which waits for ranks that wait for this one. The
+        # caller ends the job as soon as it sees the file.
+        time.sleep(60)
+        os._exit(1)
+    faulthandler.cancel_dump_traceback_later()
+    _flush()
+    write_atomically(home / f"result.{rank}", result)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _failure(rank: int, error: BaseException) -> Failure:
+    at = time.time_ns()
+    # The first frame is main's: not the user's concern.
+    frames = error.__traceback__.tb_next if error.__traceback__ else None
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    headline = "".join(traceback.format_exception_only(type(error), error)).strip()
+    try:
+        exception = pickler().dumps(error)
+    except Exception:  # an exception can hold anything; its text is kept in any case
+        exception = None
+    return Failure(rank, at, headline, text, exception)
+
+
+def _end_with(caller: processes.Process) -> None:
+    """End this process soon after the caller's has ended, in whatever way."""
+
+    def watch() -> None:
+        while caller.alive():
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="gradred-caller", daemon=True).start()

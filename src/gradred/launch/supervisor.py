@@ -1,0 +1,339 @@
+"""The supervisor of one rank: starts it, reports it to `gradred run`, and ends it; see `proxy`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+
+from gradred.launch import failure_board, mpi_segments, proc, protocol, rank_pipe, variables
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # see protocol
+    from collections.abc import Mapping
+    from typing import Any
+
+# What the proxy passes on; a rank begins with these as a shell would leave them.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
+)
+
+_READ = 1 << 16
+_PIECES_OF_PIPE = 32  # a pipe holds 64 KiB unless it was enlarged, to 1 MiB at most
+_ASIDE = 1.0  # seconds from SIGTERM to SIGKILL, and for what a rank leaves behind to end by itself
+_LOOK_EVERY = 0.5  # seconds between looks at the rank's shared memory until some is found
+_AGAIN = 0.02  # seconds between two rounds of SIGKILL
+
+
+_PR_SET_PDEATHSIG = 1
+_NOT_EXECUTABLE = (errno.EACCES, errno.EPERM, errno.ENOEXEC)
+
+
+class Supervisor:
+    """Starts the rank, reports it to the launcher and ends it; `run` returns when all is done."""
+
+    def __init__(self, channel: protocol.ControlChannel, from_proxy: int, prctl: Any) -> None:
+        self._channel = channel
+        self._from_proxy: int | None = from_proxy  # readable: signals from the proxy, its end
+        self._prctl = prctl
+        self._rank = 0  # its process, 0 before and after
+        self._ended_by: str | None = None
+        self._ending = False  # without orders
+        self._outputs: dict[int, bytes] = {}  # descriptor -> kind of message
+        self._on_its_way = 0  # bytes of output that nobody has taken yet
+        self._stdin: int | None = None
+        self._rank_pipe: int | None = None  # what the rank says of itself
+        self._heard = b""
+        self._left: tuple[float, bool, str] | None = None  # what it said when it came to its end
+        self._input = b""
+        self._started = self._released = self._gone = False
+        self._started_at = 0.0
+        self._kill_at = float("inf")
+        self._failures = failure_board.FailureBoard() if hasattr(os, "memfd_create") else None
+        self._segments: set[str] = set()
+        self._look_again = 0.0
+        self._woken, waker = os.pipe()
+        for end in (self._woken, waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> int:
+        """The status to exit with: 1 where the launcher has not let this process go."""
+        while not self._over():
+            ready = self._wait()
+            if self._woken in ready:
+                os.read(self._woken, 512)
+            if self._from_proxy in ready:
+                self._hear_proxy()
+            for kind, payload in self._channel.receive() if self._channel.fileno() in ready else ():
+                self._obey(kind, payload)
+            for output in [one for one in self._outputs if one in ready]:
+                self._pass_on(output)
+            if self._rank_pipe in ready:
+                self._hear_rank()
+            if self._stdin in ready:
+                self._write_input()
+            self._channel.flush()
+            self._reap()
+            if self._channel.lost and not self._ending:
+                self._end("launcher")
+            if time.monotonic() >= self._kill_at:
+                self._kill()
+        mpi_segments.remove(self._segments)  # nobody attaches to them any more
+        return 0 if self._released else 1
+
+    def _over(self) -> bool:
+        alone = self._released or self._from_proxy is None or self._channel.lost is not None
+        idle = self._gone or not self._started
+        return alone and idle and (not self._channel.pending or self._channel.lost is not None)
+
+    def _wait(self) -> set[int]:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        if self._from_proxy is not None:
+            poll.register(self._from_proxy, select.POLLIN)
+        if self._channel.lost is None:
+            writes = select.POLLOUT if self._channel.pending else 0
+            poll.register(self._channel, select.POLLIN | writes)
+        if self._on_its_way < protocol.WINDOW:
+            for output in self._outputs:
+                poll.register(output, select.POLLIN)
+        if self._rank_pipe is not None:
+            poll.register(self._rank_pipe, select.POLLIN)
+        if self._stdin is not None and self._input:
+            poll.register(self._stdin, select.POLLOUT)
+        left = self._kill_at - time.monotonic()
+        return {fd for fd, _ in poll.poll(None if left > 1e6 else max(0.0, left) * 1000)}
+
+    def _hear_proxy(self) -> None:
+        assert self._from_proxy is not None
+        signals = os.read(self._from_proxy, 64)
+        for number in signals:
+            if number == signal.SIGTERM:
+                self._ended_by = self._ended_by or "mpiexec"
+            self._signal(number)
+        if not signals:
+            os.close(self._from_proxy)
+            self._from_proxy = None
+            self._end("mpiexec")
+
+    def _obey(self, kind: bytes, payload: bytes) -> None:
+        if kind == protocol.START:
+            self._start(protocol.decode(payload))
+        elif kind == protocol.SIGNAL:
+            self._signal(payload[0])
+        elif kind == protocol.END:
+            self._ended_by = self._ended_by or "launcher"
+            self._signal(payload[0])
+        elif kind == protocol.TAKEN:
+            self._on_its_way -= protocol.counted(payload)
+        elif kind == protocol.STDIN:
+            self._input = payload
+            if not payload or self._stdin is None:
+                self._close_input()
+        elif kind == protocol.FAILED:
+            self._look_at_segments()  # this rank, too, may soon be no more
+            failure = protocol.decode(payload)
+            if self._failures is not None:
+                self._failures.add(failure["rank"], failure["text"], failure["verdict"])
+        elif kind == protocol.RELEASE:
+            self._released = True
+
+    def _start(self, order: Mapping[str, Any]) -> None:
+        own = {name: value for name, value in os.environ.items() if name != protocol.JOB}
+        environment = variables.rank_environment(order, own)
+        if self._failures is not None:
+            environment[failure_board.VARIABLE] = self._failures.where
+        stdin = os.pipe() if order["stdin"] else None
+        outputs = os.pipe(), os.pipe()
+        self._rank_pipe, rank_end = os.pipe()
+        os.set_blocking(self._rank_pipe, False)
+        os.set_inheritable(rank_end, True)
+        environment[rank_pipe.VARIABLE] = f"{rank_end} {os.fstat(rank_end).st_ino}"
+        self._rank = os.fork()
+        if self._rank == 0:
+            reads = stdin[0] if stdin else os.open(os.devnull, os.O_RDONLY)
+            self._become_rank(order, environment, (reads, outputs[0][1], outputs[1][1]))
+        for (reads, writes), kind in zip(outputs, (protocol.STDOUT, protocol.STDERR), strict=True):
+            os.close(writes)
+            os.set_blocking(reads, False)
+            self._outputs[reads] = kind
+        os.close(rank_end)
+        if stdin:
+            os.close(stdin[0])
+            self._stdin = stdin[1]
+            os.set_blocking(self._stdin, False)
+            self._channel.send(protocol.READY)
+        self._started = True
+        self._started_at = time.time()
+
+    def _become_rank(
+        self, order: Mapping[str, Any], environment: dict[str, str], streams: tuple[int, int, int]
+    ) -> None:
+        """Never returns. The descriptors that mpiexec left open for the rank stay open."""
+        program = order["program"]
+        try:
+            supervisor = os.getppid()
+            os.setsid()
+            self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != supervisor:
+                os._exit(1)  # it died before that
+            for wanted, stream in enumerate(streams):
+                os.dup2(stream, wanted)
+            for number in (*SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            os.chdir(order["folder"])
+            _execute(program, environment)
+        except OSError as error:
+            place = error.filename or program[0]
+            text = f"cannot start on {os.uname().nodename}: {place}: {error.strerror}\n"
+            os.write(2, f"gradred run: {text}".encode(errors="surrogateescape"))
+            os._exit(126 if error.errno in _NOT_EXECUTABLE else 127)
+
+    def _pass_on(self, output: int) -> None:
+        """Send a piece of what one of the rank's streams holds."""
+        if not self._segments and time.monotonic() > self._look_again:
+            self._look_at_segments()
+        data = os.read(output, _READ)
+        if data:
+            self._channel.send(self._outputs[output], data)
+            self._on_its_way += protocol.weight(data)
+        else:
+            os.close(output)
+            del self._outputs[output]
+
+    def _hear_rank(self) -> None:
+        """Pass on what the rank says of itself."""
+        assert self._rank_pipe is not None
+        try:
+            data = os.read(self._rank_pipe, _READ)
+        except BlockingIOError:
+            return
+        if not data:
+            os.close(self._rank_pipe)
+            self._rank_pipe = None
+        *lines, self._heard = (self._heard + data).split(b"\n")
+        for line in lines:
+            if ended := rank_pipe.survived_ranks(line):
+                self._channel.send(protocol.SURVIVED, protocol.encode({"ended": ended}))
+            elif word := rank_pipe.finalize_word(line):
+                self._channel.send(protocol.FINALIZE, word)
+            else:  # the last counts: after MPI.Finalize() a program may go on
+                self._left = rank_pipe.leaving(line) or self._left
+
+    def _write_input(self) -> None:
+        assert self._stdin is not None
+        try:
+            self._input = self._input[os.write(self._stdin, self._input) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close_input()
+            return
+        if not self._input:
+            self._channel.send(protocol.READY)
+
+    def _close_input(self) -> None:
+        if self._stdin is not None:
+            os.close(self._stdin)
+        self._stdin, self._input = None, b""
+        self._channel.send(protocol.CLOSED)
+
+    def _reap(self) -> None:
+        """Wait for the rank, and for what it left behind: that has become this process's child."""
+        if not self._started or self._gone:
+            return
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._rank:
+                    self._report(status)
+        except ChildProcessError:
+            self._gone = True
+            self._kill_at = float("inf")
+            self._drain()
+            self._channel.send(protocol.GONE)
+
+    def _report(self, status: int) -> None:
+        self._rank = 0
+        self._drain()
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        code = 128 + number if number else os.WEXITSTATUS(status)
+        # What a peer has missed is when a rank began to leave, which takes a while.
+        unsaid = (time.time(), False, "")
+        at, follows, verdict = unsaid if number or self._left is None else self._left
+        values = {
+            "status": code,
+            "signal": number,
+            "at": at,
+            "follows": follows,
+            "verdict": verdict,
+            "by": self._ended_by,
+            "why": "",
+        }
+        # MPICH dies so where it starts with little memory to share, and gives up without any.
+        if number == signal.SIGBUS or (code and mpi_segments.is_missing()):
+            values["why"] = mpi_segments.lack()
+            self._segments |= mpi_segments.abandoned(self._started_at)
+        self._channel.send(protocol.ENDED, protocol.encode(values))
+        self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)
+
+    def _drain(self) -> None:
+        """Send what the pipes hold now, so that a rank's last words come before its end."""
+        if self._rank_pipe is not None:
+            self._hear_rank()
+        for output in list(self._outputs):
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(_PIECES_OF_PIPE):
+                    if output in self._outputs:
+                        self._pass_on(output)
+
+    def _end(self, by: str) -> None:
+        self._ending = True
+        self._ended_by = self._ended_by or by
+        self._signal(signal.SIGTERM)
+        self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)
+
+    def _look_at_segments(self) -> None:
+        """Learn what the rank would leave in shared memory, now and then and before it is ended."""
+        self._look_again = time.monotonic() + _LOOK_EVERY
+        if self._rank:
+            self._segments |= mpi_segments.mapped_by(proc.tree(self._rank))
+
+    def _signal(self, number: int) -> None:
+        self._look_at_segments()
+        if number == signal.SIGKILL:
+            self._kill_at = 0.0
+        elif self._rank:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._rank, number)
+                if number == signal.SIGTERM:  # a stopped one would take no notice
+                    os.killpg(self._rank, signal.SIGCONT)
+
+    def _kill(self) -> None:
+        """SIGKILL to all below this process; again soon, they may have made others meanwhile."""
+        below = proc.tree(os.getpid()) if self._started and not self._gone else {}
+        for pid in below.keys() - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        self._kill_at = float("inf") if self._gone else time.monotonic() + _AGAIN
+
+
+def _execute(program: list[str], environment: Mapping[str, str]) -> None:
+    """Become the program; a text that names no interpreter runs as shells run it, with /bin/sh."""
+    try:
+        os.execvpe(program[0], program, environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        with open(error.filename, "rb") as file:
+            if b"\0" in file.read(_READ):  # of another machine, or broken
+                raise
+        os.execve("/bin/sh", ["sh", error.filename, *program[1:]], environment)

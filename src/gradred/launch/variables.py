@@ -1,0 +1,83 @@
+"""What a rank inherits: the launching shell's variables, mpiexec's, and its host's own."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # see protocol
+    from collections.abc import Mapping
+    from typing import Any
+
+# What a rank's launcher says about it: (rank, size), per kind of launcher.
+OPEN_MPI_RANK = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+PMI_RANK = ("PMI_RANK", "PMI_SIZE")
+RANK_VARIABLES = (OPEN_MPI_RANK, PMI_RANK)
+HYDRA_RANKS = "MPI_LOCALNRANKS"  # set by the mpiexec of MPICH and Intel MPI alone
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", HYDRA_RANKS, "PMI_LOCAL_SIZE")
+# Set by mpiexec for each rank: what the launching shell had under these names does not replace it.
+_OF_MPIEXEC = ("PMI", "OMPI_", "PRTE_", "OPAL_", "HYD", "MPI_LOCAL", "I_MPI_")
+# True of one host only.
+_OF_HOST = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SHLVL", "_", "OLDPWD", "XDG_RUNTIME_DIR")
+_OF_LOGIN = ("SSH_", "DBUS_", "XDG_SESSION_")
+
+
+def told(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """Rank and size that a kind of launcher has told a process; None if it started it as no rank.
+
+    A shell that `srun` has started may be told over PMI that it is the only rank: it is none.
+
+    Args:
+        names: the variables of rank and size.
+        environment: the process's.
+    """
+    rank, size = (environment.get(name, "") for name in names)
+    if not (rank.isdecimal() and size.isdecimal()):
+        return None
+    by_srun = names == PMI_RANK and HYDRA_RANKS not in environment
+    return None if by_srun and int(size) == 1 else (int(rank), int(size))
+
+
+def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
+    """A rank's variables: those of the launching shell, and what mpiexec set for this rank.
+
+    Args:
+        order: START's values.
+        own: this process's variables.
+    """
+    here = order["host"] == os.uname().nodename
+    environment = dict(own)
+    for name, value in order["environment"].items():
+        of_host = name in _OF_HOST or name.startswith(_OF_LOGIN)
+        of_host = of_host or (name == "TMPDIR" and name in own)
+        if not (name in own and name.startswith(_OF_MPIEXEC)) and (here or not of_host):
+            environment[name] = value
+    environment.update(order["set"])
+    if "TMPDIR" in environment and not os.path.isdir(environment["TMPDIR"]):
+        del environment["TMPDIR"]  # the launching host's
+    for name in THREAD_VARIABLES:
+        environment.setdefault(name, str(_share(order, own, here)))
+    return environment
+
+
+def ranks_on_host(own: Mapping[str, str]) -> int:
+    """The number of ranks that mpiexec has put on this host; 0 where it does not say.
+
+    Args:
+        own: a rank's variables.
+    """
+    return next((int(own[name]) for name in _RANKS_OF_HOST if own.get(name, "").isdecimal()), 0)
+
+
+def _share(order: Mapping[str, Any], own: Mapping[str, str], here: bool) -> int:
+    """Cores for each thread pool of this rank."""
+    cores = len(os.sched_getaffinity(0))
+    on_host = cores
+    if order["bound"]:  # this rank sees its own cores only, perhaps together with others
+        on_host = os.cpu_count() or cores
+    if here:
+        on_host = min(on_host, order["cores"])
+    ranks = ranks_on_host(own) or order["ranks"]
+    return int(max(1, min(cores, on_host // ranks)))

@@ -1,0 +1,256 @@
+"""Ranks that each believe to be alone, because their launcher is not that of their MPI.
+
+It belongs to another MPI, or to none, as torchrun does.
+
+What tells them from a program that is alone for good: the launcher has said in the environment
+that it started several, and no ancestor of this process is the rank it said that to (a rank's
+children inherit its environment).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import sys
+from collections.abc import Mapping
+
+import mpi4py
+
+from gradred import _core, config
+from gradred.errors import UsageError, explain
+from gradred.launch import proc, variables
+
+_LONGEST_PROGRAM = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """A kind of launcher, and how a rank finds out that it was started by one."""
+
+    name: str
+    rank: str
+    """The variable with the rank's number."""
+    size: str
+    """The variable with the number of ranks."""
+    family: str | None
+    """The MPI that it belongs to, in gradred's words; None if it starts several, or none."""
+    also: tuple[str, ...] = ()
+    """Variables that it sets as well, without which the others may be anybody's."""
+
+
+OPEN_MPI = Launcher("the mpiexec of Open MPI", *variables.OPEN_MPI_RANK, "Open MPI")
+MPICH = Launcher("the mpiexec of MPICH (or Intel MPI)", *variables.PMI_RANK, "MPICH")
+SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", None)
+
+_ENV = ("RANK", "WORLD_SIZE")
+
+# Those that no MPI listens to, the more telling ones first.
+WITHOUT_MPI = (
+    Launcher("torchrun", *_ENV, None, also=("TORCHELASTIC_RUN_ID",)),
+    Launcher(
+        "a launcher of torch.distributed (deepspeed, accelerate, Ray Train or the like)",
+        *_ENV,
+        None,
+        also=("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    ),
+    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", None, also=("HOROVOD_LOCAL_RANK",)),
+)
+
+# The steps of a Slurm job in which no srun has started ranks: batch, extern, interactive, pending.
+_SLURM_SHELLS = {
+    *("batch", "extern", "interactive", "pending"),
+    *(str(2**32 - back) for back in (3, 4, 5, 6)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a launcher told one rank."""
+
+    launcher: Launcher
+    rank: int
+    size: int
+
+    def told(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment was told the same."""
+        return _told(self.launcher, environment) == self
+
+
+def starts(environment: Mapping[str, str]) -> list[Start]:
+    """What launchers have told a process; Slurm only where no mpiexec did.
+
+    An mpiexec may use srun to start its own helpers, one per host, and the ranks inherit that.
+    """
+    by_mpiexec = [_told(launcher, environment) for launcher in (OPEN_MPI, MPICH)]
+    found = [start for start in by_mpiexec if start is not None]
+    by_slurm = _told(SLURM, environment)
+    return found or ([] if by_slurm is None else [by_slurm])
+
+
+def start_without_mpi(environment: Mapping[str, str]) -> Start | None:
+    """What a launcher that no MPI listens to has told a process; None if there was none."""
+    told = (_told(launcher, environment) for launcher in WITHOUT_MPI)
+    return next((start for start in told if start is not None), None)
+
+
+def refuse_wrong_launcher() -> None:
+    """Raise UsageError if this process, alone in its COMM_WORLD, should be one of several ranks.
+
+    Looks once per process; `GRADRED_ALLOW_SINGLETON=1` silences it.
+    """
+    mistake = _mistake()
+    if mistake is not None and not config.get("allow_singleton"):
+        raise UsageError(mistake)
+
+
+@functools.cache
+def _mistake() -> str | None:
+    """What to tell the user; None where nothing is wrong."""
+    from mpi4py import MPI  # loaded by whoever communicates
+
+    told = starts(os.environ)
+    beside = start_without_mpi(os.environ)
+    if not (told or beside) or MPI.COMM_WORLD.Get_size() > 1:
+        return None
+    if beside is not None and _is_innermost(beside, told):
+        alone = beside.size == 1 or _is_of_ancestor(beside)
+        return None if alone else _message(beside)
+    if any(start.size == 1 and start.launcher.family == _core.mpi_family() for start in told):
+        return None  # this MPI's own launcher was asked for one rank, inside another job
+    several = [start for start in told if start.size > 1]
+    mistaken = [start for start in several if not inherited(start, os.getppid())]
+    return _message(mistaken[0]) if mistaken else None
+
+
+def _is_innermost(start: Start, others: list[Start]) -> bool:
+    """Whether the launcher was started by the others, as in `srun torchrun`, and not they by it."""
+    parent = os.getppid()
+    depth = len(_told_ancestors(start, parent))
+    return all(depth < len(_told_ancestors(other, parent)) for other in others)
+
+
+def _is_of_ancestor(start: Start) -> bool:
+    """Whether an ancestor is the rank that was told this; such a rank need not use any MPI.
+
+    What runs Python is a rank, what does not (a shell, numactl) may stand between it and the
+    launcher.
+    """
+    return any(_is_python(pid) for pid in _told_ancestors(start, os.getppid()))
+
+
+def refuse_child() -> None:
+    """Raise UsageError in a child process of a rank, which must not start MPI.
+
+    There that never returns, or takes the rank's job with it.
+    """
+    if not mpi4py.rc.initialize:  # the program will, or not
+        return
+    of = [start for start in starts(os.environ) if inherited(start, os.getppid())]
+    if of and not config.get("allow_singleton"):
+        raise UsageError(
+            explain(
+                "communicating",
+                f"this process is a child of rank {of[0].rank}, and only ranks communicate",
+                "Do it in the rank, or start ranks of their own with gradred.run",
+            )
+        )
+
+
+def inherited(start: Start, parent: int) -> bool:
+    """Whether an ancestor is the rank that was told this: one with an MPI library loaded.
+
+    A process between the launcher and the rank (a shell, numactl) has none.
+    """
+    return any(_has_mpi(pid) for pid in _told_ancestors(start, parent))
+
+
+def _told(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
+    if not all(name in environment for name in launcher.also):
+        return None
+    found = variables.told((launcher.rank, launcher.size), environment)
+    if launcher is SLURM and environment.get("SLURM_STEP_ID", "").lower() in _SLURM_SHELLS:
+        return None
+    return None if found is None else Start(launcher, *found)
+
+
+def _told_ancestors(start: Start, pid: int) -> list[int]:
+    """The process `pid` and its ancestors, as far as they were told the same."""
+    found: list[int] = []
+    while pid > 0 and start.told(_environment_of(pid)):
+        found.append(pid)
+        pid = _parent_of(pid)
+    return found
+
+
+def _message(start: Start) -> str:
+    import shlex  # here, since most programs never come here
+
+    from gradred.launch.mpi import find_mpi
+
+    program = shlex.join(sys.orig_argv)
+    if len(program) > _LONGEST_PROGRAM or "\n" in program:
+        program = "program"
+    try:
+        mpi = find_mpi()
+        uses = str(mpi)
+        remedy = f"Start them with: gradred run -np {start.size} {program}"
+        remedy += f" (or {shlex.quote(str(mpi.launcher))} -n {start.size} {program})"
+    except UsageError as error:  # this MPI has no launcher here
+        uses = _core.mpi_version().splitlines()[0]
+        remedy = str(error).removesuffix(".")
+    executable = "" if start.launcher in WITHOUT_MPI else _launcher_of(start)
+    by_srun = start.launcher is SLURM or "slurmstepd" in executable  # which may speak PMI too
+    if by_srun:
+        remedy = f"Use an MPI that srun can start (see srun --mpi=list). {remedy}"
+    by = SLURM.name if by_srun else start.launcher.name
+    if executable:
+        by += f" ({executable})"
+    found = f"{by} started them, but this Python uses {uses}, which sees a single rank"
+    if start.launcher in WITHOUT_MPI:
+        found = f"{by} started them, of which {uses} knows nothing: it sees a single rank"
+    remedy += f". {config.variable('allow_singleton')}=1 lets each run alone"
+    return explain(f"communicating as rank {start.rank} of {start.size}", found, remedy)
+
+
+def _launcher_of(start: Start) -> str:
+    """The launcher's program: the nearest ancestor that it told nothing; empty if out of sight."""
+    parent = os.getppid()
+    ranks = _told_ancestors(start, parent)
+    pid = _parent_of(ranks[-1]) if ranks else parent
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:  # in another container, or another user's
+        return ""
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    """The environment with which a process started; empty where it may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", errors="surrogateescape", newline="") as file:
+            lines = file.read().split("\0")
+    except OSError:
+        return {}
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def _has_mpi(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
+            return re.search(r"/libmpi(ch|_abi)?\.so", file.read()) is not None
+    except OSError:
+        return False
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    except OSError:
+        return False
+
+
+def _parent_of(pid: int) -> int:
+    """0 where there is none, or none in sight."""
+    found = proc.stat(pid)
+    return 0 if found is None else found.parent

@@ -1,0 +1,1 @@
+"""Looking at ranks: where they are, reports of hangs, what was measured between hosts."""

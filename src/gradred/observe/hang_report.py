@@ -1,0 +1,93 @@
+"""The hang report: at a timeout, where all ranks of this job on this host are, in one file."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import sys
+import time
+
+from gradred import _core
+from gradred.launch import proc
+from gradred.observe import status
+
+_SAME_S = 1.0  # ranks that meet a timeout within so many seconds share a section of the report
+
+_reported: dict[str, str | None] = {}  # by this process: the file for each reason
+_last_seen_ns = 0  # when the section was written that showed this process last
+
+
+def report(reason: str, met: bool) -> str | None:
+    """The file of `_write`; None where there is none.
+
+    Args:
+        reason: the error's text.
+        met: this rank's own time is over. Otherwise it hears of that, perhaps once more for each
+            further call: then the text holds that of the first error, and the path comes at once.
+    """
+    known = [path for text, path in list(_reported.items()) if not met and text in reason]
+    if known:
+        return known[0]
+    try:
+        path = _write(reason, met)
+    except Exception as error:  # the time limit is the error to report
+        print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
+        path = None
+    _reported[reason] = path
+    return path
+
+
+def _write(reason: str, met: bool) -> str:
+    """Write where all ranks of this job on this host are to the job's file, and return its path.
+
+    The file has a section for each timeout, by the first rank to meet it. The others wait for that,
+    for a second at most: they are to be seen in it.
+    """
+    global _last_seen_ns
+    job = _core.launcher_of(os.getpid())
+    first = job or os.getpid()
+    born = proc.read_stat(first).started  # tells it from an earlier job of this number
+    folder = os.environ.get("TMPDIR") or "/tmp"
+    path = os.path.join(folder, f"gradred-{os.getuid()}-job-{first}-{born}.txt")
+    came = time.time()
+    # The folder may be everybody's and the name is no secret: a pipe there must not make us wait.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.ELOOP):  # of a pipe, of a link
+            raise
+        raise PermissionError(f"{path} is no regular file; remove it") from None
+    with os.fdopen(file, "a") as out:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionError(f"{path} is no regular file; remove it")
+        if found.st_uid != os.getuid():
+            raise PermissionError(f"{path} is another user's")
+        if not _lock(file):  # the writer has been stopped
+            return path
+        now = os.fstat(file)
+        another = met and now.st_mtime_ns == _last_seen_ns  # this process is in the last section
+        if another or now.st_size == 0 or came > now.st_mtime + _SAME_S:
+            title = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {reason}"
+            shown = status.lines(status.ranks(of=job))
+            print(*(["", ""] if now.st_size else []), title, "", *shown, sep="\n", file=out)
+            out.flush()
+        _last_seen_ns = os.fstat(file).st_mtime_ns
+    return path
+
+
+def _lock(file: int) -> bool:
+    """Whether the file is this process's own now; waits for a second at most."""
+    deadline = time.monotonic() + 1
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True

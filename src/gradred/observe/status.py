@@ -1,0 +1,242 @@
+"""Where the ranks of this user's jobs are: each shows it, `gradred ps` and `hang_report` read it.
+
+A rank holds two memory files without a name in the file system, so nothing is left when it ends:
+one, the extension's, says who it is, which operation it began last and what it waits for; into the
+other Python's faulthandler writes the stacks of all threads when a signal asks for them. Readers
+find both through /proc, where only the same user may look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+from gradred import _core
+from gradred._text import ranges, ranks_text
+
+RANK, _STACK = "gradred-rank", "gradred-stack"
+_MOST_OF_STACKS = 1 << 20  # bytes
+_SIGNAL = signal.SIGRTMIN + 9
+_kept: list[int] = []  # descriptors, for as long as the process lives
+
+
+def answer_with_stacks() -> None:
+    """Let others ask this rank for its Python stacks, once it shows itself. Local."""
+    if _kept or not _core.shows_rank() or not hasattr(os, "memfd_create"):
+        return
+    if signal.getsignal(_SIGNAL) is not signal.SIG_DFL:  # a program may have given it a meaning
+        return
+    try:
+        stack = os.memfd_create(_STACK)
+    except OSError:  # no descriptors or no memory left: the program has other worries
+        return
+    _kept.append(stack)
+    _core.ignore_signal(_SIGNAL)  # what remains once Python has ended, in MPI_Finalize
+    faulthandler.register(_SIGNAL, file=stack, all_threads=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """One rank as it shows itself."""
+
+    job: int
+    """Process number of the launcher; 0 where there is none."""
+    rank: int
+    size: int
+    pid: int
+    waits_s: float | None
+    """For how long it has waited in gradred; None: it does not."""
+    waits_for: str
+    last: str
+    """The operation that it has begun last, in words; empty: it waits in one, or has begun none."""
+    operation: int | None
+    """The number of the operation it waits in, else of the last; None: it has begun none."""
+    call: str
+    """Its name; empty for one whose arguments this rank has refused."""
+    bytes: int | None
+    """None where only the MPI knows them."""
+    missing: list[int]
+    """The ranks of the communicator that it waits for, as far as they are known."""
+    stack: list[str]
+
+
+_WAITED = re.compile(r"\bwaited ([\d.]+) s\b")
+_THREAD = re.compile(r"hread 0x[0-9a-f]+")
+
+
+def last_begun(page: bytes) -> str:
+    """What the beginning of a status page says of the last operation; empty: there was none."""
+    number, over_messages, what = _core.last_begun_in(page)
+    if number is None:
+        return ""
+    way = " over messages" if over_messages else ""
+    return f"operation {number}{way} ({_core.describe_call(what)})"
+
+
+def parts(page: bytes) -> dict[str, Any]:
+    """What a rank is or was in and waits for, in fields of `Rank`."""
+    operation, _, what = _core.last_begun_in(page)
+    found: dict[str, Any] = {
+        "waits_s": None,
+        "waits_for": "",
+        "last": last_begun(page),
+        "missing": [],
+    }
+    if wait := _core.wait_in(page):
+        found["waits_s"] = (time.monotonic_ns() - wait["since_ns"]) * 1e-9
+        found["waits_for"], found["missing"] = wait["text"], wait["missing"]
+        if wait["operation"] is not None:  # it may have begun another one since
+            operation, what, found["last"] = wait["operation"], wait["what"], ""
+    call, count = ("", None) if operation is None else _core.name_and_bytes(what)
+    return found | {"operation": operation, "call": call, "bytes": count}
+
+
+def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
+    """All ranks of this user on this host, by job and rank.
+
+    Args:
+        stacks: ask each for the Python stacks of its threads; blocks for up to 0.2 s.
+        of: of the job of this launcher alone; 0: those that have none.
+    """
+    found = [one for one in shown() if of is None or _core.launcher_of(one[0]["pid"]) == of]
+    asked = {
+        about["pid"]: _ask_for_stacks(about["pid"], files[_STACK])
+        for about, files in found
+        if stacks and _STACK in files
+    }
+    deadline = time.monotonic() + 0.2
+    result = [_read(about, files, asked.get(about["pid"]), deadline) for about, files in found]
+    return sorted(result, key=lambda rank: (rank.job, rank.rank))
+
+
+def shown() -> Iterator[tuple[dict[str, int], dict[str, str]]]:
+    """What each process says of itself, and its files by name."""
+    for pid, rank, size, file in _core.shown_ranks():
+        files = {RANK: f"/proc/{pid}/fd/{file}"}
+        with contextlib.suppress(OSError):  # it has ended
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry.path).startswith(f"/memfd:{_STACK}"):
+                        files[_STACK] = entry.path
+        yield {"pid": pid, "rank": rank, "size": size}, files
+
+
+def _part(path: str, begin: int, count: int) -> bytes:
+    """Bytes of a process's file; OSError if its number means something else by now, as a pipe."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        return os.pread(file, count, begin)
+    finally:
+        os.close(file)
+
+
+def _ask_for_stacks(pid: int, file: str) -> int | None:
+    """Returns where the answer will begin; None: the process has ended meanwhile."""
+    try:
+        end = os.stat(file).st_size
+        os.kill(pid, _SIGNAL)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return end
+
+
+def _read(about: dict[str, int], files: dict[str, str], begin: int | None, deadline: float) -> Rank:
+    page, stack = bytes(_core.STATUS_PAGE[1]), []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        page = page_in(files[RANK])
+        if begin is not None:
+            stack = _answer(files[_STACK], begin, deadline)
+    return Rank(
+        job=_core.launcher_of(about["pid"]),
+        rank=about["rank"],
+        size=about["size"],
+        pid=about["pid"],
+        stack=stack,
+        **parts(page),
+    )
+
+
+def page_in(path: str) -> bytes:
+    """The status page in a rank's file; OSError where there is none any more."""
+    begin, length = _core.STATUS_PAGE
+    return _part(path, begin, length).ljust(length, b"\0")
+
+
+def _answer(file: str, begin: int, deadline: float) -> list[str]:
+    """The lines that a rank has written since; a stopped process writes none."""
+    while True:
+        text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
+        if "\n" in text or time.monotonic() > deadline:
+            time.sleep(0.005)  # it may still be writing
+            text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
+            return text.strip().splitlines()
+        time.sleep(0.01)
+
+
+def _is_ours(line: str) -> bool:
+    """Whether a line of a stack is of the code that looks at the ranks."""
+    return "gradred/observe/" in line
+
+
+def lines(found: list[Rank]) -> list[str]:
+    """The ranks as text, a job after the other; ranks with equal stacks share them."""
+    result: list[str] = []
+    for job in dict.fromkeys(rank.job for rank in found):
+        members = [rank for rank in found if rank.job == job]
+        if job == 0:  # each may be a program of its own
+            result.append("no launcher")
+        else:
+            result.append(f"job {job}: {len(members)} of {members[0].size} ranks on this host")
+        if job and (unseen := set(range(members[0].size)) - {rank.rank for rank in members}):
+            told = "elsewhere, or has made no gradred.Comm yet"
+            result.append(f"  {ranks_text(unseen)}: {told}")
+        for alike in _grouped(members, _nameless_stack):
+            for same in _grouped(alike, _doing):
+                result.append(f"  {_named(same)}: {_doing_of_all(same)}")
+            stack = alike[0].stack if len(alike) == 1 else _nameless_stack(alike[0])
+            result += [f"      {line.strip()}" for line in stack if not _is_ours(line)]
+    return result
+
+
+def _grouped(members: list[Rank], key: Callable[[Rank], Hashable]) -> list[list[Rank]]:
+    """The ranks that are alike together, in the order of the first of each group."""
+    groups: dict[Hashable, list[Rank]] = {}
+    for rank in members:
+        groups.setdefault(key(rank), []).append(rank)
+    return list(groups.values())
+
+
+def _named(same: list[Rank]) -> str:
+    word = "process" if len(same) == 1 else "processes"
+    return f"{ranks_text(one.rank for one in same)} ({word} {ranges(one.pid for one in same)})"
+
+
+def _nameless_stack(rank: Rank) -> tuple[str, ...]:
+    """The stacks without the numbers of threads, which differ where all else is the same."""
+    return tuple(_THREAD.sub("hread", line) for line in rank.stack)
+
+
+def _doing(rank: Rank) -> str:
+    """What a rank does, without what differs between ranks that do the same."""
+    return _WAITED.sub("waited", _told(rank))
+
+
+def _doing_of_all(same: list[Rank]) -> str:
+    """What ranks do that do the same, with the range of their times."""
+    waited = [float(found[1]) for rank in same if (found := _WAITED.search(_told(rank)))]
+    text = _told(same[0])
+    if not waited or min(waited) == max(waited):
+        return text
+    return _WAITED.sub(f"waited {min(waited):g}-{max(waited):g} s", text, count=1)
+
+
+def _told(rank: Rank) -> str:
+    doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
+    return doing + (f"; last {rank.last}" if rank.last else "")

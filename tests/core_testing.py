@@ -1,0 +1,33 @@
+"""What tests alone call of the C++ core: csrc/testing, which an editable install builds here."""
+
+from __future__ import annotations
+
+try:
+    from _core_testing import (
+        MutationResult,
+        best_isa,
+        isas,
+        mutate_schedules,
+        ranks_on_host,
+        reduce_many,
+        reduce_pair,
+        run_threads,
+        scale,
+    )
+except ImportError as error:
+    raise ImportError(
+        f"the tests' own extension is missing or out of date ({error}). Build it: "
+        "python -m pip install --editable . in gradred's folder, or make test"
+    ) from error
+
+__all__ = [
+    "MutationResult",
+    "best_isa",
+    "isas",
+    "mutate_schedules",
+    "ranks_on_host",
+    "reduce_many",
+    "reduce_pair",
+    "run_threads",
+    "scale",
+]

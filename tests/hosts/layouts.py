@@ -1,0 +1,179 @@
+"""A rank of test_layouts: allreduces of all sorts on faked hosts, each with an exact result."""
+
+import itertools
+import sys
+
+import faked
+
+LAYOUT = faked.stand_as_told()
+
+import numpy as np  # noqa: E402 (after the host has its name)
+from mpi4py import MPI  # noqa: E402
+
+import gradred  # noqa: E402
+from gradred import _core  # noqa: E402
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+# In a cache line, a slot, chunks; and around the numbers of parts and pieces.
+COUNTS = (0, 1, 2, 3, 12, 13, 1000, 4099, 40_009, 300_007)
+
+
+def values(count: int, rank: int, dtype: str) -> np.ndarray:
+    return ((np.arange(count) * 7 + rank * 3) % 11 + 1).astype(dtype)
+
+
+def expected(count: int, dtype: str, op: str) -> np.ndarray:
+    everyone = [values(count, rank, dtype) for rank in range(SIZE)]
+    if op == "max":
+        return np.max(everyone, axis=0)
+    total = np.sum(everyone, axis=0).astype(dtype)
+    return total // SIZE if op == "avg" else total
+
+
+def assert_right(x: np.ndarray, op: str, what: object) -> None:
+    wanted = expected(x.size, x.dtype.str, op)
+    assert np.array_equal(x, wanted), (what, RANK, x[:5], wanted[:5])
+
+
+def blocking(comm: gradred.Comm) -> None:
+    plans = (None, "hierarchical") if len(set(LAYOUT)) < SIZE else (None,)
+    for count, dtype, plan in itertools.product(COUNTS, ("int32", "float64"), plans):
+        x = values(count, RANK, dtype)
+        assert_right(gradred.allreduce(x, comm=comm, plan=plan), "sum", (count, dtype, plan))
+        assert np.array_equal(x, values(count, RANK, dtype)), "the input has changed"
+        assert_right(gradred.allreduce(x, "max", out=x, comm=comm, plan=plan), "max", (count, plan))
+    for count in (5, 30_000):
+        x = values(count, RANK, "int64")
+        assert_right(gradred.allreduce(x, "avg", comm=comm), "avg", count)
+        y = gradred.allreduce(x, gradred.premul(2.0), comm=comm)
+        assert np.array_equal(y, 2 * expected(count, "int64", "sum"))
+
+
+def in_flight(comm: gradred.Comm) -> None:
+    """Several at once, which are waited for in another order on each rank, and persistent ones."""
+    counts = [1, 100_003, 12, 2000, 300_007, 0, 7]
+    results = [np.empty(count, "int32") for count in counts]
+    requests = [
+        comm.Iallreduce(values(count, RANK, "int32"), result)
+        for count, result in zip(counts, results, strict=True)
+    ]
+    order = np.random.default_rng(RANK).permutation(len(counts))
+    for i in order:
+        requests[i].Wait()
+        assert_right(results[i], "sum", ("in flight", counts[i]))
+    for count in (3, 50_000):
+        x, y = values(count, RANK, "float32"), np.empty(count, "float32")
+        persistent = comm.Allreduce_init(x, y)
+        for _ in range(3):
+            y[:] = 0
+            persistent()
+            assert_right(y, "sum", ("persistent", count))
+        persistent.Start()
+        assert_right(gradred.allreduce(x, comm=comm), "sum", ("beside it", count))
+        persistent.Wait()
+        persistent.Free()
+
+
+def blocks_of(count: int, rank: int) -> np.ndarray:
+    return np.concatenate([values(count, rank, "int64") * (block + 1) for block in range(SIZE)])
+
+
+def scattered(comm: gradred.Comm, count: int, plan: str | None) -> None:
+    mine = slice(RANK * count, (RANK + 1) * count)
+    everyone = [blocks_of(count, rank) for rank in range(SIZE)]
+    x, part = everyone[RANK].copy(), np.empty(count, "int64")
+    for op, wanted in ("sum", np.sum(everyone, axis=0)), ("max", np.max(everyone, axis=0)):
+        got = gradred.reduce_scatter_block(x, op, comm=comm, plan=plan)
+        assert np.array_equal(got.ravel(), wanted[mine]), (count, op, plan)
+    doubled = gradred.reduce_scatter_block(x, gradred.premul(2.0), comm=comm, plan=plan)
+    assert np.array_equal(doubled.ravel(), 2 * np.sum(everyone, axis=0)[mine]), (count, plan)
+    comm.Ireduce_scatter_block(x, part, MPI.MAX).Wait()
+    assert np.array_equal(part, wanted[mine]), ("started", count)
+    assert np.array_equal(x, everyone[RANK]), "the input has changed"
+    comm.Reduce_scatter_block(MPI.IN_PLACE, x, MPI.MAX)
+    assert np.array_equal(x[:count], wanted[mine]), ("in place", count)
+
+
+def gathered(comm: gradred.Comm, count: int, plan: str | None) -> None:
+    wanted = np.array([values(count, rank, "int32") for rank in range(SIZE)])
+    got = gradred.allgather(wanted[RANK].copy(), comm=comm, plan=plan)
+    assert np.array_equal(got.ravel(), wanted.ravel()), (count, plan)
+    x = np.zeros((SIZE, count), "int32")
+    x[RANK] = wanted[RANK]
+    comm.Allgather(MPI.IN_PLACE, x)
+    assert np.array_equal(x, wanted), ("in place", count)
+
+
+def others(comm: gradred.Comm) -> None:
+    """Blocks and broadcasts; among them what goes by messages alone."""
+    plans = (None, "hierarchical", "ring") if len(set(LAYOUT)) < SIZE else (None, "ring")
+    for count, plan in itertools.product((0, 1, 5, 13, 1009, 100_003), plans):
+        scattered(comm, count, plan)
+        gathered(comm, count, plan)
+        for root in range(SIZE):
+            x = values(count, RANK, "float32")
+            got = gradred.bcast(
+                x, root=root, comm=comm, plan="binomial" if plan == "ring" else plan
+            )
+            assert np.array_equal(got, values(count, root, "float32")), (count, root, plan)
+        x = values(count, RANK, "float64")
+        assert_right(gradred.allreduce(x, comm=comm, plan=plan), "sum", plan)
+
+
+def disagreeing(comm: gradred.Comm) -> None:
+    """Each rank in turn asks for something else, or refuses its arguments; large and small."""
+    for odd, count, refused in itertools.product(range(SIZE), (5, 200_000), (False, True)):
+        more = int(odd == RANK)
+        x = np.ones(count + (0 if refused else more), "float32")
+        y = np.ones(count + (-more if refused else more), "float32")
+        try:
+            comm.Allreduce(x, y)
+        except (gradred.UsageError, MPI.Exception) as error:
+            text = str(error)
+        else:
+            raise AssertionError(f"no error: rank {odd} was odd, {count} elements, {refused}")
+        assert "rank" in text or odd == RANK, text
+        x = values(count, RANK, "int32")
+        assert_right(gradred.allreduce(x, comm=comm), "sum", "after an error")
+
+
+def starting_odd(comm: gradred.Comm) -> None:
+    """The same of calls in flight, of which those before and after are right."""
+    for odd in range(SIZE):
+        good = values(5000, RANK, "int32")
+        before, after = np.empty_like(good), np.empty_like(good)
+        first = comm.Iallreduce(good, before)
+        wrong = comm.Iallreduce(*(np.ones(9 + (odd == RANK)) for _ in range(2)))
+        last = comm.Iallreduce(good, after)
+        first.Wait()
+        last.Wait()
+        try:
+            wrong.Wait()
+        except gradred.UsageError:
+            pass
+        else:
+            raise AssertionError("no error")
+        assert_right(before, "sum", "before")
+        assert_right(after, "sum", "after")
+
+
+comm = gradred.Comm(WORLD)
+x = values(10, RANK, "int32")
+comm.Allreduce(MPI.IN_PLACE, x)
+info = _core.comm_info(comm)
+assert info["host_of"] == LAYOUT, info
+assert info["hosts_share_memory"], info
+for part in sys.argv[1:]:
+    globals()[part](comm)
+for _ in range(3):  # parts of a pool, again and again
+    made = comm.Dup()
+    made.Allreduce(MPI.IN_PLACE, values(4, RANK, "int32"))
+    assert _core.comm_info(made)["hosts_share_memory"]
+    halves = comm.Split(color=RANK % 2)
+    half = np.ones(3)
+    halves.Allreduce(MPI.IN_PLACE, half)
+    assert (half == halves.size).all()
+    halves.Free()
+    made.Free()
+print("right", flush=True)

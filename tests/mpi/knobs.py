@@ -1,0 +1,15 @@
+"""Knobs for some communicators of a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradred import _core, config
+
+
+def use(**knobs: Any) -> None:
+    """These hold for communicators that are first used from now on; the others: their defaults."""
+    config.reset()
+    for name, value in knobs.items():
+        config.set(name, value)
+    _core.begin_communicator()
