@@ -32,6 +32,8 @@ WITHOUT_MPI = {
     "commands and jobs": STARTS_PROCESSES,
     "ranks as threads": ["tests/threads"],
 }
+# They assert deadlines, also on a busy machine: one that fails is tried again, and named.
+TRIED_AGAIN = {"commands and jobs": ["--reruns", "1", "--reruns-delay", "2"]}
 NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests is marked so
 
 
@@ -69,6 +71,7 @@ def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namesp
     folder.mkdir(parents=True)
     color = "yes" if sys.stdout.isatty() else "no"  # launchers pretend a terminal, or none
     command = [sys.executable, "-m", "pytest", "-q", f"--color={color}", "--durations=3", *paths]
+    command += TRIED_AGAIN.get(name, [])
     environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
     if options.full:

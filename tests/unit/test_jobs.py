@@ -251,9 +251,9 @@ def test_program_that_ends_with_operations_in_flight_has_their_callbacks_called(
         comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
         if comm.rank == 0:  # the others never start it
             request = late.Iallreduce(MPI.IN_PLACE, np.ones(3))
-            request.add_done_callback(lambda request: print("called 1", flush=True))
+            request.add_done_callback(lambda request: print("called 1\\n", end="", flush=True))
         request = comm.Iallreduce(MPI.IN_PLACE, np.ones(3))
-        request.add_done_callback(lambda request: print("called 2", flush=True))
+        request.add_done_callback(lambda request: print("called 2\\n", end="", flush=True))
         {end}
     """
     done = job(tmp_path, program, timeout=60)
