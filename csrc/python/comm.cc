@@ -136,8 +136,8 @@ std::optional<Call> bcast_call(const Communicator& comm, Arguments args, Py_ssiz
 
 using Understand = std::optional<Call> (*)(const Communicator&, Arguments, Py_ssize_t, PyObject*);
 
-PyObject* blocking(Understand understand, Method method, PyObject* self, Arguments args,
-                   Py_ssize_t nargs, PyObject* names) {
+template <Understand understand, Method method>
+PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
     const auto call = understand(communicator, args, nargs, names);
@@ -154,21 +154,21 @@ PyObject* blocking(Understand understand, Method method, PyObject* self, Argumen
 
 extern "C" PyObject* comm_allreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
                                     PyObject* names) {
-  return blocking(allreduce_call, kAllreduceMethod, self, args, nargs, names);
+  return blocking<allreduce_call, kAllreduceMethod>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_reduce_scatter(PyObject* self, Arguments args, Py_ssize_t nargs,
                                          PyObject* names) {
-  return blocking(scatter_call, kScatterMethod, self, args, nargs, names);
+  return blocking<scatter_call, kScatterMethod>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_allgather(PyObject* self, Arguments args, Py_ssize_t nargs,
                                     PyObject* names) {
-  return blocking(gather_call, kGatherMethod, self, args, nargs, names);
+  return blocking<gather_call, kGatherMethod>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_bcast(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
-  return blocking(bcast_call, kBcastMethod, self, args, nargs, names);
+  return blocking<bcast_call, kBcastMethod>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_iallreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
@@ -243,24 +243,23 @@ std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op
   const Mpi4py& known = Mpi4py::get();
   const auto result = view_of(recv);
   if (!result || !result->writable) return std::nullopt;
-  Call call{.kind = Kind::kAllreduce,
-            .recv = result->data,
-            .count = result->count,
-            .dtype = result->dtype};
+  const void* from = kInPlace;
   if (send != known.in_place && send != Py_None) {
     const auto input = view_of(send);
     if (!input || input->count != result->count || input->dtype != result->dtype ||
         overlap(*input, *result)) {
       return std::nullopt;
     }
-    call.send = input->data;
+    from = input->data;
   }
-  if (op != nullptr) {
-    const auto found = op_of(op);
-    if (!found) return std::nullopt;
-    call.op = *found;
-  }
-  return find_reduction(call.op, call.dtype) != nullptr ? std::optional(call) : std::nullopt;
+  const auto known_op = op == nullptr ? std::optional(Op::kSum) : op_of(op);
+  if (!known_op || find_reduction(*known_op, result->dtype) == nullptr) return std::nullopt;
+  return Call{.kind = Kind::kAllreduce,
+              .send = from,
+              .recv = result->data,
+              .count = result->count,
+              .dtype = result->dtype,
+              .op = *known_op};
 }
 
 void add_methods(PyTypeObject* comm_class, PyObject* by_name) {
