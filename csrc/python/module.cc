@@ -13,6 +13,7 @@ namespace gradred {
 void bind_calls(pybind11::module_& m);
 void bind_knobs(pybind11::module_& m);
 void bind_liveness(pybind11::module_& m);
+void bind_many(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_mpi4py(pybind11::module_& m);
 void bind_operation(pybind11::module_& m);
@@ -41,6 +42,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_operation(m);
   gradred::bind_request(m);
   gradred::bind_calls(m);
+  gradred::bind_many(m);
   gradred::bind_knobs(m);
   gradred::bind_liveness(m);
   gradred::bind_shrink(m);

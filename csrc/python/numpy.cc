@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "comm/pieces.h"
+
 namespace gradred {
 namespace {
 
@@ -60,6 +62,32 @@ std::optional<ArrayView> view_of(PyObject* object) {
   if (data == nullptr && count > 0) return std::nullopt;  // refused with a closer look
   return ArrayView{data, count, static_cast<DType>(kTable[number]),
                    (flags & NPY_ARRAY_WRITEABLE) != 0};
+}
+
+std::uint64_t layout_of_plain(PyObject* object) {
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
+  const auto axes = static_cast<std::size_t>(PyArray_NDIM(array));
+  std::array<std::int64_t, NPY_MAXDIMS> shape{};
+  std::array<int, NPY_MAXDIMS> order{};
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    shape[axis] = PyArray_DIM(array, static_cast<int>(axis));
+    order[axis] = static_cast<int>(axis);
+  }
+  if ((PyArray_FLAGS(array) & NPY_ARRAY_C_CONTIGUOUS) == 0) {  // axes of length 1 stay in place
+    std::size_t last = axes;
+    for (std::size_t first = 0; first < axes; ++first) {
+      if (shape[first] == 1) continue;
+      do {
+        --last;
+      } while (shape[last] == 1);
+      order[first] = static_cast<int>(last);
+    }
+  }
+  return layout_hash({shape.data(), axes}, {order.data(), axes});
+}
+
+PyObject* new_like(PyObject* array) {
+  return PyArray_NewLikeArray(reinterpret_cast<PyArrayObject*>(array), NPY_KEEPORDER, nullptr, 0);
 }
 
 }  // namespace gradred

@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "base/types.h"
@@ -23,5 +24,9 @@ bool load_numpy();
 // A plain, dense, aligned array in native byte order whose type gradred knows; nothing for all
 // others.
 std::optional<ArrayView> view_of(PyObject* object);
+// Of an array that view_of() knows: layout_hash() of its shape and order of axes.
+std::uint64_t layout_of_plain(PyObject* array);
+// A new array of its shape, type and order; null with a Python exception set.
+PyObject* new_like(PyObject* array);
 
 }  // namespace gradred

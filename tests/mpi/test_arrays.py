@@ -21,6 +21,19 @@ RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2
 
 
+class Lender:
+    """Lends an array by DLPack."""
+
+    def __init__(self, x: npt.NDArray[Any]) -> None:
+        self.x = x
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.x.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.x.__dlpack_device__()
+
+
 @pytest.mark.parametrize("dtype", [name for name in ITEMSIZES if name != "bool"])
 def test_numpy_arrays_of_every_type(dtype: str) -> None:
     few_digits = ELEMENT_TYPES[dtype].digits < 6
@@ -190,6 +203,43 @@ def test_many_arrays_in_place_and_into_out() -> None:
     with pytest.raises(UsageError, match="bool has no 'sum'"):
         gradred.allreduce_many([a, np.ones(2, bool)])
     assert gradred.allreduce_many([]) == []
+
+
+# Around the sizes up to which they are packed, of which several fill more than one vector.
+MIXED_SIZES = [1, 1023, 1024, 1025, 0, 65_536, 65_537, 3, 900_000, *[65_000] * 20, 7]
+
+
+@pytest.mark.parametrize("plan", [None, "ring"])
+@pytest.mark.parametrize("op", ["sum", "avg", gradred.premul(2.0)])
+@pytest.mark.parametrize("started", [False, True])
+def test_small_arrays_are_packed_and_large_ones_reduced_where_they_lie(
+    plan: str | None, op: Any, started: bool
+) -> None:
+    factor = {"sum": SIZE, "avg": 1}.get(op, 2 * SIZE) if isinstance(op, str) else 2 * SIZE
+    given = [np.arange(n, dtype="float32") % 512 for n in MIXED_SIZES]
+    given[4:4] = [np.arange(2000, dtype="int64"), np.arange(12.0, dtype="float32").reshape(3, 4).T]
+    expected = [x * factor for x in given]
+    before = [x.copy() for x in given]
+    call = gradred.iallreduce_many if started else gradred.allreduce_many
+    for out in (None, [np.empty_like(x) for x in given], given):
+        found = call(given, op, out=out, plan=plan)
+        results = found.wait() if isinstance(found, gradred.ArrayRequest) else found
+        for i, (x, y) in enumerate(zip(expected, results, strict=True)):
+            assert (y == x).all(), (i, y)
+            assert y.strides == given[i].strides
+            assert out is None or y is out[i]
+        if out is not given:
+            assert all((x == y).all() for x, y in zip(given, before, strict=True))
+
+
+def test_ranks_whose_arrays_are_of_other_kinds_agree() -> None:
+    x = np.arange(12, dtype="float32").reshape(1, 3, 1, 4)
+    plain = [x, x.transpose(3, 0, 1, 2), np.asfortranarray(x), np.ones((5, 1, 2), order="F")]
+    lent: list[Any] = [Lender(each) for each in plain]  # whose memory is looked at in Python
+    given: Any = plain if RANK % 2 == 0 else lent
+    outs = [np.empty_like(each) for each in plain]
+    gradred.allreduce_many(given, out=outs)
+    assert all((y == each * SIZE).all() for each, y in zip(plain, outs, strict=True))
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")

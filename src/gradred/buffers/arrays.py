@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from gradred import _core
 from gradred.buffers import cuda_interface, dlpack
 from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import DeviceError, UsageError, UsageTypeError, explain
@@ -103,10 +104,7 @@ def layout_of(
             expected *= shape[axis]
         sorted_axes = iter(by_stride)
         order = tuple(next(sorted_axes) if shape[axis] > 1 else axis for axis in order)
-    import hashlib  # here, as many programs never come here
-
-    digest = hashlib.blake2b(repr((shape, order)).encode(), digest_size=8).digest()
-    return Layout(count, order, int.from_bytes(digest, "little"))
+    return Layout(count, order, _core.layout_hash(shape, order))
 
 
 def exported(x: Any, asked: str) -> dlpack.Exported | None:

@@ -104,7 +104,8 @@ def allreduce_many(
 ) -> list[ArrayT]:
     """Reduce several arrays of any types and sizes at once: cheaper than one after the other.
 
-    Arrays of one type travel together. Blocks until all results are there.
+    Small arrays of one type travel together, packed; large ones are reduced where they lie. Blocks
+    until all results are there.
 
     Args:
         arrays_in: this rank's arrays; number, shapes, types and orders of axes must be the same
@@ -114,7 +115,7 @@ def allreduce_many(
             other, nor with any array but their own, which they may replace.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
-        plan: as in `allreduce`; for the vector of each type.
+        plan: as in `allreduce`; for each vector and each large array.
 
     Returns:
         The results in the order of the arrays.
@@ -132,9 +133,7 @@ def allreduce_many(
     """
     comm = arguments.communicator(comm, "allreduce_many")
     found = reductions.many(Asked("allreduce_many", op, comm, stream, plan), arrays_in, out)
-    for call, vector in found.calls():
-        _core.run(comm, call)
-        vector.unpack()
+    _core.run_buckets(comm, found.buckets)
     return found.finish()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from gradred import _core
 from gradred.calls import arguments, reductions
-from gradred.calls.reductions import Asked, Vector
+from gradred.calls.reductions import Asked
 from gradred.errors import UsageError, explain
 from gradred.request import keep_alive, let_go
 
@@ -35,16 +35,16 @@ class ArrayRequest(Generic[ResultT]):
     since the MPI cannot make arrays of what has arrived: `comm.Iallreduce` gives one.
     """
 
-    __slots__ = ("__weakref__", "_finish", "_lock", "_operations", "_result", "_vectors")
+    __slots__ = ("__weakref__", "_buckets", "_finish", "_lock", "_operations", "_result")
     _result: ResultT
 
     def __init__(
         self,
-        operations: Sequence[tuple[Vector | None, _core.Operation]],
+        operations: Sequence[tuple[_core.Bucket | None, _core.Operation]],
         finish: Callable[[], ResultT],
     ) -> None:
         self._operations = [operation for _, operation in operations]
-        self._vectors = operations
+        self._buckets = operations
         self._finish: Callable[[], ResultT] | None = finish
         self._lock = threading.Lock()
 
@@ -132,11 +132,11 @@ class ArrayRequest(Generic[ResultT]):
     def _settle(self) -> None:
         """All operations have ended: put the results where the caller wants them, once."""
         with self._lock:
-            vectors, self._vectors = self._vectors, []
-            for vector, operation in vectors:
+            buckets, self._buckets = self._buckets, []
+            for bucket, operation in buckets:
                 let_go(operation)
-                if vector is not None and not operation.failed:
-                    vector.unpack()
+                if bucket is not None and not operation.failed:
+                    bucket.unpack()
 
 
 def _start(comm: MPI.Intracomm, call: _core.Call, buffers: Any) -> _core.Operation:
@@ -221,14 +221,14 @@ def iallreduce_many(
     """Start an `allreduce_many`: several arrays of any types and sizes; returns at once.
 
     Args:
-        arrays_in: this rank's arrays, as in `allreduce_many`. Of a type with several arrays they
-            are copied now, and may be changed; one alone must stay until the end.
+        arrays_in: this rank's arrays, as in `allreduce_many`; not to be changed until the
+            operation has ended.
         op: as in `iallreduce`; it must suit every type.
         out: an array for each result, or None for new ones, as in `allreduce_many`; not to be
             touched until the end, which `wait` or `done` tell.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
-        plan: as in `allreduce`; for the vector of each type.
+        plan: as in `allreduce_many`.
 
     Returns:
         A request whose `wait()` returns the results in the order of the arrays.
@@ -247,5 +247,9 @@ def iallreduce_many(
     comm = arguments.communicator(comm, "iallreduce_many")
     asked = Asked("iallreduce_many", op, comm, stream, plan, blocking=False)
     found = reductions.many(asked, arrays_in, out)
-    operations = [(vector, _start(comm, call, (vector, found))) for call, vector in found.calls()]
+    operations = []
+    for bucket in found.buckets:
+        with asked.refusing():  # there may be no memory to pack it in
+            bucket.pack()
+        operations.append((bucket, _start(comm, bucket.call, (bucket, found.held))))
     return ArrayRequest(operations, found.finish)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from gradred import _core, plans
-from gradred.buffers import arrays, typemaps
+from gradred.buffers import arrays
 from gradred.buffers.arrays import Array, Result
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments
@@ -70,41 +66,13 @@ def one(asked: Asked, x: Any, out: Any) -> One:
 
 
 class Many(NamedTuple):
-    """An allreduce of several arrays: a vector for each type."""
+    """An allreduce of several arrays: small ones of a type packed, large ones where they lie."""
 
-    asked: Asked
-    given: list[Array]
-    results: list[Result]
-    operations: dict[str, tuple[str, float]]
-    """By type, in the order in which the types come first."""
-    layout: int
-    plan: plans.Plan
-
-    def calls(self) -> Iterator[tuple[_core.Call, Vector]]:
-        """The calls in their order, each when its vector is packed."""
-        for dtype, (name, factor) in self.operations.items():
-            members = [i for i, each in enumerate(self.given) if each.dtype == dtype]
-            with self.asked.refusing():  # there may be no memory to pack them in
-                vector = Vector(
-                    [self.given[i] for i in members], [self.results[i].array for i in members]
-                )
-            call = _core.Call(
-                "allreduce",
-                vector.send,
-                vector.recv,
-                sum(self.given[i].count for i in members),
-                dtype,
-                name,
-                factor=factor,
-                layout=self.layout,
-                plan=self.plan.name,
-                schedule=self.plan.schedule,
-            )
-            yield call, vector
-
-    def finish(self) -> list[Any]:
-        """The results, once all vectors are unpacked."""
-        return [result.finish() for result in self.results]
+    buckets: list[_core.Bucket]
+    finish: Callable[[], list[Any]]
+    """Gives the results, once all buckets are unpacked."""
+    held: Any
+    """What must live as long as the buckets are used."""
 
 
 def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> Many:
@@ -112,48 +80,48 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
     name = asked.name
     with asked.refusing():
         arguments.refuse_stream(asked.stream, name)
-        arguments.require_list(arrays_in, f"{name} of arrays_in")
-        given = [arrays.describe(x, f"{name} of array {i}") for i, x in enumerate(arrays_in)]
-        outs = arguments.outs(out, len(given), name)
-        results = [
-            arguments.result(x, each, target, f"{name}, array {i}")
-            for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
-        ]
-        if out is not None:  # new arrays share no memory with any other
-            arguments.require_apart(given, [result.array for result in results], name)
+        plain = _core.plain_pieces(arrays_in, out) if type(arrays_in) is list else None
+        if plain is None:
+            pieces, finish, held = _described(asked, arrays_in, out)
+        else:
+            pieces, results = plain
+            finish, held = lambda: results, (arrays_in, results)
         chosen = asked.resolve_plan()
-        layout = arguments.with_plan(
-            typemaps.hash_of([(each.dtype, each.layout.hash) for each in given]), chosen
-        )
         # A list without arrays announces itself too, or ranks with another list would wait for it.
-        dtypes = dict.fromkeys([each.dtype for each in given] or ["uint8"])
-        operations = {dtype: arguments.own_operation(asked.op, dtype, name) for dtype in dtypes}
-    return Many(asked, given, results, operations, layout, chosen)
+        operations = {
+            dtype: arguments.own_operation(asked.op, dtype, name)
+            for dtype in pieces.dtypes or ["uint8"]
+        }
+    buckets = _core.make_buckets(
+        asked.comm,
+        pieces,
+        operations,
+        layout=arguments.with_plan(pieces.hash, chosen),
+        plan=chosen.name,
+        schedule=chosen.schedule,
+        blocking=asked.blocking,
+    )
+    return Many(buckets, finish, held)
 
 
-class Vector:
-    """Several arrays of one type as one vector: where they lie if it is only one, else packed."""
-
-    def __init__(self, given: Sequence[Array], results: Sequence[Array]) -> None:
-        self._results = results
-        self._packed: npt.NDArray[np.uint8] | None = None
-        self.send: int | None
-        if len(given) == 1:
-            self.recv = results[0].address
-            self.send = None if given[0].address == self.recv else given[0].address
-            return
-        self._packed = np.empty(sum(each.nbytes for each in given), np.uint8)
-        self.send, self.recv = None, self._packed.__array_interface__["data"][0]
-        position = self.recv
-        for each in given:
-            ctypes.memmove(position, each.address, each.nbytes)
-            position += each.nbytes
-
-    def unpack(self) -> None:
-        """Bring the results to where they belong."""
-        if self._packed is None:
-            return
-        position = self.recv
-        for each in self._results:
-            ctypes.memmove(each.address, position, each.nbytes)
-            position += each.nbytes
+def _described(
+    asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None
+) -> tuple[_core.Pieces, Callable[[], list[Any]], Any]:
+    """Pieces of arrays of any kind, how to get the results, and what must live."""
+    name = asked.name
+    arguments.require_list(arrays_in, f"{name} of arrays_in")
+    given = [arrays.describe(x, f"{name} of array {i}") for i, x in enumerate(arrays_in)]
+    outs = arguments.outs(out, len(given), name)
+    results = [
+        arguments.result(x, each, target, f"{name}, array {i}")
+        for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
+    ]
+    if out is not None:  # new arrays share no memory with any other
+        arguments.require_apart(given, [result.array for result in results], name)
+    pieces = _core.Pieces(
+        [
+            (each.address, result.array.address, each.count, each.dtype, each.layout.hash)
+            for each, result in zip(given, results, strict=True)
+        ]
+    )
+    return pieces, lambda: [result.finish() for result in results], (given, results)

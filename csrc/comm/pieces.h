@@ -1,0 +1,55 @@
+// Several arrays that one call reduces: small ones packed into one vector, large ones where they
+// lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+
+namespace gradred {
+
+class Communicator;
+
+// The layout that ranks compare: the lengths of the axes, and their order from the slowest to the
+// fastest.
+std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const int> order);
+
+struct Piece {
+  const void* send = nullptr;  // recv: in place
+  void* recv = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::kUInt8;
+  std::uint64_t layout = 0;
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+};
+
+// Neighbours of one type that travel as one vector.
+struct Bucket {
+  std::vector<Piece> pieces;
+  DType dtype = DType::kUInt8;
+  std::size_t count = 0;
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+  bool packed() const { return pieces.size() > 1; }
+  void pack(std::byte* vector) const;
+  void unpack(const std::byte* vector) const;
+};
+
+// What the pieces up to which packing pays have in bytes; all ranks find the same.
+std::size_t packed_up_to(const Communicator& comm);
+
+// Type by type, in the order in which the types come first. At least one bucket, so that a call
+// without arrays is one that peers can compare.
+std::vector<Bucket> buckets_of(std::span<const Piece> pieces, std::size_t packed_up_to);
+
+// Whether no result shares memory with another, nor with an input that it does not replace.
+bool apart(std::span<const Piece> pieces);
+
+// Of the types and layouts of all.
+std::uint64_t hash_of(std::span<const Piece> pieces);
+
+}  // namespace gradred

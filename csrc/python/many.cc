@@ -1,0 +1,197 @@
+// Several arrays in one call: what the array calls on lists build on.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/pieces.h"
+#include "python/call.h"
+#include "python/mpi4py.h"
+#include "python/names.h"
+#include "python/numpy.h"
+#include "python/one_thread.h"
+#include "python/wait_hook.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+using Described =
+    std::tuple<std::uintptr_t, std::uintptr_t, std::size_t, std::string, std::uint64_t>;
+using Operations = std::map<std::string, std::pair<std::string, double>>;
+
+struct Pieces {
+  std::vector<Piece> all;
+};
+
+// What travels as one vector, and the call that reduces it.
+class PyBucket {
+ public:
+  PyBucket(Bucket bucket, std::shared_ptr<PyCall> made)
+      : bucket_(std::move(bucket)), made_(std::move(made)) {}
+
+  const std::shared_ptr<PyCall>& call() const { return made_; }
+  std::size_t bytes() const { return bucket_.packed() ? bucket_.bytes() : 0; }  // that are moved
+
+  void pack() {
+    if (!bucket_.packed()) return;
+    vector_ = std::make_unique_for_overwrite<std::byte[]>(bucket_.bytes());
+    bucket_.pack(vector_.get());
+    made_->call.recv = vector_.get();
+  }
+  void unpack() {
+    if (vector_) bucket_.unpack(vector_.get());
+    vector_.reset();
+  }
+
+ private:
+  Bucket bucket_;
+  std::shared_ptr<PyCall> made_;
+  std::unique_ptr<std::byte[]> vector_;  // while a packed one is on its way
+};
+using PyBuckets = std::vector<std::shared_ptr<PyBucket>>;
+
+Pieces pieces_of(const std::vector<Described>& described) {
+  Pieces made;
+  for (const auto& [send, recv, count, dtype, layout] : described) {
+    made.all.push_back({reinterpret_cast<const void*>(send), reinterpret_cast<void*>(recv), count,
+                        dtype_named(dtype), layout});
+  }
+  return made;
+}
+
+// Of plain NumPy arrays and results like them, with the list of results; None where any of them
+// takes a closer look.
+py::object plain_pieces(const py::list& inputs, const py::object& outputs) {
+  const std::size_t count = inputs.size();
+  const bool given = !outputs.is_none();
+  if (given && (!py::isinstance<py::list>(outputs) || py::len(outputs) != count)) return py::none();
+  Pieces made;
+  made.all.reserve(count);
+  py::list results(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const py::object input = inputs[i];
+    const auto from = view_of(input.ptr());
+    if (!from) return py::none();
+    const py::object output = given ? py::object(outputs.cast<py::list>()[i])
+                                    : py::reinterpret_steal<py::object>(new_like(input.ptr()));
+    if (!output) throw py::error_already_set();
+    const auto into = view_of(output.ptr());
+    if (!into || !into->writable || into->dtype != from->dtype) return py::none();
+    const std::uint64_t layout = layout_of_plain(input.ptr());
+    if (given && layout_of_plain(output.ptr()) != layout) return py::none();
+    made.all.push_back({from->data, into->data, from->count, from->dtype, layout});
+    results[i] = output;
+  }
+  if (given && !apart(made.all)) return py::none();
+  return py::make_tuple(std::move(made), std::move(results));
+}
+
+std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operations,
+                                std::uint64_t layout, const std::string& plan,
+                                const std::shared_ptr<Schedule>& schedule) {
+  const auto& [op, factor] = operations.at(std::string(name_of(bucket.dtype)));
+  auto made = std::make_shared<PyCall>();
+  made->plan = plan;
+  made->call = {.kind = Kind::kAllreduce,
+                .count = bucket.count,
+                .dtype = bucket.dtype,
+                .op = op_named(op),
+                .factor = factor,
+                .layout = layout,
+                .plan = plan.empty() ? nullptr : made->plan.c_str(),
+                .schedule = schedule};
+  if (bucket.pieces.size() == 1) {
+    const Piece& piece = bucket.pieces.front();
+    made->call.recv = piece.recv;
+    if (piece.send != piece.recv) made->call.send = piece.send;
+  }
+  return made;
+}
+
+// `blocking` ones are prepared for: what is packed depends on where the ranks are.
+PyBuckets make_buckets(const py::object& comm, const Pieces& pieces, const Operations& operations,
+                       std::uint64_t layout, const std::string& plan,
+                       const std::shared_ptr<Schedule>& schedule, bool blocking) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  const auto alive = communicator.shared_from_this();
+  if (blocking) {
+    const OneThread one_thread(communicator);
+    GilHook hook;
+    communicator.prepare(hook);
+  }
+  PyBuckets made;
+  for (Bucket& bucket : buckets_of(pieces.all, packed_up_to(communicator))) {
+    auto call = call_of(bucket, operations, layout, plan, schedule);
+    made.push_back(std::make_shared<PyBucket>(std::move(bucket), std::move(call)));
+  }
+  return made;
+}
+
+void run_buckets(const py::object& comm, const PyBuckets& buckets) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  const auto alive = communicator.shared_from_this();
+  const OneThread one_thread(communicator);
+  GilHook hook;
+  for (const auto& bucket : buckets) {
+    if (bucket->bytes() > kLongWorkBytes) hook.long_work();
+    try {
+      bucket->pack();
+    } catch (const std::bad_alloc&) {
+      communicator.refuse("no memory to pack its arrays in", hook);
+      throw;
+    }
+    communicator.run(bucket->call()->call, hook);
+    bucket->unpack();
+  }
+}
+
+}  // namespace
+
+void bind_many(py::module_& m) {
+  py::class_<Pieces>(m, "Pieces")
+      .def(py::init(&pieces_of), py::arg("described"),
+           "Of (input, result, count, element type, layout hash) of each; equal addresses: in "
+           "place.")
+      .def_property_readonly(
+          "hash", [](const Pieces& pieces) { return hash_of(pieces.all); },
+          "Of the types and layouts, which ranks compare.")
+      .def_property_readonly(
+          "dtypes",
+          [](const Pieces& pieces) {
+            py::dict found;  // in the order in which they come first
+            for (const Piece& piece : pieces.all) {
+              found[py::str(std::string(name_of(piece.dtype)))] = py::none();
+            }
+            return py::list(found);
+          },
+          "The types, in the order in which they come first.");
+  py::class_<PyBucket, std::shared_ptr<PyBucket>>(m, "Bucket")
+      .def_property_readonly("call", &PyBucket::call, "Of a packed one after pack().")
+      .def("pack", &PyBucket::pack, "Copies the inputs into one vector.")
+      .def("unpack", &PyBucket::unpack, "Copies the results to where they belong.");
+  m.def("plain_pieces", &plain_pieces, py::arg("inputs"), py::arg("outputs"),
+        "Pieces and results of plain NumPy arrays; None where any takes a closer look.");
+  m.def(
+      "layout_hash",
+      [](const std::vector<std::int64_t>& shape, const std::vector<int>& order) {
+        return layout_hash(shape, order);
+      },
+      py::arg("shape"), py::arg("order"));
+  m.def("make_buckets", &make_buckets, py::arg("comm"), py::arg("pieces"), py::arg("operations"),
+        py::kw_only(), py::arg("layout"), py::arg("plan") = "",
+        py::arg("schedule") = std::shared_ptr<Schedule>(), py::arg("blocking"),
+        "The calls that reduce the pieces; `operations` are names and factors by type.");
+  m.def("run_buckets", &run_buckets, py::arg("comm"), py::arg("buckets"),
+        "Blocks until all results are in place.");
+}
+
+}  // namespace gradred
