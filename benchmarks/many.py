@@ -1,10 +1,10 @@
-"""Several arrays in one call, as the gradients of a model: allreduce_many against a loop and the MPI.
+"""Several arrays in one call, as the gradients of a model: allreduce_many, a loop, and the MPI.
 
     gradred run -np 2 python benchmarks/many.py --json out.json
 
 For each list of arrays, block by block in turn: `allreduce_many(xs, out=ys)`; a loop of
 `comm.Allreduce(x, y)` of gradred; the same loop of the MPI's; and the arrays copied into one vector,
-which the MPI reduces and from which they are copied back. Every result is checked.
+X. Every result is checked.
 
 The JSON record (`schema` = "gradred-many/1"):
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from timeit import Timer
 from typing import Any
@@ -65,7 +66,7 @@ def ways(comm: gradred.Comm, xs: list[Vector], ys: list[Vector]) -> dict[str, Ca
     mpi = comm.Dup()
     vector = np.empty(sum(x.size for x in xs), np.float32)
     bounds = np.cumsum([0, *(x.size for x in xs)])
-    parts = [vector[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    parts = [vector[begin:end] for begin, end in pairwise(bounds)]
     of_mpi = MPI.Intracomm.Allreduce
 
     def many() -> None:
