@@ -3,8 +3,8 @@
     gradred run -np 2 python benchmarks/many.py --json out.json
 
 For each list of arrays, block by block in turn: `allreduce_many(xs, out=ys)`; a loop of
-`comm.Allreduce(x, y)` of gradred; the same loop of the MPI's; and the arrays copied into one vector,
-X. Every result is checked.
+`comm.Allreduce(x, y)` of gradred; the same loop of the MPI's; and the arrays copied into a vector,
+which the MPI reduces and from which they are copied back. Every result is checked.
 
 The JSON record (`schema` = "gradred-many/1"):
 
