@@ -20,7 +20,8 @@ struct Call {
   Kind kind = Kind::kAllreduce;
   const void* send = kInPlace;  // or where the input is
   void* recv = nullptr;
-  Memory memory{};           // of both
+  Memory send_memory{};      // the host's where the input is in recv
+  Memory recv_memory{};      // of the result, and of the input in it
   Stream* before = nullptr;  // its work on them comes first; null: there is none
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
@@ -37,6 +38,8 @@ struct Call {
   std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this
 
   Signature signature() const;
+  bool on_host() const { return send_memory.is_host() && recv_memory.is_host(); }
+  Memory input_memory() const { return send == kInPlace ? recv_memory : send_memory; }
 };
 
 // Called again and again while a call waits: the place to release a lock, look for signals, or

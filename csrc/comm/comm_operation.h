@@ -57,8 +57,8 @@ class CommOperation : public StartedOperation {
   // Whether what it keeps is what this call needs.
   bool serves(const Call& call) const {
     return call_.path == call.path && call_.count == call.count && call_.kind == call.kind &&
-           call_.dtype == call.dtype && call_.op == call.op && call_.memory == call.memory &&
-           call_.schedule == call.schedule &&
+           call_.dtype == call.dtype && call_.op == call.op &&
+           call_.recv_memory == call.recv_memory && call_.schedule == call.schedule &&
            reads_callers_input(call_) == reads_callers_input(call);
   }
   // Then begin() may be called again, for this call.

@@ -22,6 +22,7 @@
 #include "comm/plan_choice.h"
 #include "comm/registry.h"
 #include "comm/settings.h"
+#include "comm/staged.h"
 #include "comm/started.h"
 #include "comm/waiting.h"
 #include "engine/engine.h"
@@ -189,6 +190,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<const Plan> plan_or_refuse(const Call& call, WaitHook& hook);
   template <class What>
   std::shared_ptr<NodeOperation> enqueue(const What& what);
+  static bool is_staged(const Call& call, const Plan& plan);
+  void run_staged(const Call& call, const Plan& plan, WaitHook& hook);
+  std::shared_ptr<StartedOperation> staged_operation(const Call& call, bool reads_at_once,
+                                                     const StagedOperation::Make& make);
   std::shared_ptr<StartedOperation> start_short(const Call& call);
   void launch(const std::shared_ptr<StartedOperation>& operation, const Call& call);
   void care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call);

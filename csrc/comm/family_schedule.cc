@@ -58,7 +58,9 @@ class ScheduleFamily final : public Family {
     return found;
   }
 
-  bool reads(Memory) const override { return true; }
+  bool reads(Memory input, Memory result) const override {
+    return input == result && (result.is_host() || result.device()->reduces());
+  }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
     comm.run_schedule(call, plan, hook);
   }

@@ -31,11 +31,12 @@ HierarchicalOperation::HierarchicalOperation(std::shared_ptr<Communicator> comm,
   } else {
     operations_on_host_ = 2 * pieces;
   }
-  scale_by_factor(call);
+  if (call.before == nullptr) scale_by_factor(call);
 }
 
 void HierarchicalOperation::bind(const Call& call) {
-  scale_by_factor(call);  // it may lack the memory, and nothing has changed then
+  if (call.before == nullptr)
+    scale_by_factor(call);  // it may lack the memory, and nothing has changed then
   combined_ = shared_ = 0;
   HostedOperation::bind(call);
 }
@@ -83,7 +84,7 @@ void HierarchicalOperation::put_input() {
   const std::size_t own = call_.count * size_of(call_.dtype);
   const auto rank = static_cast<std::size_t>(comm_->rank());
   const bool blocks = is(Kind::kReduceScatterBlock);
-  if (blocks && bound_plan.work.bytes() < bytes) bound_plan.work = Allocation(call_.memory, bytes);
+  if (blocks && bound_plan.work.bytes() < bytes) bound_plan.work = Allocation(Memory(), bytes);
   const void* const from = input() == kInPlace ? call_.recv : input();
   std::byte* to = nullptr;
   std::size_t length = 0;
@@ -110,6 +111,7 @@ bool HierarchicalOperation::carry_out() {
   if (call_.before != nullptr && !call_.before->ready()) return false;
   if (!started()) {
     if (!start()) return false;
+    if (call_.before != nullptr) scale_by_factor(call_);
     put_input();
   }
   if (led_ ? !carry_out_led() : !carry_out_pieces()) return false;

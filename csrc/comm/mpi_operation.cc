@@ -165,12 +165,6 @@ bool has_ended(const std::weak_ptr<StartedOperation>& one) {
 }  // namespace
 
 std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) {
-  if (!call.memory.is_host()) {
-    throw UsageError("the array lies in " + call.memory.name() +
-                     ", and the MPI would carry out this non-blocking call, which is given host "
-                     "memory only. Make a blocking call on the communicator first, or copy the "
-                     "array to the host");
-  }
   if (deterministic_ || call.schedule) {
     if (state_ == State::kMpiOnly) throw UsageError(kNoneLeft);
     throw UsageError(

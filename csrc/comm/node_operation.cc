@@ -24,8 +24,12 @@ NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, const Call& cal
   const bool blocks = call.kind == Kind::kReduceScatterBlock;
   const std::size_t ranks = blocks ? static_cast<std::size_t>(comm_->size()) : 1;
   bytes_ = ranks * call.count * size_of(call.dtype);
-  NodeCall made = node_call(call);
-  if (call.op == Op::kPremul) made.send = scaled_input(call, comm_->size(), scaled_);
+  if (call.before == nullptr) start_call();
+}
+
+void NodeOperation::start_call() {
+  NodeCall made = node_call(call_);
+  if (call_.op == Op::kPremul) made.send = scaled_input(call_, comm_->size(), scaled_);
   execution_.start(made);
 }
 
@@ -132,6 +136,11 @@ bool NodeOperation::finish_those_before() {
 
 // To start a call is to announce it: what takes longer is left to who waits, or to the engine.
 bool NodeOperation::begin() {
+  if (call_.before != nullptr) {
+    if (!call_.before->ready()) return false;
+    start_call();
+    call_.before = nullptr;
+  }
   begun_ = true;
   if (observation_ != nullptr) group_.arrive(observation_->start_ns());
   if (execution_.is_short()) return true;

@@ -60,6 +60,7 @@ class NodeOperation final : public StartedOperation {
   NodeOperation(std::shared_ptr<Communicator> comm, Purpose purpose);
   bool look_at_peers();
   bool finish_those_before();
+  void start_call();
   bool begin();
   void take_result();
   void leave() noexcept;

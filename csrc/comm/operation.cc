@@ -92,16 +92,20 @@ void Communicator::care_for(const std::shared_ptr<StartedOperation>& operation, 
 }
 
 std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) {
-  if (!starts()) return mpi_operation(call);
-  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const Plan> plan;  // null: the MPI carries it out
   try {
-    plan = plan_for(call, false);
-    check_call(call, *plan);
+    if (starts()) plan = plan_for(call, false);
+    if (plan) check_call(call, *plan);
   } catch (const UsageError& error) {
     refuse_started(error.what());
     throw;
   }
-  return starts_by(*plan) ? plan->family->operation(*this, *plan, call) : mpi_operation(call);
+  if (plan && !starts_by(*plan)) plan = nullptr;
+  const auto make = [&](const Call& made) {
+    return plan ? plan->family->operation(*this, *plan, made) : mpi_operation(made);
+  };
+  if (plan ? !is_staged(call, *plan) : call.on_host()) return make(call);
+  return staged_operation(call, !plan || plan->family->medium() == Medium::kMpi, make);
 }
 
 }  // namespace gradred

@@ -32,7 +32,7 @@ class PlanChoice {
   // Of every call that asks for none; null: it depends.
   const Plan* usual() const { return usual_.get(); }
   bool takes_usual(const Call& call) const {
-    return usual_ != nullptr && call.plan == nullptr && !call.schedule && call.memory.is_host();
+    return usual_ != nullptr && call.plan == nullptr && !call.schedule && call.on_host();
   }
   // `waits`: who makes the call waits for it, so that it may begin with an announcement. Throws
   // UsageError where no plan can serve the call.

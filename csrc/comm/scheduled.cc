@@ -103,7 +103,7 @@ void ScheduledCall::put_input() {
   const void* const input = call_.send == kInPlace ? call_.recv : call_.send;
   work_ = static_cast<std::byte*>(call_.recv);
   if (blocks) {
-    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.memory, all);
+    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.recv_memory, all);
     work_ = bound_plan_->work.data();
   }
   if (!bound_plan_->key.in_place) {

@@ -52,6 +52,11 @@ class DeviceMemory {
   virtual std::byte* allocate(std::size_t bytes) = 0;  // throws where there is none left
   virtual void release(std::byte* address) noexcept = 0;
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
+  // Whether its streams reduce and scale; else they only copy.
+  virtual bool reduces() const { return true; }
+  // Host memory that its streams copy from and to without stopping. Throws where there is none.
+  virtual std::byte* allocate_host(std::size_t bytes) { return new std::byte[bytes]; }
+  virtual void release_host(std::byte* address) noexcept { delete[] address; }
 };
 
 // Where a buffer lies: in the host's memory, or in a device's, which must outlive this.
@@ -107,6 +112,35 @@ class Allocation {
   Memory memory_;
   std::byte* address_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+// Host memory for copies from and to a device.
+class HostAllocation {
+ public:
+  HostAllocation() = default;
+  HostAllocation(DeviceMemory& device, std::size_t bytes)
+      : device_(&device), address_(bytes > 0 ? device.allocate_host(bytes) : nullptr) {}
+  ~HostAllocation() {
+    if (address_ != nullptr) device_->release_host(address_);
+  }
+  HostAllocation(HostAllocation&& other) noexcept { swap(other); }
+  HostAllocation& operator=(HostAllocation&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  std::byte* data() const { return address_; }
+  // As that of Allocation.
+  void keep_for_ever() noexcept { address_ = nullptr; }
+
+ private:
+  void swap(HostAllocation& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(address_, other.address_);
+  }
+
+  DeviceMemory* device_ = nullptr;
+  std::byte* address_ = nullptr;
 };
 
 // Work on one memory, in the order in which it is given.

@@ -102,8 +102,11 @@ class Family {
   // its file.
   virtual std::vector<Plan> offers(const Question& question, const Place& place) const = 0;
 
-  // Whether the caller's buffers may lie there. No part of the choice: ranks may differ in it.
-  virtual bool reads(Memory memory) const { return memory.is_host(); }
+  // Whether the caller's buffers, input and result, may lie there; else they are staged in host
+  // memory. No part of the choice: ranks may differ in it.
+  virtual bool reads(Memory input, Memory result) const {
+    return input.is_host() && result.is_host();
+  }
   // UsageError for a call that the plan cannot carry out for what no choice looks at (types that
   // the MPI lacks, for instance).
   virtual void check(const Call& /*call*/) const {}

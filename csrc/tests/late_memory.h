@@ -36,7 +36,8 @@ class LateMemory final : public DeviceMemory {
  public:
   struct Behaviour {
     bool says_ready = false;  // each stream says so at once, as if nobody had asked it
-    std::uint64_t seed = 1;   // of delays and orders
+    bool reduces = true;
+    std::uint64_t seed = 1;  // of delays and orders
     std::uint64_t longest_delay_ns = 5'000;
   };
 
@@ -63,6 +64,7 @@ class LateMemory final : public DeviceMemory {
   LateMemory& operator=(const LateMemory&) = delete;
 
   std::string name() const override { return "late memory"; }
+  bool reduces() const override { return behaviour_.reduces; }
   // Nothing is used again before all is released.
   std::byte* allocate(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);

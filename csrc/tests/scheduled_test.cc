@@ -100,7 +100,7 @@ class Rank {
     Call call{.kind = case_.kind,
               .send = case_.in_place ? kInPlace : send,
               .recv = recv,
-              .memory = memory_,
+              .recv_memory = memory_,
               .before = &stream_,
               .count = kCount,
               .dtype = DType::kFloat32,
@@ -172,18 +172,16 @@ void calls_give_their_results_wherever_the_buffers_are() {
   expect(device.allocations() == 0, "something of the device was not given back");
 }
 
-void families_that_read_host_memory_only_refuse_other() {
-  LateMemory device;
-  Call call{.memory = Memory(device), .count = 1, .dtype = DType::kFloat32};
+void schedules_alone_read_memory_that_is_not_the_hosts() {
+  LateMemory device, other;
   for (const Family* family : plan_families()) {
-    const bool by_messages_alone = family == &schedule_family();
-    bool refused = false;
-    try {
-      check_call(call, {.family = family});
-    } catch (const UsageError& error) {
-      refused = std::string_view(error.what()).find("late memory") != std::string_view::npos;
+    const std::string name(family->name());
+    const bool reads = family->reads(Memory(device), Memory(device));
+    expect(reads == (family == &schedule_family()), "memory of a device and " + name);
+    expect(family->reads(Memory(), Memory()), "host memory and " + name);
+    for (const Memory input : {Memory(), Memory(other)}) {
+      expect(!family->reads(input, Memory(device)), "two memories and " + name);
     }
-    expect(refused != by_messages_alone, "memory of a device and " + std::string(family->name()));
   }
 }
 
@@ -284,7 +282,7 @@ extern "C" [[gnu::visibility("default")]] const char* __lsan_default_suppression
 
 int main() {
   gradred::testing::calls_give_their_results_wherever_the_buffers_are();
-  gradred::testing::families_that_read_host_memory_only_refuse_other();
+  gradred::testing::schedules_alone_read_memory_that_is_not_the_hosts();
   gradred::testing::memory_of_an_abandoned_call_is_given_to_nobody_else();
   return gradred::testing::report("calls over messages");
 }

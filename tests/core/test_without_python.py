@@ -69,6 +69,14 @@ def test_every_kind_of_call_in_every_way_is_exact(ranks: int) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_calls_on_memory_of_devices_are_exact(ranks: int) -> None:
+    done = run(mpiexec(ranks), "devices")
+    assert done.returncode == 0, done.stderr
+    said = sorted(line for line in done.stdout.splitlines() if line)
+    assert said == [f"rank {rank} of {ranks}: 280 checks passed" for rank in range(ranks)]
+
+
 @pytest.mark.parametrize(
     "hosts", ["", pytest.param("0,0,1", marks=pytest.mark.skipif(os.geteuid() != 0, reason="root"))]
 )

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/node_call.h"
+#include "late_memory.h"
 #include "program.h"
 #include "runtime/knobs.h"
 
@@ -78,10 +79,46 @@ std::vector<std::byte> filled(const Type& type, std::size_t count, Value value) 
   return data;
 }
 
+// Where this rank has its arrays.
+struct Place {
+  Memory input{}, result{};
+};
+
+// Bytes in some memory, with values from the host's.
+class Array {
+ public:
+  Array(Memory memory, const std::vector<std::byte>& values)
+      : memory_(memory), bytes_(values.size()), own_(memory, bytes_), stream_(memory) {
+    stream_.copy(own_.data(), values.data(), bytes_);
+    expect(stream_.finish(), "the device has failed");
+  }
+  std::byte* data() const { return own_.data(); }
+  Memory memory() const { return memory_; }
+  std::vector<std::byte> values() {
+    std::vector<std::byte> found(bytes_);
+    stream_.copy(found.data(), own_.data(), bytes_);
+    expect(stream_.finish(), "the device has failed");
+    return found;
+  }
+
+ private:
+  Memory memory_;
+  std::size_t bytes_;
+  Allocation own_;
+  Stream stream_;
+};
+
 class Check {
  public:
-  Check(const Library& mpi, Communicator& comm, const Type& type, Way way, std::size_t count)
-      : mpi_(mpi), comm_(comm), type_(type), way_(way), count_(count), size_(comm.size()) {}
+  Check(const Library& mpi, Communicator& comm, const Type& type, Way way, std::size_t count,
+        Place place = {})
+      : mpi_(mpi),
+        comm_(comm),
+        type_(type),
+        way_(way),
+        count_(count),
+        size_(comm.size()),
+        place_(place) {}
 
   void all_kinds() {
     const auto ranks = static_cast<std::size_t>(size_);
@@ -98,6 +135,28 @@ class Check {
                 [this](std::size_t i) { return input(static_cast<int>(i / count_), i % count_); }));
     broadcast();
   }
+  void scaled_and_in_place() {
+    const auto ranks = static_cast<std::size_t>(size_);
+    const auto rank = static_cast<std::size_t>(comm_.rank());
+    const auto mine = [this](std::size_t i) { return 2 * input(comm_.rank(), i); };
+    const auto summed = [this](std::size_t i) { return 2 * sum(size_, i); };
+    made({.kind = Kind::kAllreduce, .op = Op::kPremul, .factor = 0.5}, "premul",
+         filled(type_, count_, mine),
+         filled(type_, count_, [this](std::size_t i) { return sum(size_, i); }));
+    const auto alike = [](std::size_t i) { return static_cast<int>(i % 7); };
+    made({.kind = Kind::kAllreduce, .op = Op::kAvg}, "avg", filled(type_, count_, alike),
+         filled(type_, count_, alike));
+    if (way_ == Way::kPersistent) return;  // which is carried out several times
+    in_place({.kind = Kind::kAllreduce}, filled(type_, count_, mine), filled(type_, count_, summed),
+             count_);
+    in_place({.kind = Kind::kReduceScatterBlock}, filled(type_, count_ * ranks, mine),
+             filled(type_, count_, [&](std::size_t i) { return summed(rank * count_ + i); }),
+             count_);
+    in_place({.kind = Kind::kAllgather}, filled(type_, count_ * ranks, mine),
+             filled(type_, count_ * ranks,
+                    [this](std::size_t i) { return 2 * input(static_cast<int>(i / count_), i); }),
+             count_ * ranks);
+  }
 
  private:
   template <class Expected>
@@ -111,26 +170,43 @@ class Check {
     const auto value = [](std::size_t i) { return static_cast<int>(i % 7); };
     const auto nothing = [](std::size_t) { return 0; };
     const auto wanted = filled(type_, count_, value);
-    auto data = comm_.rank() == root ? wanted : filled(type_, count_, nothing);
+    Array data(place_.result, comm_.rank() == root ? wanted : filled(type_, count_, nothing));
     carry_out(mpi_, comm_,
               {.kind = Kind::kBcast,
                .recv = data.data(),
+               .recv_memory = data.memory(),
                .count = count_,
                .dtype = type_.dtype,
                .root = root},
               way_);
-    expect(data == wanted, "bcast has another result");
+    expect(data.values() == wanted, "bcast has another result");
   }
-  void made(Call call, const char* name, const std::vector<std::byte>& send,
-            const std::vector<std::byte>& wanted) {
-    std::vector<std::byte> recv(wanted.size());
-    call.send = send.data();
-    call.recv = recv.data();
+  void in_place(Call call, const std::vector<std::byte>& send, const std::vector<std::byte>& wanted,
+                std::size_t length) {
+    Array data(place_.result, send);
+    call.recv = data.data();
+    call.recv_memory = data.memory();
     call.count = count_;
     call.dtype = type_.dtype;
     carry_out(mpi_, comm_, call, way_);
-    expect(recv == wanted, std::string(name) + " of " + std::to_string(count_) + " " +
-                               std::string(name_of(type_.dtype)) + " has another result");
+    const std::vector<std::byte> found = data.values();
+    expect(std::memcmp(found.data(), wanted.data(), length * size_of(type_.dtype)) == 0,
+           "in place: " + std::string(name_of(call.kind)) + " of " + std::to_string(count_) +
+               " has another result");
+  }
+  void made(Call call, const char* name, const std::vector<std::byte>& send,
+            const std::vector<std::byte>& wanted) {
+    Array from(place_.input, send), to(place_.result, std::vector<std::byte>(wanted.size()));
+    call.send = from.data();
+    call.send_memory = from.memory();
+    call.recv = to.data();
+    call.recv_memory = to.memory();
+    call.count = count_;
+    call.dtype = type_.dtype;
+    carry_out(mpi_, comm_, call, way_);
+    expect(from.values() == send, std::string(name) + " has changed its input");
+    expect(to.values() == wanted, std::string(name) + " of " + std::to_string(count_) + " " +
+                                      std::string(name_of(type_.dtype)) + " has another result");
   }
 
   const Library& mpi_;
@@ -139,6 +215,7 @@ class Check {
   const Way way_;
   const std::size_t count_;
   const int size_;
+  const Place place_;
 };
 
 // Returns the number of checks.
@@ -181,6 +258,42 @@ void make_all_calls(const Library& mpi) {
     mpi.free(copy);
   }
   mpi.free(over_messages);
+  const auto comm = Communicator::of(world);
+  std::printf("rank %d of %d: %d checks passed\n", comm->rank(), comm->size(), checks);
+  std::fflush(stdout);
+}
+
+// Devices that only copy, and one that reduces, which schedules read themselves; on some ranks, in
+// some buffers. What ranks have where is no business of their peers.
+void make_calls_on_devices(const Library& mpi) {
+  LateMemory copies({.reduces = false}), reduces({.seed = 2}), other({.reduces = false, .seed = 3});
+  const Memory host, a(copies), b(reduces), c(other);
+  const mpi::Handle world = mpi::get().is.comm_world;
+  share_memory(false);
+  const mpi::Handle over_messages = mpi.duplicate(world);
+  PlainWait hook;
+  Communicator::of(over_messages)->prepare(hook);
+  share_memory(true);
+  int checks = 0;
+  for (const mpi::Handle handle : {world, over_messages}) {
+    const auto comm = Communicator::of(handle);
+    const bool odd = comm->rank() % 2 == 1;
+    for (const Place place : {Place{a, a}, Place{b, b}, Place{host, a}, Place{a, host}, Place{a, c},
+                              odd ? Place{} : Place{a, a}, odd ? Place{b, b} : Place{c, host}}) {
+      for (const Way way : kWays) {
+        for (const std::size_t count : kCounts) {
+          Check check(mpi, *comm, kTypes[checks % 2 == 0 ? 0 : 2], way, count, place);
+          check.all_kinds();
+          check.scaled_and_in_place();
+          ++checks;
+        }
+      }
+    }
+  }
+  mpi.free(over_messages);
+  for (const LateMemory* device : {&copies, &other}) {
+    expect(device->allocations() == 0, "memory of a device was not given back");
+  }
   const auto comm = Communicator::of(world);
   std::printf("rank %d of %d: %d checks passed\n", comm->rank(), comm->size(), checks);
   std::fflush(stdout);

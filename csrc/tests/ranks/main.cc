@@ -16,8 +16,10 @@ using namespace gradred::testing;
 namespace {
 
 const std::map<std::string, void (*)(const Library&)> kCases = {
-    {"calls", make_all_calls}, {"lost", lose_a_rank},   {"leaves", leave_early},
-    {"late", come_late},       {"forks", fork_a_child}, {"steady", count_steady_calls}};
+    {"calls", make_all_calls},     {"devices", make_calls_on_devices},
+    {"lost", lose_a_rank},         {"leaves", leave_early},
+    {"late", come_late},           {"forks", fork_a_child},
+    {"steady", count_steady_calls}};
 
 int run(const Library& mpi, const std::string& name) {
   constexpr int kThreadMultiple = 3;  // in every family
@@ -45,7 +47,7 @@ int run(const Library& mpi, const std::string& name) {
 
 int main(int argc, char** argv) {
   if (argc != 3 || !kCases.contains(argv[2])) {
-    std::fprintf(stderr, "usage: core_ranks LIBRARY calls|lost|leaves|late|forks|steady\n");
+    std::fprintf(stderr, "usage: core_ranks LIBRARY calls|devices|lost|leaves|late|forks|steady\n");
     return 1;
   }
   return run(Library(argv[1]), argv[2]);

@@ -1,0 +1,78 @@
+// Calls on arrays in a device's memory by plans that read the host's: the input is copied to host
+// memory, the plan carries the call out there, the result is copied back.
+//
+// That is this rank's own business: its peers see the plan alone, and may have their arrays
+// elsewhere.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/call.h"
+#include "comm/started.h"
+#include "memory/memory.h"
+
+namespace gradred {
+
+// The host memory of one such call, and the copies.
+class Staging {
+ public:
+  // Begins to copy the input. What the call points to must live as long as this.
+  Staging(const Call& call, int rank, int size);
+
+  // The same call on the host's memory: its `before` is the copying of the input.
+  const Call& on_host() const { return on_host_; }
+  bool input_is_there() { return input_stream().ready(); }
+  void copy_result();  // begins to
+  bool result_is_there() { return result_stream().ready(); }
+  // Somebody may still read and write the host memory, or the device the caller's (false): then it
+  // stays allocated.
+  bool abandon(bool host_memory_is_free) noexcept;
+
+ private:
+  Stream& input_stream() { return call_.before != nullptr ? *call_.before : *own_; }
+  Stream& result_stream() { return result_ ? *result_ : input_stream(); }
+
+  const Call call_;
+  Call on_host_;
+  std::optional<Stream> own_;     // of the input, where the caller has none
+  std::optional<Stream> result_;  // where the result lies in another memory than the input
+  HostAllocation input_, room_;
+  std::size_t result_bytes_ = 0;
+};
+
+class StagedOperation final : public StartedOperation {
+ public:
+  using Make = std::function<std::shared_ptr<StartedOperation>(const Call&)>;
+
+  // `make` gets the call on host memory, whose operation holds its place among others from now on.
+  StagedOperation(const Call& call, int rank, int size, const Make& make);
+  // Where what make() does reads the input at once: blocks until it is there.
+  struct ReadsAtOnce {};
+  StagedOperation(const Call& call, int rank, int size, const Make& make, ReadsAtOnce);
+
+  std::string waiter() const override { return inner_->waiter(); }
+  std::string waits_for() const override;
+  WaitRecord wait_record() const override { return inner_->wait_record(); }
+  bool is_first_to_wait() const override { return inner_->is_first_to_wait(); }
+  bool must_end() const override { return inner_->must_end(); }
+  bool needs_no_mpi() const override { return inner_->needs_no_mpi(); }
+  std::size_t bytes() const override { return inner_->bytes(); }
+  bool spins() const override { return inner_->spins(); }
+  bool holds_memory() const override { return holds_memory_; }
+
+ protected:
+  bool step() override;
+  void give_up(const std::exception_ptr& reason) noexcept override;
+  void withdraw() noexcept override;
+
+ private:
+  Staging staging_;
+  std::shared_ptr<StartedOperation> inner_;
+  bool copies_result_ = false;
+  bool holds_memory_ = false;
+};
+
+}  // namespace gradred
