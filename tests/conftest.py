@@ -87,7 +87,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE / "mpi" in item.path.parents:
+        if not {HERE / "mpi", HERE / "gpu"}.isdisjoint(item.path.parents):
             item.add_marker(pytest.mark.mpi)
     if not config.getoption("--full"):
         large = [item for item in items if item.get_closest_marker("full")]

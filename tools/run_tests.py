@@ -34,6 +34,7 @@ WITHOUT_MPI = {
 }
 # They assert deadlines, also on a busy machine: one that fails is tried again, and named.
 TRIED_AGAIN = {"commands and jobs": ["--reruns", "1", "--reruns-delay", "2"]}
+MOST_ON_A_DEVICE = 4  # ranks of tests/gpu, whose devices are threads
 NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests is marked so
 
 
@@ -196,6 +197,8 @@ def main() -> int:
     outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))
+        if ranks <= MOST_ON_A_DEVICE:
+            outcomes.append(run_pytest(f"device, {ranks} ranks", ["tests/gpu"], ranks, options))
     return report(outcomes)
 
 

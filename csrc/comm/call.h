@@ -20,9 +20,9 @@ struct Call {
   Kind kind = Kind::kAllreduce;
   const void* send = kInPlace;  // or where the input is
   void* recv = nullptr;
-  Memory send_memory{};      // the host's where the input is in recv
-  Memory recv_memory{};      // of the result, and of the input in it
-  Stream* before = nullptr;  // its work on them comes first; null: there is none
+  Memory send_memory{};              // the host's where the input is in recv
+  Memory recv_memory{};              // of the result, and of the input in it
+  std::shared_ptr<Stream> before{};  // its work on them comes first; null: there is none
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;

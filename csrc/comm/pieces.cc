@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/errors.h"
 #include "comm/communicator.h"
 
 namespace gradred {
@@ -20,6 +21,30 @@ constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return hash ^ hash >> 32;
 }
 
+// Each in the stream of its piece where that has one.
+class Copies {
+ public:
+  void copy(const Piece& piece, Memory memory, void* target, const void* source) {
+    if (piece.count == 0) return;
+    if (memory.is_host()) {
+      std::memcpy(target, source, piece.bytes());
+      return;
+    }
+    auto stream = piece.before != nullptr ? piece.before : std::make_shared<Stream>(memory);
+    stream->copy(target, source, piece.bytes());
+    streams_.push_back(std::move(stream));
+  }
+  // Also where one has failed: none writes to the vector afterwards.
+  void finish() {
+    bool well = true;
+    for (const auto& stream : streams_) well &= stream->finish();
+    if (!well) throw DeviceError("the device has failed while arrays were copied");
+  }
+
+ private:
+  std::vector<std::shared_ptr<Stream>> streams_;
+};
+
 struct Extent {
   const std::byte *begin, *end;
   bool result;
@@ -35,17 +60,21 @@ std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const i
 }
 
 void Bucket::pack(std::byte* vector) const {
+  Copies copies;
   for (const Piece& piece : pieces) {
-    if (piece.count > 0) std::memcpy(vector, piece.send, piece.bytes());
+    copies.copy(piece, piece.send_memory, vector, piece.send);
     vector += piece.bytes();
   }
+  copies.finish();
 }
 
 void Bucket::unpack(const std::byte* vector) const {
+  Copies copies;
   for (const Piece& piece : pieces) {
-    if (piece.count > 0) std::memcpy(piece.recv, vector, piece.bytes());
+    copies.copy(piece, piece.recv_memory, piece.recv, vector);
     vector += piece.bytes();
   }
+  copies.finish();
 }
 
 std::size_t packed_up_to(const Communicator& comm) {

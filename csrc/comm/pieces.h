@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/types.h"
+#include "memory/memory.h"
 
 namespace gradred {
 
@@ -23,6 +25,8 @@ struct Piece {
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   std::uint64_t layout = 0;
+  Memory send_memory{}, recv_memory{};
+  std::shared_ptr<Stream> before{};  // as Call::before
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };
@@ -35,6 +39,7 @@ struct Bucket {
 
   std::size_t bytes() const { return count * size_of(dtype); }
   bool packed() const { return pieces.size() > 1; }
+  // To and from a vector in host memory. Block for what lies in the memory of a device.
   void pack(std::byte* vector) const;
   void unpack(const std::byte* vector) const;
 };

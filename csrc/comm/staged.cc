@@ -52,7 +52,8 @@ Staging::Staging(const Call& call, int rank, int size) : call_(call), on_host_(c
   const Lengths bytes(call, rank, size);
   const Memory from = call.input_memory(), to = call.recv_memory;
   on_host_.send_memory = on_host_.recv_memory = Memory();
-  if (call.before == nullptr) own_.emplace(from.is_host() ? to : from);
+  if (call.before == nullptr)
+    on_host_.before = std::make_shared<Stream>(from.is_host() ? to : from);
   if (!to.is_host() && to != from && !from.is_host()) result_.emplace(to);
   if (!to.is_host()) {
     room_ = HostAllocation(*to.device(), bytes.room);
@@ -73,7 +74,6 @@ Staging::Staging(const Call& call, int rank, int size) : call_(call), on_host_(c
     }
     if (bytes.input > 0) input_stream().copy(target, source, bytes.input);
   }
-  on_host_.before = &input_stream();
 }
 
 void Staging::copy_result() {

@@ -22,7 +22,8 @@ class Staging {
   // Begins to copy the input. What the call points to must live as long as this.
   Staging(const Call& call, int rank, int size);
 
-  // The same call on the host's memory: its `before` is the copying of the input.
+  // The same call on the host's memory: its `before` is the stream that copies the input, the
+  // caller's if there is one.
   const Call& on_host() const { return on_host_; }
   bool input_is_there() { return input_stream().ready(); }
   void copy_result();  // begins to
@@ -32,12 +33,11 @@ class Staging {
   bool abandon(bool host_memory_is_free) noexcept;
 
  private:
-  Stream& input_stream() { return call_.before != nullptr ? *call_.before : *own_; }
+  Stream& input_stream() { return *on_host_.before; }
   Stream& result_stream() { return result_ ? *result_ : input_stream(); }
 
   const Call call_;
   Call on_host_;
-  std::optional<Stream> own_;     // of the input, where the caller has none
   std::optional<Stream> result_;  // where the result lies in another memory than the input
   HostAllocation input_, room_;
   std::size_t result_bytes_ = 0;

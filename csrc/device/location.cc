@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "device/memory.h"
 #include "device/pointer_cache.h"
 
 namespace gradred::device {
@@ -20,12 +21,6 @@ bool is_word_readable(Address address) {
 
 bool is_readable(Address address, std::size_t bytes) {
   return bytes == 0 || (is_word_readable(address) && is_word_readable(address + bytes - 1));
-}
-
-std::string name_of(const Driver& driver, Ordinal device) {
-  char name[256] = "";
-  const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
-  return "CUDA device " + std::to_string(device) + (told ? " (" + std::string(name) + ")" : "");
 }
 
 std::string in_hex(Address address) {
@@ -46,7 +41,8 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
     const PointerInfo found = ask(*driver, address);
     if (found.kind != Kind::kHost) {
       const char* const kind = found.kind == Kind::kManaged ? "managed memory" : "the memory";
-      return {Place::kDevice, std::string(kind) + " of " + name_of(*driver, found.device)};
+      CudaMemory& memory = CudaMemory::of(*driver, found);
+      return {Place::kDevice, std::string(kind) + " of " + memory.name(), &memory};
     }
     // Also of memory that the driver does not know: a device may write to all of a process's.
     if (stream.has_value()) {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "memory/memory.h"
+
 namespace gradred::device {
 
 enum class Place {
@@ -17,6 +19,7 @@ enum class Place {
 struct Location {
   Place place = Place::kHost;
   std::string text;  // for messages, empty for the host's: "the memory of CUDA device 0 (NAME)"
+  DeviceMemory* memory = nullptr;  // the device's; lives as long as the process
 };
 
 // Loads no driver and makes no context: with no driver in the process, or one that nobody has

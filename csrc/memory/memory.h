@@ -28,6 +28,8 @@ struct Reduction {
   std::size_t element() const { return size_of(dtype); }
 };
 
+class DeviceMemory;
+
 // Work on a device's memory, done in the order in which it was given, later than it was given. One
 // thread at a time. Each address is the device's or the host's; what lies there stays as it is, and
 // a target is not looked at, until ready() has said that all is done.
@@ -40,6 +42,8 @@ class DeviceStream {
                       std::size_t count) = 0;
   // data[i] *= factor, or /= factor, as scale() of reduce/reduce.h.
   virtual void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) = 0;
+  // What follows comes after all that `stream`, a program's on that device, has been given so far.
+  virtual void wait_for(DeviceMemory& device, std::uint64_t stream) = 0;
   // Whether all that was given is done. Never blocks; throws where the device has failed.
   virtual bool ready() = 0;
 };
@@ -165,6 +169,9 @@ class Stream {
     if (device_) [[unlikely]]
       return device_->scale(data, count, dtype, factor, divide);
     gradred::scale(data, count, dtype, factor, divide);
+  }
+  void wait_for(DeviceMemory& device, std::uint64_t stream) {
+    if (device_) device_->wait_for(device, stream);
   }
   bool ready() { return !device_ || device_->ready(); }
   // Waits until ready(). False where the device has failed and may still write.

@@ -40,12 +40,16 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
                                   std::uintptr_t recv, std::size_t count, const std::string& dtype,
                                   const std::string& op, double factor, int root,
                                   std::uint64_t layout, const std::string& plan,
-                                  std::shared_ptr<Schedule> schedule) {
+                                  std::shared_ptr<Schedule> schedule,
+                                  const std::optional<Placement>& placement) {
   auto made = std::make_shared<PyCall>();
   made->plan = plan;
+  if (placement) made->placement = *placement;
   made->call = {.kind = find_tag<Kind>(kKindNames, kind, "kind of call"),
                 .send = send ? reinterpret_cast<const void*>(*send) : kInPlace,
                 .recv = reinterpret_cast<void*>(recv),
+                .send_memory = send ? memory_of(made->placement.send) : Memory(),
+                .recv_memory = memory_of(made->placement.recv),
                 .count = count,
                 .dtype = dtype_named(dtype),
                 .op = op_named(op),
@@ -68,7 +72,7 @@ void run(const py::object& comm, const PyCall& call) {
     communicator.refuse(error.what(), hook);
     throw;
   }
-  communicator.run(call.call, hook);
+  communicator.run(call.ordered(), hook);
 }
 
 // A communicator of another kind has no peers that could wait here.
@@ -89,7 +93,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
     communicator.refuse_started(error.what());
     throw;
   }
-  Call started = call.call;
+  Call started = call.ordered();
   started.mpi_request = mpi_request;
   return std::make_shared<PyOperation>(communicator.start(started));
 }
@@ -234,7 +238,7 @@ void bind_calls(py::module_& m) {
       py::init(&make_call), py::arg("kind"), py::arg("send"), py::arg("recv"), py::arg("count"),
       py::arg("dtype"), py::arg("op") = "sum", py::kw_only(), py::arg("factor") = 1.0,
       py::arg("root") = 0, py::arg("layout") = 0, py::arg("plan") = "",
-      py::arg("schedule") = std::shared_ptr<Schedule>(),
+      py::arg("schedule") = std::shared_ptr<Schedule>(), py::arg("placement") = py::none(),
       "One collective call on raw addresses; send None means in place.");
   m.def(
       "plain_allreduce",

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -24,8 +25,8 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-using Described =
-    std::tuple<std::uintptr_t, std::uintptr_t, std::size_t, std::string, std::uint64_t>;
+using Described = std::tuple<std::uintptr_t, std::uintptr_t, std::size_t, std::string,
+                             std::uint64_t, std::optional<Placement>>;
 using Operations = std::map<std::string, std::pair<std::string, double>>;
 
 struct Pieces {
@@ -61,9 +62,13 @@ using PyBuckets = std::vector<std::shared_ptr<PyBucket>>;
 
 Pieces pieces_of(const std::vector<Described>& described) {
   Pieces made;
-  for (const auto& [send, recv, count, dtype, layout] : described) {
+  for (const auto& [send, recv, count, dtype, layout, placement] : described) {
     made.all.push_back({reinterpret_cast<const void*>(send), reinterpret_cast<void*>(recv), count,
                         dtype_named(dtype), layout});
+    if (!placement) continue;
+    made.all.back().send_memory = memory_of(placement->send);
+    made.all.back().recv_memory = memory_of(placement->recv);
+    made.all.back().before = placement->order();
   }
   return made;
 }
@@ -112,7 +117,12 @@ std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operatio
   if (bucket.pieces.size() == 1) {
     const Piece& piece = bucket.pieces.front();
     made->call.recv = piece.recv;
-    if (piece.send != piece.recv) made->call.send = piece.send;
+    made->call.recv_memory = piece.recv_memory;
+    made->call.before = piece.before;
+    if (piece.send != piece.recv) {
+      made->call.send = piece.send;
+      made->call.send_memory = piece.send_memory;
+    }
   }
   return made;
 }
@@ -159,7 +169,8 @@ void run_buckets(const py::object& comm, const PyBuckets& buckets) {
 void bind_many(py::module_& m) {
   py::class_<Pieces>(m, "Pieces")
       .def(py::init(&pieces_of), py::arg("described"),
-           "Of (input, result, count, element type, layout hash) of each; equal addresses: in "
+           "Of (input, result, count, element type, layout hash, placement) of each; equal "
+           "addresses: in "
            "place.")
       .def_property_readonly(
           "hash", [](const Pieces& pieces) { return hash_of(pieces.all); },

@@ -9,6 +9,7 @@
 
 #include "device/location.h"
 #include "node/array_memory.h"
+#include "python/call.h"
 #include "python/gil.h"
 #include "runtime/knobs.h"
 
@@ -34,6 +35,15 @@ std::string driver_library() {
   return std::get<std::string>(found->value);
 }
 
+void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
+                const std::optional<Placement>& placement) {
+  const WithoutGil released;
+  const std::shared_ptr<Stream> stream =
+      placement ? placement->order() : std::make_shared<Stream>(Memory());
+  stream->copy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
+  check(stream->finish(), "a copy on a device");
+}
+
 py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::uint64_t> stream) {
   device::Location found;
   {
@@ -41,7 +51,8 @@ py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::u
     found = device::locate(reinterpret_cast<const void*>(address), bytes, stream, driver_library());
   }
   constexpr const char* kPlaces[] = {"host", "device", "nowhere"};
-  return py::make_tuple(kPlaces[static_cast<std::size_t>(found.place)], found.text);
+  return py::make_tuple(kPlaces[static_cast<std::size_t>(found.place)], found.text,
+                        py::cast(found.memory, py::return_value_policy::reference));
 }
 
 }  // namespace
@@ -51,8 +62,22 @@ void bind_memory(py::module_& m) {
                           "Zero bytes that forked children share; freed with the object.")
       .def(py::init<std::size_t>(), py::arg("bytes"), py::call_guard<WithoutGil>())
       .def_property_readonly("__array_interface__", &array_interface);
+  py::class_<DeviceMemory, std::unique_ptr<DeviceMemory, py::nodelete>>(
+      m, "DeviceMemory", "The memory of a device, which lives as long as the process.")
+      .def_property_readonly("name", &DeviceMemory::name);
+  py::class_<Placement>(m, "Placement",
+                        "Where the arrays of a call lie; None: in host memory. What comes first "
+                        "are streams of the program's, each with the memory that it works on.")
+      .def(py::init([](DeviceMemory* send, DeviceMemory* recv,
+                       std::vector<std::pair<DeviceMemory*, std::uint64_t>> after) {
+             return Placement{send, recv, std::move(after)};
+           }),
+           py::arg("send"), py::arg("recv"), py::arg("after"));
+  m.def("copy_bytes", &copy_bytes, py::arg("target"), py::arg("source"), py::arg("nbytes"),
+        py::arg("placement"), "Blocks until the bytes are there, wherever both lie.");
   m.def("locate", &locate, py::arg("address"), py::arg("nbytes"), py::arg("stream"),
-        "Where memory lies that an array says is a GPU's, and in words; loads no driver.");
+        "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
+        "no driver.");
 }
 
 }  // namespace gradred

@@ -45,7 +45,8 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
     require_rank();
     const OneThread one_thread(*bound->comm, &bound->inside);
     GilHook hook;
-    bound->comm->run_startable(bound->call->call, hook);
+    const PyCall& made = *bound->call;
+    bound->comm->run_startable(made.call.on_host() ? made.call : made.ordered(), hook);
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;

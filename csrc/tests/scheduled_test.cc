@@ -101,7 +101,7 @@ class Rank {
               .send = case_.in_place ? kInPlace : send,
               .recv = recv,
               .recv_memory = memory_,
-              .before = &stream_,
+              .before = {std::shared_ptr<Stream>(), &stream_},
               .count = kCount,
               .dtype = DType::kFloat32,
               .op = case_.op};

@@ -216,9 +216,23 @@ class ArrayMemory(metaclass=_Pybind11Type):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
+class DeviceMemory(metaclass=_Pybind11Type):
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # has no constructor
+    @property
+    def name(self) -> str: ...
+
+class Placement(metaclass=_Pybind11Type):
+    def __init__(
+        self,
+        send: DeviceMemory | None,
+        recv: DeviceMemory | None,
+        after: Sequence[tuple[DeviceMemory, int]],
+    ) -> None: ...
+
+def copy_bytes(target: int, source: int, nbytes: int, placement: Placement | None) -> None: ...
 def locate(
     address: int, nbytes: int, stream: int | None
-) -> tuple[Literal["host", "device", "nowhere"], str]: ...
+) -> tuple[Literal["host", "device", "nowhere"], str, DeviceMemory | None]: ...
 
 # ---- calls ----------------------------------------------------------------------------------
 
@@ -291,6 +305,7 @@ class Call(metaclass=_Pybind11Type):
         layout: int = 0,
         plan: str = "",
         schedule: Schedule | None = None,
+        placement: Placement | None = None,
     ) -> None: ...
 
 class Operation(metaclass=_Pybind11Type):
@@ -355,7 +370,9 @@ def await_duplicate(comm: MPI.Comm, request: MPI.Request) -> int: ...
 def agree_on_init(comm: MPI.Comm, call: Call) -> None: ...
 
 class Pieces(metaclass=_Pybind11Type):
-    def __init__(self, described: Sequence[tuple[int, int, int, str, int]]) -> None: ...
+    def __init__(
+        self, described: Sequence[tuple[int, int, int, str, int, Placement | None]]
+    ) -> None: ...
     @property
     def hash(self) -> int: ...
     @property

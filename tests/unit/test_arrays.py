@@ -119,7 +119,7 @@ def test_layout_hash_does_not_see_strides_of_axes_of_length_one() -> None:
 
 def test_layout_hash_is_the_same_in_every_process() -> None:
     """A constant: ranks compare it."""
-    assert layout_hash(np.zeros((2, 3), "float32")) == 5175890337124979975
+    assert layout_hash(np.zeros((2, 3), "float32")) == 9634274672377651742
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_read_only_dlpack_is_seen() -> None:
 @pytest.mark.parametrize(
     ("x", "where"),
     [
-        (Exporter(np.ones(3), device=2), "a CUDA device"),
+        (Exporter(np.ones(3), device=4), "a OpenCL device"),
         (Exporter(np.ones(3), device=10), "a ROCm device"),
     ],
 )
 def test_gpu_arrays_raise_device_error(x: Any, where: str) -> None:
-    with pytest.raises(DeviceError, match=rf"{where}.*no GPU support\. Copy the array to host"):
+    with pytest.raises(DeviceError, match=rf"{where}.*cannot reach\. Copy the array to host"):
         describe(x, ASKED)
 
 
@@ -395,18 +395,18 @@ def test_tensor_without_elements_needs_no_memory() -> None:
 
 def test_dlpack_array_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x = Exporter(np.ones(3))
-    said = dlpack.export(x)
-    monkeypatch.setattr(dlpack, "export", lambda x: said._replace(address=0))
+    said = dlpack.export(x, 1)
+    monkeypatch.setattr(dlpack, "export", lambda x, kind: said._replace(address=0))
     with pytest.raises(UsageError, match="3 elements, but no memory"):
         describe(x, ASKED)
-    monkeypatch.setattr(dlpack, "export", lambda x: said._replace(address=0, shape=(0,)))
+    monkeypatch.setattr(dlpack, "export", lambda x, kind: said._replace(address=0, shape=(0,)))
     assert describe(x, ASKED).count == 0
 
 
 @pytest.mark.usefixtures("fake_torch")
 def test_tensor_on_a_gpu_raises_device_error() -> None:
-    with pytest.raises(DeviceError, match="memory of a cuda device"):
-        describe(FakeTensor(np.zeros(3), "float64", "cuda"), ASKED)
+    with pytest.raises(DeviceError, match="memory of a xpu device"):
+        describe(FakeTensor(np.zeros(3), "float64", "xpu"), ASKED)
 
 
 @pytest.mark.usefixtures("fake_torch")

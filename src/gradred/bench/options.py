@@ -177,7 +177,7 @@ def read(arguments: argparse.Namespace) -> Options:
         UsageError: they are impossible here; the message says what to do.
     """
     if arguments.accelerator == "cuda":
-        found = "this version of gradred has no path for GPU memory"
+        found = "the benchmark measures host memory alone so far"
         raise UsageError(explain("-d cuda", found, "Measure host memory, with -d cpu"))
     modes: dict[Mode, bool] = {
         "nonblocking": arguments.nonblocking,

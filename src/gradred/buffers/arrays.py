@@ -2,8 +2,8 @@
 
 NumPy arrays (with the types of ml_dtypes), PyTorch tensors, whatever speaks DLPack (JAX) or the
 CUDA Array Interface, and whatever has the buffer protocol (`array.array`, `memoryview`,
-`bytearray`) are read where they lie, in host memory. PyTorch and JAX are never imported: who passes
-such an array has imported them.
+`bytearray`) are read where they lie, in host memory or a CUDA device's. PyTorch and JAX are never
+imported: who passes such an array has imported them.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class Array:
     writable: bool
     owner: Any
     """What must live as long as the address is used."""
+    memory: _core.DeviceMemory | None = None
+    """None: the host's."""
+    stream: int | None = None
+    """In which the program works on a device's memory."""
 
     @property
     def count(self) -> int:
@@ -70,7 +74,7 @@ def describe(x: Any, asked: str) -> Array:
     Raises:
         gradred.UsageError: no array, a type that gradred does not reduce, gaps between elements,
             a tensor that requires grad.
-        gradred.DeviceError: the array is in GPU memory.
+        gradred.DeviceError: the array is in memory that gradred cannot reach.
     """
     if isinstance(x, np.ndarray):
         return _from_numpy(x, asked)
@@ -111,20 +115,22 @@ def exported(x: Any, asked: str) -> dlpack.Exported | None:
     """What `x` says by the CUDA Array Interface or by DLPack; None if it has neither.
 
     Raises:
-        gradred.DeviceError: the array is in GPU memory.
+        gradred.DeviceError: the array is in memory that gradred cannot reach.
         gradred.UsageError: it does not lend its memory.
     """
     if hasattr(x, "__cuda_array_interface__"):
         return cuda_interface.read(x, asked)
     if hasattr(x, "__dlpack_device__"):
         kind = int(x.__dlpack_device__()[0])
-        if kind not in dlpack.HOST_DEVICES:
+        if kind not in dlpack.HOST_DEVICES | {dlpack.CUDA}:
             _refuse_device(dlpack.device_name(kind), asked)
-    return _export(x, asked) if hasattr(x, "__dlpack__") and not isinstance(x, np.generic) else None
+        if hasattr(x, "__dlpack__") and not isinstance(x, np.generic):
+            return _export(x, kind, asked)
+    return None
 
 
 def _refuse_device(name: str, asked: str) -> NoReturn:
-    found = f"the array is in the memory of a {name} device, {cuda_interface.NO_GPU_PATH}"
+    found = f"the array is in the memory of a {name} device, {cuda_interface.NO_PATH}"
     raise DeviceError(explain(asked, found, cuda_interface.COPY_FIRST))
 
 
@@ -185,7 +191,7 @@ def _from_torch(x: Any, asked: str) -> Array:
             "Pass x.detach(), which shares its memory",
         )
         raise UsageError(message)
-    if x.device.type != "cpu":
+    if x.device.type not in ("cpu", "cuda"):
         _refuse_device(x.device.type, asked)
     if str(x.layout) != "torch.strided" or x.is_conj() or x.is_neg():
         message = explain(
@@ -200,8 +206,13 @@ def _from_torch(x: Any, asked: str) -> Array:
     shape = tuple(x.shape)
     strides = tuple(step * ITEMSIZES[dtype] for step in x.stride())
     layout = _laid_out(shape, strides, dtype, asked)
-    address = _torch_address(x, layout.count * ITEMSIZES[dtype], asked)
-    return Array(address, dtype, shape, layout, True, x)
+    nbytes = layout.count * ITEMSIZES[dtype]
+    address = _torch_address(x, nbytes, asked)
+    if x.device.type == "cpu":
+        return Array(address, dtype, shape, layout, True, x)
+    stream = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
+    memory = cuda_interface.place(address, nbytes, stream, asked)
+    return Array(address, dtype, shape, layout, True, x, memory, stream if memory else None)
 
 
 def _torch_address(x: Any, nbytes: int, asked: str) -> int:
@@ -229,12 +240,17 @@ def _refuse_empty_tensor(found: str, asked: str) -> NoReturn:
     raise UsageError(explain(asked, found, "Pass one whose elements exist"))
 
 
-def _export(x: Any, asked: str) -> dlpack.Exported:
+def _export(x: Any, kind: int, asked: str) -> dlpack.Exported:
     try:
-        return dlpack.export(x)
+        found = dlpack.export(x, kind)
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
         message = explain(asked, f"the array does not lend its memory: {error}", "Pass a plain one")
         raise UsageError(message) from error
+    if kind != dlpack.CUDA:
+        return found
+    nbytes = math.prod(found.shape) * found.itemsize
+    memory = cuda_interface.place(found.address, nbytes, dlpack.LEGACY_STREAM, asked)
+    return found._replace(memory=memory, stream=dlpack.LEGACY_STREAM if memory else None)
 
 
 def _from_exported(x: Any, tensor: dlpack.Exported, asked: str) -> Array:
@@ -243,7 +259,9 @@ def _from_exported(x: Any, tensor: dlpack.Exported, asked: str) -> Array:
     layout = _laid_out(tensor.shape, tensor.strides, tensor.dtype, asked)
     require_memory(tensor.address, layout.count, asked)
     writable = tensor.writable and not _is_jax(x)
-    return Array(tensor.address, tensor.dtype, tensor.shape, layout, writable, (x, tensor.owner))
+    owner = (x, tensor.owner)
+    where = (tensor.memory, tensor.stream)
+    return Array(tensor.address, tensor.dtype, tensor.shape, layout, writable, owner, *where)
 
 
 def _from_buffer(x: Any, asked: str) -> Array:
@@ -297,6 +315,10 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     if torch is not None and isinstance(x, torch.Tensor):
         new = torch.empty_like(x) if shape is None else x.new_empty(shape)
         return Result(_from_torch(new, asked), lambda: new)
+    # Without elements it lies nowhere, and is of its library all the same.
+    empty = given.count == 0 and hasattr(x, "__cuda_array_interface__")
+    if given.memory is not None or empty:
+        return _new_on_device(x, asked, shape)
     nbytes = math.prod(given.shape if shape is None else shape) * ITEMSIZES[given.dtype]
     plain: bytearray | array.array[Any] | None = None
     if type(x) is bytearray:
@@ -307,6 +329,26 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
         return Result(_from_buffer(plain, asked), lambda: plain)
     filled = _new_numpy(x, given, shape)
     return Result(_from_numpy(filled, asked), _finish(x, filled, asked))
+
+
+def _new_on_device(x: Any, asked: str, shape: tuple[int, ...] | None) -> Result:
+    """By the library that made `x`, found by the names that such libraries have for it."""
+    module: Any = sys.modules.get(type(x).__module__.split(".")[0])
+    if hasattr(x, "__array_namespace__"):
+        module = x.__array_namespace__()
+    cuda: Any = getattr(module, "cuda", None)
+    if shape is None and hasattr(module, "empty_like"):
+        new = module.empty_like(x)
+    elif shape is not None and hasattr(module, "empty"):
+        new = module.empty(shape, dtype=x.dtype)
+    elif shape is None and hasattr(cuda, "device_array_like"):  # Numba
+        new = cuda.device_array_like(x)
+    elif shape is not None and hasattr(cuda, "device_array"):
+        new = cuda.device_array(shape, dtype=x.dtype)
+    else:
+        found = f"gradred cannot make a new {type(x).__name__}"
+        raise UsageError(explain(asked, found, "Pass the array for the result as out="))
+    return Result(describe(new, asked), lambda: new)
 
 
 def _new_numpy(x: Any, given: Array, shape: tuple[int, ...] | None) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Reading the CUDA Array Interface of arrays that lie in host memory.
+"""Reading the CUDA Array Interface, of arrays on a GPU and of those that lie in host memory.
 
 An array may have it wherever it lies: objects that pretend to be a GPU's, and libraries that leave
 the place to the driver. So the driver is asked, if this process has one.
@@ -7,7 +7,7 @@ the place to the driver. So the driver is asked, if this process has one.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,15 +15,15 @@ from gradred import _core
 from gradred.buffers.dlpack import Exported
 from gradred.errors import DeviceError, UsageError, explain
 
-NO_GPU_PATH = "which this build of gradred cannot reach: it has no GPU support"
+NO_PATH = "which gradred cannot reach"
 COPY_FIRST = "Copy the array to host memory first, for example with cupy.asnumpy(x) or x.cpu()"
 
 
 def read(x: Any, asked: str) -> Exported:
-    """What `x` says about its memory, which is the host's.
+    """What `x` says about its memory, and where the driver says that it is.
 
     Raises:
-        gradred.DeviceError: it is a GPU's, or no memory of this process at all.
+        gradred.DeviceError: it is no memory of this process.
         gradred.UsageError: the interface makes no sense, or has a mask.
     """
     try:
@@ -34,8 +34,8 @@ def read(x: Any, asked: str) -> Exported:
     if x.__cuda_array_interface__.get("mask") is not None:
         remedy = "Pass it with the masked elements filled, by the operation's neutral value"
         raise UsageError(explain(asked, "the array has a mask", remedy))
-    _require_host(found, stream, asked)
-    return found._replace(owner=x)
+    memory = place(found.address, math.prod(found.shape) * found.itemsize, stream, asked)
+    return found._replace(owner=x, memory=memory, stream=stream if memory else None)
 
 
 def _parsed(interface: Any) -> tuple[Exported, int | None]:
@@ -50,14 +50,55 @@ def _parsed(interface: Any) -> tuple[Exported, int | None]:
     return found, None if stream is None else int(stream)
 
 
-def _require_host(found: Exported, stream: int | None, asked: str) -> None:
-    nbytes = math.prod(found.shape) * found.itemsize
-    if found.address == 0 or nbytes == 0:
-        return
-    place, text = _core.locate(found.address, nbytes, stream)
-    if place == "device":
-        raise DeviceError(explain(asked, f"the array is in {text}, {NO_GPU_PATH}", COPY_FIRST))
-    if place == "nowhere":
-        said = f"the array has the CUDA Array Interface, and its memory is {text}"
+def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.DeviceMemory | None:
+    """The device in whose memory an address lies, as the driver says; None for host memory.
+
+    Of host memory the work of `stream` is done when this returns.
+
+    Raises:
+        gradred.DeviceError: it is no memory of this process.
+    """
+    if address == 0 or nbytes == 0:
+        return None
+    kind, text, memory = _core.locate(address, nbytes, stream)
+    if kind == "nowhere":
+        said = f"the array says that it is a GPU's, and its memory is {text}"
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
         raise DeviceError(explain(asked, said, remedy))
+    return memory
+
+
+class Placed(Protocol):
+    """What lies somewhere: a described array, a message."""
+
+    @property
+    def memory(self) -> _core.DeviceMemory | None:
+        """None: the host's."""
+
+    @property
+    def stream(self) -> int | None:
+        """In which the program works on it."""
+
+
+def placement(send: Placed | None, recv: Placed) -> _core.Placement | None:
+    """Where the arrays of a call lie; None for host memory. `send` of None: in place."""
+    given = [each for each in (send, recv) if each is not None and each.memory is not None]
+    if not given:
+        return None
+    after = [
+        (each.memory, each.stream)
+        for each in given
+        if each.memory is not None and each.stream is not None
+    ]
+    sends = None if send is None else send.memory
+    return _core.Placement(sends, recv.memory, after)
+
+
+def require_host(given: Placed, asked: str) -> None:
+    """DeviceError for what the MPI or the host itself would have to read in a device's memory."""
+    if given.memory is not None:
+        found = (
+            f"the array is in the memory of {given.memory.name}, and the MPI carries out this "
+            "call, which is given host memory alone"
+        )
+        raise DeviceError(explain(asked, found, COPY_FIRST))

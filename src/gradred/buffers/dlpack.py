@@ -8,10 +8,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final, NamedTuple
 
+from gradred import _core
 from gradred.element_types import ELEMENT_TYPES
 
 # Codes of DLDeviceType whose memory the processor reads: CPU, pinned and managed memory.
 HOST_DEVICES: Final = frozenset({1, 3, 11, 13})
+CUDA: Final = 2
+LEGACY_STREAM: Final = 1
 _DEVICE_NAMES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI"}
 _NAMES = {(row.dlpack, 8 * row.itemsize): row.name for row in ELEMENT_TYPES.values()}
 _CODES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
@@ -61,6 +64,10 @@ class Exported(NamedTuple):
     writable: bool
     owner: object
     """The capsule, or the array: while it lives, so does the memory."""
+    memory: _core.DeviceMemory | None = None
+    """None: the host's."""
+    stream: int | None = None
+    """In which the program works on a device's memory; None: it does so no more."""
 
 
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -71,16 +78,19 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
 )
 
 
-def export(x: Any) -> Exported:
-    """Ask `x` for its tensor, in host memory.
+def export(x: Any, kind: int) -> Exported:
+    """Ask `x` for its tensor, in host memory or a CUDA device's; `kind` is its DLDeviceType.
+
+    On a device the work on it that comes first is done in the legacy default stream from then on.
 
     Raises:
         BufferError, TypeError, ValueError, RuntimeError: whatever the exporter raises.
     """
+    ordered = {"stream": LEGACY_STREAM} if kind == CUDA else {}
     try:
-        capsule = x.__dlpack__(max_version=(1, 0))
+        capsule = x.__dlpack__(max_version=(1, 0), **ordered)
     except TypeError:  # an exporter from before version 1.0
-        capsule = x.__dlpack__()
+        capsule = x.__dlpack__(**ordered)
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_get_pointer(capsule, b"dltensor_versioned"))
         return _read(versioned.tensor, not versioned.flags & _READ_ONLY, capsule)
@@ -88,7 +98,7 @@ def export(x: Any) -> Exported:
 
 
 def _read(tensor: _Tensor, writable: bool, capsule: object) -> Exported:
-    if tensor.device_type not in HOST_DEVICES:
+    if tensor.device_type not in HOST_DEVICES | {CUDA}:
         raise BufferError(f"it is on a {device_name(tensor.device_type)} device")
     code, bits, lanes = tensor.code, tensor.bits, tensor.lanes
     if (code, lanes) == (2, 2):  # how complex numbers were written before version 1.0

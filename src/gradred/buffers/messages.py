@@ -24,6 +24,7 @@ from gradred.buffers.arrays import (
     memory_of,
     require_memory,
 )
+from gradred.buffers.cuda_interface import placement, require_host
 from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
@@ -51,6 +52,10 @@ class Message:
     datatype: MPI.Datatype | None
     """The MPI's type, None where the MPI has none."""
     owner: Any
+    memory: _core.DeviceMemory | None = None
+    """None: the host's."""
+    stream: int | None = None
+    """In which the program works on a device's memory."""
 
     @property
     def itemsize(self) -> int:
@@ -83,6 +88,8 @@ class _Memory(NamedTuple):
     format: str | None
     writable: bool
     owner: Any
+    memory: _core.DeviceMemory | None = None
+    stream: int | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -104,7 +111,7 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
 
     Raises:
         gradred.UsageError: it means nothing, or more than the memory holds.
-        gradred.DeviceError: the memory is a GPU's.
+        gradred.DeviceError: the memory is a device's that gradred cannot reach.
     """
     parts = _take_apart(spec, asked)
     memory = _memory(parts.buffer, asked, typed=parts.datatype is not None)
@@ -116,7 +123,7 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
     address, count = _cut(parts, memory, extent, blocks, gap, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
         _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
-    return Message(address, count, dtype, datatype, memory.owner)
+    return Message(address, count, dtype, datatype, memory.owner, memory.memory, memory.stream)
 
 
 def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
@@ -186,7 +193,8 @@ def _memory(x: Any, asked: str, *, typed: bool) -> _Memory:
         array = describe(x, asked)
         if not (x.is_contiguous() or x.T.is_contiguous()):
             _refuse(asked, "the tensor is not contiguous", "Pass x.contiguous()")
-        return _Memory(array.address, array.nbytes, array.dtype, None, True, x)
+        where = (array.memory, array.stream)
+        return _Memory(array.address, array.nbytes, array.dtype, None, True, x, *where)
     tensor = exported(x, asked)
     if tensor is not None:
         return _exported_memory(x, tensor, asked)
@@ -230,7 +238,9 @@ def _exported_memory(x: Any, tensor: Exported, asked: str) -> _Memory:
     code = None if name else _FORMATS.get(tensor.dtype, tensor.dtype)
     nbytes = layout.count * tensor.itemsize
     require_memory(tensor.address, layout.count, asked)
-    return _Memory(tensor.address, nbytes, name, code, tensor.writable, (x, tensor.owner))
+    owner = (x, tensor.owner)
+    where = (tensor.memory, tensor.stream)
+    return _Memory(tensor.address, nbytes, name, code, tensor.writable, owner, *where)
 
 
 def _buffer_memory(view: memoryview, asked: str) -> _Memory:
@@ -383,6 +393,9 @@ def reduction(
     recv = read(recvbuf, f"{name}'s recvbuf", writable=True, blocks=blocks if in_place else 1)
     if recv.dtype is None or found is None:
         if found is None or found[0] in MPI_OPS:
+            require_host(recv, name)
+            if not in_place:
+                require_host(read(sendbuf, f"{name}'s sendbuf", writable=False), name)
             return recv
         remedy = f"Use an MPI.Op, or one of the types {', '.join(ITEMSIZES)}"
         _refuse(f"{name} with {op!r}", "the type is known to the MPI alone", remedy)
@@ -396,6 +409,7 @@ def reduction(
         recv.dtype,
         found[0],
         factor=found[1],
+        placement=placement(send, recv),
     )
     return Reduction(call, (send, recv))
 

@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from gradred import _core
 from gradred.buffers import messages, typemaps
+from gradred.buffers.cuda_interface import placement, require_host
 from gradred.buffers.messages import Message
 from gradred.buffers.refusing import refusing
 from gradred.buffers.typemaps import Comparable
@@ -35,7 +36,7 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
         memory = _Bytes(message)
         if sends:
             memory.pack()
-    _core.run(comm, _call("bcast", None, memory.address, told, root))
+    _core.run(comm, _call("bcast", None, memory, told, root))
     if not sends:
         memory.unpack()
 
@@ -63,19 +64,27 @@ def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
     """
     with refusing(comm):
         origin, target, told = _gathered(comm, sendbuf, recvbuf)
-    source = None if origin is None else origin.address
-    _core.run(comm, _call("allgather", source, target.address, told))
+    _core.run(comm, _call("allgather", origin, target, told))
     target.unpack()
 
 
 def _call(
     kind: Literal["bcast", "allgather"],
-    send: int | None,
-    recv: int,
+    send: _Bytes | None,
+    recv: _Bytes,
     told: Comparable,
     root: int = 0,
 ) -> _core.Call:
-    return _core.Call(kind, send, recv, told.count, told.dtype, root=root, layout=told.hash)
+    return _core.Call(
+        kind,
+        None if send is None else send.address,
+        recv.address,
+        told.count,
+        told.dtype,
+        root=root,
+        layout=told.hash,
+        placement=placement(None if send is None else send.message, recv.message),
+    )
 
 
 def _gathered(
@@ -111,17 +120,18 @@ class _Bytes:
     """A message as contiguous bytes: where it lies, or packed elsewhere."""
 
     def __init__(self, message: Message) -> None:
-        self._message = message
+        self.message = message
         self._packed: bytearray | None = None
         self.address = message.address
         if message.dtype is None and not _is_contiguous(message):
+            require_host(message, "packing elements with gaps")
             self._packed = bytearray(message.count * message.itemsize)
             self.address = MPI.Get_address(self._packed) if self._packed else 0
 
     def pack(self) -> None:
         """Gather the elements into the bytes."""
         if self._packed:
-            with_gaps = _from_address(self._message, self.address)
+            with_gaps = _from_address(self.message, self.address)
             memory = MPI.buffer.fromaddress(self.address, 1)
             position = with_gaps.Pack(memory, self._packed, 0, MPI.COMM_SELF)
             with_gaps.Free()
@@ -130,7 +140,7 @@ class _Bytes:
     def unpack(self) -> None:
         """Scatter the bytes to where the elements belong."""
         if self._packed:
-            with_gaps = _from_address(self._message, self.address)
+            with_gaps = _from_address(self.message, self.address)
             memory = MPI.buffer.fromaddress(self.address, 1)
             position = with_gaps.Unpack(self._packed, 0, memory, MPI.COMM_SELF)
             with_gaps.Free()

@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from gradred import _core, ops
 from gradred.buffers import messages, typemaps
+from gradred.buffers.cuda_interface import require_host
 from gradred.buffers.messages import Kind, Message, Reduction
 from gradred.element_types import ELEMENT_TYPES
 from gradred.errors import UsageError, explain
@@ -98,6 +99,9 @@ def of_messages(
     Raises:
         gradred.UsageError: the MPI does not have the type.
     """
+    for message in (send, recv):
+        if message is not None:
+            require_host(message, messages.NAMES[kind])
     datatype = _mpi_type(kind, recv)
     if not datatype.is_predefined:
         datatype.Commit()  # or the MPI would refuse it, perhaps on this rank alone

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from gradred import _core, ops, plans
-from gradred.buffers import arrays, typemaps
+from gradred.buffers import arrays, cuda_interface, typemaps
 from gradred.buffers.arrays import Array, Result
 from gradred.comm import Comm
 from gradred.element_types import ITEMSIZES
@@ -40,8 +40,9 @@ def communicator(comm: Any, asked: str) -> MPI.Intracomm:
 def refuse_stream(stream: object, asked: str) -> None:
     """UsageError unless it is None."""
     if stream is not None:
-        found = "a stream orders work on a GPU, and this build of gradred has no GPU support"
-        raise UsageError(explain(f"{asked} with stream={stream!r}", found, "Pass stream=None"))
+        found = "results in a stream's order are not there yet"
+        remedy = "Pass stream=None: the array's own stream comes first, and the call blocks"
+        raise UsageError(explain(f"{asked} with stream={stream!r}", found, remedy))
 
 
 def operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float] | None:
@@ -175,6 +176,7 @@ def call(
         layout=with_plan(given.layout.hash, chosen),
         plan=chosen.name,
         schedule=chosen.schedule,
+        placement=cuda_interface.placement(None if in_place else given, result),
     )
 
 

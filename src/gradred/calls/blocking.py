@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -10,6 +9,7 @@ from mpi4py import MPI
 
 from gradred import _core
 from gradred.buffers import mpi_fallback
+from gradred.buffers.arrays import Array
 from gradred.buffers.messages import Message
 from gradred.calls import arguments, reductions
 from gradred.calls.reductions import Asked, One
@@ -59,13 +59,13 @@ def allreduce(
     Blocks until the result is there; all ranks get bitwise the same.
 
     Args:
-        x: this rank's array, unchanged unless it is `out`. Any dense array in host memory; shape,
+        x: this rank's array, unchanged unless it is `out`. Any dense array; shape,
             type and order of the axes must be the same on all ranks.
         op: a name from `gradred.OPS`, `gradred.premul(factor)` or an MPI.Op.
         out: where the result goes: a writable array of that shape, type and order, `x` itself to
             reduce in place. None makes a new one.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: for GPU arrays, which this build does not serve: None.
+        stream: None; the work of a GPU array's own stream comes first in any case.
         plan: the name of a plan, or a schedule of one's own, or a function `(rank, size)` that
             makes it; None lets gradred choose.
 
@@ -74,7 +74,7 @@ def allreduce(
 
     Raises:
         gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
-        gradred.DeviceError: an array is in GPU memory.
+        gradred.DeviceError: a GPU, its driver or its memory failed.
         gradred.PeerLost: the process of a peer has ended.
 
     Example:
@@ -122,7 +122,7 @@ def allreduce_many(
 
     Raises:
         gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
-        gradred.DeviceError: an array is in GPU memory.
+        gradred.DeviceError: a GPU, its driver or its memory failed.
 
     Example:
         >>> import numpy, gradred
@@ -166,14 +166,17 @@ def Allreduce(  # noqa: N802 (MPI's own name)
     (comm if isinstance(comm, Comm) else Comm(comm)).Allreduce(sendbuf, recvbuf, op)
 
 
+def _message(of: Array) -> Message:
+    return Message(of.address, of.count, of.dtype, None, of, of.memory, of.stream)
+
+
 def _allreduce_by_mpi(asked: Asked, found: One) -> None:
     """The user's own operation, on the elements in the order of memory."""
     assert isinstance(asked.op, MPI.Op)
     given, result = found.given, found.result.array
     with asked.refusing():
-        recv = Message(result.address, result.count, result.dtype, None, result)
-        in_place = found.in_place
-        send = None if in_place else dataclasses.replace(recv, address=given.address, owner=given)
+        recv = _message(result)
+        send = None if found.in_place else _message(given)
         left = mpi_fallback.of_messages("allreduce", send, recv, asked.op, also=given.layout.hash)
     left.agree(asked.comm)
     MPI.Intracomm.Allreduce(asked.comm, left.send, left.recv, left.op)

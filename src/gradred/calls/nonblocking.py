@@ -193,7 +193,7 @@ def iallreduce(
 
     Raises:
         gradred.UsageError: the arguments do not fit each other.
-        gradred.DeviceError: an array is in GPU memory.
+        gradred.DeviceError: a GPU, its driver or its memory failed.
 
     Example:
         >>> import numpy, gradred
@@ -235,7 +235,7 @@ def iallreduce_many(
 
     Raises:
         gradred.UsageError: the arguments do not fit each other.
-        gradred.DeviceError: an array is in GPU memory.
+        gradred.DeviceError: a GPU, its driver or its memory failed.
 
     Example:
         >>> import numpy, gradred

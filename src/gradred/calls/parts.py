@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from gradred import _core, plans
-from gradred.buffers import arrays, moved_bytes
+from gradred.buffers import arrays, cuda_interface, moved_bytes
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments
 from gradred.errors import UsageError, explain
@@ -201,7 +200,8 @@ def bcast(
         result = arguments.result(x, given, out, asked)
         chosen = plans.resolve(plan, "bcast", comm.Get_rank(), comm.Get_size())
         if not arguments.same(given, result.array, asked) and comm.Get_rank() == root:
-            ctypes.memmove(result.array.address, given.address, given.nbytes)
+            where = cuda_interface.placement(given, result.array)
+            _core.copy_bytes(result.array.address, given.address, given.nbytes, where)
     call = arguments.call("bcast", given, result.array, chosen, in_place=True, root=root)
     _core.run(comm, call)
     return result.finish()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradred import _core, plans
-from gradred.buffers import arrays
+from gradred.buffers import arrays, cuda_interface
 from gradred.buffers.arrays import Array, Result
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments
@@ -120,7 +120,14 @@ def _described(
         arguments.require_apart(given, [result.array for result in results], name)
     pieces = _core.Pieces(
         [
-            (each.address, result.array.address, each.count, each.dtype, each.layout.hash)
+            (
+                each.address,
+                result.array.address,
+                each.count,
+                each.dtype,
+                each.layout.hash,
+                cuda_interface.placement(each, result.array),
+            )
             for each, result in zip(given, results, strict=True)
         ]
     )

@@ -1,0 +1,170 @@
+#include "device/memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <utility>
+
+namespace gradred::device {
+namespace {
+
+constexpr std::size_t kMostIdleStreams = 16;
+constexpr std::size_t kMostSpareBytes = std::size_t{256} << 20;
+constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+
+// Few lengths, so that what was pinned for one call serves others.
+std::size_t rounded(std::size_t bytes) {
+  constexpr std::size_t kLeast = 4096;
+  if (bytes <= kMebibyte) return std::bit_ceil(std::max(bytes, kLeast));
+  return (bytes + kMebibyte - 1) / kMebibyte * kMebibyte;
+}
+
+std::string name_of(const Driver& driver, Ordinal device) {
+  char name[256] = "";
+  const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
+  return "CUDA device " + std::to_string(device) + (told ? " (" + std::string(name) + ")" : "");
+}
+
+Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
+
+}  // namespace
+
+// A stream of gradred's while somebody has it.
+class Copies final : public DeviceStream {
+ public:
+  explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) {}
+  ~Copies() override { memory_.give_back(std::move(queue_)); }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+
+  void copy(void* target, const void* source, std::size_t bytes) override {
+    const ScopedContext scope = memory_.scope();
+    queue_->stream.copy(address_of(target), address_of(source), bytes);
+  }
+  void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override { refuse(); }
+  void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
+  bool ready() override { return queue_->stream.ready(); }
+
+  void wait_for(DeviceMemory& device, std::uint64_t stream) override {
+    Copies other(static_cast<CudaMemory&>(device));  // whose event is of that device's context
+    {
+      const ScopedContext scope = other.memory_.scope();
+      other.queue_->moment.record(reinterpret_cast<StreamHandle>(stream));
+    }
+    const ScopedContext scope = memory_.scope();
+    queue_->stream.wait_for(other.queue_->moment.get());
+  }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw DeviceError("reductions on " + memory_.name() +
+                      ": there is no kernel for them. Reduce in host memory");
+  }
+
+  CudaMemory& memory_;
+  std::unique_ptr<CudaMemory::Queue> queue_;
+};
+
+// Memory of pools and of mapped chunks belongs to no context: there the device's primary one
+// serves, which is kept from then on.
+CudaMemory& CudaMemory::of(const Driver& driver, const PointerInfo& found) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<ContextHandle, std::unique_ptr<CudaMemory>>;  // never freed
+  static auto& primary = *new std::map<Ordinal, std::unique_ptr<PrimaryContext>>;
+  const std::lock_guard lock(mutex);
+  ContextHandle context = found.context;
+  if (context == nullptr) {
+    auto& kept = primary[found.device];
+    if (kept == nullptr) kept = std::make_unique<PrimaryContext>(driver, found.device);
+    context = kept->get();
+  }
+  auto& memory = known[context];
+  if (memory == nullptr) memory.reset(new CudaMemory(driver, context, found.device));
+  return *memory;
+}
+
+CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal device)
+    : driver_(driver), context_(context), name_(name_of(driver, device)) {}
+
+std::byte* CudaMemory::allocate(std::size_t bytes) {
+  const ScopedContext scope = this->scope();
+  DeviceAllocation made(driver_, bytes);
+  auto* const address = reinterpret_cast<std::byte*>(made.get());
+  const std::lock_guard lock(mutex_);
+  allocations_[address] = std::move(made);
+  return address;
+}
+
+void CudaMemory::release(std::byte* address) noexcept {
+  DeviceAllocation released;  // after the lock is gone
+  const std::lock_guard lock(mutex_);
+  const auto found = allocations_.find(address);
+  if (found == allocations_.end()) return;
+  released = std::move(found->second);
+  allocations_.erase(found);
+}
+
+std::byte* CudaMemory::allocate_host(std::size_t bytes) {
+  const std::size_t wanted = rounded(bytes);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = spare_.lower_bound(wanted);
+    if (found != spare_.end() && found->first <= 2 * wanted) {
+      const auto [length, address] = *found;
+      in_use_[address] = length;
+      spare_bytes_ -= length;
+      spare_.erase(found);
+      return address;
+    }
+  }
+  const ScopedContext scope = this->scope();
+  PinnedAllocation made(driver_, wanted);
+  auto* const address = static_cast<std::byte*>(made.get());
+  const std::lock_guard lock(mutex_);
+  pinned_[address] = std::move(made);
+  in_use_[address] = wanted;
+  return address;
+}
+
+// The longest that nobody uses go first where there is too much.
+void CudaMemory::release_host(std::byte* address) noexcept {
+  std::vector<PinnedAllocation> dropped;  // after the lock is gone
+  const std::lock_guard lock(mutex_);
+  const auto used = in_use_.extract(address);
+  spare_.emplace(used.mapped(), address);
+  spare_bytes_ += used.mapped();
+  while (spare_bytes_ > kMostSpareBytes) {
+    const auto longest = std::prev(spare_.end());
+    spare_bytes_ -= longest->first;
+    dropped.push_back(std::move(pinned_.extract(longest->second).mapped()));
+    spare_.erase(longest);
+  }
+}
+
+std::unique_ptr<DeviceStream> CudaMemory::open_stream() { return std::make_unique<Copies>(*this); }
+
+std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      auto queue = std::move(idle_.back());
+      idle_.pop_back();
+      return queue;
+    }
+  }
+  const ScopedContext scope = this->scope();
+  return std::make_unique<Queue>(Queue{CudaStream(driver_), CudaEvent(driver_)});
+}
+
+// What has still something to do, or has failed, ends with its work.
+void CudaMemory::give_back(std::unique_ptr<Queue> queue) noexcept {
+  try {
+    if (!queue->stream.ready()) return;
+  } catch (const DriverError&) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (idle_.size() < kMostIdleStreams) idle_.push_back(std::move(queue));
+}
+
+}  // namespace gradred::device

@@ -1,0 +1,59 @@
+// The memory of CUDA devices, as csrc/memory has it: what is there so far copies, and reduces
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device/owners.h"
+#include "device/pointer_cache.h"
+#include "memory/memory.h"
+
+namespace gradred::device {
+
+// What a device's memory is reached by: a context, and what is made in it and used again.
+class CudaMemory final : public DeviceMemory {
+ public:
+  // Of an address at which ask() has found memory of a device's. One for each context, for as long
+  // as the process lives. Throws DriverError where no context reaches it.
+  static CudaMemory& of(const Driver& driver, const PointerInfo& found);
+
+  std::string name() const override { return name_; }
+  std::byte* allocate(std::size_t bytes) override;
+  void release(std::byte* address) noexcept override;
+  bool reduces() const override { return false; }
+  std::byte* allocate_host(std::size_t bytes) override;
+  void release_host(std::byte* address) noexcept override;
+  std::unique_ptr<DeviceStream> open_stream() override;
+
+ private:
+  friend class Copies;
+  struct Queue {
+    CudaStream stream;
+    CudaEvent moment;  // in a stream of the program's
+  };
+
+  CudaMemory(const Driver& driver, ContextHandle context, Ordinal device);
+  ScopedContext scope() const { return {driver_, context_}; }
+  std::unique_ptr<Queue> take_queue();
+  void give_back(std::unique_ptr<Queue> queue) noexcept;
+
+  const Driver& driver_;
+  const ContextHandle context_;
+  const std::string name_;
+  std::mutex mutex_;
+  std::map<std::byte*, DeviceAllocation> allocations_;
+  std::vector<std::unique_ptr<Queue>> idle_;
+  // Host memory takes the driver a millisecond and more to pin.
+  std::map<std::byte*, PinnedAllocation> pinned_;  // all that there is
+  std::map<std::byte*, std::size_t> in_use_;       // by bytes
+  std::multimap<std::size_t, std::byte*> spare_;
+  std::size_t spare_bytes_ = 0;
+};
+
+}  // namespace gradred::device

@@ -1,0 +1,20 @@
+"""The simulated device of each rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from gpu.simulated import LIBRARY, Driver, the_driver
+
+os.environ["GRADRED_LIBCUDA"] = str(LIBRARY)  # before gradred reads its knobs
+
+
+@pytest.fixture
+def device() -> Iterator[Driver]:
+    """Sound before and after; a test leaves no array behind."""
+    driver = the_driver()
+    driver.set("most_delay", 50_000)
+    yield driver
+    driver.set("lost", 0)
