@@ -1,0 +1,118 @@
+"""Jobs whose arrays lie on a device, when something fails: on the simulated driver."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+BEGIN = """
+    import os, signal, sys, time
+    import numpy as np
+    from mpi4py import MPI
+    from gpu.simulated import DeviceArray, the_driver
+    import gradred
+
+    comm = gradred.Comm(MPI.COMM_WORLD)
+    device = the_driver()
+    x = DeviceArray(device, np.full(300_000, comm.rank + 1, "float32"))
+    comm.Allreduce(MPI.IN_PLACE, x)
+"""
+
+
+def job(
+    tmp_path: pathlib.Path, program: str, ranks: int = 3, **knobs: str
+) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "program.py"
+    file.write_text(textwrap.dedent(BEGIN) + textwrap.dedent(program))
+    environment = os.environ | {"PYTHONPATH": str(TESTS)} | knobs
+    environment |= {"GRADRED_LIBCUDA": str(TESTS / "libsimulated_cuda.so")}
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), sys.executable, str(file)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path
+    )
+
+
+@pytest.mark.parametrize("shm", ["1", "0"])
+@pytest.mark.parametrize("call", ["comm.Allreduce(MPI.IN_PLACE, x)", "comm.Iallreduce(x, y).Wait()"])
+def test_rank_that_is_killed_is_lost_to_the_others(
+    tmp_path: pathlib.Path, call: str, shm: str
+) -> None:
+    done = job(
+        tmp_path,
+        f"""
+        y = DeviceArray(device, np.zeros(300_000, "float32"))
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        try:
+            while True:
+                {call}
+        except gradred.PeerLost as error:
+            print("lost", time.monotonic() - begin < 5, device.count("bytes"))
+        """,
+        GRADRED_SHM=shm,
+    )
+    said = [line for line in done.stdout.splitlines() if "lost" in line]
+    assert len(said) == 2, (done.stdout, done.stderr)
+    assert all("lost True" in line for line in said), done.stdout
+
+
+def test_lost_device_is_an_error_that_names_it_and_the_peers_hear_of_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    done = job(
+        tmp_path,
+        """
+        if comm.rank == 1:
+            device.set("lost", 700)
+        try:
+            comm.Allreduce(MPI.IN_PLACE, x)
+        except gradred.Error as error:
+            print(f"{comm.rank} {type(error).__name__}: {error}")
+        y = np.ones(3)
+        comm.Allreduce(MPI.IN_PLACE, y)
+        assert (y == comm.size).all()
+        print(f"{comm.rank} goes on")
+        os._exit(0)
+        """,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "1 DeviceError: " in done.stdout
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in done.stdout
+    assert "0 UsageError: rank 1 refused its arguments: " in done.stdout, done.stdout
+    assert done.stdout.count("goes on") == 3
+
+
+def test_array_that_the_host_would_read_stops_the_process(tmp_path: pathlib.Path) -> None:
+    """What these tests stand on: a mistake is seen."""
+    done = job(
+        tmp_path,
+        """
+        import ctypes
+        ctypes.memset(x.address, 0, 8)
+        """,
+        ranks=1,
+    )
+    assert done.returncode == 128 + 11, (done.returncode, done.stderr)
+
+
+def test_rank_that_comes_late_is_reported_with_its_call(tmp_path: pathlib.Path) -> None:
+    done = job(
+        tmp_path,
+        """
+        if comm.rank == 1:
+            time.sleep(1.5)
+        comm.Iallreduce(MPI.IN_PLACE, x).Wait()
+        print("right", (x.get() == 18).all())
+        """,
+        GRADRED_WARN_AFTER="0.5",
+    )
+    assert done.stdout.count("right True") == 3, (done.stdout, done.stderr)
+    assert "allreduce of 300000 float32" in done.stderr
