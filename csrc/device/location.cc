@@ -41,6 +41,12 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
     const PointerInfo found = ask(*driver, address);
     if (found.kind != Kind::kHost) {
       const char* const kind = found.kind == Kind::kManaged ? "managed memory" : "the memory";
+      const Address last = address + bytes - 1;
+      if (!found.holds(address, bytes) && ask(*driver, last).kind == Kind::kHost) {
+        return {Place::kNowhere, "memory of CUDA device " + std::to_string(found.device) +
+                                     " that ends before it: address " + in_hex(address) + ", " +
+                                     std::to_string(bytes) + " bytes"};
+      }
       CudaMemory& memory = CudaMemory::of(*driver, found);
       return {Place::kDevice, std::string(kind) + " of " + memory.name(), &memory};
     }

@@ -43,7 +43,10 @@ class Copies final : public DeviceStream {
   }
   void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override { refuse(); }
   void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
-  bool ready() override { return queue_->stream.ready(); }
+  bool ready() override {
+    const ScopedContext scope = memory_.scope();
+    return queue_->stream.ready();
+  }
 
   void wait_for(DeviceMemory& device, std::uint64_t stream) override {
     Copies other(static_cast<CudaMemory&>(device));  // whose event is of that device's context
@@ -159,6 +162,7 @@ std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {
 // What has still something to do, or has failed, ends with its work.
 void CudaMemory::give_back(std::unique_ptr<Queue> queue) noexcept {
   try {
+    const ScopedContext scope = this->scope();
     if (!queue->stream.ready()) return;
   } catch (const DriverError&) {
     return;

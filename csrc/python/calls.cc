@@ -66,13 +66,15 @@ void run(const py::object& comm, const PyCall& call) {
   const auto alive = communicator.shared_from_this();
   const OneThread one_thread(communicator);
   GilHook hook;
+  Call made;
   try {
     validate(call.call, communicator.size());
-  } catch (const UsageError& error) {
+    made = call.ordered();
+  } catch (const Error& error) {
     communicator.refuse(error.what(), hook);
     throw;
   }
-  communicator.run(call.ordered(), hook);
+  communicator.run(made, hook);
 }
 
 // A communicator of another kind has no peers that could wait here.
@@ -87,13 +89,14 @@ void refuse(const py::object& comm, const std::string& reason, bool blocking) {
 std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, bool mpi_request) {
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
+  Call started;
   try {
     validate(call.call, communicator.size());
-  } catch (const UsageError& error) {
+    started = call.ordered();
+  } catch (const Error& error) {
     communicator.refuse_started(error.what());
     throw;
   }
-  Call started = call.ordered();
   started.mpi_request = mpi_request;
   return std::make_shared<PyOperation>(communicator.start(started));
 }

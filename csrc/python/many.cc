@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/pieces.h"
 #include "python/call.h"
@@ -157,6 +158,9 @@ void run_buckets(const py::object& comm, const PyBuckets& buckets) {
       bucket->pack();
     } catch (const std::bad_alloc&) {
       communicator.refuse("no memory to pack its arrays in", hook);
+      throw;
+    } catch (const Error& error) {
+      communicator.refuse(error.what(), hook);
       throw;
     }
     communicator.run(bucket->call()->call, hook);

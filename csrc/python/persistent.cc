@@ -30,6 +30,17 @@ Bound*& bound_of(PyObject* self) {
   return *reinterpret_cast<Bound**>(reinterpret_cast<std::byte*>(self) + bound_offset);
 }
 
+void run_on_device(Communicator& comm, const PyCall& call, WaitHook& hook) {
+  Call made;
+  try {
+    made = call.ordered();
+  } catch (const Error& error) {
+    comm.refuse(error.what(), hook);
+    throw;
+  }
+  comm.run_startable(made, hook);
+}
+
 // p(): start and wait.
 PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   if (PyTuple_GET_SIZE(args) != 0 || keywords != nullptr) {
@@ -45,8 +56,11 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
     require_rank();
     const OneThread one_thread(*bound->comm, &bound->inside);
     GilHook hook;
-    const PyCall& made = *bound->call;
-    bound->comm->run_startable(made.call.on_host() ? made.call : made.ordered(), hook);
+    if (bound->call->call.on_host()) {
+      bound->comm->run_startable(bound->call->call, hook);
+    } else {
+      run_on_device(*bound->comm, *bound->call, hook);
+    }
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;

@@ -269,3 +269,40 @@ def test_ranks_that_disagree_all_get_an_error(device: Driver, comm: gradred.Comm
     np.testing.assert_array_equal(
         gradred.allreduce(on_device(values(9)), comm=comm).get(), total(9)
     )
+
+
+CALLS: list[Callable[[gradred.Comm, DeviceArray], Any]] = [
+    lambda comm, x: comm.Allreduce(MPI.IN_PLACE, x),
+    lambda comm, x: comm.Iallreduce(MPI.IN_PLACE, x).Wait(),
+    lambda comm, x: gradred.allreduce_many([x, x.part(0, 0)], out=[x, x.part(0, 0)], comm=comm),
+]
+
+
+@pytest.mark.parametrize("function", ["cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync"])
+@pytest.mark.parametrize("call", CALLS)
+def test_device_that_fails_before_a_call_fails_it_on_every_rank(
+    device: Driver,
+    comm: gradred.Comm,
+    call: Callable[[gradred.Comm, DeviceArray], Any],
+    function: str,
+) -> None:
+    x = DeviceArray(device, values(700), stream=device.stream())
+    x.get()
+    first = RANK == 0
+    if first:
+        device.fail(function, 999)
+    try:
+        with pytest.raises(DeviceError if first else UsageError, match=function):
+            call(comm, x)
+    finally:
+        device.fail(function, 0)
+    call(comm, x)
+    np.testing.assert_array_equal(x.get(), total(700))
+
+
+def test_array_that_is_longer_than_its_memory_is_refused(
+    device: Driver, comm: gradred.Comm
+) -> None:
+    x = on_device(values(1024))
+    with pytest.raises(DeviceError, match="that ends before it"):
+        comm.Allreduce(MPI.IN_PLACE, x.part(0, 1 << 28))

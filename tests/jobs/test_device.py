@@ -40,7 +40,9 @@ def job(
 
 
 @pytest.mark.parametrize("shm", ["1", "0"])
-@pytest.mark.parametrize("call", ["comm.Allreduce(MPI.IN_PLACE, x)", "comm.Iallreduce(x, y).Wait()"])
+@pytest.mark.parametrize(
+    "call", ["comm.Allreduce(MPI.IN_PLACE, x)", "comm.Iallreduce(x, y).Wait()"]
+)
 def test_rank_that_is_killed_is_lost_to_the_others(
     tmp_path: pathlib.Path, call: str, shm: str
 ) -> None:

@@ -246,7 +246,7 @@ def _export(x: Any, kind: int, asked: str) -> dlpack.Exported:
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
         message = explain(asked, f"the array does not lend its memory: {error}", "Pass a plain one")
         raise UsageError(message) from error
-    if kind != dlpack.CUDA:
+    if kind not in dlpack.CUDA_KNOWS:
         return found
     nbytes = math.prod(found.shape) * found.itemsize
     memory = cuda_interface.place(found.address, nbytes, dlpack.LEGACY_STREAM, asked)
@@ -318,7 +318,7 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     # Without elements it lies nowhere, and is of its library all the same.
     empty = given.count == 0 and hasattr(x, "__cuda_array_interface__")
     if given.memory is not None or empty:
-        return _new_on_device(x, asked, shape)
+        return _new_on_device(x, given, asked, shape)
     nbytes = math.prod(given.shape if shape is None else shape) * ITEMSIZES[given.dtype]
     plain: bytearray | array.array[Any] | None = None
     if type(x) is bytearray:
@@ -331,8 +331,11 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     return Result(_from_numpy(filled, asked), _finish(x, filled, asked))
 
 
-def _new_on_device(x: Any, asked: str, shape: tuple[int, ...] | None) -> Result:
+def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None) -> Result:
     """By the library that made `x`, found by the names that such libraries have for it."""
+    if _is_jax(x):
+        found = "JAX's arrays never change, so that no result can be put into one on a GPU"
+        raise UsageError(explain(asked, found, "Pass a CuPy array as out="))
     module: Any = sys.modules.get(type(x).__module__.split(".")[0])
     if hasattr(x, "__array_namespace__"):
         module = x.__array_namespace__()
@@ -348,7 +351,12 @@ def _new_on_device(x: Any, asked: str, shape: tuple[int, ...] | None) -> Result:
     else:
         found = f"gradred cannot make a new {type(x).__name__}"
         raise UsageError(explain(asked, found, "Pass the array for the result as out="))
-    return Result(describe(new, asked), lambda: new)
+    made = describe(new, asked)
+    layout = given.layout if shape is None else layout_of(shape, None, ITEMSIZES[given.dtype])
+    if layout is None or made.layout.hash != layout.hash:
+        found = f"a new {type(x).__name__} has its axes in another order"
+        raise UsageError(explain(asked, found, "Pass the array for the result as out="))
+    return Result(made, lambda: new)
 
 
 def _new_numpy(x: Any, given: Array, shape: tuple[int, ...] | None) -> npt.NDArray[Any]:

@@ -13,7 +13,8 @@ from gradred.element_types import ELEMENT_TYPES
 
 # Codes of DLDeviceType whose memory the processor reads: CPU, pinned and managed memory.
 HOST_DEVICES: Final = frozenset({1, 3, 11, 13})
-CUDA: Final = 2
+CUDA, _PINNED, _MANAGED = 2, 3, 13
+CUDA_KNOWS: Final = frozenset({CUDA, _PINNED, _MANAGED})  # a device may be writing there
 LEGACY_STREAM: Final = 1
 _DEVICE_NAMES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI"}
 _NAMES = {(row.dlpack, 8 * row.itemsize): row.name for row in ELEMENT_TYPES.values()}
@@ -86,7 +87,7 @@ def export(x: Any, kind: int) -> Exported:
     Raises:
         BufferError, TypeError, ValueError, RuntimeError: whatever the exporter raises.
     """
-    ordered = {"stream": LEGACY_STREAM} if kind == CUDA else {}
+    ordered = {"stream": LEGACY_STREAM} if kind in (CUDA, _MANAGED) else {}
     try:
         capsule = x.__dlpack__(max_version=(1, 0), **ordered)
     except TypeError:  # an exporter from before version 1.0

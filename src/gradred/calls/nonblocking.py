@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from gradred import _core
 from gradred.calls import arguments, reductions
 from gradred.calls.reductions import Asked
-from gradred.errors import UsageError, explain
+from gradred.errors import Error, UsageError, explain
 from gradred.request import keep_alive, let_go
 
 if TYPE_CHECKING:
@@ -35,7 +35,15 @@ class ArrayRequest(Generic[ResultT]):
     since the MPI cannot make arrays of what has arrived: `comm.Iallreduce` gives one.
     """
 
-    __slots__ = ("__weakref__", "_buckets", "_finish", "_lock", "_operations", "_result")
+    __slots__ = (
+        "__weakref__",
+        "_buckets",
+        "_failure",
+        "_finish",
+        "_lock",
+        "_operations",
+        "_result",
+    )
     _result: ResultT
 
     def __init__(
@@ -47,6 +55,7 @@ class ArrayRequest(Generic[ResultT]):
         self._buckets = operations
         self._finish: Callable[[], ResultT] | None = finish
         self._lock = threading.Lock()
+        self._failure: Error | None = None  # of what came after the operations
 
     def wait(self, timeout: float | None = None) -> ResultT:
         """Block until the operation has ended, and return the result.
@@ -79,8 +88,8 @@ class ArrayRequest(Generic[ResultT]):
                 found = f"the operation has not ended within {timeout} s; it goes on"
                 raise TimeoutError(explain("wait", found, "Wait again"))
         self._settle()
-        if failed is not None:
-            raise failed
+        if (failure := failed or self._failure) is not None:
+            raise failure
         with self._lock:
             if self._finish is not None:
                 self._result = self._finish()
@@ -136,7 +145,10 @@ class ArrayRequest(Generic[ResultT]):
             for bucket, operation in buckets:
                 let_go(operation)
                 if bucket is not None and not operation.failed:
-                    bucket.unpack()
+                    try:
+                        bucket.unpack()
+                    except Error as error:
+                        self._failure = self._failure or error
 
 
 def _start(comm: MPI.Intracomm, call: _core.Call, buffers: Any) -> _core.Operation:

@@ -1,0 +1,140 @@
+// The memory of CUDA devices behind csrc/memory, on the simulated driver.
+#include <array>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "device/memory.h"
+#include "node_calls.h"
+#include "user.h"
+
+namespace gradred::testing {
+namespace {
+
+using device::Address;
+using device::CudaMemory;
+using device::Driver;
+
+const Driver& driver() { return Driver::load(kSimulated); }
+CudaMemory& memory_at(Address address) {
+  return CudaMemory::of(driver(), device::ask(driver(), address));
+}
+
+// From the device and back, with a thread that has no context of its own.
+void copies_work_in_any_thread(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  expect(memory.name() == "CUDA device 0 (Simulated GPU 0)", memory.name());
+  std::thread([&] {
+    const std::vector<int> values(10'000, 7);
+    const std::size_t bytes = values.size() * sizeof(int);
+    Allocation there(Memory(memory), bytes);
+    HostAllocation here(memory, bytes);
+    std::memcpy(here.data(), values.data(), bytes);
+    Stream stream{Memory(memory)};
+    stream.copy(there.data(), here.data(), bytes);
+    expect(stream.finish(), "a copy to the device");
+    std::memset(here.data(), 0, bytes);
+    stream.copy(here.data(), there.data(), bytes);
+    expect(stream.finish(), "a copy from the device");
+    expect(std::memcmp(here.data(), values.data(), bytes) == 0, "the same values");
+  }).join();
+}
+
+// Pools and mapped chunks are reached by the primary context, which somebody has made.
+void memory_without_a_context_is_the_primary_ones(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  const Address plain = user.allocate(64), pooled = user.allocate_in_pool(64);
+  expect(&memory_at(plain) == &memory_at(pooled), "one device, one memory");
+}
+
+void what_was_made_is_used_again(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  const auto use = [&] {
+    HostAllocation here(memory, 100'000);
+    Stream stream{Memory(memory)};
+    Allocation there(Memory(memory), 100'000);
+    stream.copy(there.data(), here.data(), 100'000);
+    expect(stream.finish(), "a copy");
+  };
+  use();
+  const std::array before{user.count("streams"), user.count("events"), user.count("pinned"),
+                          user.count("bytes")};
+  for (int time = 0; time < 20; ++time) use();
+  const std::array after{user.count("streams"), user.count("events"), user.count("pinned"),
+                         user.count("bytes")};
+  expect(before == after, "nothing is made anew, and nothing of the device is kept");
+}
+
+// At most 256 MiB of pinned memory wait for another call.
+void spare_host_memory_is_bounded(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  {
+    std::vector<HostAllocation> many;
+    for (int i = 0; i < 5; ++i) many.emplace_back(memory, std::size_t{80} << 20);
+  }
+  expect(user.count("pinned") == 3, "three of 80 MiB");
+  HostAllocation kept(memory, std::size_t{80} << 20);
+  kept.keep_for_ever();
+  HostAllocation other(memory, std::size_t{80} << 20);
+  expect(user.count("pinned") == 3, "what may still be written to is given to nobody");
+}
+
+void a_programs_stream_comes_first(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  const Address there = user.allocate(64);
+  CudaMemory& memory = memory_at(there);
+  const std::array<int, 16> values{1, 2, 3};
+  std::array<int, 16> found{};
+  void* theirs = nullptr;
+  user.must("cuStreamCreate", &theirs, 1U);
+  user.set("least_delay", 5'000'000);
+  user.must("cuMemcpyAsync", there, address_of(values.data()), sizeof values, theirs);
+  user.set("least_delay", 0);
+  Stream stream{Memory(memory)};
+  stream.wait_for(memory, address_of(theirs));
+  stream.copy(found.data(), pointer_to(there), sizeof found);
+  expect(stream.finish() && found == values, "what was given to it before");
+}
+
+void a_device_that_fails_says_so(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  Stream stream{Memory(memory)};
+  user.set("lost", 700);
+  bool said = false;
+  try {
+    static_cast<void>(stream.ready());
+  } catch (const DeviceError& error) {
+    said = std::string(error.what()).find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos;
+  }
+  expect(said && !stream.finish(), "it has failed");
+}
+
+int run_all(const std::string& part) {
+  Report report(part);
+  const auto on = on_ranks(report, Ranks::kProcesses);
+  const auto alone = [&](const char* name, const Body& body) { on(1, name, body); };
+  alone("copies_work_in_any_thread", copies_work_in_any_thread);
+  alone("memory_without_a_context_is_the_primary_ones",
+        memory_without_a_context_is_the_primary_ones);
+  alone("what_was_made_is_used_again", what_was_made_is_used_again);
+  alone("spare_host_memory_is_bounded", spare_host_memory_is_bounded);
+  alone("a_programs_stream_comes_first", a_programs_stream_comes_first);
+  alone("a_device_that_fails_says_so", a_device_that_fails_says_so);
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+// cuda_memory_test [part of a test's name]
+int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }
