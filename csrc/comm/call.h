@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/flow.h"
 #include "base/in_place.h"
 #include "base/signature.h"
 #include "base/types.h"
@@ -14,15 +15,21 @@
 
 namespace gradred {
 
+// Of a call whose arrays are not all in host memory, or not all there yet.
+struct Elsewhere {
+  Memory input{};                    // where that is not in recv
+  Memory result{};                   // of recv
+  std::shared_ptr<Stream> before{};  // its work on them comes first; null: there is none
+  std::shared_ptr<Flow> flow{};      // of what a plan takes in order (Family::flows); null: none
+};
+
 // `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,
 // allgather).
 struct Call {
   Kind kind = Kind::kAllreduce;
   const void* send = kInPlace;  // or where the input is
   void* recv = nullptr;
-  Memory send_memory{};              // the host's where the input is in recv
-  Memory recv_memory{};              // of the result, and of the input in it
-  std::shared_ptr<Stream> before{};  // its work on them comes first; null: there is none
+  std::shared_ptr<const Elsewhere> elsewhere{};  // null: in host memory, and nothing comes first
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
@@ -38,8 +45,15 @@ struct Call {
   std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this
 
   Signature signature() const;
-  bool on_host() const { return send_memory.is_host() && recv_memory.is_host(); }
-  Memory input_memory() const { return send == kInPlace ? recv_memory : send_memory; }
+  bool on_host() const {
+    return elsewhere == nullptr || (elsewhere->input.is_host() && elsewhere->result.is_host());
+  }
+  Memory result_memory() const { return elsewhere ? elsewhere->result : Memory(); }
+  Memory input_memory() const {
+    return elsewhere && send != kInPlace ? elsewhere->input : result_memory();
+  }
+  Stream* before() const { return elsewhere ? elsewhere->before.get() : nullptr; }
+  Flow* flow() const { return elsewhere ? elsewhere->flow.get() : nullptr; }
 };
 
 // Called again and again while a call waits: the place to release a lock, look for signals, or

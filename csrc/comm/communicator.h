@@ -192,7 +192,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<NodeOperation> enqueue(const What& what);
   static bool is_staged(const Call& call, const Plan& plan);
   void run_staged(const Call& call, const Plan& plan, WaitHook& hook);
-  std::shared_ptr<StartedOperation> staged_operation(const Call& call, bool reads_at_once,
+  static bool flows(const Call& call, const Plan& plan);
+  void run_flowing(const Call& call, const Plan& plan, WaitHook& hook);
+  std::shared_ptr<StartedOperation> staged_operation(const Call& call, const Plan* plan,
                                                      const StagedOperation::Make& make);
   std::shared_ptr<StartedOperation> start_short(const Call& call);
   void launch(const std::shared_ptr<StartedOperation>& operation, const Call& call);

@@ -14,7 +14,7 @@ class Copying final : public StartedOperation {
 
  protected:
   bool step() override {
-    if (call_.before != nullptr && !call_.before->ready()) return false;
+    if (call_.before() != nullptr && !call_.before()->ready()) return false;
     comm_->run_alone(call_);
     return true;
   }

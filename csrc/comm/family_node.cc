@@ -47,6 +47,11 @@ class NodeFamily final : public Family {
     return {plan};
   }
 
+  // A factor is put on all of the input at once.
+  bool flows(const Call& call) const override {
+    return (call.kind == Kind::kAllreduce || call.kind == Kind::kBcast) && call.op != Op::kPremul;
+  }
+
   void run(Communicator& comm, const Plan&, const Call& call, WaitHook& hook) const override {
     comm.run_on_node(call, hook);
   }

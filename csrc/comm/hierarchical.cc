@@ -31,11 +31,11 @@ HierarchicalOperation::HierarchicalOperation(std::shared_ptr<Communicator> comm,
   } else {
     operations_on_host_ = 2 * pieces;
   }
-  if (call.before == nullptr) scale_by_factor(call);
+  if (call.before() == nullptr) scale_by_factor(call);
 }
 
 void HierarchicalOperation::bind(const Call& call) {
-  if (call.before == nullptr)
+  if (call.before() == nullptr)
     scale_by_factor(call);  // it may lack the memory, and nothing has changed then
   combined_ = shared_ = 0;
   HostedOperation::bind(call);
@@ -108,10 +108,10 @@ void HierarchicalOperation::take_result() {
 // ---- the way ------------------------------------------------------------------------------------
 
 bool HierarchicalOperation::carry_out() {
-  if (call_.before != nullptr && !call_.before->ready()) return false;
+  if (call_.before() != nullptr && !call_.before()->ready()) return false;
   if (!started()) {
     if (!start()) return false;
-    if (call_.before != nullptr) scale_by_factor(call_);
+    if (call_.before() != nullptr) scale_by_factor(call_);
     put_input();
   }
   if (led_ ? !carry_out_led() : !carry_out_pieces()) return false;

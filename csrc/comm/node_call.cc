@@ -20,7 +20,8 @@ NodeCall node_call(const Call& call) {
           .element = size_of(call.dtype),
           .reduce = find_reduction(call.op, call.dtype),
           .root = call.root,
-          .signature = call.signature()};
+          .signature = call.signature(),
+          .flow = call.flow()};
 }
 
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {

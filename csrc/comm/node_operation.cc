@@ -24,10 +24,11 @@ NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, const Call& cal
   const bool blocks = call.kind == Kind::kReduceScatterBlock;
   const std::size_t ranks = blocks ? static_cast<std::size_t>(comm_->size()) : 1;
   bytes_ = ranks * call.count * size_of(call.dtype);
-  if (call.before == nullptr) start_call();
+  if (call.before() == nullptr) start_call();
 }
 
 void NodeOperation::start_call() {
+  given_ = true;
   NodeCall made = node_call(call_);
   if (call_.op == Op::kPremul) made.send = scaled_input(call_, comm_->size(), scaled_);
   execution_.start(made);
@@ -113,6 +114,7 @@ bool NodeOperation::step() {
   if (!comm_->node_queue().is_first(this)) return false;
   if (!begun_ && !begin()) return false;
   if (!execution_.advance()) {
+    if (execution_.awaited().word == nullptr) return false;
     if (caller() == Caller::kSleepy) execution_.expect_sleepers();
     stop_at({Progress::State::kAwaits, execution_.awaited()});
     return false;
@@ -136,10 +138,9 @@ bool NodeOperation::finish_those_before() {
 
 // To start a call is to announce it: what takes longer is left to who waits, or to the engine.
 bool NodeOperation::begin() {
-  if (call_.before != nullptr) {
-    if (!call_.before->ready()) return false;
+  if (Stream* const before = call_.before(); before != nullptr && !given_) {
+    if (!before->ready()) return false;
     start_call();
-    call_.before = nullptr;
   }
   begun_ = true;
   if (observation_ != nullptr) group_.arrive(observation_->start_ns());

@@ -73,6 +73,7 @@ class NodeOperation final : public StartedOperation {
   std::vector<std::byte> scaled_;  // the input times a factor
   std::size_t bytes_ = 0;
   NodeExecution execution_;
+  bool given_ = false;  // to the execution: its input is there
   bool begun_ = false;
   std::uint64_t number_ = 0;
 };

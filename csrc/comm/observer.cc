@@ -196,9 +196,8 @@ void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hoo
                      mix(call.count, std::string_view("profile"))),
       hook);
   Call copy = call;
-  if (!call.send_memory.is_host()) copy.send = kInPlace;  // the host's memory is what the MPI reads
-  copy.send_memory = copy.recv_memory = Memory();
-  copy.before = nullptr;
+  if (!call.input_memory().is_host()) copy.send = kInPlace;  // the MPI reads the host's memory
+  copy.elsewhere = nullptr;
   const std::size_t bytes = result_bytes(copy, comm_.size());
   const std::unique_ptr<std::byte[]> scratch(new (std::nothrow) std::byte[bytes]());
   std::array<std::uint64_t, 1> lacking = {scratch == nullptr ? 1U : 0U};

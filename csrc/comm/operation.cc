@@ -105,7 +105,12 @@ std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) 
     return plan ? plan->family->operation(*this, *plan, made) : mpi_operation(made);
   };
   if (plan ? !is_staged(call, *plan) : call.on_host()) return make(call);
-  return staged_operation(call, !plan || plan->family->medium() == Medium::kMpi, make);
+  try {
+    return staged_operation(call, plan.get(), make);
+  } catch (const DeviceError& error) {  // of the copies, which come first
+    refuse_started(error.what());
+    throw;
+  }
 }
 
 }  // namespace gradred

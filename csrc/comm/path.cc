@@ -51,7 +51,7 @@ std::unique_ptr<BoundPlan> SchedulePath::take(const Call& call, const Plan& plan
       call.dtype,
       call.op,
       !reads_callers_input(call),
-      call.recv_memory};
+      call.result_memory()};
   return take(key, [&] { return schedule_for(call, plan); });
 }
 

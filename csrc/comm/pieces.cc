@@ -30,7 +30,8 @@ class Copies {
       std::memcpy(target, source, piece.bytes());
       return;
     }
-    auto stream = piece.before != nullptr ? piece.before : std::make_shared<Stream>(memory);
+    auto stream = piece.elsewhere->before;
+    if (stream == nullptr) stream = std::make_shared<Stream>(memory);
     stream->copy(target, source, piece.bytes());
     streams_.push_back(std::move(stream));
   }
@@ -62,7 +63,7 @@ std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const i
 void Bucket::pack(std::byte* vector) const {
   Copies copies;
   for (const Piece& piece : pieces) {
-    copies.copy(piece, piece.send_memory, vector, piece.send);
+    copies.copy(piece, piece.elsewhere ? piece.elsewhere->input : Memory(), vector, piece.send);
     vector += piece.bytes();
   }
   copies.finish();
@@ -71,7 +72,7 @@ void Bucket::pack(std::byte* vector) const {
 void Bucket::unpack(const std::byte* vector) const {
   Copies copies;
   for (const Piece& piece : pieces) {
-    copies.copy(piece, piece.recv_memory, piece.recv, vector);
+    copies.copy(piece, piece.elsewhere ? piece.elsewhere->result : Memory(), piece.recv, vector);
     vector += piece.bytes();
   }
   copies.finish();

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "memory/memory.h"
+#include "comm/call.h"
 
 namespace gradred {
 
@@ -25,8 +25,7 @@ struct Piece {
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   std::uint64_t layout = 0;
-  Memory send_memory{}, recv_memory{};
-  std::shared_ptr<Stream> before{};  // as Call::before
+  std::shared_ptr<const Elsewhere> elsewhere{};  // as in a Call
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };

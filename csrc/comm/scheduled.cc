@@ -44,7 +44,7 @@ void scale_result(const Call& call, void* data, std::size_t count, int size) {
 
 bool ScheduledCall::step() {
   if (phase_ == Phase::kNew) {
-    if (call_.before != nullptr && !call_.before->ready()) return false;
+    if (call_.before() != nullptr && !call_.before()->ready()) return false;
     start();
   }
   if (phase_ == Phase::kInSlices) {
@@ -103,7 +103,7 @@ void ScheduledCall::put_input() {
   const void* const input = call_.send == kInPlace ? call_.recv : call_.send;
   work_ = static_cast<std::byte*>(call_.recv);
   if (blocks) {
-    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.recv_memory, all);
+    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.result_memory(), all);
     work_ = bound_plan_->work.data();
   }
   if (!bound_plan_->key.in_place) {

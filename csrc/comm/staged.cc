@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
@@ -11,6 +12,8 @@
 
 namespace gradred {
 namespace {
+
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // that is copied at a time
 
 struct Lengths {  // in bytes
   std::size_t input, result;
@@ -32,6 +35,10 @@ struct Lengths {  // in bytes
   }
 };
 
+std::shared_ptr<const Elsewhere> after(const std::shared_ptr<Stream>& stream) {
+  return std::make_shared<const Elsewhere>(Elsewhere{.before = stream});
+}
+
 // Drives everything else meanwhile, as long as the caller's device takes.
 template <class Ready>
 void wait_for_device(Communicator& comm, WaitHook& hook, Ready ready) {
@@ -46,15 +53,17 @@ void wait_for_device(Communicator& comm, WaitHook& hook, Ready ready) {
 
 // ---- a call's host memory -----------------------------------------------------------------------
 
+bool Staging::is_long(const Call& call) { return call.count * size_of(call.dtype) >= 2 * kPiece; }
+
 // Where input and result are the device's, one vector on the host serves both, but for
 // reduce-scatters, whose input is longer.
-Staging::Staging(const Call& call, int rank, int size) : call_(call), on_host_(call) {
+Staging::Staging(const Call& call, int rank, int size, bool flows)
+    : call_(call), on_host_(call), before_(call.elsewhere->before) {
   const Lengths bytes(call, rank, size);
-  const Memory from = call.input_memory(), to = call.recv_memory;
-  on_host_.send_memory = on_host_.recv_memory = Memory();
-  if (call.before == nullptr)
-    on_host_.before = std::make_shared<Stream>(from.is_host() ? to : from);
-  if (!to.is_host() && to != from && !from.is_host()) result_.emplace(to);
+  const Memory from = call.input_memory(), to = call.result_memory();
+  if (before_ == nullptr) before_ = std::make_shared<Stream>(from.is_host() ? to : from);
+  on_host_.elsewhere = flows ? nullptr : after(before_);
+  if (!to.is_host() && (flows || (to != from && !from.is_host()))) result_.emplace(to);
   if (!to.is_host()) {
     room_ = HostAllocation(*to.device(), bytes.room);
     on_host_.recv = room_.data();
@@ -63,8 +72,8 @@ Staging::Staging(const Call& call, int rank, int size) : call_(call), on_host_(c
   if (!from.is_host()) {
     const bool in_place = call.send == kInPlace;
     const bool one_vector = in_place || (!to.is_host() && call.kind != Kind::kReduceScatterBlock);
-    const auto* const source =
-        in_place ? static_cast<const std::byte*>(call.recv) + bytes.place : call.send;
+    const auto* const given = static_cast<const std::byte*>(in_place ? call.recv : call.send);
+    const std::byte* const source = in_place ? given + bytes.place : given;
     std::byte* target = room_.data() + bytes.place;
     if (one_vector) {
       on_host_.send = kInPlace;
@@ -72,12 +81,40 @@ Staging::Staging(const Call& call, int rank, int size) : call_(call), on_host_(c
       input_ = HostAllocation(*from.device(), bytes.input);
       on_host_.send = target = input_.data();
     }
-    if (bytes.input > 0) input_stream().copy(target, source, bytes.input);
+    copy_input(target, source, bytes.input, flows);
   }
 }
 
+void Staging::copy_input(std::byte* target, const std::byte* source, std::size_t bytes,
+                         bool flows) {
+  const std::size_t piece = flows ? kPiece : bytes;
+  for (std::size_t at = 0; at < bytes; at += piece) {
+    input_stream().copy(target + at, source + at, std::min(piece, bytes - at));
+    if (flows) marks_.push_back(input_stream().mark());
+  }
+}
+
+// Without pieces: what comes before the call.
+bool Staging::has_input(std::size_t end) {
+  if (end == 0) return true;
+  if (marks_.empty()) return input_stream().ready();
+  const std::size_t last = std::min((end - 1) / kPiece, marks_.size() - 1);
+  return input_stream().has_passed(marks_[last]);
+}
+
+// An average is divided in the end, when all of the sum is there.
+void Staging::has_result(std::size_t end) {
+  if (call_.op == Op::kAvg || end > result_bytes_ || end < copied_ + kPiece) return;
+  auto* const target = static_cast<std::byte*>(call_.recv);
+  result_stream().copy(target + copied_, room_.data() + copied_, end - copied_);
+  copied_ = end;
+}
+
 void Staging::copy_result() {
-  if (result_bytes_ > 0) result_stream().copy(call_.recv, room_.data(), result_bytes_);
+  if (copied_ == result_bytes_) return;
+  auto* const target = static_cast<std::byte*>(call_.recv);
+  result_stream().copy(target + copied_, room_.data() + copied_, result_bytes_ - copied_);
+  copied_ = result_bytes_;
 }
 
 bool Staging::abandon(bool host_memory_is_free) noexcept {
@@ -90,15 +127,19 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
 
 // ---- in flight ----------------------------------------------------------------------------------
 
-StagedOperation::StagedOperation(const Call& call, int rank, int size, const Make& make)
-    : staging_(call, rank, size), inner_(make(staging_.on_host())) {}
+StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flows, const Make& make)
+    : staging_(std::make_shared<Staging>(call, rank, size, flows)) {
+  Call on_host = staging_->on_host();
+  if (flows) on_host.elsewhere = std::make_shared<const Elsewhere>(Elsewhere{.flow = staging_});
+  inner_ = make(on_host);
+}
 
 StagedOperation::StagedOperation(const Call& call, int rank, int size, const Make& make,
                                  ReadsAtOnce)
-    : staging_(call, rank, size) {
-  while (!staging_.input_is_there()) sched_yield();
-  Call on_host = staging_.on_host();
-  on_host.before = nullptr;
+    : staging_(std::make_shared<Staging>(call, rank, size, false)) {
+  while (!staging_->input_is_there()) sched_yield();
+  Call on_host = staging_->on_host();
+  on_host.elsewhere = nullptr;
   inner_ = make(on_host);
 }
 
@@ -113,10 +154,10 @@ bool StagedOperation::step() {
       return false;
     }
     inner_->rethrow();
-    staging_.copy_result();
+    staging_->copy_result();
     copies_result_ = true;
   }
-  return staging_.result_is_there();
+  return staging_->result_is_there();
 }
 
 void StagedOperation::give_up(const std::exception_ptr& reason) noexcept {
@@ -126,19 +167,24 @@ void StagedOperation::give_up(const std::exception_ptr& reason) noexcept {
 
 // The inner operation has ended: badly, or its result could not be copied.
 void StagedOperation::withdraw() noexcept {
-  holds_memory_ = !staging_.abandon(!inner_->holds_memory());
+  holds_memory_ = !staging_->abandon(!inner_->holds_memory());
 }
 
 // ---- of a communicator --------------------------------------------------------------------------
 
 bool Communicator::is_staged(const Call& call, const Plan& plan) {
-  return !plan.family->reads(call.input_memory(), call.recv_memory);
+  return !plan.family->reads(call.input_memory(), call.result_memory());
+}
+
+bool Communicator::flows(const Call& call, const Plan& plan) {
+  return plan.family->flows(call) && Staging::is_long(call);
 }
 
 void Communicator::run_staged(const Call& call, const Plan& plan, WaitHook& hook) {
+  if (flows(call, plan)) return run_flowing(call, plan, hook);
   std::optional<Staging> staging;
   try {
-    staging.emplace(call, rank_, size_);
+    staging.emplace(call, rank_, size_, false);
     wait_for_device(*this, hook, [&] { return staging->input_is_there(); });
   } catch (const Error& error) {  // nothing of the call has begun
     refuse(error.what(), hook);
@@ -148,7 +194,7 @@ void Communicator::run_staged(const Call& call, const Plan& plan, WaitHook& hook
     throw;
   }
   Call on_host = staging->on_host();
-  on_host.before = nullptr;
+  on_host.elsewhere = nullptr;
   try {
     plan.family->run(*this, plan, on_host, hook);
     staging->copy_result();
@@ -161,11 +207,30 @@ void Communicator::run_staged(const Call& call, const Plan& plan, WaitHook& hook
   }
 }
 
+// As an operation that is waited for: it stops where its input has not come yet.
+void Communicator::run_flowing(const Call& call, const Plan& plan, WaitHook& hook) {
+  std::shared_ptr<Operation> operation;
+  try {
+    operation = staged_operation(
+        call, &plan, [&](const Call& made) { return plan.family->operation(*this, plan, made); });
+  } catch (const Error& error) {
+    refuse(error.what(), hook);
+    throw;
+  } catch (const std::bad_alloc&) {
+    refuse("no host memory to stage its arrays in", hook);
+    throw;
+  }
+  wait_for(*operation, hook);
+}
+
+// `plan` of null: the MPI carries it out.
 std::shared_ptr<StartedOperation> Communicator::staged_operation(
-    const Call& call, bool reads_at_once, const StagedOperation::Make& make) {
-  if (!reads_at_once) return std::make_shared<StagedOperation>(call, rank_, size_, make);
-  return std::make_shared<StagedOperation>(call, rank_, size_, make,
-                                           StagedOperation::ReadsAtOnce());
+    const Call& call, const Plan* plan, const StagedOperation::Make& make) {
+  if (plan == nullptr || plan->family->medium() == Medium::kMpi) {
+    return std::make_shared<StagedOperation>(call, rank_, size_, make,
+                                             StagedOperation::ReadsAtOnce());
+  }
+  return std::make_shared<StagedOperation>(call, rank_, size_, flows(call, *plan), make);
 }
 
 }  // namespace gradred

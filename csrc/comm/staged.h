@@ -5,10 +5,13 @@
 // elsewhere.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/call.h"
 #include "comm/started.h"
@@ -16,31 +19,39 @@
 
 namespace gradred {
 
-// The host memory of one such call, and the copies.
-class Staging {
+// The host memory of one such call, and the copies: whole ones, or, where the plan takes what flows
+// (Family::flows), piece by piece beside the call itself.
+class Staging final : public Flow {
  public:
   // Begins to copy the input. What the call points to must live as long as this.
-  Staging(const Call& call, int rank, int size);
+  Staging(const Call& call, int rank, int size, bool flows);
+  // Enough bytes for pieces to be worth their cost.
+  static bool is_long(const Call& call);
 
   // The same call on the host's memory: its `before` is the stream that copies the input, the
   // caller's if there is one.
   const Call& on_host() const { return on_host_; }
   bool input_is_there() { return input_stream().ready(); }
-  void copy_result();  // begins to
+  bool has_input(std::size_t end) override;
+  void has_result(std::size_t end) override;
+  void copy_result();  // begins to; what of it has not been copied
   bool result_is_there() { return result_stream().ready(); }
   // Somebody may still read and write the host memory, or the device the caller's (false): then it
   // stays allocated.
   bool abandon(bool host_memory_is_free) noexcept;
 
  private:
-  Stream& input_stream() { return *on_host_.before; }
+  Stream& input_stream() { return *before_; }
   Stream& result_stream() { return result_ ? *result_ : input_stream(); }
+  void copy_input(std::byte* target, const std::byte* source, std::size_t bytes, bool flows);
 
   const Call call_;
   Call on_host_;
-  std::optional<Stream> result_;  // where the result lies in another memory than the input
+  std::shared_ptr<Stream> before_;  // that copies the input
+  std::optional<Stream> result_;    // where that one does not copy the result
   HostAllocation input_, room_;
-  std::size_t result_bytes_ = 0;
+  std::vector<std::uint64_t> marks_;  // behind each piece of the input, where they flow
+  std::size_t result_bytes_ = 0, copied_ = 0;
 };
 
 class StagedOperation final : public StartedOperation {
@@ -48,7 +59,7 @@ class StagedOperation final : public StartedOperation {
   using Make = std::function<std::shared_ptr<StartedOperation>(const Call&)>;
 
   // `make` gets the call on host memory, whose operation holds its place among others from now on.
-  StagedOperation(const Call& call, int rank, int size, const Make& make);
+  StagedOperation(const Call& call, int rank, int size, bool flows, const Make& make);
   // Where what make() does reads the input at once: blocks until it is there.
   struct ReadsAtOnce {};
   StagedOperation(const Call& call, int rank, int size, const Make& make, ReadsAtOnce);
@@ -69,7 +80,7 @@ class StagedOperation final : public StartedOperation {
   void withdraw() noexcept override;
 
  private:
-  Staging staging_;
+  const std::shared_ptr<Staging> staging_;  // also of the inner one
   std::shared_ptr<StartedOperation> inner_;
   bool copies_result_ = false;
   bool holds_memory_ = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <iterator>
 #include <utility>
 
@@ -33,7 +34,10 @@ Address address_of(const void* pointer) { return reinterpret_cast<Address>(point
 class Copies final : public DeviceStream {
  public:
   explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) {}
-  ~Copies() override { memory_.give_back(std::move(queue_)); }
+  ~Copies() override {
+    for (CudaEvent& mark : marks_) queue_->marks.push_back(std::move(mark));
+    memory_.give_back(std::move(queue_));
+  }
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
 
@@ -48,6 +52,24 @@ class Copies final : public DeviceStream {
     return queue_->stream.ready();
   }
 
+  std::uint64_t mark() override {
+    const ScopedContext scope = memory_.scope();
+    std::vector<CudaEvent>& spare = queue_->marks;
+    if (spare.empty()) spare.emplace_back(memory_.driver_);
+    spare.back().record(queue_->stream.get());
+    marks_.push_back(std::move(spare.back()));
+    spare.pop_back();
+    return ++made_;
+  }
+  bool has_passed(std::uint64_t mark) override {
+    const ScopedContext scope = memory_.scope();
+    while (passed_ < mark && marks_.front().ready()) {
+      queue_->marks.push_back(std::move(marks_.front()));
+      marks_.pop_front();
+      ++passed_;
+    }
+    return passed_ >= mark;
+  }
   void wait_for(DeviceMemory& device, std::uint64_t stream) override {
     Copies other(static_cast<CudaMemory&>(device));  // whose event is of that device's context
     {
@@ -66,6 +88,8 @@ class Copies final : public DeviceStream {
 
   CudaMemory& memory_;
   std::unique_ptr<CudaMemory::Queue> queue_;
+  std::deque<CudaEvent> marks_;
+  std::uint64_t made_ = 0, passed_ = 0;
 };
 
 // Memory of pools and of mapped chunks belongs to no context: there the device's primary one

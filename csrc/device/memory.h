@@ -35,7 +35,8 @@ class CudaMemory final : public DeviceMemory {
   friend class Copies;
   struct Queue {
     CudaStream stream;
-    CudaEvent moment;  // in a stream of the program's
+    CudaEvent moment;                // in a stream of the program's
+    std::vector<CudaEvent> marks{};  // for places in the order of its own work
   };
 
   CudaMemory(const Driver& driver, ContextHandle context, Ordinal device);

@@ -46,6 +46,10 @@ class DeviceStream {
   virtual void wait_for(DeviceMemory& device, std::uint64_t stream) = 0;
   // Whether all that was given is done. Never blocks; throws where the device has failed.
   virtual bool ready() = 0;
+  // A place in the order of the work: after all that was given so far. They are asked for in the
+  // order in which they were made.
+  virtual std::uint64_t mark() = 0;
+  virtual bool has_passed(std::uint64_t mark) = 0;  // otherwise as ready()
 };
 
 // The memory of one device. Thread-safe.
@@ -174,6 +178,8 @@ class Stream {
     if (device_) device_->wait_for(device, stream);
   }
   bool ready() { return !device_ || device_->ready(); }
+  std::uint64_t mark() { return device_ ? device_->mark() : 0; }
+  bool has_passed(std::uint64_t mark) { return !device_ || device_->has_passed(mark); }
   // Waits until ready(). False where the device has failed and may still write.
   bool finish() noexcept;
 

@@ -10,17 +10,6 @@
 namespace gradred {
 namespace {
 
-// A run of bytes cut into equal pieces, the last one shorter.
-struct Pieces {
-  std::size_t bytes, piece;
-
-  std::size_t count() const { return (bytes + piece - 1) / piece; }
-  std::size_t begin(std::size_t index) const { return index * piece; }
-  std::size_t length(std::size_t index) const {  // 0 behind the end
-    return std::min(piece, bytes - std::min(bytes, begin(index)));
-  }
-};
-
 // A vector in chunks of which each rank reduces one part. A part has the same place in every chunk,
 // also in the last, shorter one.
 struct PartsOfChunks {
@@ -35,6 +24,7 @@ struct PartsOfChunks {
         per_chunk(part_bytes / element * size) {}
 
   std::size_t chunks() const { return (count + per_chunk - 1) / per_chunk; }
+  std::size_t end(std::size_t c) const { return std::min(count, (c + 1) * per_chunk) * element; }
 
   // Part `part` of chunk `c`: where it lies in the chunk and in the vector, and its length.
   struct Place {
@@ -71,9 +61,11 @@ Steps NodeGroup::chunks(const NodeCall& call) {
 // overwrites chunk t - depth, which a peer has used once it has done step t - depth + 3; at time t
 // - 1 we saw its step t - 1, so a depth of 4 is enough.
 template <class Export, class Use>
-Steps NodeGroup::pipeline(std::size_t chunks, Export export_chunk, Use use_chunk) {
+Steps NodeGroup::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk) {
+  const std::size_t chunks = pieces.count();
   for (std::size_t time = 0; time <= chunks; ++time) {
     if (time < chunks) {
+      while (flow != nullptr && !flow->has_input(pieces.end(time))) co_await Steps::LookAgain();
       export_chunk(time);
       step_done(time + 1);
     }
@@ -82,6 +74,7 @@ Steps NodeGroup::pipeline(std::size_t chunks, Export export_chunk, Use use_chunk
       co_await step_of(peer_at(distance), time);
     }
     use_chunk(time - 1);
+    if (flow != nullptr) flow->has_result(pieces.end(time - 1));
   }
   steps_end(chunks);
 }
@@ -93,7 +86,7 @@ Steps NodeGroup::reduce_chunks(const NodeCall& call) {
   const Pieces pieces{call.count * call.element, piece};
   const std::byte* const input = input_of(call);
   return pipeline(
-      pieces.count(),
+      pieces, call.flow,
       [=, this](std::size_t c) {
         copy_out(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
       },
@@ -120,7 +113,7 @@ Steps NodeGroup::scatter_chunks(const NodeCall& call) {
   };
   const std::size_t own_place = place(rank_);
   return pipeline(
-      Pieces{longest_part(call), per_rank}.count(),
+      Pieces{longest_part(call), per_rank}, nullptr,
       [=, this](std::size_t c) {
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
@@ -156,7 +149,7 @@ Steps NodeGroup::gather_chunks(const NodeCall& call) {
   const bool streams =
       call.parts != nullptr && call.count * call.element >= options_.streaming_bytes;
   return pipeline(
-      Pieces{longest_part(call), piece}.count(),
+      Pieces{longest_part(call), piece}, nullptr,
       [=, this](std::size_t c) {
         const Pieces own{part_bytes(call, rank_), piece};
         if (call.order == nullptr) {
@@ -198,6 +191,9 @@ Steps NodeGroup::fetch_chunks(NodeCall call) {
   const Pieces pieces{call.count * call.element, usable_.piece_bytes};
   for (std::size_t c = 0; c < pieces.count(); ++c) {
     if (rank_ == root) {
+      while (call.flow != nullptr && !call.flow->has_input(pieces.end(c))) {
+        co_await Steps::LookAgain();
+      }
       for (std::size_t distance = 1; c >= options_.depth && distance < size_; ++distance) {
         co_await step_of(peer_at(distance), c - options_.depth + 1);
       }
@@ -205,6 +201,7 @@ Steps NodeGroup::fetch_chunks(NodeCall call) {
     } else {
       co_await step_of(root, c + 1);
       std::memcpy(data + pieces.begin(c), chunk(root, c), pieces.length(c));
+      if (call.flow != nullptr) call.flow->has_result(pieces.end(c));
     }
     step_done(c + 1);
   }
@@ -229,6 +226,9 @@ Steps NodeGroup::exchange_chunks(NodeCall call) {
   const std::size_t chunks = parts.chunks();
   for (std::size_t time = 0; time <= chunks + 1; ++time) {
     if (time < chunks) {
+      while (call.flow != nullptr && !call.flow->has_input(parts.end(time))) {
+        co_await Steps::LookAgain();
+      }
       for (std::size_t distance = 1; distance < size_; ++distance) {
         const auto part = parts.place(time, peer_at(distance));
         copy_out(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
@@ -265,6 +265,7 @@ Steps NodeGroup::exchange_chunks(NodeCall call) {
         std::memcpy(output + part.in_vector, result, part.bytes);
       }
     }
+    if (call.flow != nullptr && time >= 2) call.flow->has_result(parts.end(time - 2));
   }
   steps_end(2 * chunks + 2);
 }

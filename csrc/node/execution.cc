@@ -7,6 +7,8 @@
 
 namespace gradred {
 
+constexpr std::size_t kAll = ~std::size_t{0};
+
 void NodeExecution::start(const NodeCall& call) {
   call_ = call;
   refusal_.reset();
@@ -106,6 +108,8 @@ bool NodeExecution::announce() {
     state_ = State::kGathers;
   } else {
     path_ = group_.path_of(call_);
+    const bool reads_now = path_ != NodeGroup::Path::kChunks;
+    if (call_.flow != nullptr && reads_now && !call_.flow->has_input(kAll)) return await({});
     group_.announce_input(call_, path_);
     state_ = State::kAnnounced;
   }
@@ -127,7 +131,8 @@ void NodeExecution::look_after_peers() {
   try {
     group_.check_awaited();
   } catch (const PeerLost&) {
-    if (!awaited_.reached()) throw;  // a peer may end right after its last publication
+    // A peer may end right after its last publication.
+    if (awaited_.word == nullptr || !awaited_.reached()) throw;
   }
 }
 

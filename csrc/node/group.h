@@ -26,6 +26,7 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/flow.h"
 #include "base/in_place.h"
 #include "base/signature.h"
 #include "liveness/process.h"
@@ -78,6 +79,9 @@ struct NodeCall {
   //   bcast      it gets what the root gives, which may be no rank of these: -1
   bool led = false;
   std::size_t total = 0;  // elements; 0: count
+  // Of an allreduce or broadcast by NodeExecution: this rank's input comes, and its result goes,
+  // while it is under way. Null: the input is there.
+  Flow* flow = nullptr;
 };
 
 // One thread of one rank uses it at a time, and one operation at a time is under way. Operations
@@ -251,8 +255,19 @@ class NodeGroup final : private Guard {
   void take_passed_on(const NodeCall& call, Path path);
   bool is_here(std::size_t peer) const;
   Steps chunks(const NodeCall& call);
+  // A run of bytes cut into equal pieces, the last one shorter.
+  struct Pieces {
+    std::size_t bytes, piece;
+
+    std::size_t count() const { return (bytes + piece - 1) / piece; }
+    std::size_t begin(std::size_t index) const { return index * piece; }
+    std::size_t length(std::size_t index) const {  // 0 behind the end
+      return std::min(piece, bytes - std::min(bytes, begin(index)));
+    }
+    std::size_t end(std::size_t index) const { return std::min(bytes, begin(index + 1)); }
+  };
   template <class Export, class Use>
-  Steps pipeline(std::size_t chunks, Export export_chunk, Use use_chunk);
+  Steps pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk);
   Steps reduce_chunks(const NodeCall& call);
   Steps exchange_chunks(NodeCall call);
   // single_copy.h

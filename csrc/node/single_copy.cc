@@ -107,7 +107,7 @@ void NodeGroup::offer_memory(const NodeCall& call) {
     allow_reading();
   }
   ReadOffer offer{input_of(call), static_cast<std::byte*>(call.recv), &beacon_, beacon_, 0};
-  if (can_read_peers_) {
+  if (can_read_peers_ && call.flow == nullptr) {  // else it is not there yet
     const bool known = readable_.input == offer.input && readable_.output == offer.output &&
                        bytes <= readable_bytes_;
     if (known || (kernel_can_read(offer.input, bytes) && kernel_can_read(offer.output, bytes))) {

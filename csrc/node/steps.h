@@ -12,10 +12,12 @@ namespace gradred {
 
 class NodeGroup;
 
-// What a member function of NodeGroup returns that has `co_await <Awaited>` in it. Its frame lies
+// What a member function of NodeGroup returns that has `co_await <Awaited>` in it, or `co_await
+// Steps::LookAgain()`. Its frame lies
 // in memory of the group, which has one operation at a time.
 class [[nodiscard]] Steps {
  public:
+  struct LookAgain {};  // to wait for: whatever has no word
   struct promise_type {
     Awaited awaited;  // no word: nothing yet
 
@@ -37,6 +39,15 @@ class [[nodiscard]] Steps {
     std::suspend_always initial_suspend() const noexcept { return {}; }
     std::suspend_always final_suspend() const noexcept { return {}; }
     Stop await_transform(const Awaited& what) noexcept { return {*this, what}; }
+    // Stops until it is advanced again: there is no word for what it waits for.
+    struct Again {
+      promise_type& at;
+
+      bool await_ready() const noexcept { return false; }
+      void await_suspend(std::coroutine_handle<>) const noexcept { at.awaited = {}; }
+      void await_resume() const noexcept {}
+    };
+    Again await_transform(LookAgain) noexcept { return {*this}; }
     void return_void() const noexcept {}
     void unhandled_exception() const { throw; }  // out of advance()
   };

@@ -107,6 +107,9 @@ class Family {
   virtual bool reads(Memory input, Memory result) const {
     return input.is_host() && result.is_host();
   }
+  // Whether its operations read the input of such a call, and write the result, from beginning to
+  // end (Call::flow).
+  virtual bool flows(const Call& /*call*/) const { return false; }
   // UsageError for a call that the plan cannot carry out for what no choice looks at (types that
   // the MPI lacks, for instance).
   virtual void check(const Call& /*call*/) const {}

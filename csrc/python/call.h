@@ -40,7 +40,10 @@ struct PyCall {  // what it points to must outlive it
   // What is to be carried out now.
   Call ordered() const {
     Call made = call;
-    made.before = placement.order();
+    if (call.on_host()) return made;
+    auto where = std::make_shared<Elsewhere>(*call.elsewhere);
+    where->before = placement.order();
+    made.elsewhere = std::move(where);
     return made;
   }
 };

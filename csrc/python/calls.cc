@@ -48,8 +48,10 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
   made->call = {.kind = find_tag<Kind>(kKindNames, kind, "kind of call"),
                 .send = send ? reinterpret_cast<const void*>(*send) : kInPlace,
                 .recv = reinterpret_cast<void*>(recv),
-                .send_memory = send ? memory_of(made->placement.send) : Memory(),
-                .recv_memory = memory_of(made->placement.recv),
+                .elsewhere = placement
+                                 ? std::make_shared<const Elsewhere>(Elsewhere{
+                                       memory_of(placement->send), memory_of(placement->recv)})
+                                 : nullptr,
                 .count = count,
                 .dtype = dtype_named(dtype),
                 .op = op_named(op),

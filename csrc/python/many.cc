@@ -67,9 +67,8 @@ Pieces pieces_of(const std::vector<Described>& described) {
     made.all.push_back({reinterpret_cast<const void*>(send), reinterpret_cast<void*>(recv), count,
                         dtype_named(dtype), layout});
     if (!placement) continue;
-    made.all.back().send_memory = memory_of(placement->send);
-    made.all.back().recv_memory = memory_of(placement->recv);
-    made.all.back().before = placement->order();
+    made.all.back().elsewhere = std::make_shared<Elsewhere>(
+        Elsewhere{memory_of(placement->send), memory_of(placement->recv), placement->order()});
   }
   return made;
 }
@@ -118,12 +117,8 @@ std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operatio
   if (bucket.pieces.size() == 1) {
     const Piece& piece = bucket.pieces.front();
     made->call.recv = piece.recv;
-    made->call.recv_memory = piece.recv_memory;
-    made->call.before = piece.before;
-    if (piece.send != piece.recv) {
-      made->call.send = piece.send;
-      made->call.send_memory = piece.send_memory;
-    }
+    made->call.elsewhere = piece.elsewhere;
+    if (piece.send != piece.recv) made->call.send = piece.send;
   }
   return made;
 }

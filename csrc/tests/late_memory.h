@@ -122,6 +122,10 @@ class LateMemory final : public DeviceMemory {
     }
     void wait_for(DeviceMemory&, std::uint64_t) override { check(false, "a program's stream"); }
     bool ready() override { return memory_.behaviour_.says_ready || is_done(); }
+    std::uint64_t mark() override { return given_; }
+    bool has_passed(std::uint64_t mark) override {
+      return ready() || done_.load(std::memory_order_acquire) >= mark;
+    }
 
    private:
     friend class LateMemory;

@@ -100,8 +100,8 @@ class Rank {
     Call call{.kind = case_.kind,
               .send = case_.in_place ? kInPlace : send,
               .recv = recv,
-              .recv_memory = memory_,
-              .before = {std::shared_ptr<Stream>(), &stream_},
+              .elsewhere = std::make_shared<const Elsewhere>(
+                  Elsewhere{memory_, memory_, {std::shared_ptr<Stream>(), &stream_}}),
               .count = kCount,
               .dtype = DType::kFloat32,
               .op = case_.op};

@@ -180,6 +180,32 @@ def test_work_in_the_arrays_own_stream_comes_first(
     np.testing.assert_array_equal(y.get(), total(3000))
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("op", ["sum", "avg", gradred.premul(2.0)])
+def test_long_calls_whose_pieces_overlap(
+    device: Driver, comm: gradred.Comm, place: str, op: Any
+) -> None:
+    """Wherever an early copy of the result would show: no two places have the same value."""
+    device.set("most_delay", 1_000)
+    count = 2_500_003
+    mine = (np.arange(count) % 4093 + RANK).astype("float32")
+    put, room = PLACES[place]
+    expected = mine * SIZE + np.float32(TOTAL - SIZE - RANK * SIZE)
+    if op == "avg":
+        expected /= SIZE
+    elif op != "sum":
+        expected *= 2
+    for _ in range(3):
+        x, y = put(mine), room(np.zeros(count, "float32"))
+        gradred.allreduce(x, op, out=y, comm=comm)
+        np.testing.assert_array_equal(host(y), expected)
+        gradred.iallreduce(x, op, out=x, comm=comm).wait()
+        np.testing.assert_array_equal(host(x), expected)
+    sent = room(mine + 1 if RANK == 0 else np.zeros(count, "float32"))
+    gradred.bcast(sent, root=0, out=sent, comm=comm)
+    np.testing.assert_array_equal(host(sent), mine - RANK + 1)
+
+
 def test_several_in_flight_end_in_any_order(device: Driver, comm: gradred.Comm) -> None:
     sizes = [1, 70_000, 33, 5000, 0, 200_001]
     made: list[Any] = []

@@ -1,0 +1,133 @@
+"""Libraries whose arrays lie on a GPU, in one way: put, get, set; and the driver below them."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SIMULATED = ROOT / "tests" / "libsimulated_cuda.so"
+
+
+class Library(NamedTuple):
+    """One of them. Each function waits until it is done."""
+
+    name: str
+    version: str
+    types: list[str]
+    put: Callable[[Any], Any]
+    get: Callable[[Any], Any]
+    set: Callable[[Any, Any], None]
+    address: Callable[[Any], int]
+
+
+def _cupy() -> Library:
+    import cupy
+
+    def get(x: Any) -> Any:
+        return cupy.asnumpy(x)
+
+    def put(x: Any) -> Any:
+        made = cupy.asarray(x)
+        cupy.cuda.get_current_stream().synchronize()
+        return made
+
+    def assign(x: Any, values: Any) -> None:
+        x.set(values)
+        cupy.cuda.get_current_stream().synchronize()
+
+    types = ["float32", "float64", "float16", "int32", "int64", "uint8"]
+    return Library("cupy", cupy.__version__, types, put, get, assign, lambda x: int(x.data.ptr))
+
+
+def _torch() -> Library:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ImportError("this PyTorch has no GPU")
+
+    def put(x: Any) -> Any:
+        made = torch.from_numpy(x).cuda()
+        torch.cuda.synchronize()
+        return made
+
+    def assign(x: Any, values: Any) -> None:
+        x.copy_(torch.from_numpy(values))
+        torch.cuda.synchronize()
+
+    def get(x: Any) -> Any:
+        return x.cpu().numpy() if isinstance(x, torch.Tensor) else x
+
+    types = ["float32", "float64", "float16", "int32", "int64", "uint8"]
+    version = str(torch.__version__)
+    return Library("torch", version, types, put, get, assign, lambda x: int(x.data_ptr()))
+
+
+def _numba() -> Library:
+    import numba
+    from numba import cuda
+
+    if not cuda.is_available():
+        raise ImportError("Numba sees no GPU")
+
+    def assign(x: Any, values: Any) -> None:
+        x.copy_to_device(values)
+        cuda.synchronize()
+
+    def get(x: Any) -> Any:
+        return x.copy_to_host() if hasattr(x, "copy_to_host") else x
+
+    def address(x: Any) -> int:
+        return int(x.__cuda_array_interface__["data"][0])
+
+    types = ["float32", "float64", "int32"]
+    return Library("numba", numba.__version__, types, cuda.to_device, get, assign, address)
+
+
+def _simulated() -> Library:
+    os.environ["GRADRED_LIBCUDA"] = str(SIMULATED)
+    sys.path.insert(0, str(ROOT / "tests"))
+    from gpu.simulated import DeviceArray, the_driver
+
+    def get(x: Any) -> Any:
+        return x.get() if isinstance(x, DeviceArray) else x
+
+    def assign(x: Any, values: Any) -> None:
+        x.driver.copy(x.address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
+
+    types = ["float32", "float64", "int32"]
+    make = lambda x: DeviceArray(the_driver(), x)  # noqa: E731
+    return Library("simulated", "-", types, make, get, assign, lambda x: int(x.address))
+
+
+_KNOWN = {"cupy": _cupy, "torch": _torch, "numba": _numba, "simulated": _simulated}
+
+
+def those(names: list[str]) -> list[Library]:
+    """The named ones; without names those of a GPU that are there, of which there must be one."""
+    if names:
+        return [_KNOWN[name]() for name in names]
+    found = []
+    for name in ("cupy", "torch", "numba"):
+        if importlib.util.find_spec(name) is None:
+            continue
+        try:
+            found.append(_KNOWN[name]())
+        except ImportError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+    if not found:
+        sys.exit("there is no CuPy, PyTorch or Numba with a GPU here")
+    return found
+
+
+def driver() -> Any:
+    """The driver that the libraries have loaded and initialised."""
+    name = os.environ.get("GRADRED_LIBCUDA", "libcuda.so.1")
+    return ctypes.CDLL(name)

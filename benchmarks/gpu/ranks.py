@@ -1,0 +1,254 @@
+"""A rank of a section of h200.py: `gradred run -np 2 python ranks.py arrays cupy torch`.
+
+Rank 0 prints the section's record as one line of JSON, last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable
+from timeit import Timer
+from typing import Any
+
+import libraries
+import numpy as np
+from libraries import Library
+from mpi4py import MPI
+
+import gradred
+from gradred.bench.timing import block_length, interleave, microseconds, ratio
+
+Record = dict[str, Any]
+WORLD = MPI.COMM_WORLD
+SIZES = [8, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28]
+
+
+# ---- machine ------------------------------------------------------------------------------------
+
+
+def machine(comm: gradred.Comm, found: list[Library]) -> Record:
+    """What the driver and the system say, and whether two processes can share a device's memory."""
+    cuda = libraries.driver()
+    version = ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    name = ctypes.create_string_buffer(256)
+    cuda.cuDeviceGetName(name, 256, 0)
+    record: Record = {
+        "driver": version.value,
+        "device": name.value.decode(),
+        "libraries": {library.name: library.version for library in found},
+        "mpi": MPI.Get_library_version().splitlines()[0],
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": os.uname().release,
+        "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ or pathlib.Path("/tmp/nvidia-mps").exists(),
+        "memfd": _tried(lambda: os.close(os.memfd_create("probe"))),
+        "pidfd": _tried(lambda: os.close(os.pidfd_open(os.getpid()))),
+    }
+    if hasattr(cuda, "cuDeviceGetAttribute"):
+        wanted = {"compute_major": 75, "compute_minor": 76, "unified_addressing": 41}
+        wanted |= {"stream_wait_value": 92, "multiprocessors": 16, "pools": 115}
+        for key, attribute in wanted.items():
+            value = ctypes.c_int()
+            code = cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+            record[key] = value.value if code == 0 else f"code {code}"
+    record["ipc"] = _ipc(comm, cuda)
+    return record
+
+
+def _tried(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except (OSError, AttributeError) as error:
+        return str(error)
+    return "ok"
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_char * 64),)
+
+
+def _ipc(comm: gradred.Comm, cuda: Any) -> str:
+    """Rank 0 exports memory, rank 1 reads a pattern in it."""
+    handle, address = _Handle(), ctypes.c_uint64()
+    if comm.rank == 0:
+        codes = [cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20))]
+        pattern = np.arange(64, dtype=np.uint8)
+        codes.append(_copy(cuda, address.value, pattern.ctypes.data, 64))
+        codes.append(cuda.cuIpcGetMemHandle(ctypes.byref(handle), address))
+    said = comm.bcast(bytes(handle) if comm.rank == 0 else b"", root=0)
+    if comm.rank == 1:
+        theirs = _Handle.from_buffer_copy(said)
+        codes = [cuda.cuIpcOpenMemHandle_v2(ctypes.byref(address), theirs, 1)]
+        values = np.zeros(64, np.uint8)
+        if codes[0] == 0:
+            codes.append(_copy(cuda, values.ctypes.data, address.value, 64))
+            codes.append(cuda.cuIpcCloseMemHandle(address))
+        codes.append(0 if (values == np.arange(64)).all() else -1)
+    all_codes = comm.allgather(codes)  # mpi4py's own, of objects
+    if comm.rank == 0:
+        cuda.cuMemFree_v2(address)
+    return "ok" if not any(map(any, all_codes)) else f"codes {all_codes}"
+
+
+def _copy(cuda: Any, target: int, source: int, nbytes: int) -> int:
+    to, of = ctypes.c_uint64(target), ctypes.c_uint64(source)
+    code = cuda.cuMemcpyAsync(to, of, ctypes.c_size_t(nbytes), ctypes.c_void_p(0))
+    return int(code or cuda.cuStreamSynchronize(ctypes.c_void_p(0)))
+
+
+# ---- arrays -------------------------------------------------------------------------------------
+
+
+CALLS: list[Callable[[gradred.Comm, Any, Any], object]] = [
+    lambda comm, x, y: comm.Allreduce(x, y),
+    lambda comm, x, y: comm.Iallreduce(x, y).Wait(),
+    lambda comm, x, y: gradred.allreduce(x, out=y, comm=comm),
+    lambda comm, x, y: gradred.iallreduce(x, out=y, comm=comm).wait(),
+    lambda comm, x, y: gradred.allreduce_many([x], out=[y], comm=comm),
+]
+
+
+def arrays(comm: gradred.Comm, found: list[Library]) -> Record:
+    """Every kind of call; the sums are exact in any order."""
+    checks: Record = {}
+    total = comm.size * (comm.size + 1) // 2
+    for library in found:
+        done = 0
+        for dtype in library.types:
+            for count in (1, 13, 1009, 70_001, 3_000_001):
+                mine = np.full(count, comm.rank + 1, dtype)
+                x, y = library.put(mine), library.put(np.zeros(count, dtype))
+                for call in CALLS:
+                    call(comm, x, y)
+                    _expect(library.get(y), total, library.name)
+                    done += 1
+                new = gradred.allreduce(x, comm=comm)
+                if type(new) is not type(x):
+                    raise AssertionError(f"{library.name}: a {type(new).__name__}")
+                _expect(library.get(new), total, library.name)
+                average = gradred.allreduce(x, gradred.premul(2.0), comm=comm)
+                _expect(library.get(average), 2 * total, library.name)
+                comm.Allreduce(MPI.IN_PLACE, x)
+                _expect(library.get(x), total, library.name)
+                done += 3
+        # Mixed: the even ranks have theirs on the host.
+        one = np.full(5000, comm.rank + 1.0)
+        mixed = library.put(one) if comm.rank % 2 else one
+        _expect(np.asarray(library.get(gradred.allreduce(mixed, comm=comm))), total, "mixed")
+        checks[library.name] = done + 1
+    return {"checks": checks}
+
+
+def _expect(values: Any, wanted: float, what: str) -> None:
+    if not (np.asarray(values) == wanted).all():
+        raise AssertionError(f"{what}: {values[:4]} is not {wanted}")
+
+
+# ---- lookup -------------------------------------------------------------------------------------
+
+
+def lookup(comm: gradred.Comm, found: list[Library]) -> Record:
+    """Nanoseconds, with the call by ctypes that goes around the driver's own in both rows."""
+    from gradred import _core
+
+    cuda = libraries.driver()
+    record: Record = {}
+    host = np.zeros(1024)
+    addresses = {"host": host.ctypes.data}
+    kept = []
+    for library in found:
+        x = library.put(host)
+        kept.append(x)
+        addresses[f"device ({library.name})"] = library.address(x)
+    value = ctypes.c_uint64()
+    query = (ctypes.c_int * 1)(2)
+    values = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+    for name, address in addresses.items():
+        at = ctypes.c_uint64(address)
+        rows = {
+            "gradred's whole lookup": Timer(lambda a=address: _core.locate(a, 8192, None)),
+            "cuPointerGetAttributes": Timer(
+                lambda a=at: cuda.cuPointerGetAttributes(1, query, values, a)
+            ),
+        }
+        if hasattr(cuda, "cuPointerGetAttribute"):
+            rows["cuPointerGetAttribute"] = Timer(
+                lambda a=at: cuda.cuPointerGetAttribute(ctypes.byref(value), 2, a)
+            )
+        record[name] = {
+            row: round(min(timer.repeat(5, 20_000)) / 20_000 * 1e9, 1)
+            for row, timer in rows.items()
+        }
+    return record
+
+
+# ---- staged -------------------------------------------------------------------------------------
+
+
+def staged(comm: gradred.Comm, found: list[Library], most: int) -> Record:
+    """Against the MPI on host copies, block by block in turn; results checked."""
+    library = found[0]
+    world = WORLD.Dup()
+    total = comm.size * (comm.size + 1) // 2
+    rows = []
+    for nbytes in [size for size in SIZES if size <= most]:
+        count = nbytes // 4
+        x = library.put(np.full(count, comm.rank + 1, np.float32))
+        y = library.put(np.zeros(count, np.float32))
+        pageable = np.empty(count, np.float32)
+
+        def by_hand(x: Any = x, y: Any = y, pageable: Any = pageable) -> None:
+            sent = library.get(x)
+            MPI.Intracomm.Allreduce(world, sent, pageable)
+            library.set(y, pageable)
+
+        def by_gradred(x: Any = x, y: Any = y) -> None:
+            comm.Allreduce(x, y)
+
+        for call in (by_gradred, by_hand):
+            call()
+            _expect(library.get(y), total, f"{nbytes} bytes")
+        timers = [Timer(by_gradred), Timer(by_hand)]
+        block = min(block_length(timer, 0.02, world) for timer in timers)
+        times = interleave(timers, 9, block, world)
+        middle, low, high = ratio(times[:, 1], times[:, 0])
+        rows.append(
+            {
+                "bytes": nbytes,
+                "us": microseconds(times[:, 0]),
+                "by_hand_us": microseconds(times[:, 1]),
+                "ratio": middle,
+                "ratio_p10": low,
+                "ratio_p90": high,
+                "calls": block,
+            }
+        )
+    return {"library": library.name, "rows": rows}
+
+
+def main() -> None:
+    section, *more = sys.argv[1:]
+    most = 0
+    if section == "staged":
+        unit = {"k": 1 << 10, "m": 1 << 20}
+        most = int(more[0][:-1]) * unit[more[0][-1]]
+        del more[0]
+    comm = gradred.Comm(WORLD)
+    found = libraries.those(more)
+    begin = time.monotonic()
+    if section == "staged":
+        record = staged(comm, found, most)
+    else:
+        record = {"machine": machine, "arrays": arrays, "lookup": lookup}[section](comm, found)
+    record["job_seconds"] = round(time.monotonic() - begin, 1)
+    if comm.rank == 0:
+        print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()
