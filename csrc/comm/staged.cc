@@ -57,11 +57,16 @@ bool Staging::is_long(const Call& call) { return call.count * size_of(call.dtype
 
 // Where input and result are the device's, one vector on the host serves both, but for
 // reduce-scatters, whose input is longer.
-Staging::Staging(const Call& call, int rank, int size, bool flows)
-    : call_(call), on_host_(call), before_(call.elsewhere->before) {
+Staging::Staging(const Call& call) : call_(call), on_host_(call), before_(call.elsewhere->before) {
+  const Memory from = call.input_memory();
+  if (before_ == nullptr) {
+    before_ = std::make_shared<Stream>(from.is_host() ? call.result_memory() : from);
+  }
+}
+
+Staging::Staging(const Call& call, int rank, int size, bool flows) : Staging(call) {
   const Lengths bytes(call, rank, size);
   const Memory from = call.input_memory(), to = call.result_memory();
-  if (before_ == nullptr) before_ = std::make_shared<Stream>(from.is_host() ? to : from);
   on_host_.elsewhere = flows ? nullptr : after(before_);
   if (!to.is_host() && (flows || (to != from && !from.is_host()))) result_.emplace(to);
   if (!to.is_host()) {
@@ -117,11 +122,26 @@ void Staging::copy_result() {
   copied_ = result_bytes_;
 }
 
-bool Staging::abandon(bool host_memory_is_free) noexcept {
-  const bool quiet = input_stream().finish() && result_stream().finish();
-  if (quiet && host_memory_is_free) return true;
+Staging::~Staging() {
+  if (!is_quiet()) keep_host_memory();
+}
+
+bool Staging::is_quiet() noexcept {
+  try {
+    return input_is_there() && result_is_there();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Staging::keep_host_memory() noexcept {
   input_.keep_for_ever();
   room_.keep_for_ever();
+}
+
+bool Staging::abandon(bool host_memory_is_free) noexcept {
+  const bool quiet = input_stream().finish() && result_stream().finish();
+  if (!quiet || !host_memory_is_free) keep_host_memory();
   return quiet;
 }
 

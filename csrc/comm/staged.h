@@ -25,6 +25,10 @@ class Staging final : public Flow {
  public:
   // Begins to copy the input. What the call points to must live as long as this.
   Staging(const Call& call, int rank, int size, bool flows);
+  // An exception may have cut a call off: host memory that is being copied stays allocated.
+  ~Staging() override;
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
   // Enough bytes for pieces to be worth their cost.
   static bool is_long(const Call& call);
 
@@ -41,6 +45,9 @@ class Staging final : public Flow {
   bool abandon(bool host_memory_is_free) noexcept;
 
  private:
+  explicit Staging(const Call& call);
+  bool is_quiet() noexcept;
+  void keep_host_memory() noexcept;
   Stream& input_stream() { return *before_; }
   Stream& result_stream() { return result_ ? *result_ : input_stream(); }
   void copy_input(std::byte* target, const std::byte* source, std::size_t bytes, bool flows);

@@ -289,7 +289,7 @@ def status_of(*words: str) -> int:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("-d cuda", "no path for GPU memory"),
+        ("-d cuda", "the benchmark measures host memory alone so far"),
         ("-T quaternion", "no type 'quaternion'"),
         ("-m 64:8", "is no range"),
         ("-m 2m:", "MAX is 1m if it is not given; write 2m:MAX"),
