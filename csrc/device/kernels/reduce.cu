@@ -1,0 +1,396 @@
+// Elementwise reductions of vectors in a GPU's memory. Compiled when the program runs by NVRTC, in
+// checks by nvcc, and in tests by g++ after csrc/tests/device/kernels_on_host.h: so it includes
+// nothing.
+//
+// The bits are those of csrc/reduce: NaN results are canonical, min and max propagate NaN and order
+// -0 < +0, integers wrap. Floats of 16 bits are computed in float32 and rounded once, also where
+// the result is scaled.
+//
+// GRADRED_ELEMENT: the one element type that is wanted, by its name; else all.
+
+#ifdef __CUDACC__
+#define GRADRED_UNROLL _Pragma("unroll")
+__device__ inline float gradred_from_half(unsigned bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<unsigned short>(bits)));
+  return x;
+}
+__device__ inline unsigned gradred_to_half(float x) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+#else
+#define GRADRED_UNROLL
+#endif
+
+namespace gradred_kernels {
+
+using u64 = unsigned long long;
+
+constexpr unsigned kMostInputs = 32;  // of one launch
+
+struct Arguments {
+  void* target;  // not written before it is read, where it is one of the inputs
+  const void* inputs[kMostInputs];
+  u64 count;        // elements; all addresses are multiples of an element
+  double factor;    // of kernels that scale
+  unsigned k;       // inputs, of kernels for any number: at least 2, or 1 where they scale
+  unsigned divide;  // instead of multiplying by the factor
+};
+
+// What a thread loads and stores at once.
+struct alignas(16) Block {
+  unsigned word[4];
+};
+
+// ---- arithmetic ---------------------------------------------------------------------------------
+
+__device__ inline unsigned bits_of(float x) { return __float_as_uint(x); }
+__device__ inline u64 bits_of(double x) { return static_cast<u64>(__double_as_longlong(x)); }
+__device__ inline float number_of(unsigned bits) { return __uint_as_float(bits); }
+__device__ inline double number_of(u64 bits) {
+  return __longlong_as_double(static_cast<long long>(bits));
+}
+
+// Where arithmetic wraps.
+template <class T>
+struct Wrapping {
+  using Type = T;
+};
+template <>
+struct Wrapping<int> {
+  using Type = unsigned;
+};
+template <>
+struct Wrapping<long long> {
+  using Type = u64;
+};
+
+struct Sum {
+  template <class T>
+  __device__ static T apply(T a, T b) {
+    using W = typename Wrapping<T>::Type;
+    return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
+  }
+};
+struct Prod {
+  template <class T>
+  __device__ static T apply(T a, T b) {
+    using W = typename Wrapping<T>::Type;
+    return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
+  }
+};
+
+// Equal floats differ at most in the signs of zeros; neither less nor equal: one is NaN, and so is
+// the sum.
+struct Min {
+  template <class T>
+  __device__ static T apply(T a, T b) {
+    return a < b ? a : b;
+  }
+  __device__ static float apply(float a, float b) { return real(a, b); }
+  __device__ static double apply(double a, double b) { return real(a, b); }
+
+ private:
+  template <class T>
+  __device__ static T real(T a, T b) {
+    if (a < b) return a;
+    if (b < a) return b;
+    return a == b ? number_of(bits_of(a) | bits_of(b)) : a + b;
+  }
+};
+struct Max {
+  template <class T>
+  __device__ static T apply(T a, T b) {
+    return a < b ? b : a;
+  }
+  __device__ static float apply(float a, float b) { return real(a, b); }
+  __device__ static double apply(double a, double b) { return real(a, b); }
+
+ private:
+  template <class T>
+  __device__ static T real(T a, T b) {
+    if (a < b) return b;
+    if (b < a) return a;
+    return a == b ? number_of(bits_of(a) & bits_of(b)) : a + b;
+  }
+};
+
+// ---- element types ------------------------------------------------------------------------------
+//
+// An element's Bits in memory, and the Wide number that is computed with.
+
+template <class Wide>
+struct Scaling {
+  __device__ static Wide apply(Wide x, double factor, bool divide) {
+    const auto by = static_cast<Wide>(factor);
+    return divide ? x / by : x * by;
+  }
+};
+
+// In float64, toward zero; what lies outside becomes the nearest end of the range, NaN 0.
+template <class Wide, long long least, u64 end>  // `end`: behind the greatest, a power of two
+struct IntegerScaling {
+  __device__ static Wide apply(Wide x, double factor, bool divide) {
+    const auto number = static_cast<double>(x);
+    const double scaled = divide ? number / factor : number * factor;
+    if (!(scaled > static_cast<double>(least))) {
+      return scaled <= static_cast<double>(least) ? static_cast<Wide>(least) : Wide{0};
+    }
+    if (scaled < static_cast<double>(end)) return static_cast<Wide>(scaled);
+    return static_cast<Wide>(end - 1);
+  }
+};
+
+struct float32 : Scaling<float> {
+  using Bits = unsigned;
+  using Wide = float;
+  static constexpr unsigned kBytes = 4;
+  __device__ static Wide widen(Bits bits) { return number_of(bits); }
+  __device__ static Bits narrow(Wide x) { return x == x ? bits_of(x) : 0x7fc00000U; }
+};
+
+struct float64 : Scaling<double> {
+  using Bits = u64;
+  using Wide = double;
+  static constexpr unsigned kBytes = 8;
+  __device__ static Wide widen(Bits bits) { return number_of(bits); }
+  __device__ static Bits narrow(Wide x) { return x == x ? bits_of(x) : 0x7ff8000000000000ULL; }
+};
+
+struct float16 : Scaling<float> {
+  using Bits = unsigned;
+  using Wide = float;
+  static constexpr unsigned kBytes = 2;
+  __device__ static Wide widen(Bits bits) { return gradred_from_half(bits); }
+  __device__ static Bits narrow(Wide x) { return x == x ? gradred_to_half(x) : 0x7e00U; }
+};
+
+struct bfloat16 : Scaling<float> {
+  using Bits = unsigned;
+  using Wide = float;
+  static constexpr unsigned kBytes = 2;
+  __device__ static Wide widen(Bits bits) { return number_of(bits << 16); }
+  // To nearest, ties to even; a carry into the exponent is right, also up to infinity.
+  __device__ static Bits narrow(Wide x) {
+    const unsigned bits = bits_of(x);
+    return x == x ? (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16 : 0x7fc0U;
+  }
+};
+
+struct int32 : IntegerScaling<int, -0x80000000LL, 0x80000000ULL> {
+  using Bits = unsigned;
+  using Wide = int;
+  static constexpr unsigned kBytes = 4;
+  __device__ static Wide widen(Bits bits) { return static_cast<Wide>(bits); }
+  __device__ static Bits narrow(Wide x) { return static_cast<Bits>(x); }
+};
+
+struct int64 : IntegerScaling<long long, -0x7fffffffffffffffLL - 1, 0x8000000000000000ULL> {
+  using Bits = u64;
+  using Wide = long long;
+  static constexpr unsigned kBytes = 8;
+  __device__ static Wide widen(Bits bits) { return static_cast<Wide>(bits); }
+  __device__ static Bits narrow(Wide x) { return static_cast<Bits>(x); }
+};
+
+struct uint8 : IntegerScaling<unsigned, 0, 0x100> {
+  using Bits = unsigned;
+  using Wide = unsigned;
+  static constexpr unsigned kBytes = 1;
+  __device__ static Wide widen(Bits bits) { return bits; }
+  __device__ static Bits narrow(Wide x) { return x & 0xffU; }
+  __device__ static Wide apply(Wide x, double factor, bool divide) {
+    return IntegerScaling::apply(narrow(x), factor, divide);  // a sum has wrapped
+  }
+};
+
+// Widths of memory: an element of a block, and one that lies alone.
+template <unsigned bytes>
+struct Stored {  // 1 and 2
+  static constexpr unsigned kPerWord = 4 / bytes;
+  static constexpr unsigned kMask = (1U << (8 * bytes)) - 1;
+  __device__ static unsigned get(const Block& block, unsigned i) {
+    return (block.word[i / kPerWord] >> (8 * bytes * (i % kPerWord))) & kMask;
+  }
+  __device__ static void put(Block& block, unsigned i, unsigned bits) {
+    block.word[i / kPerWord] |= bits << (8 * bytes * (i % kPerWord));
+  }
+};
+template <unsigned bytes>
+struct Alone {
+  using Type = unsigned short;
+};
+template <>
+struct Alone<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Alone<4> {
+  using Type = unsigned;
+};
+template <>
+struct Alone<8> {
+  using Type = u64;
+};
+template <>
+struct Stored<4> {
+  __device__ static unsigned get(const Block& block, unsigned i) { return block.word[i]; }
+  __device__ static void put(Block& block, unsigned i, unsigned bits) { block.word[i] = bits; }
+};
+template <>
+struct Stored<8> {
+  __device__ static u64 get(const Block& block, unsigned i) {
+    return block.word[2 * i] | (static_cast<u64>(block.word[2 * i + 1]) << 32);
+  }
+  __device__ static void put(Block& block, unsigned i, u64 bits) {
+    block.word[2 * i] = static_cast<unsigned>(bits);
+    block.word[2 * i + 1] = static_cast<unsigned>(bits >> 32);
+  }
+};
+
+// ---- folds --------------------------------------------------------------------------------------
+
+// What a thread computes at once: a block, or an element.
+template <class Element>
+struct Blocks {
+  using Loaded = Block;
+  static constexpr unsigned kLanes = 16 / Element::kBytes;
+  using Memory = Stored<Element::kBytes>;
+  __device__ static typename Element::Bits get(const Loaded& from, unsigned i) {
+    return Memory::get(from, i);
+  }
+  __device__ static void put(Loaded& to, unsigned i, typename Element::Bits bits) {
+    Memory::put(to, i, bits);
+  }
+};
+template <class Element>
+struct Single {
+  using Loaded = typename Alone<Element::kBytes>::Type;
+  static constexpr unsigned kLanes = 1;
+  __device__ static typename Element::Bits get(const Loaded& from, unsigned) { return from; }
+  __device__ static void put(Loaded& to, unsigned, typename Element::Bits bits) {
+    to = static_cast<Loaded>(bits);
+  }
+};
+
+template <class Element, class Op, class Unit>
+struct Fold {
+  using Loaded = typename Unit::Loaded;
+  typename Element::Wide wide[Unit::kLanes];
+
+  __device__ void first(const Loaded& from) {
+    GRADRED_UNROLL
+    for (unsigned i = 0; i < Unit::kLanes; ++i) wide[i] = Element::widen(Unit::get(from, i));
+  }
+  __device__ void next(const Loaded& from) {
+    GRADRED_UNROLL
+    for (unsigned i = 0; i < Unit::kLanes; ++i) {
+      wide[i] = Op::apply(wide[i], Element::widen(Unit::get(from, i)));
+    }
+  }
+  __device__ void scale(double factor, bool divide) {
+    GRADRED_UNROLL
+    for (unsigned i = 0; i < Unit::kLanes; ++i) wide[i] = Element::apply(wide[i], factor, divide);
+  }
+  __device__ Loaded result() const {
+    Loaded to{};
+    GRADRED_UNROLL
+    for (unsigned i = 0; i < Unit::kLanes; ++i) Unit::put(to, i, Element::narrow(wide[i]));
+    return to;
+  }
+};
+
+// All loads first, as far as there is room for them: then they are under way together.
+template <class Element, class Op, class Unit, unsigned inputs, bool scales>
+__device__ inline void fold_at(const Arguments& call, u64 begin, u64 at) {
+  using Loaded = typename Unit::Loaded;
+  constexpr unsigned kTogether = inputs != 0 ? inputs : 4;
+  const auto load = [&](unsigned input) {
+    const char* const from = static_cast<const char*>(call.inputs[input]);
+    return reinterpret_cast<const Loaded*>(from + begin)[at];
+  };
+  Loaded loaded[kTogether];
+  Fold<Element, Op, Unit> fold;
+  unsigned done = 1;
+  if (inputs != 0) {
+    GRADRED_UNROLL
+    for (unsigned i = 0; i < kTogether; ++i) loaded[i] = load(i);
+    fold.first(loaded[0]);
+    GRADRED_UNROLL
+    for (unsigned i = 1; i < kTogether; ++i) fold.next(loaded[i]);
+  } else {
+    fold.first(load(0));
+    for (; done + kTogether <= call.k; done += kTogether) {
+      GRADRED_UNROLL
+      for (unsigned i = 0; i < kTogether; ++i) loaded[i] = load(done + i);
+      GRADRED_UNROLL
+      for (unsigned i = 0; i < kTogether; ++i) fold.next(loaded[i]);
+    }
+    for (; done < call.k; ++done) fold.next(load(done));
+  }
+  if (scales) fold.scale(call.factor, call.divide != 0);
+  reinterpret_cast<Loaded*>(static_cast<char*>(call.target) + begin)[at] = fold.result();
+}
+
+// Blocks where all vectors begin alike in theirs, and the elements before and behind them one by
+// one; else all one by one.
+template <class Element, class Op, unsigned inputs, bool scales>
+__device__ inline void reduce(const Arguments& call) {
+  constexpr unsigned kLanes = Blocks<Element>::kLanes;
+  const u64 self = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
+  const u64 threads = gridDim.x * static_cast<u64>(blockDim.x);
+  const u64 target = reinterpret_cast<u64>(call.target);
+  u64 apart = 0;
+  for (unsigned i = 0; i < (inputs != 0 ? inputs : call.k); ++i) {
+    apart |= reinterpret_cast<u64>(call.inputs[i]) ^ target;
+  }
+  u64 head = (16 - target % 16) % 16 / Element::kBytes;
+  if (apart % 16 != 0 || head > call.count) head = call.count;
+  const u64 blocks = (call.count - head) / kLanes;
+  for (u64 i = self; i < blocks; i += threads) {
+    fold_at<Element, Op, Blocks<Element>, inputs, scales>(call, head * Element::kBytes, i);
+  }
+  const u64 rest = call.count - blocks * kLanes;
+  for (u64 i = self; i < rest; i += threads) {
+    const u64 at = i < head ? i : i + blocks * kLanes;
+    fold_at<Element, Op, Single<Element>, inputs, scales>(call, 0, at);
+  }
+}
+
+}  // namespace gradred_kernels
+
+// ---- entry points: gradred_<element>_<operation>_<inputs>, of which 0 is any number -------------
+//
+// The bounds leave 80 registers and more to a thread: with the compiler's own choice some spill.
+
+#define GRADRED_ENTRY(element, operation, Op, inputs, scales)                                     \
+  extern "C" __global__ void __launch_bounds__(256, scales ? 2 : 3)                               \
+      gradred_##element##_##operation##_##inputs(                                                 \
+          const __grid_constant__ gradred_kernels::Arguments call) {                              \
+    gradred_kernels::reduce<gradred_kernels::element, gradred_kernels::Op, inputs, scales>(call); \
+  }
+#define GRADRED_ENTRIES_OF(element, operation, Op, scales) \
+  GRADRED_ENTRY(element, operation, Op, 0, scales)         \
+  GRADRED_ENTRY(element, operation, Op, 2, scales)         \
+  GRADRED_ENTRY(element, operation, Op, 4, scales)         \
+  GRADRED_ENTRY(element, operation, Op, 8, scales)
+#define GRADRED_ENTRIES(element)                 \
+  GRADRED_ENTRIES_OF(element, sum, Sum, false)   \
+  GRADRED_ENTRIES_OF(element, prod, Prod, false) \
+  GRADRED_ENTRIES_OF(element, min, Min, false)   \
+  GRADRED_ENTRIES_OF(element, max, Max, false)   \
+  GRADRED_ENTRIES_OF(element, scaled_sum, Sum, true)
+
+#ifdef GRADRED_ELEMENT
+GRADRED_ENTRIES(GRADRED_ELEMENT)
+#else
+GRADRED_ENTRIES(float16)
+GRADRED_ENTRIES(bfloat16)
+GRADRED_ENTRIES(float32)
+GRADRED_ENTRIES(float64)
+GRADRED_ENTRIES(int32)
+GRADRED_ENTRIES(int64)
+GRADRED_ENTRIES(uint8)
+#endif

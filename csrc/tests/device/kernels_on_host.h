@@ -1,0 +1,78 @@
+// What csrc/device/kernels/reduce.cu finds in a CUDA compiler, for g++: the kernels are functions
+// of a host thread that is one of a launch's threads at a time.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+struct Indices {
+  unsigned x = 0;
+};
+inline thread_local Indices threadIdx, blockIdx, blockDim, gridDim;
+
+#define __device__
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+inline double __longlong_as_double(long long bits) { return std::bit_cast<double>(bits); }
+
+inline float gradred_from_half(unsigned bits) {
+  const unsigned exponent = (bits >> 10) & 31, mantissa = bits & 1023;
+  const unsigned sign = (bits >> 15) << 31;
+  if (exponent == 31) return __uint_as_float(sign | 0x7f800000U | (mantissa << 13));
+  const float magnitude = exponent == 0
+                              ? static_cast<float>(mantissa) * 0x1p-24F
+                              : __uint_as_float(((exponent + 112) << 23) | (mantissa << 13));
+  return __uint_as_float(sign | __float_as_uint(magnitude));
+}
+
+// To nearest, ties to even; not NaN.
+inline unsigned gradred_to_half(float x) {
+  const unsigned bits = __float_as_uint(x), sign = (bits >> 31) << 15;
+  const float magnitude = __uint_as_float(bits & 0x7fffffffU);
+  if (magnitude >= 65520.0F) return sign | 0x7c00U;
+  if (magnitude < 0x1p-14F) {  // the sum's last place is the smallest number
+    return sign | (__float_as_uint(magnitude + 0.5F) - __float_as_uint(0.5F));
+  }
+  const unsigned kept = __float_as_uint(magnitude) - (112U << 23);
+  return sign | ((kept + 0xfffU + ((kept >> 13) & 1U)) >> 13);
+}
+
+#include "device/kernels/reduce.cu"
+
+// The kernels by name, and launches of them.
+namespace gradred_kernels {
+
+using Kernel = void (*)(Arguments);
+struct Named {
+  const char* name;
+  Kernel kernel;
+};
+
+#define GRADRED_NAMED(element, operation, inputs) \
+  {"gradred_" #element "_" #operation "_" #inputs, gradred_##element##_##operation##_##inputs}
+#define GRADRED_NAMED_OPERATION(element, operation)                           \
+  GRADRED_NAMED(element, operation, 0), GRADRED_NAMED(element, operation, 2), \
+      GRADRED_NAMED(element, operation, 4), GRADRED_NAMED(element, operation, 8)
+#define GRADRED_NAMED_ELEMENT(element)                                              \
+  GRADRED_NAMED_OPERATION(element, sum), GRADRED_NAMED_OPERATION(element, prod),    \
+      GRADRED_NAMED_OPERATION(element, min), GRADRED_NAMED_OPERATION(element, max), \
+      GRADRED_NAMED_OPERATION(element, scaled_sum)
+inline constexpr Named kKernels[] = {
+    GRADRED_NAMED_ELEMENT(float16), GRADRED_NAMED_ELEMENT(bfloat16), GRADRED_NAMED_ELEMENT(float32),
+    GRADRED_NAMED_ELEMENT(float64), GRADRED_NAMED_ELEMENT(int32),    GRADRED_NAMED_ELEMENT(int64),
+    GRADRED_NAMED_ELEMENT(uint8)};
+
+inline void launch(Kernel kernel, unsigned blocks, unsigned threads, const Arguments& call) {
+  gridDim.x = blocks;
+  blockDim.x = threads;
+  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+    for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) kernel(call);
+  }
+}
+
+}  // namespace gradred_kernels
