@@ -18,6 +18,8 @@ using Address = std::uint64_t;  // the device's and the host's are of one space
 using ContextHandle = struct OpaqueContext*;
 using StreamHandle = struct OpaqueStream*;
 using EventHandle = struct OpaqueEvent*;
+using ModuleHandle = struct OpaqueModule*;
+using FunctionHandle = struct OpaqueFunction*;
 struct IpcHandle {
   std::byte bytes[64];
 };
@@ -42,6 +44,11 @@ enum PointerAttribute : int {
   kDeviceOf = 9,
   kIsIpcCapable = 10,  // by cuIpcGetMemHandle: not so in pools and in mapped chunks
 };
+enum DeviceAttribute : int {
+  kMultiprocessors = 16,
+  kCapabilityMajor = 75,
+  kCapabilityMinor = 76,
+};
 inline constexpr unsigned kTypeHost = 1, kTypeDevice = 2;
 
 // cuCtxGetCurrent is CtxGetCurrent here. The table in driver.cc says which must be there.
@@ -50,6 +57,7 @@ struct Functions {
   Result (*GetErrorName)(Result code, const char** name);
   Result (*GetErrorString)(Result code, const char** text);
   Result (*DeviceGetName)(char* name, int bytes, Ordinal device);
+  Result (*DeviceGetAttribute)(int* value, int attribute, Ordinal device);
   Result (*DevicePrimaryCtxGetState)(Ordinal device, unsigned* flags, int* active);
   Result (*DevicePrimaryCtxRetain)(ContextHandle* context, Ordinal device);
   Result (*DevicePrimaryCtxRelease)(Ordinal device);
@@ -79,6 +87,13 @@ struct Functions {
   Result (*IpcCloseMemHandle)(Address address);
   Result (*IpcGetEventHandle)(IpcHandle* handle, EventHandle event);
   Result (*IpcOpenEventHandle)(EventHandle* event, IpcHandle handle);
+  Result (*ModuleLoadData)(ModuleHandle* module, const void* image);
+  Result (*ModuleUnload)(ModuleHandle module);
+  Result (*ModuleGetFunction)(FunctionHandle* function, ModuleHandle module, const char* name);
+  Result (*LaunchKernel)(FunctionHandle function, unsigned blocks_x, unsigned blocks_y,
+                         unsigned blocks_z, unsigned threads_x, unsigned threads_y,
+                         unsigned threads_z, unsigned shared_bytes, StreamHandle stream,
+                         void** arguments, void** extra);
   Result (*StreamWaitValue32)(StreamHandle stream, Address address, std::uint32_t value,
                               unsigned flags);  // null where the driver has none, like the next
   Result (*StreamWriteValue32)(StreamHandle stream, Address address, std::uint32_t value,

@@ -49,6 +49,7 @@ template class Owned<EventHandle, &Functions::EventDestroy>;
 template class Owned<Address, &Functions::MemFree>;
 template class Owned<void*, &Functions::MemFreeHost>;
 template class Owned<Address, &Functions::IpcCloseMemHandle>;
+template class Owned<ModuleHandle, &Functions::ModuleUnload>;
 
 PrimaryContext::PrimaryContext(const Driver& driver, Ordinal device)
     : driver_(driver), device_(device) {
@@ -124,5 +125,16 @@ ImportedAllocation::ImportedAllocation(const Driver& driver, const IpcHandle& ha
     : Owned(driver, made<Address>(driver, "cuIpcOpenMemHandle", [&](Address* address) {
               return driver.call.IpcOpenMemHandle(address, handle, kLazyPeerAccess);
             })) {}
+
+CudaModule::CudaModule(const Driver& driver, const std::string& image)
+    : Owned(driver, made<ModuleHandle>(driver, "cuModuleLoadData", [&](ModuleHandle* module) {
+              return driver.call.ModuleLoadData(module, image.c_str());
+            })) {}
+FunctionHandle CudaModule::function(const std::string& name) const {
+  return made<FunctionHandle>(
+      driver(), "cuModuleGetFunction of " + name, [&](FunctionHandle* function) {
+        return driver().call.ModuleGetFunction(function, get(), name.c_str());
+      });
+}
 
 }  // namespace gradred::device

@@ -2,6 +2,7 @@
 // processes. Each moves, none is copied, and each is given back in the context that it was made in.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "device/driver.h"
@@ -114,6 +115,14 @@ class PinnedAllocation : public Owned<void*, &Functions::MemFreeHost> {
  public:
   PinnedAllocation() = default;
   PinnedAllocation(const Driver& driver, std::size_t bytes);
+};
+
+// Code for a device.
+class CudaModule : public Owned<ModuleHandle, &Functions::ModuleUnload> {
+ public:
+  CudaModule() = default;
+  CudaModule(const Driver& driver, const std::string& image);  // a cubin, or PTX
+  FunctionHandle function(const std::string& name) const;
 };
 
 // A DeviceAllocation of another process.

@@ -1,12 +1,14 @@
 // Elementwise reductions of vectors in a GPU's memory. Compiled when the program runs by NVRTC, in
-// checks by nvcc, and in tests by g++ after csrc/tests/device/kernels_on_host.h: so it includes
-// nothing.
+// checks by nvcc, and in tests by g++ after csrc/tests/device/kernels_on_host.h: so it needs no
+// header but its own.
 //
 // The bits are those of csrc/reduce: NaN results are canonical, min and max propagate NaN and order
 // -0 < +0, integers wrap. Floats of 16 bits are computed in float32 and rounded once, also where
 // the result is scaled.
 //
 // GRADRED_ELEMENT: the one element type that is wanted, by its name; else all.
+
+#include "arguments.h"
 
 #ifdef __CUDACC__
 #define GRADRED_UNROLL _Pragma("unroll")
@@ -25,19 +27,6 @@ __device__ inline unsigned gradred_to_half(float x) {
 #endif
 
 namespace gradred_kernels {
-
-using u64 = unsigned long long;
-
-constexpr unsigned kMostInputs = 32;  // of one launch
-
-struct Arguments {
-  void* target;  // not written before it is read, where it is one of the inputs
-  const void* inputs[kMostInputs];
-  u64 count;        // elements; all addresses are multiples of an element
-  double factor;    // of kernels that scale
-  unsigned k;       // inputs, of kernels for any number: at least 2, or 1 where they scale
-  unsigned divide;  // instead of multiplying by the factor
-};
 
 // What a thread loads and stores at once.
 struct alignas(16) Block {

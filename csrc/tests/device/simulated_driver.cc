@@ -9,6 +9,8 @@
 //
 // Variables: SIMULATED_CUDA_VERSION, _DEVICES, _SEED, _FAIL (name:code:after,...); the rest is told
 // by simulated_cuda_set, simulated_cuda_fail and simulated_cuda_count.
+#include "simulated_driver.h"
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -29,20 +31,6 @@
 namespace simulated {
 namespace {
 
-enum Code {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kOutOfMemory = 2,
-  kNotInitialized = 3,
-  kNoDevice = 100,
-  kInvalidDevice = 101,
-  kInvalidContext = 201,
-  kInvalidHandle = 400,
-  kNotFound = 500,
-  kNotReady = 600,
-  kIllegalAddress = 700,
-};
-
 struct CodeText {
   int code;
   const char* name;
@@ -55,6 +43,7 @@ constexpr std::array kCodes{
     CodeText{kNotInitialized, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
     CodeText{kNoDevice, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     CodeText{kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    CodeText{kInvalidImage, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     CodeText{kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     CodeText{214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
     CodeText{kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
@@ -165,10 +154,6 @@ int failing(std::string_view name) {
   if (found != d.failing.end() && found->second.second-- <= 0) return found->second.first;
   return d.process == getpid() ? kSuccess : kNotInitialized;
 }
-int failing_in_context(std::string_view name) {
-  if (const int code = failing(name)) return code;
-  return current() != nullptr ? kSuccess : kInvalidContext;
-}
 
 StreamPointer stream_of(void* handle) {
   Driver& d = driver();
@@ -275,6 +260,25 @@ void copy_later(const StreamPointer& stream, Address target, Address source, std
 }
 
 }  // namespace
+
+int failing_in_context(std::string_view name) {
+  if (const int code = failing(name)) return code;
+  return current() != nullptr ? kSuccess : kInvalidContext;
+}
+
+int give(void* stream, std::function<bool()> work) {
+  const StreamPointer where = stream_of(stream);
+  if (!where) return kInvalidHandle;
+  driver().queues.give(where, [work = std::move(work)] {
+    if (!work()) driver().lost = kIllegalAddress;
+  });
+  return kSuccess;
+}
+
+std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep) {
+  return driver().memory.reachable(address, bytes, keep);
+}
+
 }  // namespace simulated
 
 using namespace simulated;  // NOLINT: what follows is all of C
@@ -386,6 +390,19 @@ int cuDeviceGetName(char* name, int bytes, int device) {
   if (const int code = failing("cuDeviceGetName")) return code;
   std::snprintf(name, static_cast<std::size_t>(bytes), "Simulated GPU %d", device);
   return kSuccess;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  if (const int code = failing("cuDeviceGetAttribute")) return code;
+  switch (attribute) {
+    case 16:  // multiprocessors
+      return *value = 2, kSuccess;
+    case 75:
+      return *value = kCapability / 10, kSuccess;
+    case 76:
+      return *value = kCapability % 10, kSuccess;
+    default:
+      return kInvalidValue;
+  }
 }
 int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   if (const int code = failing("cuDevicePrimaryCtxGetState")) return code;

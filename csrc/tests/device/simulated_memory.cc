@@ -211,6 +211,14 @@ bool Memory::copy(Address target, Address source, std::size_t bytes) const {
   return true;
 }
 
+std::byte* Memory::reachable(Address address, std::size_t bytes,
+                             std::shared_ptr<void>& keep) const {
+  const auto found = part(address, bytes);
+  if (!found || found->bytes < bytes) return nullptr;
+  keep = found->keep;
+  return found->at;
+}
+
 std::size_t Memory::allocated() const {
   const std::lock_guard lock(mutex_);
   return allocated_;

@@ -78,6 +78,9 @@ class Memory {
   std::optional<Piece> find(Address address) const;
   // Whatever kinds both are of. False: something there is no memory, or not accessible.
   bool copy(Address target, Address source, std::size_t bytes) const;
+  // Where the driver finds the bytes as long as `keep` lives; null: they are not all of one piece
+  // that is accessible.
+  std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep) const;
   std::size_t allocated() const;
 
  private:

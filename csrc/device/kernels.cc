@@ -1,0 +1,139 @@
+#include "device/kernels.h"
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "base/errors.h"
+#include "device/code_cache.h"
+#include "device/compiler.h"
+#include "device/kernel_sources.h"
+#include "device/kernels/arguments.h"
+
+namespace gradred::device {
+namespace {
+
+using gradred_kernels::Arguments;
+using gradred_kernels::kMostInputs;
+
+constexpr unsigned kThreads = 256;      // of a block
+constexpr unsigned kBlocksPerUnit = 8;  // blocks of a launch for each multiprocessor
+constexpr std::size_t kBytesPerThread = 16;
+
+constexpr DType kTypes[] = {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,
+                            DType::kInt32,   DType::kInt64,    DType::kUInt8};
+
+}  // namespace
+
+bool Kernels::serves(Op op, DType dtype) {
+  constexpr Op kOps[] = {Op::kSum, Op::kProd, Op::kMin, Op::kMax, Op::kAvg, Op::kPremul};
+  return std::ranges::find(kOps, op) != std::end(kOps) &&
+         std::ranges::find(kTypes, dtype) != std::end(kTypes);
+}
+
+int Kernels::attribute(int which) const {
+  int value = 0;
+  driver_.check(driver_.call.DeviceGetAttribute(&value, which, device_), "cuDeviceGetAttribute");
+  return value;
+}
+
+std::string Kernels::code_for(DType dtype, int capability, const Options& options) {
+  const std::string element(name_of(dtype));
+  const CodeCache cache(options.folder, element + "-sm_" + std::to_string(capability),
+                        {kKernelSource, kKernelArguments});
+  if (std::optional<std::string> kept = cache.read()) return *std::move(kept);
+  const Compiler& compiler = Compiler::load(options.compilers);
+  const std::string code =
+      compiler.compile({"reduce.cu", kKernelSource}, {{"arguments.h", kKernelArguments}},
+                       capability, {"--std=c++17", "-DGRADRED_ELEMENT=" + element});
+  cache.write(code);
+  return code;
+}
+
+// A file that the driver refuses, damaged or of another version, is made again.
+CudaModule Kernels::load(DType dtype) const {
+  const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
+  const std::string code = code_for(dtype, capability, options_);
+  try {
+    return CudaModule(driver_, code);
+  } catch (const DriverError&) {
+    Options anew = options_;
+    anew.folder.clear();
+    const std::string made = code_for(dtype, capability, anew);
+    if (made == code) throw;
+    return CudaModule(driver_, made);
+  }
+}
+
+void Kernels::prepare(DType dtype) {
+  const std::lock_guard lock(mutex_);
+  if (most_blocks_ == 0) {
+    most_blocks_ = kBlocksPerUnit * static_cast<unsigned>(attribute(kMultiprocessors));
+  }
+  if (!loaded_.contains(dtype)) loaded_.emplace(dtype, Loaded{load(dtype)});
+}
+
+FunctionHandle Kernels::function(DType dtype, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto found = loaded_.find(dtype);
+  check(found != loaded_.end(), "kernels that nobody has prepared");
+  FunctionHandle& function = found->second.functions[name];
+  if (function == nullptr) {
+    function = found->second.module.function("gradred_" + std::string(name_of(dtype)) + name);
+  }
+  return function;
+}
+
+// More inputs than a launch takes are folded from the left, several launches after each other: the
+// sums of floats of 16 bits are rounded in between.
+void Kernels::launch(StreamHandle stream, const KernelCall& call) {
+  KernelCall part = call;
+  std::vector<const void*> inputs;
+  std::size_t done = 0;
+  while (call.inputs.size() - done + inputs.size() > kMostInputs) {
+    const std::size_t taken = kMostInputs - inputs.size();
+    const auto begin = call.inputs.begin() + static_cast<std::ptrdiff_t>(done);
+    inputs.insert(inputs.end(), begin, begin + static_cast<std::ptrdiff_t>(taken));
+    part.inputs = inputs;
+    part.scale.reset();
+    launch_one(stream, part);
+    done += taken;
+    inputs = {call.target};
+  }
+  inputs.insert(inputs.end(), call.inputs.begin() + static_cast<std::ptrdiff_t>(done),
+                call.inputs.end());
+  part.inputs = inputs;
+  part.scale = call.scale;
+  launch_one(stream, part);
+}
+
+void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
+  if (call.count == 0) return;
+  check(!call.scale || call.op == Op::kSum, "a kernel that scales what is no sum");
+  const std::size_t k = call.inputs.size(), element = size_of(call.dtype);
+  Arguments arguments{};
+  arguments.target = call.target;
+  std::ranges::copy(call.inputs, arguments.inputs);
+  for (const void* const address : call.inputs) {
+    check(reinterpret_cast<std::uintptr_t>(address) % element == 0, "an input that is not aligned");
+  }
+  arguments.count = call.count;
+  arguments.k = static_cast<unsigned>(k);
+  if (call.scale) {
+    arguments.factor = call.scale->factor;
+    arguments.divide = call.scale->divide;
+  }
+  const bool special = k == 2 || k == 4 || k == 8;
+  const FunctionHandle code = function(
+      call.dtype, (call.scale ? "_scaled_sum_" : "_" + std::string(name_of(call.op)) + "_") +
+                      std::to_string(special ? k : 0));
+  const std::size_t per_block = kThreads * kBytesPerThread / element;
+  const auto blocks = static_cast<unsigned>(
+      std::clamp<std::size_t>((call.count + per_block - 1) / per_block, 1, most_blocks_));
+  void* parameters[] = {&arguments};
+  driver_.check(
+      driver_.call.LaunchKernel(code, blocks, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
+      "cuLaunchKernel");
+}
+
+}  // namespace gradred::device

@@ -1,0 +1,66 @@
+// The kernels of csrc/device/kernels, compiled or taken from the disk where they are first wanted.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/types.h"
+#include "device/options.h"
+#include "device/owners.h"
+
+namespace gradred::device {
+
+// target = inputs[0] op inputs[1] op ..., and then scaled.
+struct KernelCall {
+  struct Scale {
+    double factor = 1.0;
+    bool divide = false;
+  };
+
+  Op op = Op::kSum;  // kSum, kProd, kMin or kMax; kSum if it is scaled
+  DType dtype = DType::kFloat32;
+  void* target = nullptr;               // or one of the inputs
+  std::span<const void* const> inputs;  // at least 2, or 1 that is scaled
+  std::size_t count = 0;
+  std::optional<Scale> scale{};
+};
+
+// Of one context, which is current in each call. Thread-safe.
+class Kernels {
+ public:
+  Kernels(const Driver& driver, Ordinal device, const Options& options)
+      : driver_(driver), device_(device), options_(options) {}
+
+  static bool serves(Op op, DType dtype);  // also Op::kAvg and kPremul, as scaled sums
+  // Loads those of a type, which may take seconds the first time, and stop the device. Throws
+  // DeviceError: there is no compiler, or it refuses.
+  void prepare(DType dtype);
+  void launch(StreamHandle stream, const KernelCall& call);  // of a type that is prepared
+
+  // Machine code for a device of this compute capability, from the disk if it is there.
+  static std::string code_for(DType dtype, int capability, const Options& options);
+
+ private:
+  struct Loaded {
+    CudaModule module;
+    std::map<std::string, FunctionHandle, std::less<>> functions{};
+  };
+
+  int attribute(int which) const;
+  CudaModule load(DType dtype) const;
+  void launch_one(StreamHandle stream, const KernelCall& call);
+  FunctionHandle function(DType dtype, const std::string& name);
+
+  const Driver& driver_;
+  const Ordinal device_;
+  const Options options_;
+  std::mutex mutex_;
+  std::map<DType, Loaded> loaded_;
+  unsigned most_blocks_ = 0;  // of a launch
+};
+
+}  // namespace gradred::device

@@ -1,0 +1,218 @@
+// Kernels compiled while the program runs, kept on the disk, and launched: on the simulated driver
+// and its compiler. With NVRTC=<library> in the environment that one compiles them, too.
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "device/kernels.h"
+#include "device/memory.h"
+#include "node_calls.h"
+#include "user.h"
+
+namespace gradred::testing {
+namespace {
+
+using device::Address;
+using device::CudaStream;
+using device::Driver;
+using device::KernelCall;
+using device::Kernels;
+using device::Options;
+
+const Driver& driver() { return Driver::load(kSimulated); }
+
+// A folder of this test's, and a file that counts compilations.
+class Folder {
+ public:
+  Folder() {
+    std::string name = std::filesystem::temp_directory_path() / "gradred-launch-XXXXXX";
+    check(mkdtemp(name.data()) != nullptr, "a temporary folder");
+    path_ = name;
+    setenv("SIMULATED_NVRTC_COUNT", count_file().c_str(), 1);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  Options options() const { return {kSimulated, {kSimulated}, path_ + "/cache"}; }
+  std::size_t compilations() const {
+    std::error_code none;
+    const auto bytes = std::filesystem::file_size(count_file(), none);
+    return none ? 0 : bytes;
+  }
+  std::vector<std::filesystem::path> files() const {
+    std::vector<std::filesystem::path> found;
+    for (const auto& one : std::filesystem::recursive_directory_iterator(path_ + "/cache")) {
+      if (one.is_regular_file()) found.push_back(one.path());
+    }
+    return found;
+  }
+
+ private:
+  std::string count_file() const { return path_ + "/compiled"; }
+  std::string path_;
+};
+
+std::vector<float> read(const User& user, Address address, std::size_t count) {
+  std::vector<float> found(count);
+  const std::size_t bytes = count * sizeof(float);
+  user.must("cuMemcpyAsync", address_of(found.data()), address, bytes, User::kStandard);
+  user.must("cuStreamSynchronize", User::kStandard);
+  return found;
+}
+Address written(const User& user, const std::vector<float>& values) {
+  const std::size_t bytes = values.size() * sizeof(float);
+  const Address address = user.allocate(bytes);
+  user.must("cuMemcpyAsync", address, address_of(values.data()), bytes, User::kStandard);
+  user.must("cuStreamSynchronize", User::kStandard);
+  return address;
+}
+
+// 40 inputs take two launches.
+void sums_and_means_of_many(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  Kernels kernels(driver(), 0, folder.options());
+  kernels.prepare(DType::kFloat32);
+  CudaStream stream(driver());
+  for (const std::size_t k : {2U, 3U, 4U, 8U, 32U, 40U}) {
+    constexpr std::size_t kCount = 1003;
+    std::vector<const void*> inputs;
+    for (std::size_t i = 0; i < k; ++i) {
+      inputs.push_back(pointer_to(written(user, std::vector<float>(kCount, float(i + 1)))));
+    }
+    const Address target = user.allocate(kCount * sizeof(float));
+    KernelCall call{.target = pointer_to(target), .inputs = inputs, .count = kCount};
+    kernels.launch(stream.get(), call);
+    stream.synchronize();
+    const float sum = static_cast<float>(k * (k + 1) / 2);
+    expect(read(user, target, kCount) == std::vector<float>(kCount, sum), "a sum");
+    call.scale = KernelCall::Scale{static_cast<double>(k), true};
+    kernels.launch(stream.get(), call);
+    stream.synchronize();
+    expect(read(user, target, kCount) == std::vector<float>(kCount, sum / float(k)), "a mean");
+  }
+}
+
+void compiled_once_and_kept(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  const auto prepared = [&](DType dtype) { Kernels(driver(), 0, folder.options()).prepare(dtype); };
+  prepared(DType::kFloat32);
+  prepared(DType::kFloat32);
+  expect(folder.compilations() == 1 && folder.files().size() == 1, "compiled once");
+  prepared(DType::kInt64);
+  expect(folder.compilations() == 2 && folder.files().size() == 2, "another type");
+  for (const auto& file : folder.files()) std::filesystem::resize_file(file, 20);
+  prepared(DType::kFloat32);
+  expect(folder.compilations() == 3, "a damaged file is made again");
+  prepared(DType::kFloat32);
+  expect(folder.compilations() == 3, "and serves");
+}
+
+// A driver that refuses code from the disk gets new code; new code that it refuses is an error.
+void code_that_the_driver_refuses(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  Kernels kernels(driver(), 0, folder.options());
+  user.fail("cuModuleLoadData", 200);
+  std::string said;
+  try {
+    kernels.prepare(DType::kFloat32);
+  } catch (const DeviceError& error) {
+    said = error.what();
+  }
+  expect(said.find("CUDA_ERROR_INVALID_IMAGE") != std::string::npos, "refused: " + said);
+  user.fail("cuModuleLoadData", 0);
+  kernels.prepare(DType::kFloat32);
+}
+
+void works_without_a_folder(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  for (const std::string& where : {std::string(), std::string("/proc/none")}) {
+    Options options = folder.options();
+    options.folder = where;
+    Kernels(driver(), 0, options).prepare(DType::kFloat32);
+  }
+  expect(folder.compilations() == 2, "nothing is kept");
+}
+
+void says_what_is_missing(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  Kernels kernels(driver(), 0, {kSimulated, {"libnone.so.1", "libnone.so.2"}});
+  std::string said;
+  try {
+    kernels.prepare(DType::kFloat32);
+  } catch (const DeviceError& error) {
+    said = error.what();
+  }
+  expect(said.find("no NVRTC") != std::string::npos &&
+             said.find("libnone.so.1, libnone.so.2") != std::string::npos,
+         "what is missing: " + said);
+}
+
+void addresses_that_are_none_of_the_devices(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  Kernels kernels(driver(), 0, folder.options());
+  kernels.prepare(DType::kFloat32);
+  CudaStream stream(driver());
+  const Address freed = written(user, {1, 2, 3}), target = user.allocate(1 << 20);
+  user.free(freed);
+  const void* const inputs[] = {pointer_to(target), pointer_to(freed)};
+  kernels.launch(stream.get(), {.target = pointer_to(target), .inputs = inputs, .count = 3});
+  bool failed = false;
+  try {
+    stream.synchronize();
+  } catch (const DeviceError&) {
+    failed = true;
+  }
+  expect(failed, "memory that is freed is not read");
+}
+
+void nvrtc_compiles_all_types(BoardBootstrap&) {
+  const char* const library = std::getenv("NVRTC");
+  if (library == nullptr) return;
+  constexpr std::string_view kElf = "\177ELF";
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,
+                            DType::kInt32, DType::kInt64, DType::kUInt8}) {
+    const Options options{kSimulated, {library}};
+    for (const int capability : {75, 90}) {
+      const std::string code = Kernels::code_for(dtype, capability, options);
+      expect(code.starts_with(kElf), "a cubin of " + std::string(name_of(dtype)));
+    }
+    const std::string newer = Kernels::code_for(dtype, 990, options);
+    expect(newer.find(".target sm_") != std::string::npos, "PTX for a device of the future");
+  }
+}
+
+int run_all(const std::string& part) {
+  Report report(part);
+  const auto on = on_ranks(report, Ranks::kProcesses);
+  const auto alone = [&](const char* name, const Body& body) { on(1, name, body); };
+  alone("sums_and_means_of_many", sums_and_means_of_many);
+  alone("compiled_once_and_kept", compiled_once_and_kept);
+  alone("code_that_the_driver_refuses", code_that_the_driver_refuses);
+  alone("works_without_a_folder", works_without_a_folder);
+  alone("says_what_is_missing", says_what_is_missing);
+  alone("addresses_that_are_none_of_the_devices", addresses_that_are_none_of_the_devices);
+  alone("nvrtc_compiles_all_types", nvrtc_compiles_all_types);
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+// launch_test [part of a test's name]
+int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

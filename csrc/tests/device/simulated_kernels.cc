@@ -1,0 +1,164 @@
+// The simulated driver's modules and launches, and a compiler (NVRTC) for them: what it compiles is
+// the name of an element type, whose kernels g++ has compiled into this library.
+//
+// SIMULATED_NVRTC_COUNT names a file to which each compilation adds a byte.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels_on_host.h"
+#include "simulated_driver.h"
+
+namespace simulated {
+namespace {
+
+constexpr std::string_view kMark = "simulated kernels of ";
+
+struct Module {
+  std::string element;
+};
+struct Program {
+  std::string element, log;
+};
+
+bool has_kernels(const std::string& element) {
+  for (const auto& [name, kernel] : gradred_kernels::kKernels) {
+    if (std::string_view(name).starts_with("gradred_" + element + "_")) return true;
+  }
+  return false;
+}
+
+std::size_t bytes_of(const std::string& kernel) {
+  static const std::map<std::string, std::size_t> sizes = {
+      {"float16", 2}, {"bfloat16", 2}, {"float32", 4}, {"float64", 8},
+      {"int32", 4},   {"int64", 8},    {"uint8", 1}};
+  const std::size_t begin = std::strlen("gradred_");
+  return sizes.at(kernel.substr(begin, kernel.find('_', begin) - begin));
+}
+
+// As many inputs as its name says, or else its argument.
+std::size_t inputs_of(const std::string& kernel, const gradred_kernels::Arguments& call) {
+  const int told = kernel.back() - '0';
+  return told != 0 ? static_cast<std::size_t>(told) : call.k;
+}
+
+// With the driver's own addresses in the place of the device's.
+bool carry_out(const gradred_kernels::Named& kernel, unsigned blocks, unsigned threads,
+               gradred_kernels::Arguments call) {
+  const std::size_t bytes = call.count * bytes_of(kernel.name);
+  std::vector<std::shared_ptr<void>> kept(gradred_kernels::kMostInputs + 1);
+  const auto translated = [&](const void* address, std::shared_ptr<void>& keep) {
+    return reachable(reinterpret_cast<Address>(address), bytes, keep);
+  };
+  const std::size_t inputs = inputs_of(kernel.name, call);
+  for (std::size_t i = 0; i < inputs; ++i) {
+    call.inputs[i] = translated(call.inputs[i], kept[i]);
+    if (call.inputs[i] == nullptr) return false;
+  }
+  call.target = translated(call.target, kept.back());
+  if (call.target == nullptr) return false;
+  gradred_kernels::launch(kernel.kernel, blocks, threads, call);
+  return true;
+}
+
+}  // namespace
+}  // namespace simulated
+
+using namespace simulated;  // NOLINT: what follows is all of C
+
+extern "C" {
+
+int cuModuleLoadData(void** module, const void* image) {
+  if (const int code = failing_in_context("cuModuleLoadData")) return code;
+  const std::string text = static_cast<const char*>(image);
+  if (!text.starts_with(kMark)) return kInvalidImage;
+  *module = new Module{text.substr(kMark.size())};
+  return kSuccess;
+}
+int cuModuleUnload(void* module) {
+  if (const int code = failing_in_context("cuModuleUnload")) return code;
+  delete static_cast<Module*>(module);
+  return kSuccess;
+}
+int cuModuleGetFunction(const void** function, void* module, const char* name) {
+  if (const int code = failing_in_context("cuModuleGetFunction")) return code;
+  const std::string& element = static_cast<Module*>(module)->element;
+  if (!std::string_view(name).starts_with("gradred_" + element + "_")) return kNotFound;
+  for (const gradred_kernels::Named& one : gradred_kernels::kKernels) {
+    if (std::strcmp(one.name, name) == 0) return *function = &one, kSuccess;
+  }
+  return kNotFound;
+}
+int cuLaunchKernel(const void* function, unsigned blocks, unsigned, unsigned, unsigned threads,
+                   unsigned, unsigned, unsigned, void* stream, void** arguments, void**) {
+  if (const int code = failing_in_context("cuLaunchKernel")) return code;
+  const auto* const kernel = static_cast<const gradred_kernels::Named*>(function);
+  const auto call = *static_cast<const gradred_kernels::Arguments*>(arguments[0]);
+  return give(stream, [=] { return carry_out(*kernel, blocks, threads, call); });
+}
+
+// ---- NVRTC ------------------------------------------------------------------------------------
+
+const char* nvrtcGetErrorString(int code) {
+  return code == 0 ? "NVRTC_SUCCESS" : "NVRTC_ERROR_COMPILATION";
+}
+int nvrtcGetNumSupportedArchs(int* count) { return *count = 2, 0; }
+int nvrtcGetSupportedArchs(int* architectures) {
+  architectures[0] = 75;
+  architectures[1] = kCapability;
+  return 0;
+}
+int nvrtcCreateProgram(void** program, const char* text, const char*, int headers,
+                       const char* const*, const char* const* names) {
+  const std::string source = text;
+  const bool whole = source.find("gradred_kernels") != std::string::npos;
+  if (!whole || headers != 1 || std::strcmp(names[0], "arguments.h") != 0) return 6;
+  *program = new Program;
+  return 0;
+}
+int nvrtcDestroyProgram(void** program) {
+  delete static_cast<Program*>(*program);
+  *program = nullptr;
+  return 0;
+}
+int nvrtcCompileProgram(void* program, int count, const char* const* options) {
+  if (const char* const path = std::getenv("SIMULATED_NVRTC_COUNT")) {
+    if (std::FILE* const file = std::fopen(path, "a")) {
+      std::fputc('x', file);
+      std::fclose(file);
+    }
+  }
+  constexpr std::string_view kElement = "-DGRADRED_ELEMENT=";
+  auto* const made = static_cast<Program*>(program);
+  for (int i = 0; i < count; ++i) {
+    const std::string_view option = options[i];
+    if (option.starts_with(kElement)) made->element = option.substr(kElement.size());
+  }
+  if (has_kernels(made->element)) return 0;
+  made->log = "reduce.cu(1): error: no such element";
+  return 6;
+}
+int nvrtcGetProgramLogSize(void* program, std::size_t* bytes) {
+  *bytes = static_cast<Program*>(program)->log.size() + 1;
+  return 0;
+}
+int nvrtcGetProgramLog(void* program, char* text) {
+  std::strcpy(text, static_cast<Program*>(program)->log.c_str());
+  return 0;
+}
+int nvrtcGetCUBINSize(void* program, std::size_t* bytes) {
+  *bytes = kMark.size() + static_cast<Program*>(program)->element.size() + 1;
+  return 0;
+}
+int nvrtcGetCUBIN(void* program, char* code) {
+  std::strcpy(code, (std::string(kMark) + static_cast<Program*>(program)->element).c_str());
+  return 0;
+}
+int nvrtcGetPTXSize(void* program, std::size_t* bytes) { return nvrtcGetCUBINSize(program, bytes); }
+int nvrtcGetPTX(void* program, char* code) { return nvrtcGetCUBIN(program, code); }
+
+}  // extern "C"
