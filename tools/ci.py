@@ -187,6 +187,12 @@ def clang() -> bool:
     return run(cmake, "-S", "csrc", "-B", build, *options) and run(cmake, "--build", build)
 
 
+def nvcc() -> bool:
+    """The GPU's kernels for every architecture, of the types that gradients have."""
+    types = "float16,bfloat16,float32,float64"
+    return run(python_of(MPICH), "tools/check_kernels.py", "--types", types)
+
+
 @dataclass(frozen=True)
 class Stage:
     """One line of the table: a check prints what it finds and returns whether all is well."""
@@ -236,6 +242,7 @@ STAGES = (
     Stage("thread sanitizer", lambda: core_tests("thread")),
     Stage("clang++", clang),
     # These wait, mostly, and so run beside each other.
+    Stage("nvcc", nvcc, beside=True),
     Stage("faults, mpich", lambda: jobs(MPICH, "faults"), beside=True),
     Stage("faults of ranks, openmpi", lambda: jobs(OPENMPI, LONGEST), beside=True),
     Stage(

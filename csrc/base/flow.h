@@ -6,6 +6,8 @@
 
 namespace gradred {
 
+struct DeviceCall;  // memory/workspace.h
+
 class Flow {
  public:
   virtual ~Flow() = default;
@@ -14,6 +16,10 @@ class Flow {
   virtual bool has_input(std::size_t end) = 0;
   // The result's bytes before `end` are there.
   virtual void has_result(std::size_t end) = 0;
+  // The same call in a device's memory, which is carried out there if all ranks have one; null:
+  // none. Else to_host() comes before all of the above, and says where the host's vectors are.
+  virtual DeviceCall* device() { return nullptr; }
+  virtual void to_host(const void*& /*send*/, void*& /*recv*/) {}
 };
 
 }  // namespace gradred

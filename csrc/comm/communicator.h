@@ -193,6 +193,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static bool is_staged(const Call& call, const Plan& plan);
   void run_staged(const Call& call, const Plan& plan, WaitHook& hook);
   static bool flows(const Call& call, const Plan& plan);
+  Workspace* workspace_for(const Call& call, const Plan& plan);
   void run_flowing(const Call& call, const Plan& plan, WaitHook& hook);
   std::shared_ptr<StartedOperation> staged_operation(const Call& call, const Plan* plan,
                                                      const StagedOperation::Make& make);
@@ -226,6 +227,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;
   std::unique_ptr<SchedulePath> path_;
+  std::unique_ptr<Workspace> workspace_;  // what all ranks' devices read
+  DeviceMemory* workspace_of_ = nullptr;  // its device; null: nobody wanted one
+  std::string why_no_workspace_;
   std::unique_ptr<NodeGroup> node_;                      // of all ranks
   std::unique_ptr<NodeGroup> host_;                      // of several hosts: of this one's ranks
   NodeQueue node_queue_;                                 // of the operations of either

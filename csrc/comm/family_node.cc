@@ -52,6 +52,8 @@ class NodeFamily final : public Family {
     return (call.kind == Kind::kAllreduce || call.kind == Kind::kBcast) && call.op != Op::kPremul;
   }
 
+  bool shares_devices() const override { return true; }
+
   void run(Communicator& comm, const Plan&, const Call& call, WaitHook& hook) const override {
     comm.run_on_node(call, hook);
   }

@@ -21,7 +21,8 @@ NodeCall node_call(const Call& call) {
           .reduce = find_reduction(call.op, call.dtype),
           .root = call.root,
           .signature = call.signature(),
-          .flow = call.flow()};
+          .flow = call.flow(),
+          .device = call.flow() != nullptr ? call.flow()->device() : nullptr};
 }
 
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {

@@ -151,7 +151,9 @@ bool NodeOperation::begin() {
 
 void NodeOperation::take_result() {
   if (purpose_ == Purpose::kAgreement) number_ = comm_->next_number();  // on all ranks in one order
-  if (purpose_ == Purpose::kCall) scale_result(call_, call_.recv, call_.count, comm_->size());
+  if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
+    scale_result(call_, execution_.recv(), call_.count, comm_->size());
+  }
   if (observation_ != nullptr) observation_->look(group_);
 }
 

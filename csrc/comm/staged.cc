@@ -57,15 +57,41 @@ bool Staging::is_long(const Call& call) { return call.count * size_of(call.dtype
 
 // Where input and result are the device's, one vector on the host serves both, but for
 // reduce-scatters, whose input is longer.
-Staging::Staging(const Call& call) : call_(call), on_host_(call), before_(call.elsewhere->before) {
+Staging::Staging(const Call& call, int rank, int size)
+    : call_(call), rank_(rank), size_(size), on_host_(call), before_(call.elsewhere->before) {
   const Memory from = call.input_memory();
   if (before_ == nullptr) {
     before_ = std::make_shared<Stream>(from.is_host() ? call.result_memory() : from);
   }
 }
 
-Staging::Staging(const Call& call, int rank, int size, bool flows) : Staging(call) {
-  const Lengths bytes(call, rank, size);
+Staging::Staging(const Call& call, int rank, int size, bool flows, Workspace* workspace)
+    : Staging(call, rank, size) {
+  if (workspace == nullptr) {
+    to_host(flows);
+    return;
+  }
+  const bool in_place = call.send == kInPlace || call.kind == Kind::kBcast;
+  const auto* const given = static_cast<const std::byte*>(in_place ? call.recv : call.send);
+  device_.emplace();
+  device_->workspace = workspace;
+  device_->before = before_.get();
+  device_->input = given + (in_place ? Lengths(call, rank, size).place : 0);
+  device_->result = static_cast<std::byte*>(call.recv);
+  device_->op = call.op;
+  device_->dtype = call.dtype;
+}
+
+void Staging::to_host(const void*& send, void*& recv) {
+  device_.reset();
+  to_host(true);
+  send = on_host_.send;
+  recv = on_host_.recv;
+}
+
+void Staging::to_host(bool flows) {
+  const Call& call = call_;
+  const Lengths bytes(call, rank_, size_);
   const Memory from = call.input_memory(), to = call.result_memory();
   on_host_.elsewhere = flows ? nullptr : after(before_);
   if (!to.is_host() && (flows || (to != from && !from.is_host()))) result_.emplace(to);
@@ -116,7 +142,7 @@ void Staging::has_result(std::size_t end) {
 }
 
 void Staging::copy_result() {
-  if (copied_ == result_bytes_) return;
+  if (copied_ == result_bytes_) return;  // also where the result is the device's own
   auto* const target = static_cast<std::byte*>(call_.recv);
   result_stream().copy(target + copied_, room_.data() + copied_, result_bytes_ - copied_);
   copied_ = result_bytes_;
@@ -140,6 +166,7 @@ void Staging::keep_host_memory() noexcept {
 }
 
 bool Staging::abandon(bool host_memory_is_free) noexcept {
+  if (device_ && device_->begun && !device_->done) return device_->workspace->abandon();
   const bool quiet = input_stream().finish() && result_stream().finish();
   if (!quiet || !host_memory_is_free) keep_host_memory();
   return quiet;
@@ -147,8 +174,9 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
 
 // ---- in flight ----------------------------------------------------------------------------------
 
-StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flows, const Make& make)
-    : staging_(std::make_shared<Staging>(call, rank, size, flows)) {
+StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flows,
+                                 Workspace* workspace, const Make& make)
+    : staging_(std::make_shared<Staging>(call, rank, size, flows, workspace)) {
   Call on_host = staging_->on_host();
   if (flows) on_host.elsewhere = std::make_shared<const Elsewhere>(Elsewhere{.flow = staging_});
   inner_ = make(on_host);
@@ -196,12 +224,40 @@ bool Communicator::is_staged(const Call& call, const Plan& plan) {
   return !plan.family->reads(call.input_memory(), call.result_memory());
 }
 
+// Null: the arrays go through host memory. What else ranks need for it they tell each other in the
+// operation.
+Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {
+  constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are worth it
+  const Memory memory = call.result_memory();
+  if (!plan.family->shares_devices() || memory.is_host() || settings_.ipc_bytes == 0) {
+    return nullptr;
+  }
+  const bool same = call.kind == Kind::kBcast || call.input_memory() == memory;
+  if (!same || size_ == 1 || call.op == Op::kPremul || call.count * size_of(call.dtype) < kLeast) {
+    return nullptr;
+  }
+  if (workspace_of_ == nullptr) {  // tried once
+    workspace_of_ = memory.device();
+    workspace_ = workspace_of_->make_workspace(static_cast<std::size_t>(rank_),
+                                               static_cast<std::size_t>(size_), settings_.ipc_bytes,
+                                               why_no_workspace_);
+  }
+  if (workspace_of_ != memory.device() || workspace_ == nullptr || workspace_->refused()) {
+    return nullptr;
+  }
+  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
+  const bool serves = !reduces || workspace_->reduces(call.op, call.dtype, why_no_workspace_);
+  return serves ? workspace_.get() : nullptr;
+}
+
 bool Communicator::flows(const Call& call, const Plan& plan) {
   return plan.family->flows(call) && Staging::is_long(call);
 }
 
 void Communicator::run_staged(const Call& call, const Plan& plan, WaitHook& hook) {
-  if (flows(call, plan)) return run_flowing(call, plan, hook);
+  if (flows(call, plan) || workspace_for(call, plan) != nullptr) {
+    return run_flowing(call, plan, hook);
+  }
   std::optional<Staging> staging;
   try {
     staging.emplace(call, rank_, size_, false);
@@ -250,7 +306,9 @@ std::shared_ptr<StartedOperation> Communicator::staged_operation(
     return std::make_shared<StagedOperation>(call, rank_, size_, make,
                                              StagedOperation::ReadsAtOnce());
   }
-  return std::make_shared<StagedOperation>(call, rank_, size_, flows(call, *plan), make);
+  Workspace* const workspace = workspace_for(call, *plan);
+  const bool flowing = workspace != nullptr || flows(call, *plan);
+  return std::make_shared<StagedOperation>(call, rank_, size_, flowing, workspace, make);
 }
 
 }  // namespace gradred

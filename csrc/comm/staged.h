@@ -16,6 +16,7 @@
 #include "comm/call.h"
 #include "comm/started.h"
 #include "memory/memory.h"
+#include "memory/workspace.h"
 
 namespace gradred {
 
@@ -23,8 +24,9 @@ namespace gradred {
 // (Family::flows), piece by piece beside the call itself.
 class Staging final : public Flow {
  public:
-  // Begins to copy the input. What the call points to must live as long as this.
-  Staging(const Call& call, int rank, int size, bool flows);
+  // Begins to copy the input. What the call points to must live as long as this. With a workspace
+  // the call is one in the device's memory, unless to_host() is called.
+  Staging(const Call& call, int rank, int size, bool flows, Workspace* workspace = nullptr);
   // An exception may have cut a call off: host memory that is being copied stays allocated.
   ~Staging() override;
   Staging(const Staging&) = delete;
@@ -38,6 +40,8 @@ class Staging final : public Flow {
   bool input_is_there() { return input_stream().ready(); }
   bool has_input(std::size_t end) override;
   void has_result(std::size_t end) override;
+  DeviceCall* device() override { return device_ ? &*device_ : nullptr; }
+  void to_host(const void*& send, void*& recv) override;
   void copy_result();  // begins to; what of it has not been copied
   bool result_is_there() { return result_stream().ready(); }
   // Somebody may still read and write the host memory, or the device the caller's (false): then it
@@ -45,15 +49,18 @@ class Staging final : public Flow {
   bool abandon(bool host_memory_is_free) noexcept;
 
  private:
-  explicit Staging(const Call& call);
+  Staging(const Call& call, int rank, int size);
   bool is_quiet() noexcept;
   void keep_host_memory() noexcept;
   Stream& input_stream() { return *before_; }
   Stream& result_stream() { return result_ ? *result_ : input_stream(); }
+  void to_host(bool flows);
   void copy_input(std::byte* target, const std::byte* source, std::size_t bytes, bool flows);
 
   const Call call_;
+  const int rank_, size_;
   Call on_host_;
+  std::optional<DeviceCall> device_;
   std::shared_ptr<Stream> before_;  // that copies the input
   std::optional<Stream> result_;    // where that one does not copy the result
   HostAllocation input_, room_;
@@ -66,7 +73,8 @@ class StagedOperation final : public StartedOperation {
   using Make = std::function<std::shared_ptr<StartedOperation>(const Call&)>;
 
   // `make` gets the call on host memory, whose operation holds its place among others from now on.
-  StagedOperation(const Call& call, int rank, int size, bool flows, const Make& make);
+  StagedOperation(const Call& call, int rank, int size, bool flows, Workspace* workspace,
+                  const Make& make);
   // Where what make() does reads the input at once: blocks until it is there.
   struct ReadsAtOnce {};
   StagedOperation(const Call& call, int rank, int size, const Make& make, ReadsAtOnce);

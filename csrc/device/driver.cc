@@ -34,6 +34,8 @@ constexpr std::tuple kEntries{
     Entry{"cuDeviceGetName", "cuDeviceGetName", 2000, Needed::kRequired, &Functions::DeviceGetName},
     Entry{"cuDeviceGetAttribute", "cuDeviceGetAttribute", 2000, Needed::kRequired,
           &Functions::DeviceGetAttribute},
+    Entry{"cuDeviceGetUuid", "cuDeviceGetUuid_v2", 11040, Needed::kRequired,
+          &Functions::DeviceGetUuid},
     Entry{"cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", 7000, Needed::kRequired,
           &Functions::DevicePrimaryCtxGetState},
     Entry{"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", 7000, Needed::kRequired,

@@ -23,6 +23,10 @@ using FunctionHandle = struct OpaqueFunction*;
 struct IpcHandle {
   std::byte bytes[64];
 };
+struct Uuid {
+  std::byte bytes[16];
+  bool operator==(const Uuid&) const = default;
+};
 
 enum Code : Result {
   kSuccess = 0,
@@ -58,6 +62,7 @@ struct Functions {
   Result (*GetErrorString)(Result code, const char** text);
   Result (*DeviceGetName)(char* name, int bytes, Ordinal device);
   Result (*DeviceGetAttribute)(int* value, int attribute, Ordinal device);
+  Result (*DeviceGetUuid)(Uuid* uuid, Ordinal device);
   Result (*DevicePrimaryCtxGetState)(Ordinal device, unsigned* flags, int* active);
   Result (*DevicePrimaryCtxRetain)(ContextHandle* context, Ordinal device);
   Result (*DevicePrimaryCtxRelease)(Ordinal device);

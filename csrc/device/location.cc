@@ -33,9 +33,9 @@ std::string in_hex(Address address) {
 }  // namespace
 
 Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint64_t> stream,
-                const std::string& library) {
+                const Options& options) {
   const auto address = reinterpret_cast<Address>(pointer);
-  const Driver* const driver = Driver::loaded(library);
+  const Driver* const driver = Driver::loaded(options.driver);
   const bool there = driver != nullptr && driver->initialised();
   if (there && bytes > 0) {
     const PointerInfo found = ask(*driver, address);
@@ -47,7 +47,7 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
                                      " that ends before it: address " + in_hex(address) + ", " +
                                      std::to_string(bytes) + " bytes"};
       }
-      CudaMemory& memory = CudaMemory::of(*driver, found);
+      CudaMemory& memory = CudaMemory::of(*driver, found, options);
       return {Place::kDevice, std::string(kind) + " of " + memory.name(), &memory};
     }
     // Also of memory that the driver does not know: a device may write to all of a process's.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "device/options.h"
 #include "memory/memory.h"
 
 namespace gradred::device {
@@ -26,6 +27,6 @@ struct Location {
 // initialised, no memory is a device's. Host memory that the driver knows may have a device writing
 // to it: `stream`, the array's own, has done its work when this returns.
 Location locate(const void* address, std::size_t bytes, std::optional<std::uint64_t> stream,
-                const std::string& library);
+                const Options& options);
 
 }  // namespace gradred::device

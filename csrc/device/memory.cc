@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "device/workspace.h"
+
 namespace gradred::device {
 namespace {
 
@@ -94,7 +96,7 @@ class Copies final : public DeviceStream {
 
 // Memory of pools and of mapped chunks belongs to no context: there the device's primary one
 // serves, which is kept from then on.
-CudaMemory& CudaMemory::of(const Driver& driver, const PointerInfo& found) {
+CudaMemory& CudaMemory::of(const Driver& driver, const PointerInfo& found, const Options& options) {
   static std::mutex mutex;
   static auto& known = *new std::map<ContextHandle, std::unique_ptr<CudaMemory>>;  // never freed
   static auto& primary = *new std::map<Ordinal, std::unique_ptr<PrimaryContext>>;
@@ -106,12 +108,18 @@ CudaMemory& CudaMemory::of(const Driver& driver, const PointerInfo& found) {
     context = kept->get();
   }
   auto& memory = known[context];
-  if (memory == nullptr) memory.reset(new CudaMemory(driver, context, found.device));
+  if (memory == nullptr) memory.reset(new CudaMemory(driver, context, found.device, options));
   return *memory;
 }
 
-CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal device)
-    : driver_(driver), context_(context), name_(name_of(driver, device)) {}
+CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal device,
+                       const Options& options)
+    : driver_(driver),
+      context_(context),
+      name_(name_of(driver, device)),
+      kernels_(driver, device, options) {
+  driver.check(driver.call.DeviceGetUuid(&uuid_, device), "cuDeviceGetUuid");
+}
 
 std::byte* CudaMemory::allocate(std::size_t bytes) {
   const ScopedContext scope = this->scope();
@@ -169,6 +177,17 @@ void CudaMemory::release_host(std::byte* address) noexcept {
 }
 
 std::unique_ptr<DeviceStream> CudaMemory::open_stream() { return std::make_unique<Copies>(*this); }
+
+std::unique_ptr<Workspace> CudaMemory::make_workspace(std::size_t rank, std::size_t ranks,
+                                                      std::size_t bytes, std::string& why) {
+  try {
+    const ScopedContext scope = this->scope();
+    return std::make_unique<CudaWorkspace>(*this, rank, ranks, bytes);
+  } catch (const DriverError& error) {
+    why = error.what();
+    return nullptr;
+  }
+}
 
 std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {
   {

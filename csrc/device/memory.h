@@ -1,5 +1,5 @@
-// The memory of CUDA devices, as csrc/memory has it: what is there so far copies, and reduces
-// nothing.
+// The memory of CUDA devices, as csrc/memory has it. Its streams copy, and reduce nothing: kernels
+// serve what ranks do in the memory of their devices (workspace.h).
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "device/kernels.h"
+#include "device/options.h"
 #include "device/owners.h"
 #include "device/pointer_cache.h"
 #include "memory/memory.h"
@@ -21,7 +23,8 @@ class CudaMemory final : public DeviceMemory {
  public:
   // Of an address at which ask() has found memory of a device's. One for each context, for as long
   // as the process lives. Throws DriverError where no context reaches it.
-  static CudaMemory& of(const Driver& driver, const PointerInfo& found);
+  // The options of the first call for a context count.
+  static CudaMemory& of(const Driver& driver, const PointerInfo& found, const Options& options);
 
   std::string name() const override { return name_; }
   std::byte* allocate(std::size_t bytes) override;
@@ -30,6 +33,13 @@ class CudaMemory final : public DeviceMemory {
   std::byte* allocate_host(std::size_t bytes) override;
   void release_host(std::byte* address) noexcept override;
   std::unique_ptr<DeviceStream> open_stream() override;
+  std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks, std::size_t bytes,
+                                            std::string& why) override;
+
+  const Driver& driver() const { return driver_; }
+  ScopedContext scope() const { return {driver_, context_}; }
+  const Uuid& uuid() const { return uuid_; }
+  Kernels& kernels() { return kernels_; }
 
  private:
   friend class Copies;
@@ -39,14 +49,15 @@ class CudaMemory final : public DeviceMemory {
     std::vector<CudaEvent> marks{};  // for places in the order of its own work
   };
 
-  CudaMemory(const Driver& driver, ContextHandle context, Ordinal device);
-  ScopedContext scope() const { return {driver_, context_}; }
+  CudaMemory(const Driver& driver, ContextHandle context, Ordinal device, const Options& options);
   std::unique_ptr<Queue> take_queue();
   void give_back(std::unique_ptr<Queue> queue) noexcept;
 
   const Driver& driver_;
   const ContextHandle context_;
   const std::string name_;
+  Uuid uuid_{};
+  Kernels kernels_;
   std::mutex mutex_;
   std::map<std::byte*, DeviceAllocation> allocations_;
   std::vector<std::unique_ptr<Queue>> idle_;

@@ -61,6 +61,8 @@ class Owned {
 
   Handle get() const { return handle_; }
   const Driver& driver() const { return *driver_; }
+  // Nobody gives it back: something may still use it.
+  void keep_for_ever() noexcept { handle_ = Handle{}; }
   void reset() noexcept;
 
  private:

@@ -3,6 +3,8 @@
 #include <exception>
 #include <thread>
 
+#include "memory/workspace.h"
+
 namespace gradred {
 
 Allocation::Allocation(Memory memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {
@@ -17,6 +19,12 @@ void Allocation::release() noexcept {
   } else {
     memory_.device()->release(address_);
   }
+}
+
+std::unique_ptr<Workspace> DeviceMemory::make_workspace(std::size_t, std::size_t, std::size_t,
+                                                        std::string& why) {
+  why = "peers cannot read the memory of " + name();
+  return nullptr;
 }
 
 bool Stream::finish() noexcept {

@@ -29,6 +29,7 @@ struct Reduction {
 };
 
 class DeviceMemory;
+class Workspace;  // workspace.h
 
 // Work on a device's memory, done in the order in which it was given, later than it was given. One
 // thread at a time. Each address is the device's or the host's; what lies there stays as it is, and
@@ -65,6 +66,10 @@ class DeviceMemory {
   // Host memory that its streams copy from and to without stopping. Throws where there is none.
   virtual std::byte* allocate_host(std::size_t bytes) { return new std::byte[bytes]; }
   virtual void release_host(std::byte* address) noexcept { delete[] address; }
+  // For a group of ranks of which this is one: `bytes` that peers' devices read. Null: they cannot,
+  // and why.
+  virtual std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks,
+                                                    std::size_t bytes, std::string& why);
 };
 
 // Where a buffer lies: in the host's memory, or in a device's, which must outlive this.

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "memory/workspace.h"
 
 namespace gradred {
 
@@ -11,6 +12,7 @@ constexpr std::size_t kAll = ~std::size_t{0};
 
 void NodeExecution::start(const NodeCall& call) {
   call_ = call;
+  on_devices_ = false;
   refusal_.reset();
   steps_.reset();
   state_ = State::kStarted;
@@ -60,16 +62,47 @@ bool NodeExecution::go_on() {
     if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
     group_.await_announcements(call_.signature);  // which are there: only compares
     if (path_ == NodeGroup::Path::kChunks) {
-      steps_ = group_.chunks(call_);
+      on_devices_ = group_.all_on_devices(call_);
+      if (!on_devices_) to_host();
       state_ = State::kInChunks;
     } else {
       group_.take_inputs(call_, path_);
     }
   }
-  if (state_ == State::kInChunks && !steps_->advance()) return await(steps_->awaited());
+  if (state_ == State::kInChunks && !in_chunks()) return false;
   if (state_ != State::kEnded) group_.finish();
   end();
   return true;
+}
+
+// Devices that cannot read each other's memory leave the operation to the host, on all ranks.
+bool NodeExecution::in_chunks() {
+  if (on_devices_) {
+    if (!steps_) steps_ = group_.on_devices(call_);
+    if (!steps_->advance()) return await(steps_->awaited());
+    steps_.reset();
+    if (call_.device->done) return true;
+    on_devices_ = false;
+    to_host();
+  }
+  if (!steps_) {
+    if (!has_whole_input()) return await({});
+    steps_ = group_.chunks(call_);
+  }
+  return steps_->advance() || await(steps_->awaited());
+}
+
+// From now on the call's vectors are in the host's memory.
+void NodeExecution::to_host() {
+  if (call_.device == nullptr) return;
+  call_.device = nullptr;
+  call_.flow->to_host(call_.send, call_.recv);
+}
+
+// Chunks of some kinds are not taken from the beginning to the end.
+bool NodeExecution::has_whole_input() {
+  const bool takes_pieces = call_.kind == Kind::kAllreduce || call_.kind == Kind::kBcast;
+  return call_.flow == nullptr || takes_pieces || call_.flow->has_input(kAll);
 }
 
 bool NodeExecution::gather() {
@@ -109,6 +142,7 @@ bool NodeExecution::announce() {
   } else {
     path_ = group_.path_of(call_);
     const bool reads_now = path_ != NodeGroup::Path::kChunks;
+    if (reads_now) to_host();
     if (call_.flow != nullptr && reads_now && !call_.flow->has_input(kAll)) return await({});
     group_.announce_input(call_, path_);
     state_ = State::kAnnounced;

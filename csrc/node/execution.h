@@ -43,6 +43,9 @@ class NodeExecution {
   }
   // Peers may count on this rank from now on: to give the operation up fails the group.
   bool announced() const { return state_ > State::kLeads && state_ < State::kEnded; }
+  // Whether it has been carried out in devices' memory. Else its result is at recv().
+  bool ran_on_devices() const { return on_devices_; }
+  void* recv() const { return call_.recv; }
   // Whether it is under way on this rank, which may lead it.
   bool entered() const { return entered_; }
 
@@ -56,6 +59,9 @@ class NodeExecution {
   bool announce();
   bool gather();
   bool await_leader();
+  bool in_chunks();
+  void to_host();
+  bool has_whole_input();
   bool await(const Awaited& awaited);
   void end();
   void look_after_peers();
@@ -66,6 +72,7 @@ class NodeExecution {
   NodeGroup::Path path_ = NodeGroup::Path::kInLine;
   State state_ = State::kEnded;
   bool entered_ = false;
+  bool on_devices_ = false;
   std::optional<Steps> steps_;
   Awaited awaited_;
   ExpectSleepers sleepers_;

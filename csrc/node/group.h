@@ -41,6 +41,8 @@
 
 namespace gradred {
 
+class Workspace;
+
 namespace testing {
 struct ManyOperations;  // lets a test go on as after any number of them
 struct NoMoreMemory;    // and as where memory has run out
@@ -82,6 +84,8 @@ struct NodeCall {
   // Of an allreduce or broadcast by NodeExecution: this rank's input comes, and its result goes,
   // while it is under way. Null: the input is there.
   Flow* flow = nullptr;
+  // Of flow: if all ranks have one, this is carried out in its place.
+  DeviceCall* device = nullptr;
 };
 
 // One thread of one rank uses it at a time, and one operation at a time is under way. Operations
@@ -272,7 +276,8 @@ class NodeGroup final : private Guard {
   Steps exchange_chunks(NodeCall call);
   // single_copy.h
   bool may_copy_once(const NodeCall& call) const;
-  void offer_memory(const NodeCall& call);
+  void announce_offer(const NodeCall& call);
+  ReadOffer offer_memory(const NodeCall& call);
   ReadOffer offer_of(std::size_t rank) const;
   std::size_t decider(const NodeCall& call) const;
   bool copies_once(const NodeCall& call);
@@ -282,6 +287,10 @@ class NodeGroup final : private Guard {
   Steps reduce_by_reading(NodeCall call);
   Steps gather_by_reading(NodeCall call);
   Steps fetch_by_reading(NodeCall call);
+  // on_devices.cc
+  bool all_on_devices(const NodeCall& call) const;
+  std::string open_workspaces(Workspace& workspace) const;
+  Steps on_devices(NodeCall call);
   Steps scatter_chunks(const NodeCall& call);
   Steps gather_chunks(const NodeCall& call);
   Steps fetch_chunks(NodeCall call);

@@ -73,7 +73,7 @@ NodeGroup::Path NodeGroup::path_of(const NodeCall& call) const {
 void NodeGroup::announce_input(const NodeCall& call, Path path) {
   if (path == Path::kInLine) return announce(call.signature, input_of(call), given_bytes(call));
   if (path == Path::kChunks && !whole_ && rank_ == 0) make_whole();
-  if (path == Path::kChunks && may_copy_once(call)) return offer_memory(call);
+  if (path == Path::kChunks) return announce_offer(call);
   if (path == Path::kSlots) copy_out(slot(rank_), input_of(call), given_bytes(call));
   announce(call.signature, nullptr, 0);
 }

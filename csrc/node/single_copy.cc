@@ -100,7 +100,15 @@ std::size_t NodeGroup::decider(const NodeCall& call) const {
   return call.kind == Kind::kBcast && call.root == 0 ? 1 : 0;
 }
 
-void NodeGroup::offer_memory(const NodeCall& call) {
+// What ranks say of a long operation beside its signature.
+void NodeGroup::announce_offer(const NodeCall& call) {
+  ReadOffer offer{};
+  if (may_copy_once(call)) offer = offer_memory(call);
+  if (call.device != nullptr) offer.says |= ReadOffer::kOnDevice;
+  announce(call.signature, &offer, sizeof offer);
+}
+
+ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
   const std::size_t bytes = input_bytes(call);
   if (beacon_ == 0) {
     beacon_ = now_ns() | 1;
@@ -119,7 +127,7 @@ void NodeGroup::offer_memory(const NodeCall& call) {
   if (rank_ == decider(call) && faster_way_.single_copy(call.kind, bytes)) {
     offer.says |= ReadOffer::kWanted;
   }
-  announce(call.signature, &offer, sizeof offer);
+  return offer;
 }
 
 ReadOffer NodeGroup::offer_of(std::size_t rank) const {

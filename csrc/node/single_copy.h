@@ -21,6 +21,7 @@ namespace gradred {
 struct ReadOffer {
   static constexpr std::uint64_t kReadable = 1;  // it can read all peers, and they its buffers
   static constexpr std::uint64_t kWanted = 2;    // who decides: this operation is to be done so
+  static constexpr std::uint64_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
 
   const std::byte* input;
   std::byte* output;

@@ -110,6 +110,8 @@ class Family {
   // Whether its operations read the input of such a call, and write the result, from beginning to
   // end (Call::flow).
   virtual bool flows(const Call& /*call*/) const { return false; }
+  // Whether its operations take calls in devices' memory where all ranks have such (Flow::device).
+  virtual bool shares_devices() const { return false; }
   // UsageError for a call that the plan cannot carry out for what no choice looks at (types that
   // the MPI lacks, for instance).
   virtual void check(const Call& /*call*/) const {}

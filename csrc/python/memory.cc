@@ -11,6 +11,7 @@
 #include "node/array_memory.h"
 #include "python/call.h"
 #include "python/gil.h"
+#include "runtime/environment.h"
 #include "runtime/knobs.h"
 
 namespace py = pybind11;
@@ -28,11 +29,18 @@ py::dict array_interface(const ArrayMemory& memory) {
 }
 
 // The table of knobs is read at each call: only arrays with the CUDA Array Interface come here.
-std::string driver_library() {
-  const auto states = knob_states();
-  const auto found =
-      std::ranges::find(states, "libcuda", [](const KnobState& state) { return state.knob->name; });
-  return std::get<std::string>(found->value);
+// `compilers`: where NVRTC may be, if the knob does not say.
+device::Options device_options(const std::vector<std::string>& compilers) {
+  device::Options options;
+  options.folder = figures_folder();
+  options.compilers.insert(options.compilers.end(), compilers.begin(), compilers.end());
+  for (const KnobState& state : knob_states()) {
+    const auto* const text = std::get_if<std::string>(&state.value);
+    if (text == nullptr) continue;
+    if (state.knob->name == "libcuda") options.driver = *text;
+    if (state.knob->name == "libnvrtc") options.compilers = {*text};
+  }
+  return options;
 }
 
 void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
@@ -44,11 +52,13 @@ void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
   check(stream->finish(), "a copy on a device");
 }
 
-py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::uint64_t> stream) {
+py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::uint64_t> stream,
+                 const std::vector<std::string>& compilers) {
   device::Location found;
   {
     const WithoutGil released;
-    found = device::locate(reinterpret_cast<const void*>(address), bytes, stream, driver_library());
+    found = device::locate(reinterpret_cast<const void*>(address), bytes, stream,
+                           device_options(compilers));
   }
   constexpr const char* kPlaces[] = {"host", "device", "nowhere"};
   return py::make_tuple(kPlaces[static_cast<std::size_t>(found.place)], found.text,
@@ -76,6 +86,7 @@ void bind_memory(py::module_& m) {
   m.def("copy_bytes", &copy_bytes, py::arg("target"), py::arg("source"), py::arg("nbytes"),
         py::arg("placement"), "Blocks until the bytes are there, wherever both lie.");
   m.def("locate", &locate, py::arg("address"), py::arg("nbytes"), py::arg("stream"),
+        py::arg("compilers"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
         "no driver.");
 }

@@ -140,6 +140,23 @@ constexpr std::array kKnobs = {
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.progress_thread = on(value); }},
+    Knob{.name = "ipc_bytes",
+         .initial = "33554432",
+         .unset = "none",
+         .help = "Bytes of device memory that each rank of a communicator shares with its peers' "
+                 "devices (CUDA IPC); none: arrays in device memory go through the host's.",
+         .read = [](std::string_view text) { return unless_unset(text, parse_count); },
+         .apply =
+             [](const KnobValue& value, Settings& settings) {
+               const auto* bytes = std::get_if<std::uint64_t>(&value);
+               settings.ipc_bytes = bytes != nullptr ? *bytes : 0;
+             }},
+    Knob{.name = "libnvrtc",
+         .initial = "auto",
+         .unset = "auto",
+         .help = "The compiler of GPU kernels (NVRTC), by name or path.",
+         .read = [](std::string_view text) { return unless_unset(text, stripped); },
+         .apply = nullptr},
     Knob{.name = "libcuda",
          .initial = "libcuda.so.1",
          .unset = "",

@@ -231,7 +231,7 @@ class Placement(metaclass=_Pybind11Type):
 
 def copy_bytes(target: int, source: int, nbytes: int, placement: Placement | None) -> None: ...
 def locate(
-    address: int, nbytes: int, stream: int | None
+    address: int, nbytes: int, stream: int | None, compilers: Sequence[str]
 ) -> tuple[Literal["host", "device", "nowhere"], str, DeviceMemory | None]: ...
 
 # ---- calls ----------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 from gpu.simulated import LIBRARY, Driver, the_driver
 
-os.environ["GRADRED_LIBCUDA"] = str(LIBRARY)  # before gradred reads its knobs
+os.environ["SIMULATED_CUDA_DEVICES"] = "2"
+os.environ["GRADRED_LIBCUDA"] = str(LIBRARY)
+os.environ["GRADRED_LIBNVRTC"] = str(LIBRARY)  # both before gradred reads its knobs
 
 
 @pytest.fixture

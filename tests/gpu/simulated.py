@@ -24,19 +24,20 @@ class Driver:
     def __init__(self) -> None:
         self.library = ctypes.CDLL(str(LIBRARY))
         self.must("cuInit", 0)
-        context = ctypes.c_void_p()
-        self.must("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self.must("cuCtxSetCurrent", context)
+        count = ctypes.c_int()
+        self.must("cuDeviceGetCount", ctypes.byref(count))
+        self.devices = count.value
+        self.use_in_this_thread()
 
     def must(self, name: str, *arguments: Any) -> None:
         """Call a function of the driver's, which succeeds."""
         code = getattr(self.library, name)(*arguments)
         assert code == 0, f"{name}: {code}"
 
-    def use_in_this_thread(self) -> None:
-        """Make the device's context current here."""
+    def use_in_this_thread(self, device: int = 0) -> None:
+        """Make a device's context current here."""
         context = ctypes.c_void_p()
-        self.must("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.must("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.must("cuCtxSetCurrent", context)
 
     def set(self, name: str, value: int) -> None:

@@ -31,7 +31,8 @@ def job(
     file = tmp_path / "program.py"
     file.write_text(textwrap.dedent(BEGIN) + textwrap.dedent(program))
     environment = os.environ | {"PYTHONPATH": str(TESTS)} | knobs
-    environment |= {"GRADRED_LIBCUDA": str(TESTS / "libsimulated_cuda.so")}
+    library = str(TESTS / "libsimulated_cuda.so")
+    environment |= {"GRADRED_LIBCUDA": library, "GRADRED_LIBNVRTC": library}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), sys.executable, str(file)]
     return subprocess.run(
@@ -90,6 +91,26 @@ def test_lost_device_is_an_error_that_names_it_and_the_peers_hear_of_it(
     assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in done.stdout
     assert "0 UsageError: rank 1 refused its arguments: " in done.stdout, done.stdout
     assert done.stdout.count("goes on") == 3
+
+
+def test_device_that_fails_in_a_call_fails_it_on_every_rank(tmp_path: pathlib.Path) -> None:
+    """Between devices nothing is refused any more once the data move."""
+    done = job(
+        tmp_path,
+        """
+        if comm.rank == 1:
+            device.fail("cuMemcpyAsync", 700, 1)  # the second copy
+        for _ in range(2):
+            try:
+                comm.Allreduce(MPI.IN_PLACE, x)
+            except gradred.Error as error:
+                print(f"{comm.rank} {type(error).__name__}: {error}")
+        """,
+    )
+    said = [line for line in done.stdout.splitlines() if "cuMemcpyAsync" in line]
+    assert len(said) == 6, (done.stdout, done.stderr)
+    assert sum("1 DeviceError" in line for line in said) == 1, done.stdout
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in done.stdout
 
 
 def test_array_that_the_host_would_read_stops_the_process(tmp_path: pathlib.Path) -> None:

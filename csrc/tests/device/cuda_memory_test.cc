@@ -17,7 +17,7 @@ using device::Driver;
 
 const Driver& driver() { return Driver::load(kSimulated); }
 CudaMemory& memory_at(Address address) {
-  return CudaMemory::of(driver(), device::ask(driver(), address));
+  return CudaMemory::of(driver(), device::ask(driver(), address), {kSimulated, {kSimulated}});
 }
 
 // From the device and back, with a thread that has no context of its own.

@@ -263,7 +263,7 @@ void refused_handles_are_errors(BoardBootstrap&) {
 
 device::Location locate(const void* pointer, std::size_t bytes,
                         std::optional<std::uint64_t> stream = {}) {
-  return device::locate(pointer, bytes, stream, kSimulated);
+  return device::locate(pointer, bytes, stream, {kSimulated, {kSimulated}});
 }
 
 void host_memory_is_the_hosts_whatever_the_array_says(BoardBootstrap&) {

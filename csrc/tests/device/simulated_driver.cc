@@ -317,12 +317,15 @@ void simulated_cuda_fail(const char* function, int code, long after) {
   if (code != 0) d.failing[function] = {code, after};
 }
 
-// How many there are: bytes (of device memory), streams, events, contexts (retained), pinned.
+// How many there are: bytes (of device memory), streams, events, contexts (retained), pinned,
+// imported (allocations of other processes, ever), launches (of kernels, so far).
 long simulated_cuda_count(const char* name) {
   const std::string_view asked = name;
   Driver& d = driver();
   if (asked == "bytes") return static_cast<long>(d.memory.allocated());
+  if (asked == "launches") return launches();
   const std::lock_guard lock(d.mutex);
+  if (asked == "imported") return static_cast<long>(d.imported.size());
   if (asked == "streams") return static_cast<long>(d.streams.size());
   if (asked == "events") return static_cast<long>(d.events.size());
   if (asked == "pinned") return d.host_allocations.load();
@@ -389,6 +392,11 @@ int cuDeviceGet(int* device, int ordinal) {
 int cuDeviceGetName(char* name, int bytes, int device) {
   if (const int code = failing("cuDeviceGetName")) return code;
   std::snprintf(name, static_cast<std::size_t>(bytes), "Simulated GPU %d", device);
+  return kSuccess;
+}
+int cuDeviceGetUuid_v2(void* uuid, int device) {
+  if (const int code = failing("cuDeviceGetUuid")) return code;
+  std::memset(uuid, device + 1, 16);
   return kSuccess;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {

@@ -34,4 +34,6 @@ int give(void* stream, std::function<bool()> work);
 // Memory::reachable() of the device's.
 std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep);
 
+long launches();  // of kernels, so far
+
 }  // namespace simulated

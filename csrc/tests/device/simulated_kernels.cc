@@ -2,6 +2,7 @@
 // the name of an element type, whose kernels g++ has compiled into this library.
 //
 // SIMULATED_NVRTC_COUNT names a file to which each compilation adds a byte.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,8 @@ namespace simulated {
 namespace {
 
 constexpr std::string_view kMark = "simulated kernels of ";
+
+std::atomic<long> launched{0};
 
 struct Module {
   std::string element;
@@ -66,6 +69,9 @@ bool carry_out(const gradred_kernels::Named& kernel, unsigned blocks, unsigned t
 }
 
 }  // namespace
+
+long launches() { return launched; }
+
 }  // namespace simulated
 
 using namespace simulated;  // NOLINT: what follows is all of C
@@ -98,6 +104,7 @@ int cuLaunchKernel(const void* function, unsigned blocks, unsigned, unsigned, un
   if (const int code = failing_in_context("cuLaunchKernel")) return code;
   const auto* const kernel = static_cast<const gradred_kernels::Named*>(function);
   const auto call = *static_cast<const gradred_kernels::Arguments*>(arguments[0]);
+  ++launched;
   return give(stream, [=] { return carry_out(*kernel, blocks, threads, call); });
 }
 

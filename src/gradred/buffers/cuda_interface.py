@@ -6,7 +6,10 @@ the place to the driver. So the driver is asked, if this process has one.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,12 +63,21 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
     """
     if address == 0 or nbytes == 0:
         return None
-    kind, text, memory = _core.locate(address, nbytes, stream)
+    kind, text, memory = _core.locate(address, nbytes, stream, _compilers())
     if kind == "nowhere":
         said = f"the array says that it is a GPU's, and its memory is {text}"
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
         raise DeviceError(explain(asked, said, remedy))
     return memory
+
+
+@functools.cache
+def _compilers() -> list[str]:
+    """Where NVIDIA's packages for Python have put NVRTC, newest first; loads nothing."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = spec.submodule_search_locations if spec is not None else None
+    found = [file for one in folders or () for file in Path(one).glob("*/lib/libnvrtc.so.*")]
+    return [str(file) for file in sorted(found, reverse=True)]
 
 
 class Placed(Protocol):

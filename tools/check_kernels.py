@@ -1,0 +1,139 @@
+"""Compiles the GPU's kernels by nvcc for every architecture: nothing may spill.
+
+    python tools/check_kernels.py               # all types; a line per architecture
+    python tools/check_kernels.py --json FILE   # and the registers of each kernel
+
+Exit status: 0 all well, or no nvcc on this machine; 1 a kernel does not compile, spills or is
+missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import tally
+
+SOURCE = Path(__file__).resolve().parent.parent / "csrc" / "device" / "kernels" / "reduce.cu"
+ELEMENTS = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8")
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+OPERATIONS = ("sum", "prod", "min", "max", "scaled_sum")
+INPUTS = (0, 2, 4, 8)
+ENTRY = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+
+
+@dataclasses.dataclass
+class Compiled:
+    """What nvcc said of a type for an architecture."""
+
+    element: str
+    architecture: int
+    registers: dict[str, int]
+    """By the kernel: operation_inputs."""
+    problems: list[str]
+
+
+def compile_one(element: str, architecture: int) -> Compiled:
+    """One translation unit."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["nvcc", "-std=c++17", "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v"]
+        command += [f"-DGRADRED_ELEMENT={element}", str(SOURCE), "-o", f"{folder}/out.cubin"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    where = f"{element} for sm_{architecture}"
+    if done.returncode != 0:
+        return Compiled(element, architecture, {}, [f"{where}: {done.stderr.strip()}"])
+    registers: dict[str, int] = {}
+    problems: list[str] = []
+    for found in ENTRY.finditer(done.stderr):
+        name = found["name"].removeprefix(f"gradred_{element}_")
+        registers[name] = int(found["registers"])
+        if any(int(found[part]) for part in ("stack", "stores", "loads")):
+            problems.append(f"{where}: {name} spills")
+    wanted = {f"{operation}_{inputs}" for operation in OPERATIONS for inputs in INPUTS}
+    problems += [f"{where}: no kernel {name}" for name in sorted(wanted - set(registers))]
+    return Compiled(element, architecture, registers, problems)
+
+
+def known_architectures() -> set[int]:
+    """Those of this nvcc."""
+    said = subprocess.run(["nvcc", "--list-gpu-arch"], capture_output=True, text=True, check=True)
+    return {int(one) for one in re.findall(r"compute_(\d+)", said.stdout)}
+
+
+def nvcc_version() -> str:
+    """As it says itself."""
+    said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"V([\d.]+)", said.stdout)
+    return found[1] if found else said.stdout.strip()
+
+
+def write(file: Path, compiled: list[Compiled]) -> None:
+    """The record: registers by architecture, type and kernel."""
+    rows = [
+        {"architecture": f"sm_{one.architecture}", "type": one.element, "registers": one.registers}
+        for one in compiled
+    ]
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    head = {"schema": "gradred-kernels-nvcc/1", "date": date, "nvcc": nvcc_version()}
+    lines = ",\n".join("  " + json.dumps(row) for row in rows)
+    file.write_text(json.dumps(head)[:-1] + f',\n "spills": 0, "rows": [\n{lines}\n]}}\n')
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
+    parser.add_argument("--types", default=",".join(ELEMENTS), metavar="NAME,...")
+    arguments = parser.parse_args()
+    if shutil.which("nvcc") is None:
+        reason = "no nvcc on this machine"
+        print(f"skipped: {reason}")
+        tally.add(0, {reason: 0})
+        return 0
+    known = known_architectures()
+    for missing in [one for one in ARCHITECTURES if one not in known]:
+        print(f"sm_{missing:<4} skipped: nvcc {nvcc_version()} does not know it")
+    units = [
+        (element, one)
+        for one in ARCHITECTURES
+        if one in known
+        for element in arguments.types.split(",")
+    ]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        compiled = list(pool.map(lambda unit: compile_one(*unit), units))
+    problems = [problem for one in compiled for problem in one.problems]
+    for architecture in sorted({one.architecture for one in compiled}):
+        used = [
+            count
+            for one in compiled
+            if one.architecture == architecture
+            for count in one.registers.values()
+        ]
+        middle = statistics.median(used) if used else 0
+        print(f"sm_{architecture:<4} {len(used)} kernels, {middle:.0f} registers, at most", end=" ")
+        print(max(used, default=0))
+    for problem in problems:
+        print(problem)
+    if arguments.json and not problems:
+        write(arguments.json, compiled)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
