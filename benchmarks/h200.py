@@ -1,6 +1,6 @@
 """All that a machine with a GPU can say about gradred, in one command of under ten minutes.
 
-    python benchmarks/h200.py --out results --only machine staged
+    python benchmarks/h200.py --out results --only machine allreduce
 
 Sections, each a record in one JSON file, each of which runs alone (`--only`) and goes on where
 another fails:
@@ -8,8 +8,10 @@ another fails:
     machine   the driver, the device, what the system lets processes share
     arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 1 to 4 ranks
     lookup    what it costs to ask the driver where an address lies: host, device, pool, managed
-    staged    Allreduce of device arrays against what a program has to do without gradred: copy to
-              the host, the MPI's Allreduce, copy back; 2, 4 and 8 ranks on one device
+    kernels   reductions on the device against its copies: bytes moved per second
+    allreduce Allreduce of device arrays, from device to device and through host memory, against
+              what a program has to do without gradred: copy to the host, the MPI's Allreduce, copy
+              back; 2, 4 and 8 ranks on one device
     host      Allreduce of host arrays against the MPI's, 2 to 16 ranks
 
 Jobs are started by `gradred run`, with the MPI of this environment. The JSON record (`schema` =
@@ -21,8 +23,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,11 +39,14 @@ RANKS = HERE / "gpu" / "ranks.py"
 Record = dict[str, Any]
 
 
-def job(section: str, ranks: int, seconds: float, *more: str) -> Record:
+def job(section: str, ranks: int, seconds: float, *more: str, **variables: str) -> Record:
     """What rank 0 of a job of `gpu/ranks.py` prints last; an error where it fails."""
+    environment = os.environ | variables
     command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks)]
     command += ["--timeout", str(seconds), sys.executable, str(RANKS), section, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 30)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + 30, env=environment
+    )
     if done.returncode != 0:
         return {"error": f"exit status {done.returncode}", "stderr": done.stderr[-4000:]}
     found: Record = json.loads(done.stdout.strip().splitlines()[-1])
@@ -51,17 +58,27 @@ def machine(given: argparse.Namespace) -> Record:
 
 
 def arrays(given: argparse.Namespace) -> Record:
-    return {str(ranks): job("arrays", ranks, 90, *given.library) for ranks in (1, 2, 4)}
+    record = {str(ranks): job("arrays", ranks, 90, *given.library) for ranks in (1, 2, 4)}
+    record["2, through host memory"] = job(
+        "arrays", 2, 90, *given.library, GRADRED_IPC_BYTES="none"
+    )
+    return record
 
 
 def lookup(given: argparse.Namespace) -> Record:
     return job("lookup", 1, 60, *given.library)
 
 
-def staged(given: argparse.Namespace) -> Record:
+def kernels(given: argparse.Namespace) -> Record:
+    most = "1m" if given.short else "256m"
+    with tempfile.TemporaryDirectory() as folder:
+        return job("kernels", 2, 120, most, *given.library, XDG_CACHE_HOME=folder)
+
+
+def allreduce(given: argparse.Namespace) -> Record:
     counts = (2,) if given.short else (2, 4, 8)
     most = "1m" if given.short else "256m"
-    return {str(ranks): job("staged", ranks, 120, most, *given.library) for ranks in counts}
+    return {str(ranks): job("allreduce", ranks, 120, most, *given.library) for ranks in counts}
 
 
 def host(given: argparse.Namespace) -> Record:
@@ -82,7 +99,8 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Record]] = {
     "machine": machine,
     "arrays": arrays,
     "lookup": lookup,
-    "staged": staged,
+    "kernels": kernels,
+    "allreduce": allreduce,
     "host": host,
 }
 

@@ -92,7 +92,7 @@ def _numba() -> Library:
 
 
 def _simulated() -> Library:
-    os.environ["GRADRED_LIBCUDA"] = str(SIMULATED)
+    os.environ["GRADRED_LIBCUDA"] = os.environ["GRADRED_LIBNVRTC"] = str(SIMULATED)
     sys.path.insert(0, str(ROOT / "tests"))
     from gpu.simulated import DeviceArray, the_driver
 

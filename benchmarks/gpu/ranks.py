@@ -33,6 +33,7 @@ SIZES = [8, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28]
 
 def machine(comm: gradred.Comm, found: list[Library]) -> Record:
     """What the driver and the system say, and whether two processes can share a device's memory."""
+    kept = [library.put(np.zeros(1)) for library in found]  # which initialises the driver
     cuda = libraries.driver()
     version = ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(version))
@@ -43,6 +44,7 @@ def machine(comm: gradred.Comm, found: list[Library]) -> Record:
         "device": name.value.decode(),
         "libraries": {library.name: library.version for library in found},
         "mpi": MPI.Get_library_version().splitlines()[0],
+        "arrays": len(kept),
         "cores": len(os.sched_getaffinity(0)),
         "kernel": os.uname().release,
         "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ or pathlib.Path("/tmp/nvidia-mps").exists(),
@@ -171,7 +173,7 @@ def lookup(comm: gradred.Comm, found: list[Library]) -> Record:
     for name, address in addresses.items():
         at = ctypes.c_uint64(address)
         rows = {
-            "gradred's whole lookup": Timer(lambda a=address: _core.locate(a, 8192, None)),
+            "gradred's whole lookup": Timer(lambda a=address: _core.locate(a, 8192, None, [])),
             "cuPointerGetAttributes": Timer(
                 lambda a=at: cuda.cuPointerGetAttributes(1, query, values, a)
             ),
@@ -187,13 +189,42 @@ def lookup(comm: gradred.Comm, found: list[Library]) -> Record:
     return record
 
 
-# ---- staged -------------------------------------------------------------------------------------
+# ---- kernels ------------------------------------------------------------------------------------
 
 
-def staged(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """Against the MPI on host copies, block by block in turn; results checked."""
+def kernels(comm: gradred.Comm, found: list[Library], most: int) -> Record:
+    """Rank 0 measures; gradred's calls compile them first."""
+    import kernels as measuring
+
+    library = found[0]
+    begin = time.monotonic()
+    for dtype in library.types:
+        gradred.allreduce(library.put(np.ones(1 << 20, dtype)), comm=comm)
+    compiled = time.monotonic() - begin
+    sizes = [size for size in (1 << 20, 1 << 24, 1 << 26, 1 << 28) if size <= most]
+    folder = pathlib.Path(os.environ["XDG_CACHE_HOME"])
+    rows = measuring.measure(library, folder, sizes) if comm.rank == 0 else []
+    WORLD.barrier()
+    return {"library": library.name, "first_calls_s": round(compiled, 2), "rows": rows}
+
+
+# ---- allreduce ----------------------------------------------------------------------------------
+
+
+def way_of(ipc_bytes: int | str) -> gradred.Comm:
+    """A communicator whose calls go from device to device, or "none": through host memory."""
+    gradred.config.set("ipc_bytes", ipc_bytes)
+    made = gradred.Comm(WORLD.Dup())
+    made.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    gradred.config.reset("ipc_bytes")
+    return made
+
+
+def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
+    """Both ways of gradred's, and the MPI on host copies, in turn; results checked."""
     library = found[0]
     world = WORLD.Dup()
+    ways = {"devices": way_of(1 << 25), "large workspace": way_of(3 << 26), "host": way_of("none")}
     total = comm.size * (comm.size + 1) // 2
     rows = []
     for nbytes in [size for size in SIZES if size <= most]:
@@ -207,42 +238,38 @@ def staged(comm: gradred.Comm, found: list[Library], most: int) -> Record:
             MPI.Intracomm.Allreduce(world, sent, pageable)
             library.set(y, pageable)
 
-        def by_gradred(x: Any = x, y: Any = y) -> None:
-            comm.Allreduce(x, y)
+        def by(way: gradred.Comm, x: Any = x, y: Any = y) -> Callable[[], object]:
+            return lambda: way.Allreduce(x, y)
 
-        for call in (by_gradred, by_hand):
+        calls = {"by hand": by_hand} | {name: by(way) for name, way in ways.items()}
+        for name, call in calls.items():
+            library.set(y, np.zeros(count, np.float32))
             call()
-            _expect(library.get(y), total, f"{nbytes} bytes")
-        timers = [Timer(by_gradred), Timer(by_hand)]
+            _expect(library.get(y), total, f"{name}: {nbytes} bytes")
+        timers = [Timer(call) for call in calls.values()]
         block = min(block_length(timer, 0.02, world) for timer in timers)
         times = interleave(timers, 9, block, world)
-        middle, low, high = ratio(times[:, 1], times[:, 0])
-        rows.append(
-            {
-                "bytes": nbytes,
-                "us": microseconds(times[:, 0]),
-                "by_hand_us": microseconds(times[:, 1]),
-                "ratio": middle,
-                "ratio_p10": low,
-                "ratio_p90": high,
-                "calls": block,
-            }
-        )
+        row: Record = {"bytes": nbytes, "calls": block}
+        for place, name in enumerate(calls):
+            middle, low, high = ratio(times[:, 0], times[:, place])
+            row[name] = {"us": microseconds(times[:, place]), "by_hand_over_it": middle}
+            row[name] |= {"p10": low, "p90": high}
+        rows.append(row)
     return {"library": library.name, "rows": rows}
 
 
 def main() -> None:
     section, *more = sys.argv[1:]
     most = 0
-    if section == "staged":
+    if section in ("allreduce", "kernels"):
         unit = {"k": 1 << 10, "m": 1 << 20}
         most = int(more[0][:-1]) * unit[more[0][-1]]
         del more[0]
     comm = gradred.Comm(WORLD)
     found = libraries.those(more)
     begin = time.monotonic()
-    if section == "staged":
-        record = staged(comm, found, most)
+    if section in ("allreduce", "kernels"):
+        record = {"allreduce": allreduce, "kernels": kernels}[section](comm, found, most)
     else:
         record = {"machine": machine, "arrays": arrays, "lookup": lookup}[section](comm, found)
     record["job_seconds"] = round(time.monotonic() - begin, 1)

@@ -152,6 +152,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool hosts_share_memory() const {
     return choice_.place.topology.hosts > 1 && choice_.place.why_no_host_memory.empty();
   }
+  // In words, how calls on arrays in devices' memory that could go from device to device have gone.
+  // Local.
+  std::string device_path() const;
   // Those that share memory with this rank, by its own host's: null where it is alone there.
   NodeGroup* local_group() const { return node_ != nullptr ? node_.get() : host_.get(); }
   std::string host_reason() const { return choice_.place.why_no_host_memory; }

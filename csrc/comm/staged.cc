@@ -224,6 +224,18 @@ bool Communicator::is_staged(const Call& call, const Plan& plan) {
   return !plan.family->reads(call.input_memory(), call.result_memory());
 }
 
+std::string Communicator::device_path() const {
+  if (workspace_of_ == nullptr) return "no such call yet";
+  if (workspace_ == nullptr) return "host memory: " + why_no_workspace_;
+  if (workspace_->refused()) return "host memory: " + workspace_->why_refused();
+  if (workspace_->in_use()) {
+    return workspace_->is_of_one_device() ? "devices: all ranks' arrays are on one"
+                                          : "devices: the ranks' arrays are on several";
+  }
+  const bool may = why_no_workspace_.empty();
+  return "host memory: " + (may ? "not all ranks have passed such arrays" : why_no_workspace_);
+}
+
 // Null: the arrays go through host memory. What else ranks need for it they tell each other in the
 // operation.
 Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {

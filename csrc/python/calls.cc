@@ -233,6 +233,7 @@ py::dict comm_info(const py::object& comm) {
   result["node_reason"] = communicator.node_reason();
   result["hosts_share_memory"] = communicator.hosts_share_memory();
   result["host_reason"] = communicator.host_reason();
+  result["device_path"] = communicator.device_path();
   return result;
 }
 

@@ -28,9 +28,8 @@ py::dict array_interface(const ArrayMemory& memory) {
   return described;
 }
 
-// The table of knobs is read at each call: only arrays with the CUDA Array Interface come here.
 // `compilers`: where NVRTC may be, if the knob does not say.
-device::Options device_options(const std::vector<std::string>& compilers) {
+device::Options read_device_options(const std::vector<std::string>& compilers) {
   device::Options options;
   options.folder = figures_folder();
   options.compilers.insert(options.compilers.end(), compilers.begin(), compilers.end());
@@ -39,6 +38,18 @@ device::Options device_options(const std::vector<std::string>& compilers) {
     if (text == nullptr) continue;
     if (state.knob->name == "libcuda") options.driver = *text;
     if (state.knob->name == "libnvrtc") options.compilers = {*text};
+  }
+  return options;
+}
+
+// Reading the table of knobs takes longer than the rest of a look-up: it is read again where the
+// program has set one. Of the environment counts what stands there at the first array.
+std::shared_ptr<const device::Options> device_options(const std::vector<std::string>& compilers) {
+  static std::uint64_t changes = 0;
+  static std::shared_ptr<const device::Options> options;
+  if (options == nullptr || knob_changes() != changes) {
+    changes = knob_changes();
+    options = std::make_shared<device::Options>(read_device_options(compilers));
   }
   return options;
 }
@@ -55,10 +66,10 @@ void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
 py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::uint64_t> stream,
                  const std::vector<std::string>& compilers) {
   device::Location found;
+  const auto options = device_options(compilers);  // with the GIL: one thread at a time
   {
     const WithoutGil released;
-    found = device::locate(reinterpret_cast<const void*>(address), bytes, stream,
-                           device_options(compilers));
+    found = device::locate(reinterpret_cast<const void*>(address), bytes, stream, *options);
   }
   constexpr const char* kPlaces[] = {"host", "device", "nowhere"};
   return py::make_tuple(kPlaces[static_cast<std::size_t>(found.place)], found.text,

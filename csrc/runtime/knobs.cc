@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -167,6 +168,7 @@ constexpr std::array kKnobs = {
 
 struct SetInCode {
   std::mutex mutex;
+  std::atomic<std::uint64_t> changes{0};
   std::map<std::string_view, KnobValue> values;  // by the name in the table
 };
 SetInCode& set_in_code() {
@@ -265,6 +267,7 @@ void set_knob(std::string_view name, std::string_view text, const std::string& a
   SetInCode& code = set_in_code();
   const std::lock_guard lock(code.mutex);
   code.values[knob.name] = std::move(value);
+  ++code.changes;
 }
 
 void reset_knob(std::string_view name) {
@@ -272,12 +275,16 @@ void reset_knob(std::string_view name) {
   SetInCode& code = set_in_code();
   const std::lock_guard lock(code.mutex);
   code.values.erase(knob.name);
+  ++code.changes;
 }
 
 void reset_knobs() {
   SetInCode& code = set_in_code();
   const std::lock_guard lock(code.mutex);
   code.values.clear();
+  ++code.changes;
 }
+
+std::uint64_t knob_changes() { return set_in_code().changes; }
 
 }  // namespace gradred

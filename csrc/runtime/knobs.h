@@ -56,6 +56,9 @@ void check_knobs(std::span<const std::pair<std::string, std::string>> variables)
 void set_knob(std::string_view name, std::string_view text, const std::string& asked);
 void reset_knob(std::string_view name);
 void reset_knobs();
+// How often one of these three has been called: who keeps a value looks here whether it still
+// holds.
+std::uint64_t knob_changes();
 
 // In seconds, above zero: "90", "1.5s", "200ms", "2min", "1h". Throws Unreadable.
 double parse_duration(std::string_view text);

@@ -289,6 +289,7 @@ class _CommInfo(TypedDict):
     node_reason: str
     hosts_share_memory: bool
     host_reason: str
+    device_path: str
 
 class Call(metaclass=_Pybind11Type):
     def __init__(

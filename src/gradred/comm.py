@@ -83,6 +83,14 @@ class Comm(MPI.Intracomm):
         ) -> None: ...
         def Bcast(self, buf: BufSpec, root: int = 0) -> None: ...  # noqa: D102
 
+    @property
+    def device_path(self) -> str:
+        """How calls on arrays in GPUs' memory have gone that could go from device to device. Local.
+
+        `"devices: ..."`, or `"host memory: "` and why; `"no such call yet"`.
+        """
+        return _core.comm_info(self)["device_path"]
+
     # ---- collective calls -------------------------------------------------------------------
 
     def Allreduce_init(

@@ -42,11 +42,13 @@ def check(comm: gradred.Comm, count: int = COUNT, dtype: str = "float32") -> Non
 
 def test_one_rank_reduces_where_ranks_share_a_device(device: Driver) -> None:
     with new_comm() as comm:
+        assert comm.device_path == "no such call yet"
         check(comm)
         before = device.count("launches"), device.count("pinned")
         check(comm)
         launched = device.count("launches") - before[0]
         assert launched == (1 if RANK == 0 else 0)
+        assert comm.device_path == "devices: all ranks' arrays are on one"
         assert device.count("pinned") == before[1]
 
 
@@ -59,6 +61,7 @@ def test_each_rank_reduces_a_share_where_each_has_a_device(device: Driver, ipc_b
             before = device.count("launches")
             check(comm)
             assert device.count("launches") > before
+            assert comm.device_path == "devices: the ranks' arrays are on several"
             for dtype in ("float16", "float64", "uint8"):
                 check(comm, dtype=dtype)
             x = on_device(values(COUNT * SIZE, "int32"))
@@ -95,6 +98,10 @@ def test_calls_of_all_ranks_go_through_host_memory_where_one_rank_is_refused(
         if function != "cuModuleLoadData":  # remembered, on all ranks
             check(comm, dtype=dtype)
         assert everyones(device.count("launches")) == before
+        assert comm.device_path.startswith("host memory: ")
+        if function.startswith("cuIpcOpen"):
+            assert f"rank {SIZE - 1}" in comm.device_path
+            assert function in comm.device_path
 
 
 def test_device_without_memory_for_a_workspace(device: Driver) -> None:

@@ -20,7 +20,7 @@ CXX_LAYERS: dict[str, list[str]] = {
     "liveness": ["mpi"],
     "memory": ["reduce"],
     "device": ["memory"],
-    "node": ["liveness", "reduce", "schedule"],
+    "node": ["liveness", "memory", "schedule"],
     "plan": ["memory", "schedule"],  # a family says which memory it reads
     "transport": ["memory", "mpi"],
     "engine": ["liveness", "schedule", "transport"],

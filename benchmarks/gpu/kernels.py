@@ -1,0 +1,122 @@
+"""The kernels of reductions against the device's own copies, by the events of one stream."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import libraries
+import numpy as np
+from libraries import Library
+
+Record = dict[str, Any]
+HASH_BYTES = 8  # at the beginning of a file of compiled code
+MOST_INPUTS, THREADS = 32, 256
+LAUNCHES, ROUNDS = 10, 7
+BYTES = {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+
+
+class Arguments(ctypes.Structure):
+    """As csrc/device/kernels/arguments.h has it."""
+
+    _fields_ = (
+        ("target", ctypes.c_uint64),
+        ("inputs", ctypes.c_uint64 * MOST_INPUTS),
+        ("count", ctypes.c_uint64),
+        ("factor", ctypes.c_double),
+        ("k", ctypes.c_uint),
+        ("divide", ctypes.c_uint),
+    )
+
+
+def must(code: int) -> None:
+    if code != 0:
+        raise AssertionError(f"the driver says {code}")
+
+
+class Kernels:
+    """Those of a type, from the code that gradred has kept in a folder."""
+
+    def __init__(self, cuda: Any, folder: pathlib.Path, dtype: str) -> None:
+        (file,) = (folder / "gradred" / "kernels").glob(f"{dtype}-*")
+        code = ctypes.create_string_buffer(file.read_bytes()[HASH_BYTES:])
+        self.cuda, self.dtype, self.module = cuda, dtype, ctypes.c_void_p()
+        must(cuda.cuModuleLoadData(ctypes.byref(self.module), code))
+        units = ctypes.c_int()
+        must(cuda.cuDeviceGetAttribute(ctypes.byref(units), 16, 0))
+        self.most_blocks = 8 * units.value
+
+    def launch(self, target: int, inputs: list[int], count: int) -> Callable[[], None]:
+        """A sum, each time it is called; does not wait."""
+        function = ctypes.c_void_p()
+        name = f"gradred_{self.dtype}_sum_{len(inputs)}".encode()
+        must(self.cuda.cuModuleGetFunction(ctypes.byref(function), self.module, name))
+        call = Arguments(target=target, count=count, k=len(inputs), factor=1.0)
+        call.inputs[: len(inputs)] = inputs
+        given = (ctypes.c_void_p * 1)(ctypes.addressof(call))
+        vectors = -(-count * BYTES[self.dtype] // (16 * THREADS))
+        blocks = max(1, min(vectors, self.most_blocks))
+
+        def action() -> None:
+            _ = call  # lives as long as this
+            where = (blocks, 1, 1, THREADS, 1, 1, 0, ctypes.c_void_p(0))
+            must(self.cuda.cuLaunchKernel(function, *where, given, None))
+
+        return action
+
+
+def microseconds(cuda: Any, action: Callable[[], None]) -> float:
+    """Of one, in the middle of some rounds of several; 0 where the driver measures no time."""
+    action()
+    must(cuda.cuStreamSynchronize(ctypes.c_void_p(0)))
+    if not hasattr(cuda, "cuEventElapsedTime"):
+        return 0.0
+    events = [ctypes.c_void_p(), ctypes.c_void_p()]
+    for event in events:
+        must(cuda.cuEventCreate(ctypes.byref(event), 0))
+    times = []
+    for _ in range(ROUNDS):
+        must(cuda.cuEventRecord(events[0], ctypes.c_void_p(0)))
+        for _ in range(LAUNCHES):
+            action()
+        must(cuda.cuEventRecord(events[1], ctypes.c_void_p(0)))
+        must(cuda.cuEventSynchronize(events[1]))
+        took = ctypes.c_float()
+        must(cuda.cuEventElapsedTime(ctypes.byref(took), *events))
+        times.append(took.value * 1000 / LAUNCHES)
+    for event in events:
+        cuda.cuEventDestroy_v2(event)
+    return statistics.median(times)
+
+
+def measure(library: Library, folder: pathlib.Path, sizes: list[int]) -> list[Record]:
+    """Bytes moved per second, by kernels and by copies of the same length; results checked."""
+    cuda = libraries.driver()
+    rows = []
+    for dtype in library.types:
+        kernels = Kernels(cuda, folder, dtype)
+        for nbytes in sizes:
+            count = nbytes // BYTES[dtype]
+            x = [library.put(np.full(count, i + 1, dtype)) for i in range(8)]
+            y = library.put(np.zeros(count, dtype))
+            at, to = [library.address(one) for one in x], library.address(y)
+
+            def copy(to: int = to, of: int = at[0], nbytes: int = nbytes) -> None:
+                where = ctypes.c_uint64(to), ctypes.c_uint64(of), ctypes.c_size_t(nbytes)
+                must(cuda.cuMemcpyAsync(*where, ctypes.c_void_p(0)))
+
+            copied = microseconds(cuda, copy)
+            for k in (2, 4, 8):
+                took = microseconds(cuda, kernels.launch(to, at[:k], count))
+                if not (np.asarray(library.get(y)) == k * (k + 1) // 2).all():
+                    raise AssertionError(f"{dtype}: a wrong sum of {k}")
+                row: Record = {"type": dtype, "bytes": nbytes, "inputs": k, "us": round(took, 2)}
+                if took:
+                    row["GB_per_s"] = round((k + 1) * nbytes / took / 1e3, 1)
+                    row["copy_GB_per_s"] = round(2 * nbytes / copied / 1e3, 1)
+                    row["of_copy"] = round(row["GB_per_s"] / row["copy_GB_per_s"], 3)
+                rows.append(row)
+    return rows
