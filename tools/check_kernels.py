@@ -100,6 +100,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
     parser.add_argument("--types", default=",".join(ELEMENTS), metavar="NAME,...")
+    everywhere = ",".join(map(str, ARCHITECTURES))
+    parser.add_argument("--architectures", default=everywhere, metavar="NUMBER,...")
     arguments = parser.parse_args()
     if shutil.which("nvcc") is None:
         reason = "no nvcc on this machine"
@@ -107,13 +109,11 @@ def main() -> int:
         tally.add(0, {reason: 0})
         return 0
     known = known_architectures()
-    for missing in [one for one in ARCHITECTURES if one not in known]:
+    wanted = [int(one) for one in arguments.architectures.split(",")]
+    for missing in [one for one in wanted if one not in known]:
         print(f"sm_{missing:<4} skipped: nvcc {nvcc_version()} does not know it")
     units = [
-        (element, one)
-        for one in ARCHITECTURES
-        if one in known
-        for element in arguments.types.split(",")
+        (element, one) for one in wanted if one in known for element in arguments.types.split(",")
     ]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         compiled = list(pool.map(lambda unit: compile_one(*unit), units))

@@ -197,8 +197,11 @@ def main() -> int:
     outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))
-        if ranks <= MOST_ON_A_DEVICE:
-            outcomes.append(run_pytest(f"device, {ranks} ranks", ["tests/gpu"], ranks, options))
+        on_device = min(ranks, MOST_ON_A_DEVICE)
+        if ranks <= MOST_ON_A_DEVICE + 1:
+            outcomes.append(
+                run_pytest(f"device, {on_device} ranks", ["tests/gpu"], on_device, options)
+            )
     return report(outcomes)
 
 

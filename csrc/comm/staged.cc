@@ -240,6 +240,7 @@ std::string Communicator::device_path() const {
 // operation.
 Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {
   constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are worth it
+  constexpr std::size_t kLeastPerRank = 4096;            // of a workspace
   const Memory memory = call.result_memory();
   if (!plan.family->shares_devices() || memory.is_host() || settings_.ipc_bytes == 0) {
     return nullptr;
@@ -250,8 +251,9 @@ Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {
   }
   if (workspace_of_ == nullptr) {  // tried once
     workspace_of_ = memory.device();
-    workspace_ = workspace_of_->make_workspace(static_cast<std::size_t>(rank_),
-                                               static_cast<std::size_t>(size_), settings_.ipc_bytes,
+    const auto ranks = static_cast<std::size_t>(size_);
+    const std::size_t bytes = std::max(settings_.ipc_bytes, kLeastPerRank * ranks);
+    workspace_ = workspace_of_->make_workspace(static_cast<std::size_t>(rank_), ranks, bytes,
                                                why_no_workspace_);
   }
   if (workspace_of_ != memory.device() || workspace_ == nullptr || workspace_->refused()) {

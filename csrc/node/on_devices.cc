@@ -158,7 +158,11 @@ Steps NodeGroup::on_devices(NodeCall call) {
     before = 2;
     if (found.why[0] != '\0') {
       workspace.refuse(found.why);
-      steps_end(before);
+      step_done(3);  // from here on chunks may be written
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        co_await step_of(peer_at(distance), 3);
+      }
+      steps_end(3);
       co_return;
     }
     workspace.use();

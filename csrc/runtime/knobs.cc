@@ -144,8 +144,10 @@ constexpr std::array kKnobs = {
     Knob{.name = "ipc_bytes",
          .initial = "33554432",
          .unset = "none",
-         .help = "Bytes of device memory that each rank of a communicator shares with its peers' "
-                 "devices (CUDA IPC); none: arrays in device memory go through the host's.",
+         .help =
+             "Bytes of device memory that each rank of a communicator shares with its peers' "
+             "devices (CUDA IPC), at least 4096 for each rank; none: arrays in device memory go "
+             "through the host's.",
          .read = [](std::string_view text) { return unless_unset(text, parse_count); },
          .apply =
              [](const KnobValue& value, Settings& settings) {
