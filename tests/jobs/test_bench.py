@@ -289,7 +289,9 @@ def status_of(*words: str) -> int:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("-d cuda", "the benchmark measures host memory alone so far"),
+        ("-d cuda -T bfloat16", "the CUDA Array Interface has no name for bfloat16"),
+        ("-d cuda --peers gloo", "only the MPI's blocking calls are compared there"),
+        ("-d managed --nonblocking --peers mpi", "only the MPI's blocking calls are compared"),
         ("-T quaternion", "no type 'quaternion'"),
         ("-m 64:8", "is no range"),
         ("-m 2m:", "MAX is 1m if it is not given; write 2m:MAX"),
@@ -452,6 +454,40 @@ def test_floats_of_8_bits_are_measured_and_their_sums_right(tmp_path: Path) -> N
 
 
 @needs_no_job
+@needs_no_job
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-d cuda --peers mpi -m 4:1m",
+        "-d cuda -T float64,uint8 -o max --nonblocking",
+        "-d cuda --persistent -o avg",
+        "-d managed -m 256k:512k",
+        *(f"-d cuda -m 64k:1m --peers mpi --collective {name}" for name in COLLECTIVES),
+    ],
+)
+def test_vectors_on_a_device_are_measured_and_checked(words: str, tmp_path: Path) -> None:
+    """On the simulated driver: of the times nothing is said."""
+    file = tmp_path / "out.json"
+    library = str(Path(__file__).resolve().parents[1] / "libsimulated_cuda.so")
+    environment = os.environ | {"GRADRED_LIBCUDA": library, "GRADRED_LIBNVRTC": library}
+    few = ["-np", "2", "-i", "2", "-x", "1", "--json", str(file)]
+    done = bench(*few, *words.split(), env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "MPI-CUDA" in done.stdout
+    assert "# vectors on Simulated GPU 0\n" in done.stdout
+    record = record_of(file)
+    assert record["devices"] == ["Simulated GPU 0"] * 2
+    assert all(result["checked"] for row in record["rows"] for result in row["results"].values())
+
+
+@needs_no_job
+def test_device_without_a_driver_is_an_error_that_says_so(tmp_path: Path) -> None:
+    environment = os.environ | {"GRADRED_LIBCUDA": "libnone.so.1"}
+    done = bench("-np", "2", "-d", "cuda", env=environment)
+    assert done.returncode != 0
+    assert done.stderr.count("there is no CUDA driver (libnone.so.1") == 1, done.stderr
+
+
 def test_persistent_job_takes_the_plan_that_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     words = ["--persistent", "--plan", "ring", "-m", "1k:2k", "-i", "3", "-o", "max"]

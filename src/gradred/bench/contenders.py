@@ -16,6 +16,7 @@ from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.inputs import FUNCTIONS, Array
 from gradred.bench.machine import mpi_name
 from gradred.bench.options import Options
+from gradred.bench.vectors import DeviceVector, Vector
 from gradred.errors import UsageError, explain
 
 MPI_OPS = {name: getattr(MPI, name.upper()) for name in gradred.OPS if hasattr(MPI, name.upper())}
@@ -52,7 +53,7 @@ class Calls(NamedTuple):
     """A whole operation."""
     start: Callable[[], Started] | None
     """Of non-blocking ones: begin one."""
-    output: Callable[[], Array]
+    output: Callable[[], Vector]
     """Where the last one left its result."""
     load: Callable[[], object] = nothing
     """Puts the input where a check needs it; `unload` puts there what can be timed for ever."""
@@ -64,7 +65,8 @@ class Contender(NamedTuple):
     """Something that is measured."""
 
     name: str
-    bind: Callable[[Array, Array], Calls]
+    bind: Callable[[Any, Any], Calls]
+    """Of vectors of one kind."""
 
 
 def gather(options: Options, world: MPI.Intracomm) -> list[Contender]:
@@ -118,7 +120,7 @@ def _with_plan(plan: str, world: MPI.Intracomm) -> gradred.Comm:
     return comm
 
 
-def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Array, receive: Array) -> Calls:
+def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Any, receive: Any) -> Calls:
     """The calls of a communicator, gradred's or the MPI's own."""
     done, mode = partial(_same, receive), asked.mode
     if mode == "blocking":
@@ -138,13 +140,29 @@ def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Array, receive: Ar
     return Calls(partial(_begin_and_wait, start), start, done)
 
 
-def _copy_at_root(comm: MPI.Intracomm, send: Array, receive: Array) -> None:
+def _bind_by_hand(
+    comm: MPI.Intracomm, op: Any, asked: Options, send: DeviceVector, receive: DeviceVector
+) -> Calls:
+    """What a program does with device vectors and any MPI: copy, the MPI's call, copy back."""
+    here, result = send.get(), receive.get()
+    calls = _bind(comm, op, asked, here, result)
+
+    def run() -> None:
+        send.get(here)
+        calls.load()
+        calls.run()
+        receive[:] = result
+
+    return Calls(run, None, partial(_same, receive))
+
+
+def _copy_at_root(comm: MPI.Intracomm, send: Any, receive: Any) -> None:
     if comm.rank == 0:
         receive[:] = send
 
 
-def _same(array: Array) -> Array:
-    return array
+def _same(vector: Vector) -> Vector:
+    return vector
 
 
 def _start_and_wait(request: MPI.Prequest) -> None:
@@ -157,14 +175,15 @@ def _begin_and_wait(start: Callable[[], Started]) -> None:
 
 
 def _mpi(options: Options, world: MPI.Intracomm) -> Contender:
-    return Contender("mpi", partial(_bind, world.Dup(), MPI_OPS[options.op], options))
+    bind: Callable[..., Calls] = _bind if options.accelerator == "cpu" else _bind_by_hand
+    return Contender("mpi", partial(bind, world.Dup(), MPI_OPS[options.op], options))
 
 
 def _mpi4py(options: Options, world: MPI.Intracomm) -> Contender:
     """Lower-case allreduce: an array is an object, and its operators the reduction."""
     comm, op = world.Dup(), _object_op(options.op)
 
-    def bind(send: Array, receive: Array) -> Calls:
+    def bind(send: Any, receive: Any) -> Calls:
         kept: list[Array] = [receive]
 
         def run() -> None:

@@ -16,8 +16,9 @@ from gradred.bench.inputs import Array, Inputs
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import say, write_so_far
 from gradred.bench.timing import Seconds, call_by_call
+from gradred.bench.vectors import Device, Vector, in_host_memory
 from gradred.element_types import numpy_dtype
-from gradred.errors import UsageError, explain
+from gradred.errors import DeviceError, UsageError, explain
 from gradred.launch import wrong_launcher
 
 SCHEMA = "gradred-bench/1"
@@ -35,13 +36,16 @@ def run(asked: Options) -> int:
         _require_peers(world.size)
         _require_sizes(asked, world.size)
         _require_writable(asked, world)
+        device = _device(asked, world)
         contenders = gather(asked, world)
-    except UsageError:
+    except (UsageError, DeviceError):
         if world.rank > 0:
             return 2
         raise
-    bench = _Bench(asked, contenders, world)
+    bench = _Bench(asked, contenders, world, device)
     record = {"schema": SCHEMA} | machine.describe(world, options.describe(asked))
+    if device is not None:
+        record["devices"] = world.allgather(device.name())
     record |= {"flag": machine.one_way_latency(world), "clock_us": timing.clock_cost() * 1e6}
     record |= {"complete": False, "rows": []}
     right = True
@@ -69,6 +73,21 @@ def _require_sizes(asked: Options, size: int) -> None:
             raise UsageError(explain(told, found, "Give a larger range"))
 
 
+def _device(asked: Options, world: MPI.Intracomm) -> Device | None:
+    """This rank's, if vectors lie on one; an error of any rank is one of all."""
+    if asked.accelerator == "cpu":
+        return None
+    device, refusal = None, None
+    try:
+        device = Device(asked.accelerator, world)
+    except DeviceError as error:
+        refusal = error
+    refused = [error for error in world.allgather(refusal) if error is not None]
+    if refused:
+        raise refused[0]
+    return device
+
+
 def _require_writable(asked: Options, world: MPI.Intracomm) -> None:
     """Rank 0 writes: it looks for all whether it will be able to."""
     refusal = None
@@ -86,9 +105,13 @@ class _Bench:
     """The contenders and the ranks they run on."""
 
     def __init__(
-        self, asked: Options, contenders: Sequence[Contender], world: MPI.Intracomm
+        self,
+        asked: Options,
+        contenders: Sequence[Contender],
+        world: MPI.Intracomm,
+        device: Device | None,
     ) -> None:
-        self._asked = asked
+        self._asked, self._device = asked, device
         self._collective = COLLECTIVES[asked.collective]
         self._contenders = contenders
         self._names = [contender.name for contender in contenders]
@@ -102,8 +125,9 @@ class _Bench:
         inputs = Inputs(dtype, asked.op if self._collective.reduces else "max", comm.size)
         kind = numpy_dtype(dtype)
         longest = self._collective.lengths(sizes[-1] // kind.itemsize, comm.size)
-        send, receive = (np.zeros(count, kind) for count in longest)
-        inputs.fill(send, comm.rank)
+        filled, empty = (np.zeros(count, kind) for count in longest)
+        inputs.fill(filled, comm.rank)
+        send, receive = self._placed(filled), self._placed(empty)
         columns = table.columns(asked, self._names)
         comments = _comments(record, self._names)
         self._say(table.preamble(asked, dtype, comm.size, machine.mpi_name(), comments))
@@ -134,7 +158,12 @@ class _Bench:
     def _say(self, text: str) -> None:
         say(self._comm, text, error=self._asked.json == "-")  # stdout is for the record
 
-    def _measure(self, nbytes: int, send: Array, receive: Array, expected: Array) -> dict[str, Any]:
+    def _placed(self, values: Array) -> Vector:
+        return values if self._device is None else self._device.vector(values)
+
+    def _measure(
+        self, nbytes: int, send: Vector, receive: Vector, expected: Array
+    ) -> dict[str, Any]:
         """Check and time one size: the rest of its row."""
         iterations, warmup = self._asked.calls(nbytes)
         bound = [contender.bind(send, receive) for contender in self._contenders]
@@ -154,14 +183,14 @@ class _Bench:
             results[name]["checked"] = checked[index] and again[index]
         return {"iterations": iterations, "warmup": warmup, "results": results}
 
-    def _check(self, bound: Sequence[Calls], expected: Array, receive: Array) -> list[bool]:
+    def _check(self, bound: Sequence[Calls], expected: Array, receive: Vector) -> list[bool]:
         """Whether each contender's result is exact on every rank."""
         right = []
         for calls in bound:
             receive.fill(0)
             calls.load()
             calls.run()
-            right.append(np.array_equal(calls.output(), expected))
+            right.append(np.array_equal(in_host_memory(calls.output()), expected))
             calls.unload()
         return list(map(bool, np.min(self._comm.allgather(right), axis=0)))
 
@@ -214,7 +243,8 @@ def _comments(record: dict[str, Any], names: list[str]) -> list[str]:
     """What a reader must know of the times."""
     clock = f"each call timed alone, one reading of the clock included: {record['clock_us']:.2f} us"
     flag = record["flag"]
-    lines = [clock, f"{flag['us']:.2f} us: {flag['what']}"]
+    devices = [f"vectors on {name}" for name in dict.fromkeys(record.get("devices", ()))]
+    lines = [*devices, clock, f"{flag['us']:.2f} us: {flag['what']}"]
     ranks, cores = -(-record["ranks"] // record["hosts"]), record["machine"]["cores"]
     if ranks > cores:
         lines.append(f"{ranks} ranks of a host share {cores} cores: most of the time they wait")

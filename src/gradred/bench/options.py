@@ -27,6 +27,9 @@ OSU_TYPES = {
 
 OSU_ALL = ("mpi_char", "mpi_int", "mpi_float")
 
+# Where vectors may lie, and the function of the CUDA driver that allocates them there.
+ACCELERATORS = {"cpu": "", "cuda": "cuMemAlloc_v2", "managed": "cuMemAllocManaged"}
+
 # What gradred can be compared with: name -> what is called.
 PEERS = {
     "mpi": "the MPI underneath, on the same buffers (mpi4py's Allreduce and its like)",
@@ -75,6 +78,7 @@ class Options:
     peers: tuple[str, ...] = ()
     json: str | None = None
     plot: str | None = None
+    accelerator: str = "cpu"
 
     def calls(self, nbytes: int) -> tuple[int, int]:
         """Timed calls and warm-up calls for vectors of this length."""
@@ -114,8 +118,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(OSU_ALL)}; may be repeated (default: float32)",
     )  # fmt: skip
     osu.add_argument(
-        "-d", "--accelerator", choices=("cpu", "cuda"), default="cpu", help="where the vectors lie"
-    )
+        "-d", "--accelerator", choices=ACCELERATORS, default="cpu",
+        help="where the vectors lie: in host memory, on a CUDA device or in managed memory",
+    )  # fmt: skip
     osu.add_argument(
         "-m", "--message-size", type=_range, default=(1, 1 << 20), metavar="[MIN:]MAX",
         help="bytes, with k, m or g for binary units; MIN: sets the least alone (default: :1m)",
@@ -176,9 +181,6 @@ def read(arguments: argparse.Namespace) -> Options:
     Raises:
         UsageError: they are impossible here; the message says what to do.
     """
-    if arguments.accelerator == "cuda":
-        found = "the benchmark measures host memory alone so far"
-        raise UsageError(explain("-d cuda", found, "Measure host memory, with -d cpu"))
     modes: dict[Mode, bool] = {
         "nonblocking": arguments.nonblocking,
         "persistent": arguments.persistent,
@@ -200,13 +202,14 @@ def read(arguments: argparse.Namespace) -> Options:
 
 _SAME_NAME = (
     *("op", "iterations", "warmup", "full", "validation", "tails", "bandwidth", "tests"),
-    *("collective", "plan", "peers", "json", "plot"),
+    *("collective", "plan", "peers", "json", "plot", "accelerator"),
 )
 
 
 def check(options: Options) -> None:
     """Raise UsageError for what cannot be measured, before anything is started."""
     _check_collective(options)
+    _check_accelerator(options)
     for dtype in options.types:
         ops.require(options.op, dtype, f"-o {options.op} -T {dtype}")
         numpy_dtype(dtype)
@@ -242,6 +245,20 @@ def _check_collective(options: Options) -> None:
         if peer not in collective.peers:
             remedy = f"Take {', '.join(collective.peers)}"
             raise UsageError(explain(f"{asked} --peers {peer}", f"{peer} has none", remedy))
+
+
+def _check_accelerator(options: Options) -> None:
+    if options.accelerator == "cpu":
+        return
+    asked = f"-d {options.accelerator}"
+    for dtype in options.types:
+        if not ELEMENT_TYPES[dtype].is_numpys:
+            found = f"the CUDA Array Interface has no name for {dtype}"
+            raise UsageError(explain(f"{asked} -T {dtype}", found, "Take another type"))
+    for peer in options.peers:
+        if peer != "mpi" or options.mode != "blocking":
+            found = "only the MPI's blocking calls are compared there, on copies in host memory"
+            raise UsageError(explain(f"{asked} --peers {peer}", found, "Take --peers mpi"))
 
 
 def require_writable(options: Options) -> None:

@@ -31,7 +31,8 @@ def preamble(options: Options, dtype: str, ranks: int, mpi: str, comments: list[
     """The lines above the first row."""
     kind = {"nonblocking": "Non-blocking ", "persistent": "Persistent "}.get(options.mode, "")
     collective = COLLECTIVES[options.collective]
-    title = f"# gradred OSU-style MPI {kind}{collective.title} Latency Test v{__version__}"
+    cuda = {"cpu": "", "managed": "-CUDA managed"}.get(options.accelerator, "-CUDA")
+    title = f"# gradred OSU-style MPI{cuda} {kind}{collective.title} Latency Test v{__version__}"
     what = f"# {ranks} ranks, {mpi}" + (f", {options.op}" if collective.reduces else "")
     lines = ["", title, what, *(f"# {c}" for c in comments)]
     if options.mode == "nonblocking":

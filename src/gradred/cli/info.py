@@ -94,7 +94,7 @@ FACTS: dict[str, Callable[[], str]] = {
     "launcher": _launcher,
     "preload": lambda: _ABSENT.format("preload library"),
     "horovod_path": lambda: _ABSENT.format("module named horovod"),
-    "cuda": lambda: "arrays in GPU memory are copied to host memory and back",
+    "cuda": lambda: "arrays in GPU memory: between ranks of one host from GPU to GPU",
     "nccl": lambda: _ABSENT.format("path through NCCL"),
     "cpu": _cpu_line,
     "topology": _topology,
