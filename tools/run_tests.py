@@ -34,7 +34,8 @@ WITHOUT_MPI = {
 }
 # They assert deadlines, also on a busy machine: one that fails is tried again, and named.
 TRIED_AGAIN = {"commands and jobs": ["--reruns", "1", "--reruns-delay", "2"]}
-MOST_ON_A_DEVICE = 4  # ranks of tests/gpu, whose devices are threads
+MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads
+BESIDE_FOUR_DEVICES = 5  # ranks beside which four pass data from device to device
 NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests is marked so
 
 
@@ -197,10 +198,11 @@ def main() -> int:
     outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))
-        on_device = min(ranks, MOST_ON_A_DEVICE)
-        if ranks <= MOST_ON_A_DEVICE + 1:
+        if ranks <= MOST_ON_A_DEVICE:
+            outcomes.append(run_pytest(f"device, {ranks} ranks", ["tests/gpu"], ranks, options))
+        if ranks == BESIDE_FOUR_DEVICES:
             outcomes.append(
-                run_pytest(f"device, {on_device} ranks", ["tests/gpu"], on_device, options)
+                run_pytest("devices, 4 ranks", ["tests/gpu/test_workspaces.py"], 4, options)
             )
     return report(outcomes)
 

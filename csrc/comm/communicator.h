@@ -196,6 +196,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static bool is_staged(const Call& call, const Plan& plan);
   void run_staged(const Call& call, const Plan& plan, WaitHook& hook);
   static bool flows(const Call& call, const Plan& plan);
+  static bool is_aligned(const Call& call);
   Workspace* workspace_for(const Call& call, const Plan& plan);
   void run_flowing(const Call& call, const Plan& plan, WaitHook& hook);
   std::shared_ptr<StartedOperation> staged_operation(const Call& call, const Plan* plan,

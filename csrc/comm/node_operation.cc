@@ -30,7 +30,9 @@ NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, const Call& cal
 void NodeOperation::start_call() {
   given_ = true;
   NodeCall made = node_call(call_);
-  if (call_.op == Op::kPremul) made.send = scaled_input(call_, comm_->size(), scaled_);
+  if (call_.op == Op::kPremul && made.device == nullptr) {
+    made.send = scaled_input(call_, comm_->size(), scaled_);
+  }
   execution_.start(made);
 }
 

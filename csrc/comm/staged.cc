@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/node_call.h"
+#include "comm/scheduled.h"
 #include "plan/plan.h"
 
 namespace gradred {
@@ -80,11 +81,13 @@ Staging::Staging(const Call& call, int rank, int size, bool flows, Workspace* wo
   device_->result = static_cast<std::byte*>(call.recv);
   device_->op = call.op;
   device_->dtype = call.dtype;
+  device_->factor = call.factor;
 }
 
 void Staging::to_host(const void*& send, void*& recv) {
   device_.reset();
   to_host(true);
+  scales_ = call_.op == Op::kPremul && !marks_.empty();
   send = on_host_.send;
   recv = on_host_.recv;
 }
@@ -128,9 +131,20 @@ void Staging::copy_input(std::byte* target, const std::byte* source, std::size_t
 // Without pieces: what comes before the call.
 bool Staging::has_input(std::size_t end) {
   if (end == 0) return true;
+  if (scales_) return has_scaled_input();
   if (marks_.empty()) return input_stream().ready();
   const std::size_t last = std::min((end - 1) / kPiece, marks_.size() - 1);
   return input_stream().has_passed(marks_[last]);
+}
+
+// A factor is put on all of the input at once.
+bool Staging::has_scaled_input() {
+  if (!input_stream().has_passed(marks_.back())) return false;
+  const bool blocks = call_.kind == Kind::kReduceScatterBlock;
+  std::byte* const input = input_.data() != nullptr ? input_.data() : room_.data();
+  scale_input(call_, input, call_.count * (blocks ? static_cast<std::size_t>(size_) : 1));
+  scales_ = false;
+  return true;
 }
 
 // An average is divided in the end, when all of the sum is there.
@@ -236,6 +250,12 @@ std::string Communicator::device_path() const {
   return "host memory: " + (may ? "not all ranks have passed such arrays" : why_no_workspace_);
 }
 
+// As kernels need what they read of the caller's. Blocks are as their vector.
+bool Communicator::is_aligned(const Call& call) {
+  const void* const input = call.send == kInPlace ? call.recv : call.send;
+  return reinterpret_cast<std::uintptr_t>(input) % size_of(call.dtype) == 0;
+}
+
 // Null: the arrays go through host memory. What else ranks need for it they tell each other in the
 // operation.
 Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {
@@ -246,9 +266,8 @@ Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {
     return nullptr;
   }
   const bool same = call.kind == Kind::kBcast || call.input_memory() == memory;
-  if (!same || size_ == 1 || call.op == Op::kPremul || call.count * size_of(call.dtype) < kLeast) {
-    return nullptr;
-  }
+  if (!same || size_ == 1 || call.count * size_of(call.dtype) < kLeast) return nullptr;
+  if (call.op == Op::kPremul && !is_aligned(call)) return nullptr;
   if (workspace_of_ == nullptr) {  // tried once
     workspace_of_ = memory.device();
     const auto ranks = static_cast<std::size_t>(size_);

@@ -50,6 +50,7 @@ class Staging final : public Flow {
 
  private:
   Staging(const Call& call, int rank, int size);
+  bool has_scaled_input();
   bool is_quiet() noexcept;
   void keep_host_memory() noexcept;
   Stream& input_stream() { return *before_; }
@@ -66,6 +67,7 @@ class Staging final : public Flow {
   HostAllocation input_, room_;
   std::vector<std::uint64_t> marks_;  // behind each piece of the input, where they flow
   std::size_t result_bytes_ = 0, copied_ = 0;
+  bool scales_ = false;  // the input, once it is there: it was to be scaled on the device
 };
 
 class StagedOperation final : public StartedOperation {

@@ -69,7 +69,7 @@ void CudaWorkspace::open(std::size_t rank, const Ticket& ticket) {
 }
 
 bool CudaWorkspace::reduces(Op op, DType dtype, std::string& why) {
-  if (!Kernels::serves(op, dtype) || op == Op::kPremul) {
+  if (!Kernels::serves(op, dtype)) {
     why =
         "there is no kernel for " + std::string(name_of(op)) + " of " + std::string(name_of(dtype));
     return false;
@@ -89,6 +89,16 @@ void CudaWorkspace::put(std::size_t place, const void* source, std::size_t bytes
   stream_.copy(own_.get() + place, reinterpret_cast<Address>(source), bytes);
 }
 
+void CudaWorkspace::put_scaled(std::size_t place, const void* source, DType dtype,
+                               std::size_t count, double factor) {
+  const ScopedContext scope = memory_.scope();
+  const void* const inputs[] = {source};
+  KernelCall call{.dtype = dtype, .inputs = inputs, .count = count};
+  call.target = reinterpret_cast<void*>(own_.get() + place);
+  call.scale = KernelCall::Scale{factor, false};
+  memory_.kernels().launch(stream_.get(), call);
+}
+
 void CudaWorkspace::get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) {
   const ScopedContext scope = memory_.scope();
   stream_.copy(reinterpret_cast<Address>(target), part(rank) + place, bytes);
@@ -101,6 +111,7 @@ void CudaWorkspace::reduce(Op op, DType dtype, std::size_t place, std::size_t co
   }
   KernelCall call{.op = op, .dtype = dtype, .inputs = inputs_, .count = count};
   call.target = reinterpret_cast<void*>(own_.get() + place);
+  if (op == Op::kPremul) call.op = Op::kSum;
   if (op == Op::kAvg) {
     call.op = Op::kSum;
     call.scale = KernelCall::Scale{static_cast<double>(inputs_.size()), true};

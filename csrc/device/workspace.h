@@ -24,6 +24,8 @@ class CudaWorkspace final : public Workspace {
   bool is_of_one_device() const override { return one_device_; }
   bool reduces(Op op, DType dtype, std::string& why) override;
   void put(std::size_t place, const void* source, std::size_t bytes) override;
+  void put_scaled(std::size_t place, const void* source, DType dtype, std::size_t count,
+                  double factor) override;
   void get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) override;
   void reduce(Op op, DType dtype, std::size_t place, std::size_t count) override;
   bool ready() override;

@@ -40,8 +40,12 @@ class Workspace {
 
   // Work as a DeviceStream's: later, in this order. Into this rank's part; from any rank's.
   virtual void put(std::size_t place, const void* source, std::size_t bytes) = 0;
+  // The elements times the factor, as scale() of reduce/reduce.h.
+  virtual void put_scaled(std::size_t place, const void* source, DType dtype, std::size_t count,
+                          double factor) = 0;
   virtual void get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) = 0;
-  // In this rank's part, what all ranks have at that place. Op::kAvg divides by the ranks.
+  // In this rank's part, what all ranks have at that place. Op::kAvg divides by the ranks;
+  // Op::kPremul is a sum of what was scaled.
   virtual void reduce(Op op, DType dtype, std::size_t place, std::size_t count) = 0;
   virtual bool ready() = 0;  // all of that is done; throws where the device has failed
   // A call was cut off: peers' devices may read this rank's part for ever. False: this rank's may
@@ -63,8 +67,9 @@ struct DeviceCall {
   std::byte* result = nullptr;
   Op op = Op::kSum;
   DType dtype = DType::kUInt8;
-  bool begun = false;  // its arrays are being read and written
-  bool done = false;   // the result is there
+  double factor = 1.0;  // of Op::kPremul
+  bool begun = false;   // its arrays are being read and written
+  bool done = false;    // the result is there
 };
 
 }  // namespace gradred

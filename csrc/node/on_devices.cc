@@ -39,8 +39,13 @@ class DevicePieces {
     if (call_.kind == Kind::kBcast && rank_ != root()) return;
     for (std::size_t block = 0; block < (scatters() ? size_ : 1); ++block) {
       const std::size_t from = block * call_.count + begin(piece);
-      workspace_.put(place(piece) + block * stride_, device_.input + from * call_.element,
-                     length(piece) * call_.element);
+      const std::size_t to = place(piece) + block * stride_;
+      const std::byte* const source = device_.input + from * call_.element;
+      if (device_.op == Op::kPremul && reduces()) {
+        workspace_.put_scaled(to, source, device_.dtype, length(piece), device_.factor);
+      } else {
+        workspace_.put(to, source, length(piece) * call_.element);
+      }
     }
   }
   void reduce(std::size_t piece) {

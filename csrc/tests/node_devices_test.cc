@@ -46,6 +46,11 @@ class LateWorkspace final : public Workspace {
     check(place + bytes <= least_, "a put behind the end");
     give([=, this] { std::memcpy(part_.data() + place, source, bytes); });
   }
+  void put_scaled(std::size_t place, const void* source, DType dtype, std::size_t count,
+                  double factor) override {
+    put(place, source, count * size_of(dtype));
+    give([=, this] { scale(part_.data() + place, count, dtype, factor, false); });
+  }
   void get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) override {
     check(place + bytes <= least_, "a get behind the end");
     give([=, this] { std::memcpy(target, parts_[rank] + place, bytes); });

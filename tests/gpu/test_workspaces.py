@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu.simulated import Driver
-from gpu.test_device_arrays import RANK, SIZE, on_device, total, values
+from gpu.test_device_arrays import RANK, SIZE, host, on_device, total, values
 from mpi.knobs import use
 from mpi4py import MPI
 
@@ -71,6 +71,23 @@ def test_each_rank_reduces_a_share_where_each_has_a_device(device: Driver, ipc_b
             np.testing.assert_array_equal(block, np.max(all_of_it, axis=0))
     finally:
         device.use_in_this_thread(0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_factor_is_put_on_the_input(device: Driver, dtype: str, mixed: bool) -> None:
+    """By a kernel, or on the host where the arrays of some ranks lie there."""
+    own = slice(RANK * COUNT, (RANK + 1) * COUNT)
+    given = values(COUNT * SIZE, dtype)
+    x = given if mixed and RANK == 0 else on_device(given)
+    with new_comm() as comm:
+        for turn in range(2):
+            block = gradred.reduce_scatter_block(x, gradred.premul(2.0), comm=comm)
+            wanted = 2 * total(COUNT * SIZE, dtype)[own]
+            np.testing.assert_array_equal(host(block), wanted, err_msg=str(turn))
+        assert comm.device_path.startswith(
+            "no" if mixed and RANK == 0 else "host" if mixed else "dev"
+        )
 
 
 # ---- where it cannot be --------------------------------------------------------------------------
