@@ -153,8 +153,9 @@ def core_tests(sanitizer: str) -> bool:
 
 
 def without_python(program: Path) -> bool:
-    """The same core as ranks of both MPIs."""
-    test = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfs", "--tb=short", "tests/core"]
+    """The same core as ranks of both MPIs; another stage runs meanwhile, as with jobs."""
+    test = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfs", "--tb=short"]
+    test += ["--reruns", "1", "--reruns-delay", "2", "tests/core"]
     named = f"CORE_PROGRAM={program.absolute()}"
     well = [run("env", named, python_of(environment), *test) for environment in (MPICH, OPENMPI)]
     return all(well)

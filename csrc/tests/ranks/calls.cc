@@ -300,6 +300,7 @@ void make_calls_on_devices(const Library& mpi) {
     for (std::size_t i = 0; i < places.size(); ++i) {
       const Place& place = places[i];
       for (const Way way : kWays) {
+        if (handle != world && way != Way::kBlocking && way != Way::kPersistent) continue;
         for (const std::size_t count : kFewCounts) {
           Check check(mpi, *comm, kTypes[checks % 2 == 0 ? 0 : 2], way, count, place);
           check.all_kinds();
