@@ -18,7 +18,7 @@ from gradred.bench.rank_zero import say, write_so_far
 from gradred.bench.timing import Seconds, call_by_call
 from gradred.bench.vectors import Device, Vector, in_host_memory
 from gradred.element_types import numpy_dtype
-from gradred.errors import DeviceError, UsageError, explain
+from gradred.errors import UsageError, explain
 from gradred.launch import wrong_launcher
 
 SCHEMA = "gradred-bench/1"
@@ -38,7 +38,7 @@ def run(asked: Options) -> int:
         _require_writable(asked, world)
         device = _device(asked, world)
         contenders = gather(asked, world)
-    except (UsageError, DeviceError):
+    except UsageError:
         if world.rank > 0:
             return 2
         raise
@@ -80,7 +80,7 @@ def _device(asked: Options, world: MPI.Intracomm) -> Device | None:
     device, refusal = None, None
     try:
         device = Device(asked.accelerator, world)
-    except DeviceError as error:
+    except UsageError as error:
         refusal = error
     refused = [error for error in world.allgather(refusal) if error is not None]
     if refused:

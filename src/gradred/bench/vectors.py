@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gradred import config
 from gradred.bench.options import ACCELERATORS
-from gradred.errors import DeviceError, explain
+from gradred.errors import UsageError, explain
 
 _GLOBAL = 1  # managed memory that any stream may use
 
@@ -25,7 +25,7 @@ class Device:
     """A device of this process, its context current: by the place of the rank on its host.
 
     Raises:
-        DeviceError: there is no driver, or no device.
+        UsageError: there is no driver, or no device.
     """
 
     def __init__(self, accelerator: str, world: MPI.Intracomm) -> None:
@@ -36,7 +36,7 @@ class Device:
         except OSError as error:
             found = f"there is no CUDA driver ({error})"
             remedy = "Measure host memory, with -d cpu"
-            raise DeviceError(explain(self._asked, found, remedy)) from None
+            raise UsageError(explain(self._asked, found, remedy)) from None
         self.call("cuInit", 0)
         count, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGetCount", ctypes.byref(count))
@@ -51,7 +51,7 @@ class Device:
         code = getattr(self._driver, function)(*arguments)
         if code != 0:
             found = f"{function} returned the code {code}"
-            raise DeviceError(explain(self._asked, found, "See what nvidia-smi says"))
+            raise UsageError(explain(self._asked, found, "See what nvidia-smi says"))
 
     def name(self) -> str:
         """As the driver has it."""
