@@ -17,7 +17,6 @@ class CodeCache {
 
   std::optional<std::string> read() const;
   void write(const std::string& code) const;
-  const std::string& path() const { return path_; }
 
  private:
   const std::string folder_;

@@ -38,9 +38,9 @@ class Workspace {
   // Whether its device can reduce so. May take seconds the first time. `why`: else.
   virtual bool reduces(Op op, DType dtype, std::string& why) = 0;
 
-  // Work as a DeviceStream's: later, in this order. Into this rank's part; from any rank's.
+  // Work as a DeviceStream's: later, in this order. Into this rank's part; the same of elements
+  // times a factor, as scale() of reduce/reduce.h; from any rank's part.
   virtual void put(std::size_t place, const void* source, std::size_t bytes) = 0;
-  // The elements times the factor, as scale() of reduce/reduce.h.
   virtual void put_scaled(std::size_t place, const void* source, DType dtype, std::size_t count,
                           double factor) = 0;
   virtual void get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) = 0;

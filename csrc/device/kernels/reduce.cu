@@ -73,10 +73,11 @@ struct Prod {
 
 // Equal floats differ at most in the signs of zeros; neither less nor equal: one is NaN, and so is
 // the sum.
-struct Min {
+template <bool greatest>
+struct Extremum {
   template <class T>
   __device__ static T apply(T a, T b) {
-    return a < b ? a : b;
+    return (a < b) == greatest ? b : a;
   }
   __device__ static float apply(float a, float b) { return real(a, b); }
   __device__ static double apply(double a, double b) { return real(a, b); }
@@ -84,27 +85,14 @@ struct Min {
  private:
   template <class T>
   __device__ static T real(T a, T b) {
-    if (a < b) return a;
-    if (b < a) return b;
-    return a == b ? number_of(bits_of(a) | bits_of(b)) : a + b;
+    if (a < b) return greatest ? b : a;
+    if (b < a) return greatest ? a : b;
+    const auto zeros = greatest ? bits_of(a) & bits_of(b) : bits_of(a) | bits_of(b);
+    return a == b ? number_of(zeros) : a + b;
   }
 };
-struct Max {
-  template <class T>
-  __device__ static T apply(T a, T b) {
-    return a < b ? b : a;
-  }
-  __device__ static float apply(float a, float b) { return real(a, b); }
-  __device__ static double apply(double a, double b) { return real(a, b); }
-
- private:
-  template <class T>
-  __device__ static T real(T a, T b) {
-    if (a < b) return b;
-    if (b < a) return a;
-    return a == b ? number_of(bits_of(a) & bits_of(b)) : a + b;
-  }
-};
+using Min = Extremum<false>;
+using Max = Extremum<true>;
 
 // ---- element types ------------------------------------------------------------------------------
 //
