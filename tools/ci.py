@@ -143,7 +143,7 @@ def core_tests(sanitizer: str) -> bool:
     prefix = fixed_addresses() if sanitizer == "thread" else []
     # It sees nothing of what processes do to each other: there only ranks that are threads count.
     threads = ["threads"]
-    among_processes = ("node_test", "node_led_test", "node_faults_test")
+    among_processes = ("node_test", "node_led_test", "node_faults_test", "node_pool_test")
     parts = dict.fromkeys(among_processes, threads) if sanitizer == "thread" else {}
     verdicts = {one.name: run(*prefix, one, *parts.get(one.name, [])) for one in programs}
     for name, passed in verdicts.items():
@@ -157,7 +157,10 @@ def without_python(program: Path) -> bool:
     test = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfs", "--tb=short"]
     test += ["--reruns", "1", "--reruns-delay", "2", "tests/core"]
     named = f"CORE_PROGRAM={program.absolute()}"
-    well = [run("env", named, python_of(environment), *test) for environment in (MPICH, OPENMPI)]
+    well = [
+        run("env", named, python_of(environment), *test, *of_mpi(environment))
+        for environment in (MPICH, OPENMPI)
+    ]
     return all(well)
 
 
@@ -205,6 +208,11 @@ class Stage:
     all_cores: bool = False
 
 
+def of_mpi(environment: Path) -> list[str]:
+    """Options of pytest: tests of what is the same with each MPI run with one of them."""
+    return ["-m", "not one_mpi or each_mpi"] if environment is OPENMPI else []
+
+
 def jobs(environment: Path, *tests: str) -> bool:
     """Tests that start jobs: commands, faults, several hosts.
 
@@ -214,7 +222,7 @@ def jobs(environment: Path, *tests: str) -> bool:
     other = (OPENMPI if environment is MPICH else MPICH) / "bin" / "mpiexec"
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfs", "--tb=short"]
     command += ["--reruns", "1", "--reruns-delay", "2", "--durations=10"]
-    command += ["-m", "not one_mpi or each_mpi"] if environment is OPENMPI else []
+    command += of_mpi(environment)
     command += [f"tests/{one}" for one in tests]
     foreign = f"FOREIGN_MPIEXEC={other.absolute()}"  # for the test of the wrong launcher
     return run("env", foreign, python_of(environment), *command, seconds=900)

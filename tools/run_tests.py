@@ -34,6 +34,12 @@ WITHOUT_MPI = {
 }
 # They assert deadlines, also on a busy machine: one that fails is tried again, and named.
 TRIED_AGAIN = {"commands and jobs": ["--reruns", "1", "--reruns-delay", "2"]}
+# Of so many ranks what depends on their number: results, plans, agreement.
+MANY_RANKS = 8
+OF_MANY_RANKS = [
+    f"tests/mpi/test_{name}.py"
+    for name in ("results", "plans", "disagreement", "communicators", "random_use")
+]
 MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads
 BESIDE_FOUR_DEVICES = 5  # ranks beside which four pass data from device to device
 NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests is marked so
@@ -197,7 +203,8 @@ def main() -> int:
         return 1 if run_pytest(options.part, WITHOUT_MPI[options.part], 0, options).failed else 0
     outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
-        outcomes.append(run_pytest(f"MPI, {ranks} ranks", ["tests/mpi"], ranks, options))
+        paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
+        outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))
         if ranks <= MOST_ON_A_DEVICE:
             outcomes.append(run_pytest(f"device, {ranks} ranks", ["tests/gpu"], ranks, options))
         if ranks == BESIDE_FOUR_DEVICES:

@@ -121,11 +121,22 @@ void mixed_operations_back_to_back(BoardBootstrap& bootstrap) {
   }
 }
 
+// Many more ranks than cores, or each access recorded: then the longest vectors are left out.
+bool is_slow(int ranks) {
+#ifdef __SANITIZE_THREAD__
+  return ranks > 1;
+#else
+  return ranks > 3;
+#endif
+}
+
 // Who decides tries both ways in the first operations of a kind and size.
 void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   const auto group = make_group(bootstrap, small_paths());
   unsigned seed = 0;
+  const std::size_t longest = is_slow(group->size()) ? 131'071 : 300'001;
   for (const std::size_t count : {20'000U, 40'011U, 131'071U, 300'001U}) {
+    if (count > longest) continue;
     for (unsigned turn = 0; turn < 6; ++turn) {
       Call call{.kind = kind, .dtype = turn < 4 ? DType::kFloat32 : DType::kInt64, .count = count};
       call.in_place = turn / 2 % 2 == 0;
@@ -137,7 +148,8 @@ void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   std::byte found{};
   const bool allowed = read_process(getpid(), &found, &group, 1) == 0;  // some containers forbid it
   if (group->size() > 1 && allowed) {
-    expect(group->single_copies() >= 7, "each size was done by reading, too");
+    const std::uint64_t least = is_slow(group->size()) ? 5 : 7;
+    expect(group->single_copies() >= least, "each size was done by reading, too");
   }
 }
 
@@ -443,7 +455,7 @@ int run_all(const std::string& part) {
     }
     for (const int size : {2, 3}) {
       for (const unsigned bits : {0U, 31U, 32U}) {
-        if (threads && size == 3 && bits != 32) continue;
+        if (threads && bits != (size == 2 ? 0U : 32U)) continue;
         const std::uint64_t first = (std::uint64_t{1} << bits) - (bits == 0 ? 0 : 3);
         on(size, "old_steps_count_for_no_later_operation, from " + std::to_string(first),
            [first](BoardBootstrap& bootstrap) {

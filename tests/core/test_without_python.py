@@ -69,7 +69,10 @@ def test_every_kind_of_call_in_every_way_is_exact(ranks: int) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    "ranks",
+    [pytest.param(1, marks=pytest.mark.one_mpi), 2, pytest.param(3, marks=pytest.mark.one_mpi)],
+)
 def test_calls_on_memory_of_devices_are_exact(ranks: int) -> None:
     done = run(mpiexec(ranks), "devices")
     assert done.returncode == 0, done.stderr
@@ -77,6 +80,7 @@ def test_calls_on_memory_of_devices_are_exact(ranks: int) -> None:
     assert said == [f"rank {rank} of {ranks}: 136 checks passed" for rank in range(ranks)]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     "hosts", ["", pytest.param("0,0,1", marks=pytest.mark.skipif(os.geteuid() != 0, reason="root"))]
 )

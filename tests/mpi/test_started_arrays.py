@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from mpi.knobs import use
+from mpi.sizes import up_to_three_ranks
 from mpi4py import MPI
 
 import gradred
@@ -66,6 +67,7 @@ def called(request: gradred.ArrayRequest[Any]) -> Any:
 ENDS = [waited, polled, called]
 
 
+@up_to_three_ranks
 @pytest.mark.parametrize("end", ENDS)
 def test_numpy_arrays_of_every_type(comm: MPI.Intracomm, end: Callable[[Any], Any]) -> None:
     for name in ITEMSIZES:

@@ -123,8 +123,9 @@ class Steady {
 
  private:
   // A rank that waits for 50 ms looks whether its peers live, and tells them, who hear it: where
-  // ranks share cores with others some calls take more.
-  static constexpr int kCalls = 200, kMostOthers = kCalls / 4;
+  // ranks share cores with others up to a third of the calls take more. What a call does itself all
+  // of them take.
+  static constexpr int kCalls = 200, kMostOthers = kCalls * 3 / 4;
 
   void steady(const std::string& name, Call call, unsigned locks = 1) {
     call.recv = recv_.data();
