@@ -17,10 +17,11 @@ namespace gradred {
 
 // Of a call whose arrays are not all in host memory, or not all there yet.
 struct Elsewhere {
-  Memory input{};                    // where that is not in recv
-  Memory result{};                   // of recv
-  std::shared_ptr<Stream> before{};  // its work on them comes first; null: there is none
-  std::shared_ptr<Flow> flow{};      // of what a plan takes in order (Family::flows); null: none
+  Memory input{};                        // where that is not in recv
+  Memory result{};                       // of recv
+  std::shared_ptr<Stream> before{};      // its work on them comes first; null: there is none
+  std::shared_ptr<StreamOrder> order{};  // of a program's stream; null: the host's, who waits
+  std::shared_ptr<Flow> flow{};  // of what a plan takes in order (Family::flows); null: none
 };
 
 // `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,
@@ -53,6 +54,7 @@ struct Call {
     return elsewhere && send != kInPlace ? elsewhere->input : result_memory();
   }
   Stream* before() const { return elsewhere ? elsewhere->before.get() : nullptr; }
+  StreamOrder* order() const { return elsewhere ? elsewhere->order.get() : nullptr; }
   Flow* flow() const { return elsewhere ? elsewhere->flow.get() : nullptr; }
 };
 

@@ -46,6 +46,7 @@ bool may_start_on_node();
 Engine& engine();
 // The engine drives the operation from now on, as far as it may.
 void let_drive(std::shared_ptr<Operation> operation);
+bool may_be_driven_by_thread(const Operation& operation);
 
 // Writes the trace of this process where settings().trace says; nothing where there is none.
 void write_trace();

@@ -12,8 +12,12 @@
 
 namespace gradred {
 
+bool may_be_driven_by_thread(const Operation& operation) {
+  return operation.needs_no_mpi() ? settings().progress_thread : thread_may_drive();
+}
+
 void let_drive(std::shared_ptr<Operation> operation) {
-  const bool may = operation->needs_no_mpi() ? settings().progress_thread : thread_may_drive();
+  const bool may = may_be_driven_by_thread(*operation);
   engine().add(std::move(operation), may ? Engine::Driven::kByThread : Engine::Driven::kByCalls);
 }
 
@@ -56,6 +60,8 @@ std::shared_ptr<StartedOperation> Communicator::scheduled_operation(const Call& 
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   liveness_.throw_if_failed();
+  // What has ended the one before, for which only a stream has waited.
+  if (call.order() != nullptr && node_ != nullptr) node_->throw_if_poisoned();
   const std::shared_ptr<Observation> observation = direct_ ? nullptr : observer_.observation(call);
   const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);
   std::shared_ptr<StartedOperation> operation;

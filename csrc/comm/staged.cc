@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "comm/node_call.h"
 #include "comm/scheduled.h"
+#include "memory/order.h"
 #include "plan/plan.h"
 
 namespace gradred {
@@ -97,7 +98,9 @@ void Staging::to_host(bool flows) {
   const Lengths bytes(call, rank_, size_);
   const Memory from = call.input_memory(), to = call.result_memory();
   on_host_.elsewhere = flows ? nullptr : after(before_);
-  if (!to.is_host() && (flows || (to != from && !from.is_host()))) result_.emplace(to);
+  StreamOrder* const order = call.order();
+  const bool own = flows || (to != from && !from.is_host());
+  if (!to.is_host() && own && order == nullptr) result_.emplace(to);
   if (!to.is_host()) {
     room_ = HostAllocation(*to.device(), bytes.room);
     on_host_.recv = room_.data();
@@ -116,6 +119,10 @@ void Staging::to_host(bool flows) {
       on_host_.send = target = input_.data();
     }
     copy_input(target, source, bytes.input, flows);
+  }
+  if (order != nullptr) {
+    const std::size_t piece = flows ? kPiece : std::max<std::size_t>(result_bytes_, 1);
+    result_.emplace(order->result(call.recv, room_.data(), result_bytes_, piece));
   }
 }
 
@@ -180,6 +187,12 @@ void Staging::keep_host_memory() noexcept {
 }
 
 bool Staging::abandon(bool host_memory_is_free) noexcept {
+  if (StreamOrder* const order = call_.order()) {  // nobody waits for a program's stream
+    order->release();
+    const bool quiet = is_quiet();
+    if (!quiet || !host_memory_is_free) keep_host_memory();
+    return quiet;
+  }
   if (device_ && device_->begun && !device_->done) return device_->workspace->abandon();
   const bool quiet = input_stream().finish() && result_stream().finish();
   if (!quiet || !host_memory_is_free) keep_host_memory();
@@ -235,6 +248,7 @@ void StagedOperation::withdraw() noexcept {
 // ---- of a communicator --------------------------------------------------------------------------
 
 bool Communicator::is_staged(const Call& call, const Plan& plan) {
+  if (call.order() != nullptr) return true;
   return !plan.family->reads(call.input_memory(), call.result_memory());
 }
 
@@ -262,6 +276,7 @@ Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {
   constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are worth it
   constexpr std::size_t kLeastPerRank = 4096;            // of a workspace
   const Memory memory = call.result_memory();
+  if (call.order() != nullptr) return nullptr;  // whoever drives it must ask nothing of the device
   if (!plan.family->shares_devices() || memory.is_host() || settings_.ipc_bytes == 0) {
     return nullptr;
   }

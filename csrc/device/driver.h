@@ -15,6 +15,7 @@ namespace gradred::device {
 using Result = int;
 using Ordinal = int;            // of a device, among those that the process sees
 using Address = std::uint64_t;  // the device's and the host's are of one space
+inline Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 using ContextHandle = struct OpaqueContext*;
 using StreamHandle = struct OpaqueStream*;
 using EventHandle = struct OpaqueEvent*;
@@ -70,6 +71,9 @@ struct Functions {
   Result (*CtxPushCurrent)(ContextHandle context);
   Result (*CtxPopCurrent)(ContextHandle* context);
   Result (*StreamCreate)(StreamHandle* stream, unsigned flags);
+  Result (*StreamCreateWithPriority)(StreamHandle* stream, unsigned flags, int priority);
+  Result (*CtxGetStreamPriorityRange)(int* least, int* greatest);
+  Result (*StreamIsCapturing)(StreamHandle stream, int* status);  // null where it has none
   Result (*StreamDestroy)(StreamHandle stream);
   Result (*StreamQuery)(StreamHandle stream);
   Result (*StreamSynchronize)(StreamHandle stream);

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/errors.h"
 #include "device/workspace.h"
 
 namespace gradred::device {
@@ -27,8 +28,6 @@ std::string name_of(const Driver& driver, Ordinal device) {
   const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
   return "CUDA device " + std::to_string(device) + (told ? " (" + std::string(name) + ")" : "");
 }
-
-Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 
 }  // namespace
 
@@ -73,13 +72,10 @@ class Copies final : public DeviceStream {
     return passed_ >= mark;
   }
   void wait_for(DeviceMemory& device, std::uint64_t stream) override {
-    Copies other(static_cast<CudaMemory&>(device));  // whose event is of that device's context
-    {
-      const ScopedContext scope = other.memory_.scope();
-      other.queue_->moment.record(reinterpret_cast<StreamHandle>(stream));
-    }
-    const ScopedContext scope = memory_.scope();
-    queue_->stream.wait_for(other.queue_->moment.get());
+    static_cast<CudaMemory&>(device).with_moment_of(stream, [this](const CudaEvent& moment) {
+      const ScopedContext scope = memory_.scope();
+      queue_->stream.wait_for(moment.get());
+    });
   }
 
  private:
@@ -141,8 +137,10 @@ void CudaMemory::release(std::byte* address) noexcept {
 
 std::byte* CudaMemory::allocate_host(std::size_t bytes) {
   const std::size_t wanted = rounded(bytes);
+  std::vector<PinnedAllocation> dropped;  // freed without the lock
   {
     const std::lock_guard lock(mutex_);
+    dropped.swap(dropped_);
     const auto found = spare_.lower_bound(wanted);
     if (found != spare_.end() && found->first <= 2 * wanted) {
       const auto [length, address] = *found;
@@ -161,9 +159,9 @@ std::byte* CudaMemory::allocate_host(std::size_t bytes) {
   return address;
 }
 
-// The longest that nobody uses go first where there is too much.
+// The longest that nobody uses go first where there is too much: later, since to free it may take
+// the driver until the device has nothing to do, and this may be the thread that it waits for.
 void CudaMemory::release_host(std::byte* address) noexcept {
-  std::vector<PinnedAllocation> dropped;  // after the lock is gone
   const std::lock_guard lock(mutex_);
   const auto used = in_use_.extract(address);
   spare_.emplace(used.mapped(), address);
@@ -171,9 +169,33 @@ void CudaMemory::release_host(std::byte* address) noexcept {
   while (spare_bytes_ > kMostSpareBytes) {
     const auto longest = std::prev(spare_.end());
     spare_bytes_ -= longest->first;
-    dropped.push_back(std::move(pinned_.extract(longest->second).mapped()));
+    dropped_.push_back(std::move(pinned_.extract(longest->second).mapped()));
     spare_.erase(longest);
   }
+}
+
+// The event is of the context that the stream is of.
+void CudaMemory::with_moment_of(std::uint64_t stream,
+                                const std::function<void(const CudaEvent&)>& use) {
+  std::unique_ptr<Queue> queue = take_queue();
+  {
+    const ScopedContext scope = this->scope();
+    require_live(stream);
+    queue->moment.record(reinterpret_cast<StreamHandle>(stream));
+  }
+  use(queue->moment);
+  give_back(std::move(queue));
+}
+
+void CudaMemory::require_live(std::uint64_t stream) const {
+  if (driver_.call.StreamIsCapturing == nullptr) return;
+  int capturing = 0;
+  driver_.check(driver_.call.StreamIsCapturing(reinterpret_cast<StreamHandle>(stream), &capturing),
+                "cuStreamIsCapturing");
+  if (capturing == 0) return;
+  throw UsageError("a call on arrays of " + name_ +
+                   ": a stream that it has to come after is being captured in a CUDA graph, and "
+                   "calls cannot be part of one. Make it before or after the capture");
 }
 
 std::unique_ptr<DeviceStream> CudaMemory::open_stream() { return std::make_unique<Copies>(*this); }

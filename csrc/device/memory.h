@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "device/kernels.h"
 #include "device/options.h"
+#include "device/order.h"
 #include "device/owners.h"
 #include "device/pointer_cache.h"
 #include "memory/memory.h"
@@ -36,7 +38,15 @@ class CudaMemory final : public DeviceMemory {
   std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks, std::size_t bytes,
                                             std::string& why) override;
 
+  std::shared_ptr<StreamOrder> open_order(std::uint64_t stream, std::string& why) override {
+    return orders_.open(stream, why);
+  }
+
   const Driver& driver() const { return driver_; }
+  // A moment of `stream`, a program's, after all that it has been given so far.
+  void with_moment_of(std::uint64_t stream, const std::function<void(const CudaEvent&)>& use);
+  // Throws UsageError for a stream whose work is only recorded. In this context.
+  void require_live(std::uint64_t stream) const;
   ScopedContext scope() const { return {driver_, context_}; }
   const Uuid& uuid() const { return uuid_; }
   Kernels& kernels() { return kernels_; }
@@ -66,6 +76,8 @@ class CudaMemory final : public DeviceMemory {
   std::map<std::byte*, std::size_t> in_use_;       // by bytes
   std::multimap<std::size_t, std::byte*> spare_;
   std::size_t spare_bytes_ = 0;
+  std::vector<PinnedAllocation> dropped_;  // freed by the next who allocates
+  Orders orders_{*this};
 };
 
 }  // namespace gradred::device

@@ -64,9 +64,16 @@ PrimaryContext::~PrimaryContext() {
   driver_.complain(driver_.call.DevicePrimaryCtxRelease(device_), "cuDevicePrimaryCtxRelease");
 }
 
-CudaStream::CudaStream(const Driver& driver)
+CudaStream::CudaStream(const Driver& driver, Urgency urgency)
     : Owned(driver, made<StreamHandle>(driver, "cuStreamCreate", [&](StreamHandle* stream) {
-              return driver.call.StreamCreate(stream, kNonBlockingStream);
+              int least = 0, greatest = 0;
+              if (urgency == Urgency::kUsual) {
+                return driver.call.StreamCreate(stream, kNonBlockingStream);
+              }
+              const Result code = driver.call.CtxGetStreamPriorityRange(&least, &greatest);
+              return code != kSuccess ? code
+                                      : driver.call.StreamCreateWithPriority(
+                                            stream, kNonBlockingStream, greatest);
             })) {}
 void CudaStream::copy(Address target, Address source, std::size_t bytes) {
   if (bytes == 0) return;

@@ -79,10 +79,14 @@ class Owned {
 
 // All of the following are made in the current context, and throw where there is none.
 
+// Streams of another urgency than the program's share no queue of the hardware with them, where
+// whatever waits holds up all that comes behind.
+enum class Urgency : bool { kUsual, kFirst };
+
 // A queue of work that the default stream does not wait for, nor it for the default stream.
 class CudaStream : public Owned<StreamHandle, &Functions::StreamDestroy> {
  public:
-  explicit CudaStream(const Driver& driver);
+  explicit CudaStream(const Driver& driver, Urgency urgency = Urgency::kUsual);
   // The order is that of the calls; target and source are the device's or pinned.
   void copy(Address target, Address source, std::size_t bytes);
   void wait_for(EventHandle event);

@@ -3,6 +3,7 @@
 #include <exception>
 #include <thread>
 
+#include "memory/order.h"
 #include "memory/workspace.h"
 
 namespace gradred {
@@ -24,6 +25,11 @@ void Allocation::release() noexcept {
 std::unique_ptr<Workspace> DeviceMemory::make_workspace(std::size_t, std::size_t, std::size_t,
                                                         std::string& why) {
   why = "peers cannot read the memory of " + name();
+  return nullptr;
+}
+
+std::shared_ptr<StreamOrder> DeviceMemory::open_order(std::uint64_t, std::string& why) {
+  why = name() + " has no streams that wait for the host";
   return nullptr;
 }
 

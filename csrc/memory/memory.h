@@ -29,7 +29,8 @@ struct Reduction {
 };
 
 class DeviceMemory;
-class Workspace;  // workspace.h
+class StreamOrder;  // order.h
+class Workspace;    // workspace.h
 
 // Work on a device's memory, done in the order in which it was given, later than it was given. One
 // thread at a time. Each address is the device's or the host's; what lies there stays as it is, and
@@ -70,6 +71,8 @@ class DeviceMemory {
   // and why.
   virtual std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks,
                                                     std::size_t bytes, std::string& why);
+  // For a call in the order of `stream`, a program's. Null: the host has to wait, and why.
+  virtual std::shared_ptr<StreamOrder> open_order(std::uint64_t stream, std::string& why);
 };
 
 // Where a buffer lies: in the host's memory, or in a device's, which must outlive this.
@@ -162,6 +165,7 @@ class Stream {
   explicit Stream(Memory memory) {
     if (!memory.is_host()) device_ = memory.device()->open_stream();
   }
+  explicit Stream(std::unique_ptr<DeviceStream> device) : device_(std::move(device)) {}
 
   void copy(void* target, const void* source, std::size_t bytes) {
     if (device_) [[unlikely]]

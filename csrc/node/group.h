@@ -160,6 +160,9 @@ class NodeGroup final : private Guard {
   bool is_first_to_wait() const;
   // Throws PeerLost if the process of a peer has ended, TransportError if the group is poisoned.
   void check_peers() const;
+  void throw_if_poisoned() const {
+    if (poisoned()) throw_poisoned();
+  }
   bool poisoned() const { return header_.poison.load(std::memory_order_relaxed) != 0; }
   // Make every other rank throw; the first reason stays.
   void poison(const FailureReport& report) noexcept;

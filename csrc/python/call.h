@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/call.h"
 #include "memory/memory.h"
+#include "memory/order.h"
 
 namespace gradred {
 
@@ -21,14 +24,28 @@ struct Placement {
   DeviceMemory* send = nullptr;  // null: the host's
   DeviceMemory* recv = nullptr;
   std::vector<std::pair<DeviceMemory*, std::uint64_t>> after{};
+  std::optional<std::uint64_t> stream{};  // in whose order the call is; none: the host's
+
+  // Null: the host waits; `why` tells where a stream was given.
+  std::shared_ptr<StreamOrder> stream_order(std::string& why) const {
+    if (!stream || recv == nullptr) return nullptr;
+    auto order = recv->open_order(*stream, why);
+    if (order == nullptr) return nullptr;
+    order->follow(*recv, *stream);
+    for (const auto& [memory, handle] : after) {
+      if (memory != recv || handle != *stream) order->follow(*memory, handle);
+    }
+    return order;
+  }
 
   // What comes after all that the streams have been given so far.
   std::shared_ptr<Stream> order() const {
     DeviceMemory* const device = recv != nullptr ? recv : send;
     if (device == nullptr) return nullptr;
-    auto stream = std::make_shared<Stream>(Memory(*device));
-    for (const auto& [memory, handle] : after) stream->wait_for(*memory, handle);
-    return stream;
+    auto made = std::make_shared<Stream>(Memory(*device));
+    for (const auto& [memory, handle] : after) made->wait_for(*memory, handle);
+    if (stream) made->wait_for(*device, *stream);
+    return made;
   }
 };
 
@@ -37,12 +54,18 @@ struct PyCall {  // what it points to must outlive it
   std::string plan;
   Placement placement{};
 
-  // What is to be carried out now.
+  // What is to be carried out now. `why_waits`: the host, though a stream was given.
   Call ordered() const {
+    std::string why;
+    return ordered(why);
+  }
+  Call ordered(std::string& why_waits) const {
     Call made = call;
     if (call.on_host()) return made;
     auto where = std::make_shared<Elsewhere>(*call.elsewhere);
-    where->before = placement.order();
+    where->order = placement.stream_order(why_waits);
+    where->before =
+        where->order ? std::make_shared<Stream>(where->order->input()) : placement.order();
     made.elsewhere = std::move(where);
     return made;
   }

@@ -92,15 +92,17 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
   Call started;
+  std::string why_waits;
   try {
     validate(call.call, communicator.size());
-    started = call.ordered();
+    started = call.ordered(why_waits);
   } catch (const Error& error) {
     communicator.refuse_started(error.what());
     throw;
   }
   started.mpi_request = mpi_request;
-  return std::make_shared<PyOperation>(communicator.start(started));
+  const auto order = started.elsewhere ? started.elsewhere->order : nullptr;
+  return std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
 }
 
 bool has_levels(const Parameters& p) { return p.local != 0 || !p.groups.empty(); }

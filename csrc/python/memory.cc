@@ -90,10 +90,11 @@ void bind_memory(py::module_& m) {
                         "Where the arrays of a call lie; None: in host memory. What comes first "
                         "are streams of the program's, each with the memory that it works on.")
       .def(py::init([](DeviceMemory* send, DeviceMemory* recv,
-                       std::vector<std::pair<DeviceMemory*, std::uint64_t>> after) {
-             return Placement{send, recv, std::move(after)};
+                       std::vector<std::pair<DeviceMemory*, std::uint64_t>> after,
+                       std::optional<std::uint64_t> stream) {
+             return Placement{send, recv, std::move(after), stream};
            }),
-           py::arg("send"), py::arg("recv"), py::arg("after"));
+           py::arg("send"), py::arg("recv"), py::arg("after"), py::arg("stream") = py::none());
   m.def("copy_bytes", &copy_bytes, py::arg("target"), py::arg("source"), py::arg("nbytes"),
         py::arg("placement"), "Blocks until the bytes are there, wherever both lie.");
   m.def("locate", &locate, py::arg("address"), py::arg("nbytes"), py::arg("stream"),

@@ -22,6 +22,29 @@ std::uint64_t deadline_in(std::optional<double> seconds) {
   return now_ns() + static_cast<std::uint64_t>(1e9 * std::clamp(*seconds, 0.0, 3e7));
 }
 
+// The device is asked by who waits: who carries the operation on must not.
+class OrderHook final : public WaitHook {
+ public:
+  OrderHook(RequestHook& hook, StreamOrder* order) : hook_(hook), order_(order) {}
+
+  void waiting() override {
+    hook_.waiting();
+    if (order_ == nullptr) return;
+    constexpr std::uint64_t kEveryNs = 50'000'000;
+    const std::uint64_t now = now_ns();
+    if (next_look_ns_ == 0) next_look_ns_ = now + kEveryNs;
+    if (now < next_look_ns_) return;
+    next_look_ns_ = now + kEveryNs;
+    order_->check();
+  }
+  void long_work() override { hook_.long_work(); }
+
+ private:
+  RequestHook& hook_;
+  StreamOrder* const order_;
+  std::uint64_t next_look_ns_ = 0;
+};
+
 }  // namespace
 
 // Before it comes an error that is on its way here.
@@ -59,7 +82,8 @@ bool PyOperation::wait(std::optional<double> seconds) {
   const std::uint64_t deadline = deadline_in(seconds);
   const DoneCallbacks::Waiter waiter(operation_.get());
   const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
-  RequestHook hook;
+  RequestHook with_gil;
+  OrderHook hook(with_gil, order_.get());
   count_operation(hook);
   operation_->told();
   const bool ended = wait_until(*operation_, hook, deadline);
@@ -78,6 +102,24 @@ void PyOperation::add_done_callback(const py::object& function, const py::object
   operation_->when_ended([called, given] { with_gil([&] { call_once(called, given); }); });
 }
 
+bool PyOperation::in_stream_order() const {
+  return order_ != nullptr && (operation_->ended() || may_be_driven_by_thread(*operation_));
+}
+
+std::string PyOperation::why_host_waits() const {
+  if (in_stream_order()) return {};
+  if (order_ == nullptr) return why_waits_;
+  return settings().progress_thread
+             ? "the data go by messages, and the MPI lets no thread of gradred's carry them on: "
+               "initialise it with THREAD_MULTIPLE"
+             : "GRADRED_PROGRESS_THREAD is off";
+}
+
+void PyOperation::wait_stream(std::uint64_t stream) {
+  const WithoutGil released;
+  order_->precede(stream);
+}
+
 void PyOperation::carry_on() {
   try {
     drive_if_due();  // others may have to go first
@@ -85,8 +127,11 @@ void PyOperation::carry_on() {
     operation_->tested();
     const std::unique_lock lock(testing_->mutex, std::try_to_lock);
     if (!lock.owns_lock()) return;  // another thread tests it, too
+    if (order_ != nullptr) order_->check();
     testing_->watchdog.check(AboutOperation{*operation_});
   } catch (const TransportError&) {  // the time is over, or the MPI has failed
+    operation_->abandon(std::current_exception());
+  } catch (const DeviceError&) {
     operation_->abandon(std::current_exception());
   }
 }
@@ -95,6 +140,9 @@ void bind_operation(py::module_& m) {
   py::class_<PyOperation, std::shared_ptr<PyOperation>>(m, "Operation")
       .def("test", &PyOperation::test)
       .def("wait", &PyOperation::wait, py::arg("seconds") = std::nullopt)
+      .def("wait_stream", &PyOperation::wait_stream, py::arg("stream"))
+      .def_property_readonly("in_stream_order", &PyOperation::in_stream_order)
+      .def_property_readonly("why_host_waits", &PyOperation::why_host_waits)
       .def("add_done_callback", &PyOperation::add_done_callback, py::arg("function"),
            py::arg("argument"))
       .def("rethrow", &PyOperation::rethrow)

@@ -6,16 +6,22 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "comm/communicator.h"
 #include "liveness/watchdog.h"
+#include "memory/order.h"
 
 namespace gradred {
 
 class PyOperation {
  public:
-  explicit PyOperation(std::shared_ptr<StartedOperation> operation)
-      : operation_(std::move(operation)) {}
+  // `why_waits`: the host, for an operation that was to be in the order of a stream.
+  explicit PyOperation(std::shared_ptr<StartedOperation> operation,
+                       std::shared_ptr<StreamOrder> order = nullptr, std::string why_waits = {})
+      : operation_(std::move(operation)),
+        order_(std::move(order)),
+        why_waits_(std::move(why_waits)) {}
 
   // Whether it has ended; says nothing of how. Who tests again and again waits as well: the time
   // limit counts from the first test.
@@ -24,6 +30,12 @@ class PyOperation {
   // what ended it.
   bool wait(std::optional<double> seconds);
   void add_done_callback(const pybind11::object& function, const pybind11::object& argument);
+
+  // Whether it gets on and ends while the host does something else, and streams can wait for it.
+  bool in_stream_order() const;
+  std::string why_host_waits() const;  // else
+  // What `stream` is given from now on comes after the result. Of one in the order of a stream.
+  void wait_stream(std::uint64_t stream);
 
   void rethrow() const { operation_->rethrow(); }
   bool ended() const { return operation_->ended(); }
@@ -41,6 +53,8 @@ class PyOperation {
   void carry_on();
 
   std::shared_ptr<StartedOperation> operation_;
+  const std::shared_ptr<StreamOrder> order_;  // null: the host's
+  const std::string why_waits_;
   std::unique_ptr<Testing> testing_;
 };
 

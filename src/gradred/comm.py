@@ -14,7 +14,8 @@ from gradred.buffers.messages import Message, Reduction
 from gradred.buffers.mpi_fallback import MpiCall
 from gradred.buffers.refusing import refusing
 from gradred.persistent import PersistentAllreduce
-from gradred.request import Request
+from gradred.request import Request, run_in_stream
+from gradred.streams import StreamLike, handle_of
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
@@ -70,11 +71,21 @@ class Comm(MPI.Intracomm):
     if TYPE_CHECKING:  # at run time a method of the extension module, for its cost
 
         def Allreduce(  # noqa: D102 (the extension documents it)
-            self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
+            self,
+            sendbuf: BufSpec | InPlace,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
         ) -> None: ...
         def Iallreduce(  # noqa: D102
-            self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
-        ) -> MPI.Request: ...
+            self,
+            sendbuf: BufSpec | InPlace,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
+        ) -> Request: ...
         def Reduce_scatter_block(  # noqa: D102
             self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
         ) -> None: ...
@@ -367,21 +378,27 @@ class InterComm(MPI.Intercomm):
 # ---- what the extension calls ---------------------------------------------------------------
 
 
-def _allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
+def _allreduce(
+    comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
+) -> None:
     """`Comm.Allreduce` for everything but plain NumPy arrays and predefined operations."""
     with refusing(comm):
-        found = mpi_fallback.reduction("allreduce", comm, sendbuf, recvbuf, op)
+        handle = None if stream is None else handle_of(stream, "Allreduce")
+        found = mpi_fallback.reduction("allreduce", comm, sendbuf, recvbuf, op, stream=handle)
     if isinstance(found, MpiCall):
         found.agree(comm)
         MPI.Intracomm.Allreduce(comm, found.send, found.recv, found.op)
     else:
-        _core.run(comm, found.call)
+        run_in_stream(comm, found.call, found.owners, handle)
 
 
-def _iallreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> MPI.Request:
+def _iallreduce(
+    comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
+) -> MPI.Request:
     """`Comm.Iallreduce` for the rest, in the same way."""
     with refusing(comm, blocking=False):
-        found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op)
+        handle = None if stream is None else handle_of(stream, "Iallreduce")
+        found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op, handle)
     if isinstance(found, Message):
         return MPI.Intracomm.Iallreduce(comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op))
     return Request.start(comm, found.call, found.owners)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core
+from gradred import _core, streams
 from gradred.errors import UsageError, explain
 
 RequestT = TypeVar("RequestT", bound="Request")
@@ -76,7 +76,9 @@ class Request(_Base):
     @classmethod
     def start(cls: type[RequestT], comm: MPI.Comm, call: _core.Call, buffers: Any) -> RequestT:
         """Start `call` and return at once; `buffers` live until the operation has ended."""
-        return cls.of(_core.start(comm, call), (call, buffers))
+        operation = _core.start(comm, call)
+        streams.tell_if_host_waits(operation)
+        return cls.of(operation, (call, buffers))
 
     @classmethod
     def of(cls: type[RequestT], operation: _core.Operation, buffers: Any) -> RequestT:
@@ -132,6 +134,26 @@ class Request(_Base):
         else:
             _core.call_callback(fn, self)
 
+    def wait_stream(self, stream: streams.StreamLike) -> None:
+        """Have a CUDA stream wait for the result; returns at once, and frees no request.
+
+        What the stream is given from now on comes after the result. An operation that was started
+        without `stream=`, or on arrays in host memory, is waited for by the host, as by `Wait`.
+
+        Args:
+            stream: as in `gradred.allreduce`.
+
+        Raises:
+            gradred.UsageError: it is no stream, or one that is being captured.
+            gradred.Error: what has ended the operation.
+        """
+        handle = streams.handle_of(stream, "wait_stream")
+        operation = self._operation
+        if operation is None or (operation.ended and operation.failed):
+            self.Wait()
+        else:
+            streams.make_wait(operation, handle)
+
     def wait(self, status: MPI.Status | None = None) -> Any:
         """`Wait`, by mpi4py's other name; there is no object to return."""
         self.Wait(status)
@@ -179,6 +201,33 @@ class Request(_Base):
         if failure is not None:
             raise failure
         return True
+
+
+def run_in_stream(comm: MPI.Comm, call: _core.Call, buffers: Any, stream: int | None) -> None:
+    """Carry out a call: block until the result is there, or until `stream` waits for it.
+
+    Args:
+        comm: a communicator whose ranks all make such a call.
+        call: whose placement has the stream.
+        buffers: what must live until the operation has ended.
+        stream: the handle; None blocks.
+    """
+    if stream is None:
+        _core.run(comm, call)
+        return
+    _core.prepare(comm)  # nothing is set up while a stream waits
+    operation = start(comm, call, buffers)
+    if operation.ended:
+        operation.rethrow()
+    streams.make_wait(operation, stream)
+
+
+def start(comm: MPI.Comm, call: _core.Call, buffers: Any) -> _core.Operation:
+    """Start a call, whose placement may have a stream; `buffers` live until its end."""
+    operation = _core.start(comm, call, mpi_request=False)
+    keep_alive(operation, (call, buffers))
+    streams.tell_if_host_waits(operation)
+    return operation
 
 
 _core.use_request_class(Request, keep_alive, let_ended_go, _in_flight)

@@ -16,6 +16,7 @@ from gradred.comm import Comm
 from gradred.errors import UsageError, UsageTypeError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.request import Request
+from gradred.streams import StreamLike, handle_of
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
@@ -110,10 +111,15 @@ class ShrunkComm(Comm):
     # ---- calls ----------------------------------------------------------------------------------
 
     def Iallreduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = MPI.SUM
-    ) -> MPI.Request:
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        op: OpLike = MPI.SUM,
+        *,
+        stream: StreamLike = None,
+    ) -> Request:
         """As on any `Comm`."""
-        found = self._reduction("allreduce", sendbuf, recvbuf, op)
+        found = self._reduction("allreduce", sendbuf, recvbuf, op, stream=stream)
         return Request.start(self, found.call, found.owners)
 
     def Ireduce_scatter_block(
@@ -148,10 +154,18 @@ class ShrunkComm(Comm):
             self.Free()
 
     def _reduction(
-        self, kind: messages.Kind, sendbuf: Any, recvbuf: Any, op: Any, *, blocking: bool = False
+        self,
+        kind: messages.Kind,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Any,
+        *,
+        blocking: bool = False,
+        stream: StreamLike = None,
     ) -> messages.Reduction:
         with refusing(self, blocking=blocking):
-            found = messages.reduction(kind, self, sendbuf, recvbuf, op)
+            handle = None if stream is None else handle_of(stream, "Iallreduce")
+            found = messages.reduction(kind, self, sendbuf, recvbuf, op, handle)
             if isinstance(found, messages.Message):
                 raise _refusal("a reduction that the MPI would carry out")
         return found

@@ -139,3 +139,86 @@ def test_rank_that_comes_late_is_reported_with_its_call(tmp_path: pathlib.Path) 
     )
     assert done.stdout.count("right True") == 3, (done.stdout, done.stderr)
     assert "allreduce of 300000 float32" in done.stderr
+
+
+STREAM = """
+    import ctypes
+    stream = device.stream()
+    def finish():
+        device.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+    gradred.allreduce(x, comm=comm, stream=stream)
+    finish()
+"""
+
+
+@pytest.mark.parametrize("shm", ["1", "0"])
+def test_stream_waits_no_longer_for_a_rank_that_is_killed(tmp_path: pathlib.Path, shm: str) -> None:
+    done = job(
+        tmp_path,
+        STREAM
+        + """
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        while True:
+            gradred.allreduce(x, comm=comm, stream=stream)
+            finish()
+    except gradred.PeerLost as error:
+        print("lost", time.monotonic() - begin < 5)
+""",
+        GRADRED_SHM=shm,
+    )
+    said = [line for line in done.stdout.splitlines() if "lost" in line]
+    assert len(said) == 2, (done.stdout, done.stderr)
+    assert all("lost True" in line for line in said), done.stdout
+
+
+def test_device_lost_while_a_stream_waits_is_found_by_who_waits(tmp_path: pathlib.Path) -> None:
+    done = job(
+        tmp_path,
+        STREAM
+        + """
+    if comm.rank == 0:
+        time.sleep(1)  # so that nothing has come when the device is lost
+    try:
+        request = gradred.iallreduce(x, comm=comm, stream=stream)
+        if comm.rank == 1:
+            request.wait_stream(stream)
+            device.set("lost", 700)
+        request.wait()
+        gradred.allreduce(np.ones(1), comm=comm)
+    except gradred.Error as error:
+        print("error", comm.rank, type(error).__name__, "ILLEGAL_ADDRESS" in str(error))
+""",
+    )
+    said = sorted(line for line in done.stdout.splitlines() if "error" in line)
+    assert len(said) == 3, (done.stdout, done.stderr)
+    assert "error 1 DeviceError True" in said[1], said
+
+
+@pytest.mark.parametrize(
+    ("knobs", "why"),
+    [
+        ({"SIMULATED_CUDA_NO_STREAM_VALUES": "1"}, "cuStreamWriteValue32"),
+        ({"SIMULATED_CUDA_VERSION": "11040"}, "the CUDA driver has no cuStreamWaitValue32"),
+        ({"GRADRED_PROGRESS_THREAD": "0"}, "GRADRED_PROGRESS_THREAD is off"),
+    ],
+)
+def test_host_waits_where_streams_cannot_and_says_so_once(
+    tmp_path: pathlib.Path, knobs: dict[str, str], why: str
+) -> None:
+    done = job(
+        tmp_path,
+        STREAM
+        + """
+    for _ in range(3):
+        y = gradred.allreduce(x, out=x, comm=comm, stream=stream)
+    print("right", (y.get() == 3 * 2**3).all())
+""",
+        ranks=2,
+        **knobs,
+    )
+    assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
+    assert done.stderr.count("RuntimeWarning: stream=: the host waits") == 2, done.stderr
+    assert why in done.stderr

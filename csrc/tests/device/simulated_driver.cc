@@ -102,7 +102,9 @@ struct Driver {
   int devices = 1;
   std::array<Context, kMaxDevices> primary{};
   std::map<std::string, std::pair<int, long>, std::less<>> failing;  // code, calls before it
-  std::atomic<int> lost{0};  // a code that every call returns from now on
+  std::atomic<int> lost{0};               // a code that every call returns from now on
+  std::atomic<bool> synchronises{false};  // what allocates, frees or loads
+  std::mutex synchronising;
   std::map<void*, StreamPointer> streams;
   std::map<void*, std::shared_ptr<Event>> events;
   std::map<std::uint64_t, std::shared_ptr<Chunk>> chunks;
@@ -110,7 +112,9 @@ struct Driver {
   std::uint64_t handles = 0;
   std::atomic<long> host_allocations{0};
   Memory memory;
-  Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1))};
+  // The variable is that of the real one.
+  Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1)),
+                 static_cast<std::size_t>(number("CUDA_DEVICE_MAX_CONNECTIONS", 8))};
 };
 
 void read_failures(Driver& driver) {
@@ -146,8 +150,11 @@ thread_local StreamPointer own_stream;        // the per-thread default stream
 Context* current() { return contexts.empty() ? nullptr : contexts.back(); }
 
 // How each function begins: with the code that it is to return at once, if any.
+}  // namespace
+
 int failing(std::string_view name) {
   Driver& d = driver();
+  if (d.synchronises) const std::lock_guard no_other_synchronises(d.synchronising);
   if (const int lost = d.lost.load()) return lost;
   const std::lock_guard lock(d.mutex);
   const auto found = d.failing.find(name);
@@ -155,12 +162,14 @@ int failing(std::string_view name) {
   return d.process == getpid() ? kSuccess : kNotInitialized;
 }
 
+namespace {
+
 StreamPointer stream_of(void* handle) {
   Driver& d = driver();
   const auto number = reinterpret_cast<std::uintptr_t>(handle);
   if (number <= 1) return d.queues.standard();
   if (number == 2) {
-    if (!own_stream) own_stream = d.queues.open(true);
+    if (!own_stream) own_stream = d.queues.open(true, false);
     return own_stream;
   }
   const std::lock_guard lock(d.mutex);
@@ -177,7 +186,21 @@ std::shared_ptr<Event> event_of(void* handle) {
 
 // Of the last record that this process, or another one, has asked for.
 Moment moment_of(const std::shared_ptr<Event>& event) {
-  return {&event->counts->completed, event->counts->recorded.load(), event};
+  const std::lock_guard lock(driver().mutex);
+  return {&event->counts->completed, event->counts->recorded.load(), event->keep};
+}
+
+// Each record of an event is a moment of its own: an earlier one may come later, in another stream.
+// (Where processes share an event, it is of one stream.)
+Moment next_moment_of(Event& event) {
+  const std::lock_guard lock(driver().mutex);
+  if (event.file < 0) {
+    const auto counts = std::make_shared<EventCounts>();
+    event.counts = counts.get();
+    event.keep = counts;
+  }
+  const std::uint64_t number = event.counts->recorded.fetch_add(1) + 1;
+  return {&event.counts->completed, number, event.keep};
 }
 
 std::shared_ptr<Event> private_event() {
@@ -266,13 +289,31 @@ int failing_in_context(std::string_view name) {
   return current() != nullptr ? kSuccess : kInvalidContext;
 }
 
-int give(void* stream, std::function<bool()> work) {
+int give(void* stream, std::function<bool()> work, std::function<bool()> until) {
   const StreamPointer where = stream_of(stream);
   if (!where) return kInvalidHandle;
-  driver().queues.give(where, [work = std::move(work)] {
-    if (!work()) driver().lost = kIllegalAddress;
-  });
+  driver().queues.give(
+      where,
+      [work = std::move(work)] {
+        if (!work()) driver().lost = kIllegalAddress;
+      },
+      {}, std::move(until));
   return kSuccess;
+}
+
+void* add_stream(bool blocking, bool urgent) {
+  Driver& d = driver();
+  const StreamPointer made = d.queues.open(blocking, urgent);
+  const std::lock_guard lock(d.mutex);
+  d.streams[made.get()] = made;
+  return made.get();
+}
+
+void synchronise_context() {
+  Driver& d = driver();
+  if (!d.synchronises) return;
+  const std::lock_guard lock(d.synchronising);
+  for (const Moment& end : d.queues.all_ends()) d.queues.wait_for(end);
 }
 
 std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep) {
@@ -288,7 +329,8 @@ extern "C" {
 // ---- for tests alone --------------------------------------------------------------------------
 
 // least_delay, most_delay (in nanoseconds, of tasks given from now on), memory (bytes), lost (a
-// code that all calls return from now on), one_id (of all memory that is allocated from now on).
+// code that all calls return from now on), one_id (of all memory that is allocated from now on),
+// synchronises (what allocates, frees or loads waits for the device, and all other calls for it).
 void simulated_cuda_set(const char* name, long value) {
   static std::atomic<long> least{0};
   const std::string_view asked = name;
@@ -300,6 +342,8 @@ void simulated_cuda_set(const char* name, long value) {
     d.queues.delay_by(static_cast<std::uint64_t>(least.load()), static_cast<std::uint64_t>(value));
   } else if (asked == "memory") {
     d.memory.limit_to(static_cast<std::size_t>(value));
+  } else if (asked == "synchronises") {
+    d.synchronises = value != 0;
   } else if (asked == "one_id") {
     d.memory.give_one_id();
   } else if (asked == "lost") {
@@ -468,11 +512,7 @@ int cuCtxPopCurrent_v2(void** context) {
 
 int cuStreamCreate(void** stream, unsigned flags) {
   if (const int code = failing_in_context("cuStreamCreate")) return code;
-  Driver& d = driver();
-  const StreamPointer made = d.queues.open((flags & 1) == 0);
-  const std::lock_guard lock(d.mutex);
-  d.streams[made.get()] = made;
-  *stream = made.get();
+  *stream = add_stream((flags & 1) == 0, false);
   return kSuccess;
 }
 int cuStreamDestroy_v2(void* stream) {
@@ -531,10 +571,9 @@ int cuEventRecord(void* event, void* stream) {
   const StreamPointer where = stream_of(stream);
   const auto recorded = event_of(event);
   if (!where || !recorded) return kInvalidHandle;
-  const std::uint64_t number = recorded->counts->recorded.fetch_add(1) + 1;
-  driver().queues.give(where, [recorded, number] {
-    recorded->counts->completed.store(number, std::memory_order_release);
-  });
+  const Moment moment = next_moment_of(*recorded);
+  driver().queues.give(
+      where, [moment] { moment.count->store(moment.reached, std::memory_order_release); });
   return kSuccess;
 }
 int cuEventQuery(void* event) {
@@ -556,14 +595,17 @@ int cuEventSynchronize(void* event) {
 
 int cuMemAlloc_v2(Address* address, std::size_t bytes) {
   if (const int code = failing_in_context("cuMemAlloc")) return code;
+  synchronise_context();
   return allocate(Kind::kAllocated, address, bytes);
 }
 int cuMemAllocManaged(Address* address, std::size_t bytes, unsigned) {
   if (const int code = failing_in_context("cuMemAllocManaged")) return code;
+  synchronise_context();
   return allocate(Kind::kManaged, address, bytes);
 }
 int cuMemFree_v2(Address address) {
   if (const int code = failing_in_context("cuMemFree")) return code;
+  synchronise_context();
   Memory& memory = driver().memory;
   const bool known =
       memory.release(Kind::kAllocated, address) || memory.release(Kind::kManaged, address);
@@ -582,6 +624,7 @@ int cuMemFreeAsync(Address address, void* stream) {
 }
 int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
   if (const int code = failing_in_context("cuMemHostAlloc")) return code;
+  synchronise_context();
   const std::size_t size = Memory::in_pages(bytes);
   void* const found =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -593,6 +636,7 @@ int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {
 }
 int cuMemFreeHost(void* address) {
   if (const int code = failing_in_context("cuMemFreeHost")) return code;
+  synchronise_context();
   Memory& memory = driver().memory;
   const auto piece = memory.find(reinterpret_cast<Address>(address));
   if (!piece || !memory.release(Kind::kPinned, piece->begin)) return kInvalidValue;

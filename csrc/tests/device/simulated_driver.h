@@ -27,10 +27,17 @@ enum Code {
 
 constexpr int kCapability = 90;  // of every device: 9.0
 
-// How each function begins: with the code that it is to return at once, if any.
+// How each function begins: with the code that it is to return at once, if any. It waits while
+// another thread synchronises the context.
+int failing(std::string_view name);
 int failing_in_context(std::string_view name);
 // Work for a stream; a device whose work says false has met an illegal address. Returns a code.
-int give(void* stream, std::function<bool()> work);
+int give(void* stream, std::function<bool()> work, std::function<bool()> until = {});
+// Makes a stream, and its handle.
+void* add_stream(bool blocking, bool urgent);
+// As functions do that allocate, free or load: lets no other thread into the driver until the
+// device has done all that it has been given. Nothing, unless a test asks for it.
+void synchronise_context();
 // Memory::reachable() of the device's.
 std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep);
 

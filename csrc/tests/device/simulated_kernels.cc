@@ -80,6 +80,7 @@ extern "C" {
 
 int cuModuleLoadData(void** module, const void* image) {
   if (const int code = failing_in_context("cuModuleLoadData")) return code;
+  synchronise_context();
   const std::string text = static_cast<const char*>(image);
   if (!text.starts_with(kMark)) return kInvalidImage;
   *module = new Module{text.substr(kMark.size())};

@@ -11,9 +11,11 @@ constexpr std::chrono::microseconds kLook{50};
 
 }  // namespace
 
-StreamPointer Streams::open(bool blocking) {
-  auto stream = std::make_shared<Stream>(blocking);
+StreamPointer Streams::open(bool blocking, bool urgent) {
   const std::lock_guard lock(mutex_);
+  const std::size_t each = queues_.size() / 2;
+  const std::size_t queue = opened_[urgent ? 1 : 0]++ % each + (urgent ? each : 0);
+  auto stream = std::make_shared<Stream>(blocking, queues_[queue]);
   std::erase_if(streams_, [](const auto& one) { return one.expired(); });
   streams_.push_back(stream);
   std::thread([this, stream] { run(stream); }).detach();
@@ -43,7 +45,7 @@ std::vector<Moment> Streams::all_ends() const {
 }
 
 void Streams::give(const StreamPointer& stream, std::function<void()> work,
-                   std::vector<Moment> after) {
+                   std::vector<Moment> after, std::function<bool()> until) {
   const std::lock_guard lock(mutex_);
   if (stream == standard_) {
     for (const auto& one : streams_) {
@@ -54,8 +56,10 @@ void Streams::give(const StreamPointer& stream, std::function<void()> work,
     after.push_back(end_while_locked(standard_));
   }
   std::uniform_int_distribution<std::uint64_t> delays(least_delay_, most_delay_);
-  stream->tasks_.push_back(
-      {std::move(work), std::move(after), std::chrono::nanoseconds(delays(random_))});
+  HardwareQueue& queue = stream->queue_;
+  stream->tasks_.push_back({std::move(work), std::move(after), std::move(until), ++queue.given,
+                            std::chrono::nanoseconds(delays(random_))});
+  queue.waiting.insert(queue.given);
   ++stream->given_;
   changed_.notify_all();
 }
@@ -78,7 +82,13 @@ void Streams::run(const StreamPointer& stream) {
     if (stream->tasks_.empty()) return;
     Task task = std::move(stream->tasks_.front());
     stream->tasks_.pop_front();
-    while (!std::ranges::all_of(task.after, &Moment::is_past)) changed_.wait_for(lock, kLook);
+    std::set<std::uint64_t>& waiting = stream->queue_.waiting;
+    while (*waiting.begin() != task.number || (task.until && !task.until()) ||
+           !std::ranges::all_of(task.after, &Moment::is_past)) {
+      changed_.wait_for(lock, kLook);
+    }
+    waiting.erase(task.number);
+    changed_.notify_all();
     lock.unlock();
     std::this_thread::sleep_for(task.delay);
     if (task.work) task.work();

@@ -1,7 +1,9 @@
 // The simulated driver's streams: each is a thread that carries out its tasks in order, each after
-// a random delay.
+// a random delay. Streams share queues of the hardware: there no task begins before those have
+// begun that were given earlier, also to other streams.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,13 +13,14 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace simulated {
 
 // A count that a task waits for; `keep` is what it lies in.
 struct Moment {
-  const std::atomic<std::uint64_t>* count = nullptr;
+  std::atomic<std::uint64_t>* count = nullptr;
   std::uint64_t reached = 0;
   std::shared_ptr<void> keep;
   bool is_past() const {
@@ -28,18 +31,26 @@ struct Moment {
 struct Task {
   std::function<void()> work;
   std::vector<Moment> after;
+  std::function<bool()> until;  // it begins when this is true; empty: at once
+  std::uint64_t number;         // in its queue
   std::chrono::nanoseconds delay{0};
+};
+
+struct HardwareQueue {
+  std::uint64_t given = 0;
+  std::set<std::uint64_t> waiting;  // tasks that have not begun
 };
 
 class Streams;
 
 class Stream {
  public:
-  explicit Stream(bool blocking) : blocking(blocking) {}
+  Stream(bool blocking, HardwareQueue& queue) : blocking(blocking), queue_(queue) {}
   const bool blocking;  // the default stream and this one wait for each other
 
  private:
   friend class Streams;
+  HardwareQueue& queue_;
   std::deque<Task> tasks_;
   std::uint64_t given_ = 0;
   std::atomic<std::uint64_t> done_{0};
@@ -50,15 +61,17 @@ using StreamPointer = std::shared_ptr<Stream>;
 
 class Streams {
  public:
-  explicit Streams(std::uint64_t seed) : random_(seed), standard_(open(true)) {}
+  // As many queues for streams of each urgency.
+  Streams(std::uint64_t seed, std::size_t queues)
+      : random_(seed), queues_(2 * queues), standard_(open(true, false)) {}
 
-  StreamPointer open(bool blocking);
+  StreamPointer open(bool blocking, bool urgent);
   void close(Stream& stream);  // what was given to it will be done
   // The legacy default stream.
   const StreamPointer& standard() const { return standard_; }
 
-  void give(const StreamPointer& stream, std::function<void()> work,
-            std::vector<Moment> after = {});
+  void give(const StreamPointer& stream, std::function<void()> work, std::vector<Moment> after = {},
+            std::function<bool()> until = {});
   Moment end_of(const StreamPointer& stream) const;
   std::vector<Moment> all_ends() const;
   void wait_for(const Moment& moment);
@@ -75,6 +88,8 @@ class Streams {
   std::mt19937_64 random_;
   std::uint64_t least_delay_ = 0, most_delay_ = 100'000;
   std::vector<std::weak_ptr<Stream>> streams_;
+  std::vector<HardwareQueue> queues_;  // the urgent ones last
+  std::array<std::size_t, 2> opened_{};
   StreamPointer standard_;
 };
 

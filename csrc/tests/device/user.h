@@ -86,10 +86,19 @@ class User {
   void* library_;
 };
 
-inline device::Address address_of(const void* pointer) {
-  return reinterpret_cast<device::Address>(pointer);
-}
+using device::address_of;
 inline void* pointer_to(device::Address address) { return reinterpret_cast<void*>(address); }
+
+// What an error of this kind says; empty: there was none.
+template <class Error>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
 
 // Whether the program is stopped, or sees by itself that something is wrong: in a child, `passes`
 // says whether all looks well. Only before this process has threads.

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from gradred import _core
-from gradred.buffers.dlpack import Exported
+from gradred.buffers.dlpack import LEGACY_STREAM, Exported
 from gradred.errors import DeviceError, UsageError, explain
 
 NO_PATH = "which gradred cannot reach"
@@ -91,19 +92,52 @@ class Placed(Protocol):
     def stream(self) -> int | None:
         """In which the program works on it."""
 
+    @property
+    def address(self) -> int:
+        """Where it begins."""
 
-def placement(send: Placed | None, recv: Placed) -> _core.Placement | None:
-    """Where the arrays of a call lie; None for host memory. `send` of None: in place."""
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+
+def placement(
+    send: Placed | None, recv: Placed, stream: int | None = None, *, host_waits: bool = False
+) -> _core.Placement | None:
+    """Where the arrays of a call lie; None for host memory.
+
+    Args:
+        send: the input; None: in place.
+        recv: the result.
+        stream: in whose order the call is; it takes the place of those that the arrays name, but
+            for the legacy default stream, which libraries make wait for what they export.
+        host_waits: the host waits for the stream's work.
+    """
     given = [each for each in (send, recv) if each is not None and each.memory is not None]
     if not given:
         return None
     after = [
         (each.memory, each.stream)
         for each in given
-        if each.memory is not None and each.stream is not None
+        if each.memory is not None
+        and each.stream is not None
+        and (stream is None or each.stream == LEGACY_STREAM)
     ]
     sends = None if send is None else send.memory
-    return _core.Placement(sends, recv.memory, after)
+    if stream is not None and (host_waits or recv.memory is None):
+        after += [(each.memory, stream) for each in given if each.memory is not None]
+        stream = None
+    return _core.Placement(sends, recv.memory, after, stream)
+
+
+def finish_stream(arrays: Iterable[Placed | None], stream: int | None) -> None:
+    """Block until a stream's work is done, where arrays lie in host memory."""
+    if stream is None:
+        return
+    for each in arrays:
+        if each is not None and each.memory is None and each.address and each.nbytes:
+            place(each.address, each.nbytes, stream, "stream=")
+            return
 
 
 def require_host(given: Placed, asked: str) -> None:

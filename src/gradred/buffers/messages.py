@@ -24,7 +24,7 @@ from gradred.buffers.arrays import (
     memory_of,
     require_memory,
 )
-from gradred.buffers.cuda_interface import placement, require_host
+from gradred.buffers.cuda_interface import finish_stream, placement, require_host
 from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
@@ -64,6 +64,11 @@ class Message:
             return ITEMSIZES[self.dtype]
         assert self.datatype is not None
         return self.datatype.Get_size()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data, of one block where it has several."""
+        return self.count * self.itemsize
 
     @property
     def type_text(self) -> str:
@@ -368,7 +373,7 @@ class Reduction(NamedTuple):
 
 
 def reduction(
-    kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any
+    kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any, stream: int | None = None
 ) -> Reduction | Message:
     """An Allreduce or Reduce_scatter_block as gradred sees it; its recvbuf if it is the MPI's.
 
@@ -378,11 +383,12 @@ def reduction(
         sendbuf: as in mpi4py; `MPI.IN_PLACE` or None takes the input from `recvbuf`.
         recvbuf: as in mpi4py.
         op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
+        stream: the handle of a CUDA stream in whose order the call is.
 
     Raises:
         gradred.UsageError: the arguments do not fit each other.
     """
-    if kind == "allreduce":
+    if kind == "allreduce" and stream is None:
         plain = _core.plain_allreduce(sendbuf, recvbuf, op)
         if plain is not None:
             return Reduction(plain, (sendbuf, recvbuf))
@@ -394,6 +400,7 @@ def reduction(
     if recv.dtype is None or found is None:
         if found is None or found[0] in MPI_OPS:
             require_host(recv, name)
+            finish_stream([recv], stream)
             if not in_place:
                 require_host(read(sendbuf, f"{name}'s sendbuf", writable=False), name)
             return recv
@@ -401,6 +408,7 @@ def reduction(
         _refuse(f"{name} with {op!r}", "the type is known to the MPI alone", remedy)
     ops.require(found[0], recv.dtype, f"{name} of {recv.dtype}")
     send = None if in_place else read_input(kind, sendbuf, recv, blocks)
+    finish_stream([send, recv], stream)
     call = _core.Call(
         kind,
         None if send is None else send.address,
@@ -409,7 +417,7 @@ def reduction(
         recv.dtype,
         found[0],
         factor=found[1],
-        placement=placement(send, recv),
+        placement=placement(send, recv, stream),
     )
     return Reduction(call, (send, recv))
 

@@ -62,13 +62,14 @@ def reduction(
     recvbuf: Any,
     op: Any,
     also: object = None,
+    stream: int | None = None,
 ) -> Reduction | MpiCall:
     """`messages.reduction` for calls that may block, ready for the MPI where it is the MPI's.
 
     Raises:
         gradred.UsageError: the arguments do not fit each other.
     """
-    found = messages.reduction(kind, comm, sendbuf, recvbuf, op)
+    found = messages.reduction(kind, comm, sendbuf, recvbuf, op, stream)
     if isinstance(found, Reduction):
         return found
     return checked(kind, comm, sendbuf, found, op, also)

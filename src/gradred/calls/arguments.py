@@ -37,14 +37,6 @@ def communicator(comm: Any, asked: str) -> MPI.Intracomm:
     return comm  # a plain one serves as well
 
 
-def refuse_stream(stream: object, asked: str) -> None:
-    """UsageError unless it is None."""
-    if stream is not None:
-        found = "results in a stream's order are not there yet"
-        remedy = "Pass stream=None: the array's own stream comes first, and the call blocks"
-        raise UsageError(explain(f"{asked} with stream={stream!r}", found, remedy))
-
-
 def operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float] | None:
     """Name and factor of an operation that the type has; None for the MPI's own."""
     found = ops.resolve(op)
@@ -162,8 +154,10 @@ def call(
     operation: tuple[str, float] = ("sum", 1.0),
     in_place: bool = False,
     root: int = 0,
+    stream: int | None = None,
 ) -> _core.Call:
     """A call on one array; where `given` and `result` differ in length, the shorter is a block."""
+    cuda_interface.finish_stream([None if in_place else given, result], stream)
     return _core.Call(
         kind,
         None if in_place else given.address,
@@ -176,7 +170,7 @@ def call(
         layout=with_plan(given.layout.hash, chosen),
         plan=chosen.name,
         schedule=chosen.schedule,
-        placement=cuda_interface.placement(None if in_place else given, result),
+        placement=cuda_interface.placement(None if in_place else given, result, stream),
     )
 
 

@@ -14,12 +14,14 @@ from gradred.buffers.messages import Message
 from gradred.calls import arguments, reductions
 from gradred.calls.reductions import Asked, One
 from gradred.comm import Comm
+from gradred.request import run_in_stream
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, InPlace
 
     from gradred.ops import OpLike
     from gradred.plans import PlanLike
+    from gradred.streams import StreamLike
 
 ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
@@ -32,7 +34,7 @@ def allreduce(
     *,
     out: None = ...,
     comm: MPI.Intracomm | None = ...,
-    stream: None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> ArrayT: ...
 @overload
@@ -42,7 +44,7 @@ def allreduce(
     *,
     out: OutT,
     comm: MPI.Intracomm | None = ...,
-    stream: None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> OutT: ...
 def allreduce(
@@ -51,12 +53,12 @@ def allreduce(
     *,
     out: Any = None,
     comm: MPI.Intracomm | None = None,
-    stream: None = None,
+    stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> Any:
     """Reduce the arrays of all ranks elementwise; every rank gets the result.
 
-    Blocks until the result is there; all ranks get bitwise the same.
+    Blocks until the result is there, unless `stream` is given; all ranks get bitwise the same.
 
     Args:
         x: this rank's array, unchanged unless it is `out`. Any dense array; shape,
@@ -65,7 +67,11 @@ def allreduce(
         out: where the result goes: a writable array of that shape, type and order, `x` itself to
             reduce in place. None makes a new one.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: None; the work of a GPU array's own stream comes first in any case.
+        stream: a CUDA stream, in whose order the call is: what the stream has been given so far
+            comes first, the call returns at once, and the result is there for what the stream is
+            given from now on. A stream of CuPy, PyTorch, Numba or cuda.core, or an integer as in
+            the array API. All ranks pass one, or none. None blocks, and the work of a GPU array's
+            own stream comes first. What ends the operation later the next call on `comm` raises.
         plan: the name of a plan, or a schedule of one's own, or a function `(rank, size)` that
             makes it; None lets gradred choose.
 
@@ -89,7 +95,7 @@ def allreduce(
     if found.call is None:
         _allreduce_by_mpi(asked, found)
     else:
-        _core.run(comm, found.call)
+        run_in_stream(comm, found.call, found, found.stream)
     return found.result.finish()
 
 
@@ -99,7 +105,7 @@ def allreduce_many(
     *,
     out: Sequence[Any] | None = None,
     comm: MPI.Intracomm | None = None,
-    stream: None = None,
+    stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> list[ArrayT]:
     """Reduce several arrays of any types and sizes at once: cheaper than one after the other.
@@ -114,7 +120,7 @@ def allreduce_many(
         out: an array for each result, or None for new ones. Results share no memory with each
             other, nor with any array but their own, which they may replace.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: as in `allreduce`.
+        stream: a CUDA stream whose work comes first. The host waits for it: arrays are packed.
         plan: as in `allreduce`; for each vector and each large array.
 
     Returns:
@@ -142,6 +148,8 @@ def Allreduce(  # noqa: N802 (MPI's own name)
     recvbuf: BufSpec,
     op: OpLike = MPI.SUM,
     comm: MPI.Intracomm | None = None,
+    *,
+    stream: StreamLike = None,
 ) -> None:
     """`comm.Allreduce` of mpi4py by gradred, on any intracommunicator.
 
@@ -151,6 +159,7 @@ def Allreduce(  # noqa: N802 (MPI's own name)
         recvbuf: where the result goes: as many elements of the same type, writable.
         op: an MPI.Op, a name from `gradred.OPS`, or `gradred.premul(factor)`.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: as in `allreduce`.
 
     Raises:
         gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
@@ -163,7 +172,11 @@ def Allreduce(  # noqa: N802 (MPI's own name)
         >>> gradred.Allreduce(MPI.IN_PLACE, x, comm=MPI.COMM_SELF)
     """
     comm = arguments.communicator(comm, "Allreduce")
-    (comm if isinstance(comm, Comm) else Comm(comm)).Allreduce(sendbuf, recvbuf, op)
+    made = comm if isinstance(comm, Comm) else Comm(comm)
+    if stream is None:
+        made.Allreduce(sendbuf, recvbuf, op)
+    else:
+        made.Allreduce(sendbuf, recvbuf, op, stream=stream)
 
 
 def _message(of: Array) -> Message:

@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from gradred import _core
+from gradred import _core, streams
 from gradred.calls import arguments, reductions
 from gradred.calls.reductions import Asked
 from gradred.errors import Error, UsageError, explain
-from gradred.request import keep_alive, let_go
+from gradred.request import let_go, start
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from gradred.ops import OpLike
     from gradred.plans import PlanLike
+    from gradred.streams import StreamLike
 
 ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
@@ -96,6 +97,34 @@ class ArrayRequest(Generic[ResultT]):
                 self._finish = None
             return self._result
 
+    def wait_stream(self, stream: StreamLike) -> ResultT:
+        """Have a CUDA stream wait for the result, and return it at once.
+
+        What the stream is given from now on comes after the result; the host does not wait. An
+        operation that was started without `stream=`, or on arrays in host memory, is waited for by
+        the host, as by `wait`.
+
+        Args:
+            stream: as in `allreduce`.
+
+        Raises:
+            gradred.UsageError: it is no stream, or one that is being captured.
+            gradred.Error: what has ended the operation.
+        """
+        handle = streams.handle_of(stream, "wait_stream")
+        if self._buckets and all(
+            bucket is None and operation.in_stream_order and not operation.failed
+            for bucket, operation in self._buckets
+        ):
+            for operation in self._operations:
+                operation.wait_stream(handle)
+            with self._lock:
+                if self._finish is not None:
+                    self._result = self._finish()
+                    self._finish = None
+                return self._result
+        return self.wait()
+
     def result(self, timeout: float | None = None) -> ResultT:
         """`wait`, by the name that futures have for it."""
         return self.wait(timeout)
@@ -151,12 +180,6 @@ class ArrayRequest(Generic[ResultT]):
                         self._failure = self._failure or error
 
 
-def _start(comm: MPI.Intracomm, call: _core.Call, buffers: Any) -> _core.Operation:
-    operation = _core.start(comm, call, mpi_request=False)
-    keep_alive(operation, (call, buffers))
-    return operation
-
-
 @overload
 def iallreduce(
     x: ArrayT,
@@ -164,7 +187,7 @@ def iallreduce(
     *,
     out: None = ...,
     comm: MPI.Intracomm | None = ...,
-    stream: None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> ArrayRequest[ArrayT]: ...
 @overload
@@ -174,7 +197,7 @@ def iallreduce(
     *,
     out: OutT,
     comm: MPI.Intracomm | None = ...,
-    stream: None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> ArrayRequest[OutT]: ...
 def iallreduce(
@@ -183,7 +206,7 @@ def iallreduce(
     *,
     out: Any = None,
     comm: MPI.Intracomm | None = None,
-    stream: None = None,
+    stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
     """Start an `allreduce` of arrays; returns at once, before any other rank has to do anything.
@@ -197,7 +220,9 @@ def iallreduce(
         out: where the result goes, as in `allreduce`; not to be touched until the end, which
             `wait` or `done` tell.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: as in `allreduce`.
+        stream: a CUDA stream whose work so far comes first, as in `allreduce`. Streams wait for
+            the result by the request's `wait_stream`, this one, too. Begin with a blocking call:
+            the MPI carries out what comes before the first.
         plan: as in `allreduce`.
 
     Returns:
@@ -217,7 +242,7 @@ def iallreduce(
     comm = arguments.communicator(comm, "iallreduce")
     found = reductions.one(Asked("iallreduce", op, comm, stream, plan, blocking=False), x, out)
     assert found.call is not None  # of no operation that only the MPI knows
-    operation = _start(comm, found.call, found)
+    operation = start(comm, found.call, found)
     return ArrayRequest([(None, operation)], found.result.finish)
 
 
@@ -227,7 +252,7 @@ def iallreduce_many(
     *,
     out: Sequence[Any] | None = None,
     comm: MPI.Intracomm | None = None,
-    stream: None = None,
+    stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> ArrayRequest[list[ArrayT]]:
     """Start an `allreduce_many`: several arrays of any types and sizes; returns at once.
@@ -239,7 +264,7 @@ def iallreduce_many(
         out: an array for each result, or None for new ones, as in `allreduce_many`; not to be
             touched until the end, which `wait` or `done` tell.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: as in `allreduce`.
+        stream: as in `allreduce_many`.
         plan: as in `allreduce_many`.
 
     Returns:
@@ -263,5 +288,5 @@ def iallreduce_many(
     for bucket in found.buckets:
         with asked.refusing():  # there may be no memory to pack it in
             bucket.pack()
-        operations.append((bucket, _start(comm, bucket.call, (bucket, found.held))))
+        operations.append((bucket, start(comm, bucket.call, (bucket, found.held))))
     return ArrayRequest(operations, found.finish)

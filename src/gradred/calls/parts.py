@@ -9,15 +9,22 @@ from gradred.buffers import arrays, cuda_interface, moved_bytes
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments
 from gradred.errors import UsageError, explain
+from gradred.request import run_in_stream
+from gradred.streams import handle_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from gradred.ops import OpLike
     from gradred.plans import PlanLike
+    from gradred.streams import StreamLike
 
 ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
+
+
+def _handle(stream: StreamLike, asked: str) -> int | None:
+    return None if stream is None else handle_of(stream, asked)
 
 
 @overload
@@ -27,6 +34,7 @@ def reduce_scatter_block(
     *,
     out: None = ...,
     comm: MPI.Intracomm | None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> ArrayT: ...
 @overload
@@ -36,6 +44,7 @@ def reduce_scatter_block(
     *,
     out: OutT,
     comm: MPI.Intracomm | None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> OutT: ...
 def reduce_scatter_block(
@@ -44,6 +53,7 @@ def reduce_scatter_block(
     *,
     out: Any = None,
     comm: MPI.Intracomm | None = None,
+    stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> Any:
     """Reduce the arrays of all ranks; rank r gets block r of the result. Blocks until it is there.
@@ -54,6 +64,7 @@ def reduce_scatter_block(
         op: as in `allreduce`.
         out: where the block goes, not overlapping `x`; None makes a new array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: as in `allreduce`.
         plan: as in `allreduce`.
 
     Returns:
@@ -72,6 +83,7 @@ def reduce_scatter_block(
     comm = arguments.communicator(comm, asked)
     with refusing(comm):
         size = comm.Get_size()
+        handle = _handle(stream, asked)
         given = arrays.describe(x, asked + " of x")
         arguments.require_c_order(given, asked)
         operation = arguments.own_operation(op, given.dtype, asked)
@@ -82,8 +94,15 @@ def reduce_scatter_block(
         result = arguments.result(x, given, out, asked, shape)
         arguments.refuse_overlap(given, result.array, asked)
         chosen = plans.resolve(plan, "reduce_scatter", comm.Get_rank(), size)
-    call = arguments.call("reduce_scatter_block", given, result.array, chosen, operation=operation)
-    _core.run(comm, call)
+        call = arguments.call(
+            "reduce_scatter_block",
+            given,
+            result.array,
+            chosen,
+            operation=operation,
+            stream=handle,
+        )
+    run_in_stream(comm, call, (given, result), handle)
     return result.finish()
 
 
@@ -93,6 +112,7 @@ def allgather(
     *,
     out: None = ...,
     comm: MPI.Intracomm | None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> ArrayT: ...
 @overload
@@ -101,6 +121,7 @@ def allgather(
     *,
     out: OutT,
     comm: MPI.Intracomm | None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> OutT: ...
 def allgather(
@@ -108,6 +129,7 @@ def allgather(
     *,
     out: Any = None,
     comm: MPI.Intracomm | None = None,
+    stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> Any:
     """Put the arrays of all ranks one after the other along the first axis, on every rank. Blocks.
@@ -116,6 +138,7 @@ def allgather(
         x: this rank's array in C order, of one shape and type on all ranks.
         out: where the result goes, not overlapping `x`; None makes a new array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: as in `allreduce`.
         plan: as in `allreduce`.
 
     Returns:
@@ -134,13 +157,15 @@ def allgather(
     asked = "allgather"
     comm = arguments.communicator(comm, asked)
     with refusing(comm):
+        handle = _handle(stream, asked)
         given = arrays.describe(x, asked + " of x")
         arguments.require_c_order(given, asked)
         first, rest = (given.shape[0], given.shape[1:]) if given.shape else (1, ())
         result = arguments.result(x, given, out, asked, (first * comm.Get_size(), *rest))
         arguments.refuse_overlap(given, result.array, asked)
         chosen = plans.resolve(plan, "allgather", comm.Get_rank(), comm.Get_size())
-    _core.run(comm, arguments.call("allgather", given, result.array, chosen))
+        call = arguments.call("allgather", given, result.array, chosen, stream=handle)
+    run_in_stream(comm, call, (given, result), handle)
     return result.finish()
 
 
@@ -151,6 +176,7 @@ def bcast(
     *,
     out: None = ...,
     comm: MPI.Intracomm | None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> ArrayT: ...
 @overload
@@ -160,6 +186,7 @@ def bcast(
     *,
     out: OutT,
     comm: MPI.Intracomm | None = ...,
+    stream: StreamLike = ...,
     plan: PlanLike = ...,
 ) -> OutT: ...
 def bcast(
@@ -168,6 +195,7 @@ def bcast(
     *,
     out: Any = None,
     comm: MPI.Intracomm | None = None,
+    stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> Any:
     """Give every rank the array of rank `root`. Blocks until it is there.
@@ -178,6 +206,7 @@ def bcast(
         root: the rank whose array counts.
         out: where the result goes; `x` itself to receive in place. None makes a new array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+        stream: as in `allreduce`.
         plan: as in `allreduce`.
 
     Returns:
@@ -195,13 +224,16 @@ def bcast(
     asked = "bcast"
     comm = arguments.communicator(comm, asked)
     with refusing(comm):
+        handle = _handle(stream, asked)
         root = moved_bytes.rank_of_root(root, comm, asked)
         given = arrays.describe(x, asked + " of x")
         result = arguments.result(x, given, out, asked)
         chosen = plans.resolve(plan, "bcast", comm.Get_rank(), comm.Get_size())
         if not arguments.same(given, result.array, asked) and comm.Get_rank() == root:
-            where = cuda_interface.placement(given, result.array)
+            where = cuda_interface.placement(given, result.array, handle, host_waits=True)
             _core.copy_bytes(result.array.address, given.address, given.nbytes, where)
-    call = arguments.call("bcast", given, result.array, chosen, in_place=True, root=root)
-    _core.run(comm, call)
+        call = arguments.call(
+            "bcast", given, result.array, chosen, in_place=True, root=root, stream=handle
+        )
+    run_in_stream(comm, call, (given, result), handle)
     return result.finish()

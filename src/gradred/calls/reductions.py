@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradred import _core, plans
+from gradred import _core, plans, streams
 from gradred.buffers import arrays, cuda_interface
 from gradred.buffers.arrays import Array, Result
 from gradred.buffers.refusing import refusing
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gradred.ops import OpLike
     from gradred.plans import PlanLike
+    from gradred.streams import StreamLike
 
 
 class Asked(NamedTuple):
@@ -24,13 +25,17 @@ class Asked(NamedTuple):
     name: str
     op: OpLike
     comm: MPI.Intracomm
-    stream: None
+    stream: StreamLike
     plan: PlanLike
     blocking: bool = True
 
     def refusing(self) -> refusing:
         """Around all that looks at the arguments."""
         return refusing(self.comm, blocking=self.blocking)
+
+    def resolve_stream(self) -> int | None:
+        """The driver's handle of the stream, if there is one."""
+        return None if self.stream is None else streams.handle_of(self.stream, self.name)
 
     def resolve_plan(self) -> plans.Plan:
         """The plan by name or schedule, checked."""
@@ -43,6 +48,7 @@ class One(NamedTuple):
     given: Array
     result: Result
     in_place: bool
+    stream: int | None
     call: _core.Call | None
     """None for an operation that the MPI alone knows."""
 
@@ -50,19 +56,27 @@ class One(NamedTuple):
 def one(asked: Asked, x: Any, out: Any) -> One:
     """Check the arguments of an allreduce of `x`; only a blocking one leaves it to the MPI."""
     with asked.refusing():
-        arguments.refuse_stream(asked.stream, asked.name)
+        stream = asked.resolve_stream()
         given = arrays.describe(x, f"{asked.name} of x")
         understand = arguments.operation if asked.blocking else arguments.own_operation
         found = understand(asked.op, given.dtype, asked.name)
         result = arguments.result(x, given, out, asked.name)
         in_place = arguments.same(given, result.array, asked.name)
         chosen = asked.resolve_plan()
-    if found is None:
-        return One(given, result, in_place, None)
-    call = arguments.call(
-        "allreduce", given, result.array, chosen, operation=found, in_place=in_place
-    )
-    return One(given, result, in_place, call)
+        call = None
+        if found is not None:
+            call = arguments.call(
+                "allreduce",
+                given,
+                result.array,
+                chosen,
+                operation=found,
+                in_place=in_place,
+                stream=stream,
+            )
+        else:
+            cuda_interface.finish_stream([given], stream)
+    return One(given, result, in_place, stream, call)
 
 
 class Many(NamedTuple):
@@ -79,10 +93,12 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
     """Check the arguments of an allreduce of several arrays."""
     name = asked.name
     with asked.refusing():
-        arguments.refuse_stream(asked.stream, name)
-        plain = _core.plain_pieces(arrays_in, out) if type(arrays_in) is list else None
+        stream = asked.resolve_stream()
+        plain = None
+        if type(arrays_in) is list and stream is None:
+            plain = _core.plain_pieces(arrays_in, out)
         if plain is None:
-            pieces, finish, held = _described(asked, arrays_in, out)
+            pieces, finish, held = _described(asked, arrays_in, out, stream)
         else:
             pieces, results = plain
             finish, held = lambda: results, (arrays_in, results)
@@ -105,7 +121,7 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
 
 
 def _described(
-    asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None
+    asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None, stream: int | None
 ) -> tuple[_core.Pieces, Callable[[], list[Any]], Any]:
     """Pieces of arrays of any kind, how to get the results, and what must live."""
     name = asked.name
@@ -118,6 +134,7 @@ def _described(
     ]
     if out is not None:  # new arrays share no memory with any other
         arguments.require_apart(given, [result.array for result in results], name)
+    cuda_interface.finish_stream([*given, *(result.array for result in results)], stream)
     pieces = _core.Pieces(
         [
             (
@@ -126,7 +143,7 @@ def _described(
                 each.count,
                 each.dtype,
                 each.layout.hash,
-                cuda_interface.placement(each, result.array),
+                cuda_interface.placement(each, result.array, stream, host_waits=True),
             )
             for each, result in zip(given, results, strict=True)
         ]

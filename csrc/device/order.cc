@@ -1,0 +1,250 @@
+#include "device/order.h"
+
+#include <utility>
+
+#include "device/memory.h"
+
+namespace gradred::device {
+namespace {
+
+constexpr unsigned kNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ: of counts that go round
+
+bool has_come(std::uint32_t count, std::uint32_t wanted) {
+  return static_cast<std::int32_t>(count - wanted) >= 0;
+}
+
+StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<StreamHandle>(stream); }
+
+}  // namespace
+
+// One call's.
+class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<CudaOrder> {
+ public:
+  CudaOrder(Orders& orders, Orders::Lane& lane, std::unique_ptr<Orders::Slot> slot)
+      : orders_(orders), lane_(lane), slot_(std::move(slot)) {}
+  ~CudaOrder() override {
+    release();
+    orders_.give_back(std::move(slot_));
+  }
+  CudaOrder(const CudaOrder&) = delete;
+  CudaOrder& operator=(const CudaOrder&) = delete;
+
+  void follow(DeviceMemory& device, std::uint64_t stream) override {
+    static_cast<CudaMemory&>(device).with_moment_of(stream, [this](const CudaEvent& moment) {
+      const ScopedContext scope = memory().scope();
+      lane_.input.wait_for(moment.get());
+      lane_.result.wait_for(moment.get());
+    });
+  }
+
+  std::unique_ptr<DeviceStream> input() override {
+    return std::make_unique<Input>(shared_from_this());
+  }
+
+  std::unique_ptr<DeviceStream> result(void* target, const void* source, std::size_t bytes,
+                                       std::size_t piece) override {
+    auto held = std::make_unique<Result>(shared_from_this(), source, bytes, piece);
+    const ScopedContext scope = memory().scope();
+    for (std::size_t at = 0; at < bytes; at += piece) {
+      await(slot_->words->released, slot_->to_release + 1);
+      ++slot_->to_release;
+      const std::size_t length = std::min(piece, bytes - at);
+      lane_.result.copy(address_of(target) + at, address_of(source) + at, length);
+    }
+    if (bytes > 0) {
+      tell(lane_.result, slot_->words->written, slot_->to_write + 1);
+      ++slot_->to_write;
+    }
+    slot_->end.record(lane_.result.get());
+    return held;
+  }
+
+  void release() noexcept override {
+    slot_->words->released.store(slot_->to_release, std::memory_order_release);
+  }
+
+  void precede(std::uint64_t stream) override {
+    const ScopedContext scope = memory().scope();
+    memory().require_live(stream);
+    const Driver& driver = memory().driver();
+    driver.check(driver.call.StreamWaitEvent(handle_of(stream), slot_->end.get(), 0),
+                 "cuStreamWaitEvent");
+  }
+
+  void check() override {
+    const ScopedContext scope = memory().scope();
+    static_cast<void>(lane_.input.ready() && lane_.result.ready());
+  }
+
+ private:
+  // What both have in common: no work but copies, and no asking of the driver.
+  class Part : public DeviceStream {
+   public:
+    explicit Part(std::shared_ptr<CudaOrder> order) : order_(std::move(order)) {}
+    void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override {
+      refuse();
+    }
+    void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
+    void wait_for(DeviceMemory&, std::uint64_t) override { refuse(); }
+
+   protected:
+    [[noreturn]] static void refuse() {
+      throw DeviceError("copies in the order of a stream: nothing else is done there");
+    }
+    Orders::Slot& slot() const { return *order_->slot_; }
+
+    const std::shared_ptr<CudaOrder> order_;
+  };
+
+  class Input final : public Part {
+   public:
+    explicit Input(std::shared_ptr<CudaOrder> order)
+        : Part(std::move(order)), before_(slot().to_read) {}
+    void copy(void* target, const void* source, std::size_t bytes) override {
+      if (bytes == 0) return;
+      const ScopedContext scope = order_->memory().scope();
+      order_->lane_.input.copy(address_of(target), address_of(source), bytes);
+      order_->tell(order_->lane_.input, slot().words->read, slot().to_read + 1);
+      ++slot().to_read;
+    }
+    bool ready() override { return has_read(slot().to_read); }
+    std::uint64_t mark() override { return slot().to_read - before_; }
+    bool has_passed(std::uint64_t mark) override {
+      return has_read(before_ + static_cast<std::uint32_t>(mark));
+    }
+
+   private:
+    bool has_read(std::uint32_t pieces) const {
+      return has_come(slot().words->read.load(std::memory_order_acquire), pieces);
+    }
+
+    const std::uint32_t before_;  // that other calls have read by this slot
+  };
+
+  class Result final : public Part {
+   public:
+    Result(std::shared_ptr<CudaOrder> order, const void* source, std::size_t bytes,
+           std::size_t piece)
+        : Part(std::move(order)),
+          source_(address_of(source)),
+          bytes_(bytes),
+          piece_(piece),
+          before_(slot().to_release) {}
+    void copy(void*, const void* source, std::size_t bytes) override {
+      const std::size_t end = address_of(source) - source_ + bytes;
+      const auto pieces =
+          end == bytes_ ? slot().to_release - before_ : static_cast<std::uint32_t>(end / piece_);
+      slot().words->released.store(before_ + pieces, std::memory_order_release);
+    }
+    bool ready() override {
+      return has_come(slot().words->written.load(std::memory_order_acquire), slot().to_write);
+    }
+    std::uint64_t mark() override { refuse(); }
+    bool has_passed(std::uint64_t) override { refuse(); }
+
+   private:
+    const Address source_;
+    const std::size_t bytes_, piece_;
+    const std::uint32_t before_;
+  };
+
+  CudaMemory& memory() const { return orders_.memory_; }
+  void await(const std::atomic<std::uint32_t>& word, std::uint32_t count) {
+    const Driver& driver = memory().driver();
+    driver.check(
+        driver.call.StreamWaitValue32(lane_.result.get(), address_of(&word), count, kNotBefore),
+        "cuStreamWaitValue32");
+  }
+  void tell(const CudaStream& stream, const std::atomic<std::uint32_t>& word, std::uint32_t count) {
+    const Driver& driver = memory().driver();
+    driver.check(driver.call.StreamWriteValue32(stream.get(), address_of(&word), count, 0),
+                 "cuStreamWriteValue32");
+  }
+
+  Orders& orders_;
+  Orders::Lane& lane_;
+  std::unique_ptr<Orders::Slot> slot_;
+};
+
+// Everything that takes the driver's time, or makes it wait, is done before a copy is held back.
+std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why) {
+  const std::lock_guard lock(mutex_);
+  const Functions& call = memory_.driver().call;
+  if (call.StreamWaitValue32 == nullptr || call.StreamWriteValue32 == nullptr) {
+    why_not_ = "the CUDA driver has no cuStreamWaitValue32";
+  }
+  if (why_not_) {
+    why = *why_not_;
+    return nullptr;
+  }
+  const ScopedContext scope = memory_.scope();
+  Lane& lane = lane_of(stream);
+  std::unique_ptr<Slot> slot = take_slot();
+  if (!probed_) {
+    try {
+      probe(lane, *slot->words);
+    } catch (const DriverError& error) {
+      why_not_ = why = error.what();
+      slots_.push_back(std::move(slot));
+      return nullptr;
+    }
+    probed_ = true;
+  }
+  return std::make_shared<CudaOrder>(*this, lane, std::move(slot));
+}
+
+Orders::Lane& Orders::lane_of(std::uint64_t stream) {
+  const std::size_t next = lanes_by_stream_.size() % kMostLanes;
+  auto& lane = lanes_[lanes_by_stream_.try_emplace(stream, next).first->second];
+  if (lane == nullptr) {
+    const Driver& driver = memory_.driver();
+    lane = std::make_unique<Lane>(
+        Lane{CudaStream(driver, Urgency::kFirst), CudaStream(driver, Urgency::kFirst)});
+  }
+  return *lane;
+}
+
+std::unique_ptr<Orders::Slot> Orders::take_slot() {
+  for (auto& slot : slots_) {
+    if (!slot->is_free()) continue;
+    std::swap(slot, slots_.back());
+    auto taken = std::move(slots_.back());
+    slots_.pop_back();
+    return taken;
+  }
+  constexpr std::size_t kPage = 4096;
+  PinnedAllocation page(memory_.driver(), kPage);
+  auto* const words = static_cast<Words*>(page.get());
+  pages_.push_back(std::move(page));
+  for (std::size_t i = 0; i < kPage / sizeof(Words); ++i) {
+    auto slot = std::make_unique<Slot>(Slot{new (words + i) Words, CudaEvent(memory_.driver())});
+    slots_.push_back(std::move(slot));
+  }
+  auto taken = std::move(slots_.back());
+  slots_.pop_back();
+  return taken;
+}
+
+void Orders::give_back(std::unique_ptr<Slot> slot) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    slots_.push_back(std::move(slot));
+  } catch (const std::bad_alloc&) {
+    static_cast<void>(slot.release());  // the device may still write to its words
+  }
+}
+
+// Whether the device really writes to host memory, and goes on by what it reads there.
+void Orders::probe(Lane& lane, Words& words) {
+  const Driver& driver = memory_.driver();
+  const Functions& call = driver.call;
+  driver.check(call.StreamWriteValue32(lane.result.get(), address_of(&words.read), 1, 0),
+               "cuStreamWriteValue32");
+  driver.check(call.StreamWaitValue32(lane.result.get(), address_of(&words.read), 1, kNotBefore),
+               "cuStreamWaitValue32");
+  driver.check(call.StreamWriteValue32(lane.result.get(), address_of(&words.read), 0, 0),
+               "cuStreamWriteValue32");
+  lane.result.synchronize();
+}
+
+}  // namespace gradred::device

@@ -1,0 +1,70 @@
+// Calls in the order of a program's streams: what their copies wait for are words in host memory
+// (cuStreamWaitValue32), and what they tell goes there, too.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/owners.h"
+#include "memory/order.h"
+
+namespace gradred::device {
+
+class CudaMemory;
+
+// Of one context: streams and words that calls take turns with.
+class Orders {
+ public:
+  explicit Orders(CudaMemory& memory) : memory_(memory) {}
+
+  // For a call in the order of that stream of the program's. Null: this device has no order, and
+  // why.
+  std::shared_ptr<StreamOrder> open(std::uint64_t stream, std::string& why);
+
+ private:
+  friend class CudaOrder;
+  // Counts that go round; each has one writer.
+  struct alignas(64) Words {
+    std::atomic<std::uint32_t> read{0}, written{0};  // pieces, by the device
+    std::atomic<std::uint32_t> released{0};          // pieces, by the host
+  };
+  struct Slot {
+    Words* words;
+    CudaEvent end;  // of the copies of the result
+    std::uint32_t to_read = 0, to_write = 0, to_release = 0;
+    bool is_free() const {
+      return words->read.load(std::memory_order_acquire) == to_read &&
+             words->written.load(std::memory_order_acquire) == to_write;
+    }
+  };
+  // Copies of results wait for peers, and must not hold up those of inputs. Calls in the order of
+  // one stream come one after the other in any case.
+  struct Lane {
+    CudaStream input, result;
+  };
+
+  static constexpr std::size_t kMostLanes = 8;
+
+  Lane& lane_of(std::uint64_t stream);
+  std::unique_ptr<Slot> take_slot();
+  void give_back(std::unique_ptr<Slot> slot) noexcept;
+  void probe(Lane& lane, Words& words);
+
+  CudaMemory& memory_;
+  std::mutex mutex_;
+  std::vector<PinnedAllocation> pages_;
+  std::vector<std::unique_ptr<Slot>> slots_;  // of no call; some still have copies to do
+  std::array<std::unique_ptr<Lane>, kMostLanes> lanes_{};
+  std::map<std::uint64_t, std::size_t> lanes_by_stream_;
+  bool probed_ = false;
+  std::optional<std::string> why_not_;
+};
+
+}  // namespace gradred::device

@@ -1,0 +1,34 @@
+// The order of a program's streams in calls whose end the host does not wait for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "memory/memory.h"
+
+namespace gradred {
+
+// The copies of one call between a device and the host's memory. They are given to the device when
+// the call is made, and those of the result are held back until it is there. So whoever carries the
+// call on asks nothing of the driver, which may be waiting for what the call itself holds up.
+class StreamOrder {
+ public:
+  virtual ~StreamOrder() = default;
+  // All that `stream`, a program's on that device, has been given so far comes before the copies.
+  virtual void follow(DeviceMemory& device, std::uint64_t stream) = 0;
+  // Copies as it is told to, at once.
+  virtual std::unique_ptr<DeviceStream> input() = 0;
+  // Gives the device copies of all these bytes, in pieces; a later copy() of a part lets go those
+  // of the pieces that end with it. Parts come one after the other, from the beginning to the end.
+  virtual std::unique_ptr<DeviceStream> result(void* target, const void* source, std::size_t bytes,
+                                               std::size_t piece) = 0;
+  // Lets go all copies, whatever they copy.
+  virtual void release() noexcept = 0;
+  // After result(): what `stream` is given from now on comes after the result.
+  virtual void precede(std::uint64_t stream) = 0;
+  // Throws DeviceError where the device has failed. Not for who carries the call on.
+  virtual void check() = 0;
+};
+
+}  // namespace gradred

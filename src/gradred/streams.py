@@ -1,0 +1,75 @@
+"""The order of a CUDA stream: what `stream=` may be, and operations that streams wait for."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Final
+
+from gradred import _core
+from gradred.errors import UsageError, UsageTypeError, explain
+
+StreamLike = Any
+"""An integer as the array API has it (1: the legacy default stream, 2: the calling thread's own
+default stream, else the driver's handle), or a stream of CuPy, PyTorch, Numba or cuda.core."""
+
+LEGACY_DEFAULT: Final = 1
+"""The stream that waits for all others, and they for it, unless they were made non-blocking."""
+
+_REMEDY = "Pass a stream of CuPy, PyTorch, Numba or cuda.core, its handle, or None"
+_told: set[str] = set()
+
+
+def handle_of(stream: StreamLike, asked: str) -> int:
+    """What the CUDA driver calls this stream.
+
+    Raises:
+        gradred.UsageError: it is no stream.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        if stream == 0:
+            found = "0 may mean the legacy default stream or the calling thread's own"
+            remedy = "Pass 1 for the legacy default stream, 2 for the calling thread's own"
+            raise UsageError(explain(f"{asked} with stream=0", found, remedy))
+        handle: Any = stream
+    else:
+        handle = _handle_inside(stream)
+    if not isinstance(handle, int) or isinstance(handle, bool):
+        found = f"a {type(stream).__name__} is no CUDA stream"
+        raise UsageTypeError(explain(f"{asked} with stream={stream!r}", found, _REMEDY))
+    if handle < 0:
+        found = "no stream has a handle below zero"
+        raise UsageError(explain(f"{asked} with stream={stream!r}", found, _REMEDY))
+    return handle or LEGACY_DEFAULT  # which libraries call the null stream
+
+
+def _handle_inside(stream: Any) -> Any:
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        _version, handle = protocol() if callable(protocol) else protocol
+        return handle
+    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            value = getattr(handle, "value", handle)  # ctypes has None for a null pointer
+            return 0 if value is None else value
+    return None
+
+
+def tell_if_host_waits(operation: _core.Operation) -> None:
+    """Warn once for each reason why the host waits though a stream was given."""
+    why = operation.why_host_waits
+    if why and why not in _told:
+        _told.add(why)
+        warnings.warn(
+            f"stream=: the host waits for results in the order of a stream: {why}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def make_wait(operation: _core.Operation, stream: int) -> None:
+    """Have a stream wait for the result; blocks where the operation is in no stream's order."""
+    if operation.in_stream_order:
+        operation.wait_stream(stream)
+    else:
+        operation.wait()

@@ -1,0 +1,301 @@
+"""Calls in the order of a program's streams: on the simulated driver, at any number of ranks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gpu.simulated import DeviceArray, Driver, the_driver
+from mpi.knobs import use
+from mpi4py import MPI
+
+import gradred
+from gradred import UsageError
+from gradred.streams import handle_of
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+TOTAL = SIZE * (SIZE + 1) // 2
+COUNTS = [1, 1009, 70_001, 700_001]
+"""The last go piece by piece."""
+
+
+@pytest.fixture(scope="module", params=["shared memory", "messages"])
+def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
+    """A communicator that has been used once."""
+    made = gradred.Comm(MPI.COMM_WORLD.Dup())
+    use(shm=request.param == "shared memory")
+    made.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    use()
+    yield made
+    made.Free()
+
+
+@pytest.fixture
+def stream(device: Driver) -> int:
+    return device.stream()
+
+
+class Late:
+    """An array whose values come late in a stream, and are gone soon after."""
+
+    def __init__(self, values: npt.NDArray[Any], stream: int) -> None:
+        self.driver, self.stream, self.values = the_driver(), stream, values
+        self.array = DeviceArray(self.driver, np.full_like(values, 77))
+        self.rubbish = np.full_like(values, 99)
+        self.driver.set("least_delay", 10_000_000)
+        self._write(values)
+        self.driver.set("least_delay", 0)
+        self.driver.set("most_delay", 50_000)
+
+    def _write(self, values: npt.NDArray[Any]) -> None:
+        nbytes = values.nbytes
+        self.driver.copy(self.array.address, values.ctypes.data, nbytes, self.stream)
+
+    def spoil(self) -> None:
+        self._write(self.rubbish)
+
+
+def read(array: DeviceArray, stream: int) -> npt.NDArray[Any]:
+    """What work in the stream finds there; not yet there when this returns."""
+    found = np.zeros(array.shape, array.dtype)
+    the_driver().copy(found.ctypes.data, array.address, array.nbytes, stream)
+    return found
+
+
+def finish(stream: int) -> None:
+    the_driver().must("cuStreamSynchronize", ctypes.c_void_p(stream))
+
+
+def ramp(count: int) -> npt.NDArray[Any]:
+    return (np.arange(count) % 7).astype("float32")
+
+
+OPS: dict[Any, float] = {
+    "sum": TOTAL,
+    "max": SIZE,
+    "avg": TOTAL / SIZE,
+    gradred.premul(2): 2 * TOTAL,
+}
+
+
+@pytest.mark.parametrize("op", OPS, ids=str)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_call_comes_between_what_is_before_and_after(
+    comm: gradred.Comm, stream: int, op: Any, count: int, in_place: bool
+) -> None:
+    x = Late(ramp(count) * (RANK + 1), stream)
+    y = gradred.allreduce(x.array, op, out=x.array if in_place else None, comm=comm, stream=stream)
+    assert isinstance(y, DeviceArray)
+    found = read(y, stream)
+    x.spoil()
+    finish(stream)
+    np.testing.assert_allclose(found, ramp(count) * OPS[op], rtol=1e-6)
+
+
+def test_many_calls_on_several_streams(comm: gradred.Comm, device: Driver) -> None:
+    streams = [device.stream() for _ in range(3)]
+    given = [Late(ramp(1000 + i) * (RANK + 1), streams[i % 3]) for i in range(30)]
+    ended = [gradred.allreduce(x.array, out=x.array, comm=comm, stream=x.stream) for x in given]
+    found = [read(y, x.stream) for x, y in zip(given, ended, strict=True)]
+    for one in streams:
+        finish(one)
+    for i, each in enumerate(found):
+        np.testing.assert_array_equal(each, ramp(1000 + i) * TOTAL)
+
+
+def test_call_returns_before_the_peers_have_come(comm: gradred.Comm, stream: int) -> None:
+    gradred.allreduce(DeviceArray(the_driver(), np.ones(1)), comm=comm, stream=stream)
+    x = Late(ramp(100), stream)
+    if RANK != 0:
+        MPI.COMM_WORLD.recv(source=0)
+    y = gradred.allreduce(x.array, comm=comm, stream=stream)
+    for peer in range(1, SIZE if RANK == 0 else 0):
+        MPI.COMM_WORLD.send("the call has returned", peer)
+    found = read(y, stream)
+    finish(stream)
+    np.testing.assert_array_equal(found, ramp(100) * SIZE)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_request_that_streams_and_the_host_wait_for(
+    comm: gradred.Comm, device: Driver, count: int
+) -> None:
+    first, second = device.stream(), device.stream()
+    x = Late(ramp(count) * (RANK + 1), first)
+    request = gradred.iallreduce(x.array, comm=comm, stream=first)
+    y = request.wait_stream(SimpleNamespace(ptr=second))
+    found = read(y, second)
+    assert request.wait() is y
+    assert request.done()
+    finish(second)
+    np.testing.assert_array_equal(found, ramp(count) * TOTAL)
+    np.testing.assert_array_equal(y.get(), ramp(count) * TOTAL)
+
+
+def test_mpis_own_names(comm: gradred.Comm, stream: int) -> None:
+    x, y = Late(ramp(500), stream), DeviceArray(the_driver(), ramp(500))
+    comm.Allreduce(x.array, y, MPI.SUM, stream=stream)
+    gradred.Allreduce(MPI.IN_PLACE, y, comm=comm, stream=stream)
+    request = comm.Iallreduce(MPI.IN_PLACE, y, op=MPI.SUM, stream=stream)
+    request.wait_stream(stream)
+    found = read(y, stream)
+    finish(stream)
+    request.Wait()
+    request.wait_stream(stream)
+    np.testing.assert_array_equal(found, ramp(500) * SIZE**3)
+
+
+def test_other_collectives(comm: gradred.Comm, stream: int) -> None:
+    whole, block = ramp(SIZE * 300), ramp(300) + RANK
+    root = SIZE - 1
+    x, z = Late(whole * (RANK + 1), stream), Late(block, stream)
+    b, c = Late(block, stream), Late(block, stream)
+    results = [
+        gradred.reduce_scatter_block(x.array, comm=comm, stream=stream),
+        gradred.allgather(z.array, comm=comm, stream=stream),
+        gradred.bcast(b.array, root, out=b.array, comm=comm, stream=stream),
+        gradred.bcast(c.array, root, comm=comm, stream=stream),
+    ]
+    found = [read(y, stream) for y in results]
+    finish(stream)
+    np.testing.assert_array_equal(found[0], whole[RANK * 300 : (RANK + 1) * 300] * TOTAL)
+    np.testing.assert_array_equal(
+        found[1], np.concatenate([ramp(300) + rank for rank in range(SIZE)])
+    )
+    np.testing.assert_array_equal(found[2], ramp(300) + root)
+    np.testing.assert_array_equal(found[3], ramp(300) + root)
+
+
+def test_several_arrays(comm: gradred.Comm, stream: int) -> None:
+    given = [Late(ramp(count) * (RANK + 1), stream) for count in (3, 800_000, 5)]
+    y = gradred.allreduce_many([x.array for x in given], comm=comm, stream=stream)
+    z = gradred.iallreduce_many(y, comm=comm, stream=stream).wait_stream(stream)
+    found = [read(each, stream) for each in z]
+    finish(stream)
+    for x, each in zip(given, found, strict=True):
+        np.testing.assert_array_equal(each, ramp(len(x.values)) * TOTAL * SIZE)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_ranks_with_arrays_in_host_memory(comm: gradred.Comm, stream: int, count: int) -> None:
+    values = ramp(count) * (RANK + 1)
+    if RANK % 2 == 0:
+        x = Late(values, stream)
+        y = gradred.iallreduce(x.array, comm=comm, stream=stream).wait_stream(stream)
+        found = read(y, stream)
+        finish(stream)
+    else:
+        found = gradred.iallreduce(values, comm=comm).wait()
+    np.testing.assert_array_equal(found, ramp(count) * TOTAL)
+
+
+def test_arrays_of_the_host_come_after_the_stream_as_well(comm: gradred.Comm, stream: int) -> None:
+    driver = the_driver()
+    there = DeviceArray(driver, ramp(50))
+    x = np.zeros(50, "float32")
+    driver.set("least_delay", 10_000_000)
+    driver.copy(x.ctypes.data, there.address, there.nbytes, stream)
+    driver.set("least_delay", 0)
+    y = gradred.allreduce(x, comm=comm, stream=stream)
+    np.testing.assert_array_equal(y, ramp(50) * SIZE)
+
+
+def test_driver_that_waits_for_the_device_while_a_call_is_in_flight(
+    comm: gradred.Comm, device: Driver, stream: int
+) -> None:
+    """To free memory takes it until all is done; meanwhile no other thread gets into the driver."""
+    gradred.allreduce(DeviceArray(device, np.ones(1)), comm=comm, stream=stream)
+    device.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+    spare = DeviceArray(device, np.ones(5))
+    x = Late(ramp(700_001), stream)
+    device.set("synchronises", 1)
+    try:
+        y = gradred.allreduce(x.array, out=x.array, comm=comm, stream=stream)
+        del spare
+        found = read(y, stream)
+        finish(stream)
+    finally:
+        device.set("synchronises", 0)
+    np.testing.assert_array_equal(found, ramp(700_001) * SIZE)
+
+
+def test_stream_that_is_captured_is_refused_on_all_ranks(
+    comm: gradred.Comm, device: Driver, stream: int
+) -> None:
+    x = DeviceArray(device, ramp(10))
+    handle = ctypes.c_void_p(stream)
+    device.must("cuStreamBeginCapture_v2", handle, 0)
+    with pytest.raises(UsageError, match="captured in a CUDA graph"):
+        gradred.allreduce(x, comm=comm, stream=stream)
+    device.must("cuStreamEndCapture", handle, None)
+    y = gradred.allreduce(x, comm=comm, stream=stream)
+    finish(stream)
+    np.testing.assert_array_equal(y.get(), ramp(10) * SIZE)
+
+
+def test_nothing_is_left(comm: gradred.Comm, device: Driver, stream: int) -> None:
+    def use_it() -> None:
+        x = Late(ramp(1000), stream)
+        y = gradred.allreduce(x.array, comm=comm, stream=stream)
+        found = read(y, stream)
+        finish(stream)
+        np.testing.assert_array_equal(found, ramp(1000) * SIZE)
+
+    def counts() -> list[int]:
+        gradred.allreduce(np.zeros(1), comm=comm)  # lets go of what has ended
+        return [device.count(name) for name in ("streams", "events", "pinned")]
+
+    for _ in range(5):
+        use_it()
+    before = counts()
+    for _ in range(10):
+        use_it()
+    assert counts() == before
+
+
+class OfCudaCore:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 4711
+
+
+@pytest.mark.parametrize(
+    ("given", "handle"),
+    [
+        (1, 1),
+        (2, 2),
+        (4711, 4711),
+        (OfCudaCore(), 4711),
+        (SimpleNamespace(ptr=4711), 4711),  # CuPy
+        (SimpleNamespace(ptr=0), 1),
+        (SimpleNamespace(cuda_stream=4711), 4711),  # PyTorch
+        (SimpleNamespace(cuda_stream=0), 1),
+        (SimpleNamespace(handle=ctypes.c_void_p(4711)), 4711),  # Numba
+        (SimpleNamespace(handle=ctypes.c_void_p(0)), 1),
+    ],
+)
+def test_streams_of_all_libraries_are_understood(given: Any, handle: int) -> None:
+    assert handle_of(given, "a test") == handle
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (0, "Pass 1 for the legacy default stream"),
+        (-1, "below zero"),
+        (True, "no CUDA stream"),
+        ("stream", "no CUDA stream"),
+        (1.0, "no CUDA stream"),
+    ],
+)
+def test_what_is_no_stream_is_refused(comm: gradred.Comm, given: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        gradred.allreduce(np.ones(1), comm=comm, stream=given)
+    with pytest.raises(UsageError, match=said):
+        gradred.iallreduce(np.ones(1), comm=comm).wait_stream(given)
+    assert gradred.allreduce(np.ones(1), comm=comm) == SIZE
