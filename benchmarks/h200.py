@@ -12,6 +12,8 @@ another fails:
     allreduce Allreduce of device arrays, from device to device and through host memory, against
               what a program has to do without gradred: copy to the host, the MPI's Allreduce, copy
               back; 2, 4 and 8 ranks on one device
+    order     calls in the order of a stream that has other work, also where all streams share one
+              queue of the hardware and memory is freed meanwhile; times against blocking calls
     host      Allreduce of host arrays against the MPI's, 2 to 16 ranks
 
 Jobs are started by `gradred run`, with the MPI of this environment. The JSON record (`schema` =
@@ -81,6 +83,15 @@ def allreduce(given: argparse.Namespace) -> Record:
     return {str(ranks): job("allreduce", ranks, 120, most, *given.library) for ranks in counts}
 
 
+def order(given: argparse.Namespace) -> Record:
+    most = "1m" if given.short else "64m"
+    record = {str(ranks): job("order", ranks, 60, most, *given.library) for ranks in (1, 2)}
+    record["2, one queue"] = job(
+        "order", 2, 60, "1m", *given.library, CUDA_DEVICE_MAX_CONNECTIONS="1"
+    )
+    return record
+
+
 def host(given: argparse.Namespace) -> Record:
     record: Record = {}
     for ranks in (2,) if given.short else (2, 4, 8, 16):
@@ -101,6 +112,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Record]] = {
     "lookup": lookup,
     "kernels": kernels,
     "allreduce": allreduce,
+    "order": order,
     "host": host,
 }
 

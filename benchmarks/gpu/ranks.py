@@ -24,6 +24,7 @@ import gradred
 from gradred.bench.timing import block_length, interleave, microseconds, ratio
 
 Record = dict[str, Any]
+LEGACY = 1  # the default stream, which the libraries' own copies come after
 WORLD = MPI.COMM_WORLD
 SIZES = [8, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28]
 
@@ -112,6 +113,8 @@ CALLS: list[Callable[[gradred.Comm, Any, Any], object]] = [
     lambda comm, x, y: gradred.allreduce(x, out=y, comm=comm),
     lambda comm, x, y: gradred.iallreduce(x, out=y, comm=comm).wait(),
     lambda comm, x, y: gradred.allreduce_many([x], out=[y], comm=comm),
+    lambda comm, x, y: gradred.iallreduce(x, out=y, comm=comm, stream=LEGACY).wait(),
+    lambda comm, x, y: gradred.iallreduce(x, out=y, comm=comm, stream=LEGACY).wait_stream(LEGACY),
 ]
 
 
@@ -258,20 +261,32 @@ def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
     return {"library": library.name, "rows": rows}
 
 
+# ---- order --------------------------------------------------------------------------------------
+
+
+def order(comm: gradred.Comm, found: list[Library], most: int) -> Record:
+    """In the order of a stream; the first library's arrays."""
+    import order as measuring
+
+    return measuring.measure(comm, found[0], libraries.driver(), most)
+
+
+SIZED = {"allreduce": allreduce, "kernels": kernels, "order": order}
+PLAIN = {"machine": machine, "arrays": arrays, "lookup": lookup}
+
+
 def main() -> None:
     section, *more = sys.argv[1:]
     most = 0
-    if section in ("allreduce", "kernels"):
+    if section in SIZED:
         unit = {"k": 1 << 10, "m": 1 << 20}
         most = int(more[0][:-1]) * unit[more[0][-1]]
         del more[0]
     comm = gradred.Comm(WORLD)
     found = libraries.those(more)
     begin = time.monotonic()
-    if section in ("allreduce", "kernels"):
-        record = {"allreduce": allreduce, "kernels": kernels}[section](comm, found, most)
-    else:
-        record = {"machine": machine, "arrays": arrays, "lookup": lookup}[section](comm, found)
+    sized = section in SIZED
+    record = SIZED[section](comm, found, most) if sized else PLAIN[section](comm, found)
     record["job_seconds"] = round(time.monotonic() - begin, 1)
     if comm.rank == 0:
         print(json.dumps(record))

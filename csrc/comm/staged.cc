@@ -203,7 +203,8 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
 
 StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flows,
                                  Workspace* workspace, const Make& make)
-    : staging_(std::make_shared<Staging>(call, rank, size, flows, workspace)) {
+    : staging_(std::make_shared<Staging>(call, rank, size, flows, workspace)),
+      is_left_(call.order() != nullptr) {
   Call on_host = staging_->on_host();
   if (flows) on_host.elsewhere = std::make_shared<const Elsewhere>(Elsewhere{.flow = staging_});
   inner_ = make(on_host);
@@ -211,7 +212,8 @@ StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flow
 
 StagedOperation::StagedOperation(const Call& call, int rank, int size, const Make& make,
                                  ReadsAtOnce)
-    : staging_(std::make_shared<Staging>(call, rank, size, false)) {
+    : staging_(std::make_shared<Staging>(call, rank, size, false)),
+      is_left_(call.order() != nullptr) {
   while (!staging_->input_is_there()) sched_yield();
   Call on_host = staging_->on_host();
   on_host.elsewhere = nullptr;

@@ -89,6 +89,7 @@ class StagedOperation final : public StartedOperation {
   bool needs_no_mpi() const override { return inner_->needs_no_mpi(); }
   std::size_t bytes() const override { return inner_->bytes(); }
   bool spins() const override { return inner_->spins(); }
+  bool is_left() const override { return is_left_; }
   bool holds_memory() const override { return holds_memory_; }
 
  protected:
@@ -99,6 +100,7 @@ class StagedOperation final : public StartedOperation {
  private:
   const std::shared_ptr<Staging> staging_;  // also of the inner one
   std::shared_ptr<StartedOperation> inner_;
+  const bool is_left_;  // to streams, which wait for it
   bool copies_result_ = false;
   bool holds_memory_ = false;
 };

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 // Between looks at what has to be looked at the thread sleeps this many times as long as the last
-// look took: at most 5 % of a core.
-constexpr std::uint64_t kRest = 20;
+// look took: at most 5 % of a core. Less where nobody else looks.
+constexpr std::uint64_t kRest = 20, kRestOfLeft = 4;
 constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMillisecond;
 // With nothing to do it naps this often before it sleeps for good: most operations follow others,
 // and to wake the thread for each would cost more than a small operation.
@@ -42,12 +42,19 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
   const bool threaded = driven == Driven::kByThread;
   if (threaded && !thread_.joinable()) start_thread();
   // While it sleeps for the words of others, it would miss those of this one.
-  const bool soon = asleep_ || at_bells_.load(std::memory_order_relaxed) ||
+  const bool left = operation->is_left();
+  if (left) unattended_ = true;
+  const bool soon = left || asleep_ || at_bells_.load(std::memory_order_relaxed) ||
                     (unattended_ && operation->bytes() >= kWorthWaking);
   operations_.push_back({std::move(operation), driven});
   kept_.store(operations_.size(), std::memory_order_relaxed);
   ++added_;
-  if (added_ns_.load(std::memory_order_relaxed) == 0) added_ns_ = now_ns();
+  if (left) {
+    nap_ns_ = kShortestNap;
+    added_ns_ = 0;
+  } else if (added_ns_.load(std::memory_order_relaxed) == 0) {
+    added_ns_ = now_ns();
+  }
   idle_ = 0;
   if (threaded && soon && waiting_.load(std::memory_order_relaxed) == 0) wake();
 }
@@ -114,8 +121,8 @@ void Engine::look_and_sleep() {
   std::unique_lock lock(mutex_);
   if (stopping_ || !found.any || added_ != found.added) return;
   if (found.polls) {
-    nap(lock, std::max(kRest * found.took_ns, nap_ns_ + nap_ns_ / 4),
-        std::max(kRest * found.took_ns, kLongestNap));
+    const std::uint64_t rest = (found.left ? kRestOfLeft : kRest) * found.took_ns;
+    nap(lock, std::max(rest, nap_ns_ + nap_ns_ / 4), std::max(rest, kLongestNap));
   } else {
     sleep_for(lock, found.words);
   }
@@ -139,6 +146,7 @@ Engine::Look Engine::look() {
     if (progress) continue;
     kept.operation->look_after();
     found.any = true;
+    found.left |= kept.operation->is_left();
     if (progress.state != Progress::State::kAwaits) {
       found.polls = true;
     } else if (std::ranges::find(found.words, progress.awaited.word, &Awaited::word) ==

@@ -65,6 +65,7 @@ class Engine {
   struct Look {
     bool any = false;         // it drives one that has not ended
     bool polls = false;       // and has to look at one again, soon
+    bool left = false;        // nobody else does that
     std::uint64_t added = 0;  // operations, when it began
     std::vector<Awaited> words;
     std::vector<std::shared_ptr<Operation>> owners;  // of the memory that the words stand in

@@ -64,6 +64,8 @@ class Operation {
   virtual bool needs_no_mpi() const { return false; }
   // What this rank has to move: who drives much lets go of locks, and it pays to begin at once.
   virtual std::size_t bytes() const { return 0; }
+  // Whether it is left to the engine's thread: no thread of the program waits for it.
+  virtual bool is_left() const { return false; }
   // Whether the MPI's functions that wait or test may advance it, from inside.
   virtual bool may_advance_in_mpi() const { return needs_no_mpi(); }
   // Whether each rank has a core of its own, so that who waits may keep it.

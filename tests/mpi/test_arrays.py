@@ -263,9 +263,9 @@ def test_any_communicator_serves(comm: Any) -> None:
     assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
 
 
-def test_arguments_for_later() -> None:
-    with pytest.raises(UsageError, match="not there yet"):
-        gradred.allreduce(np.ones(2), stream=0)  # type: ignore[call-overload]
+def test_what_is_no_stream_and_what_is_no_communicator_is_refused() -> None:
+    with pytest.raises(UsageError, match="Pass 1 for the legacy default stream"):
+        gradred.allreduce(np.ones(2), stream=0)
     with pytest.raises(TypeError, match=r"Pass an MPI\.Intracomm"):
         gradred.allreduce(np.ones(2), comm="world")  # type: ignore[call-overload]
 
