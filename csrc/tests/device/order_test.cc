@@ -161,6 +161,39 @@ void nothing_is_written_before_it_is_let_go(BoardBootstrap&) {
   expect(call.has_ended() && program.found == numbers(6), "all of it");
 }
 
+// As of a broadcast, which reads nothing there.
+void what_was_to_be_read_before_is_not_overwritten(BoardBootstrap&) {
+  Program program;
+  program.write_late();
+  program.user.set("least_delay", 50'000'000);
+  program.read();
+  program.user.set("least_delay", 0);
+  const std::vector<int> result = numbers(100);
+  std::string why;
+  const auto order = memory_at(program.array).open_order(address_of(program.stream), why);
+  order->follow(memory_at(program.array), address_of(program.stream));
+  const auto copies = order->result(pointer_to(program.array), result.data(), kBytes, kBytes);
+  copies->copy(pointer_to(program.array), result.data(), kBytes);
+  while (!copies->ready()) usleep(100);
+  program.finish();
+  expect(program.found == program.given, "what was there before");
+}
+
+// Where all streams of a priority share a queue, ours have another one.
+void what_a_call_holds_back_holds_up_no_other_work(BoardBootstrap&) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+  Program program;
+  void* const other = open_stream(program.user);
+  Addition call(memory_at(program.array), program.stream, program.array);
+  while (!call.has_input()) usleep(100);
+  const Address theirs = program.user.allocate(kBytes);
+  program.user.must("cuMemcpyAsync", theirs, address_of(program.given.data()), kBytes, other);
+  const auto is_done = [&] { return program.user.call("cuStreamQuery", other) == 0; };
+  for (int look = 0; look < 2000 && !is_done(); ++look) usleep(1000);
+  expect(is_done(), "it goes on");
+  call.carry_on();
+}
+
 void a_call_that_is_given_up_holds_nobody_back(BoardBootstrap&) {
   Program program;
   Addition call(memory_at(program.array), program.stream, program.array);
@@ -318,6 +351,10 @@ int run_all(const std::string& part) {
   alone("a_call_comes_between_what_is_before_it_and_after_it",
         a_call_comes_between_what_is_before_it_and_after_it);
   alone("nothing_is_written_before_it_is_let_go", nothing_is_written_before_it_is_let_go);
+  alone("what_was_to_be_read_before_is_not_overwritten",
+        what_was_to_be_read_before_is_not_overwritten);
+  alone("what_a_call_holds_back_holds_up_no_other_work",
+        what_a_call_holds_back_holds_up_no_other_work);
   alone("a_call_that_is_given_up_holds_nobody_back", a_call_that_is_given_up_holds_nobody_back);
   alone("the_driver_may_wait_for_the_call", the_driver_may_wait_for_the_call);
   alone("who_asks_the_driver_waits_for_ever", who_asks_the_driver_waits_for_ever);
