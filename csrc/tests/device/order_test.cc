@@ -165,6 +165,7 @@ void nothing_is_written_before_it_is_let_go(BoardBootstrap&) {
 void what_was_to_be_read_before_is_not_overwritten(BoardBootstrap&) {
   Program program;
   program.write_late();
+  program.finish();
   program.user.set("least_delay", 50'000'000);
   program.read();
   program.user.set("least_delay", 0);
