@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-BEGIN = """
+IMPORTS = """
     import os, signal, sys, time
     import numpy as np
     from mpi4py import MPI
@@ -21,15 +21,20 @@ BEGIN = """
     comm = gradred.Comm(MPI.COMM_WORLD)
     device = the_driver()
     x = DeviceArray(device, np.full(300_000, comm.rank + 1, "float32"))
+"""
+BEGIN = (
+    IMPORTS
+    + """
     comm.Allreduce(MPI.IN_PLACE, x)
 """
+)
 
 
 def job(
-    tmp_path: pathlib.Path, program: str, ranks: int = 3, **knobs: str
+    tmp_path: pathlib.Path, program: str, ranks: int = 3, begin: str = BEGIN, **knobs: str
 ) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "program.py"
-    file.write_text(textwrap.dedent(BEGIN) + textwrap.dedent(program))
+    file.write_text(textwrap.dedent(begin) + textwrap.dedent(program))
     environment = os.environ | {"PYTHONPATH": str(TESTS)} | knobs
     library = str(TESTS / "libsimulated_cuda.so")
     environment |= {"GRADRED_LIBCUDA": library, "GRADRED_LIBNVRTC": library}
@@ -222,3 +227,23 @@ def test_host_waits_where_streams_cannot_and_says_so_once(
     assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
     assert done.stderr.count("RuntimeWarning: stream=: the host waits") == 2, done.stderr
     assert why in done.stderr
+
+
+def test_driver_that_is_too_old_is_named_and_host_arrays_are_served(
+    tmp_path: pathlib.Path,
+) -> None:
+    done = job(
+        tmp_path,
+        """
+        try:
+            gradred.allreduce(x)
+        except gradred.DeviceError as error:
+            print("refused", "for CUDA 10.2" in str(error), "11.4 or later" in str(error))
+        print("right", (gradred.allreduce(np.ones(3)) == 2).all())
+        """,
+        ranks=2,
+        begin=IMPORTS,
+        SIMULATED_CUDA_VERSION="10020",
+    )
+    assert done.stdout.count("refused True True") == 2, (done.stdout, done.stderr)
+    assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
