@@ -1,4 +1,4 @@
-"""Arrays in a device's memory by each protocol, and those that cannot be taken: simulated driver."""
+"""Device arrays by each protocol, and those that cannot be taken: on the simulated driver."""
 
 from __future__ import annotations
 
