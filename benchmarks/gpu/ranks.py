@@ -181,6 +181,7 @@ def lookup(comm: gradred.Comm, found: list[Library]) -> Record:
                 lambda a=at: cuda.cuPointerGetAttributes(1, query, values, a)
             ),
         }
+        in_c = _core.time_lookups(address, 20_000)
         if hasattr(cuda, "cuPointerGetAttribute"):
             rows["cuPointerGetAttribute"] = Timer(
                 lambda a=at: cuda.cuPointerGetAttribute(ctypes.byref(value), 2, a)
@@ -188,7 +189,7 @@ def lookup(comm: gradred.Comm, found: list[Library]) -> Record:
         record[name] = {
             row: round(min(timer.repeat(5, 20_000)) / 20_000 * 1e9, 1)
             for row, timer in rows.items()
-        }
+        } | {"in C": in_c}
     return record
 
 

@@ -91,6 +91,7 @@ struct Functions {
   Result (*MemGetAddressRange)(Address* begin, std::size_t* bytes, Address address);
   Result (*PointerGetAttributes)(unsigned count, const int* attributes, void** values,
                                  Address address);
+  Result (*PointerGetAttribute)(void* value, int attribute, Address address);  // slow: to compare
   Result (*IpcGetMemHandle)(IpcHandle* handle, Address address);
   Result (*IpcOpenMemHandle)(Address* address, IpcHandle handle, unsigned flags);
   Result (*IpcCloseMemHandle)(Address address);

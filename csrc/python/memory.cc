@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "device/location.h"
+#include "device/pointer_timing.h"
 #include "node/array_memory.h"
 #include "python/call.h"
 #include "python/gil.h"
@@ -76,6 +77,21 @@ py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::u
                         py::cast(found.memory, py::return_value_policy::reference));
 }
 
+py::dict time_lookups(std::uintptr_t address, unsigned calls) {
+  const auto options = device_options({});
+  device::PointerTimes times;
+  {
+    const WithoutGil released;
+    times = device::time_lookups(device::Driver::load(options->driver), address, calls);
+  }
+  py::dict found;
+  found["cache"] = times.cache;
+  found["plural"] = times.plural;
+  found["singular"] = times.singular;
+  found["well"] = times.well;
+  return found;
+}
+
 }  // namespace
 
 void bind_memory(py::module_& m) {
@@ -101,6 +117,10 @@ void bind_memory(py::module_& m) {
         py::arg("compilers"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
         "no driver.");
+  m.def(
+      "time_lookups", &time_lookups, py::arg("address"), py::arg("calls"),
+      "Blocks. Nanoseconds to learn what kind of memory an address is, by the pointer cache and by "
+      "the driver's functions.");
 }
 
 }  // namespace gradred

@@ -666,6 +666,14 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
   return kSuccess;
 }
 
+int cuPointerGetAttribute(void* value, int attribute, Address address) {
+  if (const int code = failing("cuPointerGetAttribute")) return code;
+  const auto piece = driver().memory.find(address);
+  if (!piece) return kInvalidValue;
+  tell(attribute, value, &*piece);
+  return kSuccess;
+}
+
 // ---- mapped chunks ----------------------------------------------------------------------------
 
 int cuMemAddressReserve(Address* address, std::size_t bytes, std::size_t, Address, std::uint64_t) {

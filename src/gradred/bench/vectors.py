@@ -28,9 +28,11 @@ class Device:
         UsageError: there is no driver, or no device.
     """
 
-    def __init__(self, accelerator: str, world: MPI.Intracomm) -> None:
+    def __init__(
+        self, accelerator: str, world: MPI.Intracomm | None, asked: str | None = None
+    ) -> None:
         self._how, name = ACCELERATORS[accelerator], str(config.get("libcuda"))
-        self._asked = f"-d {accelerator}"
+        self._asked = asked or f"-d {accelerator}"
         try:
             self._driver = ctypes.CDLL(name)
         except OSError as error:
@@ -40,9 +42,11 @@ class Device:
         self.call("cuInit", 0)
         count, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGetCount", ctypes.byref(count))
-        host = world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.ordinal = host.rank % max(count.value, 1)
-        host.Free()
+        self.ordinal = 0
+        if world is not None:
+            host = world.Split_type(MPI.COMM_TYPE_SHARED)
+            self.ordinal = host.rank % max(count.value, 1)
+            host.Free()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.ordinal)
         self.call("cuCtxSetCurrent", context)
 

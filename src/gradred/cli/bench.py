@@ -36,6 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--bind", choices=("none", "core", "numa"), default="core",
         help="of ranks that it starts: bind each (default: core)",
     )  # fmt: skip
+    parser.add_argument(
+        "--pointer-cache", action="store_true",
+        help="measure nothing but how long it takes to learn what kind of memory an address is, by "
+        "gradred and by the CUDA driver; of the other options --json counts",
+    )  # fmt: skip
     parser.add_argument("--as-rank", metavar="OPTIONS", help=argparse.SUPPRESS)
     options.configure(parser)
     if _rank() > 0:
@@ -48,6 +53,10 @@ def main(arguments: argparse.Namespace) -> int:
         return _measure(Options.from_text(arguments.as_rank))
     try:
         config.load()  # a misspelt knob ends here, once, and not in every rank
+        if arguments.pointer_cache:
+            from gradred.bench import pointers  # imports mpi4py.MPI
+
+            return pointers.main(arguments.json)
         asked = options.read(arguments)
         place = _place(arguments)
         if place:
