@@ -1,5 +1,8 @@
 #include "device/order.h"
 
+#include <algorithm>
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include "device/memory.h"
@@ -185,7 +188,7 @@ std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why
       probe(lane, *slot->words);
     } catch (const DriverError& error) {
       why_not_ = why = error.what();
-      slots_.push_back(std::move(slot));
+      give_back(std::move(slot));
       return nullptr;
     }
     probed_ = true;
@@ -204,7 +207,8 @@ Orders::Lane& Orders::lane_of(std::uint64_t stream) {
   return *lane;
 }
 
-std::unique_ptr<Orders::Slot> Orders::take_slot() {
+std::unique_ptr<Orders::Slot> Orders::free_slot() {
+  const std::lock_guard lock(slots_mutex_);
   for (auto& slot : slots_) {
     if (!slot->is_free()) continue;
     std::swap(slot, slots_.back());
@@ -212,21 +216,29 @@ std::unique_ptr<Orders::Slot> Orders::take_slot() {
     slots_.pop_back();
     return taken;
   }
+  return nullptr;
+}
+
+std::unique_ptr<Orders::Slot> Orders::take_slot() {
+  if (auto slot = free_slot()) return slot;
   constexpr std::size_t kPage = 4096;
   PinnedAllocation page(memory_.driver(), kPage);
   auto* const words = static_cast<Words*>(page.get());
   pages_.push_back(std::move(page));
+  std::vector<std::unique_ptr<Slot>> made;
   for (std::size_t i = 0; i < kPage / sizeof(Words); ++i) {
-    auto slot = std::make_unique<Slot>(Slot{new (words + i) Words, CudaEvent(memory_.driver())});
-    slots_.push_back(std::move(slot));
+    made.push_back(
+        std::make_unique<Slot>(Slot{new (words + i) Words, CudaEvent(memory_.driver())}));
   }
-  auto taken = std::move(slots_.back());
-  slots_.pop_back();
+  auto taken = std::move(made.back());
+  made.pop_back();
+  const std::lock_guard lock(slots_mutex_);
+  std::ranges::move(made, std::back_inserter(slots_));
   return taken;
 }
 
 void Orders::give_back(std::unique_ptr<Slot> slot) noexcept {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(slots_mutex_);
   try {
     slots_.push_back(std::move(slot));
   } catch (const std::bad_alloc&) {

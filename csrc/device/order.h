@@ -54,13 +54,16 @@ class Orders {
 
   Lane& lane_of(std::uint64_t stream);
   std::unique_ptr<Slot> take_slot();
+  std::unique_ptr<Slot> free_slot();
   void give_back(std::unique_ptr<Slot> slot) noexcept;
   void probe(Lane& lane, Words& words);
 
   CudaMemory& memory_;
-  std::mutex mutex_;
-  std::vector<PinnedAllocation> pages_;
+  // Never held in a call of the driver: the engine's thread gives slots back.
+  std::mutex slots_mutex_;
   std::vector<std::unique_ptr<Slot>> slots_;  // of no call; some still have copies to do
+  std::mutex mutex_;                          // of who opens one, and all that follows
+  std::vector<PinnedAllocation> pages_;
   std::array<std::unique_ptr<Lane>, kMostLanes> lanes_{};
   std::map<std::uint64_t, std::size_t> lanes_by_stream_;
   bool probed_ = false;

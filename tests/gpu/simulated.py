@@ -60,6 +60,11 @@ class Driver:
         assert made.value is not None
         return made.value
 
+    def destroy(self, stream: int) -> None:
+        """A stream that is done with."""
+        self.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+        self.must("cuStreamDestroy_v2", ctypes.c_void_p(stream))
+
     def copy(self, target: int, source: int, nbytes: int, stream: int | None = None) -> None:
         """Without waiting, if a stream is given."""
         handle = ctypes.c_void_p(stream or 0)

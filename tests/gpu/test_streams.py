@@ -36,8 +36,10 @@ def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
 
 
 @pytest.fixture
-def stream(device: Driver) -> int:
-    return device.stream()
+def stream(device: Driver) -> Iterator[int]:
+    made = device.stream()
+    yield made
+    device.destroy(made)
 
 
 class Late:

@@ -25,7 +25,7 @@ StreamPointer Streams::open(bool blocking, bool urgent) {
 void Streams::close(Stream& stream) {
   const std::lock_guard lock(mutex_);
   stream.closed_ = true;
-  changed_.notify_all();
+  stream.changed_.notify_all();
 }
 
 Moment Streams::end_while_locked(const StreamPointer& stream) const {
@@ -61,7 +61,7 @@ void Streams::give(const StreamPointer& stream, std::function<void()> work,
                             std::chrono::nanoseconds(delays(random_))});
   queue.waiting.insert(queue.given);
   ++stream->given_;
-  changed_.notify_all();
+  stream->changed_.notify_all();
 }
 
 void Streams::wait_for(const Moment& moment) {
@@ -78,7 +78,7 @@ void Streams::delay_by(std::uint64_t least, std::uint64_t most) {
 void Streams::run(const StreamPointer& stream) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stream->closed_ || !stream->tasks_.empty(); });
+    stream->changed_.wait(lock, [&] { return stream->closed_ || !stream->tasks_.empty(); });
     if (stream->tasks_.empty()) return;
     Task task = std::move(stream->tasks_.front());
     stream->tasks_.pop_front();
@@ -88,7 +88,7 @@ void Streams::run(const StreamPointer& stream) {
       changed_.wait_for(lock, kLook);
     }
     waiting.erase(task.number);
-    changed_.notify_all();
+    if (!waiting.empty()) changed_.notify_all();
     lock.unlock();
     std::this_thread::sleep_for(task.delay);
     if (task.work) task.work();

@@ -51,6 +51,7 @@ class Stream {
  private:
   friend class Streams;
   HardwareQueue& queue_;
+  std::condition_variable changed_;  // there are tasks, or it is closed
   std::deque<Task> tasks_;
   std::uint64_t given_ = 0;
   std::atomic<std::uint64_t> done_{0};
