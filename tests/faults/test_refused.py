@@ -14,6 +14,7 @@ from faults import seeing
 from gradred import launch
 
 pytestmark = [
+    pytest.mark.one_mpi,
     pytest.mark.timeout(60),
     pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
 ]

@@ -11,6 +11,7 @@ from faults import seeing
 from gradred import launch
 
 pytestmark = [
+    pytest.mark.one_mpi,
     pytest.mark.timeout(120),
     pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
 ]

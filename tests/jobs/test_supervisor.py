@@ -14,7 +14,7 @@ import pytest
 from gradred import launch
 from gradred.launch import authentication, processes, protocol, variables
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = [pytest.mark.one_mpi, pytest.mark.timeout(40)]
 PATIENCE = 15.0
 
 

@@ -14,7 +14,9 @@
 
 // Each rank of these tests ends with threads: the driver's. The thread sanitizer would wait a
 // second for them.
-extern "C" [[gnu::used]] inline const char* __tsan_default_options() { return "atexit_sleep_ms=0"; }
+extern "C" [[gnu::used, gnu::visibility("default")]] inline const char* __tsan_default_options() {
+  return "atexit_sleep_ms=0";
+}
 
 namespace gradred::testing {
 
