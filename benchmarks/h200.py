@@ -9,9 +9,10 @@ another fails:
     arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 1 to 4 ranks
     lookup    what it costs to ask the driver where an address lies: host, device, pool, managed
     kernels   reductions on the device against its copies: bytes moved per second
-    allreduce Allreduce of device arrays, from device to device and through host memory, against
-              what a program has to do without gradred: copy to the host, the MPI's Allreduce, copy
-              back; 2, 4 and 8 ranks on one device
+    allreduce Allreduce of device arrays, from device to device (where they lie for those of
+              gradred.empty, else through workspaces) and through host memory, against what a
+              program has to do without gradred: copy to the host, the MPI's Allreduce, copy back;
+              2, 4 and 8 ranks on one device
     order     calls in the order of a stream that has other work, also where all streams share one
               queue of the hardware and memory is freed meanwhile; times against blocking calls
     host      Allreduce of host arrays against the MPI's, 2 to 16 ranks

@@ -224,8 +224,27 @@ def way_of(ipc_bytes: int | str) -> gradred.Comm:
     return made
 
 
+class Own:
+    """An array of `gradred.empty`, filled and read by the driver."""
+
+    def __init__(self, values: Any) -> None:
+        self.array = gradred.empty(values.shape, values.dtype, device="cuda")
+        self.address = self.array.__cuda_array_interface__["data"][0]
+        self.set(values)
+
+    def set(self, values: Any) -> None:
+        if _copy(libraries.driver(), self.address, values.ctypes.data, values.nbytes) != 0:
+            raise AssertionError("the driver copies nothing there")
+
+    def get(self) -> Any:
+        values = np.zeros(self.array.shape, self.array.dtype)
+        if _copy(libraries.driver(), values.ctypes.data, self.address, values.nbytes) != 0:
+            raise AssertionError("the driver copies nothing from there")
+        return values
+
+
 def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """Both ways of gradred's, and the MPI on host copies, in turn; results checked."""
+    """All ways of gradred's, and the MPI on host copies, in turn; results checked."""
     library = found[0]
     world = WORLD.Dup()
     ways = {"devices": way_of(1 << 25), "large workspace": way_of(3 << 26), "host": way_of("none")}
@@ -245,11 +264,14 @@ def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
         def by(way: gradred.Comm, x: Any = x, y: Any = y) -> Callable[[], object]:
             return lambda: way.Allreduce(x, y)
 
+        own_x, own_y = Own(np.full(count, comm.rank + 1, np.float32)), Own(np.zeros(count, "f4"))
         calls = {"by hand": by_hand} | {name: by(way) for name, way in ways.items()}
+        calls["gradred.empty"] = by(ways["devices"], own_x.array, own_y.array)
         for name, call in calls.items():
             library.set(y, np.zeros(count, np.float32))
             call()
-            _expect(library.get(y), total, f"{name}: {nbytes} bytes")
+            sums = own_y.get() if name == "gradred.empty" else library.get(y)
+            _expect(sums, total, f"{name}: {nbytes} bytes")
         timers = [Timer(call) for call in calls.values()]
         block = min(block_length(timer, 0.02, world) for timer in timers)
         times = interleave(timers, 9, block, world)

@@ -41,6 +41,18 @@ std::shared_ptr<const Elsewhere> after(const std::shared_ptr<Stream>& stream) {
   return std::make_shared<const Elsewhere>(Elsewhere{.before = stream});
 }
 
+// As far as peers may reach the arrays where they lie. Of a reduce-scatter in place they may not:
+// what they read of the input is where the result goes.
+void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
+  const bool scatters = call.kind == Kind::kReduceScatterBlock;
+  if (bytes.input > 0 && !(scatters && call.send == kInPlace)) {
+    device.input_place = device.workspace->find(device.input, bytes.input);
+  }
+  if (call.kind == Kind::kAllreduce) {
+    device.result_place = device.workspace->find(device.result, bytes.result);
+  }
+}
+
 // Drives everything else meanwhile, as long as the caller's device takes.
 template <class Ready>
 void wait_for_device(Communicator& comm, WaitHook& hook, Ready ready) {
@@ -83,6 +95,7 @@ Staging::Staging(const Call& call, int rank, int size, bool flows, Workspace* wo
   device_->op = call.op;
   device_->dtype = call.dtype;
   device_->factor = call.factor;
+  find_places(*device_, Lengths(call, rank, size), call);
 }
 
 void Staging::to_host(const void*& send, void*& recv) {
@@ -193,7 +206,9 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
     if (!quiet || !host_memory_is_free) keep_host_memory();
     return quiet;
   }
-  if (device_ && device_->begun && !device_->done) return device_->workspace->abandon();
+  if (device_ && device_->begun && !device_->done) {
+    return device_->workspace->abandon() && !device_->is_open;
+  }
   const bool quiet = input_stream().finish() && result_stream().finish();
   if (!quiet || !host_memory_is_free) keep_host_memory();
   return quiet;
@@ -259,8 +274,14 @@ std::string Communicator::device_path() const {
   if (workspace_ == nullptr) return "host memory: " + why_no_workspace_;
   if (workspace_->refused()) return "host memory: " + workspace_->why_refused();
   if (workspace_->in_use()) {
-    return workspace_->is_of_one_device() ? "devices: all ranks' arrays are on one"
-                                          : "devices: the ranks' arrays are on several";
+    const std::string text = workspace_->is_of_one_device()
+                                 ? "devices: all ranks' arrays are on one"
+                                 : "devices: the ranks' arrays are on several";
+    if (!workspace_->takes_arrays()) {
+      return text + ", and are copied to be reduced: " + workspace_->why_no_arrays();
+    }
+    return text +
+           (workspace_->arrays_taken() ? "; those of gradred.empty stay where they lie" : "");
   }
   const bool may = why_no_workspace_.empty();
   return "host memory: " + (may ? "not all ranks have passed such arrays" : why_no_workspace_);

@@ -47,6 +47,8 @@ constexpr std::tuple kEntries{
           &Functions::CtxPushCurrent},
     Entry{"cuCtxPopCurrent", "cuCtxPopCurrent_v2", 4000, Needed::kRequired,
           &Functions::CtxPopCurrent},
+    Entry{"cuCtxSynchronize", "cuCtxSynchronize", 2000, Needed::kRequired,
+          &Functions::CtxSynchronize},
     Entry{"cuStreamCreate", "cuStreamCreate", 2000, Needed::kRequired, &Functions::StreamCreate},
     Entry{"cuStreamCreateWithPriority", "cuStreamCreateWithPriority", 5050, Needed::kRequired,
           &Functions::StreamCreateWithPriority},

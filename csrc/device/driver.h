@@ -70,6 +70,7 @@ struct Functions {
   Result (*CtxGetCurrent)(ContextHandle* context);
   Result (*CtxPushCurrent)(ContextHandle context);
   Result (*CtxPopCurrent)(ContextHandle* context);
+  Result (*CtxSynchronize)();
   Result (*StreamCreate)(StreamHandle* stream, unsigned flags);
   Result (*StreamCreateWithPriority)(StreamHandle* stream, unsigned flags, int priority);
   Result (*CtxGetStreamPriorityRange)(int* least, int* greatest);

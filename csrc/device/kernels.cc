@@ -85,8 +85,12 @@ FunctionHandle Kernels::function(DType dtype, const std::string& name) {
 }
 
 // More inputs than a launch takes are folded from the left, several launches after each other: the
-// sums of floats of 16 bits are rounded in between.
+// sums of floats of 16 bits are rounded in between. They have one target.
 void Kernels::launch(StreamHandle stream, const KernelCall& call) {
+  static_assert(kMostTargets == kMostInputs);
+  check(call.targets.size() == 1 || call.inputs.size() <= kMostInputs,
+        "targets that are written before all is read");
+  check(call.targets.size() <= kMostTargets, "a kernel with too many targets");
   KernelCall part = call;
   std::vector<const void*> inputs;
   std::size_t done = 0;
@@ -98,7 +102,7 @@ void Kernels::launch(StreamHandle stream, const KernelCall& call) {
     part.scale.reset();
     launch_one(stream, part);
     done += taken;
-    inputs = {call.target};
+    inputs = {call.targets[0]};
   }
   inputs.insert(inputs.end(), call.inputs.begin() + static_cast<std::ptrdiff_t>(done),
                 call.inputs.end());
@@ -112,7 +116,8 @@ void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
   check(!call.scale || call.op == Op::kSum, "a kernel that scales what is no sum");
   const std::size_t k = call.inputs.size(), element = size_of(call.dtype);
   Arguments arguments{};
-  arguments.target = call.target;
+  std::ranges::copy(call.targets, arguments.targets);
+  arguments.written = static_cast<unsigned>(call.targets.size());
   std::ranges::copy(call.inputs, arguments.inputs);
   for (const void* const address : call.inputs) {
     check(reinterpret_cast<std::uintptr_t>(address) % element == 0, "an input that is not aligned");

@@ -23,7 +23,7 @@ struct KernelCall {
 
   Op op = Op::kSum;  // kSum, kProd, kMin or kMax; kSum if it is scaled
   DType dtype = DType::kFloat32;
-  void* target = nullptr;               // or one of the inputs
+  std::span<void* const> targets;       // each gets the result; they may be among the inputs
   std::span<const void* const> inputs;  // at least 2, or 1 that is scaled
   std::size_t count = 0;
   std::optional<Scale> scale{};
@@ -35,7 +35,8 @@ class Kernels {
   Kernels(const Driver& driver, Ordinal device, const Options& options)
       : driver_(driver), device_(device), options_(options) {}
 
-  static bool serves(Op op, DType dtype);  // also Op::kAvg and kPremul, as scaled sums
+  static constexpr std::size_t kMostTargets = 32;  // of a launch, all of whose inputs are as many
+  static bool serves(Op op, DType dtype);          // also Op::kAvg and kPremul, as scaled sums
   // Loads those of a type, which may take seconds the first time, and stop the device. Throws
   // DeviceError: there is no compiler, or it refuses.
   void prepare(DType dtype);

@@ -112,6 +112,7 @@ CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal devi
                        const Options& options)
     : driver_(driver),
       context_(context),
+      device_(device),
       name_(name_of(driver, device)),
       kernels_(driver, device, options) {
   driver.check(driver.call.DeviceGetUuid(&uuid_, device), "cuDeviceGetUuid");

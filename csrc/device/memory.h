@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/exported.h"
 #include "device/kernels.h"
 #include "device/options.h"
 #include "device/order.h"
@@ -29,6 +30,7 @@ class CudaMemory final : public DeviceMemory {
   static CudaMemory& of(const Driver& driver, const PointerInfo& found, const Options& options);
 
   std::string name() const override { return name_; }
+  int ordinal() const override { return device_; }
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* address) noexcept override;
   bool reduces() const override { return false; }
@@ -50,6 +52,7 @@ class CudaMemory final : public DeviceMemory {
   ScopedContext scope() const { return {driver_, context_}; }
   const Uuid& uuid() const { return uuid_; }
   Kernels& kernels() { return kernels_; }
+  ExportedMemory& exported() { return exported_; }
 
  private:
   friend class Copies;
@@ -65,6 +68,7 @@ class CudaMemory final : public DeviceMemory {
 
   const Driver& driver_;
   const ContextHandle context_;
+  const Ordinal device_;
   const std::string name_;
   Uuid uuid_{};
   Kernels kernels_;
@@ -78,6 +82,7 @@ class CudaMemory final : public DeviceMemory {
   std::size_t spare_bytes_ = 0;
   std::vector<PinnedAllocation> dropped_;  // freed by the next who allocates
   Orders orders_{*this};
+  ExportedMemory exported_{*this};
 };
 
 }  // namespace gradred::device

@@ -31,8 +31,8 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
       own_(memory.driver(), bytes),
       exported_(own_.exported()),
       imported_(ranks),
-      stream_(memory.driver()),
-      inputs_(ranks) {
+      imported_arrays_(ranks),
+      stream_(memory.driver()) {
   HostAllocation pinned(memory, sizeof(Pattern));
   const Pattern pattern = pattern_of(seed_);
   std::memcpy(pinned.data(), &pattern, sizeof pattern);
@@ -57,7 +57,7 @@ void CudaWorkspace::open(std::size_t rank, const Ticket& ticket) {
   std::memcpy(&theirs, ticket.data(), sizeof theirs);
   imported_[rank] = ImportedAllocation(memory_.driver(), theirs.handle);
   HostAllocation pinned(memory_, sizeof(Pattern));
-  stream_.copy(reinterpret_cast<Address>(pinned.data()), part(rank), sizeof(Pattern));
+  stream_.copy(reinterpret_cast<Address>(pinned.data()), part_of(rank), sizeof(Pattern));
   stream_.synchronize();
   const Pattern wanted = pattern_of(theirs.seed);
   if (std::memcmp(pinned.data(), &wanted, sizeof wanted) != 0) {
@@ -84,37 +84,61 @@ bool CudaWorkspace::reduces(Op op, DType dtype, std::string& why) {
   return true;
 }
 
-void CudaWorkspace::put(std::size_t place, const void* source, std::size_t bytes) {
-  const ScopedContext scope = memory_.scope();
-  stream_.copy(own_.get() + place, reinterpret_cast<Address>(source), bytes);
+// ---- arrays where they lie ----------------------------------------------------------------------
+
+SharedPlace CudaWorkspace::find(const void* array, std::size_t bytes) {
+  return memory_.exported().find(array, bytes);
 }
 
-void CudaWorkspace::put_scaled(std::size_t place, const void* source, DType dtype,
-                               std::size_t count, double factor) {
+Workspace::Ticket CudaWorkspace::ticket_of(SharedPlace place) {
+  const IpcHandle handle = memory_.exported().handle_of(place);
+  Ticket ticket{};
+  static_assert(sizeof handle <= sizeof ticket);
+  std::memcpy(ticket.data(), &handle, sizeof handle);
+  return ticket;
+}
+
+void CudaWorkspace::open_array(std::size_t rank, SharedPlace place, const Ticket& ticket) {
+  auto& imported = imported_arrays_[rank];
+  if (imported.contains(place.allocation())) return;
   const ScopedContext scope = memory_.scope();
-  const void* const inputs[] = {source};
-  KernelCall call{.dtype = dtype, .inputs = inputs, .count = count};
-  call.target = reinterpret_cast<void*>(own_.get() + place);
+  IpcHandle handle;
+  std::memcpy(&handle, ticket.data(), sizeof handle);
+  imported.emplace(place.allocation(), ImportedAllocation(memory_.driver(), handle));
+}
+
+std::byte* CudaWorkspace::array(std::size_t rank, SharedPlace place) {
+  const Address begin = imported_arrays_[rank].at(place.allocation()).get();
+  return reinterpret_cast<std::byte*>(begin + place.offset());
+}
+
+// ---- work ---------------------------------------------------------------------------------------
+
+std::byte* CudaWorkspace::part(std::size_t rank, std::size_t place) {
+  return reinterpret_cast<std::byte*>(part_of(rank) + place);
+}
+
+void CudaWorkspace::copy(void* target, const void* source, std::size_t bytes) {
+  const ScopedContext scope = memory_.scope();
+  stream_.copy(address_of(target), address_of(source), bytes);
+}
+
+void CudaWorkspace::copy_scaled(void* target, const void* source, DType dtype, std::size_t count,
+                                double factor) {
+  const ScopedContext scope = memory_.scope();
+  KernelCall call{.dtype = dtype, .targets = {&target, 1}, .inputs = {&source, 1}, .count = count};
   call.scale = KernelCall::Scale{factor, false};
   memory_.kernels().launch(stream_.get(), call);
 }
 
-void CudaWorkspace::get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) {
+void CudaWorkspace::reduce(Op op, DType dtype, std::span<void* const> targets,
+                           std::span<const void* const> inputs, std::size_t count) {
   const ScopedContext scope = memory_.scope();
-  stream_.copy(reinterpret_cast<Address>(target), part(rank) + place, bytes);
-}
-
-void CudaWorkspace::reduce(Op op, DType dtype, std::size_t place, std::size_t count) {
-  const ScopedContext scope = memory_.scope();
-  for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
-    inputs_[rank] = reinterpret_cast<const void*>(part(rank) + place);
-  }
-  KernelCall call{.op = op, .dtype = dtype, .inputs = inputs_, .count = count};
-  call.target = reinterpret_cast<void*>(own_.get() + place);
+  KernelCall call{.op = op, .dtype = dtype, .targets = targets, .inputs = inputs, .count = count};
   if (op == Op::kPremul) call.op = Op::kSum;
   if (op == Op::kAvg) {
     call.op = Op::kSum;
-    call.scale = KernelCall::Scale{static_cast<double>(inputs_.size()), true};
+    call.scale = KernelCall::Scale{static_cast<double>(inputs.size()), true};
   }
   memory_.kernels().launch(stream_.get(), call);
 }
@@ -127,6 +151,9 @@ bool CudaWorkspace::ready() {
 bool CudaWorkspace::abandon() noexcept {
   own_.keep_for_ever();
   for (ImportedAllocation& one : imported_) one.keep_for_ever();
+  for (auto& imported : imported_arrays_) {
+    for (auto& [number, one] : imported) one.keep_for_ever();
+  }
   try {
     while (!ready()) std::this_thread::yield();
   } catch (const DeviceError&) {

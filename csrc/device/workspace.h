@@ -4,6 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "device/kernels.h"
@@ -23,11 +27,19 @@ class CudaWorkspace final : public Workspace {
   std::size_t bytes() const override { return least_; }
   bool is_of_one_device() const override { return one_device_; }
   bool reduces(Op op, DType dtype, std::string& why) override;
-  void put(std::size_t place, const void* source, std::size_t bytes) override;
-  void put_scaled(std::size_t place, const void* source, DType dtype, std::size_t count,
-                  double factor) override;
-  void get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) override;
-  void reduce(Op op, DType dtype, std::size_t place, std::size_t count) override;
+  std::size_t most_targets() const override { return Kernels::kMostTargets; }
+  SharedPlace find(const void* array, std::size_t bytes) override;
+  Ticket ticket_of(SharedPlace place) override;
+  void open_array(std::size_t rank, SharedPlace place, const Ticket& ticket) override;
+  void set_known(SharedPlace place) override { known_.insert(place.allocation()); }
+  bool is_known(SharedPlace place) override { return known_.contains(place.allocation()); }
+  std::byte* part(std::size_t rank, std::size_t place) override;
+  std::byte* array(std::size_t rank, SharedPlace place) override;
+  void copy(void* target, const void* source, std::size_t bytes) override;
+  void copy_scaled(void* target, const void* source, DType dtype, std::size_t count,
+                   double factor) override;
+  void reduce(Op op, DType dtype, std::span<void* const> targets,
+              std::span<const void* const> inputs, std::size_t count) override;
   bool ready() override;
   bool abandon() noexcept override;
 
@@ -38,7 +50,7 @@ class CudaWorkspace final : public Workspace {
   struct Described;
 
   static Pattern pattern_of(std::uint64_t seed);
-  Address part(std::size_t rank) const {
+  Address part_of(std::size_t rank) const {
     return rank == rank_ ? own_.get() : imported_[rank].get();
   }
 
@@ -49,8 +61,11 @@ class CudaWorkspace final : public Workspace {
   DeviceAllocation own_;
   const IpcHandle exported_;
   std::vector<ImportedAllocation> imported_;  // by rank; none of this one
+  // What peers' arrays lie in, by rank and by the peer's own number; and of this rank's, what all
+  // peers have opened.
+  std::vector<std::map<std::uint64_t, ImportedAllocation>> imported_arrays_;
+  std::set<std::uint64_t> known_;
   CudaStream stream_;
-  std::vector<const void*> inputs_;
   bool one_device_ = true;
 };
 

@@ -3,6 +3,7 @@
 #include <exception>
 #include <thread>
 
+#include "base/errors.h"
 #include "memory/order.h"
 #include "memory/workspace.h"
 
@@ -25,6 +26,20 @@ void Allocation::release() noexcept {
 std::unique_ptr<Workspace> DeviceMemory::make_workspace(std::size_t, std::size_t, std::size_t,
                                                         std::string& why) {
   why = "peers cannot read the memory of " + name();
+  return nullptr;
+}
+
+Workspace::Ticket Workspace::ticket_of(SharedPlace) {
+  check(false, "a ticket for an array that no peer can reach");
+  return {};
+}
+
+void Workspace::open_array(std::size_t, SharedPlace, const Ticket&) {
+  throw DeviceError("this device opens no arrays of other processes");
+}
+
+std::byte* Workspace::array(std::size_t, SharedPlace) {
+  check(false, "an array that nobody has opened");
   return nullptr;
 }
 

@@ -59,6 +59,7 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   virtual std::string name() const = 0;                // for messages: "CUDA device 0"
+  virtual int ordinal() const { return 0; }            // as the process counts its devices
   virtual std::byte* allocate(std::size_t bytes) = 0;  // throws where there is none left
   virtual void release(std::byte* address) noexcept = 0;
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;

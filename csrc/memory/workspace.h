@@ -1,11 +1,12 @@
-// Memory of each rank's device that the devices of its peers read: the way of calls on arrays in
-// devices' memory past the host's.
+// Memory of each rank's device that the devices of its peers read and write: the way of calls on
+// arrays in devices' memory past the host's.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -14,11 +15,30 @@
 
 namespace gradred {
 
-// This rank's part, and its own device's work on all parts. A place is the same in each rank's.
-// One operation of one group of ranks uses it at a time.
+// Where an array lies that peers can reach: in which of the allocations that its process exports,
+// and how far from its beginning. In one word.
+class SharedPlace {
+ public:
+  constexpr SharedPlace() = default;  // nowhere
+  constexpr explicit SharedPlace(std::uint64_t word) : word_(word) {}
+  constexpr SharedPlace(std::uint64_t allocation, std::uint64_t offset)
+      : word_(allocation << kOffsetBits | offset) {}
+
+  constexpr std::uint64_t word() const { return word_; }
+  constexpr std::uint64_t allocation() const { return word_ >> kOffsetBits; }  // never 0
+  constexpr std::uint64_t offset() const { return word_ & ((std::uint64_t{1} << kOffsetBits) - 1); }
+  constexpr explicit operator bool() const { return word_ != 0; }
+
+ private:
+  static constexpr int kOffsetBits = 44;
+  std::uint64_t word_ = 0;
+};
+
+// This rank's part, and its own device's work on all parts and on what else peers export. One
+// operation of one group of ranks uses it at a time.
 class Workspace {
  public:
-  using Ticket = std::array<std::byte, 128>;  // what a peer opens this rank's part by
+  using Ticket = std::array<std::byte, 128>;  // what a peer opens this rank's memory by
 
   virtual ~Workspace() = default;
   virtual Ticket ticket() = 0;
@@ -37,16 +57,36 @@ class Workspace {
   virtual bool is_of_one_device() const = 0;  // that has all parts; once in use
   // Whether its device can reduce so. May take seconds the first time. `why`: else.
   virtual bool reduces(Op op, DType dtype, std::string& why) = 0;
+  virtual std::size_t most_targets() const { return 1; }  // of a reduction
 
-  // Work as a DeviceStream's: later, in this order. Into this rank's part; the same of elements
-  // times a factor, as scale() of reduce/reduce.h; from any rank's part.
-  virtual void put(std::size_t place, const void* source, std::size_t bytes) = 0;
-  virtual void put_scaled(std::size_t place, const void* source, DType dtype, std::size_t count,
-                          double factor) = 0;
-  virtual void get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) = 0;
-  // In this rank's part, what all ranks have at that place. Op::kAvg divides by the ranks;
-  // Op::kPremul is a sum of what was scaled.
-  virtual void reduce(Op op, DType dtype, std::size_t place, std::size_t count) = 0;
+  // Arrays of this rank that lie in memory which gradred has allocated: peers need no part to
+  // reach them. Nowhere: they do.
+  virtual SharedPlace find(const void* /*array*/, std::size_t /*bytes*/) { return {}; }
+  virtual Ticket ticket_of(SharedPlace place);
+  // As open(): the allocation that a peer's place is in, the first time that it is.
+  virtual void open_array(std::size_t rank, SharedPlace place, const Ticket& ticket);
+  // All peers have opened what place is in, or none reads arrays where they lie from now on.
+  virtual void set_known(SharedPlace /*place*/) {}
+  virtual bool is_known(SharedPlace /*place*/) { return false; }
+  void refuse_arrays(std::string why) { why_no_arrays_ = std::move(why); }
+  bool takes_arrays() const { return why_no_arrays_.empty(); }
+  const std::string& why_no_arrays() const { return why_no_arrays_; }
+  void take_arrays() { arrays_taken_ = true; }
+  bool arrays_taken() const { return arrays_taken_; }  // by some call
+
+  // As this rank's device finds them: what is at a place of a rank's part, and a rank's array.
+  virtual std::byte* part(std::size_t rank, std::size_t place) = 0;
+  virtual std::byte* array(std::size_t rank, SharedPlace place);
+
+  // Work as a DeviceStream's: later, in this order.
+  virtual void copy(void* target, const void* source, std::size_t bytes) = 0;
+  // Elements times a factor, as scale() of reduce/reduce.h.
+  virtual void copy_scaled(void* target, const void* source, DType dtype, std::size_t count,
+                           double factor) = 0;
+  // Each target gets the reduction of all inputs, and may be one of them. Op::kAvg divides by the
+  // inputs; Op::kPremul is a sum of what was scaled.
+  virtual void reduce(Op op, DType dtype, std::span<void* const> targets,
+                      std::span<const void* const> inputs, std::size_t count) = 0;
   virtual bool ready() = 0;  // all of that is done; throws where the device has failed
   // A call was cut off: peers' devices may read this rank's part for ever. False: this rank's may
   // still write to the arrays of the call.
@@ -57,6 +97,8 @@ class Workspace {
 
   std::atomic<State> state_{State::kNew};  // another thread may drive the call that settles it
   std::string why_refused_;
+  std::string why_no_arrays_;
+  std::atomic<bool> arrays_taken_{false};
 };
 
 // A call on arrays in the memory of this rank's device.
@@ -65,11 +107,13 @@ struct DeviceCall {
   Stream* before = nullptr;  // its work on the arrays comes first
   const std::byte* input = nullptr;
   std::byte* result = nullptr;
+  SharedPlace input_place{}, result_place{};  // of these, as far as peers may reach them
   Op op = Op::kSum;
   DType dtype = DType::kUInt8;
-  double factor = 1.0;  // of Op::kPremul
-  bool begun = false;   // its arrays are being read and written
-  bool done = false;    // the result is there
+  double factor = 1.0;   // of Op::kPremul
+  bool begun = false;    // its arrays are being read and written
+  bool is_open = false;  // by peers' devices, too
+  bool done = false;     // the result is there
 };
 
 }  // namespace gradred

@@ -291,8 +291,12 @@ class NodeGroup final : private Guard {
   Steps gather_by_reading(NodeCall call);
   Steps fetch_by_reading(NodeCall call);
   // on_devices.cc
+  static void offer_arrays(const DeviceCall& device, ReadOffer& offer);
   bool all_on_devices(const NodeCall& call) const;
-  std::string open_workspaces(Workspace& workspace) const;
+  bool any_is_unknown() const;
+  bool takes_arrays(const NodeCall& call) const;
+  void open_all(Workspace& workspace, std::span<char> why, std::span<char> why_no_arrays) const;
+  void work_on_arrays(const NodeCall& call);
   Steps on_devices(NodeCall call);
   Steps scatter_chunks(const NodeCall& call);
   Steps gather_chunks(const NodeCall& call);

@@ -7,7 +7,9 @@
 // 1 says that all of that is done; time t begins when all ranks have done step t. So a piece is put
 // where piece t - 3 was, which all had copied at time t - 1.
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <vector>
 
 #include "memory/workspace.h"
 #include "node/group.h"
@@ -17,6 +19,26 @@ namespace {
 
 constexpr std::size_t kRoom = 3;      // pieces in a part
 constexpr std::size_t kAligned = 16;  // bytes of which devices load many at once
+
+// Elements.
+struct Range {
+  std::size_t at, count;
+};
+
+// Of `all` sums, those that a rank's device computes. On one device, processes take turns: one of
+// them does it all. Else each rank's does its share.
+Range range_of_sums(const Workspace& workspace, std::size_t all, std::size_t rank, std::size_t size,
+                    std::size_t element) {
+  if (workspace.is_of_one_device()) return {0, rank == 0 ? all : 0};
+  const std::size_t unit = kAligned / element;
+  const std::size_t each = (all + unit * size - 1) / (unit * size) * unit;
+  const std::size_t at = std::min(all, rank * each);
+  return {at, std::min(each, all - at)};
+}
+
+bool is_reduction(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReduceScatterBlock;
+}
 
 // What one rank does with each piece.
 class DevicePieces {
@@ -41,10 +63,11 @@ class DevicePieces {
       const std::size_t from = block * call_.count + begin(piece);
       const std::size_t to = place(piece) + block * stride_;
       const std::byte* const source = device_.input + from * call_.element;
+      std::byte* const target = workspace_.part(rank_, to);
       if (device_.op == Op::kPremul && reduces()) {
-        workspace_.put_scaled(to, source, device_.dtype, length(piece), device_.factor);
+        workspace_.copy_scaled(target, source, device_.dtype, length(piece), device_.factor);
       } else {
-        workspace_.put(to, source, length(piece) * call_.element);
+        workspace_.copy(target, source, length(piece) * call_.element);
       }
     }
   }
@@ -52,15 +75,20 @@ class DevicePieces {
     if (!reduces()) return;
     const Share mine = share(piece, rank_);
     if (mine.count == 0) return;
-    workspace_.reduce(device_.op, device_.dtype, mine.place, mine.count);
+    std::vector<const void*> inputs(size_);
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      inputs[rank] = workspace_.part(rank, mine.place);
+    }
+    void* const target = workspace_.part(rank_, mine.place);
+    workspace_.reduce(device_.op, device_.dtype, {&target, 1}, inputs, mine.count);
   }
   void get(std::size_t piece) {
     std::byte* const target = device_.result + begin(piece) * call_.element;
     for (std::size_t rank = 0; rank < size_; ++rank) {
       const Share theirs = share(piece, rank);
       if (theirs.count == 0) continue;
-      workspace_.get(target + theirs.at * call_.element, rank, theirs.place,
-                     theirs.count * call_.element);
+      workspace_.copy(target + theirs.at * call_.element, workspace_.part(rank, theirs.place),
+                      theirs.count * call_.element);
     }
   }
 
@@ -71,9 +99,7 @@ class DevicePieces {
     std::size_t at = 0, count = 0, place = 0;
   };
 
-  bool reduces() const {
-    return call_.kind == Kind::kAllreduce || call_.kind == Kind::kReduceScatterBlock;
-  }
+  bool reduces() const { return is_reduction(call_.kind); }
   bool scatters() const { return call_.kind == Kind::kReduceScatterBlock; }
   std::size_t root() const { return static_cast<std::size_t>(call_.root); }
   std::size_t begin(std::size_t piece) const { return piece * per_piece_; }
@@ -95,13 +121,9 @@ class DevicePieces {
         return share_of_sums(all, rank, where);
     }
   }
-  // On one device, processes take turns: one of them does it all. Else each rank's does its share.
   Share share_of_sums(std::size_t all, std::size_t rank, std::size_t where) const {
-    if (workspace_.is_of_one_device()) return {0, rank == 0 ? all : 0, where};
-    const std::size_t unit = kAligned / call_.element;
-    const std::size_t each = (all + unit * size_ - 1) / (unit * size_) * unit;
-    const std::size_t at = std::min(all, rank * each);
-    return {at, std::min(each, all - at), where + at * call_.element};
+    const Range mine = range_of_sums(workspace_, all, rank, size_, call_.element);
+    return {mine.at, mine.count, where + mine.at * call_.element};
   }
 
   const NodeCall& call_;
@@ -110,12 +132,47 @@ class DevicePieces {
   const std::size_t rank_, size_, room_, stride_, per_piece_;
 };
 
-// What a rank found when it opened the others' parts; no text: all is well.
-struct Opened {
-  char why[500];
+// What a rank tells its peers to open, in a chunk.
+struct Told {
+  Workspace::Ticket part;
+  SharedPlace input, result;
+  Workspace::Ticket of_input, of_result;
 };
 
+// What a rank found when it opened the others' memory; no text: all is well.
+struct Opened {
+  char why[500];  // their parts
+  char why_no_arrays[500];
+};
+
+void write(const std::string& text, std::span<char> to) {
+  to[text.copy(to.data(), to.size() - 1)] = '\0';
+}
+
+Told told_by(const DeviceCall& device) {
+  Workspace& workspace = *device.workspace;
+  Told told{};
+  if (!workspace.in_use()) told.part = workspace.ticket();
+  told.input = device.input_place;
+  told.result = device.result_place;
+  if (told.input) told.of_input = workspace.ticket_of(told.input);
+  if (told.result) told.of_result = workspace.ticket_of(told.result);
+  return told;
+}
+
 }  // namespace
+
+void NodeGroup::offer_arrays(const DeviceCall& device, ReadOffer& offer) {
+  offer.says |= ReadOffer::kOnDevice;
+  offer.input = nullptr;
+  offer.output = nullptr;
+  if (!device.workspace->takes_arrays()) return;
+  for (const SharedPlace place : {device.input_place, device.result_place}) {
+    if (place && !device.workspace->is_known(place)) offer.says |= ReadOffer::kUnknown;
+  }
+  offer.input = std::bit_cast<const std::byte*>(device.input_place.word());
+  offer.output = std::bit_cast<std::byte*>(device.result_place.word());
+}
 
 bool NodeGroup::all_on_devices(const NodeCall& call) const {
   if (call.device == nullptr) return false;
@@ -125,40 +182,112 @@ bool NodeGroup::all_on_devices(const NodeCall& call) const {
   return true;
 }
 
-// Of all peers, by the tickets in their chunks.
-std::string NodeGroup::open_workspaces(Workspace& workspace) const {
-  try {
-    for (std::size_t distance = 1; distance < size_; ++distance) {
-      const std::size_t peer = peer_at(distance);
-      Workspace::Ticket ticket;
-      std::memcpy(ticket.data(), chunk(peer, 0), sizeof ticket);
-      workspace.open(peer, ticket);
-    }
-  } catch (const DeviceError& error) {
-    return own_name() + ": " + error.what();
+bool NodeGroup::any_is_unknown() const {
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    if ((offer_of(rank).says & ReadOffer::kUnknown) != 0) return true;
   }
-  return "";
+  return false;
+}
+
+// Whether each rank's device can have what it needs from where peers' arrays lie. All ranks come to
+// the same answer, from what all have said.
+bool NodeGroup::takes_arrays(const NodeCall& call) const {
+  const Workspace& workspace = *call.device->workspace;
+  const bool reduces = is_reduction(call.kind);
+  if (!workspace.takes_arrays() || (reduces && call.device->op == Op::kPremul)) return false;
+  if (call.kind == Kind::kAllreduce && size_ > workspace.most_targets()) return false;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    if (call.kind == Kind::kBcast && rank != static_cast<std::size_t>(call.root)) continue;
+    const ReadOffer offer = offer_of(rank);
+    if (offer.input == nullptr) return false;
+    if (call.kind == Kind::kAllreduce && offer.output == nullptr) return false;
+  }
+  return true;
+}
+
+// All peers', by what they have told in their chunks.
+void NodeGroup::open_all(Workspace& workspace, std::span<char> why,
+                         std::span<char> why_no_arrays) const {
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    const std::size_t peer = peer_at(distance);
+    Told told;
+    std::memcpy(&told, chunk(peer, 0), sizeof told);
+    try {
+      if (!workspace.in_use() && why[0] == '\0') workspace.open(peer, told.part);
+    } catch (const DeviceError& error) {
+      write(own_name() + ": " + error.what(), why);
+    }
+    try {
+      if (told.input) workspace.open_array(peer, told.input, told.of_input);
+      if (told.result) workspace.open_array(peer, told.result, told.of_result);
+    } catch (const DeviceError& error) {
+      write(own_name() + ": " + error.what(), why_no_arrays);
+    }
+  }
+}
+
+// This rank's share, in one piece, from the arrays of all into theirs.
+void NodeGroup::work_on_arrays(const NodeCall& call) {
+  const DeviceCall& device = *call.device;
+  Workspace& workspace = *device.workspace;
+  const std::size_t bytes = call.count * call.element;
+  std::vector<const std::byte*> inputs(size_);
+  std::vector<std::byte*> results(size_);
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    const ReadOffer offer = offer_of(rank);
+    const SharedPlace input(std::bit_cast<std::uint64_t>(offer.input));
+    const SharedPlace result(std::bit_cast<std::uint64_t>(offer.output));
+    if (input) inputs[rank] = rank == rank_ ? device.input : workspace.array(rank, input);
+    if (result) results[rank] = rank == rank_ ? device.result : workspace.array(rank, result);
+  }
+  if (call.kind == Kind::kBcast) {
+    const auto root = static_cast<std::size_t>(call.root);
+    if (rank_ != root) workspace.copy(device.result, inputs[root], bytes);
+    return;
+  }
+  if (call.kind == Kind::kAllgather) {
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      std::byte* const block = device.result + rank * bytes;
+      if (block != inputs[rank]) workspace.copy(block, inputs[rank], bytes);
+    }
+    return;
+  }
+  Range mine{rank_ * call.count, call.count};
+  std::vector<void*> targets{device.result};
+  if (call.kind == Kind::kAllreduce) {
+    mine = range_of_sums(workspace, call.count, rank_, size_, call.element);
+    targets.assign(results.begin(), results.end());
+    for (void*& target : targets) target = static_cast<std::byte*>(target) + mine.at * call.element;
+  }
+  if (mine.count == 0) return;
+  std::vector<const void*> sources(inputs.begin(), inputs.end());
+  for (const void*& source : sources) {
+    source = static_cast<const std::byte*>(source) + mine.at * call.element;
+  }
+  workspace.reduce(device.op, device.dtype, targets, sources, mine.count);
 }
 
 Steps NodeGroup::on_devices(NodeCall call) {
   DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps of this operation
-  if (!workspace.in_use()) {
-    const Workspace::Ticket ticket = workspace.ticket();
-    std::memcpy(chunk(rank_, 0), ticket.data(), sizeof ticket);
+  if (!workspace.in_use() || any_is_unknown()) {
+    const Told told = told_by(device);
+    std::memcpy(chunk(rank_, 0), &told, sizeof told);
     step_done(1);
     for (std::size_t distance = 1; distance < size_; ++distance) {
       co_await step_of(peer_at(distance), 1);
     }
     Opened found{};
-    open_workspaces(workspace).copy(found.why, sizeof found.why - 1);
+    open_all(workspace, found.why, found.why_no_arrays);
     std::memcpy(chunk(rank_, 1), &found, sizeof found);
     step_done(2);
     for (std::size_t distance = 1; distance < size_; ++distance) {
       co_await step_of(peer_at(distance), 2);
-      if (found.why[0] != '\0') continue;
-      std::memcpy(&found, chunk(peer_at(distance), 1), sizeof found);
+      Opened theirs;
+      std::memcpy(&theirs, chunk(peer_at(distance), 1), sizeof theirs);
+      if (found.why[0] == '\0') write(theirs.why, found.why);
+      if (found.why_no_arrays[0] == '\0') write(theirs.why_no_arrays, found.why_no_arrays);
     }
     before = 2;
     if (found.why[0] != '\0') {
@@ -170,9 +299,30 @@ Steps NodeGroup::on_devices(NodeCall call) {
       steps_end(3);
       co_return;
     }
-    workspace.use();
+    if (!workspace.in_use()) workspace.use();
+    if (found.why_no_arrays[0] != '\0') workspace.refuse_arrays(found.why_no_arrays);
+    for (const SharedPlace place : {told.input, told.result}) {
+      if (place) workspace.set_known(place);
+    }
   }
   while (!device.before->ready()) co_await Steps::LookAgain();
+  if (takes_arrays(call)) {
+    workspace.take_arrays();
+    device.is_open = device.begun = true;
+    step_done(before + 1);  // the input is there, and the result may be written
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      co_await step_of(peer_at(distance), before + 1);
+    }
+    work_on_arrays(call);
+    while (!workspace.ready()) co_await Steps::LookAgain();
+    step_done(before + 2);
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      co_await step_of(peer_at(distance), before + 2);
+    }
+    steps_end(before + 2);
+    device.done = true;
+    co_return;
+  }
   DevicePieces pieces(call, rank_, size_);
   const std::size_t count = pieces.count(), lag = pieces.lag();
   device.begun = true;

@@ -104,7 +104,7 @@ std::size_t NodeGroup::decider(const NodeCall& call) const {
 void NodeGroup::announce_offer(const NodeCall& call) {
   ReadOffer offer{};
   if (may_copy_once(call)) offer = offer_memory(call);
-  if (call.device != nullptr) offer.says |= ReadOffer::kOnDevice;
+  if (call.device != nullptr) offer_arrays(*call.device, offer);
   announce(call.signature, &offer, sizeof offer);
 }
 

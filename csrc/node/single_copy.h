@@ -22,8 +22,9 @@ struct ReadOffer {
   static constexpr std::uint64_t kReadable = 1;  // it can read all peers, and they its buffers
   static constexpr std::uint64_t kWanted = 2;    // who decides: this operation is to be done so
   static constexpr std::uint64_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
+  static constexpr std::uint64_t kUnknown = 8;   // of these, some that peers have not opened yet
 
-  const std::byte* input;
+  const std::byte* input;  // on a device: the words of its SharedPlaces
   std::byte* output;
   const std::uint64_t* beacon;   // something to try whether this process can be read
   std::uint64_t beacon_content;  // what stands there

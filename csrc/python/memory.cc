@@ -7,6 +7,7 @@
 #include <string>
 #include <variant>
 
+#include "device/exported.h"
 #include "device/location.h"
 #include "device/pointer_timing.h"
 #include "node/array_memory.h"
@@ -77,6 +78,13 @@ py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::u
                         py::cast(found.memory, py::return_value_policy::reference));
 }
 
+std::unique_ptr<device::ExportedArray> exported_array(std::size_t bytes, int ordinal,
+                                                      const std::vector<std::string>& compilers) {
+  const auto options = device_options(compilers);
+  const WithoutGil released;
+  return std::make_unique<device::ExportedArray>(bytes, ordinal, *options);
+}
+
 py::dict time_lookups(std::uintptr_t address, unsigned calls) {
   const auto options = device_options({});
   device::PointerTimes times;
@@ -99,9 +107,17 @@ void bind_memory(py::module_& m) {
                           "Zero bytes that forked children share; freed with the object.")
       .def(py::init<std::size_t>(), py::arg("bytes"), py::call_guard<WithoutGil>())
       .def_property_readonly("__array_interface__", &array_interface);
+  py::class_<device::ExportedArray>(
+      m, "ExportedArray",
+      "Memory of a GPU that peers read where it lies; given back with the object. Device -1: that "
+      "of the context that is current in this thread, else the first.")
+      .def(py::init(&exported_array), py::arg("bytes"), py::arg("device"), py::arg("compilers"))
+      .def_property_readonly("address", &device::ExportedArray::address)
+      .def_property_readonly("device", &device::ExportedArray::device);
   py::class_<DeviceMemory, std::unique_ptr<DeviceMemory, py::nodelete>>(
       m, "DeviceMemory", "The memory of a device, which lives as long as the process.")
-      .def_property_readonly("name", &DeviceMemory::name);
+      .def_property_readonly("name", &DeviceMemory::name)
+      .def_property_readonly("ordinal", &DeviceMemory::ordinal);
   py::class_<Placement>(m, "Placement",
                         "Where the arrays of a call lie; None: in host memory. What comes first "
                         "are streams of the program's, each with the memory that it works on.")

@@ -1,8 +1,12 @@
 // Operations on arrays in devices' memory: ranks are threads, whose devices work late and whose
 // parts of a workspace are anybody's memory. Some ranks have no device now and then.
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <random>
+#include <set>
+#include <span>
 
 #include "memory/workspace.h"
 #include "node_calls.h"
@@ -13,10 +17,12 @@ namespace {
 // Does a piece of its work whenever somebody asks whether it is done, or none.
 class LateWorkspace final : public Workspace {
  public:
+  static constexpr std::size_t kShared = 200'000;
   struct Kind {
     std::size_t bytes = 600;
     int device = 0;
-    int refuses = -1;  // to open this rank's part
+    int refuses = -1;         // to open this rank's part
+    int refuses_arrays = -1;  // and this one's arrays
   };
 
   LateWorkspace(const Kind& kind, std::size_t rank, std::size_t ranks)
@@ -42,26 +48,53 @@ class LateWorkspace final : public Workspace {
   std::size_t bytes() const override { return least_; }
   bool is_of_one_device() const override { return one_device_; }
   bool reduces(Op, DType, std::string&) override { return true; }
-  void put(std::size_t place, const void* source, std::size_t bytes) override {
-    check(place + bytes <= least_, "a put behind the end");
-    give([=, this] { std::memcpy(part_.data() + place, source, bytes); });
+  SharedPlace find(const void* array, std::size_t bytes) override {
+    const auto* const at = static_cast<const std::byte*>(array);
+    for (std::size_t i = 0; i < kAllocations; ++i) {
+      const std::byte* const begin = shared_[i].data();
+      if (at >= begin && at + bytes <= begin + shared_[i].size()) {
+        return {i + 1, std::size_t(at - begin)};
+      }
+    }
+    return {};
   }
-  void put_scaled(std::size_t place, const void* source, DType dtype, std::size_t count,
-                  double factor) override {
-    put(place, source, count * size_of(dtype));
-    give([=, this] { scale(part_.data() + place, count, dtype, factor, false); });
+  Ticket ticket_of(SharedPlace place) override {
+    std::byte* const begin = shared_[place.allocation() - 1].data();
+    Ticket ticket{};
+    std::memcpy(ticket.data(), &begin, sizeof begin);
+    return ticket;
   }
-  void get(void* target, std::size_t rank, std::size_t place, std::size_t bytes) override {
-    check(place + bytes <= least_, "a get behind the end");
-    give([=, this] { std::memcpy(target, parts_[rank] + place, bytes); });
+  void open_array(std::size_t rank, SharedPlace place, const Ticket& ticket) override {
+    if (static_cast<int>(rank) == kind_.refuses_arrays) throw DeviceError("no more handles");
+    std::memcpy(&opened_[{rank, place.allocation()}], ticket.data(), sizeof(std::byte*));
   }
-  void reduce(Op op, DType dtype, std::size_t place, std::size_t count) override {
-    check(place + count * size_of(dtype) <= least_, "a reduction behind the end");
+  void set_known(SharedPlace place) override { known_.insert(place.allocation()); }
+  bool is_known(SharedPlace place) override { return known_.contains(place.allocation()); }
+  std::size_t most_targets() const override { return 4; }
+
+  std::byte* part(std::size_t rank, std::size_t place) override {
+    check(place < least_, "a place behind the end");
+    return parts_[rank] + place;
+  }
+  std::byte* array(std::size_t rank, SharedPlace place) override {
+    return opened_.at({rank, place.allocation()}) + place.offset();
+  }
+  void copy(void* target, const void* source, std::size_t bytes) override {
+    give([=] { std::memcpy(target, source, bytes); });
+  }
+  void copy_scaled(void* target, const void* source, DType dtype, std::size_t count,
+                   double factor) override {
+    copy(target, source, count * size_of(dtype));
+    give([=] { scale(target, count, dtype, factor, false); });
+  }
+  void reduce(Op op, DType dtype, std::span<void* const> targets,
+              std::span<const void* const> inputs, std::size_t count) override {
     ++reductions;
-    give([=, this] {
-      std::vector<const void*> inputs;
-      for (const std::byte* part : parts_) inputs.push_back(part + place);
-      find_reduction(op, dtype)->many(part_.data() + place, inputs.data(), inputs.size(), count);
+    give([=, to = std::vector(targets.begin(), targets.end()),
+          from = std::vector(inputs.begin(), inputs.end())] {
+      Bytes result(count * size_of(dtype));
+      find_reduction(op, dtype)->many(result.data(), from.data(), from.size(), count);
+      for (void* const target : to) std::ranges::copy(result, static_cast<std::byte*>(target));
     });
   }
   bool ready() override {
@@ -72,6 +105,10 @@ class LateWorkspace final : public Workspace {
     return work_.empty();
   }
   bool abandon() noexcept override { return true; }
+
+  // For arrays that peers reach where they lie: as many as a call has.
+  static constexpr std::size_t kAllocations = 2;
+  std::span<std::byte> shared(std::size_t allocation) { return shared_[allocation]; }
 
   std::size_t reductions = 0;
 
@@ -87,6 +124,9 @@ class LateWorkspace final : public Workspace {
   const std::size_t rank_;
   std::vector<std::byte> part_;
   std::vector<std::byte*> parts_;
+  std::array<Bytes, kAllocations> shared_{Bytes(kShared), Bytes(kShared)};
+  std::map<std::pair<std::size_t, std::uint64_t>, std::byte*> opened_;
+  std::set<std::uint64_t> known_;
   std::size_t least_ = 0;
   bool one_device_ = true;
   std::deque<std::function<void()>> work_;
@@ -96,18 +136,22 @@ class LateWorkspace final : public Workspace {
 // A call whose arrays are on a device, until it is carried out by the host.
 class OnDevice final : public Flow {
  public:
-  OnDevice(LateWorkspace& workspace, const Call& call, const Case& c, std::byte* recv, int rank)
-      : send_(call.in_place ? kInPlace : c.send.data()), recv_(recv) {
+  OnDevice(LateWorkspace& workspace, const Call& call, const std::byte* send, std::byte* recv,
+           int rank)
+      : send_(call.in_place ? kInPlace : send), recv_(recv) {
     const bool from_recv = call.in_place || call.kind == Kind::kBcast;
     device_.workspace = &workspace;
     device_.before = &before_;
-    device_.input = from_recv ? recv : c.send.data();
+    device_.input = from_recv ? recv : send;
     if (from_recv && call.kind == Kind::kAllgather) {
       device_.input += static_cast<std::size_t>(rank) * call.count * size_of(call.dtype);
     }
     device_.result = recv;
     device_.op = call.op;
     device_.dtype = call.dtype;
+    const bool scatters = call.kind == Kind::kReduceScatterBlock;
+    if (!(scatters && call.in_place)) device_.input_place = workspace.find(device_.input, 1);
+    device_.result_place = workspace.find(recv, 1);
   }
   bool has_input(std::size_t) override { return true; }
   void has_result(std::size_t) override {}
@@ -127,16 +171,30 @@ class OnDevice final : public Flow {
   DeviceCall device_;
 };
 
+// Which of a call's arrays lie where peers reach them.
+struct Shared {
+  bool input = false, result = false;
+};
+
 // Returns whether it went from device to device.
-bool run_on_device(NodeGroup& group, LateWorkspace& workspace, const Call& call, unsigned seed) {
+bool run_on_device(NodeGroup& group, LateWorkspace& workspace, const Call& call, unsigned seed,
+                   Shared shared = {}) {
   constexpr std::size_t kFence = 64;
   const Case c = make_case(call, group.rank(), group.size(), seed);
-  Bytes fenced(c.recv.size() + 2 * kFence, std::byte{0x5A});
-  std::copy(c.recv.begin(), c.recv.end(), fenced.begin() + kFence);
+  Bytes own(c.recv.size() + 2 * kFence);
+  const std::span<std::byte> fenced =
+      shared.result ? workspace.shared(0).first(own.size()) : std::span(own);
+  std::ranges::fill(fenced, std::byte{0x5A});
+  std::ranges::copy(c.recv, fenced.begin() + kFence);
   std::byte* const recv = fenced.data() + kFence;
-  OnDevice flow(workspace, call, c, recv, group.rank());
+  const std::byte* send = c.send.data();
+  if (shared.input) {
+    std::ranges::copy(c.send, workspace.shared(1).begin());
+    send = workspace.shared(1).data();
+  }
+  OnDevice flow(workspace, call, send, recv, group.rank());
   NodeCall made = node_call(call, kInPlace, nullptr);
-  if (!call.in_place) made.send = c.send.data();
+  if (!call.in_place) made.send = send;
   made.recv = recv;
   made.flow = &flow;
   made.device = workspace.refused() ? nullptr : flow.device();
@@ -171,17 +229,20 @@ void calls_in_any_memory(BoardBootstrap& bootstrap, const LateWorkspace::Kind& k
   const auto self = static_cast<std::size_t>(group->rank());
   LateWorkspace workspace(kind, self, static_cast<std::size_t>(group->size()));
   constexpr std::size_t kNobody = ~std::size_t{0};
-  std::mt19937 agreed(5);
+  std::mt19937 agreed(5), own(unsigned(self) + 1);
   std::size_t on_devices = 0;
   for (unsigned i = 0; i < 150; ++i) {
     const Call call = drawn(agreed, group->size());
+    // On all ranks, or as each one likes.
+    const bool all = agreed() % 2 == 0, any = own() % 2 == 0;
+    const Shared shared = all ? Shared{true, true} : Shared{any, own() % 2 == 0};
     const std::size_t without =
         agreed() % 3 == 0 ? agreed() % static_cast<std::size_t>(group->size()) : kNobody;
     if (without == self) {
       run_call(*group, call, i);
       continue;
     }
-    on_devices += run_on_device(*group, workspace, call, i) ? 1 : 0;
+    on_devices += run_on_device(*group, workspace, call, i, shared) ? 1 : 0;
   }
   expect(!workspace.refused() && on_devices > 20, "most go from device to device");
 }
@@ -204,6 +265,30 @@ void parts_that_cannot_be_opened(BoardBootstrap& bootstrap) {
   expect(contains(workspace.why_refused(), "another namespace"), workspace.why_refused());
 }
 
+void arrays_that_cannot_be_opened(BoardBootstrap& bootstrap) {
+  const bool fails = bootstrap.rank() == 0;
+  const auto group = make_group(bootstrap, small_paths());
+  LateWorkspace workspace({.refuses_arrays = fails ? group->size() - 1 : -1},
+                          std::size_t(group->rank()), std::size_t(group->size()));
+  for (unsigned i = 0; i < 20; ++i) {
+    const bool went = run_on_device(*group, workspace, {.count = 2000}, i, {true, true});
+    expect(went && !workspace.takes_arrays(), "piece by piece, then");
+  }
+  expect(contains(workspace.why_no_arrays(), "no more handles"), workspace.why_no_arrays());
+}
+void sums_where_the_arrays_lie_take_one_kernel(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  const auto size = std::size_t(group->size());
+  LateWorkspace workspace({}, std::size_t(group->rank()), size);
+  for (unsigned i = 0; i < 5; ++i) {
+    run_on_device(*group, workspace, {.count = 20'000}, i, {true, true});
+  }
+  const bool by_pieces = size > workspace.most_targets();
+  const std::size_t wanted = group->rank() == 0 ? 5 : 0;
+  expect((workspace.reductions == wanted) != (by_pieces && group->rank() == 0),
+         "kernels: " + std::to_string(workspace.reductions));
+}
+
 int run_all(const std::string& part) {
   Report report(part);
   for (const int size : {2, 3, 5}) {
@@ -211,6 +296,9 @@ int run_all(const std::string& part) {
     on(size, "one_device", one_device);
     on(size, "a_device_each", a_device_each);
     on(size, "parts_that_cannot_be_opened", parts_that_cannot_be_opened);
+    on(size, "arrays_that_cannot_be_opened", arrays_that_cannot_be_opened);
+    on(size, "sums_where_the_arrays_lie_take_one_kernel",
+       sums_where_the_arrays_lie_take_one_kernel);
   }
   return report.finish();
 }

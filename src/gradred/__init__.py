@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradred.calls.nonblocking import ArrayRequest, iallreduce, iallreduce_many
     from gradred.calls.parts import allgather, bcast, reduce_scatter_block
     from gradred.comm import Comm
+    from gradred.device_array import DeviceArray
     from gradred.launch.run_function import run
     from gradred.memory import empty, empty_like, zeros
     from gradred.ops import OPS, Premul, premul
@@ -37,6 +38,7 @@ _LAZY = {
     "Allreduce": "calls.blocking",
     "ArrayRequest": "calls.nonblocking",
     "Comm": "comm",
+    "DeviceArray": "device_array",
     "OPS": "ops",
     "PersistentAllreduce": "persistent",
     "Premul": "ops",
@@ -66,6 +68,7 @@ __all__ = [
     "Allreduce",
     "ArrayRequest",
     "Comm",
+    "DeviceArray",
     "DeviceError",
     "Error",
     "PeerLost",

@@ -216,10 +216,19 @@ class ArrayMemory(metaclass=_Pybind11Type):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
+class ExportedArray(metaclass=_Pybind11Type):
+    def __init__(self, bytes: int, device: int, compilers: Sequence[str]) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def device(self) -> int: ...
+
 class DeviceMemory(metaclass=_Pybind11Type):
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # has no constructor
     @property
     def name(self) -> str: ...
+    @property
+    def ordinal(self) -> int: ...
 
 class Placement(metaclass=_Pybind11Type):
     def __init__(

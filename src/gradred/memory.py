@@ -6,7 +6,7 @@ import math
 import mmap
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,44 +19,80 @@ from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from gradred.device_array import DeviceArray
+
 _SHARED_BYTES = 64 << 10  # from which on forked children share an array
 _REMEDY = (
     "Free memory or descriptors, or raise their limits (ulimit -n, -v; the container's memory)"
 )
 
 
+@overload
 def empty(
-    shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", comm: MPI.Intracomm | None = None
-) -> npt.NDArray[Any]:
-    """A new NumPy array in C order, in memory that forked children share without a copy.
+    shape: int | Sequence[int],
+    dtype: npt.DTypeLike = ...,
+    comm: MPI.Intracomm | None = ...,
+    *,
+    device: None = ...,
+) -> npt.NDArray[Any]: ...
+@overload
+def empty(
+    shape: int | Sequence[int],
+    dtype: npt.DTypeLike = ...,
+    comm: MPI.Intracomm | None = ...,
+    *,
+    device: Any,
+) -> DeviceArray: ...
+def empty(
+    shape: int | Sequence[int],
+    dtype: npt.DTypeLike = "float32",
+    comm: MPI.Intracomm | None = None,
+    *,
+    device: Any = None,
+) -> npt.NDArray[Any] | DeviceArray:
+    """A new array in C order: NumPy's, or one in a GPU's memory that peers read where it lies.
 
-    Local: other ranks need not call it. The memory begins at the start of a page and is allocated
-    for real, so that writing to it later cannot fail. It is freed with the array.
+    Local: other ranks need not call it.
 
-    A forked child (a data loader's worker) shares from 64 KiB on: however much the parent goes on
-    writing, nothing is there twice. What the child writes is its own, the parent never sees it;
-    what the parent writes may show in pages that the child has not written.
+    On the host the memory begins at the start of a page and is allocated for real, so that writing
+    to it later cannot fail. It is freed with the array. A forked child (a data loader's worker)
+    shares from 64 KiB on: however much the parent goes on writing, nothing is there twice. What the
+    child writes is its own, the parent never sees it; what the parent writes may show in pages that
+    the child has not written.
+
+    On a GPU gradred keeps the memory for later arrays when the array is gone, since other processes
+    may hold it open. Where all ranks of a host pass such arrays their GPUs reduce them where they
+    lie, and nothing is copied. Waits for the GPU's work where memory is given a second time.
 
     Args:
         shape: a length, or the lengths of the axes.
-        dtype: NumPy's type or its name; those of ml_dtypes where it is installed.
+        dtype: NumPy's type or its name; those of ml_dtypes where it is installed, on the host.
         comm: the communicator on which it will be used; checked, and without effect today.
+        device: None: the host. `"cuda"`: the GPU that is current in this thread; `"cuda:1"`, or a
+            device of CuPy or PyTorch: that one, which somebody has initialised.
 
     Raises:
-        gradred.UsageError: gradred does not reduce the type, or the shape is none.
-        MemoryError: there is not so much memory.
+        gradred.UsageError: gradred does not reduce the type, the shape is none, or the device.
+        gradred.DeviceError: the GPU has not so much memory, or nobody has initialised it.
+        MemoryError: the host has not so much memory.
 
     Example:
         >>> import gradred
         >>> gradred.empty((2, 3)).shape
         (2, 3)
     """
-    return _new(shape, dtype, comm, "empty")
+    lengths, kind = _checked(shape, dtype, comm, "empty")
+    if device is None:
+        return _on_host(lengths, kind, "empty")
+    from gradred import device_array
+
+    number = device_array.number_of(device, "empty")
+    return device_array.empty(lengths, kind, number, "empty")
 
 
-def _new(
+def _checked(
     shape: int | Sequence[int], dtype: npt.DTypeLike, comm: MPI.Intracomm | None, asked: str
-) -> npt.NDArray[Any]:
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if comm is not None:
         from gradred.calls import (
             arguments,  # initialises MPI, which a data loader's worker must not
@@ -68,7 +104,10 @@ def _new(
     if arrays.dtype_name(kind) is None:
         remedy = f"Use one of {', '.join(ITEMSIZES)}"
         raise UsageTypeError(explain(f"an array of {kind}", "gradred does not reduce it", remedy))
-    lengths = _lengths(shape, asked)
+    return _lengths(shape, asked), kind
+
+
+def _on_host(lengths: tuple[int, ...], kind: np.dtype[Any], asked: str) -> npt.NDArray[Any]:
     nbytes = math.prod(lengths) * kind.itemsize
     return _pages(nbytes, asked)[:nbytes].view(kind).reshape(lengths)
 
@@ -110,11 +149,20 @@ def zeros(
         >>> gradred.zeros(2, "int64")
         array([0, 0])
     """
-    return _new(shape, dtype, comm, "zeros")
+    return _on_host(*_checked(shape, dtype, comm, "zeros"), "zeros")
 
 
-def empty_like(x: npt.NDArray[Any], comm: MPI.Intracomm | None = None) -> npt.NDArray[Any]:
-    """`empty` of the shape, type and order of axes of a NumPy array.
+def empty_like(x: Any, comm: MPI.Intracomm | None = None) -> Any:
+    """`empty` of the shape, type and order of axes of an array, in the memory where that lies.
+
+    Args:
+        x: a NumPy array, or one in a GPU's memory, of CuPy, PyTorch, Numba or `gradred.empty`: then
+            the new one is of the same library.
+        comm: as that of `empty`.
+
+    Raises:
+        gradred.UsageError: the array has gaps, or is of a library that cannot take such memory.
+        gradred.DeviceError: as from `empty`.
 
     Example:
         >>> import numpy, gradred
@@ -122,5 +170,9 @@ def empty_like(x: npt.NDArray[Any], comm: MPI.Intracomm | None = None) -> npt.ND
         (8, 16)
     """
     given = arrays.describe(x, "empty_like")
+    if given.memory is not None:
+        from gradred import device_array
+
+        return device_array.empty_like(x, given, "empty_like")
     order = given.layout.order
     return arrays.in_order(empty([given.shape[axis] for axis in order], x.dtype, comm), order)

@@ -5,15 +5,16 @@ namespace gradred_kernels {
 
 using u64 = unsigned long long;
 
-constexpr unsigned kMostInputs = 32;  // of one launch
+constexpr unsigned kMostInputs = 32;  // of one launch; as many targets
 
 struct Arguments {
-  void* target;  // not written before it is read, where it is one of the inputs
+  void* targets[kMostInputs];  // each gets the result; an element of all inputs is read before that
   const void* inputs[kMostInputs];
-  u64 count;        // elements; all addresses are multiples of an element
-  double factor;    // of kernels that scale
-  unsigned k;       // inputs, of kernels for any number: at least 2, or 1 where they scale
-  unsigned divide;  // instead of multiplying by the factor
+  u64 count;         // elements; all addresses are multiples of an element
+  double factor;     // of kernels that scale
+  unsigned written;  // targets, at least 1
+  unsigned k;        // inputs, of kernels for any number: at least 2, or 1 where they scale
+  unsigned divide;   // instead of multiplying by the factor
 };
 
 }  // namespace gradred_kernels

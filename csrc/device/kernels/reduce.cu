@@ -308,7 +308,10 @@ __device__ inline void fold_at(const Arguments& call, u64 begin, u64 at) {
     for (; done < call.k; ++done) fold.next(load(done));
   }
   if (scales) fold.scale(call.factor, call.divide != 0);
-  reinterpret_cast<Loaded*>(static_cast<char*>(call.target) + begin)[at] = fold.result();
+  const Loaded result = fold.result();
+  for (unsigned i = 0; i < call.written; ++i) {
+    reinterpret_cast<Loaded*>(static_cast<char*>(call.targets[i]) + begin)[at] = result;
+  }
 }
 
 // Blocks where all vectors begin alike in theirs, and the elements before and behind them one by
@@ -318,8 +321,11 @@ __device__ inline void reduce(const Arguments& call) {
   constexpr unsigned kLanes = Blocks<Element>::kLanes;
   const u64 self = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x;
   const u64 threads = gridDim.x * static_cast<u64>(blockDim.x);
-  const u64 target = reinterpret_cast<u64>(call.target);
+  const u64 target = reinterpret_cast<u64>(call.targets[0]);
   u64 apart = 0;
+  for (unsigned i = 1; i < call.written; ++i) {
+    apart |= reinterpret_cast<u64>(call.targets[i]) ^ target;
+  }
   for (unsigned i = 0; i < (inputs != 0 ? inputs : call.k); ++i) {
     apart |= reinterpret_cast<u64>(call.inputs[i]) ^ target;
   }

@@ -1,6 +1,7 @@
 // The GPU's kernels, compiled by g++, against those of csrc/reduce: all types, operations and
 // numbers of inputs, bit for bit.
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -64,7 +65,7 @@ class Vectors {
 void same_bits(DType dtype, Op op, unsigned inputs, bool any, std::size_t count, std::size_t offset,
                std::size_t apart, bool in_place) {
   const std::size_t element = size_of(dtype);
-  Vectors vectors(inputs + 1, count * element, offset * element, apart * element);
+  Vectors vectors(inputs + 2, count * element, offset * element, apart * element);
   std::vector<const void*> given;
   Arguments call{};
   for (unsigned i = 0; i < inputs; ++i) {
@@ -73,9 +74,11 @@ void same_bits(DType dtype, Op op, unsigned inputs, bool any, std::size_t count,
   }
   std::vector<std::byte> wanted(count * element + 1);
   find_reduction(op, dtype)->many(wanted.data(), given.data(), inputs, count);
-  std::byte* const target = in_place ? vectors.at(inputs / 2) : vectors.at(inputs);
-  const std::byte before = target[-1], behind = target[count * element];
-  call.target = target;
+  const unsigned target = in_place ? inputs / 2 : inputs;
+  std::byte* const targets[] = {vectors.at(target), vectors.at(in_place ? 0 : inputs + 1)};
+  const std::byte before = targets[0][-1], behind = targets[0][count * element];
+  call.written = (count + inputs) % 2 + 1;
+  std::ranges::copy(targets, call.targets);
   call.count = count;
   call.k = inputs;
   const std::string name = "gradred_" + std::string(name_of(dtype)) + "_" +
@@ -84,8 +87,11 @@ void same_bits(DType dtype, Op op, unsigned inputs, bool any, std::size_t count,
   const std::string what = name + " of " + std::to_string(inputs) + " x " + std::to_string(count) +
                            " from " + std::to_string(offset) + ", apart by " +
                            std::to_string(apart) + (in_place ? ", in place" : "");
-  expect(std::memcmp(target, wanted.data(), count * element) == 0, what + " has other bits");
-  expect(target[-1] == before && target[count * element] == behind, what + " writes elsewhere");
+  for (unsigned i = 0; i < call.written; ++i) {
+    expect(std::memcmp(targets[i], wanted.data(), count * element) == 0, what + " has other bits");
+  }
+  expect(targets[0][-1] == before && targets[0][count * element] == behind,
+         what + " writes elsewhere");
 }
 
 void all_of_a_type(DType dtype) {
@@ -130,7 +136,8 @@ void scaled(DType dtype) {
         std::vector<std::byte> wanted(kCount * element);
         find_reduction(Op::kSum, dtype)->many(wanted.data(), given.data(), inputs, kCount);
         scale(wanted.data(), kCount, dtype, factor, divide);
-        call.target = vectors.at(inputs);
+        call.targets[0] = vectors.at(inputs);
+        call.written = 1;
         call.count = kCount;
         call.k = inputs;
         call.factor = factor;

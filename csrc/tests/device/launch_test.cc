@@ -87,7 +87,8 @@ void sums_and_means_of_many(BoardBootstrap&) {
       inputs.push_back(pointer_to(written(user, std::vector<float>(kCount, float(i + 1)))));
     }
     const Address target = user.allocate(kCount * sizeof(float));
-    KernelCall call{.target = pointer_to(target), .inputs = inputs, .count = kCount};
+    void* const targets[] = {pointer_to(target)};
+    KernelCall call{.targets = targets, .inputs = inputs, .count = kCount};
     kernels.launch(stream.get(), call);
     stream.synchronize();
     const float sum = static_cast<float>(k * (k + 1) / 2);
@@ -171,7 +172,8 @@ void addresses_that_are_none_of_the_devices(BoardBootstrap&) {
   const Address freed = written(user, {1, 2, 3}), target = user.allocate(1 << 20);
   user.free(freed);
   const void* const inputs[] = {pointer_to(target), pointer_to(freed)};
-  kernels.launch(stream.get(), {.target = pointer_to(target), .inputs = inputs, .count = 3});
+  void* const targets[] = {pointer_to(target)};
+  kernels.launch(stream.get(), {.targets = targets, .inputs = inputs, .count = 3});
   bool failed = false;
   try {
     stream.synchronize();

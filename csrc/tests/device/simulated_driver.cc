@@ -110,7 +110,7 @@ struct Driver {
   std::map<std::uint64_t, std::shared_ptr<Chunk>> chunks;
   std::map<std::pair<int, std::uint64_t>, Imported> imported;
   std::uint64_t handles = 0;
-  std::atomic<long> host_allocations{0};
+  std::atomic<long> host_allocations{0}, copies{0};
   Memory memory;
   // The variable is that of the real one.
   Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1)),
@@ -362,12 +362,14 @@ void simulated_cuda_fail(const char* function, int code, long after) {
 }
 
 // How many there are: bytes (of device memory), streams, events, contexts (retained), pinned,
-// imported (allocations of other processes, ever), launches (of kernels, so far).
+// imported (allocations of other processes, ever), launches (of kernels, so far), copies
+// (likewise).
 long simulated_cuda_count(const char* name) {
   const std::string_view asked = name;
   Driver& d = driver();
   if (asked == "bytes") return static_cast<long>(d.memory.allocated());
   if (asked == "launches") return launches();
+  if (asked == "copies") return d.copies.load();
   const std::lock_guard lock(d.mutex);
   if (asked == "imported") return static_cast<long>(d.imported.size());
   if (asked == "streams") return static_cast<long>(d.streams.size());
@@ -648,6 +650,7 @@ int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* strea
   if (const int code = failing_in_context("cuMemcpyAsync")) return code;
   const StreamPointer where = stream_of(stream);
   if (!where) return kInvalidHandle;
+  ++driver().copies;
   copy_later(where, target, source, bytes);
   return kSuccess;
 }

@@ -53,7 +53,7 @@ std::size_t inputs_of(const std::string& kernel, const gradred_kernels::Argument
 bool carry_out(const gradred_kernels::Named& kernel, unsigned blocks, unsigned threads,
                gradred_kernels::Arguments call) {
   const std::size_t bytes = call.count * bytes_of(kernel.name);
-  std::vector<std::shared_ptr<void>> kept(gradred_kernels::kMostInputs + 1);
+  std::vector<std::shared_ptr<void>> kept(2 * gradred_kernels::kMostInputs);
   const auto translated = [&](const void* address, std::shared_ptr<void>& keep) {
     return reachable(reinterpret_cast<Address>(address), bytes, keep);
   };
@@ -62,8 +62,10 @@ bool carry_out(const gradred_kernels::Named& kernel, unsigned blocks, unsigned t
     call.inputs[i] = translated(call.inputs[i], kept[i]);
     if (call.inputs[i] == nullptr) return false;
   }
-  call.target = translated(call.target, kept.back());
-  if (call.target == nullptr) return false;
+  for (std::size_t i = 0; i < call.written; ++i) {
+    call.targets[i] = translated(call.targets[i], kept[gradred_kernels::kMostInputs + i]);
+    if (call.targets[i] == nullptr) return false;
+  }
   gradred_kernels::launch(kernel.kernel, blocks, threads, call);
   return true;
 }

@@ -64,7 +64,7 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
     """
     if address == 0 or nbytes == 0:
         return None
-    kind, text, memory = _core.locate(address, nbytes, stream, _compilers())
+    kind, text, memory = _core.locate(address, nbytes, stream, compilers())
     if kind == "nowhere":
         said = f"the array says that it is a GPU's, and its memory is {text}"
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
@@ -73,7 +73,7 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
 
 
 @functools.cache
-def _compilers() -> list[str]:
+def compilers() -> list[str]:
     """Where NVIDIA's packages for Python have put NVRTC, newest first; loads nothing."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations if spec is not None else None

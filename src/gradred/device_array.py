@@ -1,0 +1,127 @@
+"""Arrays in GPU memory of gradred's own, which peers on the host read where it lies."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+from gradred import _core
+from gradred.buffers import arrays
+from gradred.buffers.cuda_interface import compilers
+from gradred.errors import UsageError, UsageTypeError, explain
+
+CURRENT: Final = -1
+_REMEDY = "Pass 'cuda', 'cuda:0' or another number, or a device of CuPy or PyTorch"
+
+
+class DeviceArray:
+    """An array in C order in GPU memory; `gradred.empty(..., device="cuda")` makes it.
+
+    It has the CUDA Array Interface, by which CuPy (`cupy.asarray`), PyTorch (`torch.as_tensor`) and
+    Numba (`numba.cuda.as_cuda_array`) make an array of theirs of it, without a copy, that keeps it
+    alive. Every call of gradred takes it, and those arrays.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self._memory = _core.ExportedArray(self.nbytes, device, compilers())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        """Such as `cuda:0`: where it lies."""
+        return f"cuda:{self._memory.device}"
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self._memory.address if self.nbytes else 0, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> SimpleNamespace:
+        """What makes arrays like this one, of the array API: `empty` and `empty_like`."""
+        del api_version
+        number = self._memory.device
+        return SimpleNamespace(
+            empty=lambda shape, dtype: DeviceArray(tuple(shape), np.dtype(dtype), number),
+            empty_like=lambda x: DeviceArray(x.shape, x.dtype, number),
+        )
+
+    def __repr__(self) -> str:
+        return f"gradred.DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device})"
+
+
+def number_of(device: Any, asked: str) -> int:
+    """The number of a CUDA device, as the process sees them; `CURRENT`: the current one.
+
+    Raises:
+        gradred.UsageError: it is none.
+    """
+    given = getattr(device, "id", device)  # CuPy's
+    if getattr(device, "type", None) is not None:  # PyTorch's
+        given = str(device)
+    if isinstance(given, str):
+        kind, colon, number = given.partition(":")
+        given = None if kind != "cuda" else CURRENT if not colon else number
+        if isinstance(given, str):
+            given = int(given) if given.isdecimal() else None
+        elif given == CURRENT:
+            return CURRENT
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return given
+    raise UsageTypeError(explain(f"{asked} with device={device!r}", "it is no GPU", _REMEDY))
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, asked: str) -> DeviceArray:
+    """A new one.
+
+    Raises:
+        gradred.UsageError: the CUDA Array Interface has no name for the type.
+        gradred.DeviceError: there is no memory, or nobody has initialised the device.
+    """
+    if dtype.isbuiltin != 1:
+        found = f"the CUDA Array Interface has no name for {dtype}"
+        remedy = "Make an array of integers as long, and view it in the library that has the type"
+        raise UsageError(explain(f"{asked} on a GPU", found, remedy))
+    return DeviceArray(shape, dtype, device)
+
+
+def empty_like(x: Any, given: arrays.Array, asked: str) -> Any:
+    """An array of the library that `x` is of, in memory of gradred's own.
+
+    Raises:
+        gradred.UsageError: it is of a library that cannot take such memory.
+    """
+    order = given.layout.order
+    shape = tuple(given.shape[axis] for axis in order)
+    back = sorted(range(len(order)), key=order.__getitem__)
+    device = given.memory.ordinal if given.memory is not None else CURRENT
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        plain = DeviceArray((given.nbytes,), np.dtype("uint8"), device)
+        tensor = torch.as_tensor(plain, device=x.device).view(x.dtype)
+        return tensor.view(shape).permute(back)
+    made = DeviceArray(shape, np.dtype(given.dtype), device)
+    if isinstance(x, DeviceArray):
+        return made
+    module: Any = sys.modules.get(type(x).__module__.split(".")[0])
+    if hasattr(module, "asarray"):  # CuPy
+        return module.asarray(made).transpose(back)
+    if hasattr(getattr(module, "cuda", None), "as_cuda_array"):  # Numba
+        return module.cuda.as_cuda_array(made).transpose(back)
+    found = f"gradred knows no way to make a {type(x).__name__} of memory that is there"
+    remedy = "Use gradred.empty(shape, dtype, device=...), which has the CUDA Array Interface"
+    raise UsageError(explain(asked, found, remedy))
