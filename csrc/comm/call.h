@@ -34,13 +34,14 @@ struct Call {
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
-  double factor = 1.0;         // kPremul only
-  int root = 0;                // kBcast only
-  std::uint64_t layout = 0;    // hash of what else ranks must agree on; 0 for plain buffers
-  bool waited = false;         // who makes it waits for it, and tells nobody else of it
-  bool persistent = false;     // started more than once
-  bool mpi_request = true;     // if started: the program may wait by the MPI's own functions
-  const char* plan = nullptr;  // by name; null: the selector's choice
+  double factor = 1.0;       // kPremul only
+  int root = 0;              // kBcast only
+  std::uint64_t layout = 0;  // hash of what else ranks must agree on; 0 for plain buffers
+  bool waited = false;       // who makes it waits for it, and tells nobody else of it
+  bool persistent = false;   // started more than once
+  bool mpi_request = true;   // if started: the program may wait by the MPI's own functions
+  const char* plan =
+      nullptr;  // by name; "": the selector's choice; null: what the settings ask for
   std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own
   std::uint64_t path = 0;                // hash of the plan, where ranks could take different ones
   std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this

@@ -72,8 +72,6 @@ void validate(const Call& call, int size) {
   }
 }
 
-void check_call(const Call& call, const Plan& plan) { plan.family->check(call); }
-
 Call planned(const Call& call, const Plan& plan) {
   Call planned = call;
   planned.path = plan.hash();
@@ -137,7 +135,7 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       size_(size),
       settings_(settings()),
       deterministic_(settings_.deterministic),
-      choice_(size, {settings_.plan, settings_.slices}),
+      choice_(size, {settings_.plan, settings_.device_plan, settings_.slices}),
       liveness_(comm, rank, size, operation_log_) {
   observer_.profile(settings_.profile);
   direct_ = size_ == 1 && observer_.idle();
@@ -185,7 +183,7 @@ void Communicator::carry_out(const Call& call, WaitHook& hook) {
 std::shared_ptr<const Plan> Communicator::plan_or_refuse(const Call& call, WaitHook& hook) {
   try {
     auto plan = plan_for(call);
-    check_call(call, *plan);
+    plan->family->check(*this, call);
     return plan;
   } catch (const UsageError& error) {
     refuse(error.what(), hook);
@@ -308,7 +306,10 @@ bool Communicator::starts() const {
 
 // Messages move by calls of the MPI, which another thread has to be allowed to make.
 bool Communicator::starts_by(const Plan& plan) const {
-  return starts() && (plan.family->medium() != Medium::kMessages || threads_drive_);
+  const Medium medium = plan.family->medium();
+  const bool by_messages =
+      medium == Medium::kMessages || (medium == Medium::kLibrary && node_ == nullptr);
+  return starts() && (!by_messages || threads_drive_);
 }
 
 // Where the data of a call go. What no plan can serve goes nowhere.

@@ -15,6 +15,7 @@
 #include "comm/call.h"
 #include "comm/comm_liveness.h"
 #include "comm/kept.h"
+#include "comm/library_operation.h"
 #include "comm/node_queue.h"
 #include "comm/observer.h"
 #include "comm/operation_log.h"
@@ -115,6 +116,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool starts() const;
   // Likewise of those by this plan.
   bool starts_by(const Plan& plan) const;
+  // Whether the work of a call that starts is given to the stream in whose order it is.
+  bool keeps_streams(const Call& call) const;
 
   // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks, and where
   // no memory is shared. Blocking and collective.
@@ -179,6 +182,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> mpi_operation(const Call& call);
   std::shared_ptr<StartedOperation> hierarchical_operation(const Call& call, const Plan& plan);
   void run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook);
+  std::shared_ptr<StartedOperation> library_operation(const Call& call, const Plan& plan);
+  LibraryRanks& library_ranks();
 
  private:
   enum class State : std::uint8_t { kFresh, kReady, kMpiOnly, kNodeOnly };
@@ -195,6 +200,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   template <class What>
   std::shared_ptr<NodeOperation> enqueue(const What& what);
   static bool is_staged(const Call& call, const Plan& plan);
+  void wait_for_input(const Call& call, WaitHook& hook);
   void run_staged(const Call& call, const Plan& plan, WaitHook& hook);
   static bool flows(const Call& call, const Plan& plan);
   static bool is_aligned(const Call& call);
@@ -207,6 +213,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
   std::shared_ptr<StartedOperation> operation_on_mpi(const Call& call);
+  std::shared_ptr<StartedOperation> inner_operation(const Call& call);
   void run_numbered(const Call& call, const Plan& plan, WaitHook& hook);
   // `waited`: as Call::waited.
   std::shared_ptr<CommOperation> operation(const Call& call, const Plan& plan, bool waited);
@@ -235,6 +242,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<Workspace> workspace_;  // what all ranks' devices read
   DeviceMemory* workspace_of_ = nullptr;  // its device; null: nobody wanted one
   std::string why_no_workspace_;
+  std::unique_ptr<LibraryRanks> library_ranks_;          // null: no such call yet
   std::unique_ptr<NodeGroup> node_;                      // of all ranks
   std::unique_ptr<NodeGroup> host_;                      // of several hosts: of this one's ranks
   NodeQueue node_queue_;                                 // of the operations of either
@@ -250,9 +258,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 void validate(const Call& call, int size);
 // The same of what the MPI does not serve.
 void check_mpi_call(const Call& call);
-
-// The same of what the plan does not serve, where the choice of the plan did not look at it.
-void check_call(const Call& call, const Plan& plan);
 
 // The call with its plan, and what the ranks compare of it.
 Call planned(const Call& call, const Plan& plan);

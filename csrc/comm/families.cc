@@ -2,12 +2,17 @@
 
 #include <array>
 
+#include "comm/call.h"
+
 namespace gradred {
+
+bool Family::reads(const Call& call) const { return call.on_host(); }
 
 // Of two plans that cost the same the first in this order is taken.
 Families plan_families() {
-  static const std::array<const Family*, 5> table = {
-      &copy_family(), &node_family(), &hierarchical_family(), &schedule_family(), &mpi_family()};
+  static const std::array<const Family*, 6> table = {&copy_family(),         &node_family(),
+                                                     &hierarchical_family(), &schedule_family(),
+                                                     &mpi_family(),          &nccl_family()};
   return table;
 }
 

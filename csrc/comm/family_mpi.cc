@@ -10,6 +10,13 @@ namespace {
 // Unasked the MPI is called where it is clearly faster: what was measured is not that exact.
 constexpr double kMargin = 1.05;
 
+// Asked only where a call has such memory; the MPI answers without looking at an address.
+bool mpi_reads_devices() {
+  if (settings().mpi_reads_devices) return *settings().mpi_reads_devices;
+  const auto query = mpi::get().call.Query_cuda_support;
+  return query != nullptr && query() == 1;
+}
+
 class MpiFamily final : public Family {
  public:
   std::string_view name() const override { return "mpi"; }
@@ -37,7 +44,14 @@ class MpiFamily final : public Family {
     return {plan};
   }
 
-  void check(const Call& call) const override { check_mpi_call(call); }
+  // One that knows devices' memory; what gradred itself would have to scale or to cut it is not
+  // given there.
+  bool reads(const Call& call) const override {
+    const bool scales = call.op == Op::kAvg || call.op == Op::kPremul;
+    const bool cuts = call.kind == Kind::kReduceScatterBlock;
+    return call.on_host() || (!scales && !cuts && mpi_reads_devices());
+  }
+  void check(Communicator&, const Call& call) const override { check_mpi_call(call); }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
     comm.run_agreed_on_mpi(call, plan, hook);
   }

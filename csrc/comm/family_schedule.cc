@@ -58,8 +58,9 @@ class ScheduleFamily final : public Family {
     return found;
   }
 
-  bool reads(Memory input, Memory result) const override {
-    return input == result && (result.is_host() || result.device()->reduces());
+  bool reads(const Call& call) const override {
+    const Memory result = call.result_memory();
+    return call.input_memory() == result && (result.is_host() || result.device()->reduces());
   }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
     comm.run_schedule(call, plan, hook);

@@ -7,6 +7,8 @@
 // make before they come to this call, hangs Open MPI; and ranks of which some may let a thread
 // drive and others not would decide differently. MPI_Iallreduce on the program's communicator is
 // local, and the same on all ranks.
+#include <sched.h>
+
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -100,7 +102,9 @@ class MpiOperation final : public StartedOperation {
     return mpi.normalise(request) != mpi.is.request_null;
   }
 
+  // The MPI's calls keep the order in which the program makes its own: so none is made later.
   void begin() {
+    while (call_.before() != nullptr && !call_.before()->ready()) sched_yield();
     const bool blocks = call_.kind == Kind::kReduceScatterBlock;
     const std::size_t ranks = blocks ? static_cast<std::size_t>(comm_->size()) : 1;
     const std::size_t bytes = call_.count * ranks * size_of(call_.dtype);

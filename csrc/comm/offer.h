@@ -13,7 +13,7 @@ namespace gradred {
 struct SettingsOffer {
   std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, tunes = 0;
   std::uint64_t threads_drive = 0, starts_on_node = 0;
-  char plan[64] = {};
+  char plan[64] = {}, device_plan[64] = {};
 };
 
 struct Offer {

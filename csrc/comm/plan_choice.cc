@@ -24,14 +24,19 @@ std::size_t PlanChoice::slices_asked(const Call& call) const {
   return std::min(wish.slices, std::max<std::size_t>(call.count, 1));
 }
 
+std::string_view PlanChoice::plan_wished(const Call& call) const {
+  return call.on_host() || wish.device_plan.empty() ? wish.plan : wish.device_plan;
+}
+
 // A plan for every call is meant for those that have it; one that a call names itself, for that
 // call.
 std::string_view PlanChoice::plan_asked(const Call& call) const {
   if (call.plan != nullptr) return call.plan;
   const Collective collective = collective_of(call.kind);
+  const std::string_view wished = plan_wished(call);
   const bool means_it =
-      call.kind == Kind::kAllreduce || family_of(plan_families(), collective, wish.plan) != nullptr;
-  return means_it ? std::string_view(wish.plan) : std::string_view();
+      call.kind == Kind::kAllreduce || family_of(plan_families(), collective, wished) != nullptr;
+  return means_it ? wished : std::string_view();
 }
 
 void PlanChoice::settle(Figures figures) {
@@ -63,7 +68,7 @@ std::shared_ptr<const Plan> PlanChoice::plan_for(const Call& call, bool waits) c
                        .op = call.op,
                        .count = call.count,
                        .root = call.root,
-                       .plan = call.plan != nullptr ? call.plan : std::string_view(),
+                       .plan = call.plan != nullptr ? call.plan : plan_wished(call),
                        .own = call.schedule,
                        .waits = waits};
   return plans_->get(key, [&] { return choose(plan_families(), question(call, waits), place); });

@@ -19,6 +19,7 @@ class PlanChoice {
   // costs least. This rank's wish until set-up, then rank 0's.
   struct Wish {
     std::string plan{};
+    std::string device_plan{};  // the same of calls on arrays in devices' memory
     std::size_t slices = 0;
   };
 
@@ -40,6 +41,7 @@ class PlanChoice {
 
  private:
   std::size_t slices_asked(const Call& call) const;
+  std::string_view plan_wished(const Call& call) const;
   std::string_view plan_asked(const Call& call) const;
   Question question(const Call& call, bool waits) const;
 

@@ -1,5 +1,7 @@
 // Plan "mpi": the MPI's own collective, for comparison and where gradred has no communicator of its
 // own.
+#include <sched.h>
+
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -61,10 +63,20 @@ void check_mpi_call(const Call& call) {
 
 void Communicator::run_agreed_on_mpi(const Call& call, const Plan& plan, WaitHook& hook) {
   agree_on(planned_signature(call, plan), hook);
+  wait_for_input(call, hook);
   if (call.kind == Kind::kAllreduce && size_ > 1) {
     wait_for(*operation_on_mpi(call), hook);  // unlike the MPI it looks after lost peers and time
   } else {
     run_on_mpi(call, user_);
+  }
+}
+
+// Of a device's, which an MPI reads at once.
+void Communicator::wait_for_input(const Call& call, WaitHook& hook) {
+  while (call.before() != nullptr && !call.before()->ready()) {
+    hook.waiting();
+    progress();
+    sched_yield();
   }
 }
 

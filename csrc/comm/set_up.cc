@@ -113,6 +113,7 @@ void SetUp::make_path(std::unique_ptr<TagRange> range) {
 SettingsOffer SetUp::offered_settings() const {
   SettingsOffer mine;
   set_text(mine.plan, wish.plan);
+  set_text(mine.device_plan, wish.device_plan);
   mine.slices = wish.slices;
   mine.key = random_number();
   mine.profile = settings_.profile ? 1 : 0;
@@ -125,7 +126,7 @@ SettingsOffer SetUp::offered_settings() const {
 
 void SetUp::agree_on_settings(const std::vector<SettingsOffer>& all) {
   const SettingsOffer& agreed = all.front();
-  wish = {agreed.plan, agreed.slices};
+  wish = {agreed.plan, agreed.device_plan, agreed.slices};
   key = agreed.key;
   deterministic = agreed.deterministic != 0;
   tunes = agreed.tunes != 0 && !deterministic;

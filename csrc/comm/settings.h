@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace gradred {
@@ -11,11 +12,13 @@ namespace gradred {
 // The same on all ranks unless said otherwise.
 struct Settings {
   bool shared_memory = true;
-  bool single_copy = true;        // rank 0's: peers' memory may be read
-  std::string plan;               // for every call that names none; empty: the selector's
-  std::size_t slices = 0;         // 0: the selector's
-  std::size_t ranks_on_host = 0;  // of the whole program; 0: those of the communicator
-  bool progress_thread = true;    // may drive what is in flight, where the MPI allows that
+  bool single_copy = true;                // rank 0's: peers' memory may be read
+  std::string plan;                       // for every call that names none; empty: the selector's
+  std::string device_plan;                // the same for calls on arrays in devices' memory
+  std::optional<bool> mpi_reads_devices;  // may differ; none: as the MPI itself says
+  std::size_t slices = 0;                 // 0: the selector's
+  std::size_t ranks_on_host = 0;          // of the whole program; 0: those of the communicator
+  bool progress_thread = true;            // may drive what is in flight, where the MPI allows that
   std::size_t ipc_bytes = std::size_t{32} << 20;  // of a workspace of devices; 0: none; may differ
   std::string trace;                       // file for a Chrome trace; empty: none; may differ
   std::string fault;                       // parse_fault(); empty: none

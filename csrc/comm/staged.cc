@@ -265,8 +265,8 @@ void StagedOperation::withdraw() noexcept {
 // ---- of a communicator --------------------------------------------------------------------------
 
 bool Communicator::is_staged(const Call& call, const Plan& plan) {
-  if (call.order() != nullptr) return true;
-  return !plan.family->reads(call.input_memory(), call.result_memory());
+  if (call.order() != nullptr && !plan.family->keeps_streams()) return true;
+  return !plan.family->reads(call);
 }
 
 std::string Communicator::device_path() const {

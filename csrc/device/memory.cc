@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "device/nccl.h"
 #include "device/workspace.h"
 
 namespace gradred::device {
@@ -114,7 +115,8 @@ CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal devi
       context_(context),
       device_(device),
       name_(name_of(driver, device)),
-      kernels_(driver, device, options) {
+      kernels_(driver, device, options),
+      options_(options) {
   driver.check(driver.call.DeviceGetUuid(&uuid_, device), "cuDeviceGetUuid");
 }
 
@@ -210,6 +212,64 @@ std::unique_ptr<Workspace> CudaMemory::make_workspace(std::size_t rank, std::siz
     why = error.what();
     return nullptr;
   }
+}
+
+CollectiveLibrary* CudaMemory::collectives(std::string& why) {
+  const std::lock_guard lock(mutex_);
+  try {
+    if (collectives_ == nullptr) collectives_ = make_nccl(*this, options_.collectives);
+  } catch (const DeviceError& error) {
+    why = error.what();
+  }
+  return collectives_.get();
+}
+
+namespace {
+
+// Of calls that need no order but that of the stream itself.
+class DirectOrder final : public StreamOrder {
+ public:
+  DirectOrder(CudaMemory& memory, std::uint64_t stream) : memory_(memory), stream_(stream) {}
+
+  std::optional<std::uint64_t> stream() const override { return stream_; }
+  void follow(DeviceMemory& device, std::uint64_t stream) override {
+    if (stream == stream_) return;
+    static_cast<CudaMemory&>(device).with_moment_of(
+        stream, [this](const CudaEvent& moment) { wait(stream_, moment); });
+  }
+  // Its work comes after all that the call's stream has been given so far, which is no later than
+  // when the call was made only if the program asks at once.
+  void precede(std::uint64_t stream) override {
+    if (stream == stream_) return;
+    const ScopedContext scope = memory_.scope();
+    CudaEvent moment(memory_.driver());
+    moment.record(reinterpret_cast<StreamHandle>(stream_));
+    wait(stream, moment);
+  }
+  std::unique_ptr<DeviceStream> input() override { return memory_.open_stream(); }
+  std::unique_ptr<DeviceStream> result(void*, const void*, std::size_t, std::size_t) override {
+    return memory_.open_stream();
+  }
+  void release() noexcept override {}
+  void check() override {}
+
+ private:
+  void wait(std::uint64_t stream, const CudaEvent& moment) {
+    const ScopedContext scope = memory_.scope();
+    const Driver& driver = memory_.driver();
+    driver.check(
+        driver.call.StreamWaitEvent(reinterpret_cast<StreamHandle>(stream), moment.get(), 0),
+        "cuStreamWaitEvent");
+  }
+
+  CudaMemory& memory_;
+  const std::uint64_t stream_;
+};
+
+}  // namespace
+
+std::shared_ptr<StreamOrder> CudaMemory::open_direct_order(std::uint64_t stream) {
+  return std::make_shared<DirectOrder>(*this, stream);
 }
 
 std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {

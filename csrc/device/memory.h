@@ -2,6 +2,7 @@
 // serve what ranks do in the memory of their devices (workspace.h).
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "device/order.h"
 #include "device/owners.h"
 #include "device/pointer_cache.h"
+#include "memory/collectives.h"
 #include "memory/memory.h"
 
 namespace gradred::device {
@@ -40,6 +42,9 @@ class CudaMemory final : public DeviceMemory {
   std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks, std::size_t bytes,
                                             std::string& why) override;
 
+  Identity identity() const override { return std::bit_cast<Identity>(uuid_); }
+  CollectiveLibrary* collectives(std::string& why) override;
+  std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream) override;
   std::shared_ptr<StreamOrder> open_order(std::uint64_t stream, std::string& why) override {
     return orders_.open(stream, why);
   }
@@ -83,6 +88,8 @@ class CudaMemory final : public DeviceMemory {
   std::vector<PinnedAllocation> dropped_;  // freed by the next who allocates
   Orders orders_{*this};
   ExportedMemory exported_{*this};
+  const Options options_;
+  std::unique_ptr<CollectiveLibrary> collectives_;  // under mutex_; null until somebody asks
 };
 
 }  // namespace gradred::device

@@ -9,6 +9,7 @@ namespace gradred::device {
 struct Options {
   std::string driver = "libcuda.so.1";
   std::vector<std::string> compilers = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"};
+  std::vector<std::string> collectives = {"libnccl.so.2"};
   std::string folder{};  // where compiled kernels are kept; empty: nowhere
 };
 

@@ -43,6 +43,15 @@ std::byte* Workspace::array(std::size_t, SharedPlace) {
   return nullptr;
 }
 
+CollectiveLibrary* DeviceMemory::collectives(std::string& why) {
+  why = "no library makes collective calls on the memory of " + name();
+  return nullptr;
+}
+
+std::shared_ptr<StreamOrder> DeviceMemory::open_direct_order(std::uint64_t) {
+  throw DeviceError(name() + " has no streams of a program's");
+}
+
 std::shared_ptr<StreamOrder> DeviceMemory::open_order(std::uint64_t, std::string& why) {
   why = name() + " has no streams that wait for the host";
   return nullptr;

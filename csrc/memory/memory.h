@@ -6,6 +6,7 @@
 // DeviceMemory and DeviceStream; csrc/tests/late_memory.h is one that no host thread may touch.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,8 +30,9 @@ struct Reduction {
 };
 
 class DeviceMemory;
-class StreamOrder;  // order.h
-class Workspace;    // workspace.h
+class CollectiveLibrary;  // collectives.h
+class StreamOrder;        // order.h
+class Workspace;          // workspace.h
 
 // Work on a device's memory, done in the order in which it was given, later than it was given. One
 // thread at a time. Each address is the device's or the host's; what lies there stays as it is, and
@@ -72,6 +74,13 @@ class DeviceMemory {
   // and why.
   virtual std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks,
                                                     std::size_t bytes, std::string& why);
+  // Which device of the machine it is, whatever number processes have for it.
+  using Identity = std::array<std::byte, 16>;
+  virtual Identity identity() const { return {}; }
+  // A library that makes collective calls on its memory. Null: there is none, and why.
+  virtual CollectiveLibrary* collectives(std::string& why);
+  // As open_order(), for work that is given to the stream itself.
+  virtual std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream);
   // For a call in the order of `stream`, a program's. Null: the host has to wait, and why.
   virtual std::shared_ptr<StreamOrder> open_order(std::uint64_t stream, std::string& why);
 };

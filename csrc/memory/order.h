@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "memory/memory.h"
 
 namespace gradred {
 
-// The copies of one call between a device and the host's memory. They are given to the device when
+// The work of one call in the order of a stream. Mostly copies between a device and the host's
+// memory: they are given to the device when
 // the call is made, and those of the result are held back until it is there. So whoever carries the
 // call on asks nothing of the driver, which may be waiting for what the call itself holds up.
 class StreamOrder {
@@ -17,6 +19,9 @@ class StreamOrder {
   virtual ~StreamOrder() = default;
   // All that `stream`, a program's on that device, has been given so far comes before the copies.
   virtual void follow(DeviceMemory& device, std::uint64_t stream) = 0;
+  // The program's stream, where the work itself is given to it (DeviceMemory::open_direct_order());
+  // the next three are for the others.
+  virtual std::optional<std::uint64_t> stream() const { return std::nullopt; }
   // Copies as it is told to, at once.
   virtual std::unique_ptr<DeviceStream> input() = 0;
   // Gives the device copies of all these bytes, in pieces; a later copy() of a part lets go those

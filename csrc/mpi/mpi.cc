@@ -82,6 +82,7 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Grequest_start", f.Grequest_start);
   resolve(lib, "Grequest_complete", f.Grequest_complete);
   resolve_if_there(lib, "PMPIX_Grequest_start", f.Grequest_start_driven);
+  resolve_if_there(lib, "MPIX_Query_cuda_support", f.Query_cuda_support);
   resolve_if_there(lib, "opal_progress_register", f.Progress_register);
   resolve_if_there(lib, "opal_progress_unregister", f.Progress_unregister);
   resolve(lib, "Status_set_elements", f.Status_set_elements);

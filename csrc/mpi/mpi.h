@@ -81,6 +81,9 @@ struct Functions {
   // other MPIs.
   int (*Progress_register)(int (*callback)());
   int (*Progress_unregister)(int (*callback)());
+  // MPIX_Query_cuda_support: 1 where the MPI takes addresses in CUDA devices' memory. Null where it
+  // has none.
+  int (*Query_cuda_support)();
   int (*Status_set_elements)(void* status, Handle type, int count);
   int (*Status_set_cancelled)(void* status, int flag);
 };

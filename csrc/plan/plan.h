@@ -81,7 +81,7 @@ struct Plan {
 };
 
 // What the parameters of a family's cost model describe, and where its data go.
-enum class Medium : std::uint8_t { kNone, kMemory, kMessages, kMpi };
+enum class Medium : std::uint8_t { kNone, kMemory, kMessages, kMpi, kLibrary };
 std::string_view name_of(Medium medium);
 
 // A way of carrying out calls. A new one is a file that implements this, and a row in
@@ -102,11 +102,12 @@ class Family {
   // its file.
   virtual std::vector<Plan> offers(const Question& question, const Place& place) const = 0;
 
-  // Whether the caller's buffers, input and result, may lie there; else they are staged in host
-  // memory. No part of the choice: ranks may differ in it.
-  virtual bool reads(Memory input, Memory result) const {
-    return input.is_host() && result.is_host();
-  }
+  // Whether the caller's buffers may lie where they do; else they are staged in host memory. No
+  // part of the choice: ranks may differ in it. Such calls have no order of a stream but where the
+  // family keeps_streams().
+  virtual bool reads(const Call& call) const;
+  // Whether its operations give their work to the stream in whose order a call is.
+  virtual bool keeps_streams() const { return false; }
   // Whether its operations read the input of such a call, and write the result, from beginning to
   // end (Call::flow).
   virtual bool flows(const Call& /*call*/) const { return false; }
@@ -114,7 +115,7 @@ class Family {
   virtual bool shares_devices() const { return false; }
   // UsageError for a call that the plan cannot carry out for what no choice looks at (types that
   // the MPI lacks, for instance).
-  virtual void check(const Call& /*call*/) const {}
+  virtual void check(Communicator& /*comm*/, const Call& /*call*/) const {}
   // Blocking, and in flight. Both on a communicator whose Place the plan was chosen for.
   virtual void run(Communicator& comm, const Plan& plan, const Call& call,
                    WaitHook& hook) const = 0;

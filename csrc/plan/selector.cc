@@ -14,7 +14,7 @@
 namespace gradred {
 namespace {
 
-constexpr std::array<std::string_view, 4> kMedia = {"none", "memory", "messages", "mpi"};
+constexpr std::array<std::string_view, 5> kMedia = {"none", "memory", "messages", "mpi", "library"};
 
 bool has(const Family& family, Collective collective, std::string_view name) {
   const std::vector<std::string> names = family.plans(collective);

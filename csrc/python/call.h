@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/call.h"
+#include "comm/communicator.h"
 #include "memory/memory.h"
 #include "memory/order.h"
 
@@ -27,9 +27,9 @@ struct Placement {
   std::optional<std::uint64_t> stream{};  // in whose order the call is; none: the host's
 
   // Null: the host waits; `why` tells where a stream was given.
-  std::shared_ptr<StreamOrder> stream_order(std::string& why) const {
+  std::shared_ptr<StreamOrder> stream_order(bool direct, std::string& why) const {
     if (!stream || recv == nullptr) return nullptr;
-    auto order = recv->open_order(*stream, why);
+    auto order = direct ? recv->open_direct_order(*stream) : recv->open_order(*stream, why);
     if (order == nullptr) return nullptr;
     order->follow(*recv, *stream);
     for (const auto& [memory, handle] : after) {
@@ -55,15 +55,16 @@ struct PyCall {  // what it points to must outlive it
   Placement placement{};
 
   // What is to be carried out now. `why_waits`: the host, though a stream was given.
-  Call ordered() const {
+  Call ordered(const Communicator& comm) const {
     std::string why;
-    return ordered(why);
+    return ordered(comm, why);
   }
-  Call ordered(std::string& why_waits) const {
+  Call ordered(const Communicator& comm, std::string& why_waits) const {
     Call made = call;
     if (call.on_host()) return made;
     auto where = std::make_shared<Elsewhere>(*call.elsewhere);
-    where->order = placement.stream_order(why_waits);
+    const bool direct = placement.stream && comm.keeps_streams(call);
+    where->order = placement.stream_order(direct, why_waits);
     where->before =
         where->order ? std::make_shared<Stream>(where->order->input()) : placement.order();
     made.elsewhere = std::move(where);

@@ -71,7 +71,7 @@ void run(const py::object& comm, const PyCall& call) {
   Call made;
   try {
     validate(call.call, communicator.size());
-    made = call.ordered();
+    made = call.ordered(communicator);
   } catch (const Error& error) {
     communicator.refuse(error.what(), hook);
     throw;
@@ -95,14 +95,17 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
   std::string why_waits;
   try {
     validate(call.call, communicator.size());
-    started = call.ordered(why_waits);
+    started = call.ordered(communicator, why_waits);
   } catch (const Error& error) {
     communicator.refuse_started(error.what());
     throw;
   }
   started.mpi_request = mpi_request;
   const auto order = started.elsewhere ? started.elsewhere->order : nullptr;
-  return std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
+  auto made =
+      std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
+  if (order != nullptr && order->stream()) made->wait(std::nullopt);  // until the stream has it
+  return made;
 }
 
 bool has_levels(const Parameters& p) { return p.local != 0 || !p.groups.empty(); }

@@ -30,28 +30,32 @@ py::dict array_interface(const ArrayMemory& memory) {
   return described;
 }
 
-// `compilers`: where NVRTC may be, if the knob does not say.
-device::Options read_device_options(const std::vector<std::string>& compilers) {
+// `files`: what Python has installed, where the knobs do not say it.
+device::Options read_device_options(const std::vector<std::string>& files) {
   device::Options options;
   options.folder = figures_folder();
-  options.compilers.insert(options.compilers.end(), compilers.begin(), compilers.end());
+  for (const std::string& file : files) {
+    const bool compiles = file.find("libnvrtc") != std::string::npos;
+    (compiles ? options.compilers : options.collectives).push_back(file);
+  }
   for (const KnobState& state : knob_states()) {
     const auto* const text = std::get_if<std::string>(&state.value);
     if (text == nullptr) continue;
     if (state.knob->name == "libcuda") options.driver = *text;
     if (state.knob->name == "libnvrtc") options.compilers = {*text};
+    if (state.knob->name == "libnccl") options.collectives = {*text};
   }
   return options;
 }
 
 // Reading the table of knobs takes longer than the rest of a look-up: it is read again where the
 // program has set one. Of the environment counts what stands there at the first array.
-std::shared_ptr<const device::Options> device_options(const std::vector<std::string>& compilers) {
+std::shared_ptr<const device::Options> device_options(const std::vector<std::string>& libraries) {
   static std::uint64_t changes = 0;
   static std::shared_ptr<const device::Options> options;
   if (options == nullptr || knob_changes() != changes) {
     changes = knob_changes();
-    options = std::make_shared<device::Options>(read_device_options(compilers));
+    options = std::make_shared<device::Options>(read_device_options(libraries));
   }
   return options;
 }
@@ -66,9 +70,9 @@ void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
 }
 
 py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::uint64_t> stream,
-                 const std::vector<std::string>& compilers) {
+                 const std::vector<std::string>& libraries) {
   device::Location found;
-  const auto options = device_options(compilers);  // with the GIL: one thread at a time
+  const auto options = device_options(libraries);  // with the GIL: one thread at a time
   {
     const WithoutGil released;
     found = device::locate(reinterpret_cast<const void*>(address), bytes, stream, *options);
@@ -79,8 +83,8 @@ py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::u
 }
 
 std::unique_ptr<device::ExportedArray> exported_array(std::size_t bytes, int ordinal,
-                                                      const std::vector<std::string>& compilers) {
-  const auto options = device_options(compilers);
+                                                      const std::vector<std::string>& libraries) {
+  const auto options = device_options(libraries);
   const WithoutGil released;
   return std::make_unique<device::ExportedArray>(bytes, ordinal, *options);
 }
@@ -111,7 +115,7 @@ void bind_memory(py::module_& m) {
       m, "ExportedArray",
       "Memory of a GPU that peers read where it lies; given back with the object. Device -1: that "
       "of the context that is current in this thread, else the first.")
-      .def(py::init(&exported_array), py::arg("bytes"), py::arg("device"), py::arg("compilers"))
+      .def(py::init(&exported_array), py::arg("bytes"), py::arg("device"), py::arg("libraries"))
       .def_property_readonly("address", &device::ExportedArray::address)
       .def_property_readonly("device", &device::ExportedArray::device);
   py::class_<DeviceMemory, std::unique_ptr<DeviceMemory, py::nodelete>>(
@@ -130,7 +134,7 @@ void bind_memory(py::module_& m) {
   m.def("copy_bytes", &copy_bytes, py::arg("target"), py::arg("source"), py::arg("nbytes"),
         py::arg("placement"), "Blocks until the bytes are there, wherever both lie.");
   m.def("locate", &locate, py::arg("address"), py::arg("nbytes"), py::arg("stream"),
-        py::arg("compilers"),
+        py::arg("libraries"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
         "no driver.");
   m.def(

@@ -33,7 +33,7 @@ Bound*& bound_of(PyObject* self) {
 void run_on_device(Communicator& comm, const PyCall& call, WaitHook& hook) {
   Call made;
   try {
-    made = call.ordered();
+    made = call.ordered(comm);
   } catch (const Error& error) {
     comm.refuse(error.what(), hook);
     throw;

@@ -93,6 +93,25 @@ constexpr std::array kKnobs = {
          .read = [](std::string_view text) { return unless_unset(text, parse_plan); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.plan = text_or_empty(value); }},
+    Knob{.name = "device_plan",
+         .initial = "auto",
+         .unset = "auto",
+         .help = "Use the plan of this name wherever it can carry out a call on arrays in GPUs' "
+                 "memory: all ranks of such calls have to have theirs there. Rank 0's decides.",
+         .read = [](std::string_view text) { return unless_unset(text, parse_plan); },
+         .apply = [](const KnobValue& value,
+                     Settings& settings) { settings.device_plan = text_or_empty(value); }},
+    Knob{.name = "cuda_aware_mpi",
+         .initial = "auto",
+         .unset = "auto",
+         .help = "Whether plan mpi gives the MPI addresses in GPUs' memory; auto: where "
+                 "MPIX_Query_cuda_support says that it takes them.",
+         .read = [](std::string_view text) { return unless_unset(text, parse_flag); },
+         .apply =
+             [](const KnobValue& value, Settings& settings) {
+               const bool* const flag = std::get_if<bool>(&value);
+               settings.mpi_reads_devices = flag != nullptr ? std::optional(*flag) : std::nullopt;
+             }},
     Knob{.name = "slices",
          .initial = "auto",
          .unset = "auto",
@@ -158,6 +177,12 @@ constexpr std::array kKnobs = {
          .initial = "auto",
          .unset = "auto",
          .help = "The compiler of GPU kernels (NVRTC), by name or path.",
+         .read = [](std::string_view text) { return unless_unset(text, stripped); },
+         .apply = nullptr},
+    Knob{.name = "libnccl",
+         .initial = "auto",
+         .unset = "auto",
+         .help = "NCCL's library, by name or path.",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
          .apply = nullptr},
     Knob{.name = "libcuda",

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradred import _core
 from gradred.buffers import arrays
-from gradred.buffers.cuda_interface import compilers
+from gradred.buffers.cuda_interface import libraries
 from gradred.errors import UsageError, UsageTypeError, explain
 
 CURRENT: Final = -1
@@ -29,7 +29,7 @@ class DeviceArray:
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> None:
         self.shape = shape
         self.dtype = dtype
-        self._memory = _core.ExportedArray(self.nbytes, device, compilers())
+        self._memory = _core.ExportedArray(self.nbytes, device, libraries())
 
     @property
     def nbytes(self) -> int:

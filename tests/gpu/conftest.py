@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 from gpu.simulated import LIBRARY, Driver, the_driver
 
-os.environ["SIMULATED_CUDA_DEVICES"] = "2"
+os.environ["SIMULATED_CUDA_DEVICES"] = "4"
 os.environ["GRADRED_LIBCUDA"] = str(LIBRARY)
-os.environ["GRADRED_LIBNVRTC"] = str(LIBRARY)  # both before gradred reads its knobs
+os.environ["GRADRED_LIBNVRTC"] = str(LIBRARY)
+os.environ["GRADRED_LIBNCCL"] = str(LIBRARY)  # all before gradred reads its knobs
 
 
 @pytest.fixture

@@ -462,6 +462,8 @@ def test_floats_of_8_bits_are_measured_and_their_sums_right(tmp_path: Path) -> N
         "-d cuda -T float64,uint8 -o max --nonblocking",
         "-d cuda --persistent -o avg",
         "-d managed -m 256k:512k",
+        "-d cuda --plan nccl",
+        "-d cuda --plan all -m 64k:128k",
         *(f"-d cuda -m 64k:1m --peers mpi --collective {name}" for name in COLLECTIVES),
     ],
 )
@@ -469,14 +471,15 @@ def test_vectors_on_a_device_are_measured_and_checked(words: str, tmp_path: Path
     """On the simulated driver: of the times nothing is said."""
     file = tmp_path / "out.json"
     library = str(Path(__file__).resolve().parents[1] / "libsimulated_cuda.so")
-    environment = os.environ | {"GRADRED_LIBCUDA": library, "GRADRED_LIBNVRTC": library}
+    environment = os.environ | {"SIMULATED_CUDA_DEVICES": "2"}
+    environment |= {f"GRADRED_{name}": library for name in ("LIBCUDA", "LIBNVRTC", "LIBNCCL")}
     few = ["-np", "2", "-i", "2", "-x", "1", "--json", str(file)]
     done = bench(*few, *words.split(), env=environment)
     assert done.returncode == 0, done.stderr
     assert "MPI-CUDA" in done.stdout
-    assert "# vectors on Simulated GPU 0\n" in done.stdout
+    assert "# vectors on Simulated GPU 0" in done.stdout
     record = record_of(file)
-    assert record["devices"] == ["Simulated GPU 0"] * 2
+    assert record["devices"] == ["Simulated GPU 0", "Simulated GPU 1"]
     assert all(result["checked"] for row in record["rows"] for result in row["results"].values())
 
 

@@ -35,10 +35,11 @@ def job(
 ) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "program.py"
     file.write_text(textwrap.dedent(begin) + textwrap.dedent(program))
-    environment = os.environ | {"PYTHONPATH": str(TESTS)} | knobs
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
     library = str(TESTS / "libsimulated_cuda.so")
-    environment |= {"GRADRED_LIBCUDA": library, "GRADRED_LIBNVRTC": library}
+    environment |= {f"GRADRED_{name}": library for name in ("LIBCUDA", "LIBNVRTC", "LIBNCCL")}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment |= knobs
     command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), sys.executable, str(file)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path
@@ -70,6 +71,61 @@ def test_rank_that_is_killed_is_lost_to_the_others(
     said = [line for line in done.stdout.splitlines() if "lost" in line]
     assert len(said) == 2, (done.stdout, done.stderr)
     assert all("lost True" in line for line in said), done.stdout
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("way", ["nccl", "own arrays"])
+def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
+    tmp_path: pathlib.Path, way: str, after: float
+) -> None:
+    """On a GPU of its own, and while the devices of the others wait for its one."""
+    calls = {
+        "nccl": """
+    x = DeviceArray(device, np.full(300_000, comm.rank + 1, "float32"))
+    call = lambda: gradred.allreduce(x, comm=comm, plan="nccl")
+""",
+        "own arrays": """
+    x = gradred.empty(300_000, device="cuda")
+    call = lambda: comm.Allreduce(MPI.IN_PLACE, x)
+""",
+    }
+    done = job(
+        tmp_path,
+        """
+        import threading
+        call()
+        if comm.rank == 1:
+            die = lambda: os.kill(os.getpid(), signal.SIGKILL)
+            threading.Timer(AFTER, die).start()
+        begin = time.monotonic()
+        try:
+            while True:
+                call()
+        except gradred.PeerLost as error:
+            print("lost", time.monotonic() - begin < 5)
+        """.replace("AFTER", str(after)),
+        begin=IMPORTS + "    device.use_in_this_thread(comm.rank)\n" + calls[way],
+        SIMULATED_CUDA_DEVICES="3",
+    )
+    said = [line for line in done.stdout.splitlines() if "lost" in line]
+    assert len(said) == 2, (done.stdout, done.stderr)
+    assert all("lost True" in line for line in said), done.stdout
+    assert not list(pathlib.Path("/dev/shm").glob("gradred-simulated-nccl-*"))
+
+
+def test_nccl_that_is_not_there_or_too_old_is_named(tmp_path: pathlib.Path) -> None:
+    program = """
+    try:
+        gradred.allreduce(x, comm=comm, plan="nccl")
+    except gradred.UsageError as error:
+        print(f"{comm.rank}: {error}")
+    comm.Allreduce(MPI.IN_PLACE, x)
+    """
+    old = job(tmp_path, program, ranks=2, SIMULATED_NCCL_VERSION="21304")
+    assert old.stdout.count("is NCCL 2.13.4: gradred needs 2.14.0 or later") == 2, old.stdout
+    missing = job(tmp_path, program, ranks=2, GRADRED_LIBNCCL="libnone.so")
+    assert missing.stdout.count("NCCL is not there: libnone.so") == 2, missing.stdout
+    assert "GRADRED_LIBNCCL" in missing.stdout
 
 
 def test_lost_device_is_an_error_that_names_it_and_the_peers_hear_of_it(

@@ -38,7 +38,7 @@ class Folder {
   Folder& operator=(const Folder&) = delete;
 
   const std::string& path() const { return path_; }
-  Options options() const { return {kSimulated, {kSimulated}, path_ + "/cache"}; }
+  Options options() const { return {kSimulated, {kSimulated}, {kSimulated}, path_ + "/cache"}; }
   std::size_t compilations() const {
     std::error_code none;
     const auto bytes = std::filesystem::file_size(count_file(), none);

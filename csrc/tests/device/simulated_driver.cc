@@ -292,6 +292,7 @@ int failing_in_context(std::string_view name) {
 int give(void* stream, std::function<bool()> work, std::function<bool()> until) {
   const StreamPointer where = stream_of(stream);
   if (!where) return kInvalidHandle;
+  if (record(stream, work, until)) return kSuccess;
   driver().queues.give(
       where,
       [work = std::move(work)] {
@@ -650,6 +651,9 @@ int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* strea
   if (const int code = failing_in_context("cuMemcpyAsync")) return code;
   const StreamPointer where = stream_of(stream);
   if (!where) return kInvalidHandle;
+  if (is_captured(stream)) {
+    return give(stream, [=] { return driver().memory.copy(target, source, bytes); });
+  }
   ++driver().copies;
   copy_later(where, target, source, bytes);
   return kSuccess;

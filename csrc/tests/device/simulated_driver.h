@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "device/kernels/arguments.h"
 #include "simulated_memory.h"
 
 namespace simulated {
@@ -33,6 +34,9 @@ int failing(std::string_view name);
 int failing_in_context(std::string_view name);
 // Work for a stream; a device whose work says false has met an illegal address. Returns a code.
 int give(void* stream, std::function<bool()> work, std::function<bool()> until = {});
+// Where the stream is being captured in a graph: keeps the work for that, and says so.
+bool record(void* stream, const std::function<bool()>& work, const std::function<bool()>& until);
+bool is_captured(void* stream);
 // Makes a stream, and its handle.
 void* add_stream(bool blocking, bool urgent);
 // As functions do that allocate, free or load: lets no other thread into the driver until the
@@ -42,5 +46,7 @@ void synchronise_context();
 std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep);
 
 long launches();  // of kernels, so far
+// Carries out a kernel, by its name, here and now, on host addresses.
+void run_kernel(std::string_view name, const gradred_kernels::Arguments& call);
 
 }  // namespace simulated

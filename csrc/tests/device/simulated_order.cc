@@ -3,8 +3,11 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
-#include <set>
+#include <vector>
 
 #include "simulated_driver.h"
 
@@ -13,8 +16,13 @@ namespace {
 
 constexpr int kNotSupported = 801;
 
+struct Recorded {
+  std::function<bool()> work, until;
+};
+using Graph = std::vector<Recorded>;
+
 std::mutex captured_mutex;
-std::set<void*> captured;
+std::map<void*, std::unique_ptr<Graph>> captured;  // by the stream
 
 // Words are pinned memory of 32 bits each, which processes may share.
 std::atomic<std::uint32_t>* word_at(Address address) {
@@ -25,6 +33,20 @@ std::atomic<std::uint32_t>* word_at(Address address) {
 bool is_supported() { return std::getenv("SIMULATED_CUDA_NO_STREAM_VALUES") == nullptr; }
 
 }  // namespace
+
+bool record(void* stream, const std::function<bool()>& work, const std::function<bool()>& until) {
+  const std::lock_guard lock(captured_mutex);
+  const auto found = captured.find(stream);
+  if (found == captured.end()) return false;
+  found->second->push_back({work, until});
+  return true;
+}
+
+bool is_captured(void* stream) {
+  const std::lock_guard lock(captured_mutex);
+  return captured.contains(stream);
+}
+
 }  // namespace simulated
 
 using namespace simulated;  // NOLINT: what follows is all of C
@@ -67,12 +89,24 @@ int cuStreamWaitValue32_v2(void* stream, Address address, std::uint32_t value, u
 
 int cuStreamBeginCapture_v2(void* stream, int) {
   const std::lock_guard lock(captured_mutex);
-  captured.insert(stream);
+  captured[stream] = std::make_unique<Graph>();
   return kSuccess;
 }
-int cuStreamEndCapture(void* stream, void**) {
+// The graph lives as long as the process, and is its own executable.
+int cuStreamEndCapture(void* stream, void** graph) {
   const std::lock_guard lock(captured_mutex);
-  captured.erase(stream);
+  const auto found = captured.extract(stream);
+  if (graph != nullptr) *graph = found.mapped().release();
+  return kSuccess;
+}
+int cuGraphInstantiateWithFlags(void** executable, void* graph, std::uint64_t) {
+  return *executable = graph, kSuccess;
+}
+int cuGraphLaunch(void* executable, void* stream) {
+  if (const int code = failing_in_context("cuGraphLaunch")) return code;
+  for (const Recorded& one : *static_cast<const Graph*>(executable)) {
+    if (const int code = give(stream, one.work, one.until)) return code;
+  }
   return kSuccess;
 }
 int cuStreamIsCapturing(void* stream, int* status) {

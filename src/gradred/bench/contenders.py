@@ -16,7 +16,7 @@ from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.inputs import FUNCTIONS, Array
 from gradred.bench.machine import mpi_name
 from gradred.bench.options import Options
-from gradred.bench.vectors import DeviceVector, Vector
+from gradred.bench.vectors import Device, DeviceVector, Vector
 from gradred.errors import UsageError, explain
 
 MPI_OPS = {name: getattr(MPI, name.upper()) for name in gradred.OPS if hasattr(MPI, name.upper())}
@@ -69,8 +69,13 @@ class Contender(NamedTuple):
     """Of vectors of one kind."""
 
 
-def gather(options: Options, world: MPI.Intracomm) -> list[Contender]:
+def gather(options: Options, world: MPI.Intracomm, device: Device | None) -> list[Contender]:
     """Gradred first, then other plans, then the peers; collective on `world`.
+
+    Args:
+        options: what was asked for.
+        world: all ranks.
+        device: where vectors lie; None: in host memory.
 
     Raises:
         UsageError: the plan that was asked for cannot serve these ranks.
@@ -81,14 +86,15 @@ def gather(options: Options, world: MPI.Intracomm) -> list[Contender]:
     if not options.plan:
         found = [plain]
     elif options.plan == "all":
-        own = [row for row in _core.plan_families() if row["medium"] != "mpi"]  # a peer is that
+        rows = _core.plan_families()
+        own = [row for row in rows if row["medium"] != "mpi" or device]  # else a peer is that
         names = [name for row in own for name in row["plans"]["allreduce"]]
-        comms = {name: _with_plan(name, world) for name in names}
-        served = {name: comm for name, comm in comms.items() if _serves(comm)}
+        comms = {name: _with_plan(name, world, device) for name in names}
+        served = {name: comm for name, comm in comms.items() if _serves(comm, device)}
         found = [plain, *(_contender(name, comm, options) for name, comm in served.items())]
     else:
-        comm = _with_plan(options.plan, world)
-        if not _serves(comm):
+        comm = _with_plan(options.plan, world, device)
+        if not _serves(comm, device):
             reason = f"it does not serve {world.size} ranks here"
             raise UsageError(explain(f"--plan {options.plan}", reason, "Take another plan, or all"))
         found = [_contender(options.plan, comm, options)]
@@ -100,23 +106,25 @@ def _contender(name: str, comm: MPI.Intracomm, options: Options) -> Contender:
     return Contender(name, partial(_bind, comm, op, options))
 
 
-def _serves(comm: gradred.Comm) -> bool:
+def _serves(comm: gradred.Comm, device: Device | None = None) -> bool:
     """Whether the ranks can carry out this communicator's plan; collective."""
+    values = np.zeros(comm.size, "float32")
     try:
-        comm.Allreduce(MPI.IN_PLACE, np.zeros(comm.size, "float32"))
+        comm.Allreduce(MPI.IN_PLACE, device.vector(values) if device else values)
     except UsageError:
         return False  # on every rank alike: a plan depends on what all of them know
     return True
 
 
-def _with_plan(plan: str, world: MPI.Intracomm) -> gradred.Comm:
-    """A communicator of its own, all of whose calls take this plan, as GRADRED_PLAN does it."""
-    config.set("plan", plan)
+def _with_plan(plan: str, world: MPI.Intracomm, device: Device | None) -> gradred.Comm:
+    """A communicator of its own, all of whose calls on such vectors take this plan."""
+    knob = "device_plan" if device else "plan"
+    config.set(knob, plan)
     try:
         comm = gradred.Comm(world.Dup())
         _core.comm_info(comm)  # the extension reads the knobs when it meets a communicator
     finally:
-        config.reset("plan")
+        config.reset(knob)
     return comm
 
 

@@ -37,7 +37,7 @@ def run(asked: Options) -> int:
         _require_sizes(asked, world.size)
         _require_writable(asked, world)
         device = _device(asked, world)
-        contenders = gather(asked, world)
+        contenders = gather(asked, world, device)
     except UsageError:
         if world.rank > 0:
             return 2

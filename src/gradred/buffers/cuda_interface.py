@@ -64,7 +64,7 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
     """
     if address == 0 or nbytes == 0:
         return None
-    kind, text, memory = _core.locate(address, nbytes, stream, compilers())
+    kind, text, memory = _core.locate(address, nbytes, stream, libraries())
     if kind == "nowhere":
         said = f"the array says that it is a GPU's, and its memory is {text}"
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
@@ -73,11 +73,12 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
 
 
 @functools.cache
-def compilers() -> list[str]:
-    """Where NVIDIA's packages for Python have put NVRTC, newest first; loads nothing."""
+def libraries() -> list[str]:
+    """Where NVIDIA's packages for Python have put NVRTC and NCCL, newest first; loads nothing."""
     spec = importlib.util.find_spec("nvidia")
-    folders = spec.submodule_search_locations if spec is not None else None
-    found = [file for one in folders or () for file in Path(one).glob("*/lib/libnvrtc.so.*")]
+    folders = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
+    patterns = ("*/lib/libnvrtc.so.*", "*/lib/libnccl.so.*")
+    found = [file for one in folders for pattern in patterns for file in one.glob(pattern)]
     return [str(file) for file in sorted(found, reverse=True)]
 
 

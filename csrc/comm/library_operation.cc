@@ -1,0 +1,281 @@
+#include "comm/library_operation.h"
+
+#include <atomic>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/failure.h"
+#include "comm/communicator.h"
+#include "comm/families.h"
+#include "memory/order.h"
+
+namespace gradred {
+
+// ---- the ranks of a communicator ----------------------------------------------------------------
+
+std::string LibraryRanks::why_not(const Call& call) {
+  if (!why_not_.empty()) return why_not_;
+  const Memory memory = call.result_memory();
+  if (memory.is_host()) return "it takes arrays in GPUs' memory, and this rank's lie in the host's";
+  if (call.kind != Kind::kBcast && call.input_memory() != memory) {
+    return "input and result lie in different memories";
+  }
+  if (memory_ != nullptr && memory_ != memory.device()) {
+    return "the communicator's earlier calls on this plan were on arrays of " + memory_->name() +
+           ", and this one is on arrays of " + memory.name();
+  }
+  std::string why;
+  const CollectiveLibrary* const library = memory.device()->collectives(why);
+  if (library == nullptr) return why;
+  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
+  return reduces ? library->why_not(call.op, call.dtype).value_or("") : "";
+}
+
+bool LibraryRanks::is_turn(std::uint64_t turn) {
+  const std::lock_guard lock(turns_mutex_);
+  return next_ == turn;
+}
+
+void LibraryRanks::pass(std::uint64_t turn) {
+  const std::lock_guard lock(turns_mutex_);
+  if (turn >= next_) passed_.insert(turn);
+  while (passed_.erase(next_) > 0) ++next_;
+}
+
+LibraryRanks::Told LibraryRanks::told(const Call& call, int rank) noexcept {
+  Told told;
+  memory_ = call.result_memory().device();
+  try {
+    std::string why;
+    CollectiveLibrary& library = *memory_->collectives(why);
+    told.device = memory_->identity();
+    told.shares_devices = library.shares_devices() ? 1 : 0;
+    if (rank == 0) told.ticket = library.new_ticket();
+  } catch (const std::exception& error) {
+    std::string(error.what()).copy(told.why_not, sizeof told.why_not - 1);
+  }
+  return told;
+}
+
+void LibraryRanks::connect(const std::vector<Told>& all, int rank) {
+  for (std::size_t one = 0; one < all.size() && why_not_.empty(); ++one) {
+    if (all[one].why_not[0] != '\0') {
+      why_not_ = "rank " + std::to_string(one) + ": " + all[one].why_not;
+    }
+    for (std::size_t other = 0; other < one && why_not_.empty(); ++other) {
+      if (all[one].device != all[other].device || all[one].shares_devices != 0) continue;
+      why_not_ = "ranks " + std::to_string(other) + " and " + std::to_string(one) +
+                 " are on one GPU, and NCCL before 2.30 takes one rank on each";
+    }
+  }
+  std::string why;
+  const std::lock_guard lock(mutex_);
+  if (!why_not_.empty()) require_group();
+  group_ = memory_->collectives(why)->join(all.front().ticket, rank, static_cast<int>(all.size()));
+}
+
+void LibraryRanks::require_group() const {
+  if (group_ != nullptr) return;
+  const char* const kNever = "the call by which its ranks were to connect has failed";
+  throw UsageError("plan 'nccl' cannot serve this communicator: " +
+                   (why_not_.empty() ? kNever : why_not_));
+}
+
+void LibraryRanks::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (group_ != nullptr) group_->abort();
+}
+
+// ---- one call -----------------------------------------------------------------------------------
+
+namespace {
+
+using Told = LibraryRanks::Told;
+
+class LibraryOperation final : public StartedOperation {
+ public:
+  // What the ranks tell each other where they have not connected yet; alive until they have.
+  struct Exchange {
+    Told mine;
+    std::vector<Told> all;
+  };
+
+  LibraryOperation(std::shared_ptr<Communicator> comm, const Call& call,
+                   std::unique_ptr<Exchange> exchange, std::shared_ptr<StartedOperation> agreement)
+      : comm_(std::move(comm)),
+        ranks_(comm_->library_ranks()),
+        call_(call),
+        turn_(ranks_.take_turn()),
+        exchange_(std::move(exchange)),
+        agreement_(std::move(agreement)) {}
+
+  std::string waiter() const override { return comm_->own_name(); }
+  std::string waits_for() const override {
+    if (phase_ == Phase::kAgrees) return agreement_->waits_for();
+    return "a call that NCCL carries out (" + describe_with_bytes(call_.signature()) + ")";
+  }
+  WaitRecord wait_record() const override {
+    return phase_ == Phase::kAgrees ? agreement_->wait_record() : WaitRecord{};
+  }
+  bool is_first_to_wait() const override {
+    return phase_ != Phase::kAgrees || agreement_->is_first_to_wait();
+  }
+  bool needs_no_mpi() const override { return comm_->shares_memory(); }
+  bool must_end() const override { return true; }
+  std::size_t bytes() const override { return call_.count * size_of(call_.dtype); }
+  bool spins() const override { return comm_->spins(); }
+
+ protected:
+  bool step() override {
+    if (phase_ == Phase::kAgrees && !agree()) return false;
+    stop_at({Progress::State::kPolls, {}});
+    if (phase_ == Phase::kWaits && !start()) return look();
+    if (phase_ == Phase::kStarts) {
+      if (!ranks_.use([](LibraryGroup& group) { return group.is_started(); })) return look();
+      ranks_.pass(turn_);
+      phase_ = Phase::kRuns;
+    }
+    if (stream()) return true;  // which does the rest
+    return ranks_.use([](LibraryGroup& group) { return group.ready(); }) || look();
+  }
+
+  void give_up(const std::exception_ptr& reason) noexcept override {
+    if (phase_ == Phase::kAgrees) agreement_->abandon(reason);
+    withdraw();
+  }
+  // What it was given is cut off, and nobody can use the library's group any more. Calls that ranks
+  // have not agreed on leave it as it is.
+  void withdraw() noexcept override {
+    ranks_.pass(turn_);
+    if (exchange_ && agreement_->holds_memory()) static_cast<void>(exchange_.release());
+    if (phase_ != Phase::kAgrees) ranks_.abort();
+  }
+  void on_end(bool well) noexcept override {
+    if (!well && !is_usage_error(failure())) comm_->liveness().fail(failure());
+    StartedOperation::on_end(well);
+  }
+
+ private:
+  enum class Phase : std::uint8_t { kAgrees, kWaits, kStarts, kRuns };
+
+  std::optional<std::uint64_t> stream() const {
+    return call_.order() != nullptr ? call_.order()->stream() : std::nullopt;
+  }
+
+  bool agree() {
+    if (const Progress progress = agreement_->advance(caller()); !progress) {
+      stop_at(progress);
+      return false;
+    }
+    if (exchange_ && agreement_->failed()) ranks_.try_again();
+    agreement_->rethrow();
+    if (exchange_) ranks_.connect(exchange_->all, comm_->rank());
+    exchange_.reset();
+    phase_ = Phase::kWaits;
+    return true;
+  }
+
+  // When it is this call's turn, and what the program has given the array's streams is done.
+  bool start() {
+    if (!ranks_.is_turn(turn_)) return false;
+    if (!stream() && call_.before() != nullptr && !call_.before()->ready()) return false;
+    const bool begun = ranks_.use([&](LibraryGroup& group) {
+      if (!group.is_connected()) return false;
+      group.start(library_call());
+      return true;
+    });
+    if (begun) phase_ = Phase::kStarts;
+    return begun;
+  }
+
+  LibraryCall library_call() const {
+    const bool gathers = call_.kind == Kind::kAllgather;
+    const std::size_t block = call_.count * size_of(call_.dtype);
+    const auto* const place = static_cast<const std::byte*>(call_.recv) +
+                              (gathers ? block * static_cast<std::size_t>(comm_->rank()) : 0);
+    const bool moves = gathers || call_.kind == Kind::kBcast;
+    return {.kind = call_.kind,
+            .input = call_.send == kInPlace ? place : call_.send,
+            .result = call_.recv,
+            .count = moves ? block : call_.count,
+            .dtype = moves ? DType::kUInt8 : call_.dtype,
+            .op = moves ? Op::kSum : call_.op,
+            .factor = call_.factor,
+            .root = call_.root,
+            .stream = stream()};
+  }
+
+  // Now and then: who has ended leaves the others waiting on their devices.
+  bool look() {
+    constexpr std::uint64_t kEveryNs = 20'000'000;
+    const std::uint64_t now = now_ns();
+    if (now - looked_ns_ < kEveryNs) return false;
+    looked_ns_ = now;
+    comm_->liveness().throw_if_failed();
+    comm_->liveness().throw_if_lost("a call that NCCL carries out");
+    return false;
+  }
+
+  const std::shared_ptr<Communicator> comm_;
+  LibraryRanks& ranks_;
+  const Call call_;
+  const std::uint64_t turn_;
+  std::unique_ptr<Exchange> exchange_;  // of the agreement
+  const std::shared_ptr<StartedOperation> agreement_;
+  std::atomic<Phase> phase_{Phase::kAgrees};
+  std::uint64_t looked_ns_ = now_ns();
+};
+
+}  // namespace
+
+// ---- of a communicator --------------------------------------------------------------------------
+
+LibraryRanks& Communicator::library_ranks() {
+  if (library_ranks_ == nullptr) library_ranks_ = std::make_unique<LibraryRanks>();
+  return *library_ranks_;
+}
+
+// The first one on the communicator gathers what ranks need to connect, which agrees on the call as
+// well; later ones agree, and move nothing.
+std::shared_ptr<StartedOperation> Communicator::library_operation(const Call& call,
+                                                                  const Plan& plan) {
+  const Signature signature = planned_signature(call, plan);
+  LibraryRanks& ranks = library_ranks();
+  std::unique_ptr<LibraryOperation::Exchange> exchange;
+  std::shared_ptr<StartedOperation> agreement;
+  if (ranks.first()) {
+    exchange = std::make_unique<LibraryOperation::Exchange>();
+    exchange->mine = ranks.told(call, rank_);
+    exchange->all.resize(static_cast<std::size_t>(size_));
+    Call gather{.kind = Kind::kAllgather, .send = &exchange->mine, .recv = exchange->all.data()};
+    gather.count = sizeof(Told);
+    gather.plan = "";  // the selector's, whatever the settings ask for
+    gather.layout = mix(signature.what, signature.detail);
+    agreement = inner_operation(gather);
+  } else if (node_ != nullptr) {
+    agreement = enqueue(signature);
+  } else {
+    agreement =
+        inner_operation({.plan = plan_of_agreements(choice_.place), .agreement = signature});
+  }
+  return std::make_shared<LibraryOperation>(shared_from_this(), call, std::move(exchange),
+                                            std::move(agreement));
+}
+
+std::shared_ptr<StartedOperation> Communicator::inner_operation(const Call& call) {
+  const std::shared_ptr<const Plan> plan = plan_for(call, false);
+  return plan->family->operation(*this, *plan, call);
+}
+
+bool Communicator::keeps_streams(const Call& call) const {
+  try {
+    if (!starts()) return false;
+    const std::shared_ptr<const Plan> plan = plan_for(call, false);
+    return plan->family->keeps_streams() && starts_by(*plan);
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+}  // namespace gradred

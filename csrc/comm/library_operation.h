@@ -1,0 +1,66 @@
+// Calls that a library carries out on arrays in devices' memory (memory/collectives.h): the ranks
+// agree on each one first, and connect by the first.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/call.h"
+#include "memory/collectives.h"
+
+namespace gradred {
+
+// Of one communicator: its ranks as the library knows them. Each call takes a turn when it is made,
+// and the library gets the calls in this order.
+class LibraryRanks {
+ public:
+  // Why the calls of this rank's device cannot go this way, as far as it can tell; empty: they can.
+  std::string why_not(const Call& call);
+
+  std::uint64_t take_turn() { return turns_++; }
+  bool is_turn(std::uint64_t turn);
+  void pass(std::uint64_t turn);
+
+  // What each rank tells the others at the first call.
+  struct Told {
+    CollectiveLibrary::Ticket ticket{};  // rank 0's counts
+    DeviceMemory::Identity device{};
+    std::uint64_t shares_devices = 0;
+    char why_not[200] = {};  // it cannot take part; no text: it can
+  };
+  bool first() { return !begun_.exchange(true); }
+  void try_again() { begun_ = false; }  // they did not agree on that call
+  Told told(const Call& call, int rank) noexcept;
+  // By what all have told, the same on all ranks. Throws UsageError: they cannot.
+  void connect(const std::vector<Told>& all, int rank);
+
+  // One thread at a time has the group: what work() returns, or false while another thread has it.
+  // Throws UsageError where the ranks have not connected.
+  template <class Work>
+  bool use(Work&& work) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    require_group();
+    return work(*group_);
+  }
+  void abort() noexcept;  // waits for a thread that has it
+
+ private:
+  void require_group() const;
+
+  std::mutex mutex_;  // of the group
+  std::unique_ptr<LibraryGroup> group_;
+  DeviceMemory* memory_ = nullptr;  // that the group works on
+  std::string why_not_;             // once all know
+  std::atomic<bool> begun_{false};
+  std::mutex turns_mutex_;
+  std::uint64_t turns_ = 0, next_ = 0;
+  std::set<std::uint64_t> passed_;  // out of order
+};
+
+}  // namespace gradred

@@ -1,0 +1,60 @@
+// A library that carries out collective calls on arrays in devices' memory by itself (NCCL): what
+// gradred needs to know of it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/signature.h"
+#include "base/types.h"
+
+namespace gradred {
+
+// A call as such a library takes it. `count` is MPI's, as in comm/call.h.
+struct LibraryCall {
+  Kind kind = Kind::kAllreduce;
+  const void* input = nullptr;  // or where it is in the result
+  void* result = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::kUInt8;
+  Op op = Op::kSum;
+  double factor = 1.0;  // of Op::kPremul
+  int root = 0;
+  // A stream of the program's, in which the work is done; none: one of the group's own.
+  std::optional<std::uint64_t> stream{};
+};
+
+// The ranks of a communicator, as the library knows them. One thread at a time. All throw
+// DeviceError.
+class LibraryGroup {
+ public:
+  virtual ~LibraryGroup() = default;
+  virtual bool is_connected() = 0;  // to all peers; never blocks
+  // Once connected: gives the device the work of a call, in the same order on all ranks; none of
+  // these blocks, and no other call is started before is_started().
+  virtual void start(const LibraryCall& call) = 0;
+  virtual bool is_started() = 0;
+  // What was started in the group's own stream is done. Also says what has failed meanwhile.
+  virtual bool ready() = 0;
+  // Ends what is under way, here; peers wait until they do the same.
+  virtual void abort() noexcept = 0;
+};
+
+class CollectiveLibrary {
+ public:
+  using Ticket = std::array<std::byte, 128>;  // by which ranks find each other
+
+  virtual ~CollectiveLibrary() = default;
+  virtual std::string name() const = 0;  // for messages: "NCCL 2.27.7"
+  // Why it cannot serve such calls; none: it can.
+  virtual std::optional<std::string> why_not(Op op, DType dtype) const = 0;
+  virtual bool shares_devices() const = 0;  // takes several ranks on one
+  virtual Ticket new_ticket() = 0;          // one rank's, which all ranks then join by
+  virtual std::unique_ptr<LibraryGroup> join(const Ticket& ticket, int rank, int ranks) = 0;
+};
+
+}  // namespace gradred
