@@ -174,6 +174,10 @@ void Communicator::carry_out(const Call& call, WaitHook& hook) {
     const Plan& usual = *choice_.usual();
     return usual.family->run(*this, usual, call, hook);
   }
+  if (choice_.measures_devices() && !device_plans_tried_ && !call.result_memory().is_host() &&
+      call.plan == nullptr && size_ > 1) {
+    measure_device_plans(call.result_memory(), hook);
+  }
   const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
   if (is_staged(call, *plan)) return run_staged(call, *plan, hook);
   plan->family->run(*this, *plan, call, hook);

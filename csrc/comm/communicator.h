@@ -159,6 +159,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // In words, how calls on arrays in devices' memory that could go from device to device have gone.
   // Local.
   std::string device_path() const;
+  std::string own_device_path() const;  // but for what was measured
   // Those that share memory with this rank, by its own host's: null where it is alone there.
   NodeGroup* local_group() const { return node_ != nullptr ? node_.get() : host_.get(); }
   std::string host_reason() const { return choice_.place.why_no_host_memory; }
@@ -201,6 +202,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<NodeOperation> enqueue(const What& what);
   static bool is_staged(const Call& call, const Plan& plan);
   void wait_for_input(const Call& call, WaitHook& hook);
+  void measure_device_plans(Memory memory, WaitHook& hook);
   void run_staged(const Call& call, const Plan& plan, WaitHook& hook);
   static bool flows(const Call& call, const Plan& plan);
   static bool is_aligned(const Call& call);
@@ -242,6 +244,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<Workspace> workspace_;  // what all ranks' devices read
   DeviceMemory* workspace_of_ = nullptr;  // its device; null: nobody wanted one
   std::string why_no_workspace_;
+  bool device_plans_tried_ = false;                      // measure_device_plans() has begun
   std::unique_ptr<LibraryRanks> library_ranks_;          // null: no such call yet
   std::unique_ptr<NodeGroup> node_;                      // of all ranks
   std::unique_ptr<NodeGroup> host_;                      // of several hosts: of this one's ranks

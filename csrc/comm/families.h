@@ -20,4 +20,7 @@ const Family& schedule_family();      // family_schedule.cc
 const Family& mpi_family();           // family_mpi.cc
 const Family& nccl_family();          // family_nccl.cc
 
+// Whether the MPI takes addresses in devices' memory. It answers without looking at one.
+bool mpi_reads_devices();  // family_mpi.cc
+
 }  // namespace gradred

@@ -10,13 +10,6 @@ namespace {
 // Unasked the MPI is called where it is clearly faster: what was measured is not that exact.
 constexpr double kMargin = 1.05;
 
-// Asked only where a call has such memory; the MPI answers without looking at an address.
-bool mpi_reads_devices() {
-  if (settings().mpi_reads_devices) return *settings().mpi_reads_devices;
-  const auto query = mpi::get().call.Query_cuda_support;
-  return query != nullptr && query() == 1;
-}
-
 class MpiFamily final : public Family {
  public:
   std::string_view name() const override { return "mpi"; }
@@ -62,6 +55,12 @@ class MpiFamily final : public Family {
 };
 
 }  // namespace
+
+bool mpi_reads_devices() {
+  if (settings().mpi_reads_devices) return *settings().mpi_reads_devices;
+  const auto query = mpi::get().call.Query_cuda_support;
+  return query != nullptr && query() == 1;
+}
 
 const Family& mpi_family() {
   static const MpiFamily family;

@@ -25,7 +25,9 @@ std::size_t PlanChoice::slices_asked(const Call& call) const {
 }
 
 std::string_view PlanChoice::plan_wished(const Call& call) const {
-  return call.on_host() || wish.device_plan.empty() ? wish.plan : wish.device_plan;
+  if (call.on_host() || wish.device_plan.empty()) return wish.plan;
+  if (!measures_devices()) return wish.device_plan;
+  return device_plans.plan_for(call.count * size_of(call.dtype));
 }
 
 // A plan for every call is meant for those that have it; one that a call names itself, for that

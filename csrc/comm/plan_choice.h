@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "comm/call.h"
+#include "comm/device_plans.h"
 #include "plan/cache.h"
 #include "plan/figures.h"
 #include "plan/plan.h"
@@ -27,6 +28,8 @@ class PlanChoice {
 
   Place place;  // set-up finds out
   Wish wish;
+  DevicePlans device_plans;  // where the wish is for what was measured
+  bool measures_devices() const { return wish.device_plan == DevicePlans::kMeasured; }
   // Where the ranks are is known: from now on it decides.
   void settle(Figures figures);
 

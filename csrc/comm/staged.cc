@@ -270,6 +270,11 @@ bool Communicator::is_staged(const Call& call, const Plan& plan) {
 }
 
 std::string Communicator::device_path() const {
+  const std::string measured = choice_.device_plans.text();
+  return own_device_path() + (measured.empty() ? "" : "; measured: " + measured);
+}
+
+std::string Communicator::own_device_path() const {
   if (workspace_of_ == nullptr) return "no such call yet";
   if (workspace_ == nullptr) return "host memory: " + why_no_workspace_;
   if (workspace_->refused()) return "host memory: " + workspace_->why_refused();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/nearest.h"
+#include "comm/device_plans.h"
 #include "comm/families.h"
 #include "plan/plan.h"
 
@@ -131,6 +132,10 @@ std::string parse_plan(std::string_view given) {
   const auto near = meant(name, words);
   throw Unreadable{"no plan has that name",
                    near ? "Did you mean '" + known[*near] + "'" : "Use one of " + joined(known)};
+}
+
+std::string parse_device_plan(std::string_view given) {
+  return stripped(given) == DevicePlans::kMeasured ? stripped(given) : parse_plan(given);
 }
 
 std::string parse_fault_knob(std::string_view given) {

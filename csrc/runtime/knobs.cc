@@ -97,8 +97,9 @@ constexpr std::array kKnobs = {
          .initial = "auto",
          .unset = "auto",
          .help = "Use the plan of this name wherever it can carry out a call on arrays in GPUs' "
-                 "memory: all ranks of such calls have to have theirs there. Rank 0's decides.",
-         .read = [](std::string_view text) { return unless_unset(text, parse_plan); },
+                 "memory; measured: the fastest, which the first blocking call on such arrays "
+                 "finds out. All ranks of such calls have to have theirs there. Rank 0's decides.",
+         .read = [](std::string_view text) { return unless_unset(text, parse_device_plan); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.device_plan = text_or_empty(value); }},
     Knob{.name = "cuda_aware_mpi",

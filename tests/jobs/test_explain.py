@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -392,6 +394,39 @@ def test_interrupt_ends_the_small_job_with_status_130() -> None:
         assert not [member for member in members if member.alive()]
     finally:
         processes.end_tree(process, grace=1.0)
+
+
+@needs_no_job
+@pytest.mark.parametrize("words", ["", "--json", "--collective allgather -T int32"])
+def test_plans_on_a_device_are_measured(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = str(Path(__file__).resolve().parents[1] / "libsimulated_cuda.so")
+    for name in ("LIBCUDA", "LIBNVRTC", "LIBNCCL"):
+        monkeypatch.setenv(f"GRADRED_{name}", library)
+    monkeypatch.setenv("SIMULATED_CUDA_DEVICES", "2")
+    assert cli.main(["explain", *f"--bytes 256k -np 2 -d cuda {words}".split()]) == 0
+    said = capsys.readouterr().out
+    if "--json" in words:
+        found = json.loads(said)
+        assert found["devices"] == ["Simulated GPU 0", "Simulated GPU 1"]
+        assert found["measured_us"] > 0
+        assert "1 MiB: node " in found["way"]
+        return
+    assert "on: Simulated GPU 0, Simulated GPU 1\nway: devices: " in said
+    assert re.search(r"\n  1 MiB: node \S+ us, nccl \S+ us\n", said)
+    assert re.search(r"measured: \S+ us, the median of \d+ calls", said)
+
+
+def test_device_that_cannot_be_asked_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="nothing was measured: --no-measure"):
+        cli.explain.main(_arguments("--bytes 1m -np 2 -d cuda --no-measure"))
+
+
+def _arguments(words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    cli.explain.configure(parser)
+    return parser.parse_args(words.split())
 
 
 def _probes(pid: int) -> list[int]:

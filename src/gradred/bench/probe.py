@@ -1,6 +1,7 @@
 """What `gradred explain` measures: the call that it explains, and the parameters of the model.
 
-Runs as a rank: `python -m gradred.bench.probe FILE QUESTION`; rank 0 writes the findings.
+Runs as a rank: `python -m gradred.bench.probe FILE QUESTION ACCELERATOR`; rank 0 writes the
+findings. On a GPU there is no model: the plans that are possible are measured against each other.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core
+from gradred import _core, config
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.explanation import Question, copy_cost, reduction_cost
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import write_json
 from gradred.bench.timing import call_by_call
+from gradred.bench.vectors import Device
 from gradred.element_types import numpy_dtype
 
 _LONG = 256 << 10  # bytes of the message whose time, less that of a short one, gives beta
@@ -31,9 +33,14 @@ _LONG = 256 << 10  # bytes of the message whose time, less that of a short one, 
 def main() -> int:
     """Measure and write; collective."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in gradred bench
-    path, text = sys.argv[1:]
+    path, text, accelerator = sys.argv[1:]
     question = Question.from_text(text)
     world = MPI.COMM_WORLD
+    if accelerator != "cpu":
+        found = _on_device(question, accelerator, world)
+        if world.rank == 0:
+            write_json(Path(path), found)
+        return 0
     comm = gradred.Comm(world.Dup())
     call = bind(question, comm)
     call()  # sets up what the first call needs
@@ -42,8 +49,7 @@ def main() -> int:
     plan = _core.plan_for(comm, described(question))["plan"]
     flag = machine.one_way_latency(world)
     alpha = flag["us"] * 1e-6 if flag and shared else machine.ping_pong(world, 1, calls=500)
-    low, middle, high = np.percentile(seconds, [10, 50, 90]).tolist()
-    found = {"seconds": middle, "p10": low, "p90": high, "calls": len(seconds)}
+    found = _spread(seconds)
     found |= {
         "alpha": alpha,
         "beta": _beta(question, world, shared),
@@ -57,14 +63,35 @@ def main() -> int:
     return 0
 
 
-def bind(question: Question, comm: gradred.Comm) -> Callable[[], Any]:
-    """The call in question, as a program makes it."""
+def _spread(seconds: list[float]) -> dict[str, Any]:
+    low, middle, high = np.percentile(seconds, [10, 50, 90]).tolist()
+    return {"seconds": middle, "p10": low, "p90": high, "calls": len(seconds)}
+
+
+def _on_device(question: Question, accelerator: str, world: MPI.Intracomm) -> dict[str, Any]:
+    device = Device(accelerator, world)
+    if config.get("device_plan") is None:
+        config.set("device_plan", "measured")
+    comm = gradred.Comm(world.Dup())
+    call = bind(question, comm, device.vector)
+    call()  # measures all plans
+    names = world.allgather(device.name())
+    return _spread(call_seconds(question, call, world)) | {
+        "way": comm.device_path,
+        "devices": names,
+    }
+
+
+def bind(
+    question: Question, comm: gradred.Comm, put: Callable[[Any], Any] = np.asarray
+) -> Callable[[], Any]:
+    """The call in question, as a program makes it, on arrays where `put` puts them."""
     kind = numpy_dtype(question.dtype)
     count = question.nbytes // kind.itemsize
-    block, whole = np.ones(count, kind), np.ones(count * comm.size, kind)
+    block, whole = put(np.ones(count, kind)), put(np.ones(count * comm.size, kind))
     op: Any = MPI_OPS.get(question.op, question.op)
     calls: dict[str, Callable[[], Any]] = {
-        "allreduce": partial(comm.Allreduce, block, np.empty_like(block), op),
+        "allreduce": partial(comm.Allreduce, block, put(np.zeros(count, kind)), op),
         "reduce_scatter": partial(comm.Reduce_scatter_block, whole, block, op),
         "allgather": partial(comm.Allgather, block, whole),
         "bcast": partial(comm.Bcast, block),

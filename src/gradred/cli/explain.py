@@ -16,7 +16,7 @@ from gradred import _cpu, _text, config, launch, ops, schedules
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
 from gradred.bench.inputs import TYPES
-from gradred.bench.options import OSU_TYPES, byte_count, positive
+from gradred.bench.options import ACCELERATORS, OSU_TYPES, byte_count, positive
 from gradred.element_types import numpy_dtype
 from gradred.errors import UsageError, explain
 from gradred.launch import processes
@@ -58,6 +58,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-measure", action="store_true", help="start no job; the model's parameters are assumed"
     )
+    parser.add_argument(
+        "-d", "--accelerator", choices=ACCELERATORS, default="cpu",
+        help="where the arrays are: with cuda or managed the plans are measured (default: cpu)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -65,6 +69,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Explain, predict and, where that is possible here, measure."""
     config.load()
     question = _question(arguments)
+    if arguments.accelerator != "cpu":
+        return _explain_on_device(arguments, question)
     answer = explanation.answer(question, _measured_before(question, arguments.hosts))
     reason = "--no-measure" if arguments.no_measure else why_not_here(question, arguments.hosts)
     measured: dict[str, Any] | None = None
@@ -74,6 +80,48 @@ def main(arguments: argparse.Namespace) -> int:
     columns = None if arguments.json else _text.width()
     report = describe(question, answer, model, measured, reason, columns)
     print(json.dumps(report, indent=2) if arguments.json else _report_text(report, columns))
+    return 0
+
+
+def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int:
+    """Which way the data take there is known by measuring alone."""
+    asked = f"gradred explain -d {arguments.accelerator}"
+    reason = "--no-measure" if arguments.no_measure else why_not_here(question, arguments.hosts)
+    found: dict[str, Any] | None = None
+    if reason is None:
+        found, reason = measure(question, arguments.accelerator)
+    if found is None:
+        raise UsageError(explain(asked, f"nothing was measured: {reason}", "Ask for what can be"))
+    report = {
+        "schema": SCHEMA,
+        "question": dataclasses.asdict(question)
+        | {"ranks": question.ranks, "hosts": question.hosts},
+        "accelerator": arguments.accelerator,
+        "devices": found["devices"],
+        "way": found["way"],
+        "measured_us": found["seconds"] * 1e6,
+        "measured_p10_us": found["p10"] * 1e6,
+        "measured_p90_us": found["p90"] * 1e6,
+        "calls": found["calls"],
+    }
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+        return 0
+    spread = f"{report['measured_p10_us']:.2f}-{report['measured_p90_us']:.2f}"
+    way, _, plans = found["way"].partition("; measured: ")
+    lines = [
+        _asked(report["question"]),
+        f"on: {', '.join(found['devices'])}",
+        f"way: {way}",
+        *(
+            ["plans that were measured:", *(f"  {one}" for one in plans.split("; "))]
+            if plans
+            else []
+        ),
+        f"measured: {report['measured_us']:.2f} us, the median of {found['calls']} calls "
+        f"(10-90 %: {spread})",
+    ]
+    print("\n".join(part for line in lines for part in _text.wrapped(line, _text.width())))
     return 0
 
 
@@ -158,11 +206,14 @@ def why_not_here(question: Question, hosts: tuple[str, ...]) -> str | None:
     return None
 
 
-def measure(question: Question) -> tuple[dict[str, Any] | None, str | None]:
+def measure(
+    question: Question, accelerator: str = "cpu"
+) -> tuple[dict[str, Any] | None, str | None]:
     """What a small job found, or why it found nothing. Blocks for a few seconds."""
     with tempfile.TemporaryDirectory(prefix="gradred-") as folder:
         path = pathlib.Path(folder) / "found.json"
         program = [sys.executable, "-m", "gradred.bench.probe", str(path), question.text()]
+        program.append(accelerator)
         run = [sys.executable, "-m", "gradred", "run", "--bind", "core"]
         run += ["-H", f"localhost:{question.ranks}"]  # in an allocation of several hosts, too
         with open(pathlib.Path(folder) / "stderr", "w+b") as told:

@@ -1,0 +1,136 @@
+#include "comm/device_plans.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "comm/communicator.h"
+#include "comm/families.h"
+
+namespace gradred {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr std::array<std::size_t, 3> kLengths = {std::size_t{64} << 10, std::size_t{1} << 20,
+                                                 std::size_t{16} << 20};
+constexpr int kTrials = 3;  // of which the fastest counts, after one that nobody times
+
+std::string length_text(std::size_t bytes) {
+  return bytes >> 20 > 0 ? std::to_string(bytes >> 20) + " MiB"
+                         : std::to_string(bytes >> 10) + " KiB";
+}
+
+std::string time_text(double seconds) {
+  if (!std::isfinite(seconds)) return "not possible";
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g us", 1e6 * seconds);
+  return text.data();
+}
+
+// Arrays of a device's that nobody looks at.
+class Scratch {
+ public:
+  explicit Scratch(Memory memory)
+      : input_(memory, kLengths.back()), result_(memory, kLengths.back()) {
+    where_ = std::make_shared<const Elsewhere>(
+        Elsewhere{.input = memory, .result = memory, .before = std::make_shared<Stream>(memory)});
+  }
+  Call call(std::size_t bytes, const char* plan) const {
+    Call made{.send = input_.data(), .recv = result_.data(), .elsewhere = where_};
+    made.count = bytes / sizeof(float);
+    made.dtype = DType::kFloat32;
+    made.plan = plan;
+    return made;
+  }
+
+ private:
+  Allocation input_, result_;
+  std::shared_ptr<const Elsewhere> where_;
+};
+
+}  // namespace
+
+void DevicePlans::settle(std::vector<Candidate> candidates, std::vector<Size> sizes) {
+  candidates_ = std::move(candidates);
+  sizes_ = std::move(sizes);
+}
+
+std::size_t DevicePlans::best(const Size& size) const {
+  return static_cast<std::size_t>(std::ranges::min_element(size.seconds) - size.seconds.begin());
+}
+
+const char* DevicePlans::plan_for(std::size_t bytes) const {
+  if (!measured()) return "";
+  const auto distance = [bytes](const Size& size) {
+    return std::abs(std::log(static_cast<double>(std::max<std::size_t>(bytes, 1))) -
+                    std::log(static_cast<double>(size.bytes)));
+  };
+  return candidates_[best(*std::ranges::min_element(sizes_, {}, distance))].plan;
+}
+
+std::string DevicePlans::text() const {
+  std::string text;
+  for (const Size& size : sizes_) {
+    text += (text.empty() ? "" : "; ") + length_text(size.bytes) + ": ";
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      text += (i > 0 ? ", " : "") + candidates_[i].label + " " + time_text(size.seconds[i]);
+    }
+  }
+  return text;
+}
+
+// ---- of a communicator --------------------------------------------------------------------------
+
+void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
+  // The slowest rank counts; all give the same answer to what each can do.
+  const auto on_all = [&](std::vector<double>& values) {
+    Call call{.recv = values.data(), .count = values.size(), .dtype = DType::kFloat64};
+    call.op = Op::kMax;
+    call.plan = "";
+    carry_out(call, hook);
+  };
+  std::vector<double> cannot{mpi_reads_devices() ? 0.0 : 1.0};
+  std::optional<Scratch> scratch;
+  std::string why;
+  try {
+    scratch.emplace(memory);
+  } catch (const DeviceError& error) {
+    why = error.what();
+  }
+  cannot.push_back(scratch ? 0.0 : 1.0);
+  on_all(cannot);
+  device_plans_tried_ = true;
+  if (cannot[1] != 0) return;  // some rank has no memory to try them in
+  const Call usual{.count = kLengths.back() / 4, .dtype = DType::kFloat32, .plan = ""};
+  std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name}, {"nccl", "nccl"}};
+  if (cannot[0] == 0) candidates.push_back({"mpi", "mpi"});
+  std::vector<DevicePlans::Size> sizes;
+  for (const std::size_t bytes : kLengths) {
+    std::vector<double> seconds(candidates.size(), kNever);
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const Call call = scratch->call(bytes, candidates[i].plan);
+      try {
+        for (int turn = 0; turn <= kTrials; ++turn) {
+          const std::uint64_t begin = now_ns();
+          carry_out(call, hook);
+          const double took = 1e-9 * static_cast<double>(now_ns() - begin);
+          if (turn > 0) seconds[i] = std::min(seconds[i], took);
+        }
+      } catch (const UsageError&) {
+        seconds[i] = kNever;  // it cannot, on any rank
+      }
+    }
+    on_all(seconds);
+    sizes.push_back({bytes, std::move(seconds)});
+  }
+  choice_.device_plans.settle(std::move(candidates), std::move(sizes));
+}
+
+}  // namespace gradred

@@ -1,0 +1,40 @@
+// Which plan carries out calls on arrays in devices' memory the fastest, as all ranks of one
+// communicator have measured it together.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gradred {
+
+class DevicePlans {
+ public:
+  // GRADRED_DEVICE_PLAN that asks for it.
+  static constexpr std::string_view kMeasured = "measured";
+
+  // Plans as calls name them: "" is the selector's choice; `labels` are what people call them.
+  struct Candidate {
+    const char* plan;
+    std::string label;
+  };
+  struct Size {
+    std::size_t bytes;
+    std::vector<double> seconds;  // by candidate; infinite: it cannot
+  };
+
+  bool measured() const { return !sizes_.empty(); }
+  void settle(std::vector<Candidate> candidates, std::vector<Size> sizes);
+  // The fastest at the nearest length; "" before settle().
+  const char* plan_for(std::size_t bytes) const;
+  std::string text() const;  // what was measured, in words
+
+ private:
+  std::size_t best(const Size& size) const;
+
+  std::vector<Candidate> candidates_;
+  std::vector<Size> sizes_;  // the shortest first
+};
+
+}  // namespace gradred
