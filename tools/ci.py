@@ -54,7 +54,7 @@ def make_test() -> bool:
 
 
 def lint() -> bool:
-    extras = "mpich,test,lint"
+    extras = "mpich,test,lint,numba"
     ready = run(
         sys.executable, "tools/environment.py", MPICH, extras, cmake_args=WARNINGS_ARE_ERRORS
     )

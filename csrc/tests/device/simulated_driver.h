@@ -32,6 +32,7 @@ constexpr int kCapability = 90;  // of every device: 9.0
 // another thread synchronises the context.
 int failing(std::string_view name);
 int failing_in_context(std::string_view name);
+int current_device();  // of a thread that has a context
 // Work for a stream; a device whose work says false has met an illegal address. Returns a code.
 int give(void* stream, std::function<bool()> work, std::function<bool()> until = {});
 // Where the stream is being captured in a graph: keeps the work for that, and says so.

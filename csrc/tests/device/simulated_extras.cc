@@ -1,0 +1,44 @@
+// What array libraries ask the driver for that gradred does not: Numba's arrays, above all.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "simulated_driver.h"
+
+using namespace simulated;  // NOLINT: all of this is C
+
+extern "C" {
+
+int cuCtxSynchronize();
+int cuCtxGetCurrent(void** context);
+int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* stream);
+int cuStreamSynchronize(void* stream);
+
+int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  if (const int code = failing_in_context("cuMemGetInfo")) return code;
+  return *free = *total = std::size_t{1} << 33, kSuccess;
+}
+// As the driver's: blocks until it is done.
+int cuMemcpyHtoD_v2(Address target, const void* source, std::size_t bytes) {
+  const int code = cuMemcpyAsync(target, reinterpret_cast<Address>(source), bytes, nullptr);
+  return code != kSuccess ? code : cuStreamSynchronize(nullptr);
+}
+int cuMemcpyDtoH_v2(void* target, Address source, std::size_t bytes) {
+  const int code = cuMemcpyAsync(reinterpret_cast<Address>(target), source, bytes, nullptr);
+  return code != kSuccess ? code : cuStreamSynchronize(nullptr);
+}
+int cuMemcpyDtoD_v2(Address target, Address source, std::size_t bytes) {
+  return cuMemcpyAsync(target, source, bytes, nullptr);
+}
+int cuMemcpyHtoDAsync_v2(Address target, const void* source, std::size_t bytes, void* stream) {
+  return cuMemcpyAsync(target, reinterpret_cast<Address>(source), bytes, stream);
+}
+int cuMemcpyDtoHAsync_v2(void* target, Address source, std::size_t bytes, void* stream) {
+  return cuMemcpyAsync(reinterpret_cast<Address>(target), source, bytes, stream);
+}
+int cuCtxGetDevice(int* device) {
+  if (const int code = failing_in_context("cuCtxGetDevice")) return code;
+  return *device = current_device(), kSuccess;
+}
+
+}  // extern "C"

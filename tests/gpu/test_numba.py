@@ -1,0 +1,91 @@
+"""Numba's own CUDA arrays and streams: real ones, over the simulated driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu.simulated import Driver
+from gpu.test_device_arrays import SIZE, total, values
+from gpu.test_workspaces import COUNT, new_comm
+from mpi4py import MPI
+
+import gradred
+
+cuda: Any = pytest.importorskip("numba.cuda")
+
+
+@pytest.fixture
+def comm(device: Driver) -> Iterator[gradred.Comm]:
+    with new_comm() as made:
+        yield made
+
+
+def sums(x: Any, count: int, dtype: str = "float32") -> None:
+    np.testing.assert_array_equal(x.copy_to_host(), total(count, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16"])
+@pytest.mark.parametrize("count", [1, 1009, COUNT])
+def test_calls(comm: gradred.Comm, dtype: str, count: int) -> None:
+    x = cuda.to_device(values(count, dtype))
+    y = cuda.device_array_like(x)
+    comm.Allreduce(x, y)
+    sums(y, count, dtype)
+    comm.Iallreduce(x, y).Wait()
+    sums(y, count, dtype)
+    for made in (
+        gradred.allreduce(x, comm=comm),
+        gradred.iallreduce(x, comm=comm).wait(),
+        gradred.allreduce_many([x], comm=comm)[0],
+    ):
+        assert type(made) is type(x)
+        sums(made, count, dtype)
+    gathered = gradred.allgather(x, comm=comm).copy_to_host()
+    everyones = [values(count, dtype, rank) for rank in range(SIZE)]
+    np.testing.assert_array_equal(gathered, np.concatenate(everyones))
+    theirs = gradred.bcast(x, root=SIZE - 1, comm=comm).copy_to_host()
+    np.testing.assert_array_equal(theirs, values(count, dtype, SIZE - 1))
+    comm.Allreduce(MPI.IN_PLACE, x)
+    sums(x, count, dtype)
+
+
+def test_views_and_orders_of_axes(comm: gradred.Comm) -> None:
+    x = cuda.to_device(np.asfortranarray(values(60_000).reshape(200, 300)))
+    made = gradred.allreduce(x, comm=comm)
+    assert made.strides == x.strides
+    np.testing.assert_array_equal(made.copy_to_host(), total(60_000).reshape(200, 300))
+    part = cuda.to_device(values(1000))[100:200]
+    np.testing.assert_array_equal(
+        gradred.allreduce(part, comm=comm).copy_to_host(), total(1000)[100:200]
+    )
+    with pytest.raises(gradred.UsageError, match="not dense"):
+        gradred.allreduce(cuda.to_device(values(1000))[::2], comm=comm)
+
+
+def test_streams(device: Driver, comm: gradred.Comm) -> None:
+    device.set("most_delay", 5_000_000)
+    stream, other = cuda.stream(), cuda.stream()
+    for turn in range(4):
+        given = cuda.pinned_array(COUNT + turn, "float32")
+        given[:] = values(COUNT + turn)
+        x = cuda.to_device(given, stream=stream)
+        made = gradred.allreduce(x, comm=comm, stream=stream)
+        request = gradred.iallreduce(made, comm=comm, stream=stream)
+        twice = request.wait_stream(other)
+        found = twice.copy_to_host(stream=other)
+        other.synchronize()
+        np.testing.assert_array_equal(found, SIZE * total(COUNT + turn))
+
+
+def test_arrays_of_gradreds_memory(comm: gradred.Comm) -> None:
+    x = gradred.empty_like(cuda.to_device(values(COUNT)))
+    assert type(x) is type(cuda.to_device(values(1)))
+    x.copy_to_device(values(COUNT))
+    y = cuda.as_cuda_array(gradred.empty(COUNT, device="cuda"))
+    comm.Allreduce(x, y)
+    sums(y, COUNT)
+    if SIZE > 1:
+        assert "stay where they lie" in comm.device_path
