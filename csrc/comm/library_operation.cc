@@ -152,12 +152,22 @@ class LibraryOperation final : public StartedOperation {
     if (phase_ != Phase::kAgrees) ranks_.abort();
   }
   void on_end(bool well) noexcept override {
-    if (!well && !is_usage_error(failure())) comm_->liveness().fail(failure());
+    if (!well && !is_usage_error(failure())) tell_peers();
     StartedOperation::on_end(well);
   }
 
  private:
   enum class Phase : std::uint8_t { kAgrees, kWaits, kStarts, kRuns };
+
+  // They wait on their devices for what does not come.
+  void tell_peers() noexcept {
+    comm_->liveness().fail(failure());
+    if (NodeGroup* const group = comm_->local_group()) {
+      FailureReport report = report_of(failure());
+      report.text += " (found by " + comm_->own_name() + ")";
+      group->poison(report);
+    }
+  }
 
   std::optional<std::uint64_t> stream() const {
     return call_.order() != nullptr ? call_.order()->stream() : std::nullopt;
@@ -212,6 +222,8 @@ class LibraryOperation final : public StartedOperation {
     const std::uint64_t now = now_ns();
     if (now - looked_ns_ < kEveryNs) return false;
     looked_ns_ = now;
+    if (const NodeGroup* const group = comm_->local_group()) group->throw_if_poisoned();
+    comm_->liveness().hear();
     comm_->liveness().throw_if_failed();
     comm_->liveness().throw_if_lost("a call that NCCL carries out");
     return false;

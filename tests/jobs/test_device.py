@@ -110,7 +110,34 @@ def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
     said = [line for line in done.stdout.splitlines() if "lost" in line]
     assert len(said) == 2, (done.stdout, done.stderr)
     assert all("lost True" in line for line in said), done.stdout
-    assert not list(pathlib.Path("/dev/shm").glob("gradred-simulated-nccl-*"))
+
+
+@pytest.mark.parametrize("function", ["ncclCommInitRank", "ncclCommGetAsyncError"])
+@pytest.mark.parametrize("shm", ["1", "0"])
+def test_nccl_that_fails_on_one_rank_fails_the_call_of_all(
+    tmp_path: pathlib.Path, function: str, shm: str
+) -> None:
+    done = job(
+        tmp_path,
+        f"""
+        if comm.rank == 1:
+            device.fail("{function}", 1)
+        try:
+            gradred.allreduce(x, comm=comm, plan="nccl")
+        except gradred.Error as error:
+            print(f"{{comm.rank}} {{type(error).__name__}}: {{error}}", flush=True)
+        time.sleep(3)
+        os._exit(0)
+        """,
+        begin=IMPORTS.replace("    x =", "    device.use_in_this_thread(comm.rank)\n    x ="),
+        GRADRED_SHM=shm,
+        SIMULATED_CUDA_DEVICES="3",
+    )
+    assert "1 DeviceError: NCCL 2.27.7: " in done.stdout, (done.stdout, done.stderr)
+    for rank in (0, 2):
+        told = [line for line in done.stdout.splitlines() if line.startswith(f"{rank} Tr")]
+        assert len(told) == 1, (done.stdout, done.stderr)
+        assert "simulated failure" in told[0], done.stdout
 
 
 def test_nccl_that_is_not_there_or_too_old_is_named(tmp_path: pathlib.Path) -> None:
