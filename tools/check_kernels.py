@@ -26,7 +26,10 @@ from pathlib import Path
 import tally
 
 SOURCE = Path(__file__).resolve().parent.parent / "csrc" / "device" / "kernels" / "reduce.cu"
-ELEMENTS = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8")
+ELEMENTS = (
+    *("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"),
+    *("int32", "int64", "uint8"),
+)
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 OPERATIONS = ("sum", "prod", "min", "max", "scaled_sum")
 INPUTS = (0, 2, 4, 8)

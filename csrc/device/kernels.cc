@@ -20,8 +20,9 @@ constexpr unsigned kThreads = 256;      // of a block
 constexpr unsigned kBlocksPerUnit = 8;  // blocks of a launch for each multiprocessor
 constexpr std::size_t kBytesPerThread = 16;
 
-constexpr DType kTypes[] = {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,
-                            DType::kInt32,   DType::kInt64,    DType::kUInt8};
+constexpr DType kTypes[] = {DType::kFloat8E4M3FN, DType::kFloat8E5M2, DType::kFloat16,
+                            DType::kBFloat16,     DType::kFloat32,    DType::kFloat64,
+                            DType::kInt32,        DType::kInt64,      DType::kUInt8};
 
 }  // namespace
 

@@ -16,6 +16,7 @@ from mpi4py import MPI
 import gradred
 from gradred import UsageError
 from gradred.buffers import dlpack
+from gradred.element_types import ELEMENT_TYPES, numpy_dtype
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2
@@ -35,8 +36,8 @@ def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
 class OfDlpack:
     """An array that speaks DLPack and nothing else, whose work is in a stream of its own."""
 
-    def __init__(self, array: DeviceArray) -> None:
-        self.array = array
+    def __init__(self, array: DeviceArray, code: int | None = None) -> None:
+        self.array, self.code = array, code  # the type's, of bits that NumPy has no name for
         self.pattern = np.empty(array.shape, array.dtype)  # whose capsule says shape and type
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -49,6 +50,8 @@ class OfDlpack:
         capsule = self.pattern.__dlpack__()
         tensor = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
         tensor.device_type, tensor.data = dlpack.CUDA, self.array.address
+        if self.code is not None:
+            tensor.code = self.code
         return capsule
 
 
@@ -86,6 +89,19 @@ def test_arrays_by_dlpack(
     y = DeviceArray(device, np.full(count, 99, "float32"))
     call(comm, OfDlpack(x), OfDlpack(y))
     np.testing.assert_array_equal(y.get(), ramp(count) * TOTAL)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits(device: Driver, comm: gradred.Comm, name: str) -> None:
+    """By kernels, which give the bits that the host gives."""
+    pytest.importorskip("ml_dtypes")
+    dtype, count = numpy_dtype(name), 200_001
+    values = [(np.arange(count) % (5 + rank)).astype(dtype) for rank in range(SIZE)]
+    x, y = (DeviceArray(device, each.view("u1")) for each in (values[RANK], values[0] * 0))
+    code = ELEMENT_TYPES[name].dlpack
+    gradred.allreduce(OfDlpack(x, code), out=OfDlpack(y, code), comm=comm)
+    on_host = gradred.allreduce(values[RANK], comm=comm)
+    np.testing.assert_array_equal(y.get(), on_host.view("u1"))
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

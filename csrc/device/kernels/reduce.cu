@@ -156,6 +156,46 @@ struct bfloat16 : Scaling<float> {
   }
 };
 
+// Floats of 8 bits: so many of the mantissa, the exponent's bias, the greatest magnitude that is no
+// NaN, the NaN, the bits of the least float32 that is too large, and what becomes of it.
+template <unsigned mantissa, unsigned bias, unsigned infinity, unsigned nan, unsigned too_large,
+          unsigned instead>
+struct Float8 : Scaling<float> {
+  using Bits = unsigned;
+  using Wide = float;
+  static constexpr unsigned kBytes = 1;
+  static constexpr unsigned kShift = 23 - mantissa;
+  static constexpr unsigned kRebias = (127 - bias) << 23;
+  // Bits of float32: the least normal number, the smallest one, and one of which that is the last
+  // place, so that an addition rounds to it.
+  static constexpr unsigned kLeastNormal = (128 - bias) << 23;
+  static constexpr unsigned kSmallest = (128 - bias - mantissa) << 23;
+  static constexpr unsigned kAligned = (128 - bias - mantissa + 23) << 23;
+
+  __device__ static Wide widen(Bits bits) {
+    const unsigned magnitude = bits & 0x7fU, sign = (bits & 0x80U) << 24;
+    if (magnitude > infinity) return number_of(0x7fc00000U);
+    if (magnitude == instead) return number_of(0x7f800000U | sign);
+    if (magnitude >> mantissa != 0) return number_of(((magnitude << kShift) + kRebias) | sign);
+    return number_of(bits_of(static_cast<float>(magnitude) * number_of(kSmallest)) | sign);
+  }
+  __device__ static Bits narrow(Wide x) {
+    const unsigned magnitude = bits_of(x) & 0x7fffffffU, sign = bits_of(x) >> 24 & 0x80U;
+    unsigned value = 0;
+    if (magnitude >= too_large) {
+      value = magnitude > 0x7f800000U ? nan : instead;
+    } else if (magnitude < kLeastNormal) {
+      value = bits_of(number_of(magnitude) + number_of(kAligned)) - kAligned;
+    } else {
+      const unsigned even = magnitude >> kShift & 1U;
+      value = (magnitude - kRebias + ((1U << (kShift - 1)) - 1) + even) >> kShift;
+    }
+    return value > infinity ? value : value | sign;
+  }
+};
+using float8_e4m3fn = Float8<3, 7, 0x7e, 0x7f, 0x43e80001U, 0x7f>;  // no infinities
+using float8_e5m2 = Float8<2, 15, 0x7c, 0x7e, 0x47700000U, 0x7c>;
+
 struct int32 : IntegerScaling<int, -0x80000000LL, 0x80000000ULL> {
   using Bits = unsigned;
   using Wide = int;
@@ -369,6 +409,8 @@ __device__ inline void reduce(const Arguments& call) {
 #ifdef GRADRED_ELEMENT
 GRADRED_ENTRIES(GRADRED_ELEMENT)
 #else
+GRADRED_ENTRIES(float8_e4m3fn)
+GRADRED_ENTRIES(float8_e5m2)
 GRADRED_ENTRIES(float16)
 GRADRED_ENTRIES(bfloat16)
 GRADRED_ENTRIES(float32)

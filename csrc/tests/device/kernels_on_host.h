@@ -63,8 +63,10 @@ struct Named {
       GRADRED_NAMED_OPERATION(element, min), GRADRED_NAMED_OPERATION(element, max), \
       GRADRED_NAMED_OPERATION(element, scaled_sum)
 inline constexpr Named kKernels[] = {
-    GRADRED_NAMED_ELEMENT(float16), GRADRED_NAMED_ELEMENT(bfloat16), GRADRED_NAMED_ELEMENT(float32),
-    GRADRED_NAMED_ELEMENT(float64), GRADRED_NAMED_ELEMENT(int32),    GRADRED_NAMED_ELEMENT(int64),
+    GRADRED_NAMED_ELEMENT(float8_e4m3fn), GRADRED_NAMED_ELEMENT(float8_e5m2),
+    GRADRED_NAMED_ELEMENT(float16),       GRADRED_NAMED_ELEMENT(bfloat16),
+    GRADRED_NAMED_ELEMENT(float32),       GRADRED_NAMED_ELEMENT(float64),
+    GRADRED_NAMED_ELEMENT(int32),         GRADRED_NAMED_ELEMENT(int64),
     GRADRED_NAMED_ELEMENT(uint8)};
 
 inline void launch(Kernel kernel, unsigned blocks, unsigned threads, const Arguments& call) {

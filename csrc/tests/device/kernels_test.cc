@@ -17,8 +17,9 @@ namespace {
 
 using gradred_kernels::Arguments;
 
-constexpr DType kTypes[] = {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,
-                            DType::kInt32,   DType::kInt64,    DType::kUInt8};
+constexpr DType kTypes[] = {DType::kFloat8E4M3FN, DType::kFloat8E5M2, DType::kFloat16,
+                            DType::kBFloat16,     DType::kFloat32,    DType::kFloat64,
+                            DType::kInt32,        DType::kInt64,      DType::kUInt8};
 constexpr Op kOps[] = {Op::kSum, Op::kProd, Op::kMin, Op::kMax};
 
 gradred_kernels::Kernel find(const std::string& name) {
@@ -111,12 +112,27 @@ void all_of_a_type(DType dtype) {
   }
 }
 
+// Of which sums of eight are exact.
+unsigned small_number(DType dtype, unsigned i) {
+  const float number = static_cast<float>(i % 9), smaller = static_cast<float>(i % 3);
+  switch (dtype) {
+    case DType::kFloat8E4M3FN:
+      return gradred_kernels::float8_e4m3fn::narrow(smaller);
+    case DType::kFloat8E5M2:
+      return gradred_kernels::float8_e5m2::narrow(smaller);
+    case DType::kFloat16:
+      return gradred_to_half(number);
+    default:
+      return __float_as_uint(number) >> 16;
+  }
+}
+
 // A sum that is rounded to the type before it is scaled would be another one: so the sums here are
-// exact. Of floats of 16 bits, small whole numbers.
+// exact. Of floats of 16 and of 8 bits, small whole numbers.
 void scaled(DType dtype) {
   constexpr std::size_t kCount = 301;
   const std::size_t element = size_of(dtype);
-  const bool narrow = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const bool narrow = element <= 2 && dtype != DType::kUInt8;
   for (const unsigned inputs : {1U, 2U, 3U, 4U, 8U}) {
     for (const bool divide : {false, true}) {
       for (const double factor : {0.5, 3.0, -1.75, 1e30}) {
@@ -124,11 +140,10 @@ void scaled(DType dtype) {
         Arguments call{};
         std::vector<const void*> given;
         for (unsigned i = 0; i < inputs; ++i) {
-          auto* const at = reinterpret_cast<unsigned short*>(vectors.at(i));
+          std::byte* const at = vectors.at(i);
           for (std::size_t e = 0; narrow && e < kCount; ++e) {
-            const float number = static_cast<float>(e % 9);
-            at[e] = static_cast<unsigned short>(
-                dtype == DType::kFloat16 ? gradred_to_half(number) : __float_as_uint(number) >> 16);
+            const unsigned bits = small_number(dtype, static_cast<unsigned>(e));
+            std::memcpy(at + e * element, &bits, element);
           }
           given.push_back(at);
           call.inputs[i] = at;

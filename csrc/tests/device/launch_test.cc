@@ -186,9 +186,11 @@ void addresses_that_are_none_of_the_devices(BoardBootstrap&) {
 void nvrtc_compiles_all_types(BoardBootstrap&) {
   const char* const library = std::getenv("NVRTC");
   if (library == nullptr) return;
+  alarm(300);  // minutes, not seconds
   constexpr std::string_view kElf = "\177ELF";
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64,
-                            DType::kInt32, DType::kInt64, DType::kUInt8}) {
+  for (const DType dtype :
+       {DType::kFloat8E4M3FN, DType::kFloat8E5M2, DType::kFloat16, DType::kBFloat16,
+        DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64, DType::kUInt8}) {
     const Options options{kSimulated, {library}};
     for (const int capability : {75, 90}) {
       const std::string code = Kernels::code_for(dtype, capability, options);

@@ -37,10 +37,12 @@ bool has_kernels(const std::string& element) {
 
 std::size_t bytes_of(const std::string& kernel) {
   static const std::map<std::string, std::size_t> sizes = {
-      {"float16", 2}, {"bfloat16", 2}, {"float32", 4}, {"float64", 8},
-      {"int32", 4},   {"int64", 8},    {"uint8", 1}};
-  const std::size_t begin = std::strlen("gradred_");
-  return sizes.at(kernel.substr(begin, kernel.find('_', begin) - begin));
+      {"float8_e4m3fn", 1}, {"float8_e5m2", 1}, {"float16", 2}, {"bfloat16", 2}, {"float32", 4},
+      {"float64", 8},       {"int32", 4},       {"int64", 8},   {"uint8", 1}};
+  for (const auto& [element, bytes] : sizes) {
+    if (std::string_view(kernel).starts_with("gradred_" + element + "_")) return bytes;
+  }
+  std::abort();
 }
 
 // As many inputs as its name says, or else its argument.
