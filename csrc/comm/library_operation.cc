@@ -75,6 +75,14 @@ void LibraryRanks::connect(const std::vector<Told>& all, int rank) {
   group_ = memory_->collectives(why)->join(all.front().ticket, rank, static_cast<int>(all.size()));
 }
 
+std::string LibraryRanks::text() const {
+  if (!why_not_.empty()) return why_not_;
+  std::string why;
+  const CollectiveLibrary* const library = memory_ != nullptr ? memory_->collectives(why) : nullptr;
+  if (library == nullptr) return "no call yet";
+  return library->name() + " on " + memory_->name() + (group_ != nullptr ? "" : ", not connected");
+}
+
 void LibraryRanks::require_group() const {
   if (group_ != nullptr) return;
   const char* const kNever = "the call by which its ranks were to connect has failed";

@@ -34,6 +34,7 @@ class LibraryRanks {
     char why_not[200] = {};  // it cannot take part; no text: it can
   };
   bool first() { return !begun_.exchange(true); }
+  std::string text() const;             // how far it is, in words
   void try_again() { begun_ = false; }  // they did not agree on that call
   Told told(const Call& call, int rank) noexcept;
   // By what all have told, the same on all ranks. Throws UsageError: they cannot.

@@ -270,11 +270,16 @@ bool Communicator::is_staged(const Call& call, const Plan& plan) {
 }
 
 std::string Communicator::device_path() const {
+  std::string text = own_device_path();
+  if (library_ranks_ != nullptr) text += "; plan nccl: " + library_ranks_->text();
   const std::string measured = choice_.device_plans.text();
-  return own_device_path() + (measured.empty() ? "" : "; measured: " + measured);
+  return text + (measured.empty() ? "" : "; measured: " + measured);
 }
 
 std::string Communicator::own_device_path() const {
+  if (blocking_set_up_ && node_ == nullptr) {
+    return "host memory: not all ranks share memory: " + choice_.place.why_no_memory;
+  }
   if (workspace_of_ == nullptr) return "no such call yet";
   if (workspace_ == nullptr) return "host memory: " + why_no_workspace_;
   if (workspace_->refused()) return "host memory: " + workspace_->why_refused();

@@ -112,6 +112,40 @@ def test_in_the_order_of_a_stream(one_gpu_each: Driver) -> None:
         device.destroy(other)
 
 
+def test_first_call_of_a_communicator(one_gpu_each: Driver) -> None:
+    """With a stream, and as a persistent one."""
+    stream = one_gpu_each.stream()
+    x = DeviceArray(one_gpu_each, values(COUNT), stream=stream)
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    y = gradred.allreduce(x, comm=comm, plan="nccl", stream=stream)
+    one_gpu_each.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+    np.testing.assert_array_equal(y.get(), total(COUNT))
+    comm.Free()
+    one_gpu_each.destroy(stream)
+
+
+def test_calls_that_are_made_again_and_many_at_once(one_gpu_each: Driver) -> None:
+    with new_comm(device_plan="nccl") as comm:
+        x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
+        call = comm.Allreduce_init(x, y)
+        for turn in range(1, 4):
+            content = turn * values(COUNT)
+            one_gpu_each.copy(x.address, content.ctypes.data, x.nbytes)
+            call()
+            np.testing.assert_array_equal(y.get(), turn * total(COUNT))
+            call.Start()
+            call.Wait()
+            np.testing.assert_array_equal(y.get(), turn * total(COUNT))
+        call.Free()
+        arrays = [on_device(values(count)) for count in (10, COUNT, 1000, 2 * COUNT)]
+        for made in (
+            gradred.allreduce_many(arrays, comm=comm),
+            gradred.iallreduce_many(arrays, comm=comm).wait(),
+        ):
+            for one, of in zip(made, arrays, strict=True):
+                np.testing.assert_array_equal(one.get(), total(of.shape[0]))
+
+
 def test_captured_in_a_graph(one_gpu_each: Driver) -> None:
     device = one_gpu_each
     with new_comm() as comm:
@@ -179,7 +213,7 @@ def test_plans_are_measured_once_and_the_fastest_taken(one_gpu_each: Driver) -> 
         x = on_device(values(COUNT))
         np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(COUNT))
         found = comm.device_path
-        assert found.startswith("devices: ")
+        assert f"plan nccl: NCCL 2.27.7 on CUDA device {RANK} " in found
         said = found.partition("; measured: ")[2].split("; ")
         assert [part.partition(":")[0] for part in said] == ["64 KiB", "1 MiB", "16 MiB"]
         assert all("node " in part and "nccl " in part and "mpi" not in part for part in said)
