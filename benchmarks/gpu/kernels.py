@@ -23,10 +23,11 @@ class Arguments(ctypes.Structure):
     """As csrc/device/kernels/arguments.h has it."""
 
     _fields_ = (
-        ("target", ctypes.c_uint64),
+        ("targets", ctypes.c_uint64 * MOST_INPUTS),
         ("inputs", ctypes.c_uint64 * MOST_INPUTS),
         ("count", ctypes.c_uint64),
         ("factor", ctypes.c_double),
+        ("written", ctypes.c_uint),
         ("k", ctypes.c_uint),
         ("divide", ctypes.c_uint),
     )
@@ -54,7 +55,8 @@ class Kernels:
         function = ctypes.c_void_p()
         name = f"gradred_{self.dtype}_sum_{len(inputs)}".encode()
         must(self.cuda.cuModuleGetFunction(ctypes.byref(function), self.module, name))
-        call = Arguments(target=target, count=count, k=len(inputs), factor=1.0)
+        call = Arguments(count=count, written=1, k=len(inputs), factor=1.0)
+        call.targets[0] = target
         call.inputs[: len(inputs)] = inputs
         given = (ctypes.c_void_p * 1)(ctypes.addressof(call))
         vectors = -(-count * BYTES[self.dtype] // (16 * THREADS))

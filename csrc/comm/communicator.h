@@ -241,15 +241,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;
   std::unique_ptr<SchedulePath> path_;
-  std::unique_ptr<Workspace> workspace_;  // what all ranks' devices read
-  DeviceMemory* workspace_of_ = nullptr;  // its device; null: nobody wanted one
-  std::string why_no_workspace_;
-  bool device_plans_tried_ = false;                      // measure_device_plans() has begun
-  std::unique_ptr<LibraryRanks> library_ranks_;          // null: no such call yet
-  std::unique_ptr<NodeGroup> node_;                      // of all ranks
-  std::unique_ptr<NodeGroup> host_;                      // of several hosts: of this one's ranks
-  NodeQueue node_queue_;                                 // of the operations of either
-  std::shared_ptr<NodeOperation> spare_;                 // for the next start_short()
+  std::unique_ptr<Workspace> workspace_;            // what all ranks' devices read
+  DeviceMemory* workspace_of_ = nullptr;            // its device; null: nobody wanted one
+  std::string why_no_workspace_, why_not_reduced_;  // the latter of the last call that wanted one
+  bool device_plans_tried_ = false;                 // measure_device_plans() has begun
+  std::unique_ptr<LibraryRanks> library_ranks_;     // null: no such call yet
+  std::unique_ptr<NodeGroup> node_;                 // of all ranks
+  std::unique_ptr<NodeGroup> host_;                 // of several hosts: of this one's ranks
+  NodeQueue node_queue_;                            // of the operations of either
+  std::shared_ptr<NodeOperation> spare_;            // for the next start_short()
   std::vector<std::weak_ptr<StartedOperation>> on_mpi_;  // under mutex_; some may have ended
   Observer observer_{*this};
   OperationLog operation_log_;

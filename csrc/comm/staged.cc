@@ -293,8 +293,8 @@ std::string Communicator::own_device_path() const {
     return text +
            (workspace_->arrays_taken() ? "; those of gradred.empty stay where they lie" : "");
   }
-  const bool may = why_no_workspace_.empty();
-  return "host memory: " + (may ? "not all ranks have passed such arrays" : why_no_workspace_);
+  const bool may = why_not_reduced_.empty();
+  return "host memory: " + (may ? "not all ranks have passed such arrays" : why_not_reduced_);
 }
 
 // As kernels need what they read of the caller's. Blocks are as their vector.
@@ -327,7 +327,8 @@ Workspace* Communicator::workspace_for(const Call& call, const Plan& plan) {
     return nullptr;
   }
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
-  const bool serves = !reduces || workspace_->reduces(call.op, call.dtype, why_no_workspace_);
+  why_not_reduced_.clear();
+  const bool serves = !reduces || workspace_->reduces(call.op, call.dtype, why_not_reduced_);
   return serves ? workspace_.get() : nullptr;
 }
 

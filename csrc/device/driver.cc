@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <string_view>
 #include <tuple>
@@ -54,6 +56,8 @@ constexpr std::tuple kEntries{
           &Functions::StreamCreateWithPriority},
     Entry{"cuCtxGetStreamPriorityRange", "cuCtxGetStreamPriorityRange", 5050, Needed::kRequired,
           &Functions::CtxGetStreamPriorityRange},
+    Entry{"cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", 10010,
+          Needed::kOptional, &Functions::ThreadExchangeStreamCaptureMode},
     Entry{"cuStreamIsCapturing", "cuStreamIsCapturing", 10000, Needed::kOptional,
           &Functions::StreamIsCapturing},
     Entry{"cuStreamDestroy", "cuStreamDestroy_v2", 4000, Needed::kRequired,
@@ -139,6 +143,14 @@ std::string in_words(int version) {
 }
 
 // What a person can do about it.
+// What one call did wrong, or what the driver does not have: no fault of the device's.
+bool is_of_one_call(Result code) {
+  constexpr Result kOfOneCall[] = {1, 101, 200, 304, 400, 401, 500, 705, 708, 712, 713, 800, 801};
+  constexpr Result kOfCapture = 900;  // and some that follow
+  return (code >= kOfCapture && code < kOfCapture + 20) ||
+         std::find(std::begin(kOfOneCall), std::end(kOfOneCall), code) != std::end(kOfOneCall);
+}
+
 std::string_view remedy_for(Result code) {
   switch (code) {
     case kOutOfMemory:
@@ -149,8 +161,9 @@ std::string_view remedy_for(Result code) {
     case kNoDevice:
       return "Look at nvidia-smi and CUDA_VISIBLE_DEVICES";
     default:
-      return "After such an error a process cannot use the device again: if it stays, start the "
-             "program anew";
+      return is_of_one_call(code) ? "The device can be used further"
+                                  : "After such an error a process cannot use the device again: "
+                                    "if it stays, start the program anew";
   }
 }
 

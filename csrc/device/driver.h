@@ -39,6 +39,7 @@ enum Code : Result {
   kNotReady = 600,
   kIllegalAddress = 700,
   kContextIsDestroyed = 709,
+  kCapturedElsewhere = 906,  // of the legacy default stream: another one is being captured
 };
 
 enum PointerAttribute : int {
@@ -74,6 +75,7 @@ struct Functions {
   Result (*StreamCreate)(StreamHandle* stream, unsigned flags);
   Result (*StreamCreateWithPriority)(StreamHandle* stream, unsigned flags, int priority);
   Result (*CtxGetStreamPriorityRange)(int* least, int* greatest);
+  Result (*ThreadExchangeStreamCaptureMode)(int* mode);           // null where it has none
   Result (*StreamIsCapturing)(StreamHandle stream, int* status);  // null where it has none
   Result (*StreamDestroy)(StreamHandle stream);
   Result (*StreamQuery)(StreamHandle stream);

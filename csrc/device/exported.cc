@@ -130,11 +130,9 @@ ExportedArray::ExportedArray(std::size_t bytes, int device, const Options& optio
         "an array on a GPU: nobody in this process has initialised the CUDA driver. Do so first, "
         "for example by cupy.cuda.runtime.free(0) or torch.cuda.init()");
   }
-  memory_ = &memory_of(*driver, device, options);
-  address_ = memory_->exported().allocate(bytes);
-  device_ = memory_->ordinal();
+  CudaMemory& memory = memory_of(*driver, device, options);
+  range_.emplace(memory.exported(), bytes);
+  device_ = memory.ordinal();
 }
-
-ExportedArray::~ExportedArray() { memory_->exported().release(address_); }
 
 }  // namespace gradred::device

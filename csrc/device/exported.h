@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "device/options.h"
@@ -47,21 +48,37 @@ class ExportedMemory {
   bool may_be_in_use_ = false;  // by work that the device was given before arrays were released
 };
 
+// Some of it, as long as this lives.
+class ExportedRange {
+ public:
+  ExportedRange(ExportedMemory& memory, std::size_t bytes)
+      : memory_(memory), address_(memory.allocate(bytes)) {}
+  ~ExportedRange() {
+    if (address_ != nullptr) memory_.release(address_);
+  }
+  ExportedRange(const ExportedRange&) = delete;
+  ExportedRange& operator=(const ExportedRange&) = delete;
+
+  std::byte* get() const { return address_; }
+  // Nobody else gets it: something may still use it.
+  void keep_for_ever() noexcept { address_ = nullptr; }
+
+ private:
+  ExportedMemory& memory_;
+  std::byte* address_;
+};
+
 // An array of bytes there, on the device of the context that is current in this thread, or on
 // `device`. Throws DeviceError: there is no such device, no driver, no context, or no memory.
 class ExportedArray {
  public:
   ExportedArray(std::size_t bytes, int device, const Options& options);  // device -1: the current
-  ~ExportedArray();
-  ExportedArray(const ExportedArray&) = delete;
-  ExportedArray& operator=(const ExportedArray&) = delete;
 
-  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(address_); }
+  std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(range_->get()); }
   int device() const { return device_; }
 
  private:
-  CudaMemory* memory_ = nullptr;
-  std::byte* address_ = nullptr;
+  std::optional<ExportedRange> range_;
   int device_ = -1;
 };
 

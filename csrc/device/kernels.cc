@@ -85,19 +85,25 @@ FunctionHandle Kernels::function(DType dtype, const std::string& name) {
   return function;
 }
 
-// More inputs than a launch takes are folded from the left, several launches after each other: the
-// sums of floats of 16 bits are rounded in between. They have one target.
+// More inputs than a launch takes are folded, several launches after each other: the sums of floats
+// of 16 bits are rounded in between. They have one target, which is written by the first launch: if
+// it is one of the inputs that one is read there. Else they are folded from the left.
 void Kernels::launch(StreamHandle stream, const KernelCall& call) {
   static_assert(kMostTargets == kMostInputs);
   check(call.targets.size() == 1 || call.inputs.size() <= kMostInputs,
         "targets that are written before all is read");
   check(call.targets.size() <= kMostTargets, "a kernel with too many targets");
+  std::vector<const void*> ordered(call.inputs.begin(), call.inputs.end());
+  const auto own = std::ranges::find(ordered, call.targets[0]);
+  if (own - ordered.begin() >= static_cast<std::ptrdiff_t>(kMostInputs) && own != ordered.end()) {
+    std::rotate(ordered.begin(), own, own + 1);
+  }
   KernelCall part = call;
   std::vector<const void*> inputs;
   std::size_t done = 0;
-  while (call.inputs.size() - done + inputs.size() > kMostInputs) {
+  while (ordered.size() - done + inputs.size() > kMostInputs) {
     const std::size_t taken = kMostInputs - inputs.size();
-    const auto begin = call.inputs.begin() + static_cast<std::ptrdiff_t>(done);
+    const auto begin = ordered.begin() + static_cast<std::ptrdiff_t>(done);
     inputs.insert(inputs.end(), begin, begin + static_cast<std::ptrdiff_t>(taken));
     part.inputs = inputs;
     part.scale.reset();
@@ -105,8 +111,7 @@ void Kernels::launch(StreamHandle stream, const KernelCall& call) {
     done += taken;
     inputs = {call.targets[0]};
   }
-  inputs.insert(inputs.end(), call.inputs.begin() + static_cast<std::ptrdiff_t>(done),
-                call.inputs.end());
+  inputs.insert(inputs.end(), ordered.begin() + static_cast<std::ptrdiff_t>(done), ordered.end());
   part.inputs = inputs;
   part.scale = call.scale;
   launch_one(stream, part);

@@ -38,7 +38,8 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
   const Driver* const driver = Driver::loaded(options.driver);
   const bool there = driver != nullptr && driver->initialised();
   if (there && bytes > 0) {
-    const PointerInfo found = ask(*driver, address);
+    static thread_local PointerCache cache(*driver);  // of the only driver that there is
+    const PointerInfo found = cache.find(pointer);
     if (found.kind != Kind::kHost) {
       const char* const kind = found.kind == Kind::kManaged ? "managed memory" : "the memory";
       const Address last = address + bytes - 1;

@@ -143,7 +143,7 @@ std::byte* CudaMemory::allocate_host(std::size_t bytes) {
   std::vector<PinnedAllocation> dropped;  // freed without the lock
   {
     const std::lock_guard lock(mutex_);
-    dropped.swap(dropped_);
+    if (!orders_.any_open()) dropped.swap(dropped_);
     const auto found = spare_.lower_bound(wanted);
     if (found != spare_.end() && found->first <= 2 * wanted) {
       const auto [length, address] = *found;
@@ -193,9 +193,12 @@ void CudaMemory::with_moment_of(std::uint64_t stream,
 void CudaMemory::require_live(std::uint64_t stream) const {
   if (driver_.call.StreamIsCapturing == nullptr) return;
   int capturing = 0;
-  driver_.check(driver_.call.StreamIsCapturing(reinterpret_cast<StreamHandle>(stream), &capturing),
-                "cuStreamIsCapturing");
-  if (capturing == 0) return;
+  const Result code =
+      driver_.call.StreamIsCapturing(reinterpret_cast<StreamHandle>(stream), &capturing);
+  if (code != kCapturedElsewhere) {
+    driver_.check(code, "cuStreamIsCapturing");
+    if (capturing == 0) return;
+  }
   throw UsageError("a call on arrays of " + name_ +
                    ": a stream that it has to come after is being captured in a CUDA graph, and "
                    "calls cannot be part of one. Make it before or after the capture");

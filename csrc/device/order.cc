@@ -24,9 +24,12 @@ StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<StreamHan
 class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<CudaOrder> {
  public:
   CudaOrder(Orders& orders, Orders::Lane& lane, std::unique_ptr<Orders::Slot> slot)
-      : orders_(orders), lane_(lane), slot_(std::move(slot)) {}
+      : orders_(orders), lane_(lane), slot_(std::move(slot)) {
+    ++orders_.open_;
+  }
   ~CudaOrder() override {
     release();
+    --orders_.open_;
     orders_.give_back(std::move(slot_));
   }
   CudaOrder(const CudaOrder&) = delete;
@@ -181,7 +184,12 @@ std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why
     return nullptr;
   }
   const ScopedContext scope = memory_.scope();
-  Lane& lane = lane_of(stream);
+  Lane* const found = lane_of(stream);
+  if (found == nullptr) {
+    why = "calls are in flight in the order of " + std::to_string(kMostLanes) + " streams already";
+    return nullptr;
+  }
+  Lane& lane = *found;
   std::unique_ptr<Slot> slot = take_slot();
   if (!probed_) {
     try {
@@ -196,15 +204,26 @@ std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why
   return std::make_shared<CudaOrder>(*this, lane, std::move(slot));
 }
 
-Orders::Lane& Orders::lane_of(std::uint64_t stream) {
-  const std::size_t next = lanes_by_stream_.size() % kMostLanes;
-  auto& lane = lanes_[lanes_by_stream_.try_emplace(stream, next).first->second];
-  if (lane == nullptr) {
-    const Driver& driver = memory_.driver();
-    lane = std::make_unique<Lane>(
-        Lane{CudaStream(driver, Urgency::kFirst), CudaStream(driver, Urgency::kFirst)});
+// A lane serves another stream once it has nothing to do: streams that have nothing to do with each
+// other wait for none.
+Orders::Lane* Orders::lane_of(std::uint64_t stream) {
+  constexpr std::uint64_t kOfThread = 2;  // CU_STREAM_PER_THREAD
+  const std::thread::id thread =
+      stream == kOfThread ? std::this_thread::get_id() : std::thread::id();
+  for (const auto& lane : lanes_) {
+    if (lane->stream == stream && lane->thread == thread) return lane.get();
   }
-  return *lane;
+  for (const auto& lane : lanes_) {
+    if (!lane->input.ready() || !lane->result.ready()) continue;
+    lane->stream = stream;
+    lane->thread = thread;
+    return lane.get();
+  }
+  if (lanes_.size() == kMostLanes) return nullptr;
+  const Driver& driver = memory_.driver();
+  lanes_.push_back(std::make_unique<Lane>(Lane{
+      CudaStream(driver, Urgency::kFirst), CudaStream(driver, Urgency::kFirst), stream, thread}));
+  return lanes_.back().get();
 }
 
 std::unique_ptr<Orders::Slot> Orders::free_slot() {

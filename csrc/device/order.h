@@ -2,14 +2,13 @@
 // (cuStreamWaitValue32), and what they tell goes there, too.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/owners.h"
@@ -27,6 +26,8 @@ class Orders {
   // For a call in the order of that stream of the program's. Null: this device has no order, and
   // why.
   std::shared_ptr<StreamOrder> open(std::uint64_t stream, std::string& why);
+  // The device may be waiting for peers: who asks the driver to wait for the device waits, too.
+  bool any_open() const { return open_.load(std::memory_order_relaxed) > 0; }
 
  private:
   friend class CudaOrder;
@@ -48,24 +49,26 @@ class Orders {
   // one stream come one after the other in any case.
   struct Lane {
     CudaStream input, result;
+    std::uint64_t stream;      // of the program's, that has it
+    std::thread::id thread{};  // where each thread has a stream of its own by that name
   };
 
-  static constexpr std::size_t kMostLanes = 8;
+  static constexpr std::size_t kMostLanes = 32;
 
-  Lane& lane_of(std::uint64_t stream);
+  Lane* lane_of(std::uint64_t stream);
   std::unique_ptr<Slot> take_slot();
   std::unique_ptr<Slot> free_slot();
   void give_back(std::unique_ptr<Slot> slot) noexcept;
   void probe(Lane& lane, Words& words);
 
   CudaMemory& memory_;
+  std::atomic<int> open_{0};
   // Never held in a call of the driver: the engine's thread gives slots back.
   std::mutex slots_mutex_;
   std::vector<std::unique_ptr<Slot>> slots_;  // of no call; some still have copies to do
   std::mutex mutex_;                          // of who opens one, and all that follows
   std::vector<PinnedAllocation> pages_;
-  std::array<std::unique_ptr<Lane>, kMostLanes> lanes_{};
-  std::map<std::uint64_t, std::size_t> lanes_by_stream_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
   bool probed_ = false;
   std::optional<std::string> why_not_;
 };

@@ -9,15 +9,19 @@
 
 namespace gradred::device {
 
-// Makes a context current in this thread while it lives. Null: the context that is current already.
+// Makes a context current in this thread while it lives, whose calls are none of a stream's that
+// is being captured. Null: the context that is current already.
 class ScopedContext {
  public:
   ScopedContext(const Driver& driver, ContextHandle context) : driver_(driver) {
-    if (context == nullptr || context == driver.current()) return;
-    driver.check(driver.call.CtxPushCurrent(context), "cuCtxPushCurrent");
-    pushed_ = true;
+    if (context != nullptr && context != driver.current()) {
+      driver.check(driver.call.CtxPushCurrent(context), "cuCtxPushCurrent");
+      pushed_ = true;
+    }
+    exchange_mode();
   }
   ~ScopedContext() {
+    exchange_mode();
     ContextHandle context = nullptr;
     if (pushed_) driver_.complain(driver_.call.CtxPopCurrent(&context), "cuCtxPopCurrent");
   }
@@ -25,7 +29,15 @@ class ScopedContext {
   ScopedContext& operator=(const ScopedContext&) = delete;
 
  private:
+  // While the program captures a stream, in whichever thread, the driver forbids some calls in all
+  // threads that do not say that theirs have nothing to do with it.
+  void exchange_mode() {
+    const auto exchange = driver_.call.ThreadExchangeStreamCaptureMode;
+    if (exchange != nullptr) exchange(&mode_);
+  }
+
   const Driver& driver_;
+  int mode_ = 2;  // relaxed; while this lives, what the thread had before
   bool pushed_ = false;
 };
 

@@ -13,7 +13,7 @@ namespace gradred::device {
 struct CudaWorkspace::Described {
   IpcHandle handle;
   Uuid device;
-  std::uint64_t bytes, seed;
+  std::uint64_t offset, bytes, seed;
 };
 
 CudaWorkspace::Pattern CudaWorkspace::pattern_of(std::uint64_t seed) {
@@ -28,15 +28,15 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
       rank_(rank),
       least_(bytes),
       seed_(now_ns() + static_cast<std::uint64_t>(getpid())),
-      own_(memory.driver(), bytes),
-      exported_(own_.exported()),
+      own_(memory.exported(), bytes),
       imported_(ranks),
+      offsets_(ranks),
       imported_arrays_(ranks),
       stream_(memory.driver()) {
   HostAllocation pinned(memory, sizeof(Pattern));
   const Pattern pattern = pattern_of(seed_);
   std::memcpy(pinned.data(), &pattern, sizeof pattern);
-  stream_.copy(own_.get(), reinterpret_cast<Address>(pinned.data()), sizeof pattern);
+  stream_.copy(address_of(own_.get()), reinterpret_cast<Address>(pinned.data()), sizeof pattern);
   stream_.synchronize();
 }
 
@@ -44,7 +44,9 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
 CudaWorkspace::~CudaWorkspace() = default;
 
 Workspace::Ticket CudaWorkspace::ticket() {
-  const Described mine{exported_, memory_.uuid(), least_, seed_};
+  const SharedPlace place = memory_.exported().find(own_.get(), least_);
+  const Described mine{memory_.exported().handle_of(place), memory_.uuid(), place.offset(), least_,
+                       seed_};
   Ticket ticket{};
   static_assert(sizeof mine <= sizeof ticket);
   std::memcpy(ticket.data(), &mine, sizeof mine);
@@ -56,6 +58,7 @@ void CudaWorkspace::open(std::size_t rank, const Ticket& ticket) {
   Described theirs{};
   std::memcpy(&theirs, ticket.data(), sizeof theirs);
   imported_[rank] = ImportedAllocation(memory_.driver(), theirs.handle);
+  offsets_[rank] = theirs.offset;
   HostAllocation pinned(memory_, sizeof(Pattern));
   stream_.copy(reinterpret_cast<Address>(pinned.data()), part_of(rank), sizeof(Pattern));
   stream_.synchronize();

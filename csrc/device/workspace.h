@@ -51,16 +51,16 @@ class CudaWorkspace final : public Workspace {
 
   static Pattern pattern_of(std::uint64_t seed);
   Address part_of(std::size_t rank) const {
-    return rank == rank_ ? own_.get() : imported_[rank].get();
+    return rank == rank_ ? address_of(own_.get()) : imported_[rank].get() + offsets_[rank];
   }
 
   CudaMemory& memory_;
   const std::size_t rank_;
   std::size_t least_;
   const std::uint64_t seed_;  // of the pattern at the beginning, until it is in use
-  DeviceAllocation own_;
-  const IpcHandle exported_;
+  ExportedRange own_;         // of the exported memory, which stays: peers may have it open still
   std::vector<ImportedAllocation> imported_;  // by rank; none of this one
+  std::vector<std::uint64_t> offsets_;        // of the parts in these
   // What peers' arrays lie in, by rank and by the peer's own number; and of this rank's, what all
   // peers have opened.
   std::vector<std::map<std::uint64_t, ImportedAllocation>> imported_arrays_;

@@ -214,13 +214,13 @@ void NodeGroup::open_all(Workspace& workspace, std::span<char> why,
     std::memcpy(&told, chunk(peer, 0), sizeof told);
     try {
       if (!workspace.in_use() && why[0] == '\0') workspace.open(peer, told.part);
-    } catch (const DeviceError& error) {
+    } catch (const std::exception& error) {
       write(own_name() + ": " + error.what(), why);
     }
     try {
       if (told.input) workspace.open_array(peer, told.input, told.of_input);
       if (told.result) workspace.open_array(peer, told.result, told.of_result);
-    } catch (const DeviceError& error) {
+    } catch (const std::exception& error) {
       write(own_name() + ": " + error.what(), why_no_arrays);
     }
   }

@@ -241,6 +241,38 @@ def test_stream_that_is_captured_is_refused_on_all_ranks(
     np.testing.assert_array_equal(y.get(), ramp(10) * SIZE)
 
 
+def test_capture_is_not_disturbed_by_calls_in_flight(
+    comm: gradred.Comm, device: Driver, stream: int
+) -> None:
+    """What other threads ask the driver meanwhile would end a capture in global mode."""
+    x = DeviceArray(device, ramp(700_001))
+    gradred.allreduce(x, comm=comm)
+    handle = ctypes.c_void_p(stream)
+    for _ in range(3):
+        request = gradred.iallreduce(x, comm=comm)
+        device.must("cuStreamBeginCapture_v2", handle, 0)
+        y = request.wait()
+        gradred.allreduce(x, out=y, comm=comm)
+        device.must("cuStreamEndCapture", handle, None)
+        np.testing.assert_array_equal(y.get(), ramp(700_001) * SIZE)
+
+
+def test_streams_in_great_number(comm: gradred.Comm, device: Driver, stream: int) -> None:
+    """Each has what it needs for itself while its call is in flight."""
+    streams = [device.stream() for _ in range(20)]
+    for _ in range(2):
+        made = []
+        for i, one in enumerate(streams):
+            x = Late(ramp(1000 + i), one)
+            made.append((x, gradred.allreduce(x.array, comm=comm, stream=one)))
+        found = [read(y, one) for (_, y), one in zip(made, streams, strict=True)]
+        for i, one in enumerate(streams):
+            finish(one)
+            np.testing.assert_array_equal(found[i], ramp(1000 + i) * SIZE)
+    for one in streams:
+        device.destroy(one)
+
+
 def test_nothing_is_left(comm: gradred.Comm, device: Driver, stream: int) -> None:
     def use_it() -> None:
         x = Late(ramp(1000), stream)

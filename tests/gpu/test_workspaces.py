@@ -104,7 +104,8 @@ def test_factor_is_put_on_the_input(device: Driver, dtype: str, mixed: bool) -> 
 def test_calls_of_all_ranks_go_through_host_memory_where_one_rank_is_refused(
     device: Driver, function: str, dtype: str
 ) -> None:
-    with new_comm() as comm:
+    # So long that no memory of an earlier one is used again.
+    with new_comm(ipc_bytes=(100 if function == "cuIpcGetMemHandle" else 32) << 20) as comm:
         before = everyones(device.count("launches"))
         if LAST:
             device.fail(function, 1)
@@ -123,7 +124,7 @@ def test_calls_of_all_ranks_go_through_host_memory_where_one_rank_is_refused(
 
 def test_device_without_memory_for_a_workspace(device: Driver) -> None:
     x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
-    with new_comm() as comm:
+    with new_comm(ipc_bytes=200 << 20) as comm:
         if LAST:
             device.fail("cuMemAlloc", 2)
         try:

@@ -330,3 +330,18 @@ def test_driver_that_is_too_old_is_named_and_host_arrays_are_served(
     )
     assert done.stdout.count("refused True True") == 2, (done.stdout, done.stderr)
     assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
+
+
+def test_script_for_a_real_gpu_runs_on_the_simulated_driver(tmp_path: pathlib.Path) -> None:
+    """What it does and checks; of the times nothing is said."""
+    script = TESTS.parent / "benchmarks" / "h200.py"
+    words = ["--short", "--library", "simulated", "--only", "machine", "kernels", "allreduce"]
+    done = subprocess.run(
+        [sys.executable, str(script), *words, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stdout.count(" ok\n") == 3, done.stdout

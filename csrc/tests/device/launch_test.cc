@@ -97,6 +97,13 @@ void sums_and_means_of_many(BoardBootstrap&) {
     kernels.launch(stream.get(), call);
     stream.synchronize();
     expect(read(user, target, kCount) == std::vector<float>(kCount, sum / float(k)), "a mean");
+    void* const last[] = {const_cast<void*>(inputs.back())};
+    call.targets = last;
+    kernels.launch(stream.get(), call);
+    stream.synchronize();
+    expect(read(user, reinterpret_cast<Address>(last[0]), kCount) ==
+               std::vector<float>(kCount, sum / float(k)),
+           "a mean in the place of the last input");
   }
 }
 

@@ -156,6 +156,7 @@ int failing(std::string_view name) {
   Driver& d = driver();
   if (d.synchronises) const std::lock_guard no_other_synchronises(d.synchronising);
   if (const int lost = d.lost.load()) return lost;
+  if (const int code = forbidden(name)) return code;
   const std::lock_guard lock(d.mutex);
   const auto found = d.failing.find(name);
   if (found != d.failing.end() && found->second.second-- <= 0) return found->second.first;

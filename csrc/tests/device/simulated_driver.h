@@ -38,6 +38,8 @@ int give(void* stream, std::function<bool()> work, std::function<bool()> until =
 // Where the stream is being captured in a graph: keeps the work for that, and says so.
 bool record(void* stream, const std::function<bool()>& work, const std::function<bool()>& until);
 bool is_captured(void* stream);
+// The code of a function that this thread must not call while a stream is captured; 0: it may.
+int forbidden(std::string_view name);
 // Makes a stream, and its handle.
 void* add_stream(bool blocking, bool urgent);
 // As functions do that allocate, free or load: lets no other thread into the driver until the

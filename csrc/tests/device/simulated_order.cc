@@ -1,12 +1,16 @@
 // The simulated driver's streams of another urgency, what they write to host memory and wait for
 // there, and capture.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "simulated_driver.h"
@@ -15,6 +19,10 @@ namespace simulated {
 namespace {
 
 constexpr int kNotSupported = 801;
+
+constexpr int kGlobal = 0, kCaptureUnsupported = 900, kCaptureInvalidated = 901;
+thread_local int capture_mode = kGlobal;
+bool invalidated = false;  // some thread has done what it must not
 
 struct Recorded {
   std::function<bool()> work, until;
@@ -40,6 +48,18 @@ bool record(void* stream, const std::function<bool()>& work, const std::function
   if (found == captured.end()) return false;
   found->second->push_back({work, until});
   return true;
+}
+
+// As the driver has it while a stream is captured in global mode.
+int forbidden(std::string_view name) {
+  // And what allocates, which tests' own arrays do at any time.
+  constexpr std::string_view kUnsafe[] = {"cuEventQuery", "cuStreamQuery", "cuMemHostAlloc",
+                                          "cuMemFreeHost"};
+  if (capture_mode != kGlobal || std::ranges::find(kUnsafe, name) == std::end(kUnsafe)) return 0;
+  const std::lock_guard lock(captured_mutex);
+  if (captured.empty()) return 0;
+  invalidated = true;
+  return kCaptureUnsupported;
 }
 
 bool is_captured(void* stream) {
@@ -89,6 +109,7 @@ int cuStreamWaitValue32_v2(void* stream, Address address, std::uint32_t value, u
 
 int cuStreamBeginCapture_v2(void* stream, int) {
   const std::lock_guard lock(captured_mutex);
+  invalidated = false;
   captured[stream] = std::make_unique<Graph>();
   return kSuccess;
 }
@@ -97,6 +118,10 @@ int cuStreamEndCapture(void* stream, void** graph) {
   const std::lock_guard lock(captured_mutex);
   const auto found = captured.extract(stream);
   if (graph != nullptr) *graph = found.mapped().release();
+  return invalidated ? kCaptureInvalidated : kSuccess;
+}
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
   return kSuccess;
 }
 int cuGraphInstantiateWithFlags(void** executable, void* graph, std::uint64_t) {
