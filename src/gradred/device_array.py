@@ -38,7 +38,7 @@ class DeviceArray:
 
     @property
     def device(self) -> str:
-        """Such as `cuda:0`: where it lies."""
+        """Where it lies, as PyTorch writes it."""
         return f"cuda:{self._memory.device}"
 
     @property
