@@ -36,7 +36,9 @@ needs_no_job = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And nothing that a job of this user's has measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in list(os.environ):
         if name.startswith(config.PREFIX):
             monkeypatch.delenv(name)
