@@ -40,8 +40,8 @@ struct Call {
   bool waited = false;       // who makes it waits for it, and tells nobody else of it
   bool persistent = false;   // started more than once
   bool mpi_request = true;   // if started: the program may wait by the MPI's own functions
-  const char* plan =
-      nullptr;  // by name; "": the selector's choice; null: what the settings ask for
+  // By name; "": the selector's choice; null: what the settings ask for.
+  const char* plan = nullptr;
   std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own
   std::uint64_t path = 0;                // hash of the plan, where ranks could take different ones
   std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this

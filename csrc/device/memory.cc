@@ -240,8 +240,7 @@ class DirectOrder final : public StreamOrder {
     static_cast<CudaMemory&>(device).with_moment_of(
         stream, [this](const CudaEvent& moment) { wait(stream_, moment); });
   }
-  // Its work comes after all that the call's stream has been given so far, which is no later than
-  // when the call was made only if the program asks at once.
+  // After all that the call's stream has been given by now, which may be more than the call.
   void precede(std::uint64_t stream) override {
     if (stream == stream_) return;
     const ScopedContext scope = memory_.scope();

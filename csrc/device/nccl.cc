@@ -212,15 +212,13 @@ class NcclGroup final : public LibraryGroup {
     return op;
   }
   static void write_factor(const LibraryCall& given, std::byte* to) {
-    const double one = 1.0;
-    // As an element: one, times the factor.
     const auto write = [&](auto value) { std::memcpy(to, &value, sizeof value); };
     switch (given.dtype) {
       case DType::kFloat64:
-        return write(one * given.factor);
+        return write(given.factor);
       case DType::kFloat32:
         return write(static_cast<float>(given.factor));
-      default: {  // of 16 bits
+      default: {  // of 16 bits: one, times the factor
         const bool half = given.dtype == DType::kFloat16;
         const std::uint16_t unit = half ? 0x3c00 : 0x3f80;
         std::memcpy(to, &unit, sizeof unit);

@@ -9,8 +9,6 @@ using namespace simulated;  // NOLINT: all of this is C
 
 extern "C" {
 
-int cuCtxSynchronize();
-int cuCtxGetCurrent(void** context);
 int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* stream);
 int cuStreamSynchronize(void* stream);
 
