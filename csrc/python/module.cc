@@ -14,6 +14,7 @@ void bind_calls(pybind11::module_& m);
 void bind_knobs(pybind11::module_& m);
 void bind_liveness(pybind11::module_& m);
 void bind_many(pybind11::module_& m);
+void bind_named(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_mpi4py(pybind11::module_& m);
 void bind_operation(pybind11::module_& m);
@@ -43,6 +44,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_request(m);
   gradred::bind_calls(m);
   gradred::bind_many(m);
+  gradred::bind_named(m);
   gradred::bind_knobs(m);
   gradred::bind_liveness(m);
   gradred::bind_shrink(m);

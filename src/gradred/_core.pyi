@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
+import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 from typing_extensions import Buffer, CapsuleType, Never
 
 # ruff: noqa: A002 (the extension's own names)
@@ -341,6 +343,31 @@ class Operation(metaclass=_Pybind11Type):
     def uses_mpi_request(self) -> bool: ...
     @property
     def request(self) -> int | None: ...
+
+class NamedOperation(Operation):
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # has no constructor
+    @property
+    def outputs(self) -> list[NDArray[np.uint8]]: ...
+    @property
+    def rows(self) -> list[list[int]]: ...
+    @property
+    def last_joined(self) -> int: ...
+
+class NamedOperations(metaclass=_Pybind11Type):
+    def __init__(self, comm: MPI.Comm, most_fused_bytes: int) -> None: ...
+    def submit(
+        self,
+        kind: str,
+        name: str,
+        arrays: Sequence[tuple[int, int, str, tuple[int, ...]]],
+        op: str,
+        prescale: float,
+        postscale: float,
+        root: int,
+        splits: Sequence[int],
+    ) -> NamedOperation: ...
+    def join(self) -> NamedOperation: ...
+    def close(self, why: str) -> None: ...
 
 def run(comm: MPI.Comm, call: Call) -> None: ...
 def start(comm: MPI.Comm, call: Call, *, mpi_request: bool = True) -> Operation: ...

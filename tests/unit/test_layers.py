@@ -25,8 +25,9 @@ CXX_LAYERS: dict[str, list[str]] = {
     "transport": ["memory", "mpi"],
     "engine": ["liveness", "schedule", "transport"],
     "comm": ["engine", "node", "plan"],
+    "coordinator": ["comm"],
     "runtime": ["comm"],
-    "python": ["device", "runtime"],
+    "python": ["coordinator", "device", "runtime"],
     "testing": ["python"],
     "tests": ["testing"],
 }
@@ -55,6 +56,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "calls": ["comm", "plans"],
     "device_array": ["buffers"],
     "memory": ["calls", "device_array"],
+    "named": ["comm"],
     "__init__": ["memory"],
     "bench": ["__init__"],
     "doctor": ["__init__"],
@@ -65,7 +67,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
 # What the extension calls of the modules above it, or derives from: the functions by which these
 # hand it a function or a class, and who does so.
 UPCALLS = {
-    "call_callback": ["calls", "request"],
+    "call_callback": ["calls", "named", "request"],
     "install": ["_rank"],
     "install_shrunk": ["comm"],
     "persistent_type": ["persistent"],

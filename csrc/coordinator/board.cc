@@ -1,0 +1,376 @@
+#include "coordinator/board.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/signature.h"
+#include "base/text.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::uint32_t kChains = 8192;
+constexpr std::size_t kLine = 64;
+
+constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+std::uint64_t hash_of(std::string_view name) { return mix(0xcbf29ce484222325ULL, name); }
+
+}  // namespace
+
+struct Board::Header {
+  alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
+  alignas(kLine) std::atomic<std::uint64_t> news;   // entries in the log, and ranks that left
+  Bell bell;
+  std::atomic<std::uint32_t> gone;  // a rank has left
+  // Under the lock, all of these:
+  alignas(kLine) std::uint64_t logged;  // entries
+  std::uint64_t closed;                 // entries that a rank has taken
+  std::uint64_t batch_bytes;            // of the last batch
+  std::uint64_t most_fused_bytes;
+  std::uint64_t rounds;
+  std::uint32_t hand;    // where the search for a slot goes on
+  std::uint32_t joined;  // ranks
+  std::uint32_t joins;   // those that wait for room in the log: 0 or 1
+  std::int32_t last_joined;
+  std::uint32_t first_ready, last_ready;  // slots that wait for room in the log; index + 1
+  char why_left[240];
+};
+
+struct Board::Slot {
+  std::uint64_t hash;
+  Round round;         // 0: no rank has arrived
+  std::uint32_t next;  // in its chain; index + 1
+  std::uint32_t next_ready;
+  std::uint32_t arrived;  // ranks
+  std::uint32_t used;     // it has a name
+  std::uint32_t ready;    // it waits for room in the log
+  std::int32_t first;     // the rank that came first
+  Submission submission;  // of that rank
+  char name[kNameBytes];
+  char problem[kProblemBytes];
+};
+
+struct Board::Logged {
+  Round round;
+  Submission submission;
+  std::uint32_t joins;
+  std::int32_t last_joined;
+  char problem[kProblemBytes];
+};
+
+// Held for some hundred nanoseconds.
+class Board::Lock {
+ public:
+  explicit Lock(const Board& board) : owner_(board.header_.owner) {
+    const auto mine = static_cast<std::uint32_t>(board.rank_) + 1;
+    for (unsigned tries = 1;; ++tries) {
+      std::uint32_t free = 0;
+      if (owner_.compare_exchange_weak(free, mine, std::memory_order_acquire,
+                                       std::memory_order_relaxed)) {
+        return;
+      }
+      if (tries % 64 == 0) sched_yield();
+      if (tries % 65536 == 0 && board.look_) board.look_();
+    }
+  }
+  ~Lock() { owner_.store(0, std::memory_order_release); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  std::atomic<std::uint32_t>& owner_;
+};
+
+std::size_t Board::bytes(std::size_t ranks) {
+  const std::size_t words = (ranks + 63) / 64;
+  return aligned(sizeof(Header)) + aligned(ranks * sizeof(std::uint64_t)) +
+         aligned(ranks * sizeof(std::uint32_t)) + aligned(kChains * sizeof(std::uint32_t)) +
+         aligned(kSlots * sizeof(Logged)) +
+         kSlots * aligned(sizeof(Slot) + words * sizeof(std::uint64_t));
+}
+
+Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64_t most_fused_bytes,
+             RankNames names, std::function<void()> look)
+    : memory_(memory),
+      ranks_(ranks),
+      rank_(rank),
+      words_((ranks + 63) / 64),
+      header_(*reinterpret_cast<Header*>(memory)),
+      names_(std::move(names)),
+      look_(std::move(look)) {
+  std::byte* place = memory_ + aligned(sizeof(Header));
+  const auto part = [&](auto*& pointer, std::size_t bytes) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(place);
+    place += aligned(bytes);
+  };
+  part(taken_, ranks * sizeof(std::uint64_t));
+  part(joined_, ranks * sizeof(std::uint32_t));
+  part(heads_, kChains * sizeof(std::uint32_t));
+  part(log_, kSlots * sizeof(Logged));
+  slots_ = place;
+  slot_bytes_ = aligned(sizeof(Slot) + words_ * sizeof(std::uint64_t));
+  if (rank_ != 0) return;
+  const Lock lock(*this);
+  header_.most_fused_bytes = most_fused_bytes;  // rank 0's counts
+}
+
+Board::Slot& Board::slot(std::uint32_t index) const {
+  return *reinterpret_cast<Slot*>(slots_ + index * slot_bytes_);
+}
+
+std::atomic<std::uint64_t>* Board::arrivals(std::uint32_t index) const {
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + index * slot_bytes_ + sizeof(Slot));
+}
+
+bool Board::has_arrived(std::uint32_t index, std::size_t rank) const {
+  return (arrivals(index)[rank / 64].load(std::memory_order_relaxed) >> rank % 64 & 1) != 0;
+}
+
+void Board::set_arrived(std::uint32_t index, std::size_t rank, bool here) {
+  std::atomic<std::uint64_t>& word = arrivals(index)[rank / 64];
+  const std::uint64_t bit = std::uint64_t{1} << rank % 64;
+  const std::uint64_t before = word.load(std::memory_order_relaxed);
+  word.store(here ? before | bit : before & ~bit, std::memory_order_relaxed);
+}
+
+// ---- names --------------------------------------------------------------------------------------
+
+// kSlots: there is none.
+std::uint32_t Board::find(std::string_view name, std::uint64_t hash) const {
+  for (std::uint32_t next = heads_[hash % kChains]; next != 0; next = slot(next - 1).next) {
+    const Slot& found = slot(next - 1);
+    if (found.hash == hash && name == found.name) return next - 1;
+  }
+  return kSlots;
+}
+
+// A slot that no rank waits at.
+std::optional<std::uint32_t> Board::claim(std::string_view name, std::uint64_t hash) {
+  for (std::uint32_t tried = 0; tried < kSlots; ++tried) {
+    const std::uint32_t index = header_.hand++ % kSlots;
+    Slot& found = slot(index);
+    if (found.arrived != 0 || found.ready != 0) continue;
+    if (found.used != 0) unlink(index);
+    found.used = 1;
+    found.hash = hash;
+    set_text(found.name, name);
+    found.next = std::exchange(heads_[hash % kChains], index + 1);
+    return index;
+  }
+  return std::nullopt;
+}
+
+void Board::unlink(std::uint32_t index) {
+  std::uint32_t* link = &heads_[slot(index).hash % kChains];
+  while (*link != index + 1) link = &slot(*link - 1).next;
+  *link = slot(index).next;
+}
+
+std::optional<Board::Round> Board::arrive(std::string_view name, const Submission& submission) {
+  std::string shortened;
+  const std::uint64_t hash = hash_of(name);
+  if (name.size() >= kNameBytes) {
+    const std::string end = "..." + std::to_string(hash);
+    shortened = std::string(name.substr(0, kNameBytes - 1 - end.size())) + end;
+    name = shortened;
+  }
+  const Lock lock(*this);
+  if (header_.gone.load(std::memory_order_relaxed) != 0) throw Error(header_.why_left);
+  std::uint32_t index = find(name, hash);
+  if (index == kSlots) {
+    const auto claimed = claim(name, hash);
+    if (!claimed) return std::nullopt;
+    index = *claimed;
+  }
+  Slot& mine = slot(index);
+  if (mine.ready != 0) return std::nullopt;  // the round before waits for room in the log
+  if (mine.arrived == 0) {
+    mine.round = ++header_.rounds;
+    mine.first = static_cast<std::int32_t>(rank_);
+    mine.submission = submission;
+    mine.problem[0] = '\0';
+  } else if (mine.problem[0] == '\0') {
+    const std::string differs =
+        difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_));
+    set_text(mine.problem, differs);
+  }
+  const Round round = mine.round;
+  set_arrived(index, rank_, true);
+  ++mine.arrived;
+  if (mine.arrived + header_.joined >= ranks_) become_ready(index);
+  return round;
+}
+
+bool Board::retract(Round round) {
+  const Lock lock(*this);
+  for (std::uint32_t index = 0; index < kSlots; ++index) {
+    Slot& found = slot(index);
+    if (found.round != round || found.arrived == 0 || found.ready != 0) continue;
+    if (!has_arrived(index, rank_)) return false;
+    set_arrived(index, rank_, false);
+    --found.arrived;
+    return true;
+  }
+  return false;
+}
+
+std::vector<int> Board::missing(Round round) const {
+  const Lock lock(*this);
+  std::vector<int> found;
+  for (std::uint32_t index = 0; index < kSlots; ++index) {
+    if (slot(index).round != round || slot(index).arrived == 0) continue;
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      if (!has_arrived(index, rank) && joined_[rank] == 0) found.push_back(static_cast<int>(rank));
+    }
+  }
+  return found;
+}
+
+// ---- the log ------------------------------------------------------------------------------------
+
+// A rank that has not taken what is in the log keeps its place; only one that has joined, or does
+// not look, can fall so far behind that there is none.
+bool Board::has_room() const {
+  const std::uint64_t slowest = *std::min_element(taken_, taken_ + ranks_);
+  return header_.logged - slowest < kSlots;
+}
+
+Board::Logged& Board::next_entry() { return log_[header_.logged % kSlots]; }
+
+void Board::publish() {
+  ++header_.logged;
+  header_.news.fetch_add(1, std::memory_order_release);
+  ring_for_sleepers(header_.bell, nullptr);
+}
+
+void Board::become_ready(std::uint32_t index) {
+  if (header_.first_ready == 0 && append(index)) return;
+  Slot& late = slot(index);
+  late.ready = 1;
+  late.next_ready = 0;
+  (header_.last_ready == 0 ? header_.first_ready : slot(header_.last_ready - 1).next_ready) =
+      index + 1;
+  header_.last_ready = index + 1;
+}
+
+// False: there is no room.
+bool Board::append(std::uint32_t index) {
+  if (!has_room()) return false;
+  Slot& ready = slot(index);
+  if (header_.joined != 0 && ready.problem[0] == '\0') {
+    set_text(ready.problem, why_not_joined(ready.submission));
+  }
+  const bool open = header_.closed < header_.logged;
+  const Logged& before = log_[(header_.logged + kSlots - 1) % kSlots];
+  const std::uint64_t bytes = ready.submission.bytes;
+  const bool joins = open && ready.problem[0] == '\0' && before.problem[0] == '\0' &&
+                     ready.submission.may_join_a_batch(before.submission) &&
+                     header_.batch_bytes + bytes <= header_.most_fused_bytes;
+  header_.batch_bytes = joins ? header_.batch_bytes + bytes : bytes;
+  Logged& entry = next_entry();
+  entry.round = ready.round;
+  entry.submission = ready.submission;
+  entry.joins = joins ? 1 : 0;
+  entry.last_joined = -1;
+  std::memcpy(entry.problem, ready.problem, kProblemBytes);
+  ready.arrived = 0;
+  ready.round = 0;
+  for (std::size_t word = 0; word < words_; ++word) {
+    arrivals(index)[word].store(0, std::memory_order_relaxed);
+  }
+  publish();
+  return true;
+}
+
+void Board::join() {
+  const Lock lock(*this);
+  if (header_.gone.load(std::memory_order_relaxed) != 0) throw Error(header_.why_left);
+  joined_[rank_] = 1;
+  ++header_.joined;
+  header_.last_joined = static_cast<std::int32_t>(rank_);
+  for (std::uint32_t index = 0; index < kSlots; ++index) {  // whom the others have waited for
+    const Slot& one = slot(index);
+    if (one.arrived != 0 && one.ready == 0 && one.arrived + header_.joined >= ranks_) {
+      become_ready(index);
+    }
+  }
+  if (header_.joined == ranks_) {
+    header_.joins = 1;
+    flush();
+  }
+}
+
+// What has waited for room, then the end of a join, which comes after it.
+void Board::flush() {
+  while (header_.first_ready != 0) {
+    const std::uint32_t index = header_.first_ready - 1;
+    Slot& ready = slot(index);
+    if (!append(index)) return;
+    ready.ready = 0;
+    header_.first_ready = ready.next_ready;
+    if (header_.first_ready == 0) header_.last_ready = 0;
+  }
+  if (header_.joins != 0 && has_room()) {
+    header_.joins = 0;
+    append_join();
+  }
+}
+
+void Board::append_join() {
+  Logged& entry = next_entry();
+  entry = Logged{};
+  entry.submission.kind = NamedKind::kJoin;
+  entry.last_joined = header_.last_joined;
+  header_.joined = 0;
+  std::fill_n(joined_, ranks_, 0U);
+  publish();
+}
+
+bool Board::any() const {
+  return header_.news.load(std::memory_order_acquire) !=
+         taken_[rank_] + header_.gone.load(std::memory_order_relaxed);
+}
+
+std::vector<Board::Entry> Board::take() {
+  std::vector<Entry> made;
+  const Lock lock(*this);
+  flush();
+  std::uint64_t& taken = taken_[rank_];
+  made.reserve(header_.logged - taken);
+  for (; taken < header_.logged; ++taken) {
+    const Logged& entry = log_[taken % kSlots];
+    made.push_back(
+        {entry.round, entry.submission, entry.joins != 0, entry.problem, entry.last_joined});
+  }
+  header_.closed = header_.logged;
+  flush();
+  return made;
+}
+
+Awaited Board::news() const {
+  return {&header_.news, taken_[rank_] + header_.gone.load(std::memory_order_relaxed) + 1,
+          &header_.bell, nullptr};
+}
+
+void Board::leave(std::string_view why) {
+  const Lock lock(*this);
+  if (header_.gone.load(std::memory_order_relaxed) != 0) return;
+  set_text(header_.why_left, why);
+  header_.gone.store(1, std::memory_order_relaxed);
+  header_.news.fetch_add(1, std::memory_order_release);
+  ring_for_sleepers(header_.bell, nullptr);
+}
+
+bool Board::any_left() const { return header_.gone.load(std::memory_order_acquire) != 0; }
+
+std::string Board::why_left() const {
+  const Lock lock(*this);
+  return header_.why_left;
+}
+
+}  // namespace gradred

@@ -1,0 +1,106 @@
+// What the ranks of one host have submitted by name, and the order in which all of them carry it
+// out: a table of names and a log, in memory that they share.
+//
+// A rank that submits a name marks its arrival in the name's slot; the last one to arrive writes
+// the name to the log, in the same critical section. So nobody has to be woken for the ranks to
+// agree, and a name costs each rank one short turn at the lock. All ranks read the same log.
+//
+// Entries that no rank has taken yet are open: what becomes ready meanwhile, and suits the last of
+// them, joins its batch, and so becomes part of one operation on every rank.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bell.h"
+#include "base/rank_names.h"
+#include "coordinator/submission.h"
+
+namespace gradred {
+
+class Board {
+ public:
+  static constexpr std::uint32_t kSlots = 4096;   // names under way at a time
+  static constexpr std::size_t kNameBytes = 160;  // of longer names the end is a hash
+  static constexpr std::size_t kProblemBytes = 360;
+
+  // `memory` is zero when the first rank looks at it; `look` is called now and then while the lock
+  // cannot be had, and throws where its owner has died. One thread of a rank uses it at a time.
+  static std::size_t bytes(std::size_t ranks);
+  Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64_t most_fused_bytes,
+        RankNames names, std::function<void()> look);
+
+  // Of one name, from its first submission to its entry in the log. Never 0.
+  using Round = std::uint64_t;
+
+  // This rank has its array. nullopt: there is no room for the name now. Throws Error once a rank
+  // has left.
+  std::optional<Round> arrive(std::string_view name, const Submission& submission);
+  // Takes that back, unless all have arrived: then false.
+  bool retract(Round round);
+  // From now on this rank takes part in whatever the others submit, until all have joined.
+  void join();
+  // This rank submits nothing any more; whatever is not in the log will never be.
+  void leave(std::string_view why);
+  bool any_left() const;
+  std::string why_left() const;
+
+  struct Entry {
+    Round round;
+    Submission submission;
+    bool joins;           // the batch of the entry before
+    std::string problem;  // it ends with this error; empty: there is none
+    int last_joined;      // of a join
+  };
+  // Whether there may be entries that this rank has not taken.
+  bool any() const;
+  // Those entries, in the order of the log: whole batches.
+  std::vector<Entry> take();
+  // Changes when there is more to take, or a rank leaves.
+  Awaited news() const;
+
+  // The ranks that a name waits for; empty: for none, or it is unknown.
+  std::vector<int> missing(Round round) const;
+
+ private:
+  struct Header;
+  struct Slot;
+  struct Logged;
+  class Lock;
+
+  Slot& slot(std::uint32_t index) const;
+  std::atomic<std::uint64_t>* arrivals(std::uint32_t index) const;
+  std::uint32_t find(std::string_view name, std::uint64_t hash) const;
+  std::optional<std::uint32_t> claim(std::string_view name, std::uint64_t hash);
+  void unlink(std::uint32_t index);
+  bool has_arrived(std::uint32_t index, std::size_t rank) const;
+  void set_arrived(std::uint32_t index, std::size_t rank, bool here);
+  void become_ready(std::uint32_t index);
+  bool append(std::uint32_t index);
+  void append_join();
+  void flush();
+  bool has_room() const;
+  Logged& next_entry();
+  void publish();
+
+  std::byte* const memory_;
+  const std::size_t ranks_, rank_, words_;  // of a bit for each rank
+  Header& header_;
+  std::uint64_t* taken_;   // by rank: entries
+  std::uint32_t* joined_;  // by rank
+  std::uint32_t* heads_;   // of the chains of slots, by hash; index + 1
+  Logged* log_;
+  std::byte* slots_;
+  std::size_t slot_bytes_;
+  const RankNames names_;
+  const std::function<void()> look_;
+};
+
+}  // namespace gradred

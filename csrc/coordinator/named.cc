@@ -1,0 +1,466 @@
+#include "coordinator/named.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/failure.h"
+#include "base/text.h"
+#include "comm/fork_guard.h"
+#include "comm/set_up_calls.h"
+#include "coordinator/work.h"
+#include "reduce/reduce.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::uint64_t kLookEveryNs = 20'000'000;  // after the peers' processes
+
+// What the engine drives while anything is in flight.
+class Pump final : public Operation {
+ public:
+  explicit Pump(std::shared_ptr<NamedOperations> all) : all_(std::move(all)) {}
+
+  std::string waiter() const override { return all_->own_name(); }
+  std::string waits_for() const override { return "named operations"; }
+  bool is_first_to_wait() const override { return false; }  // each operation speaks for itself
+  bool needs_no_mpi() const override { return true; }
+  bool spins() const override { return all_->comm().spins(); }
+
+ protected:
+  bool step() override {
+    stop_at(all_->drive(caller(), nullptr));
+    return all_->rests();
+  }
+  void give_up(const std::exception_ptr& reason) noexcept override {
+    all_->close(report_of(reason).text);
+    all_->drive(Caller::kBusy, nullptr);
+  }
+  void withdraw() noexcept override {}
+
+ private:
+  const std::shared_ptr<NamedOperations> all_;
+};
+
+std::string quoted(const NamedOperation& operation) { return "'" + operation.key() + "'"; }
+
+// UsageError for what no rank could carry out.
+void validate(const Communicator& comm, const Submission& what,
+              const std::vector<NamedArray>& arrays, const std::vector<std::int64_t>& splits) {
+  const bool reduces = what.kind == NamedKind::kAllreduce || what.kind == NamedKind::kReduceScatter;
+  for (const NamedArray& array : arrays) {
+    if (!reduces) break;
+    if (find_reduction(what.op, array.dtype) == nullptr) {
+      throw UsageError(std::string(name_of(what.kind)) + ": " + std::string(name_of(what.op)) +
+                       " is not defined for " + std::string(name_of(array.dtype)));
+    }
+    const bool scaled = what.prescale != 1.0 || what.postscale != 1.0;
+    if (scaled && array.dtype == DType::kBool) {
+      throw UsageError(std::string(name_of(what.kind)) + ": bool cannot be scaled by a factor");
+    }
+  }
+  if (what.kind == NamedKind::kBroadcast && (what.root < 0 || what.root >= comm.size())) {
+    throw UsageError("broadcast: root rank " + std::to_string(what.root) + " is none of the " +
+                     std::to_string(comm.size()) + " ranks");
+  }
+  if (what.kind != NamedKind::kAlltoall) return;
+  if (arrays.size() != 1 || splits.size() != static_cast<std::size_t>(comm.size())) {
+    throw UsageError("alltoall takes one array, and for each of the " +
+                     std::to_string(comm.size()) + " ranks a number of rows");
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t split : splits) {
+    if (split < 0) throw UsageError("alltoall: a rank cannot get less than no rows");
+    sum += split;
+  }
+  if (sum != arrays[0].rows) {
+    throw UsageError("alltoall: the array has " + std::to_string(arrays[0].rows) +
+                     " rows, and the splits give out " + std::to_string(sum));
+  }
+}
+
+}  // namespace
+
+// ---- one operation ------------------------------------------------------------------------------
+
+void* NamedOperation::make_output(std::size_t array, std::size_t bytes) {
+  if (arrays_[array].out != nullptr) return arrays_[array].out;
+  outputs.push_back(
+      {std::make_shared_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1)), bytes});
+  return outputs.back().memory.get();
+}
+
+std::string NamedOperation::waiter() const { return all_->own_name(); }
+std::string NamedOperation::waits_for() const { return all_->missing(*this); }
+bool NamedOperation::needs_no_mpi() const { return true; }
+bool NamedOperation::spins() const { return all_->comm().spins(); }
+
+bool NamedOperation::step() {
+  if (!finished_.load(std::memory_order_acquire)) {
+    const Progress last = all_->drive(caller(), this);
+    if (!finished_.load(std::memory_order_acquire)) {
+      stop_at(last);
+      return false;
+    }
+  }
+  if (failed_with_) std::rethrow_exception(failed_with_);
+  return true;
+}
+
+void NamedOperation::give_up(const std::exception_ptr& reason) noexcept {
+  all_->forget(*this, reason);
+}
+
+// ---- all of a communicator ----------------------------------------------------------------------
+
+std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communicator> comm,
+                                                         std::uint64_t most_fused_bytes,
+                                                         WaitHook& hook) {
+  comm->prepare(hook);
+  if (comm->size() == 1) {
+    return std::make_shared<NamedOperations>(std::move(comm), nullptr, most_fused_bytes);
+  }
+  if (!comm->shares_memory()) {
+    throw UsageError(
+        "named operations: the ranks share no memory (" + comm->node_reason() +
+        "), and between hosts they do not exist yet. Run all ranks on one host, or use "
+        "comm.Allreduce and gradred.allreduce, which serve several hosts.");
+  }
+  SetUpCalls calls(comm->handle(), comm->rank(), comm->size(), hook);
+  const std::size_t bytes = Board::bytes(static_cast<std::size_t>(comm->size()));
+  std::string reason;
+  const auto segment = Segment::create(calls, Segment::kProofBytes + bytes, reason);
+  struct Verdict {
+    char reason[200] = {};
+  } mine;
+  std::shared_ptr<NamedOperations> made;
+  if (segment == nullptr) {
+    set_text(mine.reason, reason);
+  } else if (comm->rank() == 0) {
+    try {
+      segment->populate(Segment::kProofBytes, bytes);
+      made = std::make_shared<NamedOperations>(comm, segment, most_fused_bytes);
+    } catch (const std::exception& error) {
+      set_text(mine.reason, error.what());
+    }
+  }
+  std::vector<Verdict> all(static_cast<std::size_t>(comm->size()));
+  calls.allgather(&mine, sizeof mine, all.data());
+  for (const Verdict& one : all) {
+    if (one.reason[0] == '\0') continue;
+    throw TransportError("named operations: there is no memory for their table: " +
+                         std::string(one.reason) + ". Free memory, or raise the limit.");
+  }
+  if (made == nullptr) {
+    made = std::make_shared<NamedOperations>(std::move(comm), segment, most_fused_bytes);
+  }
+  return made;
+}
+
+NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
+                                 std::shared_ptr<Segment> segment, std::uint64_t most_fused_bytes)
+    : comm_(std::move(comm)),
+      segment_(std::move(segment)),
+      alone_(segment_ == nullptr ? std::make_unique<std::byte[]>(Board::bytes(1)) : nullptr),
+      board_(segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_.get(),
+             static_cast<std::size_t>(comm_->size()), static_cast<std::size_t>(comm_->rank()),
+             most_fused_bytes, comm_->names(), [this] { look_after_peers(); }) {}
+
+NamedOperations::~NamedOperations() { close(own_name() + " has let go of its named operations"); }
+
+std::shared_ptr<NamedOperation> NamedOperations::submit(NamedKind kind, std::string_view name,
+                                                        const Submission& what,
+                                                        std::vector<NamedArray> arrays,
+                                                        std::vector<std::int64_t> splits) {
+  require_rank();
+  validate(*comm_, what, arrays, splits);
+  std::string key;
+  key.reserve(name.size() + 16);
+  key.append(name_of(kind)).append(".").append(name);
+  auto operation = std::make_shared<NamedOperation>(shared_from_this(), std::move(key), what,
+                                                    std::move(arrays), std::move(splits));
+  submit(operation);
+  return operation;
+}
+
+void NamedOperations::submit(const Shared& operation) {
+  bool drives = false;
+  {
+    const std::lock_guard lock(intake_);
+    if (failure_) std::rethrow_exception(failure_);
+    if (!keys_.insert(operation->key()).second) {
+      throw UsageError("submitting " + quoted(*operation) +
+                       ": an operation of this name has been submitted and has not ended. Wait "
+                       "for it first, or give this one another name");
+    }
+    try {
+      if (operation->submission().kind == NamedKind::kJoin) {
+        board_.join();
+        joining_ = operation;
+      } else {
+        const auto round = backlog_.empty()
+                               ? board_.arrive(operation->key(), operation->submission())
+                               : std::nullopt;
+        operation->round_ = round.value_or(0);
+        if (round) {
+          agreed_on_.emplace(*round, operation);
+        } else {
+          backlog_.push_back(operation);
+        }
+      }
+    } catch (...) {
+      keys_.erase(operation->key());
+      throw;
+    }
+    ++in_flight_;
+    drives = !std::exchange(driven_, true);
+  }
+  if (drives) let_drive(std::make_shared<Pump>(shared_from_this()));
+}
+
+std::shared_ptr<NamedOperation> NamedOperations::join() {
+  require_rank();
+  Submission what;
+  what.kind = NamedKind::kJoin;
+  auto operation = std::make_shared<NamedOperation>(
+      shared_from_this(), "join", what, std::vector<NamedArray>{}, std::vector<std::int64_t>{});
+  submit(operation);
+  return operation;
+}
+
+void NamedOperations::close(std::string_view why) noexcept {
+  try {
+    const std::lock_guard lock(intake_);
+    board_.leave(why);
+  } catch (...) {
+    // A peer has died while it held the lock, and so all know.
+  }
+}
+
+bool NamedOperations::rests() {
+  const std::lock_guard lock(intake_);
+  if (in_flight_ != 0 || !finished_.empty()) return false;
+  driven_ = false;
+  return true;
+}
+
+std::string NamedOperations::missing(const NamedOperation& operation) const {
+  std::vector<int> ranks;
+  try {
+    const std::lock_guard lock(intake_);
+    if (operation.round_ != 0) ranks = board_.missing(operation.round_);
+  } catch (const Error&) {
+    // It is only told here; who waits hears of it.
+  }
+  std::string text = "the named operation " + quoted(operation);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? ", which has not been submitted by " : ", ") + comm_->names().of(ranks[i]);
+  }
+  return text;
+}
+
+// ---- driving ------------------------------------------------------------------------------------
+
+Progress NamedOperations::drive(Operation::Caller caller, const Operation* except) {
+  std::unique_lock lock(driving_, std::defer_lock);
+  if (caller == Operation::Caller::kPatient) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return {Progress::State::kTaken, {}};
+  }
+  try {
+    go_on();
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  const Progress stopped = where();
+  lock.unlock();
+  const bool all_told = advance_finished(except);
+  return all_told ? stopped : Progress{Progress::State::kPolls, {}};
+}
+
+void NamedOperations::go_on() {
+  const std::uint64_t now = now_ns();
+  if (now - looked_ns_ > kLookEveryNs) {
+    looked_ns_ = now;
+    look_after_peers();
+  }
+  publish_backlog();
+  if (board_.any()) take_entries();
+  if (board_.any_left()) end_what_is_left_over();
+  run_works();
+}
+
+void NamedOperations::look_after_peers() {
+  comm_->liveness().throw_if_failed();
+  if (segment_ != nullptr) comm_->node().check_peers();
+}
+
+void NamedOperations::publish_backlog() {
+  const std::lock_guard lock(intake_);
+  while (!backlog_.empty()) {
+    const Shared& next = backlog_.front();
+    const auto round = board_.arrive(next->key(), next->submission());
+    if (!round) return;
+    next->round_ = *round;
+    agreed_on_.emplace(*round, next);
+    backlog_.pop_front();
+  }
+}
+
+void NamedOperations::take_entries() {
+  std::vector<std::pair<Shared, std::string>> refused;
+  {
+    const std::lock_guard lock(intake_);
+    for (Board::Entry& entry : board_.take()) {
+      Shared mine;
+      if (entry.submission.kind == NamedKind::kJoin) {
+        mine = std::exchange(joining_, nullptr);
+        if (mine != nullptr) mine->last_joined = entry.last_joined;
+      } else if (const auto found = agreed_on_.find(entry.round); found != agreed_on_.end()) {
+        mine = std::move(found->second);
+        agreed_on_.erase(found);
+      }
+      if (!entry.problem.empty()) {
+        if (mine != nullptr) refused.emplace_back(std::move(mine), std::move(entry.problem));
+        continue;
+      }
+      NamedPart part{std::move(mine), entry.submission};
+      if (entry.joins) {
+        works_.back()->add(std::move(part));
+      } else {
+        works_.push_back(NamedWork::of(std::move(part)));
+      }
+    }
+  }
+  for (auto& [operation, problem] : refused) {
+    finish(operation, std::make_exception_ptr(UsageError(quoted(*operation) + ": " + problem)));
+  }
+}
+
+// Once a rank has left, whatever is not in the log.
+void NamedOperations::end_what_is_left_over() {
+  std::vector<Shared> over;
+  std::string why;
+  {
+    const std::lock_guard lock(intake_);
+    if (board_.any()) return;  // they come first
+    why = board_.why_left();
+    for (auto& [round, operation] : agreed_on_) over.push_back(std::move(operation));
+    over.insert(over.end(), backlog_.begin(), backlog_.end());
+    if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
+    agreed_on_.clear();
+    backlog_.clear();
+  }
+  for (const Shared& operation : over) {
+    finish(operation, std::make_exception_ptr(Error(quoted(*operation) + ": " + why)));
+  }
+}
+
+void NamedOperations::run_works() {
+  stopped_ = {Progress::State::kPolls, {}};
+  for (auto& work : works_) {
+    if (!work->start(*comm_)) break;
+  }
+  while (!works_.empty()) {
+    NamedWork& first = *works_.front();
+    if (!first.advance(stopped_)) {
+      if (!first.start(*comm_)) return;  // the next phase, if its time has come
+      if (!first.advance(stopped_)) return;
+    }
+    first.finish(*comm_);
+    const auto parts = first.parts();
+    works_.pop_front();
+    for (const NamedPart& part : parts) {
+      if (part.operation != nullptr) finish(part.operation, nullptr);
+    }
+    for (auto& work : works_) {
+      if (!work->start(*comm_)) break;
+    }
+  }
+}
+
+// What somebody has to wait for.
+Progress NamedOperations::where() const {
+  if (!works_.empty()) return stopped_;
+  const std::lock_guard lock(intake_);
+  return {Progress::State::kAwaits, board_.news()};
+}
+
+void NamedOperations::finish(const Shared& operation, std::exception_ptr failure) {
+  operation->failed_with_ = std::move(failure);
+  operation->finished_.store(true, std::memory_order_release);
+  const std::lock_guard lock(intake_);
+  keys_.erase(operation->key());
+  finished_.push_back(operation);
+  --in_flight_;
+}
+
+// Those that another thread advances just now stay for the next time: it may not have seen it.
+bool NamedOperations::advance_finished(const Operation* except) {
+  std::vector<Shared> finished;
+  {
+    const std::lock_guard lock(intake_);
+    if (finished_.empty()) return true;
+    finished.swap(finished_);
+  }
+  std::erase_if(finished, [&](const Shared& one) {
+    return one.get() == except || static_cast<bool>(one->advance());
+  });
+  if (finished.empty()) return true;
+  const std::lock_guard lock(intake_);
+  finished_.insert(finished_.end(), finished.begin(), finished.end());
+  return false;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr& reason) noexcept {
+  if (operation.finished_.load(std::memory_order_acquire)) return;
+  const std::lock_guard driving(driving_);
+  {
+    const std::lock_guard lock(intake_);
+    const auto found = agreed_on_.find(operation.round_);
+    bool taken_back = false;
+    try {
+      taken_back = found != agreed_on_.end() && board_.retract(operation.round_);
+    } catch (const Error&) {
+      // A peer has died, and fail() says so.
+    }
+    if (taken_back) {
+      agreed_on_.erase(found);
+      keys_.erase(operation.key());
+      operation.finished_.store(true, std::memory_order_release);
+      --in_flight_;
+      return;
+    }
+  }
+  fail(reason);
+}
+
+// Nothing goes on: the ranks would not carry out the same calls.
+void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
+  std::vector<Shared> over;
+  {
+    const std::lock_guard lock(intake_);
+    if (!failure_) failure_ = reason;
+    for (auto& [round, operation] : agreed_on_) over.push_back(std::move(operation));
+    over.insert(over.end(), backlog_.begin(), backlog_.end());
+    if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
+    agreed_on_.clear();
+    backlog_.clear();
+  }
+  for (auto& work : works_) {
+    work->abandon(reason);
+    for (const NamedPart& part : work->parts()) {
+      if (part.operation != nullptr) over.push_back(part.operation);
+    }
+  }
+  works_.clear();
+  for (const Shared& operation : over) finish(operation, reason);
+  close(own_name() + " has failed: " + report_of(reason).text);
+}
+
+}  // namespace gradred

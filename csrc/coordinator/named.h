@@ -1,0 +1,164 @@
+// Operations that ranks submit by name, in any order, and carry out in one order on all.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/started.h"
+#include "coordinator/board.h"
+#include "coordinator/submission.h"
+#include "node/segment.h"
+
+namespace gradred {
+
+class NamedOperations;
+class NamedWork;
+
+struct NamedArray {
+  const void* in = nullptr;
+  void* out = nullptr;  // in: in place; null: memory is made for the result
+  DType dtype = DType::kUInt8;
+  std::size_t count = 0;
+  std::int64_t rows = 0;  // along the first axis
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+  std::size_t row_bytes() const { return rows == 0 ? 0 : bytes() / static_cast<std::size_t>(rows); }
+};
+
+// A result for which memory was made.
+struct NamedOutput {
+  std::shared_ptr<std::byte[]> memory;
+  std::size_t bytes = 0;
+};
+
+// What was submitted under one name, in flight.
+class NamedOperation final : public StartedOperation {
+ public:
+  NamedOperation(std::shared_ptr<NamedOperations> all, std::string key, Submission submission,
+                 std::vector<NamedArray> arrays, std::vector<std::int64_t> splits)
+      : key_(std::move(key)),
+        submission_(submission),
+        arrays_(std::move(arrays)),
+        splits_(std::move(splits)),
+        all_(std::move(all)) {}
+
+  const std::string& key() const { return key_; }  // kind and name
+  const Submission& submission() const { return submission_; }
+  std::vector<NamedArray>& arrays() { return arrays_; }
+  const std::vector<std::int64_t>& splits() const { return splits_; }  // of an alltoall: rows
+  // Of an array whose result had no memory yet: where it goes from now on.
+  void* make_output(std::size_t array, std::size_t bytes);
+
+  // After it has ended well. By array, what memory was made for; by array and rank, the rows.
+  std::vector<NamedOutput> outputs;
+  std::vector<std::vector<std::int64_t>> rows;
+  int last_joined = -1;
+
+  std::string waiter() const override;
+  std::string waits_for() const override;
+  bool needs_no_mpi() const override;
+  bool spins() const override;
+  std::size_t bytes() const override { return submission_.bytes; }
+
+ protected:
+  bool step() override;
+  void give_up(const std::exception_ptr& reason) noexcept override;
+  void withdraw() noexcept override {}
+
+ private:
+  friend class NamedOperations;
+
+  const std::string key_;
+  const Submission submission_;
+  std::vector<NamedArray> arrays_;
+  const std::vector<std::int64_t> splits_;
+  const std::shared_ptr<NamedOperations> all_;
+  Board::Round round_ = 0;  // under NamedOperations' intake_; 0: there was no room for it
+  std::exception_ptr failed_with_;
+  std::atomic<bool> finished_{false};  // it has a result, or failed_with_
+};
+
+// Of one communicator, which serves nothing else. Any thread may submit and wait.
+class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
+ public:
+  // Blocking and collective. Throws UsageError where the ranks do not share memory, TransportError
+  // where there is too little of it; then on all ranks.
+  static std::shared_ptr<NamedOperations> create(std::shared_ptr<Communicator> comm,
+                                                 std::uint64_t most_fused_bytes, WaitHook& hook);
+  NamedOperations(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
+                  std::uint64_t most_fused_bytes);
+  ~NamedOperations();
+
+  int rank() const { return comm_->rank(); }
+  int size() const { return comm_->size(); }
+  Communicator& comm() const { return *comm_; }
+
+  // Local. Throws UsageError for what no rank could carry out, and where an operation of this name
+  // and kind is in flight; Error once a rank has left. `arrays` live until the operation has ended.
+  std::shared_ptr<NamedOperation> submit(NamedKind kind, std::string_view name,
+                                         const Submission& what, std::vector<NamedArray> arrays,
+                                         std::vector<std::int64_t> splits);
+  // This rank has no more arrays of its own: see Board::join().
+  std::shared_ptr<NamedOperation> join();
+  // This rank leaves; what is not agreed on ends with an error on all ranks. Does not wait.
+  void close(std::string_view why) noexcept;
+
+  // For NamedOperation, and for the engine while nobody waits. Goes on as far as possible;
+  // `except` is being advanced by the caller.
+  Progress drive(Operation::Caller caller, const Operation* except);
+  // Nobody waits for it any more.
+  void forget(NamedOperation& operation, const std::exception_ptr& reason) noexcept;
+  std::string missing(const NamedOperation& operation) const;
+  std::string own_name() const { return comm_->own_name(); }
+  // For the engine: whether nothing is in flight, which it then need not drive.
+  bool rests();
+
+ private:
+  using Shared = std::shared_ptr<NamedOperation>;
+
+  void submit(const Shared& operation);
+  void let_engine_drive();
+  void go_on();
+  void look_after_peers();
+  void publish_backlog();
+  void take_entries();
+  void end_what_is_left_over();
+  void run_works();
+  Progress where() const;
+  void finish(const Shared& operation, std::exception_ptr failure);
+  void fail(const std::exception_ptr& reason) noexcept;
+  bool advance_finished(const Operation* except);
+
+  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<Segment> segment_;    // null: a rank alone
+  const std::unique_ptr<std::byte[]> alone_;  // then
+  mutable std::mutex intake_;                 // of what follows, held for moments
+  Board board_;
+  std::unordered_map<Board::Round, Shared> agreed_on_;  // by whom it will be, or is now
+  std::deque<Shared> backlog_;                          // for which the board had no room
+  std::unordered_set<std::string_view> keys_;           // in flight
+  std::vector<Shared> finished_;                        // and not yet ended
+  Shared joining_;
+  std::size_t in_flight_ = 0;
+  bool driven_ = false;  // the engine has something of this
+  std::exception_ptr failure_;
+
+  std::mutex driving_;  // of what follows; taken before intake_
+  std::deque<std::unique_ptr<NamedWork>> works_;
+  Progress stopped_{};
+  std::uint64_t looked_ns_ = 0;
+};
+
+}  // namespace gradred

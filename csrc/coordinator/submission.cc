@@ -1,0 +1,114 @@
+#include "coordinator/submission.h"
+
+#include <algorithm>
+
+namespace gradred {
+namespace {
+
+constexpr std::array<std::string_view, 7> kNames = {
+    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join"};
+
+// Whose first axis may differ from rank to rank.
+bool gathers(NamedKind kind) {
+  return kind == NamedKind::kAllgather || kind == NamedKind::kAlltoall;
+}
+
+bool reduces(NamedKind kind) {
+  return kind == NamedKind::kAllreduce || kind == NamedKind::kReduceScatter;
+}
+
+std::span<const std::int64_t> shape_of(const Submission& one) {
+  return std::span(one.shape).first(std::min<std::size_t>(one.axes, Submission::kMostAxes));
+}
+
+std::string text(std::span<const std::int64_t> shape) {
+  std::string made = "[";
+  for (const std::int64_t length : shape) {
+    made += (made.size() > 1 ? ", " : "") + std::to_string(length);
+  }
+  return made + "]";
+}
+
+std::string text(double factor) {
+  std::string made = std::to_string(factor);
+  return made;
+}
+
+bool same_shapes(const Submission& one, const Submission& other) {
+  if (one.axes != other.axes || one.rest != other.rest || one.arrays != other.arrays) return false;
+  auto mine = shape_of(one), theirs = shape_of(other);
+  if (gathers(one.kind) && !mine.empty()) {
+    mine = mine.subspan(1);
+    theirs = theirs.subspan(1);
+  }
+  return std::ranges::equal(mine, theirs);
+}
+
+std::string arrays_of(const Submission& one) {
+  return one.arrays == 1 ? text(shape_of(one))
+                         : std::to_string(one.arrays) + " arrays, the first " + text(shape_of(one));
+}
+
+}  // namespace
+
+std::string_view name_of(NamedKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
+
+std::optional<NamedKind> named_kind(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<NamedKind>(found - kNames.begin());
+}
+
+std::string difference(const Submission& one, std::string_view whose, const Submission& other,
+                       std::string_view whose_other) {
+  const auto told = [&](std::string_view what, const std::string& mine, const std::string& theirs) {
+    return "Mismatched " + std::string(what) + ": " + std::string(whose) + " has " + mine + ", " +
+           std::string(whose_other) + " has " + theirs;
+  };
+  if (one.kind != other.kind) {
+    return told("operations", std::string(name_of(one.kind)), std::string(name_of(other.kind)));
+  }
+  if (one.dtype != other.dtype) {
+    return told("data types", std::string(name_of(one.dtype)), std::string(name_of(other.dtype)));
+  }
+  if (!same_shapes(one, other)) {
+    const std::string what = std::string(name_of(one.kind)) + " tensor shapes";
+    if (arrays_of(one) == arrays_of(other)) {
+      return told(what, "other arrays in its group", "the first like it");
+    }
+    return told(what, arrays_of(one), arrays_of(other));
+  }
+  if (reduces(one.kind) && one.op != other.op) {
+    return told("reduction operation", std::string(name_of(one.op)),
+                std::string(name_of(other.op)));
+  }
+  if (reduces(one.kind) && (one.prescale != other.prescale || one.postscale != other.postscale)) {
+    const auto factors = [](const Submission& of) {
+      return text(of.prescale) + " and " + text(of.postscale);
+    };
+    return told("prescale and/or postscale factors", factors(one), factors(other));
+  }
+  if (one.kind == NamedKind::kBroadcast && one.root != other.root) {
+    return told("broadcast root ranks", std::to_string(one.root), std::to_string(other.root));
+  }
+  return {};
+}
+
+std::string why_not_joined(const Submission& submission) {
+  const std::string what(name_of(submission.kind));
+  if (submission.kind == NamedKind::kBarrier) return {};
+  if (submission.kind != NamedKind::kAllreduce) {
+    return what + " is not supported with join: a rank has joined, and has no array for it";
+  }
+  if (submission.op != Op::kSum) {
+    return what + " with " + std::string(name_of(submission.op)) +
+           " is not supported with join: a rank has joined, whose zeros would change the result";
+  }
+  if (submission.parts == 0) {
+    return what + " of a group of more than " + std::to_string(Submission::kMostParts) +
+           " arrays, or of several types, is not supported with join: a rank has joined";
+  }
+  return {};
+}
+
+}  // namespace gradred

@@ -1,0 +1,389 @@
+#include "coordinator/work.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/signature.h"
+#include "reduce/reduce.h"
+
+namespace gradred {
+namespace {
+
+// How the factors of a submission are applied: an average in the reduction itself.
+struct Factors {
+  Op op;
+  double before, after;
+};
+
+Factors factors_of(const Submission& what, int size) {
+  const bool averages =
+      what.op == Op::kSum && what.prescale == 1.0 && size > 1 && what.postscale == 1.0 / size;
+  if (averages) return {Op::kAvg, 1.0, 1.0};
+  return {what.op, what.prescale, what.postscale};
+}
+
+// Small arrays travel as one vector, large ones where they lie.
+class Allreduce final : public NamedWork {
+ public:
+  explicit Allreduce(NamedPart first) : NamedWork(std::move(first)) {}
+
+  void finish(Communicator& comm) override {
+    const Factors factors = factors_of(parts().front().submission, comm.size());
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      const Bucket& bucket = buckets_[i];
+      if (bucket.packed()) {
+        if (factors.after != 1.0) {
+          scale(vectors_[i].get(), bucket.count, bucket.dtype, factors.after, false);
+        }
+        bucket.unpack(vectors_[i].get());
+      } else if (factors.after != 1.0) {
+        scale(bucket.pieces.front().recv, bucket.count, bucket.dtype, factors.after, false);
+      }
+    }
+  }
+
+ protected:
+  bool start_phase(Communicator& comm, int) override {
+    const Factors factors = factors_of(parts().front().submission, comm.size());
+    std::vector<Piece> pieces;
+    std::uint64_t names = 0;
+    for (const NamedPart& part : parts()) {
+      names = mix(names, part.submission.rest);
+      part.operation != nullptr ? add_arrays(*part.operation, factors, pieces)
+                                : add_zeros(part.submission, pieces);
+    }
+    buckets_ = buckets_of(pieces, packed_up_to(comm));
+    for (const Bucket& bucket : buckets_) {
+      vectors_.emplace_back();
+      if (bucket.count == 0) continue;
+      Call call{.kind = Kind::kAllreduce,
+                .count = bucket.count,
+                .dtype = bucket.dtype,
+                .op = factors.op,
+                .layout = names | 1,
+                .mpi_request = false};
+      if (bucket.packed()) {
+        vectors_.back() = std::make_unique_for_overwrite<std::byte[]>(bucket.bytes());
+        bucket.pack(vectors_.back().get());
+        call.recv = vectors_.back().get();
+      } else {
+        const Piece& piece = bucket.pieces.front();
+        call.recv = piece.recv;
+        if (piece.send != piece.recv) call.send = piece.send;
+      }
+      start_call(comm, call);
+    }
+    return true;
+  }
+
+ private:
+  static void add_arrays(NamedOperation& operation, const Factors& factors,
+                         std::vector<Piece>& pieces) {
+    for (const NamedArray& array : operation.arrays()) {
+      if (array.count == 0) continue;
+      const void* from = array.in;
+      if (factors.before != 1.0) {
+        if (array.in != array.out) std::memcpy(array.out, array.in, array.bytes());
+        scale(array.out, array.count, array.dtype, factors.before, false);
+        from = array.out;
+      }
+      pieces.push_back({from, array.out, array.count, array.dtype});
+    }
+  }
+  void add_zeros(const Submission& what, std::vector<Piece>& pieces) {
+    for (std::size_t i = 0; i < what.parts; ++i) {
+      if (what.counts[i] == 0) continue;
+      zeros_.push_back(std::make_unique<std::byte[]>(what.counts[i] * size_of(what.dtype)));
+      pieces.push_back({zeros_.back().get(), zeros_.back().get(), what.counts[i], what.dtype});
+    }
+  }
+
+  std::vector<Bucket> buckets_;
+  std::vector<std::unique_ptr<std::byte[]>> vectors_;  // of packed ones
+  std::vector<std::unique_ptr<std::byte[]>> zeros_;
+};
+
+class Broadcast final : public NamedWork {
+ public:
+  explicit Broadcast(NamedPart first) : NamedWork(std::move(first)) {}
+
+ protected:
+  bool start_phase(Communicator& comm, int) override {
+    const int root = operation().submission().root;
+    for (const NamedArray& array : operation().arrays()) {
+      if (comm.rank() == root && array.in != array.out && array.count != 0) {
+        std::memcpy(array.out, array.in, array.bytes());
+      }
+      broadcast(comm, array.out, array.bytes(), root);
+    }
+    return true;
+  }
+};
+
+// First the ranks tell each other how many rows they have.
+class Allgather final : public NamedWork {
+ public:
+  explicit Allgather(NamedPart first) : NamedWork(std::move(first)) {}
+
+ protected:
+  bool start_phase(Communicator& comm, int phase) override {
+    const auto size = static_cast<std::size_t>(comm.size());
+    auto& arrays = operation().arrays();
+    if (phase == 0) {
+      for (const NamedArray& array : arrays) mine_.push_back(array.rows);
+      for (const NamedArray& array : arrays) {
+        mine_.push_back(static_cast<std::int64_t>(array.row_bytes()));
+      }
+      all_.resize(size * mine_.size());
+      allgather(comm, mine_.data(), all_.data(), mine_.size() * sizeof mine_[0]);
+      return false;
+    }
+    for (std::size_t i = 0; i < arrays.size(); ++i) gather(comm, i);
+    return true;
+  }
+
+ private:
+  void gather(Communicator& comm, std::size_t index) {
+    const auto size = static_cast<std::size_t>(comm.size());
+    const std::size_t arrays = operation().arrays().size();
+    NamedArray& array = operation().arrays()[index];
+    std::vector<std::int64_t> rows;
+    std::size_t row_bytes = 0;  // a rank without rows does not know
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      rows.push_back(all_[rank * mine_.size() + index]);
+      row_bytes =
+          std::max(row_bytes, static_cast<std::size_t>(all_[rank * mine_.size() + arrays + index]));
+    }
+    const auto bytes_of = [&](std::size_t rank) {
+      return static_cast<std::size_t>(rows[rank]) * row_bytes;
+    };
+    std::size_t total = 0;
+    for (std::size_t rank = 0; rank < size; ++rank) total += bytes_of(rank);
+    auto* to = static_cast<std::byte*>(operation().make_output(index, total));
+    if (std::ranges::count(rows, rows.front()) == static_cast<std::ptrdiff_t>(size)) {
+      allgather(comm, array.in, to, bytes_of(0));
+    } else {
+      for (std::size_t rank = 0; rank < size; to += bytes_of(rank), ++rank) {
+        if (static_cast<int>(rank) == comm.rank() && bytes_of(rank) != 0) {
+          std::memcpy(to, array.in, bytes_of(rank));
+        }
+        broadcast(comm, to, bytes_of(rank), static_cast<int>(rank));
+      }
+    }
+    operation().rows.push_back(std::move(rows));
+  }
+
+  std::vector<std::int64_t> mine_, all_;
+};
+
+// Each rank shows all that it has; the others take what is for them.
+class Alltoall final : public NamedWork {
+ public:
+  explicit Alltoall(NamedPart first) : NamedWork(std::move(first)) {}
+
+  void finish(Communicator& comm) override {
+    const auto size = static_cast<std::size_t>(comm.size());
+    const auto me = static_cast<std::size_t>(comm.rank());
+    std::vector<std::int64_t> rows;
+    std::int64_t total = 0;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      rows.push_back(split(rank, me));
+      total += rows.back();
+    }
+    auto* to = static_cast<std::byte*>(
+        operation().make_output(0, static_cast<std::size_t>(total) * row_bytes_));
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      std::int64_t before = 0;
+      for (std::size_t other = 0; other < me; ++other) before += split(rank, other);
+      const std::size_t bytes = static_cast<std::size_t>(rows[rank]) * row_bytes_;
+      const auto* from = rank == me ? static_cast<const std::byte*>(operation().arrays()[0].in)
+                                    : shown_[rank].get();
+      if (bytes != 0) std::memcpy(to, from + static_cast<std::size_t>(before) * row_bytes_, bytes);
+      to += bytes;
+    }
+    operation().rows.push_back(std::move(rows));
+  }
+
+ protected:
+  bool start_phase(Communicator& comm, int phase) override {
+    const auto size = static_cast<std::size_t>(comm.size());
+    NamedArray& array = operation().arrays()[0];
+    if (phase == 0) {
+      mine_ = operation().splits();
+      mine_.push_back(static_cast<std::int64_t>(array.row_bytes()));
+      all_.resize(size * mine_.size());
+      allgather(comm, mine_.data(), all_.data(), mine_.size() * sizeof mine_[0]);
+      return false;
+    }
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      row_bytes_ = std::max(row_bytes_, static_cast<std::size_t>(all_[rank * mine_.size() + size]));
+    }
+    shown_.resize(size);
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      std::int64_t rows = 0;
+      for (std::size_t other = 0; other < size; ++other) rows += split(rank, other);
+      const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes_;
+      shown_[rank] = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      if (static_cast<int>(rank) == comm.rank() && bytes != 0) {
+        std::memcpy(shown_[rank].get(), array.in, bytes);
+      }
+      broadcast(comm, shown_[rank].get(), bytes, static_cast<int>(rank));
+    }
+    return true;
+  }
+
+ private:
+  std::int64_t split(std::size_t from, std::size_t to) const {
+    return all_[from * mine_.size() + to];
+  }
+
+  std::vector<std::int64_t> mine_, all_;
+  std::size_t row_bytes_ = 0;
+  std::vector<std::unique_ptr<std::byte[]>> shown_;
+};
+
+// Rows that divide evenly by themselves, others as a part of what an allreduce gives.
+class ReduceScatter final : public NamedWork {
+ public:
+  explicit ReduceScatter(NamedPart first) : NamedWork(std::move(first)) {}
+
+  void finish(Communicator& comm) override {
+    const Factors factors = factors_of(operation().submission(), comm.size());
+    for (std::size_t i = 0; i < operation().arrays().size(); ++i) {
+      const NamedArray& array = operation().arrays()[i];
+      const auto me = static_cast<std::size_t>(comm.rank());
+      const auto& rows = operation().rows[i];
+      const std::size_t mine = static_cast<std::size_t>(rows[me]) * array.row_bytes();
+      if (whole_[i] != nullptr) {
+        const std::int64_t before =
+            std::accumulate(rows.begin(), rows.begin() + comm.rank(), std::int64_t{0});
+        const std::size_t from = static_cast<std::size_t>(before) * array.row_bytes();
+        if (mine != 0) std::memcpy(outputs_[i], whole_[i].get() + from, mine);
+      }
+      if (factors.after != 1.0) {
+        scale(outputs_[i], mine / size_of(array.dtype), array.dtype, factors.after, false);
+      }
+    }
+  }
+
+ protected:
+  bool start_phase(Communicator& comm, int) override {
+    const Factors factors = factors_of(operation().submission(), comm.size());
+    for (std::size_t i = 0; i < operation().arrays().size(); ++i) start(comm, i, factors);
+    return true;
+  }
+
+ private:
+  void start(Communicator& comm, std::size_t index, const Factors& factors) {
+    const NamedArray& array = operation().arrays()[index];
+    const std::int64_t size = comm.size(), each = array.rows / size, more = array.rows % size;
+    std::vector<std::int64_t> rows;
+    for (std::int64_t rank = 0; rank < size; ++rank) rows.push_back(each + (rank < more ? 1 : 0));
+    const std::int64_t mine = rows[static_cast<std::size_t>(comm.rank())];
+    outputs_.push_back(
+        operation().make_output(index, static_cast<std::size_t>(mine) * array.row_bytes()));
+    operation().rows.push_back(std::move(rows));
+    whole_.emplace_back();
+    if (array.count == 0) return;
+    const void* from = array.in;
+    if (factors.before != 1.0) {
+      scaled_.push_back(std::make_unique_for_overwrite<std::byte[]>(array.bytes()));
+      std::memcpy(scaled_.back().get(), array.in, array.bytes());
+      scale(scaled_.back().get(), array.count, array.dtype, factors.before, false);
+      from = scaled_.back().get();
+    }
+    Call call{.kind = more == 0 ? Kind::kReduceScatterBlock : Kind::kAllreduce,
+              .send = from,
+              .count = more == 0 ? array.count / static_cast<std::size_t>(size) : array.count,
+              .dtype = array.dtype,
+              .op = factors.op,
+              .mpi_request = false};
+    if (more != 0) whole_.back() = std::make_unique_for_overwrite<std::byte[]>(array.bytes());
+    call.recv = more == 0 ? outputs_.back() : whole_.back().get();
+    start_call(comm, call);
+  }
+
+  std::vector<void*> outputs_;
+  std::vector<std::unique_ptr<std::byte[]>> whole_;  // null: the call gives the part alone
+  std::vector<std::unique_ptr<std::byte[]>> scaled_;
+};
+
+// All ranks have come, or they would not be here.
+class Barrier final : public NamedWork {
+ public:
+  explicit Barrier(NamedPart first) : NamedWork(std::move(first)) {}
+
+ protected:
+  bool start_phase(Communicator&, int) override { return true; }
+};
+
+}  // namespace
+
+std::unique_ptr<NamedWork> NamedWork::of(NamedPart first) {
+  switch (first.submission.kind) {
+    case NamedKind::kAllreduce:
+      return std::make_unique<Allreduce>(std::move(first));
+    case NamedKind::kAllgather:
+      return std::make_unique<Allgather>(std::move(first));
+    case NamedKind::kBroadcast:
+      return std::make_unique<Broadcast>(std::move(first));
+    case NamedKind::kAlltoall:
+      return std::make_unique<Alltoall>(std::move(first));
+    case NamedKind::kReduceScatter:
+      return std::make_unique<ReduceScatter>(std::move(first));
+    case NamedKind::kBarrier:
+    case NamedKind::kJoin:
+      break;
+  }
+  return std::make_unique<Barrier>(std::move(first));
+}
+
+bool NamedWork::start(Communicator& comm) {
+  if (started_) return true;
+  const auto ended = [](const auto& call) { return call->ended(); };
+  if (!std::ranges::all_of(calls_, ended)) return false;
+  for (const auto& call : calls_) call->rethrow();
+  if (phase_ > 0) calls_.clear();
+  started_ = start_phase(comm, phase_++);
+  return started_;
+}
+
+bool NamedWork::advance(Progress& stopped) {
+  for (const auto& call : calls_) {
+    if (const Progress progress = call->advance(); !progress) {
+      stopped = progress;
+      return false;
+    }
+    call->rethrow();
+  }
+  return started_;
+}
+
+void NamedWork::abandon(const std::exception_ptr& reason) noexcept {
+  for (const auto& call : calls_) call->abandon(reason);
+}
+
+void NamedWork::broadcast(Communicator& comm, void* data, std::size_t bytes, int root) {
+  if (bytes == 0) return;
+  start_call(comm, {.kind = Kind::kBcast,
+                    .recv = data,
+                    .count = bytes,
+                    .dtype = DType::kUInt8,
+                    .root = root,
+                    .mpi_request = false});
+}
+
+void NamedWork::allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes) {
+  if (bytes == 0) return;
+  start_call(comm, {.kind = Kind::kAllgather,
+                    .send = mine,
+                    .recv = all,
+                    .count = bytes,
+                    .dtype = DType::kUInt8,
+                    .mpi_request = false});
+}
+
+}  // namespace gradred

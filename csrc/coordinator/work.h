@@ -1,0 +1,51 @@
+// What an entry of the log, or a batch of entries, makes a rank do: calls on its communicator.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/pieces.h"
+#include "coordinator/named.h"
+
+namespace gradred {
+
+// One operation of a work; null: this rank has joined, and takes part with zeros.
+struct NamedPart {
+  std::shared_ptr<NamedOperation> operation;
+  Submission submission;
+};
+
+class NamedWork {
+ public:
+  static std::unique_ptr<NamedWork> of(NamedPart first);
+  virtual ~NamedWork() = default;
+
+  virtual void add(NamedPart part) { parts_.push_back(std::move(part)); }
+  const std::vector<NamedPart>& parts() const { return parts_; }
+
+  // Starts what can be started; whether nothing more will be, so that the next work may begin. All
+  // ranks start the calls of a communicator in the same order.
+  bool start(Communicator& comm);
+  // Whether all calls have ended; throws what ended one of them. Else: what has to come first.
+  bool advance(Progress& stopped);
+  virtual void finish(Communicator& /*comm*/) {}  // all have ended well
+  void abandon(const std::exception_ptr& reason) noexcept;
+
+ protected:
+  explicit NamedWork(NamedPart first) { parts_.push_back(std::move(first)); }
+  // Phase by phase, each after the calls of the one before have ended; whether it was the last one.
+  virtual bool start_phase(Communicator& comm, int phase) = 0;
+  void start_call(Communicator& comm, const Call& call) { calls_.push_back(comm.start(call)); }
+  // Bytes as they are.
+  void broadcast(Communicator& comm, void* data, std::size_t bytes, int root);
+  void allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes);
+  NamedOperation& operation() const { return *parts_.front().operation; }
+
+ private:
+  std::vector<NamedPart> parts_;
+  std::vector<std::shared_ptr<StartedOperation>> calls_;
+  int phase_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace gradred

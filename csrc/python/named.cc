@@ -1,0 +1,143 @@
+// Named operations: what the front ends for deep learning build on.
+#include "coordinator/named.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/signature.h"
+#include "comm/communicator.h"
+#include "python/gil.h"
+#include "python/mpi4py.h"
+#include "python/names.h"
+#include "python/one_thread.h"
+#include "python/operation.h"
+#include "python/wait_hook.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+class PyNamedOperation final : public PyOperation {
+ public:
+  explicit PyNamedOperation(std::shared_ptr<NamedOperation> named)
+      : PyOperation(named), named_(std::move(named)) {}
+
+  const NamedOperation& named() const { return *named_; }
+
+ private:
+  std::shared_ptr<NamedOperation> named_;
+};
+using Made = std::shared_ptr<PyNamedOperation>;
+
+std::int64_t product(const py::tuple& shape, std::size_t from) {
+  std::int64_t count = 1;
+  for (std::size_t i = from; i < shape.size(); ++i) count *= shape[i].cast<std::int64_t>();
+  return count;
+}
+
+// Adds one array to what is submitted.
+void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described) {
+  const auto shape = described[3].cast<py::tuple>();
+  NamedArray array;
+  array.in = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
+  array.out = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
+  array.dtype = dtype_named(described[2].cast<std::string>());
+  array.count = static_cast<std::size_t>(product(shape, 0));
+  array.rows = shape.empty() ? 0 : shape[0].cast<std::int64_t>();
+  const bool first = arrays.empty();
+  if (first) {
+    what.dtype = array.dtype;
+    what.axes = static_cast<std::uint8_t>(std::min<std::size_t>(shape.size(), 255));
+  }
+  what.rest = mix(what.rest, static_cast<std::uint64_t>(array.dtype) << 8 | shape.size());
+  const bool gathers = what.kind == NamedKind::kAllgather || what.kind == NamedKind::kAlltoall;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const auto length = shape[i].cast<std::int64_t>();
+    if (first && i < Submission::kMostAxes) what.shape[i] = length;
+    const bool compared = !(gathers && i == 0) && !(first && i < Submission::kMostAxes);
+    if (compared) what.rest = mix(what.rest, static_cast<std::uint64_t>(length));
+  }
+  if (arrays.size() < Submission::kMostParts) what.counts[arrays.size()] = array.count;
+  if (arrays.size() >= Submission::kMostParts || array.dtype != what.dtype) what.parts = 0;
+  if (what.parts == arrays.size() && array.dtype == what.dtype) ++what.parts;
+  what.bytes += array.bytes();
+  arrays.push_back(array);
+}
+
+Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
+            const py::sequence& described, const std::string& op, double prescale, double postscale,
+            int root, const std::vector<std::int64_t>& splits) {
+  const auto found = named_kind(kind);
+  if (!found || *found == NamedKind::kJoin) {
+    throw UsageError("'" + kind + "' is no kind of named operation");
+  }
+  Submission what;
+  what.kind = *found;
+  what.op = op_named(op);
+  what.prescale = prescale;
+  what.postscale = postscale;
+  what.root = root;
+  std::vector<NamedArray> arrays;
+  arrays.reserve(described.size());
+  for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>());
+  what.arrays = arrays.size();
+  if (what.parts != arrays.size()) what.parts = 0;
+  return std::make_shared<PyNamedOperation>(
+      self.submit(*found, name, what, std::move(arrays), splits));
+}
+
+std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  const OneThread one_thread(communicator);
+  GilHook hook;
+  return NamedOperations::create(communicator.shared_from_this(), most_fused_bytes, hook);
+}
+
+// Bytes that the operation has made memory for, as NumPy's arrays.
+py::list outputs_of(const PyNamedOperation& self) {
+  py::list made;
+  for (const NamedOutput& output : self.named().outputs) {
+    auto* const owner = new std::shared_ptr<std::byte[]>(output.memory);
+    const py::capsule base(
+        owner, [](void* held) { delete static_cast<std::shared_ptr<std::byte[]>*>(held); });
+    made.append(py::array_t<std::uint8_t>(static_cast<py::ssize_t>(output.bytes),
+                                          reinterpret_cast<std::uint8_t*>(output.memory.get()),
+                                          base));
+  }
+  return made;
+}
+
+}  // namespace
+
+void bind_named(py::module_& m) {
+  py::class_<PyNamedOperation, PyOperation, Made>(m, "NamedOperation")
+      .def_property_readonly("outputs", &outputs_of,
+                             "After the end: the bytes of each result that the operation made.")
+      .def_property_readonly(
+          "rows", [](const PyNamedOperation& self) { return self.named().rows; },
+          "After the end: by array and rank, the lengths of the first axis.")
+      .def_property_readonly("last_joined",
+                             [](const PyNamedOperation& self) { return self.named().last_joined; });
+  py::class_<NamedOperations, std::shared_ptr<NamedOperations>>(m, "NamedOperations")
+      .def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"),
+           "Blocks, and is collective over the communicator, which serves nothing else.")
+      .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"), py::arg("op"),
+           py::arg("prescale"), py::arg("postscale"), py::arg("root"), py::arg("splits"),
+           "`arrays` are (address, address of the result or 0, element type, shape).")
+      .def("join",
+           [](NamedOperations& self) { return std::make_shared<PyNamedOperation>(self.join()); })
+      .def(
+          "close", [](NamedOperations& self, const std::string& why) { self.close(why); },
+          py::arg("why"));
+}
+
+}  // namespace gradred

@@ -1,0 +1,351 @@
+"""Named operations: any order on any rank, one order on all, an error where ranks differ."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+from gradred import named
+
+COMM = gradred.Comm(MPI.COMM_WORLD)
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+TYPES = ["float32", "float64", "float16", "int32", "int64", "uint8"]
+numbers = itertools.count()
+
+pytestmark = pytest.mark.skipif(
+    SIZE > 1 and MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).Get_size() < SIZE,
+    reason="named operations between hosts do not exist yet",
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> named.NamedOperations:
+    return named.NamedOperations(COMM)
+
+
+def of(array: np.ndarray[Any, Any], out: np.ndarray[Any, Any] | None = None) -> named.Described:
+    """In place, unless there is an array for the result."""
+    result = array if out is None else out
+    return array.ctypes.data, result.ctypes.data, str(array.dtype), array.shape
+
+
+def made_by(engine: named.NamedOperations, array: np.ndarray[Any, Any]) -> named.Described:
+    return array.ctypes.data, 0, str(array.dtype), array.shape
+
+
+def name() -> str:
+    return f"test{next(numbers)}"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("count", [0, 1, 7, 1000, 40_001])
+def test_allreduce_sums_in_place_and_not(
+    engine: named.NamedOperations, dtype: str, count: int
+) -> None:
+    x = (np.arange(count) % 5 + RANK).astype(dtype)
+    before, out = x.copy(), np.empty_like(x)
+    expected = (SIZE * (np.arange(count) % 5) + SIZE * (SIZE - 1) // 2).astype(dtype)
+    apart = engine.submit("allreduce", name(), [of(x, out)])
+    apart.wait(30)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(x, before)
+    engine.submit("allreduce", name(), [of(x)]).wait(30)
+    np.testing.assert_array_equal(x, expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("min", 1), ("max", SIZE), ("prod", np.prod(np.arange(1, SIZE + 1)))],
+)
+@pytest.mark.parametrize("count", [3, 30_000])
+def test_other_operations(
+    engine: named.NamedOperations, op: str, expected: int, count: int
+) -> None:
+    x = np.full(count, RANK + 1.0)
+    engine.submit("allreduce", name(), [of(x)], op).wait(30)
+    np.testing.assert_array_equal(x, float(expected))
+
+
+@pytest.mark.parametrize("count", [5, 50_000])
+def test_averages_and_factors(engine: named.NamedOperations, count: int) -> None:
+    x = np.full(count, RANK + 1, "int32")
+    average = engine.submit("allreduce", name(), [of(x)], "sum", 1.0, 1.0 / SIZE)
+    average.wait(30)
+    np.testing.assert_array_equal(x, (SIZE + 1) // 2)
+    y, out = np.full(count, 3.0, "float32"), np.empty(count, "float32")
+    engine.submit("allreduce", name(), [of(y, out)], "sum", 2.0, 0.25).wait(30)
+    np.testing.assert_array_equal(out, 1.5 * SIZE)
+    np.testing.assert_array_equal(y, 3.0)
+    z = np.array([3, 5], "int64")  # each element is truncated before the sum
+    engine.submit("allreduce", name(), [of(z)], "sum", 0.5).wait(30)
+    np.testing.assert_array_equal(z, [SIZE, 2 * SIZE])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_on_any_rank(engine: named.NamedOperations, seed: int) -> None:
+    counts = np.random.default_rng(seed).choice([1, 3, 200, 5000, 70_000], 40)
+    arrays = [np.full(count, RANK + i, "float32") for i, count in enumerate(counts)]
+    order = np.random.default_rng(1000 * seed + RANK).permutation(len(arrays))
+    requests = {i: engine.submit("allreduce", f"order{seed}.{i}", [of(arrays[i])]) for i in order}
+    for i in np.random.default_rng(RANK).permutation(len(arrays)):
+        requests[i].wait(30)
+        np.testing.assert_array_equal(arrays[i], SIZE * i + SIZE * (SIZE - 1) // 2)
+
+
+def test_names_are_used_again_and_again(engine: named.NamedOperations) -> None:
+    x = np.empty(10, "float32")
+    for turn in range(500):
+        x[:] = turn
+        engine.submit("allreduce", "again", [of(x)]).wait(30)
+        assert (x == SIZE * turn).all()
+
+
+def test_more_names_in_flight_than_the_board_has_room_for(engine: named.NamedOperations) -> None:
+    arrays = np.full((5000, 3), RANK + 1.0, "float32")
+    order = np.random.default_rng(RANK).permutation(1000)
+    wanted = [*order, *range(1000, 5000)]
+    requests = [engine.submit("allreduce", f"many{i}", [of(arrays[i])]) for i in wanted]
+    for request in requests:
+        request.wait(60)
+    np.testing.assert_array_equal(arrays, SIZE * (SIZE + 1) / 2)
+
+
+def test_groups_are_one_operation(engine: named.NamedOperations) -> None:
+    arrays = [np.full(count, RANK, dtype) for count in (2, 9000) for dtype in ("int16", "float32")]
+    engine.submit("allreduce", name(), [of(array) for array in arrays]).wait(30)
+    for array in arrays:
+        np.testing.assert_array_equal(array, SIZE * (SIZE - 1) // 2)
+
+
+@pytest.mark.parametrize("rows", ["equal", "different", "some have none", "none"])
+def test_allgather_of_uneven_rows(engine: named.NamedOperations, rows: str) -> None:
+    of_rank = {
+        "equal": lambda rank: 3,
+        "different": lambda rank: rank + 1,
+        "some have none": lambda rank: rank % 2,
+        "none": lambda rank: 0,
+    }[rows]
+    x = np.full((of_rank(RANK), 2), RANK, "int16")
+    request = engine.submit("allgather", name(), [made_by(engine, x)])
+    request.wait(30)
+    expected = [np.full((of_rank(rank), 2), rank, "int16") for rank in range(SIZE)]
+    got = request.outputs[0].view("int16").reshape(-1, 2)
+    np.testing.assert_array_equal(got, np.concatenate(expected))
+    assert request.rows == [[of_rank(rank) for rank in range(SIZE)]]
+
+
+def test_broadcast(engine: named.NamedOperations) -> None:
+    for root, count in itertools.product(range(SIZE), (0, 1, 40_000)):
+        x, out = np.full(count, RANK, "float64"), np.empty(count)
+        engine.submit("broadcast", name(), [of(x, out)], root=root).wait(30)
+        np.testing.assert_array_equal(out, root)
+        np.testing.assert_array_equal(x, RANK)
+
+
+def test_alltoall_of_uneven_rows(engine: named.NamedOperations) -> None:
+    splits = [(RANK + other) % 3 for other in range(SIZE)]
+    x = np.repeat([100 * RANK + other for other in range(SIZE)], splits).astype("int64")
+    request = engine.submit("alltoall", name(), [made_by(engine, x)], splits=splits)
+    request.wait(30)
+    received = [(other + RANK) % 3 for other in range(SIZE)]
+    assert request.rows == [received]
+    expected = np.repeat([100 * other + RANK for other in range(SIZE)], received)
+    np.testing.assert_array_equal(request.outputs[0].view("int64"), expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, SIZE, 2 * SIZE + 1])
+def test_reducescatter_gives_the_first_ranks_one_row_more(
+    engine: named.NamedOperations, rows: int
+) -> None:
+    x = np.arange(rows * 3, dtype="float32").reshape(rows, 3) + RANK
+    request = engine.submit("reducescatter", name(), [made_by(engine, x)], postscale=1.0 / SIZE)
+    request.wait(30)
+    each, more = divmod(rows, SIZE)
+    first = RANK * each + min(RANK, more)
+    mine = first + each + (more > RANK)
+    whole = np.arange(rows * 3, dtype="float32").reshape(rows, 3) + (SIZE - 1) / 2
+    got = request.outputs[0].view("float32").reshape(-1, 3)
+    np.testing.assert_allclose(got, whole[first:mine], rtol=1e-6)
+
+
+def test_a_barrier_does_not_wait_for_earlier_operations(engine: named.NamedOperations) -> None:
+    x = np.ones(1)
+    late = engine.submit("allreduce", "late", [of(x)]) if RANK == 0 else None
+    engine.submit("barrier", "all", []).wait(30)
+    if late is not None:
+        assert SIZE == 1 or not late.done()
+    else:
+        late = engine.submit("allreduce", "late", [of(x)])
+    late.wait(30)
+    assert x[0] == SIZE
+
+
+MISMATCHES: dict[str, Any] = {
+    "Mismatched allreduce tensor shapes": ("allreduce", (3,), (4,), {}, {}),
+    "Mismatched data types": ("allreduce", (3,), (3,), {"dtype": "int32"}, {"dtype": "float32"}),
+    "Mismatched reduction operation": ("allreduce", (3,), (3,), {"op": "min"}, {"op": "max"}),
+    "Mismatched prescale": ("allreduce", (3,), (3,), {"prescale": 2.0}, {}),
+    "Mismatched broadcast root": ("broadcast", (3,), (3,), {"root": 0}, {"root": 1}),
+    "Mismatched allgather tensor shapes": ("allgather", (3, 2), (3, 4), {}, {}),
+}
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize("text", MISMATCHES)
+def test_a_mismatch_is_an_error_on_all_ranks_and_the_rest_goes_on(
+    engine: named.NamedOperations, text: str
+) -> None:
+    kind, mine, others, options, other_options = MISMATCHES[text]
+    asked = dict(options if RANK == 0 else other_options)
+    x = np.ones(mine if RANK == 0 else others, asked.pop("dtype", "float32"))
+    y = np.ones(4)
+    wrong = engine.submit(kind, "wrong", [of(x)], **asked)
+    right = engine.submit("allreduce", "right", [of(y)])
+    with pytest.raises(gradred.UsageError, match=text) as raised:
+        wrong.wait(30)
+    assert "wrong" in str(raised.value)
+    assert "rank 0" in str(raised.value)
+    right.wait(30)
+    np.testing.assert_array_equal(y, SIZE)
+    z = np.ones(2)
+    engine.submit("allreduce", "wrong", [of(z)]).wait(30)
+    np.testing.assert_array_equal(z, SIZE)
+
+
+def test_a_name_in_flight_is_refused_where_it_is_submitted_again(
+    engine: named.NamedOperations,
+) -> None:
+    x, y = np.ones(2), np.ones(2)
+    COMM.Barrier()
+    if RANK == 0 and SIZE > 1:
+        first = engine.submit("allreduce", "twice", [of(x)])
+        with pytest.raises(gradred.UsageError, match="twice"):
+            engine.submit("allreduce", "twice", [of(y)])
+        COMM.Barrier()
+    else:
+        COMM.Barrier() if SIZE > 1 else None
+        first = engine.submit("allreduce", "twice", [of(x)])
+    first.wait(30)
+    np.testing.assert_array_equal(x, SIZE)
+    np.testing.assert_array_equal(y, 1)
+
+
+def test_what_no_rank_can_carry_out_is_refused_at_once(engine: named.NamedOperations) -> None:
+    x = np.ones(4, "bool")
+    with pytest.raises(gradred.UsageError, match="sum is not defined for bool"):
+        engine.submit("allreduce", name(), [of(x)])
+    with pytest.raises(gradred.UsageError, match="root rank"):
+        engine.submit("broadcast", name(), [of(x)], root=SIZE)
+    with pytest.raises(gradred.UsageError, match="splits"):
+        engine.submit("alltoall", name(), [made_by(engine, x)], splits=[5] + [0] * (SIZE - 1))
+    with pytest.raises(gradred.UsageError, match="no kind"):
+        engine.submit("scan", name(), [of(x)])
+
+
+def test_ranks_that_have_joined_take_part_with_zeros(engine: named.NamedOperations) -> None:
+    for _ in range(3):
+        for turn in range(RANK + 1):
+            small, large = np.ones(3, "float32"), np.ones(20_000, "float32")
+            requests = [
+                engine.submit("allreduce", "small", [of(small)]),
+                engine.submit("allreduce", "large", [of(large)], postscale=1 / SIZE),
+            ]
+            for request in requests:
+                request.wait(30)
+            np.testing.assert_array_equal(small, SIZE - turn)
+            np.testing.assert_allclose(large, (SIZE - turn) / SIZE, rtol=1e-6)
+        join = engine.join()
+        join.wait(30)
+        assert join.last_joined == SIZE - 1
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no rank is left where one has joined")
+def test_what_zeros_would_make_wrong_is_an_error_once_a_rank_has_joined(
+    engine: named.NamedOperations,
+) -> None:
+    join = engine.join() if RANK == 0 else None
+    engine.submit("barrier", "joined", []).wait(30) if RANK != 0 else None
+    if RANK != 0:
+        for kind, op in (("allreduce", "max"), ("broadcast", "sum"), ("allgather", "sum")):
+            x = np.ones(2)
+            with pytest.raises(gradred.UsageError, match="is not supported with join"):
+                engine.submit(kind, f"after {kind}", [of(x)], op).wait(30)
+        join = engine.join()
+    assert join is not None
+    join.wait(30)
+    assert join.last_joined != 0
+
+
+def test_several_threads_submit_and_wait(engine: named.NamedOperations) -> None:
+    wrong: list[int] = []
+
+    def work(thread: int) -> None:
+        x = np.empty(100, "float32")
+        for turn in range(200):
+            x[:] = turn
+            engine.submit("allreduce", f"thread{thread}", [of(x)]).wait(60)
+            if not (x == SIZE * turn).all():
+                wrong.append(turn)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_callbacks_come_after_the_end_and_may_wait(engine: named.NamedOperations) -> None:
+    x, y, seen = np.ones(3), np.ones(3), threading.Event()
+
+    def then(request: named.NamedRequest) -> None:
+        request.wait()
+        engine.submit("allreduce", "from a callback", [of(y)]).wait(30)
+        seen.set()
+
+    engine.submit("allreduce", name(), [of(x)]).add_done_callback(then)
+    assert seen.wait(30)
+    np.testing.assert_array_equal(y, SIZE)
+
+
+def test_nobody_has_to_wait_for_it_to_end(engine: named.NamedOperations) -> None:
+    x = np.ones(100_000, "float32")
+    request = engine.submit("allreduce", name(), [of(x)])
+    done = threading.Event()
+    request.add_done_callback(lambda _: done.set())
+    assert done.wait(30)
+    assert request.done()
+    np.testing.assert_array_equal(x, SIZE)
+
+
+def test_a_time_limit_leaves_the_operation_as_it_is(engine: named.NamedOperations) -> None:
+    x = np.ones(3)
+    if RANK == 0 and SIZE > 1:
+        request = engine.submit("allreduce", "slow", [of(x)])
+        with pytest.raises(gradred.TimeoutError, match="it goes on"):
+            request.wait(0.05)
+    COMM.Barrier()
+    if RANK != 0 or SIZE == 1:
+        request = engine.submit("allreduce", "slow", [of(x)])
+    request.wait(30)
+    np.testing.assert_array_equal(x, SIZE)
+
+
+def test_a_rank_that_leaves_ends_what_is_pending_on_all() -> None:
+    engine = named.NamedOperations(COMM)
+    x, y = np.ones(3), np.ones(3)
+    engine.submit("allreduce", "before", [of(y)]).wait(30)
+    if RANK == 0:
+        engine.close()
+    with pytest.raises(gradred.Error, match="have been shut down"):
+        engine.submit("allreduce", "after", [of(x)]).wait(30)
+    with pytest.raises(gradred.Error, match="have been shut down"):
+        engine.submit("allreduce", "later", [of(x)]).wait(30)
+    np.testing.assert_array_equal(x, 1)
+    engine.close()
