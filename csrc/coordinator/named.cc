@@ -289,7 +289,10 @@ void NamedOperations::go_on() {
   }
   publish_backlog();
   if (board_.any()) take_entries();
-  if (board_.any_left()) end_what_is_left_over();
+  if (board_.any_left()) {
+    look_after_peers();  // it may have left since it has failed
+    end_what_is_left_over();
+  }
   run_works();
 }
 
@@ -423,9 +426,11 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
   {
     const std::lock_guard lock(intake_);
     const auto found = agreed_on_.find(operation.round_);
+    const bool timed_out = report_of(reason).kind == Failure::kTimeout;  // for all ranks
     bool taken_back = false;
     try {
-      taken_back = found != agreed_on_.end() && board_.retract(operation.round_);
+      taken_back =
+          !timed_out && found != agreed_on_.end() && board_.retract(operation.round_);
     } catch (const Error&) {
       // A peer has died, and fail() says so.
     }
@@ -460,7 +465,11 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   }
   works_.clear();
   for (const Shared& operation : over) finish(operation, reason);
-  close(own_name() + " has failed: " + report_of(reason).text);
+  if (!is_usage_error(reason)) {
+    if (segment_ != nullptr) comm_->local_group()->poison(report_of(reason));
+    comm_->liveness().fail(reason);
+  }
+  close(own_name() + " has failed: " + report_of(reason).text);  // wakes them
 }
 
 }  // namespace gradred

@@ -1,0 +1,212 @@
+// The table of names and the log that ranks share, with ranks as threads and as processes.
+#include "coordinator/board.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "node_calls.h"
+
+namespace gradred::testing {
+namespace {
+
+namespace named = gradred;
+
+// Memory that threads and forked processes share.
+class Shared {
+ public:
+  explicit Shared(std::size_t bytes)
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Shared() { munmap(data_, bytes_); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  const std::size_t bytes_;
+  std::byte* const data_;
+};
+
+Submission sum_of(std::size_t count) {
+  Submission what;
+  what.dtype = DType::kFloat32;
+  what.axes = what.parts = 1;
+  what.arrays = 1;
+  what.shape[0] = static_cast<std::int64_t>(count);
+  what.counts[0] = count;
+  what.bytes = 4 * count;
+  return what;
+}
+
+named::Board board_of(const Shared& memory, const BoardBootstrap& bootstrap,
+                      std::uint64_t most_fused = 0) {
+  return {memory.data(),
+          static_cast<std::size_t>(bootstrap.size()),
+          static_cast<std::size_t>(bootstrap.rank()),
+          most_fused,
+          RankNames(),
+          nullptr};
+}
+
+// What each rank saw, for all to compare: the hash of its log.
+std::uint64_t all_saw_the_same(BoardBootstrap& bootstrap, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(bootstrap.size()));
+  bootstrap.allgather(&mine, sizeof mine, all.data());
+  for (const std::uint64_t one : all) expect(one == all.front(), "the logs differ");
+  return mine;
+}
+
+// Each rank in an order of its own, with names that come again.
+void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
+                          std::uint64_t most_fused) {
+  named::Board board = board_of(memory, bootstrap, most_fused);
+  bootstrap.barrier();
+  constexpr int kNames = 60, kTurns = 20;
+  std::mt19937 random(static_cast<unsigned>(bootstrap.rank()));
+  std::uint64_t seen = 1;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    std::vector<int> order(kNames);
+    for (int i = 0; i < kNames; ++i) order[static_cast<std::size_t>(i)] = i;
+    std::ranges::shuffle(order, random);
+    std::map<named::Board::Round, int> mine;
+    int taken = 0;
+    const auto take = [&] {
+      for (const auto& entry : board.take()) {
+        const auto found = mine.find(entry.round);
+        expect(found != mine.end(), "an entry that this rank has not submitted");
+        expect(entry.problem.empty(), entry.problem);
+        expect(entry.submission.counts[0] == static_cast<std::uint64_t>(found->second + 1),
+               "the entry is not what was submitted");
+        expect(most_fused > 0 || !entry.joins, "a batch where there are none");
+        seen = (seen * 31 + static_cast<std::uint64_t>(found->second)) * 2 + (entry.joins ? 1 : 0);
+        mine.erase(found);
+        ++taken;
+      }
+    };
+    for (const int name : order) {
+      const auto round = board.arrive("name" + std::to_string(name),
+                                      sum_of(static_cast<std::size_t>(name) + 1));
+      expect(round.has_value(), "there is room");
+      mine.emplace(*round, name);
+      if (random() % 4 == 0) take();
+    }
+    while (taken < kNames) {
+      if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
+      take();
+    }
+  }
+  all_saw_the_same(bootstrap, seen);
+}
+
+void runs_out_of_room(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  const auto name = [](std::uint32_t i) { return "a" + std::to_string(i); };
+  if (bootstrap.rank() == 0) {
+    for (std::uint32_t i = 0; i < named::Board::kSlots; ++i) {
+      expect(board.arrive(name(i), sum_of(1)).has_value(), "room for each slot");
+    }
+    expect(!board.arrive("one more", sum_of(1)), "no room beyond");
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() != 0) {
+    for (std::uint32_t i = named::Board::kSlots; i-- > 0;) {
+      expect(board.arrive(name(i), sum_of(1)).has_value(), "a name that has a slot");
+    }
+  }
+  bootstrap.barrier();
+  expect(board.take().size() == named::Board::kSlots, "all were agreed on");
+  bootstrap.barrier();
+  expect(board.arrive("one more", sum_of(1)).has_value(), "the slots are free again");
+  bootstrap.barrier();
+  expect(board.take().size() == 1, "the last one");
+}
+
+void joined_ranks_fall_behind(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  constexpr std::uint32_t kMore = named::Board::kSlots + 100;
+  if (bootstrap.rank() == 0) board.join();
+  bootstrap.barrier();
+  std::size_t taken = 0;
+  if (bootstrap.rank() == 1) {
+    for (std::uint32_t i = 0; i < kMore; ++i) {
+      const auto round = board.arrive("b" + std::to_string(i % 50), sum_of(1));
+      taken += board.take().size();
+      if (!round) break;  // it waits for the other rank, which does not look
+    }
+    expect(taken == named::Board::kSlots, "the log is full");
+    board.join();
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) taken += board.take().size();
+  bootstrap.barrier();
+  while (board.any()) taken += board.take().size();
+  bootstrap.barrier();
+  while (board.any()) taken += board.take().size();
+  expect(taken > named::Board::kSlots, "the join came behind what had waited");
+}
+
+void takes_back(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) {
+    const auto round = board.arrive("back", sum_of(3));
+    expect(board.missing(*round) == std::vector<int>{1}, "rank 1 is missing");
+    expect(board.retract(*round), "nobody else has come");
+    expect(!board.retract(*round), "once");
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() == 1) {
+    const auto round = board.arrive("back", sum_of(4));
+    expect(board.missing(*round) == std::vector<int>{0}, "rank 0 is missing");
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) board.arrive("back", sum_of(4));
+  bootstrap.barrier();
+  const auto entries = board.take();
+  expect(entries.size() == 1 && entries[0].problem.empty(), "what was taken back counts no more");
+  if (bootstrap.rank() == 0) board.leave("rank 0 has left");
+  bootstrap.barrier();
+  expect(board.any_left() && board.why_left() == "rank 0 has left", "all know");
+  try {
+    board.arrive("late", sum_of(1));
+    throw Failed("a name was taken after the end");
+  } catch (const Error&) {
+  }
+}
+
+int run_all(const std::string& part) {
+  Report report(part);
+  const auto on = [&](int size, const std::string& name, const auto& body) {
+    for (const Ranks kind : {Ranks::kThreads, Ranks::kProcesses}) {
+      const Shared memory(named::Board::bytes(static_cast<std::size_t>(size)));
+      on_ranks(report, kind)(size, name, [&](BoardBootstrap& ranks) { body(memory, ranks); });
+    }
+  };
+  for (const int size : {1, 2, 3, 5}) {
+    for (const std::uint64_t fused : {0, 100, 4000}) {
+      on(size, "submits_in_any_order, batches of " + std::to_string(fused),
+         [&](const Shared& memory, BoardBootstrap& ranks) {
+           submits_in_any_order(memory, ranks, fused);
+         });
+    }
+  }
+  on(2, "runs_out_of_room", runs_out_of_room);
+  on(2, "joined_ranks_fall_behind", joined_ranks_fall_behind);
+  on(2, "takes_back", takes_back);
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+// board_test [part of a test's name]
+int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }
