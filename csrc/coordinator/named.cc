@@ -429,8 +429,7 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
     const bool timed_out = report_of(reason).kind == Failure::kTimeout;  // for all ranks
     bool taken_back = false;
     try {
-      taken_back =
-          !timed_out && found != agreed_on_.end() && board_.retract(operation.round_);
+      taken_back = !timed_out && found != agreed_on_.end() && board_.retract(operation.round_);
     } catch (const Error&) {
       // A peer has died, and fail() says so.
     }

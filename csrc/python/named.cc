@@ -6,7 +6,9 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,17 +28,51 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-class PyNamedOperation final : public PyOperation {
+// What operations in flight work on, whose request the program has let go. Under the GIL.
+std::deque<std::pair<std::shared_ptr<NamedOperation>, PyObject*>>& kept() {
+  static auto* const all = new std::deque<std::pair<std::shared_ptr<NamedOperation>, PyObject*>>;
+  return *all;
+}
+
+// Lets go of what has ended; looks at some of them only.
+void let_ended_go() {
+  for (int looks = 0; looks < 2 && !kept().empty(); ++looks) {
+    auto [operation, held] = std::move(kept().front());
+    kept().pop_front();
+    if (operation->ended()) {
+      Py_DECREF(held);
+    } else {
+      kept().emplace_back(std::move(operation), held);
+    }
+  }
+}
+
+// An operation in flight as Python holds it, with what it works on.
+class PyNamedRequest final : public PyOperation {
  public:
-  explicit PyNamedOperation(std::shared_ptr<NamedOperation> named)
-      : PyOperation(named), named_(std::move(named)) {}
+  PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held)
+      : PyOperation(named), named_(std::move(named)), held_(std::move(held)) {}
+  ~PyNamedRequest() {
+    if (held_ && !named_->ended()) kept().emplace_back(named_, held_.release().ptr());
+  }
+  PyNamedRequest(const PyNamedRequest&) = delete;
+  PyNamedRequest& operator=(const PyNamedRequest&) = delete;
 
   const NamedOperation& named() const { return *named_; }
+  void wait_at_most(std::optional<double> timeout) {
+    if (wait(timeout)) return;
+    std::string seconds = std::to_string(*timeout);
+    seconds.erase(seconds.find_last_not_of('0') + 1);
+    if (seconds.back() == '.') seconds.pop_back();
+    throw TimeoutError("wait for '" + named_->key() + "': it has not ended within " + seconds +
+                       " s; it goes on. Wait again.");
+  }
 
  private:
   std::shared_ptr<NamedOperation> named_;
+  py::object held_;
 };
-using Made = std::shared_ptr<PyNamedOperation>;
+using Made = std::unique_ptr<PyNamedRequest>;
 
 std::int64_t product(const py::tuple& shape, std::size_t from) {
   std::int64_t count = 1;
@@ -75,7 +111,8 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
 
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
             const py::sequence& described, const std::string& op, double prescale, double postscale,
-            int root, const std::vector<std::int64_t>& splits) {
+            int root, const std::vector<std::int64_t>& splits, const py::object& held) {
+  let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
     throw UsageError("'" + kind + "' is no kind of named operation");
@@ -91,8 +128,8 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>());
   what.arrays = arrays.size();
   if (what.parts != arrays.size()) what.parts = 0;
-  return std::make_shared<PyNamedOperation>(
-      self.submit(*found, name, what, std::move(arrays), splits));
+  return std::make_unique<PyNamedRequest>(
+      self.submit(*found, name, what, std::move(arrays), splits), held);
 }
 
 std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes) {
@@ -103,7 +140,7 @@ std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t mo
 }
 
 // Bytes that the operation has made memory for, as NumPy's arrays.
-py::list outputs_of(const PyNamedOperation& self) {
+py::list outputs_of(const PyNamedRequest& self) {
   py::list made;
   for (const NamedOutput& output : self.named().outputs) {
     auto* const owner = new std::shared_ptr<std::byte[]>(output.memory);
@@ -119,24 +156,31 @@ py::list outputs_of(const PyNamedOperation& self) {
 }  // namespace
 
 void bind_named(py::module_& m) {
-  py::class_<PyNamedOperation, PyOperation, Made>(m, "NamedOperation")
-      .def_property_readonly("outputs", &outputs_of,
-                             "After the end: the bytes of each result that the operation made.")
-      .def_property_readonly(
-          "rows", [](const PyNamedOperation& self) { return self.named().rows; },
-          "After the end: by array and rank, the lengths of the first axis.")
-      .def_property_readonly("last_joined",
-                             [](const PyNamedOperation& self) { return self.named().last_joined; });
-  py::class_<NamedOperations, std::shared_ptr<NamedOperations>>(m, "NamedOperations")
-      .def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"),
-           "Blocks, and is collective over the communicator, which serves nothing else.")
-      .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"), py::arg("op"),
-           py::arg("prescale"), py::arg("postscale"), py::arg("root"), py::arg("splits"),
-           "`arrays` are (address, address of the result or 0, element type, shape).")
-      .def("join",
-           [](NamedOperations& self) { return std::make_shared<PyNamedOperation>(self.join()); })
+  py::class_<PyNamedRequest>(m, "NamedRequest")
+      .def("wait", &PyNamedRequest::wait_at_most, py::arg("timeout") = std::nullopt)
+      .def("done", &PyNamedRequest::test)
       .def(
-          "close", [](NamedOperations& self, const std::string& why) { self.close(why); },
+          "add_done_callback",
+          [](const py::object& self, const py::object& function) {
+            self.cast<PyNamedRequest&>().add_done_callback(function, self);
+          },
+          py::arg("fn"))
+      .def_property_readonly("outputs", &outputs_of)
+      .def_property_readonly("rows", [](const PyNamedRequest& self) { return self.named().rows; })
+      .def_property_readonly("last_joined",
+                             [](const PyNamedRequest& self) { return self.named().last_joined; });
+  py::class_<NamedOperations, std::shared_ptr<NamedOperations>>(m, "NamedOperations")
+      .def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"))
+      .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),
+           py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
+           py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
+           py::arg("held") = py::none())
+      .def("join",
+           [](NamedOperations& self) {
+             return std::make_unique<PyNamedRequest>(self.join(), py::none());
+           })
+      .def(
+          "leave", [](NamedOperations& self, const std::string& why) { self.close(why); },
           py::arg("why"));
 }
 

@@ -22,8 +22,8 @@ class Shared {
  public:
   explicit Shared(std::size_t bytes)
       : bytes_(bytes),
-        data_(static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+        data_(static_cast<std::byte*>(
+            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
   ~Shared() { munmap(data_, bytes_); }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
@@ -91,8 +91,8 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
       }
     };
     for (const int name : order) {
-      const auto round = board.arrive("name" + std::to_string(name),
-                                      sum_of(static_cast<std::size_t>(name) + 1));
+      const auto round =
+          board.arrive("name" + std::to_string(name), sum_of(static_cast<std::size_t>(name) + 1));
       expect(round.has_value(), "there is room");
       mine.emplace(*round, name);
       if (random() % 4 == 0) take();

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from gradred import _core
-from gradred.errors import TimeoutError, explain  # noqa: A004
-from gradred.request import keep_alive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -31,13 +30,8 @@ MOST_FUSED_BYTES = 4 << 20
 _open: weakref.WeakSet[NamedOperations] = weakref.WeakSet()
 
 
-class NamedRequest:
+class NamedRequest(Protocol):
     """An operation in flight. It goes on if the program forgets it."""
-
-    __slots__ = ("_operation",)
-
-    def __init__(self, operation: _core.NamedOperation) -> None:
-        self._operation = operation
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until the operation has ended; the thread that waits carries it on.
@@ -51,22 +45,16 @@ class NamedRequest:
             gradred.PeerLost: a rank has ended.
             gradred.Error: a rank has left (`NamedOperations.close`), or what else ended it.
         """
-        if not self._operation.wait(timeout):
-            found = f"the operation has not ended within {timeout} s; it goes on"
-            raise TimeoutError(explain("wait", found, "Wait again"))
 
     def done(self) -> bool:
         """Whether it has ended, well or not. Does not block."""
-        return self._operation.test()
 
-    def add_done_callback(self, fn: Callable[[NamedRequest], object]) -> None:
+    def add_done_callback(self, fn: Callable[[_core.NamedRequest], object]) -> None:
         """Have `fn(request)` called once when it has ended; as `Request.add_done_callback`."""
-        self._operation.add_done_callback(_call, (fn, self))
 
     @property
     def outputs(self) -> list[NDArray[np.uint8]]:
         """After the end: the bytes of each result for which there was no memory."""
-        return self._operation.outputs
 
     @property
     def rows(self) -> list[list[int]]:
@@ -75,23 +63,28 @@ class NamedRequest:
         Of an allgather what each gave, of an alltoall what this rank got from each, of a
         reducescatter what each gets.
         """
-        return self._operation.rows
 
     @property
     def last_joined(self) -> int:
         """After the end of a join: the rank that was the last to join."""
-        return self._operation.last_joined
 
 
-def _call(argument: tuple[Callable[[NamedRequest], object], NamedRequest]) -> None:
-    fn, request = argument
-    _core.call_callback(fn, request)
-
-
-class NamedOperations:
+class NamedOperations(_core.NamedOperations):
     """Named operations over the ranks of a communicator, of which they use a duplicate.
 
-    Blocking and collective. Any thread may submit and wait. Arrays are in host memory.
+    Making them blocks and is collective. Any thread may submit and wait. Arrays are in host memory.
+
+    `submit(kind, name, arrays, op="sum", prescale=1.0, postscale=1.0, root=0, splits=(),
+    held=None)` returns a `NamedRequest` at once; the operation begins when all ranks have submitted
+    one of this kind and name. `kind` is "allreduce", "allgather", "broadcast", "alltoall",
+    "reducescatter" or "barrier". Several arrays are one operation. Inputs are multiplied by
+    `prescale`, results by `postscale` (integers in float64, truncated toward zero). `splits` are
+    the rows of an alltoall for each rank. `held` lives until the operation has ended. Raises
+    UsageError for what no rank could carry out and for a name that is in flight, Error once a rank
+    has left.
+
+    `join()` says that this rank has no more arrays: until all ranks have joined it takes part in
+    sums with zeros.
 
     Args:
         comm: whose ranks take part.
@@ -106,53 +99,12 @@ class NamedOperations:
         self._comm = comm.Dup()
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
-        self._all = _core.NamedOperations(self._comm, most_fused_bytes)
-        self._submit = self._all.submit
+        super().__init__(self._comm, most_fused_bytes)
         _open.add(self)
-
-    def submit(
-        self,
-        kind: str,
-        name: str,
-        arrays: Sequence[Described],
-        op: str = "sum",
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        root: int = 0,
-        splits: Sequence[int] = (),
-        held: Any = None,
-    ) -> NamedRequest:
-        """Submit an operation under a name; returns at once.
-
-        It begins when all ranks have submitted one of this kind and name.
-
-        Args:
-            kind: "allreduce", "allgather", "broadcast", "alltoall", "reducescatter" or "barrier".
-            name: what pairs the ranks' submissions.
-            arrays: one, or several that are one operation.
-            op: how an allreduce or reducescatter combines.
-            prescale: each input is multiplied by this first.
-            postscale: each result is multiplied by this.
-            root: of a broadcast.
-            splits: of an alltoall, the rows for each rank.
-            held: lives until the operation has ended.
-
-        Raises:
-            gradred.UsageError: no rank could carry that out, or an operation of this kind and name
-                is in flight.
-            gradred.Error: a rank has left.
-        """
-        operation = self._submit(kind, name, arrays, op, prescale, postscale, root, splits)
-        keep_alive(operation, held)
-        return NamedRequest(operation)
-
-    def join(self) -> NamedRequest:
-        """This rank has no more arrays: it takes part in allreduces with zeros until all join."""
-        return NamedRequest(self._all.join())
 
     def close(self) -> None:
         """This rank leaves: what is not agreed on yet ends with an error on all ranks."""
-        self._all.close(f"rank {self.rank} has left: named operations have been shut down")
+        self.leave(f"rank {self.rank} has left: named operations have been shut down")
         _open.discard(self)
 
 

@@ -67,7 +67,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
 # What the extension calls of the modules above it, or derives from: the functions by which these
 # hand it a function or a class, and who does so.
 UPCALLS = {
-    "call_callback": ["calls", "named", "request"],
+    "call_callback": ["calls", "request"],
     "install": ["_rank"],
     "install_shrunk": ["comm"],
     "persistent_type": ["persistent"],
