@@ -389,16 +389,17 @@ void NamedOperations::run_works() {
 Progress NamedOperations::where() const {
   if (!works_.empty()) return stopped_;
   const std::lock_guard lock(intake_);
+  if (!backlog_.empty()) return {Progress::State::kPolls, {}};  // for room
   return {Progress::State::kAwaits, board_.news()};
 }
 
 void NamedOperations::finish(const Shared& operation, std::exception_ptr failure) {
   operation->failed_with_ = std::move(failure);
-  operation->finished_.store(true, std::memory_order_release);
   const std::lock_guard lock(intake_);
-  keys_.erase(operation->key());
+  keys_.erase(operation->key());  // first: who sees the end may use the name again
   finished_.push_back(operation);
   --in_flight_;
+  operation->finished_.store(true, std::memory_order_release);
 }
 
 // Those that another thread advances just now stay for the next time: it may not have seen it.
