@@ -34,8 +34,8 @@ class Pump final : public Operation {
     stop_at(all_->drive(caller(), nullptr));
     return all_->rests();
   }
-  void give_up(const std::exception_ptr& reason) noexcept override {
-    all_->close(report_of(reason).text);
+  void give_up(const std::exception_ptr&) noexcept override {
+    all_->close();
     all_->drive(Caller::kBusy, nullptr);
   }
   void withdraw() noexcept override {}
@@ -168,7 +168,7 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
              static_cast<std::size_t>(comm_->size()), static_cast<std::size_t>(comm_->rank()),
              most_fused_bytes, comm_->names(), [this] { look_after_peers(); }) {}
 
-NamedOperations::~NamedOperations() { close(own_name() + " has let go of its named operations"); }
+NamedOperations::~NamedOperations() { close(); }
 
 std::shared_ptr<NamedOperation> NamedOperations::submit(NamedKind kind, std::string_view name,
                                                         const Submission& what,
@@ -230,10 +230,12 @@ std::shared_ptr<NamedOperation> NamedOperations::join() {
   return operation;
 }
 
-void NamedOperations::close(std::string_view why) noexcept {
+void NamedOperations::close() noexcept { leave("has left: named operations have been shut down"); }
+
+void NamedOperations::leave(const std::string& how) noexcept {
   try {
     const std::lock_guard lock(intake_);
-    board_.leave(why);
+    board_.leave(own_name() + " " + how);
   } catch (...) {
     // A peer has died while it held the lock, and so all know.
   }
@@ -469,7 +471,7 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
     if (segment_ != nullptr) comm_->local_group()->poison(report_of(reason));
     comm_->liveness().fail(reason);
   }
-  close(own_name() + " has failed: " + report_of(reason).text);  // wakes them
+  leave("has failed: " + report_of(reason).text);  // wakes them
 }
 
 }  // namespace gradred

@@ -113,7 +113,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   // This rank has no more arrays of its own: see Board::join().
   std::shared_ptr<NamedOperation> join();
   // This rank leaves; what is not agreed on ends with an error on all ranks. Does not wait.
-  void close(std::string_view why) noexcept;
+  void close() noexcept;
 
   // For NamedOperation, and for the engine while nobody waits. Goes on as far as possible;
   // `except` is being advanced by the caller.
@@ -139,6 +139,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   Progress where() const;
   void finish(const Shared& operation, std::exception_ptr failure);
   void fail(const std::exception_ptr& reason) noexcept;
+  void leave(const std::string& how) noexcept;
   bool advance_finished(const Operation* except);
 
   const std::shared_ptr<Communicator> comm_;

@@ -179,9 +179,7 @@ void bind_named(py::module_& m) {
            [](NamedOperations& self) {
              return std::make_unique<PyNamedRequest>(self.join(), py::none());
            })
-      .def(
-          "leave", [](NamedOperations& self, const std::string& why) { self.close(why); },
-          py::arg("why"));
+      .def("leave", &NamedOperations::close);
 }
 
 }  // namespace gradred

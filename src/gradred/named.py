@@ -104,7 +104,7 @@ class NamedOperations(_core.NamedOperations):
 
     def close(self) -> None:
         """This rank leaves: what is not agreed on yet ends with an error on all ranks."""
-        self.leave(f"rank {self.rank} has left: named operations have been shut down")
+        self.leave()
         _open.discard(self)
 
 
