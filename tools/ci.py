@@ -63,7 +63,8 @@ def lint() -> bool:
 
 def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
-    options += ["--ignore=src/gradred/bench/gloo.py"]  # needs PyTorch, and has no examples
+    # They need PyTorch, and have no examples.
+    options += ["--ignore=src/gradred/bench/gloo.py", "--ignore=src/gradred/torch"]
     return run(python_of(MPICH), "-m", "pytest", *options)
 
 

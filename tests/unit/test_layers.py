@@ -57,6 +57,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "device_array": ["buffers"],
     "memory": ["calls", "device_array"],
     "named": ["comm"],
+    "torch": ["named"],
     "__init__": ["memory"],
     "bench": ["__init__"],
     "doctor": ["__init__"],

@@ -1,0 +1,263 @@
+"""Beginning, end, and who this rank is."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gradred.errors import explain
+from gradred.torch.errors import NOT_INITIALISED
+
+if TYPE_CHECKING:
+    from gradred.comm import Comm
+    from gradred.named import NamedOperations
+    from gradred.torch.process_sets import ProcessSet
+
+Average, Sum, Adasum, Min, Max, Product = range(6)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Who this rank is."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+
+
+class _State:
+    """Of this process, from init() to shutdown()."""
+
+    def __init__(self) -> None:
+        self.place: _Place | None = None
+        self.comm: Comm | None = None  # of all ranks, for set-up
+        self.engine: NamedOperations | None = None
+        self.dynamic_sets = False
+        self.generation = 0  # counts init()
+
+
+state = _State()
+
+
+def is_true(variable: str) -> bool:
+    """Horovod's reading of a variable: an integer above 0."""
+    try:
+        return int(os.environ.get(variable, "0")) > 0
+    except ValueError:
+        return False
+
+
+def most_fused_bytes() -> int:
+    """HOROVOD_FUSION_THRESHOLD where it is set to less than gradred's own bound."""
+    from gradred.named import MOST_FUSED_BYTES
+
+    value = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
+    try:
+        return min(MOST_FUSED_BYTES, max(0, int(value)))
+    except ValueError:
+        return MOST_FUSED_BYTES
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Begin. Blocking and collective; a second call changes nothing.
+
+    Args:
+        comm: an mpi4py communicator, a list of ranks of MPI_COMM_WORLD, or None for all of them.
+        process_sets: sets that exist from now on, or "dynamic" to add and remove them later (also
+            HOROVOD_DYNAMIC_PROCESS_SETS=1).
+
+    Raises:
+        ValueError: the arguments do not fit, or the ranks share no memory.
+    """
+    from gradred.torch import process_sets as sets
+
+    if state.place is None:
+        _begin(comm)
+    dynamic = process_sets == "dynamic" or is_true("HOROVOD_DYNAMIC_PROCESS_SETS")
+    state.dynamic_sets = state.dynamic_sets or dynamic
+    if process_sets is not None and not isinstance(process_sets, str):
+        sets.register_all(process_sets, given_comm=comm)
+
+
+def _begin(comm: Any) -> None:
+    from mpi4py import MPI
+
+    from gradred.comm import Comm
+    from gradred.named import NamedOperations
+    from gradred.torch import process_sets as sets
+
+    world = _communicator(MPI, comm)
+    mine = Comm(world).Dup()
+    state.comm = mine
+    state.engine = NamedOperations(mine, most_fused_bytes=most_fused_bytes())
+    state.place = _place_of(MPI, mine)
+    state.generation += 1
+    sets.begin(state.place.size, comm if isinstance(comm, MPI.Comm) else None)
+
+
+def _communicator(mpi: Any, comm: Any) -> Any:
+    if comm is None:
+        return mpi.COMM_WORLD
+    if isinstance(comm, mpi.Comm):
+        return comm
+    ranks = sorted({int(rank) for rank in comm})
+    size = mpi.COMM_WORLD.Get_size()
+    if not ranks or ranks[0] < 0 or ranks[-1] >= size:
+        found = f"{ranks} are not all ranks of MPI_COMM_WORLD, which has {size}"
+        raise ValueError(explain("init(comm=...)", found, "Name ranks that exist"))
+    if mpi.COMM_WORLD.Get_rank() not in ranks:
+        import warnings
+
+        warnings.warn("this rank is not in the list: it gets all of COMM_WORLD", stacklevel=4)
+        return mpi.COMM_WORLD
+    group = mpi.COMM_WORLD.Get_group().Incl(ranks)
+    return mpi.COMM_WORLD.Create_group(group)
+
+
+def _place_of(mpi: Any, comm: Comm) -> _Place:
+    host = mpi.Intracomm(comm).Split_type(mpi.COMM_TYPE_SHARED)
+    local_rank, local_size = host.Get_rank(), host.Get_size()
+    host.Free()
+    all_places = comm.allgather((local_rank, local_size))
+    rank, size = comm.Get_rank(), comm.Get_size()
+    alike = [other for other, (place, _) in enumerate(all_places) if place == local_rank]
+    homogeneous = len({its_size for _, its_size in all_places}) == 1
+    return _Place(rank, size, local_rank, local_size, alike.index(rank), len(alike), homogeneous)
+
+
+def shutdown() -> None:
+    """End, on all ranks: operations in flight on any of them end with an error. Does not wait."""
+    from gradred.torch import process_sets as sets
+
+    sets.end()
+    if state.engine is not None:
+        state.engine.close()
+    state.place = state.comm = state.engine = None
+    state.dynamic_sets = False
+
+
+atexit.register(shutdown)
+
+
+def is_initialized() -> bool:
+    """Whether init() has been called, and shutdown() not since."""
+    return state.place is not None
+
+
+def _place() -> _Place:
+    if state.place is None:
+        raise ValueError(NOT_INITIALISED)
+    return state.place
+
+
+def rank() -> int:
+    """This rank among all."""
+    return _place().rank
+
+
+def size() -> int:
+    """How many ranks there are."""
+    return _place().size
+
+
+def local_rank() -> int:
+    """This rank among those of its host."""
+    return _place().local_rank
+
+
+def local_size() -> int:
+    """How many ranks this host has."""
+    return _place().local_size
+
+
+def cross_rank() -> int:
+    """This host's place among the hosts that have a rank with this local rank."""
+    return _place().cross_rank
+
+
+def cross_size() -> int:
+    """How many hosts have a rank with this local rank."""
+    return _place().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have equally many ranks."""
+    return _place().homogeneous
+
+
+def mpi_threads_supported() -> bool:
+    """Whether the MPI takes calls from several threads at once."""
+    _place()
+    from mpi4py import MPI
+
+    return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+
+
+def mpi_enabled() -> bool:
+    """Whether ranks find each other by MPI: they do."""
+    return True
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """Whether MPI can be used: it can."""
+    del verbose
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Whether Gloo is in use: it is not."""
+    return False
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    """Whether Gloo can be used: it cannot."""
+    del verbose
+    return False
+
+
+def nccl_built(verbose: bool = False) -> int:
+    """NCCL's version where the operations use it; 0: they do not."""
+    del verbose
+    return 0
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    """Whether DDL can be used: it cannot."""
+    del verbose
+    return False
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    """Whether oneCCL can be used: it cannot."""
+    del verbose
+    return False
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """Whether the operations work on a GPU's memory where it lies: not yet."""
+    del verbose
+    return False
+
+
+def rocm_built(verbose: bool = False) -> bool:
+    """Whether ROCm can be used: it cannot."""
+    del verbose
+    return False
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Not there yet: raises NotImplementedError. `GRADRED_TRACE` writes a trace of all calls."""
+    del file_path, mark_cycles
+    remedy = "Set GRADRED_TRACE, which writes a trace in Chrome's format"
+    raise NotImplementedError(explain("start_timeline", "there is no timeline yet", remedy))
+
+
+def stop_timeline() -> None:
+    """Close the timeline; without one nothing happens."""

@@ -1,0 +1,741 @@
+"""Collective operations on tensors, by Horovod's names and with its meaning.
+
+Each has a form that blocks and one that gives a handle (`_async`), for `poll` and `synchronize`. A
+final underscore means in place. Operations of one kind and name meet, whatever the order in which
+ranks submit them; those without a name have to be submitted in the same order on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+
+from gradred.errors import explain
+from gradred.torch import basics
+from gradred.torch.basics import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from gradred.torch.compression import Compression
+from gradred.torch.errors import HorovodInternalError
+from gradred.torch.operations import (
+    described,
+    engine_of,
+    poll,
+    reducing,
+    reduction,
+    submit,
+    synchronize,
+)
+from gradred.torch.process_sets import ProcessSet, global_process_set, ids_and_ranks
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "gpu_available",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]
+
+Tensor: TypeAlias = torch.Tensor
+_world = global_process_set
+
+
+class HorovodBasics:
+    """The queries as methods of an object, which user code reaches by `mpi_ops._basics`."""
+
+    Average, Sum, Adasum, Min, Max, Product = Average, Sum, Adasum, Min, Max, Product
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(basics, name)
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        return ids_and_ranks()
+
+
+_basics = HorovodBasics()
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether it is 1, 2, 4, 8, ..."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def gpu_available(*_ignored: Any) -> bool:
+    """Whether PyTorch sees a GPU."""
+    return bool(torch.cuda.is_available())
+
+
+def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
+    """The operation that the two arguments ask for."""
+    return reduction(op, average)
+
+
+# ---- allreduce ----------------------------------------------------------------------------------
+
+
+def _allreduce_async(
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    result: Any,
+) -> int:
+    engine = engine_of(process_set)
+    operation, factor = reducing(op, process_set)
+    return submit(
+        engine,
+        "allreduce",
+        name,
+        [
+            array
+            for x, y in zip(inputs, outputs, strict=True)
+            for array in described(x, y, "allreduce")
+        ],
+        lambda _: result,
+        (inputs, outputs),
+        op=operation,
+        prescale=prescale,
+        postscale=postscale * factor,
+    )
+
+
+def allreduce_async(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> int:
+    """Start a reduction; the result is a new tensor. Returns a handle at once."""
+    op = reduction(op, average)
+    output = torch.empty_like(tensor, requires_grad=False)
+    scales = (prescale_factor, postscale_factor)
+    return _allreduce_async([tensor], [output], name, op, *scales, process_set, output)
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> int:
+    """Start a reduction in place. Returns a handle at once."""
+    op = reduction(op, average)
+    scales = (prescale_factor, postscale_factor)
+    return _allreduce_async([tensor], [tensor], name, op, *scales, process_set, tensor)
+
+
+def allreduce_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> Tensor:
+    """Reduce in place: blocks, and returns the tensor."""
+    scales = (prescale_factor, postscale_factor)
+    handle = allreduce_async_(tensor, average, name, op, *scales, process_set)
+    return cast("Tensor", synchronize(handle))
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, *rest: Any) -> Tensor:
+        ctx.op, ctx.rest = op, rest
+        return cast("Tensor", synchronize(allreduce_async(tensor, None, name, op, *rest)))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        reduced = _Allreduce.apply(gradient.contiguous(), None, ctx.op, *ctx.rest)
+        return (reduced, *[None] * (2 + len(ctx.rest)))
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> Tensor:
+    """Reduce over all ranks: blocks, and returns a new tensor, through which gradients flow.
+
+    Args:
+        tensor: of any dense layout, which has to be the same on all ranks.
+        average: deprecated; True is `op=Average`, False `op=Sum`.
+        name: pairs the ranks' calls.
+        compression: what travels, see `Compression`.
+        op: Average (the default), Sum, Min, Max or Product.
+        prescale_factor: each input is multiplied by it.
+        postscale_factor: the result is multiplied by it.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: the arguments do not fit, on this rank alone.
+        HorovodInternalError: the ranks differ, on all of them, or one is gone.
+    """
+    op = reduction(op, average)
+    sent, context = compression.compress(tensor)
+    rest = (prescale_factor, postscale_factor, process_set)
+    received = _Allreduce.apply(sent, name, op, *rest)
+    return cast("Tensor", compression.decompress(received, context))
+
+
+def _grouped(tensors: Sequence[Tensor], asked: str) -> list[Tensor]:
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        remedy = "Pass a list of tensors"
+        raise ValueError(explain(asked, "there is no tensor in the group", remedy))
+    return list(tensors)
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> int:
+    """Start one reduction of several tensors. `synchronize` gives a tuple of new ones."""
+    op = reduction(op, average)
+    inputs = _grouped(tensors, "grouped_allreduce")
+    outputs = [torch.empty_like(tensor, requires_grad=False) for tensor in inputs]
+    scales = (prescale_factor, postscale_factor)
+    return _allreduce_async(inputs, outputs, _group(name), op, *scales, process_set, tuple(outputs))
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> int:
+    """Start one reduction of several tensors, in place."""
+    op = reduction(op, average)
+    inputs = _grouped(tensors, "grouped_allreduce")
+    scales = (prescale_factor, postscale_factor)
+    return _allreduce_async(inputs, inputs, _group(name), op, *scales, process_set, tuple(inputs))
+
+
+def _group(name: str | None) -> str | None:
+    return None if name is None else f"group.{name}"
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> tuple[Tensor, ...]:
+    """Reduce several tensors in place, as one operation: blocks."""
+    scales = (prescale_factor, postscale_factor)
+    handle = grouped_allreduce_async_(tensors, average, name, op, *scales, process_set)
+    return cast("tuple[Tensor, ...]", synchronize(handle))
+
+
+class _GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: str | None, op: int, rest: Any, *tensors: Tensor) -> Any:
+        ctx.op, ctx.rest = op, rest
+        return synchronize(grouped_allreduce_async(tensors, None, name, op, *rest))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        dense = [gradient.contiguous() for gradient in gradients]
+        return (None, None, None, *_GroupedAllreduce.apply(None, ctx.op, ctx.rest, *dense))
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+) -> list[Tensor]:
+    """Reduce several tensors as one operation: blocks, and returns new ones."""
+    op = reduction(op, average)
+    pairs = [compression.compress(tensor) for tensor in _grouped(tensors, "grouped_allreduce")]
+    rest = (prescale_factor, postscale_factor, process_set)
+    received = _GroupedAllreduce.apply(name, op, rest, *[sent for sent, _ in pairs])
+    contexts = [context for _, context in pairs]
+    return [compression.decompress(x, c) for x, c in zip(received, contexts, strict=True)]
+
+
+def sparse_allreduce_async(
+    tensor: Tensor, name: str, op: int, process_set: ProcessSet = _world
+) -> Any:
+    """Start a reduction of a sparse tensor; calling what it returns waits, and gives the result."""
+    tensor = tensor.coalesce() if not tensor.is_coalesced() else tensor
+    indices = tensor._indices().transpose(0, 1).contiguous()
+    found = [
+        allgather_async(indices, f"{name}.indices", process_set),
+        allgather_async(tensor._values().contiguous(), f"{name}.values", process_set),
+    ]
+
+    def finish() -> Tensor:
+        all_indices, values = (synchronize(handle) for handle in found)
+        if op == Average:
+            values = values / process_set.size()
+        made = torch.sparse_coo_tensor(all_indices.transpose(0, 1), values, tensor.shape)
+        return cast("Tensor", made)
+
+    return finish
+
+
+# ---- allgather ----------------------------------------------------------------------------------
+
+
+def _with_rows(tensor: Tensor, kind: str) -> Tensor:
+    if tensor.dim() == 0:
+        raise ValueError(explain(kind, "the tensor has no axis", "Pass tensor.reshape(1)"))
+    return tensor
+
+
+def _tensor_of(output: Any, like: Tensor, rows: int) -> Tensor:
+    """What the engine made memory for, as a tensor."""
+    shape = (rows, *like.shape[1:])
+    if output.nbytes == 0:
+        return torch.empty(shape, dtype=like.dtype)
+    return torch.from_numpy(output).view(like.dtype).view(shape)
+
+
+def _gather_async(
+    kind: str,
+    tensors: Sequence[Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    grouped: bool,
+    **how: Any,
+) -> int:
+    engine = engine_of(process_set)
+    place = process_set.place_of(rank())
+
+    def finish(request: Any) -> Any:
+        made = [
+            _tensor_of(out, x, sum(rows) if kind == "allgather" else rows[place])
+            for out, x, rows in zip(request.outputs, tensors, request.rows, strict=True)
+        ]
+        return tuple(made) if grouped else made[0]
+
+    arrays = [array for x in tensors for array in described(_with_rows(x, kind), None, kind)]
+    return submit(engine, kind, name, arrays, finish, tensors, **how)
+
+
+def allgather_async(
+    tensor: Tensor, name: str | None = None, process_set: ProcessSet = _world
+) -> int:
+    """Start an allgather along the first axis, whose lengths may differ."""
+    return _gather_async("allgather", [tensor], name, process_set, grouped=False)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _world
+) -> int:
+    """Start one allgather of several tensors."""
+    inputs = _grouped(tensors, "grouped_allgather")
+    return _gather_async("allgather", inputs, _group(name), process_set, grouped=True)
+
+
+def _own_rows(gradient: Tensor, rows: int, process_set: ProcessSet) -> Tensor:
+    """This rank's part of what an allgather gave."""
+    lengths = synchronize(allgather_async(torch.tensor([rows]), None, process_set)).tolist()
+    place = process_set.place_of(rank())
+    return gradient.narrow(0, sum(lengths[:place]), rows)
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, process_set: ProcessSet, name: Any, grouped: bool, *xs: Tensor) -> Any:
+        ctx.rows, ctx.process_set = [x.shape[0] if x.dim() else 1 for x in xs], process_set
+        if not grouped:
+            return synchronize(allgather_async(xs[0], name, process_set))
+        return synchronize(grouped_allgather_async(xs, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        found = []
+        for gradient, rows in zip(gradients, ctx.rows, strict=True):
+            reduced = allreduce(gradient.contiguous(), op=Average, process_set=ctx.process_set)
+            found.append(_own_rows(reduced, rows, ctx.process_set))
+        return (None, None, None, *found)
+
+
+def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _world) -> Tensor:
+    """All ranks' tensors behind each other along the first axis, whose lengths may differ."""
+    return cast("Tensor", _Allgather.apply(process_set, name, False, tensor))
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _world
+) -> tuple[Tensor, ...]:
+    """An allgather of several tensors as one operation."""
+    inputs = _grouped(tensors, "grouped_allgather")
+    return cast("tuple[Tensor, ...]", _Allgather.apply(process_set, name, True, *inputs))
+
+
+# ---- broadcast ----------------------------------------------------------------------------------
+
+
+def _broadcast_async(
+    tensor: Tensor, output: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> int:
+    engine = engine_of(process_set)
+    root = process_set.place_of(root_rank)
+    arrays = described(tensor, output, "broadcast")
+    held = (tensor, output)
+    return submit(engine, "broadcast", name, arrays, lambda _: output, held, root=root)
+
+
+def broadcast_async(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
+) -> int:
+    """Start a broadcast from `root_rank`, a rank among all; the result is a new tensor."""
+    output = torch.empty_like(tensor, requires_grad=False)
+    return _broadcast_async(tensor, output, root_rank, name, process_set)
+
+
+def broadcast_async_(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
+) -> int:
+    """Start a broadcast in place."""
+    return _broadcast_async(tensor, tensor, root_rank, name, process_set)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, root: int, name: Any, process_set: ProcessSet) -> Any:
+        ctx.root, ctx.process_set = root, process_set
+        return synchronize(broadcast_async(tensor, root, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        reduced = allreduce(gradient.contiguous(), op=Average, process_set=ctx.process_set)
+        if rank() != ctx.root:
+            reduced = reduced * 0
+        return reduced, None, None, None
+
+
+def broadcast(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
+) -> Tensor:
+    """The tensor of `root_rank`, a rank among all: blocks, and returns a new tensor."""
+    return cast("Tensor", _Broadcast.apply(tensor, root_rank, name, process_set))
+
+
+def broadcast_(
+    tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
+) -> Tensor:
+    """The same in place."""
+    return cast("Tensor", synchronize(broadcast_async_(tensor, root_rank, name, process_set)))
+
+
+# ---- alltoall -----------------------------------------------------------------------------------
+
+
+def _splits_of(tensor: Tensor, splits: Any, ranks: int) -> list[int]:
+    if splits is None:
+        rows, rest = divmod(tensor.shape[0], ranks)
+        if rest:
+            found = f"{tensor.shape[0]} rows do not divide among {ranks} ranks"
+            raise ValueError(explain("alltoall", found, "Pass splits"))
+        return [rows] * ranks
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype is not torch.int32 or splits.dim() != 1:
+            found = f"splits are {splits.dtype} of {splits.dim()} axes"
+            raise ValueError(explain("alltoall", found, "Pass int32 of one axis"))
+        return [int(rows) for rows in splits.tolist()]
+    return [int(rows) for rows in splits]
+
+
+def alltoall_async(
+    tensor: Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+) -> int:
+    """Start an exchange of rows. `synchronize` gives the tensor and the rows from each rank."""
+    engine = engine_of(process_set)
+    rows = _splits_of(_with_rows(tensor, "alltoall"), splits, process_set.size() or 1)
+    device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
+
+    def finish(request: Any) -> tuple[Tensor, Tensor]:
+        received = request.rows[0]
+        made = _tensor_of(request.outputs[0], tensor, sum(received))
+        return made, torch.tensor(received, dtype=torch.int32, device=device)
+
+    arrays = described(tensor, None, "alltoall")
+    return submit(engine, "alltoall", name, arrays, finish, tensor, splits=rows)
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, splits: Any, name: Any, process_set: ProcessSet) -> Any:
+        made, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+        ctx.received, ctx.process_set = received, process_set
+        ctx.mark_non_differentiable(received)
+        return made, received
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _received: Tensor) -> Any:
+        back, _ = _Alltoall.apply(gradient.contiguous(), ctx.received, None, ctx.process_set)
+        return back, None, None, None
+
+
+def alltoall(
+    tensor: Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+) -> Any:
+    """Give each rank its rows, and get those for this one: blocks.
+
+    Args:
+        tensor: its rows are for rank 0 first, then for rank 1, and so on.
+        splits: how many rows for each rank; None: equally many.
+        name: pairs the ranks' calls.
+        process_set: the ranks that take part.
+
+    Returns:
+        The rows for this rank in the order of the ranks; with `splits` a pair of these and of how
+        many came from each rank.
+    """
+    made, received = _Alltoall.apply(tensor, splits, name, process_set)
+    return made if splits is None else (made, received)
+
+
+# ---- reducescatter ------------------------------------------------------------------------------
+
+
+def _reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None,
+    op: int,
+    process_set: ProcessSet,
+    prescale: float,
+    postscale: float,
+    grouped: bool,
+) -> int:
+    if op not in (Average, Sum):
+        found = "it averages or sums"
+        raise HorovodInternalError(explain(f"reducescatter(op={op})", found, "Use Average or Sum"))
+    engine_of(process_set)
+    operation, factor = reducing(op, process_set)
+    scales = {"op": operation, "prescale": prescale, "postscale": postscale * factor}
+    return _gather_async("reducescatter", tensors, name, process_set, grouped, **scales)
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start a reduction of which each rank gets its rows."""
+    scales = (prescale_factor, postscale_factor)
+    return _reducescatter_async([tensor], name, op, process_set, *scales, grouped=False)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start one such reduction of several tensors."""
+    inputs = _grouped(tensors, "grouped_reducescatter")
+    scales = (prescale_factor, postscale_factor)
+    return _reducescatter_async(inputs, _group(name), op, process_set, *scales, grouped=True)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, name: Any, op: int, rest: Any, grouped: bool, *xs: Tensor) -> Any:
+        ctx.op, ctx.rest = op, rest
+        if not grouped:
+            return synchronize(reducescatter_async(xs[0], name, op, *rest))
+        return synchronize(grouped_reducescatter_async(xs, name, op, *rest))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        process_set, prescale, postscale = ctx.rest
+        factor = prescale * postscale * (process_set.size() if ctx.op == Sum else 1)
+        found = [
+            allgather((gradient * factor).contiguous(), None, process_set) for gradient in gradients
+        ]
+        return (None, None, None, None, *found)
+
+
+def reducescatter(
+    tensor: Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """Reduce over all ranks, of which each gets some rows: blocks.
+
+    Where n rows do not divide evenly among p ranks, the first n mod p get one more.
+    """
+    sent, context = compression.compress(tensor)
+    rest = (process_set, prescale_factor, postscale_factor)
+    received = _Reducescatter.apply(name, op, rest, False, sent)
+    return cast("Tensor", compression.decompress(received, context))
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Tensor]:
+    """The same of several tensors as one operation."""
+    pairs = [compression.compress(x) for x in _grouped(tensors, "grouped_reducescatter")]
+    rest = (process_set, prescale_factor, postscale_factor)
+    received = _Reducescatter.apply(name, op, rest, True, *[sent for sent, _ in pairs])
+    contexts = [context for _, context in pairs]
+    return [compression.decompress(x, c) for x, c in zip(received, contexts, strict=True)]
+
+
+# ---- join, barrier ------------------------------------------------------------------------------
+
+
+def join(device: int = -1) -> int:
+    """This rank has no more batches: blocks until all ranks say so.
+
+    Meanwhile it takes part in sums and averages with zeros.
+
+    Returns:
+        The rank that was the last.
+    """
+    del device
+    engine = engine_of(global_process_set)
+    request = engine.join()
+    from gradred.errors import Error
+
+    try:
+        request.wait()
+    except Error as error:
+        raise HorovodInternalError(str(error)) from error
+    return request.last_joined
+
+
+def barrier(process_set: ProcessSet = _world) -> None:
+    """Block until all ranks have come here; operations in flight need not have ended."""
+    engine = engine_of(process_set)
+    synchronize(submit(engine, "barrier", "barrier", [], lambda _: None, None))

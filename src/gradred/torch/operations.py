@@ -1,0 +1,201 @@
+"""Operations in flight: what is submitted, handles, and what comes of them."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradred.errors import Error, UsageError, explain
+from gradred.torch import basics
+from gradred.torch.errors import NOT_INITIALISED, HorovodInternalError, internal_error
+from gradred.torch.process_sets import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from gradred.named import NamedOperations, NamedRequest
+
+DTYPES = {
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.int8: "int8",
+    torch.int16: "int16",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.complex64: "complex64",
+    torch.complex128: "complex128",
+}
+"""gradred's names of the element types."""
+
+OPS = {
+    basics.Average: "sum",
+    basics.Sum: "sum",
+    basics.Min: "min",
+    basics.Max: "max",
+    basics.Product: "prod",
+}
+
+_numbers = itertools.count(1)
+_in_flight: dict[int, tuple[NamedRequest, Callable[[NamedRequest], Any]]] = {}
+
+_Described = tuple[int, int, str, tuple[int, ...]]
+
+
+def reduction(op: int | None, average: bool | None) -> int:
+    """The operation that the two arguments ask for."""
+    if average is not None:
+        if op is not None:
+            remedy = "Pass op alone"
+            raise ValueError(explain("op and average", "both are given", remedy))
+        warnings.warn("average is deprecated: pass op", DeprecationWarning, stacklevel=4)
+        return basics.Average if average else basics.Sum
+    return basics.Average if op is None else op
+
+
+def reducing(op: int, process_set: ProcessSet) -> tuple[str, float]:
+    """The engine's operation, and the factor for its results."""
+    if op == basics.Adasum:
+        found = "Adasum is not there yet"
+        raise NotImplementedError(explain("op=Adasum", found, "Use op=Average"))
+    if op not in OPS:
+        raise ValueError(explain(f"op={op}", "there is no such operation", "Use Average or Sum"))
+    if op == basics.Average:
+        return "sum", 1.0 / (process_set.size() or 1)
+    return OPS[op], 1.0
+
+
+def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> list[_Described]:
+    """A tensor as the engine sees it; `out` None lets the engine make memory for the result.
+
+    Raises:
+        ValueError: its type, memory or layout is none that the engine serves.
+    """
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        remedy = "Convert it first"
+        raise ValueError(explain(asked, f"{tensor.type()} is not supported", remedy))
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise ValueError(explain(asked, _why_not(tensor), "Pass a dense tensor in host memory"))
+    result = 0 if out is None else out.data_ptr()
+    if tensor.is_contiguous():
+        return [(tensor.data_ptr(), result, dtype, tuple(tensor.shape))]
+    if out is None or not _is_dense(tensor) or tensor.stride() != out.stride():
+        found = "the tensor is not contiguous"
+        raise ValueError(explain(asked, found, "Pass tensor.contiguous()"))
+    order = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
+    in_memory = tuple(tensor.shape[axis] for axis in order)
+    # An array without elements, whose shape tells the order, which all ranks must have in common.
+    return [(tensor.data_ptr(), result, dtype, in_memory), (0, 0, dtype, (0, *order))]
+
+
+def _why_not(tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return f"the tensor is sparse ({tensor.layout})"
+    return f"the tensor is on {tensor.device}; named operations work in host memory"
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+
+
+def next_handle() -> int:
+    """Counts up from 1, and from 1 again after `shutdown` and `init`."""
+    return next(_numbers)
+
+
+_generation = 0
+
+
+def begin_anew() -> None:
+    """Handles count from 1 again, and the old ones are forgotten."""
+    global _numbers, _generation
+    if _generation == basics.state.generation:
+        return
+    _generation = basics.state.generation
+    _numbers = itertools.count(1)
+    _in_flight.clear()
+
+
+def engine_of(process_set: ProcessSet) -> NamedOperations:
+    """What carries out the set's operations."""
+    if _generation != basics.state.generation:
+        begin_anew()
+    engine = process_set._engine
+    return process_set.engine() if engine is None else engine
+
+
+def submit(
+    engine: NamedOperations,
+    kind: str,
+    name: str | None,
+    tensors: Sequence[_Described],
+    finish: Callable[[NamedRequest], Any],
+    held: Any,
+    *,
+    op: str = "sum",
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    root: int = 0,
+    splits: Sequence[int] = (),
+) -> int:
+    """A handle of what is in flight from now on; `finish` makes the result of it."""
+    handle = next_handle()
+    full = f"noname.{handle}" if name is None else name
+    try:
+        request = engine.submit(kind, full, tensors, op, prescale, postscale, root, splits, held)
+    except UsageError:
+        raise
+    except Error as error:
+        raise internal_error(error) from error
+    _in_flight[handle] = (request, finish)
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """Whether the operation has ended, so that `synchronize` does not block.
+
+    Raises:
+        ValueError: there is none of this handle, or it has been synchronised.
+    """
+    found = _in_flight.get(handle)
+    if found is None:
+        remedy = "Poll what an _async function gave, before synchronize"
+        raise ValueError(explain(f"poll({handle})", "there is no such handle", remedy))
+    return found[0].done()
+
+
+def synchronize(handle: int | Callable[[], Any] | None) -> Any:
+    """Block until an operation has ended, and return its result; None for an unknown handle.
+
+    Raises:
+        HorovodInternalError: it has ended badly.
+    """
+    if callable(handle):
+        return handle()
+    found = _in_flight.pop(handle, None)  # type: ignore[arg-type]
+    if found is None:
+        return None
+    request, finish = found
+    try:
+        request.wait()
+    except Error as error:
+        raise internal_error(error) from error
+    return finish(request)
+
+
+def require_set(process_set: ProcessSet) -> NamedOperations:
+    """As `engine_of`, for calls that need no tensor."""
+    if basics.state.place is None:
+        raise HorovodInternalError(NOT_INITIALISED)
+    return engine_of(process_set)
+
+
+def is_global(process_set: ProcessSet) -> bool:
+    """Whether it has all ranks."""
+    return process_set is global_process_set

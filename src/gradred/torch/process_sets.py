@@ -1,0 +1,260 @@
+"""Sets of ranks that have operations of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradred.errors import explain
+from gradred.torch.basics import most_fused_bytes, state
+from gradred.torch.errors import NOT_INITIALISED
+
+if TYPE_CHECKING:
+    from gradred.named import NamedOperations
+
+
+class ProcessSet:
+    """Some ranks, by their numbers among all or by an mpi4py communicator.
+
+    `process_set_id` is None until the set is registered, by init() or `add_process_set`.
+    """
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        self.process_set_id: int | None = None
+        self.ranks: list[int] | None = None
+        self.mpi_comm: Any = None
+        self._engine: NamedOperations | None = None
+        if hasattr(ranks_or_comm, "Get_rank"):
+            self.mpi_comm = ranks_or_comm
+            return
+        ranks = list(ranks_or_comm)
+        if not all(isinstance(rank, int) for rank in ranks):
+            raise ValueError(explain(f"ProcessSet({ranks})", "a rank is no int", "Give ints"))
+        self.ranks = sorted(ranks)
+
+    def size(self) -> int | None:
+        """How many ranks it has; None: it is not registered."""
+        return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """This rank's place in it; None: it is not registered.
+
+        Raises:
+            ValueError: this rank is not part of it.
+        """
+        if self.process_set_id is None or self.ranks is None:
+            return None
+        return self.place_of(_own_rank())
+
+    def included(self) -> bool | None:
+        """Whether this rank is part of it."""
+        return None if self.ranks is None else _own_rank() in self.ranks
+
+    def place_of(self, rank: int) -> int:
+        """The place in the set of a rank among all.
+
+        Raises:
+            ValueError: it is not part of it.
+        """
+        if self.ranks is None or rank not in self.ranks:
+            remedy = "Use a rank, and a process set, that belong together"
+            raise ValueError(explain(f"{self}", f"rank {rank} is not part of it", remedy))
+        return self.ranks.index(rank)
+
+    def engine(self) -> NamedOperations:
+        """What carries out its operations.
+
+        Raises:
+            HorovodInternalError: before init() and after shutdown().
+            ValueError: the set is not registered, or this rank is not part of it.
+        """
+        if self._engine is not None:
+            return self._engine
+        from gradred.torch.errors import HorovodInternalError
+
+        if state.place is None:
+            raise HorovodInternalError(NOT_INITIALISED)
+        if self.process_set_id is None:
+            remedy = "Pass it to init(process_sets=...), or to add_process_set"
+            raise ValueError(explain(f"{self}", "it has not been registered", remedy))
+        self.place_of(state.place.rank)
+        raise HorovodInternalError(NOT_INITIALISED)
+
+    def __str__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+global_process_set.ranks = None
+
+_registered: dict[int, ProcessSet] = {}
+_free_ids: list[int] = []  # of removed ones, the first first
+
+
+def _own_rank() -> int:
+    if state.place is None:
+        raise ValueError(NOT_INITIALISED)
+    return state.place.rank
+
+
+def begin(size: int, comm: Any) -> None:
+    """Of init()."""
+    global_process_set.process_set_id = 0
+    global_process_set.ranks = list(range(size))
+    global_process_set.mpi_comm = comm
+    global_process_set._engine = state.engine
+    _registered.clear()
+    _free_ids.clear()
+    _registered[0] = global_process_set
+
+
+def end() -> None:
+    """Of shutdown()."""
+    for one in _registered.values():
+        if one._engine is not None and one is not global_process_set:
+            one._engine.close()
+        one._engine = None
+        if one is not global_process_set:
+            one.process_set_id = None
+    _registered.clear()
+
+
+def ids_and_ranks() -> dict[int, list[int]]:
+    """All registered sets."""
+    return {number: list(one.ranks or []) for number, one in sorted(_registered.items())}
+
+
+def register_all(sets: Sequence[ProcessSet], given_comm: Any) -> None:
+    """Of init(process_sets=...): blocking and collective.
+
+    Raises:
+        ValueError: two of them have the same ranks, or one has all.
+        NotImplementedError: a set is given by a communicator, and `init` got none.
+    """
+    assert state.comm is not None
+    if any(one.mpi_comm is not None for one in sets):
+        if not hasattr(given_comm, "Get_rank"):
+            remedy = "Pass init(comm=...) a communicator as well, or give the sets by ranks"
+            raise NotImplementedError(
+                explain("init(process_sets=...)", "a set is given by a communicator", remedy)
+            )
+        sets = _of_communicators(sets)
+    seen = [one.ranks for one in _registered.values()]
+    for one in sets:
+        _check_ranks(one)
+        if one.ranks in seen:
+            found = f"{one.ranks} are the ranks of another set"
+            raise ValueError(explain("init(process_sets=...)", found, "Give each set once"))
+        seen.append(one.ranks)
+    for one in sets:
+        _register(one)
+
+
+def _of_communicators(sets: Sequence[ProcessSet]) -> list[ProcessSet]:
+    """The sets of all ranks, in the order of their ranks; those of this rank are the given ones."""
+    from mpi4py import MPI
+
+    assert state.comm is not None
+    everyone = state.comm.Get_group()
+    for one in sets:
+        if one.mpi_comm is not None and one.ranks is None:
+            group = one.mpi_comm.Get_group()
+            mine = list(range(group.Get_size()))
+            one.ranks = sorted(MPI.Group.Translate_ranks(group, mine, everyone))
+    lists = state.comm.allgather([one.ranks for one in sets])
+    found = sorted({tuple(ranks) for of_rank in lists for ranks in of_rank})
+    for of_rank in lists:
+        if len({tuple(ranks) for ranks in of_rank}) < len(of_rank):
+            remedy = "Give each set once"
+            raise ValueError(
+                explain("init(process_sets=...)", "two sets have the same ranks", remedy)
+            )
+    own = {tuple(one.ranks or []): one for one in sets}
+    return [own.get(ranks) or ProcessSet(ranks) for ranks in found]
+
+
+def _check_ranks(one: ProcessSet) -> None:
+    assert state.place is not None
+    ranks = one.ranks or []
+    wrong = not ranks or ranks[0] < 0 or ranks[-1] >= state.place.size
+    if wrong or len(set(ranks)) < len(ranks):
+        found = f"its ranks have to be some of 0 to {state.place.size - 1}, each once"
+        raise ValueError(explain(f"{one}", found, "Name other ranks"))
+
+
+def _register(one: ProcessSet) -> None:
+    """Blocking, and collective over all ranks."""
+    from mpi4py import MPI
+
+    from gradred.comm import Comm
+    from gradred.named import NamedOperations
+
+    assert state.comm is not None
+    ranks = one.ranks or []
+    included = state.comm.Get_rank() in ranks
+    comm = MPI.Intracomm(state.comm).Split(0 if included else MPI.UNDEFINED, 0)
+    if included:
+        one._engine = NamedOperations(Comm(comm), most_fused_bytes=most_fused_bytes())
+    one.process_set_id = _free_ids.pop(0) if _free_ids else len(_registered)
+    _registered[one.process_set_id] = one
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Register a set; blocking, and collective over all ranks, also those outside of it.
+
+    Raises:
+        ValueError: sets are not dynamic (see `init`), the ranks disagree, or have a set already.
+        NotImplementedError: it is given by a communicator.
+    """
+    one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    comm = _dynamic("add_process_set")
+    if one.mpi_comm is not None:
+        remedy = "Give its ranks"
+        raise NotImplementedError(explain("add_process_set", "it has a communicator", remedy))
+    _check_ranks(one)
+    asked = comm.allgather(one.ranks)
+    if any(ranks != one.ranks for ranks in asked):
+        remedy = "Call it with the same ranks everywhere"
+        raise ValueError(explain("add_process_set", f"the ranks ask for {asked}", remedy))
+    if any(one.ranks == other.ranks for other in _registered.values()):
+        found = f"{one.ranks} are the ranks of a set that exists"
+        raise ValueError(explain("add_process_set", found, "Use that set"))
+    _register(one)
+    return one
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Let go of a set; blocking, and collective over all ranks.
+
+    Returns:
+        Whether it was registered; the global set stays.
+
+    Raises:
+        ValueError: sets are not dynamic.
+    """
+    comm = _dynamic("remove_process_set")
+    number = process_set.process_set_id
+    if number is None or number == 0 or _registered.get(number) is not process_set:
+        return False
+    comm.Barrier()
+    if process_set._engine is not None:
+        process_set._engine.close()
+        process_set._engine = None
+    del _registered[number]
+    _free_ids.append(number)
+    process_set.process_set_id = None
+    return True
+
+
+def _dynamic(asked: str) -> Any:
+    if state.comm is None:
+        raise ValueError(NOT_INITIALISED)
+    if not state.dynamic_sets:
+        found = "process sets are fixed after init()"
+        remedy = 'Set HOROVOD_DYNAMIC_PROCESS_SETS=1, or call init(process_sets="dynamic")'
+        raise ValueError(explain(asked, found, remedy))
+    return state.comm
