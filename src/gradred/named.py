@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from gradred import _core
@@ -99,8 +100,17 @@ class NamedOperations(_core.NamedOperations):
         self._comm = comm.Dup()
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
+        self._unnamed: Counter[str] = Counter()
         super().__init__(self._comm, most_fused_bytes)
         _open.add(self)
+
+    def next_name(self, kind: str) -> str:
+        """A name for an operation of this kind that has none.
+
+        It counts those alone, so that they meet if the ranks submit them in the same order.
+        """
+        self._unnamed[kind] += 1
+        return f"noname.{self._unnamed[kind]}"
 
     def close(self) -> None:
         """This rank leaves: what is not agreed on yet ends with an error on all ranks."""

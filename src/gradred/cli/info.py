@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from gradred import __version__, _cpu, config, launch
+from gradred import __version__, _cpu, config, horovod, launch
 from gradred.errors import UsageError, explain
 from gradred.observe import figures
 
@@ -76,6 +76,12 @@ def _launcher() -> str:
         return f"not available: {error}"
 
 
+def _nccl() -> str:
+    return (
+        "used where CuPy or PyTorch has loaded it, or a package brings it: gradred explain -d cuda"
+    )
+
+
 def _cpu_line() -> str:
     features = " ".join(_cpu.features()) or "no vector extension that gradred uses"
     return f"{_cpu.model()}, {_cpu.cores()} of {os.cpu_count()} cores usable, {features}"
@@ -93,9 +99,9 @@ FACTS: dict[str, Callable[[], str]] = {
     "mpi": _mpi,
     "launcher": _launcher,
     "preload": lambda: _ABSENT.format("preload library"),
-    "horovod_path": lambda: _ABSENT.format("module named horovod"),
+    "horovod_path": horovod.path,
     "cuda": lambda: "arrays in GPU memory: between ranks of one host from GPU to GPU",
-    "nccl": lambda: _ABSENT.format("path through NCCL"),
+    "nccl": _nccl,
     "cpu": _cpu_line,
     "topology": _topology,
     "figures": figures.summary,

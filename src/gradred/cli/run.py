@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 
-from gradred import _cpu, config, launch
+from gradred import _cpu, config, horovod, launch
 from gradred.errors import UsageError, explain
 from gradred.launch import foreground, hosts, job
 
@@ -86,12 +86,23 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
         help="give this variable to the ranks; may be repeated",
     )
     what.add_argument(
+        "--horovod",
+        action="store_true",
+        help="`import horovod.torch` finds gradred: for programs written for Horovod",
+    )
+    what.add_argument(
         "--env",
         action=argparse.BooleanOptionalAction,
         default=None,
         help="carry all to other hosts, unencrypted, or none but those of -x "
         f"(default: all, unless {config.variable('carry_env')}=0)",
     )
+
+
+def _with_horovod(variables: dict[str, str]) -> None:
+    """Have the ranks find gradred where they import horovod."""
+    before = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [horovod.path(), before]))
 
 
 def _configure_output(parser: argparse.ArgumentParser) -> None:
@@ -145,6 +156,8 @@ def main(arguments: argparse.Namespace) -> int:
             explain("no program", "there is nothing to start", "Name one after the options")
         )
     variables = _variables(arguments.variables)
+    if arguments.horovod:
+        _with_horovod(variables)
     launch.refuse_inside_job("starting a job")
     options = [word for text in arguments.mpi_option for word in shlex.split(text)]
     placed, ranks, source = _place(arguments, options)

@@ -6,7 +6,7 @@ imports PyTorch before this module is imported.
 
 from __future__ import annotations
 
-from gradred.torch import compression, functions, mpi_ops, optimizer
+from gradred.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 from gradred.torch.compression import Compression
 from gradred.torch.errors import HorovodInternalError
 from gradred.torch.functions import (
@@ -80,6 +80,7 @@ from gradred.torch.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from gradred.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -92,6 +93,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -116,6 +118,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "functions",
     "global_process_set",
     "gloo_built",
@@ -152,7 +155,14 @@ __all__ = [
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
+    "sync_batch_norm",
     "synchronize",
 ]
+
+HOROVOD_MODULES = (
+    *("mpi_ops", "functions", "optimizer", "compression", "sync_batch_norm"),
+    *("elastic", "elastic.state", "elastic.sampler"),
+)
+"""Which of its modules Horovod has, too."""
 
 _check_has_gpu = gpu_available

@@ -61,7 +61,7 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Give all ranks an object of `root_rank`, pickled: blocks, and returns it."""
-    name = type(obj).__name__ if name is None else name
+    name = "object" if name is None else name  # not its type, which may differ from rank to rank
     mine = rank() == root_rank
     data = _pickle(obj) if mine else torch.empty(0, dtype=torch.uint8)
     length = torch.tensor([data.numel()])
@@ -74,7 +74,7 @@ def broadcast_object(
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """All ranks' objects, pickled, in the order of the ranks: blocks."""
-    name = type(obj).__name__ if name is None else name
+    name = "object" if name is None else name  # not its type, which may differ from rank to rank
     data = _pickle(obj)
     lengths = allgather(torch.tensor([data.numel()]), f"{name}.sz").tolist()
     pieces = allgather(data, f"{name}.t").split(lengths)

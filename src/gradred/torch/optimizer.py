@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -60,8 +61,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reduces = bool(included) and (size() > 1 or basics.is_true("HOROVOD_ELASTIC"))
         self._hooks = []
         if self._reduces:
+            own = weakref.ref(self)  # its hooks must not keep an optimizer that is wrapped anew
             for parameter in self._requires:
-                hook = parameter.register_post_accumulate_grad_hook(self._hook)
+                hook = parameter.register_post_accumulate_grad_hook(
+                    lambda accumulated: _call_hook(own, accumulated)
+                )
                 self._hooks.append(hook)
 
     def _all_parameters(self) -> Iterator[Parameter]:
@@ -257,6 +261,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         for parameter in self._delay:
             self._delay[parameter] = self.backward_passes_per_step
         self._wrapped.load_state_dict(self, state_dict)
+
+
+def _call_hook(own: weakref.ref[Any], parameter: Parameter) -> None:
+    optimizer = own()
+    if optimizer is not None:
+        optimizer._hook(parameter)
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)

@@ -1,0 +1,1 @@
+"""A folder for the module search path: with it `import horovod` finds gradred."""

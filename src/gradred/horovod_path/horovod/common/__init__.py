@@ -1,0 +1,18 @@
+"""Horovod's names for what its front ends share."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+_PLACES = {
+    "basics": "basics",
+    "exceptions": "errors",
+    "process_sets": "process_sets",
+    "util": "util",
+}
+
+for _name, _place in _PLACES.items():
+    _module = importlib.import_module(f"gradred.torch.{_place}")
+    sys.modules[f"{__name__}.{_name}"] = _module
+    globals()[_name] = _module

@@ -1,0 +1,12 @@
+"""Horovod's name for `gradred.torch`, whose modules have one state under both names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import gradred.torch
+
+for _name in gradred.torch.HOROVOD_MODULES:
+    sys.modules[f"horovod.torch.{_name}"] = importlib.import_module(f"gradred.torch.{_name}")
+sys.modules[__name__] = gradred.torch

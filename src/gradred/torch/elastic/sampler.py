@@ -1,0 +1,68 @@
+"""A sampler that knows which samples have been used, and shares out the others."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from gradred.torch.basics import rank, size
+
+
+class ElasticSampler(torch.utils.data.Sampler):
+    """Gives each rank its share of the samples that have not been used in this epoch.
+
+    Args:
+        dataset: whose length counts.
+        shuffle: in an order that the epoch decides, the same on all ranks.
+        seed: of that order.
+    """
+
+    def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        self.epoch, self.processed_num = 0, 0
+        self.num_replicas, self.rank = 0, 0
+        self.remaining_indices: list[int] = []
+        self.num_samples, self.total_size = 0, 0
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch: no sample has been used, and the order is another one."""
+        self.epoch, self.processed_num = epoch, 0
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """All ranks have used a batch of so many samples each."""
+        del batch_idx
+        self.processed_num += batch_size * self.num_replicas
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where another sampler was."""
+        self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
+        self.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def reset(self) -> None:
+        """Share out what is left among the ranks that there are now."""
+        self.num_replicas, self.rank = size(), rank()
+        indices = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(indices)
+        self.remaining_indices = indices[self.processed_num :]
+        self.num_samples = math.ceil(len(self.remaining_indices) / self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        left = list(self.remaining_indices)
+        while left and len(left) < self.total_size:  # so that all ranks get equally many
+            left += left[: self.total_size - len(left)]
+        return iter(left[self.rank : self.total_size : self.num_replicas])
+
+    def __len__(self) -> int:
+        return self.num_samples

@@ -1,0 +1,54 @@
+"""Batch normalisation over the batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradred.torch.basics import Sum, size
+from gradred.torch.mpi_ops import allreduce
+
+
+class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
+    """`torch.nn.BatchNorm`, whose mean and variance are those of all ranks' batches together.
+
+    Ranks may have batches of different sizes. In evaluation, and on one rank, it is plain batch
+    normalisation. Gradients flow through the ranks' sums. A layer makes its calls without names, so
+    all ranks run their layers in the same order.
+    """
+
+    def _check_input_dim(self, x: torch.Tensor) -> None:
+        if x.dim() < 2:
+            raise ValueError(f"expected at least 2 axes, got {x.dim()}")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The input, normalised along all axes but the second one."""
+        self._check_input_dim(x)
+        uses_batch = self.training or self.running_mean is None
+        if not uses_batch or size() == 1:
+            return super().forward(x)
+        axes = [0, *range(2, x.dim())]
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        own = [wide.sum(axes), wide.square().sum(axes), wide.new_tensor([x.numel() // x.shape[1]])]
+        total = allreduce(torch.cat(own), op=Sum)
+        count = total[-1]
+        mean = total[: x.shape[1]] / count
+        variance = (total[x.shape[1] : -1] / count - mean.square()).clamp_min(0)
+        self._remember(mean.detach(), variance.detach(), count.detach())
+        shape = [1, -1, *[1] * (x.dim() - 2)]
+        made = (wide - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            made = made * self.weight.view(shape) + self.bias.view(shape)
+        return made.to(x.dtype)
+
+    def _remember(self, mean: torch.Tensor, variance: torch.Tensor, count: Any) -> None:
+        if not (self.training and self.track_running_stats and self.running_mean is not None):
+            return
+        self.num_batches_tracked.add_(1)
+        factor = self.momentum
+        if factor is None:
+            factor = 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
+        unbiased = variance * (count / (count - 1).clamp_min(1))
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
