@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path("build", "ci")
 MPICH = Path(".venv-ci")
 OPENMPI = Path(".venv-ci-openmpi")
+TORCH = "torch==2.13.0"  # the build for CPUs, where the index has it
 WARNINGS_ARE_ERRORS = "-DGRADRED_WERROR=ON"
 
 
@@ -125,6 +126,18 @@ def more_ranks_openmpi() -> bool:
 def mpi4py_tests(environment: Path, *options: str) -> bool:
     """mpi4py's own test classes, with gradred's communicators in the place of its own."""
     return run(python_of(environment), "tools/mpi4py_tests.py", *options, seconds=600)
+
+
+def with_torch() -> bool:
+    """The front ends for PyTorch, and their examples, with the newest PyTorch that was tried."""
+    python = python_of(OPENMPI)
+    install = [python, "-m", "pip", "install", "--quiet", TORCH]
+    if subprocess.run([str(word) for word in install], check=False).returncode:
+        reason = f"{TORCH} cannot be installed here"
+        print(f"skipped: {reason}")
+        tally.add(0, {reason: 0})
+        return True
+    return run(python, "tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3")
 
 
 def core_tests(sanitizer: str) -> bool:
@@ -271,6 +284,7 @@ STAGES = (
         lambda: mpi4py_tests(OPENMPI, "--ranks", "2", "--quick"),
         all_cores=True,
     ),
+    Stage("torch", with_torch, all_cores=True),  # the last: no other stage sees PyTorch
 )
 
 

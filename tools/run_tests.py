@@ -190,6 +190,7 @@ def main() -> int:
         "--ranks", default="2,3", help="numbers of ranks for tests/mpi; '' for none"
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
+    parser.add_argument("--torch", action="store_true", help="only tests/torch, with ranks")
     parser.add_argument("--part", choices=WITHOUT_MPI, help="only these of the tests without MPI")
     parser.add_argument(
         "--full",
@@ -203,6 +204,9 @@ def main() -> int:
         return 1 if run_pytest(options.part, WITHOUT_MPI[options.part], 0, options).failed else 0
     outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
+        if options.torch:
+            outcomes.append(run_pytest(f"torch, {ranks} ranks", ["tests/torch"], ranks, options))
+            continue
         paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))
         if ranks <= MOST_ON_A_DEVICE:
