@@ -61,7 +61,9 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "__init__": ["memory"],
     "bench": ["__init__"],
     "doctor": ["__init__"],
-    "cli": ["bench", "doctor"],
+    "horovod": ["__init__"],
+    "horovod_path": ["horovod", "torch"],
+    "cli": ["bench", "doctor", "horovod"],
     "__main__": ["cli"],
 }
 

@@ -1,0 +1,165 @@
+"""What names cost: `gradred.torch` against blocking allreduces of the same tensors.
+
+    gradred run -np 2 python benchmarks/horovod_engine.py --json out.json      (needs PyTorch)
+
+Sets of tensors: one of 4 KB, 1 MB and 64 MB, 161 of 1 KB, and the gradients of ResNet-50 in
+backward order. Each round all ways reduce the same set, one after the other, in an order that changes:
+
+- named: `allreduce_async_` of each tensor under its name, then `synchronize` of each;
+- blocking: `comm.Allreduce` of each tensor, in place;
+- mpi: the MPI's own `Allreduce`, likewise.
+
+A round counts as long as its slowest rank. Results are checked first. The JSON record (`schema` =
+"gradred-horovod-engine/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}
+    flag     {what, us}: the time of one signal between ranks 0 and 1
+    sets     [{set, tensors, bytes, rounds_us{way: [...]}, us{way}, of_blocking, of_mpi}]; the
+             last two: the named way's median over the other's
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+import gradred
+import gradred.torch as hvd
+from gradred.bench.machine import describe, mpi_name, one_way_latency
+from gradred.bench.rank_zero import parse_once, say, write_json
+
+SCHEMA = "gradred-horovod-engine/1"
+Way = Callable[[], None]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="named operations and blocking ones")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if given.rounds < 3:
+        parser.error("needs --rounds of 3 or more")
+    return given
+
+
+def resnet50() -> list[int]:
+    """How many elements its parameters have, from the last layer to the first."""
+    counts = [64 * 3 * 7 * 7, 64, 64]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            outputs = 4 * width
+            convolutions = (inputs * width, width), (9 * width * width, width)
+            for weights, features in (*convolutions, (width * outputs, outputs)):
+                counts += [weights, features, features]
+            if block == 0:
+                counts += [inputs * outputs, outputs, outputs]
+            inputs = outputs
+    counts += [2048 * 1000, 1000]
+    return counts[::-1]
+
+
+SETS = {
+    "4 KB": [1024],
+    "1 MB": [1 << 18],
+    "64 MB": [1 << 24],
+    "161 of 1 KB": [256] * 161,
+    "ResNet-50's gradients": resnet50(),
+}
+
+
+def ways_of(tensors: list[torch.Tensor], comm: gradred.Comm, label: str) -> dict[str, Way]:
+    arrays = [tensor.numpy() for tensor in tensors]
+    names = [f"{label}.{index}" for index in range(len(tensors))]
+    plain = MPI.Intracomm(comm).Dup()
+
+    def named() -> None:
+        handles = [
+            hvd.allreduce_async_(tensor, name=name, op=hvd.Sum)
+            for tensor, name in zip(tensors, names, strict=True)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    def blocking() -> None:
+        for array in arrays:
+            comm.Allreduce(MPI.IN_PLACE, array)
+
+    def mpi() -> None:
+        for array in arrays:
+            plain.Allreduce(MPI.IN_PLACE, array)
+
+    return {"named": named, "blocking": blocking, "mpi": mpi}
+
+
+def measure(label: str, counts: list[int], given: Any, comm: gradred.Comm) -> dict[str, Any]:
+    tensors = [torch.zeros(count) for count in counts]
+    ways = ways_of(tensors, comm, label)
+    for way, carry_out in ways.items():
+        for index, tensor in enumerate(tensors):
+            tensor.fill_(comm.rank + index % 5)
+        carry_out()
+        for index, tensor in enumerate(tensors):
+            expected = sum(rank + index % 5 for rank in range(comm.size))
+            if not bool((tensor == expected).all()):
+                sys.exit(f"{way}, {label}: wrong result")
+            tensor.zero_()
+    rounds: dict[str, list[float]] = {way: [] for way in ways}
+    calls = max(1, min(200, 4_000_000 // (4 * sum(counts) + 2000 * len(counts))))
+    for turn in range(given.rounds):
+        order = list(ways)[turn % 3 :] + list(ways)[: turn % 3]
+        for way in order:
+            carry_out = ways[way]
+            comm.Barrier()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                carry_out()
+            seconds = comm.allreduce(time.perf_counter() - begin, op=MPI.MAX)
+            rounds[way].append(1e6 * seconds / calls)
+    medians = {way: statistics.median(all_of_it) for way, all_of_it in rounds.items()}
+    return {
+        "set": label,
+        "tensors": len(counts),
+        "bytes": 4 * sum(counts),
+        "calls": calls,
+        "rounds_us": rounds,
+        "us": medians,
+        "of_blocking": medians["named"] / medians["blocking"],
+        "of_mpi": medians["named"] / medians["mpi"],
+    }
+
+
+def main() -> int:
+    world = MPI.COMM_WORLD
+    given = parse_once(arguments, world)
+    hvd.init()
+    comm = gradred.Comm(world)
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
+    record["versions"]["torch"] = torch.__version__
+    record["flag"] = one_way_latency(world)
+    say(world, f"# {world.size} ranks, {mpi_name()}; us, medians; flag {record['flag']}")
+    record["sets"] = []
+    for label, counts in SETS.items():
+        row = measure(label, counts, given, comm)
+        record["sets"].append(row)
+        found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
+        ratios = f"x{row['of_blocking']:.2f} of blocking, x{row['of_mpi']:.2f} of the MPI"
+        say(world, f"{label:24} {found}  named: {ratios}")
+    hvd.barrier()
+    if world.rank == 0 and given.json:
+        write_json(given.json, record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
