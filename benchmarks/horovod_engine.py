@@ -3,7 +3,9 @@
     gradred run -np 2 python benchmarks/horovod_engine.py --json out.json      (needs PyTorch)
 
 Sets of tensors: one of 4 KB, 1 MB and 64 MB, 161 of 1 KB, and the gradients of ResNet-50 in
-backward order. Each round all ways reduce the same set, one after the other, in an order that changes:
+backward order. Each round all ways reduce the same set, one after the other, in an order that
+changes:
+
 
 - named: `allreduce_async_` of each tensor under its name, then `synchronize` of each;
 - blocking: `comm.Allreduce` of each tensor, in place;
