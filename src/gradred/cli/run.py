@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Callable
 
@@ -184,7 +185,7 @@ def main(arguments: argparse.Namespace) -> int:
         ranks=ranks,
         environment=for_mpiexec,
         carried=environment if carry else {},
-        set={**hidden, **variables},
+        set={**_meeting_place(placed), **hidden, **variables},
         cores=_cpu.cores(),
         remote=remote,
         stdin=foreground.has_input(),
@@ -198,6 +199,16 @@ def main(arguments: argparse.Namespace) -> int:
         verbose=arguments.verbose,
     )
     return foreground.run(order, look)
+
+
+def _meeting_place(placed: list[hosts.Host]) -> dict[str, str]:
+    """Where torch.distributed's ranks find each other, unless the environment says it."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    address = placed[0].name if placed else "127.0.0.1"
+    chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    return {name: os.environ.get(name, value) for name, value in chosen.items()}
 
 
 def _place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:

@@ -16,6 +16,7 @@ RANK_VARIABLES = (OPEN_MPI_RANK, PMI_RANK)
 HYDRA_RANKS = "MPI_LOCALNRANKS"  # set by the mpiexec of MPICH and Intel MPI alone
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+_RANK_ON_HOST = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
 _RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", HYDRA_RANKS, "PMI_LOCAL_SIZE")
 # Set by mpiexec for each rank: what the launching shell had under these names does not replace it.
 _OF_MPIEXEC = ("PMI", "OMPI_", "PRTE_", "OPAL_", "HYD", "MPI_LOCAL", "I_MPI_")
@@ -59,7 +60,23 @@ def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[s
         del environment["TMPDIR"]  # the launching host's
     for name in THREAD_VARIABLES:
         environment.setdefault(name, str(_share(order, own, here)))
-    return environment
+    return environment | _for_torch(own)
+
+
+def _for_torch(own: Mapping[str, str]) -> dict[str, str]:
+    """By what torch.distributed knows a rank: its place in the job and on its host.
+
+    Args:
+        own: the rank's variables.
+    """
+    place = next((found for names in RANK_VARIABLES if (found := told(names, own))), None)
+    if place is None:
+        return {}
+    made = {"RANK": str(place[0]), "WORLD_SIZE": str(place[1])}
+    local = next((own[name] for name in _RANK_ON_HOST if own.get(name, "").isdecimal()), None)
+    if local is not None:
+        made |= {"LOCAL_RANK": local, "LOCAL_WORLD_SIZE": str(ranks_on_host(own) or 1)}
+    return made
 
 
 def ranks_on_host(own: Mapping[str, str]) -> int:

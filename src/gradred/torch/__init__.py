@@ -6,6 +6,7 @@ imports PyTorch before this module is imported.
 
 from __future__ import annotations
 
+from gradred import torch_backend
 from gradred.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 from gradred.torch.compression import Compression
 from gradred.torch.errors import HorovodInternalError
@@ -158,6 +159,8 @@ __all__ = [
     "sync_batch_norm",
     "synchronize",
 ]
+
+torch_backend.register()
 
 HOROVOD_MODULES = (
     *("mpi_ops", "functions", "optimizer", "compression", "sync_batch_norm"),

@@ -1,0 +1,27 @@
+"""Tells torch.distributed that there is a backend "gradred", and no more.
+
+An entry point calls `register` at the end of each `import torch`, so it imports nothing, and leaves
+a PyTorch alone that it does not know: an exception here would break the import.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def register() -> None:
+    """Make the name known; again does nothing."""
+    dist = sys.modules.get("torch.distributed")
+    backend = getattr(dist, "Backend", None)
+    add = getattr(backend, "register_backend", None)
+    if add is None or "gradred" in getattr(backend, "backend_list", ["gradred"]):
+        return
+    add("gradred", _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, backend_options: Any = None) -> Any:
+    """What `init_process_group` and `new_group` call."""
+    from gradred.torch.process_group import create
+
+    return create(options, backend_options)

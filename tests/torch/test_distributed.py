@@ -1,0 +1,352 @@
+"""torch.distributed with the backend "gradred", with ranks that mpiexec has started."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+
+from gradred import torch_backend  # noqa: E402
+
+torch_backend.register()
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+TOTAL = SIZE * (SIZE + 1) // 2
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch 2.13 renamed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _group() -> Iterator[None]:
+    folder = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+    dist.init_process_group(
+        "gradred",
+        init_method=f"file://{folder}/store",
+        rank=RANK,
+        world_size=SIZE,
+        timeout=datetime.timedelta(seconds=30),
+    )
+    yield
+    dist.destroy_process_group()
+
+
+DTYPES = [
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (7, 3000)])
+def test_all_reduce_sums(dtype: Any, shape: tuple[int, ...]) -> None:
+    x = torch.full(shape, RANK + 1).to(dtype)
+    dist.all_reduce(x)
+    assert torch.equal(x, torch.full(shape, TOTAL).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("AVG", TOTAL / SIZE),
+        ("MIN", 1),
+        ("MAX", SIZE),
+        ("PRODUCT", int(torch.arange(1, SIZE + 1).prod())),
+    ],
+)
+def test_other_reductions(op: str, expected: float) -> None:
+    x = torch.full((4, 5), float(RANK + 1)).t()  # dense in another order
+    dist.all_reduce(x, op=getattr(dist.ReduceOp, op))
+    assert torch.allclose(x, torch.full((5, 4), float(expected)))
+
+
+def test_bits_and_truth() -> None:
+    x = torch.tensor([1 << RANK, 3])
+    dist.all_reduce(x, op=dist.ReduceOp.BOR)
+    assert x.tolist() == [2**SIZE - 1, 3]
+    y = torch.tensor([RANK == 0, True, False])
+    dist.all_reduce(y)
+    assert y.tolist() == [True, True, False]
+
+
+def test_all_gather_of_lists_tensors_and_other_shapes() -> None:
+    x = torch.full((2, 3), RANK)
+    parts = [torch.empty(2, 3, dtype=torch.int64) for _ in range(SIZE)]
+    dist.all_gather(parts, x)
+    assert [int(part[0, 0]) for part in parts] == list(range(SIZE))
+    whole = torch.empty(2 * SIZE, 3, dtype=torch.int64)
+    dist.all_gather_into_tensor(whole, x)
+    assert torch.equal(whole, torch.cat(parts))
+    uneven = [torch.empty(rank + 1) for rank in range(SIZE)]
+    dist.all_gather(uneven, torch.full((RANK + 1,), float(RANK)))
+    assert all((part == rank).all() for rank, part in enumerate(uneven))
+
+
+def test_reduce_scatter() -> None:
+    out = torch.empty(3)
+    dist.reduce_scatter_tensor(out, torch.arange(3.0 * SIZE))
+    assert torch.equal(out, torch.arange(3.0 * RANK, 3 * RANK + 3) * SIZE)
+    dist.reduce_scatter(out, [torch.full((3,), float(rank)) for rank in range(SIZE)])
+    assert (out == RANK * SIZE).all()
+
+
+def test_broadcast_reduce_gather_scatter() -> None:
+    root = SIZE - 1
+    x = torch.full((4, 3), RANK).t()
+    dist.broadcast(x, root)
+    assert (x == root).all()
+    y = torch.ones(3)
+    dist.reduce(y, root)
+    assert (y == (SIZE if root == RANK else 1)).all()
+    parts = [torch.empty(2) for _ in range(SIZE)] if root == RANK else None
+    dist.gather(torch.full((2,), float(RANK)), parts, root)
+    assert parts is None or [part[0].item() for part in parts] == list(range(SIZE))
+    mine = torch.empty(2)
+    dist.scatter(
+        mine, [torch.full((2,), float(r)) for r in range(SIZE)] if root == RANK else None, root
+    )
+    assert (mine == RANK).all()
+
+
+def test_all_to_all() -> None:
+    out = torch.empty(SIZE)
+    dist.all_to_all_single(out, torch.arange(float(SIZE)) + 10 * RANK)
+    assert out.tolist() == [10 * rank + RANK for rank in range(SIZE)]
+    gives = [(RANK + rank) % 2 + 1 for rank in range(SIZE)]
+    uneven = torch.empty(sum(gives), 2)
+    dist.all_to_all_single(uneven, torch.full((sum(gives), 2), float(RANK)), gives, gives)
+    expected = torch.repeat_interleave(torch.arange(float(SIZE)), torch.tensor(gives))
+    assert torch.equal(uneven[:, 0], expected)
+    parts = [torch.empty(rank + 1) for rank in range(SIZE)]
+    dist.all_to_all(parts, [torch.full((RANK + 1,), float(RANK)) for _ in range(SIZE)])
+    assert all((part == rank).all() for rank, part in enumerate(parts))
+
+
+def test_objects() -> None:
+    found: list[Any] = [None] * SIZE
+    dist.all_gather_object(found, {"rank": RANK, "data": [0] * RANK})
+    assert [one["rank"] for one in found] == list(range(SIZE))
+    given = [RANK, "x" * RANK]
+    dist.broadcast_object_list(given, SIZE - 1)
+    assert given == [SIZE - 1, "x" * (SIZE - 1)]
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_messages() -> None:
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    got = torch.empty(3)
+    ops = [
+        dist.P2POp(dist.isend, torch.full((3,), float(RANK)), right),
+        dist.P2POp(dist.irecv, got, left),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert (got == left).all()
+    if RANK == 0:
+        dist.send(torch.tensor([42], dtype=torch.bfloat16), 1, tag=5)
+    if RANK == 1:
+        x = torch.empty(1, dtype=torch.bfloat16)
+        assert dist.recv(x, tag=5) == 0
+        assert x.item() == 42
+
+
+def test_works_and_futures() -> None:
+    tensors = [torch.full((n,), float(RANK)) for n in (1, 1000, 200_000)]
+    works = [dist.all_reduce(x, async_op=True) for x in tensors]
+    futures = [work.get_future() for work in works]
+    doubled = futures[1].then(lambda future: future.value()[0] * 2)
+    for work, x in reversed(list(zip(works, tensors, strict=True))):
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+        assert (x == SIZE * (SIZE - 1) / 2).all()
+    assert (doubled.wait() == SIZE * (SIZE - 1)).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_a_mismatch_comes_out_of_wait_and_futures_on_all_ranks() -> None:
+    work = dist.all_reduce(torch.ones(3 + (RANK == 0)), async_op=True)
+    future = work.get_future()
+    with pytest.raises(ValueError, match="Mismatched allreduce tensor shapes"):
+        work.wait()
+    assert isinstance(work.exception(), ValueError)
+    with pytest.raises(ValueError, match="Mismatched"):
+        future.wait()
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == SIZE
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no rank is late")
+def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
+    x = torch.ones(2)
+    if RANK == 0:
+        work = dist.all_reduce(x, async_op=True)
+        with pytest.raises(TimeoutError, match="goes on"):
+            work.wait(datetime.timedelta(seconds=0.1))
+    COMM.Barrier()
+    if RANK != 0:
+        work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert (x == SIZE).all()
+
+
+def test_groups_of_some_ranks() -> None:
+    even = dist.new_group(list(range(0, SIZE, 2)))
+    for _ in range(3):
+        if RANK % 2 == 0:
+            x = torch.ones(2)
+            dist.all_reduce(x, group=even)
+            assert (x == (SIZE + 1) // 2).all()
+    dist.barrier()
+
+
+def test_several_threads_with_groups_of_their_own() -> None:
+    groups = [dist.new_group(list(range(SIZE))) for _ in range(3)]
+    wrong: list[object] = []
+
+    def work(group: Any) -> None:
+        for turn in range(50):
+            x = torch.full((10,), float(turn))
+            dist.all_reduce(x, group=group)
+            if not (x == SIZE * turn).all():
+                wrong.append(turn)
+
+    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+
+
+# ---- what is built on it ------------------------------------------------------------------------
+
+
+def model_of() -> Any:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+    ).double()
+
+
+def data_of(steps: int) -> Any:
+    made = torch.Generator().manual_seed(7)
+    return torch.randn(steps, SIZE, 4, 6, generator=made, dtype=torch.float64)
+
+
+def losses_of_one_process(steps: int) -> list[float]:
+    model = model_of()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for batch in data_of(steps):
+        optimizer.zero_grad()
+        loss = model(batch.reshape(-1, 6)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses
+
+
+def losses_of(model: Any, steps: int) -> list[float]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for batch in data_of(steps):
+        optimizer.zero_grad()
+        loss = model(batch[RANK]).square().mean()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+        losses.append(float(mean))
+    return losses
+
+
+@pytest.mark.parametrize("hook", ["none", "float16", "PowerSGD"])
+def test_ddp_trains_like_one_process(hook: str) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    model = torch.nn.parallel.DistributedDataParallel(model_of(), bucket_cap_mb=0.0002)
+    if hook == "float16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if hook == "PowerSGD":
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    losses = losses_of(model, 6)
+    rough = {"rtol": 5e-2, "atol": 1e-3} if hook != "none" else {}
+    expected = torch.tensor(losses_of_one_process(6))
+    torch.testing.assert_close(torch.tensor(losses), expected, **rough)
+
+
+def test_fsdp2_trains_like_one_process() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = model_of()
+    mesh = init_device_mesh("cpu", (SIZE,))
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    torch.testing.assert_close(losses_of(model, 5), losses_of_one_process(5))
+
+
+def test_tensors_on_a_mesh() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (1, SIZE), mesh_dim_names=("outer", "inner"))
+    x = torch.arange(6.0 * SIZE).reshape(2 * SIZE, 3)
+    sharded = distribute_tensor(x, mesh["inner"], [Shard(0)])
+    assert sharded.to_local().shape == (2, 3)
+    assert torch.equal(sharded.full_tensor(), x)
+    assert torch.equal(sharded.sum().full_tensor(), x.sum())
+    assert torch.equal(sharded.redistribute(mesh["inner"], [Replicate()]).to_local(), x)
+
+
+def test_functional_collectives_and_their_errors() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    x = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+    assert (x + 0 == SIZE).all()
+    y = functional.all_gather_tensor(torch.full((2,), RANK), 0, dist.group.WORLD)
+    assert (y + 0).tolist() == [rank for rank in range(SIZE) for _ in (0, 1)]
+
+
+def test_checkpoints_while_training_goes_on(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    folder = COMM.bcast(str(tmp_path))
+    model = model_of()
+    state = {"model": model.state_dict()}
+    if SIZE > 1 and not dist.is_available():
+        pytest.skip("no torch.distributed")
+    dcp.save(state, checkpoint_id=folder)
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    found = {"model": model.state_dict()}
+    dcp.load(found, checkpoint_id=folder)
+    for name, value in expected.items():
+        assert torch.equal(found["model"][name], value)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no rank is missing")
+def test_monitored_barrier_is_what_torch_has_for_gloo_alone() -> None:
+    begin = time.monotonic()
+    with pytest.raises(Exception, match=r"monitored_barrier|gloo|GLOO"):
+        dist.monitored_barrier()
+    assert time.monotonic() - begin < 5
+
+
+def test_tensors_that_it_does_not_serve_are_refused() -> None:
+    with pytest.raises(ValueError, match="all_reduce"):
+        dist.all_reduce(torch.ones(2, device="meta"))
