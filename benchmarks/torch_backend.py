@@ -2,11 +2,11 @@
 
     gradred run -np 2 python benchmarks/torch_backend.py --json out.json       (needs PyTorch)
 
-Both backends are groups of one job, on the same tensors, in turn round by round, in changing order;
-a round counts as long as its slowest rank. Results are checked first. `blocking` is `comm.Allreduce` of
-the same array, without torch. The step of DistributedDataParallel is a backward pass of as many
-parameters as ResNet-50's, with next to no computation, in torch's default buckets. The JSON record
-(`schema` = "gradred-torch-backend/1"):
+Both backends are groups of one job, on the same tensors, in turn round by round, in changing
+order; a round counts as long as its slowest rank. Results are checked first. `blocking` is
+`comm.Allreduce` of the same array, without torch. The step of DistributedDataParallel is a backward
+pass of as many parameters as ResNet-50's, with next to no computation, in torch's default buckets.
+The JSON record (`schema` = "gradred-torch-backend/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     flag     {what, us}: the time of one signal between ranks 0 and 1

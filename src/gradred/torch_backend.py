@@ -6,6 +6,7 @@ a PyTorch alone that it does not know: an exception here would break the import.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -22,6 +23,5 @@ def register() -> None:
 
 def _create(options: Any, backend_options: Any = None) -> Any:
     """What `init_process_group` and `new_group` call."""
-    from gradred.torch.process_group import create
-
-    return create(options, backend_options)
+    made_by = importlib.import_module("gradred.torch.process_group")  # which needs all of torch
+    return made_by.create(options, backend_options)

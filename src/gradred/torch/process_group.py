@@ -24,16 +24,8 @@ from gradred.torch.operations import DTYPES, described
 Tensor: TypeAlias = torch.Tensor
 ReduceOp = dist.ReduceOp
 
-_OPS = {
-    ReduceOp.SUM: "sum",
-    ReduceOp.AVG: "sum",
-    ReduceOp.PRODUCT: "prod",
-    ReduceOp.MIN: "min",
-    ReduceOp.MAX: "max",
-    ReduceOp.BAND: "band",
-    ReduceOp.BOR: "bor",
-    ReduceOp.BXOR: "bxor",
-}
+# Where gradred's name is not torch's in small letters.
+_OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
 
 
 class GradredWork(dist.Work):
@@ -228,10 +220,10 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def _reduction(self, op: Any, tensor: Tensor) -> dict[str, Any]:
         if op == ReduceOp.PREMUL_SUM:
             return {"op": "sum", "prescale": float(_factor_of(op))}
-        for known, name in _OPS.items():
-            if op == known:
-                scale = {"postscale": 1.0 / self._ranks} if known == ReduceOp.AVG else {}
-                return {"op": _of_bool(name, tensor), **scale}
+        for name, known in ReduceOp.RedOpType.__members__.items():
+            if op == known and name not in ("PREMUL_SUM", "UNUSED"):
+                scale = {"postscale": 1.0 / self._ranks} if name == "AVG" else {}
+                return {"op": _of_bool(_OTHER_NAMES.get(name, name.lower()), tensor), **scale}
         found = f"there is no reduction {op}"
         raise UsageError(explain("all_reduce", found, "Use SUM, AVG, MIN, MAX or PRODUCT"))
 
