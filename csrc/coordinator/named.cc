@@ -190,6 +190,11 @@ void NamedOperations::submit(const Shared& operation) {
   {
     const std::lock_guard lock(intake_);
     if (failure_) std::rethrow_exception(failure_);
+    if (joining_ != nullptr) {
+      throw UsageError("submitting " + quoted(*operation) +
+                       ": this rank has joined, and takes part with zeros until all have. Wait "
+                       "for the join first");
+    }
     if (!keys_.insert(operation->key()).second) {
       throw UsageError("submitting " + quoted(*operation) +
                        ": an operation of this name has been submitted and has not ended. Wait "
@@ -233,6 +238,7 @@ std::shared_ptr<NamedOperation> NamedOperations::join() {
 void NamedOperations::close() noexcept { leave("has left: named operations have been shut down"); }
 
 void NamedOperations::leave(const std::string& how) noexcept {
+  if (is_fork_of_rank()) return;  // a child that ends is no rank that leaves
   try {
     const std::lock_guard lock(intake_);
     board_.leave(own_name() + " " + how);
@@ -327,6 +333,8 @@ void NamedOperations::take_entries() {
       } else if (const auto found = agreed_on_.find(entry.round); found != agreed_on_.end()) {
         mine = std::move(found->second);
         agreed_on_.erase(found);
+      } else {
+        check(joining_ != nullptr, "only a rank that has joined takes part with zeros");
       }
       if (!entry.problem.empty()) {
         if (mine != nullptr) refused.emplace_back(std::move(mine), std::move(entry.problem));

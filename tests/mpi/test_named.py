@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from typing import Any
 
@@ -279,6 +280,37 @@ def test_what_zeros_would_make_wrong_is_an_error_once_a_rank_has_joined(
     assert join is not None
     join.wait(30)
     assert join.last_joined != 0
+
+
+def test_a_rank_that_has_joined_submits_nothing_until_all_have(
+    engine: named.NamedOperations,
+) -> None:
+    x = np.ones(3)
+    if RANK != 0:
+        COMM.Barrier()
+    join = engine.join()
+    if RANK == 0 and SIZE > 1:
+        with pytest.raises(gradred.UsageError, match="has joined"):
+            engine.submit("allreduce", "too early", [of(x)])
+        COMM.Barrier()
+    join.wait(30)
+    engine.submit("allreduce", "in time", [of(x)]).wait(30)
+    np.testing.assert_array_equal(x, SIZE)
+
+
+def test_a_forked_child_that_ends_is_no_rank_that_leaves(engine: named.NamedOperations) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            engine.submit("allreduce", "of a child", [of(np.ones(1))])
+        except gradred.UsageError:
+            engine.close()  # as at its exit
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    x = np.ones(3)
+    engine.submit("allreduce", "of the parent", [of(x)]).wait(30)
+    np.testing.assert_array_equal(x, SIZE)
 
 
 def test_several_threads_submit_and_wait(engine: named.NamedOperations) -> None:
