@@ -65,7 +65,8 @@ def lint() -> bool:
 def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
     # They need PyTorch, and have no examples.
-    options += ["--ignore=src/gradred/bench/gloo.py", "--ignore=src/gradred/torch"]
+    names = ("bench/gloo.py", "torch", "horovod_path")
+    options += [f"--ignore=src/gradred/{name}" for name in names]
     return run(python_of(MPICH), "-m", "pytest", *options)
 
 
@@ -137,7 +138,8 @@ def with_torch() -> bool:
         print(f"skipped: {reason}")
         tally.add(0, {reason: 0})
         return True
-    return run(python, "tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3")
+    well = jobs(OPENMPI, "jobs/test_torch_examples.py")
+    return run(python, "tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3") and well
 
 
 def core_tests(sanitizer: str) -> bool:

@@ -190,7 +190,7 @@ def main() -> int:
         "--ranks", default="2,3", help="numbers of ranks for tests/mpi; '' for none"
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
-    parser.add_argument("--torch", action="store_true", help="only tests/torch, with ranks")
+    parser.add_argument("--torch", action="store_true", help="only tests/pytorch, with ranks")
     parser.add_argument("--part", choices=WITHOUT_MPI, help="only these of the tests without MPI")
     parser.add_argument(
         "--full",
@@ -205,7 +205,7 @@ def main() -> int:
     outcomes = [] if options.no_unit else run_without_mpi(options)
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         if options.torch:
-            outcomes.append(run_pytest(f"torch, {ranks} ranks", ["tests/torch"], ranks, options))
+            outcomes.append(run_pytest(f"torch, {ranks} ranks", ["tests/pytorch"], ranks, options))
             continue
         paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))

@@ -170,16 +170,13 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
 
 NamedOperations::~NamedOperations() { close(); }
 
-std::shared_ptr<NamedOperation> NamedOperations::submit(NamedKind kind, std::string_view name,
+std::shared_ptr<NamedOperation> NamedOperations::submit(std::string_view name,
                                                         const Submission& what,
                                                         std::vector<NamedArray> arrays,
                                                         std::vector<std::int64_t> splits) {
   require_rank();
   validate(*comm_, what, arrays, splits);
-  std::string key;
-  key.reserve(name.size() + 16);
-  key.append(name_of(kind)).append(".").append(name);
-  auto operation = std::make_shared<NamedOperation>(shared_from_this(), std::move(key), what,
+  auto operation = std::make_shared<NamedOperation>(shared_from_this(), std::string(name), what,
                                                     std::move(arrays), std::move(splits));
   submit(operation);
   return operation;

@@ -54,7 +54,7 @@ class NamedOperation final : public StartedOperation {
         splits_(std::move(splits)),
         all_(std::move(all)) {}
 
-  const std::string& key() const { return key_; }  // kind and name
+  const std::string& key() const { return key_; }  // its name
   const Submission& submission() const { return submission_; }
   std::vector<NamedArray>& arrays() { return arrays_; }
   const std::vector<std::int64_t>& splits() const { return splits_; }  // of an alltoall: rows
@@ -106,9 +106,9 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   Communicator& comm() const { return *comm_; }
 
   // Local. Throws UsageError for what no rank could carry out, and where an operation of this name
-  // and kind is in flight; Error once a rank has left. `arrays` live until the operation has ended.
-  std::shared_ptr<NamedOperation> submit(NamedKind kind, std::string_view name,
-                                         const Submission& what, std::vector<NamedArray> arrays,
+  // is in flight; Error once a rank has left. `arrays` live until the operation has ended.
+  std::shared_ptr<NamedOperation> submit(std::string_view name, const Submission& what,
+                                         std::vector<NamedArray> arrays,
                                          std::vector<std::int64_t> splits);
   // This rank has no more arrays of its own: see Board::join().
   std::shared_ptr<NamedOperation> join();

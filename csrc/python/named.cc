@@ -128,8 +128,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>());
   what.arrays = arrays.size();
   if (what.parts != arrays.size()) what.parts = 0;
-  return std::make_unique<PyNamedRequest>(
-      self.submit(*found, name, what, std::move(arrays), splits), held);
+  return std::make_unique<PyNamedRequest>(self.submit(name, what, std::move(arrays), splits), held);
 }
 
 std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes) {

@@ -77,7 +77,7 @@ class NamedOperations(_core.NamedOperations):
 
     `submit(kind, name, arrays, op="sum", prescale=1.0, postscale=1.0, root=0, splits=(),
     held=None)` returns a `NamedRequest` at once; the operation begins when all ranks have submitted
-    one of this kind and name. `kind` is "allreduce", "allgather", "broadcast", "alltoall",
+    one of this name. `kind` is "allreduce", "allgather", "broadcast", "alltoall",
     "reducescatter" or "barrier". Several arrays are one operation. Inputs are multiplied by
     `prescale`, results by `postscale` (integers in float64, truncated toward zero). `splits` are
     the rows of an alltoall for each rank. `held` lives until the operation has ended. Raises

@@ -193,6 +193,7 @@ MISMATCHES: dict[str, Any] = {
     "Mismatched prescale": ("allreduce", (3,), (3,), {"prescale": 2.0}, {}),
     "Mismatched broadcast root": ("broadcast", (3,), (3,), {"root": 0}, {"root": 1}),
     "Mismatched allgather tensor shapes": ("allgather", (3, 2), (3, 4), {}, {}),
+    "Mismatched operations": ("allreduce", (3,), (3,), {}, {"kind": "broadcast"}),
 }
 
 
@@ -205,7 +206,7 @@ def test_a_mismatch_is_an_error_on_all_ranks_and_the_rest_goes_on(
     asked = dict(options if RANK == 0 else other_options)
     x = np.ones(mine if RANK == 0 else others, asked.pop("dtype", "float32"))
     y = np.ones(4)
-    wrong = engine.submit(kind, "wrong", [of(x)], **asked)
+    wrong = engine.submit(asked.pop("kind", kind), "wrong", [of(x)], **asked)
     right = engine.submit("allreduce", "right", [of(y)])
     with pytest.raises(gradred.UsageError, match=text) as raised:
         wrong.wait(30)

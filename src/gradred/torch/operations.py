@@ -146,7 +146,7 @@ def submit(
 ) -> int:
     """A handle of what is in flight from now on; `finish` makes the result of it."""
     handle = next_handle()
-    full = engine.next_name(kind) if name is None else name
+    full = f"{kind}.{engine.next_name(kind) if name is None else name}"
     try:
         request = engine.submit(kind, full, tensors, op, prescale, postscale, root, splits, held)
     except UsageError:

@@ -185,6 +185,13 @@ def test_a_mismatch_comes_out_of_wait_and_futures_on_all_ranks() -> None:
     assert x.item() == SIZE
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_calls_that_do_not_match_are_an_error_on_all_ranks() -> None:
+    with pytest.raises(ValueError, match="Mismatched operations: rank"):
+        dist.all_reduce(torch.ones(3)) if RANK == 0 else dist.broadcast(torch.ones(3), 0)
+    dist.barrier()
+
+
 @pytest.mark.skipif(SIZE == 1, reason="no rank is late")
 def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
     x = torch.ones(2)
