@@ -49,7 +49,8 @@ std::string describe(const Signature& signature) {
   text += dtype < kDTypes ? kDTypeInfo[dtype].name : "elements of an unknown type";
   if (kKinds[kind].reduces) {
     text += " with ";
-    text += op < kOps ? kOpInfo[op].name : "an unknown op";
+    const bool known = op < kOps || op == static_cast<std::size_t>(kAnyUserOp);
+    text += known ? name_of(static_cast<Op>(op)) : "an unknown op";
   }
   return text;
 }
@@ -70,7 +71,7 @@ std::string disagreement_text(int rank, const Signature& asked, int other,
     const auto kind = static_cast<Kind>(asked.what >> 60);
     text += kind == Kind::kLeftToMpi
                 ? ", but with another count, type, operation or shape"
-                : ", but with another root, factor, type, shape, order of axes or plan";
+                : ", but with another root, factor, function, type, shape, order of axes or plan";
   }
   return text + ". Make the same call on every rank";
 }

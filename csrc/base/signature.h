@@ -41,7 +41,8 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::string_view text) {
 // Counts above 2^48 elements do not exist.
 constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t count,
                                    std::uint64_t detail = 0) {
-  return {static_cast<std::uint64_t>(kind) << 60 | static_cast<std::uint64_t>(op) << 54 |
+  return {static_cast<std::uint64_t>(kind) << 60 |
+              static_cast<std::uint64_t>(as_compared(op)) << 54 |
               static_cast<std::uint64_t>(dtype) << 48 | (count & ((1ULL << 48) - 1)),
           detail};
 }

@@ -29,7 +29,8 @@ enum class DType : std::uint8_t {
 };
 
 // kAvg is a sum that is divided by the number of ranks at the end; kPremul a sum whose inputs are
-// multiplied by a factor first. Both combine pairwise like kSum.
+// multiplied by a factor first. Both combine pairwise like kSum. From kFirstUserOp on are the
+// operations that a program makes of its own functions (user_ops.h).
 enum class Op : std::uint8_t {
   kSum,
   kProd,
@@ -114,6 +115,10 @@ inline constexpr auto kOpInfo = std::to_array<OpInfo>({
     {Op::kPremul, "premul", "add"},
 });
 inline constexpr std::size_t kOps = kOpInfo.size();
+inline constexpr Op kAnyUserOp{15};  // in what ranks compare: each has tags of its own for them
+inline constexpr std::size_t kFirstUserOp = 16;
+inline constexpr std::size_t kMostUserOps = 128;
+static_assert(kOps <= static_cast<std::size_t>(kAnyUserOp));
 static_assert([] {
   for (std::size_t i = 0; i < kOps; ++i) {
     if (kOpInfo[i].op != static_cast<Op>(i)) return false;
@@ -127,6 +132,13 @@ constexpr std::size_t size_of(DType dtype) {
 constexpr std::string_view name_of(DType dtype) {
   return kDTypeInfo[static_cast<std::size_t>(dtype)].name;
 }
-constexpr std::string_view name_of(Op op) { return kOpInfo[static_cast<std::size_t>(op)].name; }
+
+constexpr bool is_users(Op op) { return static_cast<std::size_t>(op) >= kFirstUserOp; }
+constexpr Op as_compared(Op op) { return is_users(op) ? kAnyUserOp : op; }
+std::string_view user_op_name(Op op);
+constexpr std::string_view name_of(Op op) {
+  if (op == kAnyUserOp) return "a function of the program's own";
+  return is_users(op) ? user_op_name(op) : kOpInfo[static_cast<std::size_t>(op)].name;
+}
 
 }  // namespace gradred

@@ -2,27 +2,66 @@
 
 #include <array>
 #include <mutex>
+#include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "reduce/reduce.h"
 
 namespace gradred {
 namespace {
 
 // The same functions as on every other path.
-template <std::size_t op, std::size_t dtype>
+//
+// The MPI tells a function nothing of what it was made for: so there is one for each pair of an
+// operation and a type that has been asked for, which finds them by its place.
+constexpr std::size_t kMostPairs = 256;
+
+struct Pair {
+  Op op;
+  DType dtype;
+  const ReduceFunctions* functions;
+  mpi::Handle made;  // never freed: the MPI may use it
+};
+std::array<Pair, kMostPairs> pairs;  // an entry is there before the MPI knows its function
+std::size_t pairs_made = 0;
+std::mutex pairs_mutex;  // of who adds to them
+
+template <std::size_t place>
 void combine(void* in, void* in_out, int* count, mpi::Handle*) {
-  const ReduceFunctions* functions = find_reduction(static_cast<Op>(op), static_cast<DType>(dtype));
-  functions->pair(in_out, in, in_out, static_cast<std::size_t>(*count));
+  pairs[place].functions->pair(in_out, in, in_out, static_cast<std::size_t>(*count));
 }
 
-template <std::size_t... pairs>
-constexpr auto combine_functions(std::index_sequence<pairs...>) {
-  return std::array{&combine<pairs / kDTypes, pairs % kDTypes>...};
+template <std::size_t... places>
+constexpr auto combine_functions(std::index_sequence<places...>) {
+  return std::array{&combine<places>...};
 }
 
-// What travels in place of elements that the MPI does not know, or not with this operation.
-DType integer_of_size(std::size_t bytes) { return bytes == 1 ? DType::kUInt8 : DType::kUInt16; }
+mpi::Handle own_operation(Op op, DType dtype) {
+  static constexpr auto functions = combine_functions(std::make_index_sequence<kMostPairs>());
+  const std::lock_guard lock(pairs_mutex);
+  for (std::size_t i = 0; i < pairs_made; ++i) {
+    if (pairs[i].op == op && pairs[i].dtype == dtype) return pairs[i].made;
+  }
+  if (pairs_made == kMostPairs) {
+    throw UsageError("this process has reduced by " + std::to_string(kMostPairs) +
+                     " pairs of operations and element types over the MPI, and there is no room "
+                     "for more. Make fewer operations of functions");
+  }
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle own = 0;
+  pairs[pairs_made] = {op, dtype, find_reduction(op, dtype), 0};
+  mpi.check(mpi.call.Op_create(functions[pairs_made], 1, &own), "MPI_Op_create");
+  pairs[pairs_made].made = mpi.normalise(own);
+  return pairs[pairs_made++].made;
+}
+
+// What travels in place of elements that the MPI does not know, or not with this operation: of the
+// same size.
+DType carrier_of(DType dtype) {
+  if (mpi::get().handle_of(dtype)) return dtype;
+  return size_of(dtype) == 1 ? DType::kUInt8 : DType::kUInt16;
+}
 
 }  // namespace
 
@@ -47,20 +86,8 @@ bool mpi_computes_alike(Op op, DType dtype) {
 }
 
 MpiHandles mpi_or_own_handles(Op op, DType dtype) {
-  static constexpr auto functions = combine_functions(std::make_index_sequence<kOps * kDTypes>());
-  static std::mutex mutex;
-  static std::array<mpi::Handle, functions.size()> made{};  // never freed: the MPI may use them
   if (const auto known = mpi_handles(op, dtype)) return *known;
-  const mpi::Mpi& mpi = mpi::get();
-  const std::size_t index =
-      static_cast<std::size_t>(op) * kDTypes + static_cast<std::size_t>(dtype);
-  const std::lock_guard lock(mutex);
-  if (made[index] == 0) {
-    mpi::Handle own = 0;
-    mpi.check(mpi.call.Op_create(functions[index], 1, &own), "MPI_Op_create");
-    made[index] = mpi.normalise(own);
-  }
-  return {*mpi.handle_of(integer_of_size(size_of(dtype))), made[index]};
+  return {*mpi::get().handle_of(carrier_of(dtype)), own_operation(op, dtype)};
 }
 
 }  // namespace gradred

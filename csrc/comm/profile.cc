@@ -196,7 +196,7 @@ Profile::Known& Profile::known(const Call& call, Mode mode) {
 
 ProfileRow& Profile::find_row(const Call& call, Mode mode) {
   const bool reduces = call.kind != Kind::kAllgather && call.kind != Kind::kBcast;
-  const ProfileKey key{call.kind, reduces ? call.op : Op::kSum, call.dtype, mode,
+  const ProfileKey key{call.kind, reduces ? as_compared(call.op) : Op::kSum, call.dtype, mode,
                        size_class_of(call.count * size_of(call.dtype))};
   const std::lock_guard lock(mutex_);
   std::unique_ptr<ProfileRow>& row = rows_[key];

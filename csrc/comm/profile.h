@@ -149,7 +149,7 @@ class Profile {
   // The signature's first word says it all but for the mode: its six bits for the op are from 54
   // on, of which the ops need four, so that the mode has the upper two.
   static std::uint64_t what(const Call& call, Mode mode) {
-    static_assert(kOps <= 16);
+    static_assert(static_cast<std::size_t>(kAnyUserOp) < 16);
     return make_signature(call.kind, call.op, call.dtype, call.count).what |
            static_cast<std::uint64_t>(mode) << 58;
   }

@@ -21,6 +21,11 @@ MpiHandles handles_for(const Call& call) {
     throw UsageError("the MPI underneath has no type " + std::string(name_of(call.dtype)) +
                      ": plan 'mpi' cannot serve this call");
   }
+  if (is_users(call.op)) {
+    throw UsageError("the MPI underneath does not know the program's own function " +
+                     std::string(name_of(call.op)) +
+                     ": plan 'mpi' cannot serve this call. Let gradred choose the plan");
+  }
   throw UsageError("MPI has no operation '" + std::string(name_of(call.op)) +
                    "' on truth values: plan 'mpi' cannot serve this call. Use land, lor or lxor, "
                    "or let gradred choose the plan");

@@ -52,6 +52,11 @@ void validate(const Communicator& comm, const Submission& what,
   const bool reduces = what.kind == NamedKind::kAllreduce || what.kind == NamedKind::kReduceScatter;
   for (const NamedArray& array : arrays) {
     if (!reduces) break;
+    if (is_users(what.op)) {
+      throw UsageError(std::string(name_of(what.kind)) +
+                       ": named operations take gradred's own operations alone. Use "
+                       "gradred.iallreduce for a function");
+    }
     if (find_reduction(what.op, array.dtype) == nullptr) {
       throw UsageError(std::string(name_of(what.kind)) + ": " + std::string(name_of(what.op)) +
                        " is not defined for " + std::string(name_of(array.dtype)));

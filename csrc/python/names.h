@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/types.h"
+#include "base/user_ops.h"
 
 namespace gradred {
 
@@ -29,6 +30,7 @@ Tag find_tag(const Names& names, std::string_view name, const char* what) {
 }
 
 inline Op op_named(std::string_view name) {
+  if (const auto users = find_user_op(name)) return *users;
   return find_tag<Op>(kOpInfo, name, "op", [](const OpInfo& info) { return info.name; });
 }
 

@@ -4,10 +4,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <string>
 
 #include "base/errors.h"
 #include "base/types.h"
+#include "base/user_ops.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
 
@@ -21,6 +23,13 @@ void reduce_pair(const std::string& op, const std::string& dtype, const py::buff
   const ReduceFunctions* found = find_reduction(op_named(op), dtype_named(dtype));
   if (found == nullptr) throw UsageError(op + " of " + dtype + " does not exist");
   reduce_buffers(*found, dtype_named(dtype), target, a, b);
+}
+
+void add_functions(const std::string& op, const std::string& dtype, std::uintptr_t pair,
+                   std::uintptr_t many) {
+  add_reduction(op_named(op), dtype_named(dtype),
+                {reinterpret_cast<decltype(ReduceFunctions::pair)>(pair),
+                 reinterpret_cast<decltype(ReduceFunctions::many)>(many)});
 }
 
 py::list element_types() {
@@ -49,6 +58,15 @@ void bind_reduce(py::module_& m) {
         return find_reduction(op_named(op), dtype_named(dtype)) != nullptr;
       },
       py::arg("op"), py::arg("dtype"));
+  m.def(
+      "make_operation", [](const std::string& name, std::uint64_t hash) { user_op(name, hash); },
+      py::arg("name"), py::arg("hash"),
+      "From now on there is an operation of this name, as yet for no type. Ranks compare the "
+      "hash.");
+  m.def("add_reduction", &add_functions, py::arg("op"), py::arg("dtype"), py::arg("pair"),
+        py::arg("many"),
+        "The addresses of C functions, as ReduceFunctions of csrc/reduce/reduce.h says, that stay "
+        "as long as the process.");
   m.def("reduce_pair", &reduce_pair, py::arg("op"), py::arg("dtype"), py::arg("target"),
         py::arg("a"), py::arg("b"), "target = a op b on buffers of `dtype`; target may be a or b.");
   m.def(

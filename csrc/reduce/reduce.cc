@@ -5,6 +5,8 @@
 #include <cpuid.h>
 #endif
 
+#include <array>
+#include <atomic>
 #include <iterator>
 #include <limits>
 
@@ -70,6 +72,11 @@ const ReduceFunctions* look_up(const Kernels& kernels, Op op, DType dtype) {
   return found.pair == nullptr ? nullptr : &found;
 }
 
+std::atomic<const ReduceFunctions*>& user_entry(Op op, DType dtype) {
+  static std::array<std::array<std::atomic<const ReduceFunctions*>, kDTypes>, kMostUserOps> table{};
+  return table.at(static_cast<std::size_t>(op) - kFirstUserOp)[static_cast<std::size_t>(dtype)];
+}
+
 // Toward zero; what lies outside T's range becomes the nearest end of it, NaN becomes 0.
 template <class T>
 T truncated(double x) {
@@ -101,7 +108,16 @@ static_assert(std::size(kScaleIntegers) == static_cast<std::size_t>(DType::kBool
 
 }  // namespace
 
+void add_reduction(Op op, DType dtype, const ReduceFunctions& functions) {
+  check(is_users(op), "a function for an operation that has one");
+  std::atomic<const ReduceFunctions*>& entry = user_entry(op, dtype);
+  const ReduceFunctions* expected = nullptr;
+  const auto* const made = new ReduceFunctions(functions);  // as long as the process lives
+  if (!entry.compare_exchange_strong(expected, made, std::memory_order_acq_rel)) delete made;
+}
+
 const ReduceFunctions* find_reduction(Op op, DType dtype) {
+  if (is_users(op)) return user_entry(op, dtype).load(std::memory_order_acquire);
   return look_up(*best().kernels, op, dtype);
 }
 

@@ -29,6 +29,10 @@ struct ReduceFunctions {
 // arithmetic).
 const ReduceFunctions* find_reduction(Op op, DType dtype);
 
+// Of an operation that the program makes of its own function (base/user_ops.h): from then on it is
+// found like any other. They last as long as the process, and of each type the first ones count.
+void add_reduction(Op op, DType dtype, const ReduceFunctions& functions);
+
 // The same for one instruction set by name ("generic", "avx2", "avx512", "neon"): for tests;
 // nullptr where this processor or build lacks it.
 const ReduceFunctions* find_reduction(Op op, DType dtype, std::string_view isa);

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gradred.ops import OPS, Premul, premul
     from gradred.persistent import PersistentAllreduce
     from gradred.request import Request
+    from gradred.user_ops import UserOp, user_op
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ _LAZY = {
     "PersistentAllreduce": "persistent",
     "Premul": "ops",
     "Request": "request",
+    "UserOp": "user_ops",
     "allgather": "calls.parts",
     "allreduce": "calls.blocking",
     "allreduce_many": "calls.blocking",
@@ -54,6 +56,7 @@ _LAZY = {
     "premul": "ops",
     "reduce_scatter_block": "calls.parts",
     "run": "launch.run_function",
+    "user_op": "user_ops",
     "zeros": "memory",
 }
 
@@ -78,6 +81,7 @@ __all__ = [
     "TimeoutError",
     "TransportError",
     "UsageError",
+    "UserOp",
     "__version__",
     "allgather",
     "allreduce",
@@ -90,6 +94,7 @@ __all__ = [
     "premul",
     "reduce_scatter_block",
     "run",
+    "user_op",
     "zeros",
 ]
 

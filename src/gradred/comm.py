@@ -116,7 +116,7 @@ class Comm(MPI.Intracomm):
         Args:
             sendbuf: this rank's input.
             recvbuf: where the result goes.
-            op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
+            op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
             info: hints for the MPI, which has no use for them where the operation is gradred's.
 
         Raises:

@@ -7,7 +7,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gradred import _core
+from gradred import _core, user_ops
 from gradred.errors import UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def premul(factor: float) -> Premul:
     return Premul(value)
 
 
-OpLike: TypeAlias = "MPI.Op | str | Premul"
+OpLike: TypeAlias = "MPI.Op | str | Premul | user_ops.UserOp"
 
 
 def require(op: str, dtype: str, asked: str) -> None:
@@ -74,7 +74,7 @@ def require(op: str, dtype: str, asked: str) -> None:
 
 @functools.cache
 def _has(op: str, dtype: str) -> bool:
-    return _core.has_reduction(op, dtype)
+    return user_ops.compiled(op, dtype) or _core.has_reduction(op, dtype)
 
 
 def resolve(op: Any) -> tuple[str, float] | None:
@@ -93,6 +93,8 @@ def resolve(op: Any) -> tuple[str, float] | None:
         raise UsageError(explain(f"op={op!r}", "there is no such operation", remedy))
     if isinstance(op, Premul):
         return "premul", op.factor
+    if isinstance(op, user_ops.UserOp):
+        return op.name, 1.0
     from mpi4py import MPI
 
     if isinstance(op, MPI.Op):
@@ -104,6 +106,6 @@ def resolve(op: Any) -> tuple[str, float] | None:
     message = explain(
         f"op={op!r}",
         f"a {type(op).__name__} is no operation",
-        "Use an MPI.Op, a name from gradred.OPS or gradred.premul(factor)",
+        "Use an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f)",
     )
     raise UsageTypeError(message)

@@ -89,3 +89,11 @@ def test_arrays_of_gradreds_memory(comm: gradred.Comm) -> None:
     sums(y, COUNT)
     if SIZE > 1:
         assert "stay where they lie" in comm.device_path
+
+
+def test_a_function_for_arrays_on_both_sides(comm: gradred.Comm) -> None:
+    op = gradred.user_op(lambda a, b: a + b)
+    for count in (1, 1009, COUNT):
+        sums(gradred.allreduce(cuda.to_device(values(count)), op, comm=comm), count)
+        host = gradred.allreduce(values(count, "float32"), op, comm=comm)
+        np.testing.assert_array_equal(host, total(count, "float32"))

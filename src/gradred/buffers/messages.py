@@ -382,7 +382,7 @@ def reduction(
         comm: the communicator.
         sendbuf: as in mpi4py; `MPI.IN_PLACE` or None takes the input from `recvbuf`.
         recvbuf: as in mpi4py.
-        op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).
+        op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
         stream: the handle of a CUDA stream in whose order the call is.
 
     Raises:

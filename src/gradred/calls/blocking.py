@@ -63,7 +63,8 @@ def allreduce(
     Args:
         x: this rank's array, unchanged unless it is `out`. Any dense array; shape,
             type and order of the axes must be the same on all ranks.
-        op: a name from `gradred.OPS`, `gradred.premul(factor)` or an MPI.Op.
+        op: a name from `gradred.OPS`, `gradred.premul(factor)`, `gradred.user_op(f)` or an
+            MPI.Op.
         out: where the result goes: a writable array of that shape, type and order, `x` itself to
             reduce in place. None makes a new one.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
@@ -157,7 +158,8 @@ def Allreduce(  # noqa: N802 (MPI's own name)
         sendbuf: this rank's input, left unchanged: an array or an mpi4py buffer specification;
             `MPI.IN_PLACE` (or None) takes it from `recvbuf`.
         recvbuf: where the result goes: as many elements of the same type, writable.
-        op: an MPI.Op, a name from `gradred.OPS`, or `gradred.premul(factor)`.
+        op: an MPI.Op, a name from `gradred.OPS`, `gradred.premul(factor)` or
+            `gradred.user_op(f)`.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
 

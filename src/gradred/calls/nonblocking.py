@@ -216,7 +216,8 @@ def iallreduce(
 
     Args:
         x: this rank's array, as in `allreduce`; not to be changed until the operation has ended.
-        op: a name from `gradred.OPS`, `gradred.premul(factor)` or a predefined MPI.Op.
+        op: a name from `gradred.OPS`, `gradred.premul(factor)`, `gradred.user_op(f)` or a
+            predefined MPI.Op.
         out: where the result goes, as in `allreduce`; not to be touched until the end, which
             `wait` or `done` tell.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.

@@ -1,0 +1,352 @@
+"""Operations made of a program's own functions, compiled by Numba.
+
+One function of two elements becomes the two that the core reduces by (csrc/reduce/reduce.h): of
+pairs, and of many inputs. They are machine code that needs neither Python nor its lock, so every
+path takes them, also where a thread of gradred's own does the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import dis
+import functools
+import hashlib
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from gradred import _core
+from gradred.element_types import ELEMENT_TYPES, ElementType
+from gradred.errors import UsageError, UsageTypeError, explain
+
+BLOCK: Final = 512
+"""Elements of a result that are folded over all inputs before the next ones: they stay in the
+first-level cache."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UserOp:
+    """An operation made of a function; made by `gradred.user_op`."""
+
+    name: str
+    """The function's name and a hash of what it does, by which ranks agree on it."""
+    function: Callable[[Any, Any], Any]
+
+    def __repr__(self) -> str:
+        return f"UserOp({self.name})"
+
+
+def user_op(function: Callable[[Any, Any], Any]) -> UserOp:
+    """An operation of a function of two elements, which Numba compiles.
+
+    Works in every reduction of gradred that takes an operation, but in named operations. The
+    function is compiled for an element type when a call first has arrays of it, which takes some
+    0.3 seconds, without Python's lock being held while it runs later. Arrays in GPUs' memory are
+    staged through host memory and reduced there.
+
+    The function must be commutative and associative: in which order and grouping the ranks'
+    elements meet differs with the plan and the number of ranks, as in MPI with `commute=True`.
+    Where `f(a, b)` and `f(b, a)` differ in a bit, ranks may get results that do. Floats of 16 and 8
+    bits are computed in float32 and rounded. A division by zero gives what NumPy gives.
+
+    All ranks must give the same function: they compare a hash of its bytecode, of its constants, of
+    the numbers that it takes from around it, and of functions that it calls. So they must run the
+    same version of Python.
+
+    Args:
+        function: takes two elements and returns one; a Python function, or one that `numba.njit`,
+            `numba.vectorize` or `numba.cuda.jit` has decorated. It is used as at this moment.
+
+    Raises:
+        gradred.UsageError: it takes other than two arguments, or raises; Numba is not installed. On
+            first use with a type: Numba cannot compile it for that, or it is not commutative.
+
+    Example::
+
+        farthest = gradred.user_op(lambda a, b: a if abs(a) > abs(b) else b)
+        x = gradred.allreduce(x, farthest)
+    """
+    plain = _plain(function)
+    asked = f"user_op({getattr(plain, '__name__', plain)!s})"
+    _require_numba(asked)
+    parameters = inspect.signature(plain).parameters.values()
+    if len([one for one in parameters if one.default is one.empty]) != 2 or len(parameters) != 2:
+        found = f"it takes the arguments {inspect.signature(plain)}"
+        raise UsageError(explain(asked, found, "Give a function of two elements"))
+    if any(step.opname == "RAISE_VARARGS" for step in dis.get_instructions(plain)):
+        found = "it raises an exception, which nobody could catch where it runs"
+        raise UsageError(explain(asked, found, "Return a value, such as NaN, instead"))
+    digest = hashlib.sha256()
+    _describe(plain, digest.update, set())
+    number = int.from_bytes(digest.digest()[:8], "little")
+    name = f"{plain.__name__}-{number:016x}"
+    _core.make_operation(name, number)
+    return _made.setdefault(name, UserOp(name, function))
+
+
+_made: dict[str, UserOp] = {}
+_kept: list[Any] = []  # compiled functions, as long as the process: the core has their addresses
+
+
+@functools.cache
+def compiled(op: str, dtype: str) -> bool:
+    """Whether this is an operation of `user_op`, which has functions for the type now.
+
+    Raises:
+        gradred.UsageError: Numba cannot compile it for that, or it is not commutative.
+    """
+    made = _made.get(op)
+    if made is None:
+        return False
+    asked = f"{op} of {dtype}"
+    import numba
+
+    try:
+        pair, many = _compile(made.function, dtype)
+    except numba.core.errors.NumbaError as error:
+        reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
+        found = f"Numba cannot compile it for this type: {' '.join(reasons[:1])}"
+        raise UsageError(
+            explain(asked, found, "Give a function that takes such elements")
+        ) from error
+    _require_commutative(pair.address, dtype, asked)
+    _kept.append((pair, many))
+    _core.add_reduction(op, dtype, pair.address, many.address)
+    return True
+
+
+def _plain(function: Any) -> types.FunctionType:
+    found = function
+    if not isinstance(function, types.FunctionType):  # of Numba's kinds, the latter vectorize's
+        found = getattr(function, "py_func", getattr(function, "__wrapped__", function))
+    if not isinstance(found, types.FunctionType):
+        message = explain(
+            f"user_op({function!r})",
+            f"a {type(function).__name__} is no Python function",
+            "Give a function of two elements",
+        )
+        raise UsageTypeError(message)
+    return found
+
+
+def _require_numba(asked: str) -> None:
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        found = "Numba, which compiles it, is not installed"
+        raise UsageError(explain(asked, found, "pip install numba")) from None
+
+
+# ---- what ranks compare --------------------------------------------------------------------------
+
+
+def _describe(
+    function: types.FunctionType, tell: Callable[[bytes], object], seen: set[int]
+) -> None:
+    """Tell all that the result of a function depends on."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    _describe_code(function.__code__, tell)
+    around = inspect.getclosurevars(function)
+    for name, value in sorted({**around.globals, **around.nonlocals}.items()):
+        tell(name.encode())
+        inner = getattr(value, "py_func", value)  # Numba's
+        if isinstance(inner, types.FunctionType):
+            _describe(inner, tell, seen)
+        elif isinstance(value, (bool, int, float, complex, str, tuple, np.generic)):
+            tell(repr(value).encode())
+        elif isinstance(value, np.ndarray):
+            tell(value.tobytes())
+
+
+def _describe_code(code: types.CodeType, tell: Callable[[bytes], object]) -> None:
+    tell(code.co_code)
+    tell(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _describe_code(constant, tell)
+        else:
+            tell(repr(constant).encode())
+
+
+# ---- compiling -----------------------------------------------------------------------------------
+
+
+def _compile(function: Any, dtype: str) -> tuple[Any, Any]:
+    """The functions of pairs and of many inputs, for elements of this type."""
+    import numba
+    from numba import types as t
+
+    options = getattr(function, "targetoptions", {})
+    fast = {"fastmath": options["fastmath"]} if "fastmath" in options else {}
+    compiler = functools.partial(numba.njit, error_model="numpy", inline="never", **fast)
+    combine = compiler(_plain(function))
+    stored, widen, narrow = _conversions(dtype, numba.njit(inline="always"))
+    element = getattr(t, stored)
+    carray = numba.carray
+
+    # Three loops: in each the compiler sees what is written where it is read, so that all become
+    # vector instructions.
+    def pair(target, a, b, count):  # type: ignore[no-untyped-def]
+        if count == 0:
+            return
+        out, left, right = carray(target, count), carray(a, count), carray(b, count)
+        if out.ctypes.data == left.ctypes.data:
+            for i in range(count):
+                left[i] = narrow(combine(widen(left[i]), widen(right[i])))
+        elif out.ctypes.data == right.ctypes.data:
+            for i in range(count):
+                right[i] = narrow(combine(widen(left[i]), widen(right[i])))
+        else:
+            for i in range(count):
+                out[i] = narrow(combine(widen(left[i]), widen(right[i])))
+
+    # A block of all inputs is read before one of the target is written, which may be one of them.
+    def many(target, inputs, k, count):  # type: ignore[no-untyped-def]
+        if count == 0:
+            return
+        out, first, addresses = carray(target, count), carray(inputs[0], count), carray(inputs, k)
+        if k == 1:
+            for i in range(count):
+                out[i] = first[i]
+            return
+        block = np.empty(BLOCK, out.dtype) if exact else np.empty(BLOCK, np.float32)
+        begin = 0
+        while begin < count:
+            end = min(begin + BLOCK, count)
+            folded, result, given = block[: end - begin], out[begin:end], first[begin:end]
+            for i in range(folded.size):
+                folded[i] = widen(given[i])
+            for j in range(1, k):
+                other = carray(addresses[j], count)[begin:end]
+                for i in range(folded.size):
+                    folded[i] = combine(folded[i], widen(other[i]))
+            for i in range(folded.size):
+                result[i] = narrow(folded[i])
+            begin = end
+
+    exact = _format(ELEMENT_TYPES[dtype]) is None
+    pointer = t.CPointer(element)
+    as_c = functools.partial(numba.cfunc, error_model="numpy")
+    return (
+        as_c(t.void(pointer, pointer, pointer, t.uintp))(pair),
+        as_c(t.void(pointer, t.CPointer(pointer), t.uintp, t.uintp))(many),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Format:
+    """A float of 16 or 8 bits, as in csrc/reduce/kernels/elements.h."""
+
+    stored: str
+    mantissa: int
+    bias: int
+    infinity: int  # the greatest that is no NaN
+    nan: int
+    too_large: int  # the bits of the least float32 that becomes `instead`
+    instead: int
+
+
+def _format(row: ElementType) -> _Format | None:
+    """That of a type which is computed in float32."""
+    bits, mantissa = 8 * row.itemsize, row.digits - 1
+    if row.kind != "real" or bits > 16:
+        return None
+    stored, bias = f"uint{bits}", (1 << (bits - mantissa - 2)) - 1
+    if row.name.endswith("fn"):  # no infinities; a tie goes to the greatest number
+        nan = (1 << (bits - 1)) - 1
+        tie = ((128 + bias) << 23) + (((2 << mantissa) - 3) << (22 - mantissa))
+        return _Format(stored, mantissa, bias, nan - 1, nan, tie + 1, nan)
+    infinity = (1 << (bits - 1)) - (1 << mantissa)
+    tie = ((127 + bias) << 23) + (((2 << mantissa) - 1) << (22 - mantissa))
+    return _Format(stored, mantissa, bias, infinity, infinity | 1 << (mantissa - 1), tie, infinity)
+
+
+def _conversions(dtype: str, inlined: Any) -> tuple[str, Any, Any]:
+    """What lies in memory, and the ways to what is computed with and back."""
+    row = ELEMENT_TYPES[dtype]
+    form = _format(row)
+    if row.kind == "bool":
+        return "uint8", inlined(lambda x: x != 0), inlined(lambda x: np.uint8(x != 0))
+    if form is None:
+        return dtype, inlined(lambda x: x), inlined(lambda x: x)
+    mantissa, infinity, nan, instead = form.mantissa, form.infinity, form.nan, form.instead
+    too_large = np.uint32(form.too_large)
+    bits = 8 * row.itemsize
+    top = np.uint32(1 << (bits - 1))
+    shift = np.uint32(23 - mantissa)
+    rebias = np.uint32((127 - form.bias) << 23)
+    least_normal = np.uint32((128 - form.bias) << 23)
+    smallest = np.float32(2.0 ** (1 - form.bias - mantissa))
+    special = infinity if instead == infinity else nan
+    half = np.uint32((1 << (23 - mantissa - 1)) - 1)
+    one, sign_shift, magnitudes = np.uint32(1), np.uint32(32 - bits), np.uint32(0x7FFFFFFF)
+    not_a_number, infinite = np.uint32(0x7FC00000), np.uint32(0x7F800000)
+
+    def widen(stored):  # type: ignore[no-untyped-def]
+        word = np.uint32(stored)
+        magnitude = word & np.uint32(top - one)
+        sign = np.uint32((word & top) << sign_shift)
+        if magnitude >= special:
+            whole = not_a_number if magnitude > infinity else infinite | sign
+            return np.uint32(whole).view(np.float32)
+        if magnitude >> np.uint32(mantissa) != 0:
+            return np.uint32((np.uint32(magnitude << shift) + rebias) | sign).view(np.float32)
+        small = np.float32(magnitude) * smallest
+        return np.uint32(np.float32(small).view(np.uint32) | sign).view(np.float32)
+
+    def narrow(wide):  # type: ignore[no-untyped-def]
+        word = np.float32(wide).view(np.uint32)
+        magnitude = np.uint32(word & magnitudes)
+        sign = np.uint32(np.uint32(word >> sign_shift) & top)
+        if magnitude >= too_large:
+            value = np.uint32(nan if magnitude > infinite else instead)
+        elif magnitude < least_normal:
+            value = np.uint32(np.rint(np.float64(magnitude.view(np.float32)) / smallest))
+        else:
+            even = np.uint32(np.uint32(magnitude >> shift) & one)
+            value = np.uint32(np.uint32(magnitude - rebias + half + even) >> shift)
+        return value if value > infinity else np.uint32(value | sign)
+
+    return form.stored, inlined(widen), inlined(narrow)
+
+
+# ---- a function that cannot be meant -------------------------------------------------------------
+
+
+def _require_commutative(pair: int, dtype: str, asked: str) -> None:
+    row = ELEMENT_TYPES[dtype]
+    ones, others = (0, 1, 1, 0, 1), (1, 0, 1, 0, 1)
+    if row.kind != "bool":
+        ones, others = (1, 2, 5, 3, 6), (2, 1, 3, 7, 4)
+    left, right = _bytes_of(ones, dtype), _bytes_of(others, dtype)
+    function = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+    )(pair)
+    results = []
+    for a, b in ((left, right), (right, left)):
+        target = ctypes.create_string_buffer(len(left))
+        function(target, ctypes.create_string_buffer(a), ctypes.create_string_buffer(b), len(ones))
+        results.append(target.raw)
+    size = row.itemsize
+    for i, (one, other) in enumerate(zip(ones, others, strict=True)):
+        if results[0][i * size : (i + 1) * size] != results[1][i * size : (i + 1) * size]:
+            found = f"of {one} and {other} it makes something else than of {other} and {one}"
+            remedy = "Give a function that does not depend on the order of its arguments"
+            raise UsageError(explain(asked, found, remedy))
+
+
+def _bytes_of(values: tuple[int, ...], dtype: str) -> bytes:
+    """Small whole numbers as elements of a type."""
+    import numba
+
+    form = _format(ELEMENT_TYPES[dtype])
+    if form is None:
+        return np.array(values, dtype).tobytes()
+    narrow = _conversions(dtype, numba.njit)[2]
+    return np.array([narrow(np.float32(value)) for value in values], form.stored).tobytes()
