@@ -25,7 +25,7 @@ from pathlib import Path
 
 import tally
 
-SOURCE = Path(__file__).resolve().parent.parent / "csrc" / "device" / "kernels" / "reduce.cu"
+SOURCES = Path(__file__).resolve().parent.parent / "csrc" / "device" / "kernels"
 ELEMENTS = (
     *("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"),
     *("int32", "int64", "uint8"),
@@ -33,6 +33,12 @@ ELEMENTS = (
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 OPERATIONS = ("sum", "prod", "min", "max", "scaled_sum")
 INPUTS = (0, 2, 4, 8)
+WANTED = {
+    "reduce.cu": {f"{operation}_{inputs}" for operation in OPERATIONS for inputs in INPUTS},
+    "shots.cu": {
+        f"{operation}_{shots}" for operation in OPERATIONS[:4] for shots in ("one", "two")
+    },
+}
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
@@ -48,17 +54,22 @@ class Compiled:
     element: str
     architecture: int
     registers: dict[str, int]
-    """By the kernel: operation_inputs."""
+    """By the kernel: operation_inputs, or operation_shots."""
     problems: list[str]
 
 
-def compile_one(element: str, architecture: int) -> Compiled:
+def compile_one(source: str, element: str, architecture: int) -> Compiled:
     """One translation unit."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["nvcc", "-std=c++17", "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v"]
-        command += [f"-DGRADRED_ELEMENT={element}", str(SOURCE), "-o", f"{folder}/out.cubin"]
+        command += [
+            f"-DGRADRED_ELEMENT={element}",
+            str(SOURCES / source),
+            "-o",
+            f"{folder}/out.cubin",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    where = f"{element} for sm_{architecture}"
+    where = f"{source}, {element} for sm_{architecture}"
     if done.returncode != 0:
         return Compiled(element, architecture, {}, [f"{where}: {done.stderr.strip()}"])
     registers: dict[str, int] = {}
@@ -68,8 +79,8 @@ def compile_one(element: str, architecture: int) -> Compiled:
         registers[name] = int(found["registers"])
         if any(int(found[part]) for part in ("stack", "stores", "loads")):
             problems.append(f"{where}: {name} spills")
-    wanted = {f"{operation}_{inputs}" for operation in OPERATIONS for inputs in INPUTS}
-    problems += [f"{where}: no kernel {name}" for name in sorted(wanted - set(registers))]
+    missing = WANTED[source] - set(registers)
+    problems += [f"{where}: no kernel {name}" for name in sorted(missing)]
     return Compiled(element, architecture, registers, problems)
 
 
@@ -116,7 +127,11 @@ def main() -> int:
     for missing in [one for one in wanted if one not in known]:
         print(f"sm_{missing:<4} skipped: nvcc {nvcc_version()} does not know it")
     units = [
-        (element, one) for one in wanted if one in known for element in arguments.types.split(",")
+        (source, element, one)
+        for source in WANTED
+        for one in wanted
+        if one in known
+        for element in arguments.types.split(",")
     ]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         compiled = list(pool.map(lambda unit: compile_one(*unit), units))

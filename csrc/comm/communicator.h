@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/rank_names.h"
@@ -184,7 +186,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> hierarchical_operation(const Call& call, const Plan& plan);
   void run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook);
   std::shared_ptr<StartedOperation> library_operation(const Call& call, const Plan& plan);
-  LibraryRanks& library_ranks();
+  LibraryRanks& library_ranks(std::string_view plan);
 
  private:
   enum class State : std::uint8_t { kFresh, kReady, kMpiOnly, kNodeOnly };
@@ -245,12 +247,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   DeviceMemory* workspace_of_ = nullptr;            // its device; null: nobody wanted one
   std::string why_no_workspace_, why_not_reduced_;  // the latter of the last call that wanted one
   bool device_plans_tried_ = false;                 // measure_device_plans() has begun
-  std::unique_ptr<LibraryRanks> library_ranks_;     // null: no such call yet
-  std::unique_ptr<NodeGroup> node_;                 // of all ranks
-  std::unique_ptr<NodeGroup> host_;                 // of several hosts: of this one's ranks
-  NodeQueue node_queue_;                            // of the operations of either
-  std::shared_ptr<NodeOperation> spare_;            // for the next start_short()
-  std::vector<std::weak_ptr<StartedOperation>> on_mpi_;  // under mutex_; some may have ended
+  std::map<std::string_view, LibraryRanks> library_ranks_;  // by plan, of those that were called
+  std::unique_ptr<NodeGroup> node_;                         // of all ranks
+  std::unique_ptr<NodeGroup> host_;                         // of several hosts: of this one's ranks
+  NodeQueue node_queue_;                                    // of the operations of either
+  std::shared_ptr<NodeOperation> spare_;                    // for the next start_short()
+  std::vector<std::weak_ptr<StartedOperation>> on_mpi_;     // under mutex_; some may have ended
   Observer observer_{*this};
   OperationLog operation_log_;
   CommLiveness liveness_;

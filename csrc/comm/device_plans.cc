@@ -107,7 +107,10 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
   device_plans_tried_ = true;
   if (cannot[1] != 0) return;  // some rank has no memory to try them in
   const Call usual{.count = kLengths.back() / 4, .dtype = DType::kFloat32, .plan = ""};
-  std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name}, {"nccl", "nccl"}};
+  std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name},
+                                                    {"nccl", "nccl"},
+                                                    {"one_shot", "one_shot"},
+                                                    {"two_shot", "two_shot"}};
   if (cannot[0] == 0) candidates.push_back({"mpi", "mpi"});
   std::vector<DevicePlans::Size> sizes;
   for (const std::size_t bytes : kLengths) {

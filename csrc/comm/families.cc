@@ -10,9 +10,9 @@ bool Family::reads(const Call& call) const { return call.on_host(); }
 
 // Of two plans that cost the same the first in this order is taken.
 Families plan_families() {
-  static const std::array<const Family*, 6> table = {&copy_family(),         &node_family(),
-                                                     &hierarchical_family(), &schedule_family(),
-                                                     &mpi_family(),          &nccl_family()};
+  static const std::array<const Family*, 8> table = {
+      &copy_family(), &node_family(), &hierarchical_family(), &schedule_family(),
+      &mpi_family(),  &nccl_family(), &one_shot_family(),     &two_shot_family()};
   return table;
 }
 

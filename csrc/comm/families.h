@@ -18,7 +18,9 @@ const Family& node_family();          // family_node.cc
 const Family& hierarchical_family();  // family_hierarchical.cc
 const Family& schedule_family();      // family_schedule.cc
 const Family& mpi_family();           // family_mpi.cc
-const Family& nccl_family();          // family_nccl.cc
+const Family& nccl_family();          // family_library.cc, and so are the two below
+const Family& one_shot_family();
+const Family& two_shot_family();
 
 // Whether the MPI takes addresses in devices' memory. It answers without looking at one.
 bool mpi_reads_devices();  // family_mpi.cc

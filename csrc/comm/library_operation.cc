@@ -26,8 +26,11 @@ std::string LibraryRanks::why_not(const Call& call) {
            ", and this one is on arrays of " + memory.name();
   }
   std::string why;
-  const CollectiveLibrary* const library = memory.device()->collectives(why);
+  CollectiveLibrary* const library = memory.device()->collectives(plan_, why);
   if (library == nullptr) return why;
+  if (call.order() != nullptr && call.order()->stream()) {
+    library->check_stream(*call.order()->stream());
+  }
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
   return reduces ? library->why_not(call.op, call.dtype).value_or("") : "";
 }
@@ -43,22 +46,25 @@ void LibraryRanks::pass(std::uint64_t turn) {
   while (passed_.erase(next_) > 0) ++next_;
 }
 
-LibraryRanks::Told LibraryRanks::told(const Call& call, int rank) noexcept {
+LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noexcept {
   Told told;
   memory_ = call.result_memory().device();
+  const std::lock_guard lock(mutex_);
   try {
     std::string why;
-    CollectiveLibrary& library = *memory_->collectives(why);
+    CollectiveLibrary& library = *memory_->collectives(plan_, why);
     told.device = memory_->identity();
     told.shares_devices = library.shares_devices() ? 1 : 0;
-    if (rank == 0) told.ticket = library.new_ticket();
+    group_ = library.open(rank, ranks, told.ticket);
   } catch (const std::exception& error) {
     std::string(error.what()).copy(told.why_not, sizeof told.why_not - 1);
   }
   return told;
 }
 
-void LibraryRanks::connect(const std::vector<Told>& all, int rank) {
+void LibraryRanks::connect(const std::vector<Told>& all) {
+  std::string why;
+  const std::string library = memory_->collectives(plan_, why)->name();
   for (std::size_t one = 0; one < all.size() && why_not_.empty(); ++one) {
     if (all[one].why_not[0] != '\0') {
       why_not_ = "rank " + std::to_string(one) + ": " + all[one].why_not;
@@ -66,28 +72,31 @@ void LibraryRanks::connect(const std::vector<Told>& all, int rank) {
     for (std::size_t other = 0; other < one && why_not_.empty(); ++other) {
       if (all[one].device != all[other].device || all[one].shares_devices != 0) continue;
       why_not_ = "ranks " + std::to_string(other) + " and " + std::to_string(one) +
-                 " are on one GPU, and NCCL before 2.30 takes one rank on each";
+                 " are on one GPU, and " + library + " takes one rank on each";
     }
   }
-  std::string why;
   const std::lock_guard lock(mutex_);
   if (!why_not_.empty()) require_group();
-  group_ = memory_->collectives(why)->join(all.front().ticket, rank, static_cast<int>(all.size()));
+  std::vector<CollectiveLibrary::Ticket> tickets;
+  for (const Told& one : all) tickets.push_back(one.ticket);
+  group_->connect(tickets);
+  joined_ = true;
 }
 
 std::string LibraryRanks::text() const {
   if (!why_not_.empty()) return why_not_;
   std::string why;
-  const CollectiveLibrary* const library = memory_ != nullptr ? memory_->collectives(why) : nullptr;
+  CollectiveLibrary* const library =
+      memory_ != nullptr ? memory_->collectives(plan_, why) : nullptr;
   if (library == nullptr) return "no call yet";
-  return library->name() + " on " + memory_->name() + (group_ != nullptr ? "" : ", not connected");
+  return library->name() + " on " + memory_->name() + (joined_ ? "" : ", not connected");
 }
 
 void LibraryRanks::require_group() const {
-  if (group_ != nullptr) return;
+  if (joined_) return;
   const char* const kNever = "the call by which its ranks were to connect has failed";
-  throw UsageError("plan 'nccl' cannot serve this communicator: " +
-                   (why_not_.empty() ? kNever : why_not_));
+  throw UsageError("plan '" + std::string(plan_) +
+                   "' cannot serve this communicator: " + (why_not_.empty() ? kNever : why_not_));
 }
 
 void LibraryRanks::abort() noexcept {
@@ -109,10 +118,10 @@ class LibraryOperation final : public StartedOperation {
     std::vector<Told> all;
   };
 
-  LibraryOperation(std::shared_ptr<Communicator> comm, const Call& call,
+  LibraryOperation(std::shared_ptr<Communicator> comm, LibraryRanks& ranks, const Call& call,
                    std::unique_ptr<Exchange> exchange, std::shared_ptr<StartedOperation> agreement)
       : comm_(std::move(comm)),
-        ranks_(comm_->library_ranks()),
+        ranks_(ranks),
         call_(call),
         turn_(ranks_.take_turn()),
         exchange_(std::move(exchange)),
@@ -121,7 +130,7 @@ class LibraryOperation final : public StartedOperation {
   std::string waiter() const override { return comm_->own_name(); }
   std::string waits_for() const override {
     if (phase_ == Phase::kAgrees) return agreement_->waits_for();
-    return "a call that NCCL carries out (" + describe_with_bytes(call_.signature()) + ")";
+    return "a call on GPUs' arrays (" + describe_with_bytes(call_.signature()) + ")";
   }
   WaitRecord wait_record() const override {
     return phase_ == Phase::kAgrees ? agreement_->wait_record() : WaitRecord{};
@@ -188,7 +197,7 @@ class LibraryOperation final : public StartedOperation {
     }
     if (exchange_ && agreement_->failed()) ranks_.try_again();
     agreement_->rethrow();
-    if (exchange_) ranks_.connect(exchange_->all, comm_->rank());
+    if (exchange_) ranks_.connect(exchange_->all);
     exchange_.reset();
     phase_ = Phase::kWaits;
     return true;
@@ -233,7 +242,7 @@ class LibraryOperation final : public StartedOperation {
     if (const NodeGroup* const group = comm_->local_group()) group->throw_if_poisoned();
     comm_->liveness().hear();
     comm_->liveness().throw_if_failed();
-    comm_->liveness().throw_if_lost("a call that NCCL carries out");
+    comm_->liveness().throw_if_lost("a call on GPUs' arrays");
     return false;
   }
 
@@ -251,9 +260,8 @@ class LibraryOperation final : public StartedOperation {
 
 // ---- of a communicator --------------------------------------------------------------------------
 
-LibraryRanks& Communicator::library_ranks() {
-  if (library_ranks_ == nullptr) library_ranks_ = std::make_unique<LibraryRanks>();
-  return *library_ranks_;
+LibraryRanks& Communicator::library_ranks(std::string_view plan) {
+  return library_ranks_.try_emplace(plan, plan).first->second;
 }
 
 // The first one on the communicator gathers what ranks need to connect, which agrees on the call as
@@ -261,12 +269,12 @@ LibraryRanks& Communicator::library_ranks() {
 std::shared_ptr<StartedOperation> Communicator::library_operation(const Call& call,
                                                                   const Plan& plan) {
   const Signature signature = planned_signature(call, plan);
-  LibraryRanks& ranks = library_ranks();
+  LibraryRanks& ranks = library_ranks(plan.family->name());
   std::unique_ptr<LibraryOperation::Exchange> exchange;
   std::shared_ptr<StartedOperation> agreement;
   if (ranks.first()) {
     exchange = std::make_unique<LibraryOperation::Exchange>();
-    exchange->mine = ranks.told(call, rank_);
+    exchange->mine = ranks.told(call, rank_, size_);
     exchange->all.resize(static_cast<std::size_t>(size_));
     Call gather{.kind = Kind::kAllgather, .send = &exchange->mine, .recv = exchange->all.data()};
     gather.count = sizeof(Told);
@@ -279,7 +287,7 @@ std::shared_ptr<StartedOperation> Communicator::library_operation(const Call& ca
     agreement =
         inner_operation({.plan = plan_of_agreements(choice_.place), .agreement = signature});
   }
-  return std::make_shared<LibraryOperation>(shared_from_this(), call, std::move(exchange),
+  return std::make_shared<LibraryOperation>(shared_from_this(), ranks, call, std::move(exchange),
                                             std::move(agreement));
 }
 

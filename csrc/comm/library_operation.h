@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/call.h"
@@ -19,6 +20,8 @@ namespace gradred {
 // and the library gets the calls in this order.
 class LibraryRanks {
  public:
+  explicit LibraryRanks(std::string_view plan) : plan_(plan) {}
+
   // Why the calls of this rank's device cannot go this way, as far as it can tell; empty: they can.
   std::string why_not(const Call& call);
 
@@ -28,7 +31,7 @@ class LibraryRanks {
 
   // What each rank tells the others at the first call.
   struct Told {
-    CollectiveLibrary::Ticket ticket{};  // rank 0's counts
+    CollectiveLibrary::Ticket ticket{};
     DeviceMemory::Identity device{};
     std::uint64_t shares_devices = 0;
     char why_not[200] = {};  // it cannot take part; no text: it can
@@ -36,9 +39,9 @@ class LibraryRanks {
   bool first() { return !begun_.exchange(true); }
   std::string text() const;             // how far it is, in words
   void try_again() { begun_ = false; }  // they did not agree on that call
-  Told told(const Call& call, int rank) noexcept;
+  Told told(const Call& call, int rank, int ranks) noexcept;
   // By what all have told, the same on all ranks. Throws UsageError: they cannot.
-  void connect(const std::vector<Told>& all, int rank);
+  void connect(const std::vector<Told>& all);
 
   // One thread at a time has the group: what work() returns, or false while another thread has it.
   // Throws UsageError where the ranks have not connected.
@@ -54,8 +57,10 @@ class LibraryRanks {
  private:
   void require_group() const;
 
+  const std::string_view plan_;
   std::mutex mutex_;  // of the group
   std::unique_ptr<LibraryGroup> group_;
+  bool joined_ = false;             // the group knows its ranks
   DeviceMemory* memory_ = nullptr;  // that the group works on
   std::string why_not_;             // once all know
   std::atomic<bool> begun_{false};

@@ -271,7 +271,9 @@ bool Communicator::is_staged(const Call& call, const Plan& plan) {
 
 std::string Communicator::device_path() const {
   std::string text = own_device_path();
-  if (library_ranks_ != nullptr) text += "; plan nccl: " + library_ranks_->text();
+  for (const auto& [plan, ranks] : library_ranks_) {
+    text += "; plan " + std::string(plan) + ": " + ranks.text();
+  }
   const std::string measured = choice_.device_plans.text();
   return text + (measured.empty() ? "" : "; measured: " + measured);
 }

@@ -38,45 +38,51 @@ int Kernels::attribute(int which) const {
   return value;
 }
 
-std::string Kernels::code_for(DType dtype, int capability, const Options& options) {
+std::string Kernels::code_for(DType dtype, int capability, const Options& options,
+                              KernelSource source) {
   const std::string element(name_of(dtype));
-  const CodeCache cache(options.folder, element + "-sm_" + std::to_string(capability),
-                        {kKernelSource, kKernelArguments});
+  const bool shots = source == KernelSource::kShots;
+  const CodeCache cache(options.folder,
+                        element + (shots ? "-shots" : "") + "-sm_" + std::to_string(capability),
+                        {kReduceSource, shots ? kShotsSource : "", kKernelArguments});
   if (std::optional<std::string> kept = cache.read()) return *std::move(kept);
   const Compiler& compiler = Compiler::load(options.compilers);
+  const Compiler::File reduce{"reduce.cu", kReduceSource};
   const std::string code =
-      compiler.compile({"reduce.cu", kKernelSource}, {{"arguments.h", kKernelArguments}},
-                       capability, {"--std=c++17", "-DGRADRED_ELEMENT=" + element});
+      compiler.compile(shots ? Compiler::File{"shots.cu", kShotsSource} : reduce,
+                       {{"arguments.h", kKernelArguments}, reduce}, capability,
+                       {"--std=c++17", "-DGRADRED_ELEMENT=" + element});
   cache.write(code);
   return code;
 }
 
 // A file that the driver refuses, damaged or of another version, is made again.
-CudaModule Kernels::load(DType dtype) const {
+CudaModule Kernels::load(DType dtype, KernelSource source) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
-  const std::string code = code_for(dtype, capability, options_);
+  const std::string code = code_for(dtype, capability, options_, source);
   try {
     return CudaModule(driver_, code);
   } catch (const DriverError&) {
     Options anew = options_;
     anew.folder.clear();
-    const std::string made = code_for(dtype, capability, anew);
+    const std::string made = code_for(dtype, capability, anew, source);
     if (made == code) throw;
     return CudaModule(driver_, made);
   }
 }
 
-void Kernels::prepare(DType dtype) {
+void Kernels::prepare(DType dtype, KernelSource source) {
   const std::lock_guard lock(mutex_);
   if (most_blocks_ == 0) {
     most_blocks_ = kBlocksPerUnit * static_cast<unsigned>(attribute(kMultiprocessors));
   }
-  if (!loaded_.contains(dtype)) loaded_.emplace(dtype, Loaded{load(dtype)});
+  const std::pair key{dtype, source};
+  if (!loaded_.contains(key)) loaded_.emplace(key, Loaded{load(dtype, source)});
 }
 
-FunctionHandle Kernels::function(DType dtype, const std::string& name) {
+FunctionHandle Kernels::function(DType dtype, KernelSource source, const std::string& name) {
   const std::lock_guard lock(mutex_);
-  const auto found = loaded_.find(dtype);
+  const auto found = loaded_.find({dtype, source});
   check(found != loaded_.end(), "kernels that nobody has prepared");
   FunctionHandle& function = found->second.functions[name];
   if (function == nullptr) {
@@ -135,13 +141,32 @@ void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
     arguments.divide = call.scale->divide;
   }
   const bool special = k == 2 || k == 4 || k == 8;
-  const FunctionHandle code = function(
-      call.dtype, (call.scale ? "_scaled_sum_" : "_" + std::string(name_of(call.op)) + "_") +
-                      std::to_string(special ? k : 0));
+  const FunctionHandle code =
+      function(call.dtype, KernelSource::kReduce,
+               (call.scale ? "_scaled_sum_" : "_" + std::string(name_of(call.op)) + "_") +
+                   std::to_string(special ? k : 0));
   const std::size_t per_block = kThreads * kBytesPerThread / element;
   const auto blocks = static_cast<unsigned>(
       std::clamp<std::size_t>((call.count + per_block - 1) / per_block, 1, most_blocks_));
-  void* parameters[] = {&arguments};
+  launch(stream, code, blocks, &arguments);
+}
+
+unsigned Kernels::launch(StreamHandle stream, const ShotCall& call) {
+  const FunctionHandle code =
+      function(call.dtype, KernelSource::kShots,
+               "_" + std::string(name_of(call.op)) + (call.two ? "_two" : "_one"));
+  const std::size_t bytes = call.arguments.count * size_of(call.dtype);
+  constexpr std::size_t kPerBlock = kThreads * kBytesPerThread;
+  const auto blocks = static_cast<unsigned>(std::clamp<std::size_t>(
+      (bytes + kPerBlock - 1) / kPerBlock, 1, gradred_kernels::kMostShotBlocks));
+  ShotCall copy = call;
+  launch(stream, code, blocks, &copy.arguments);
+  return blocks;
+}
+
+void Kernels::launch(StreamHandle stream, FunctionHandle code, unsigned blocks,
+                     void* arguments) const {
+  void* parameters[] = {arguments};
   driver_.check(
       driver_.call.LaunchKernel(code, blocks, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
       "cuLaunchKernel");

@@ -7,8 +7,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/types.h"
+#include "device/kernels/arguments.h"
 #include "device/options.h"
 #include "device/owners.h"
 
@@ -29,6 +31,17 @@ struct KernelCall {
   std::optional<Scale> scale{};
 };
 
+// Of a kernel that waits for its peers' (shots.cu).
+struct ShotCall {
+  Op op = Op::kSum;  // as above
+  DType dtype = DType::kFloat32;
+  bool two = false;
+  gradred_kernels::ShotArguments arguments{};
+};
+
+// The files of csrc/device/kernels.
+enum class KernelSource : std::uint8_t { kReduce, kShots };
+
 // Of one context, which is current in each call. Thread-safe.
 class Kernels {
  public:
@@ -39,11 +52,13 @@ class Kernels {
   static bool serves(Op op, DType dtype);          // also Op::kAvg and kPremul, as scaled sums
   // Loads those of a type, which may take seconds the first time, and stop the device. Throws
   // DeviceError: there is no compiler, or it refuses.
-  void prepare(DType dtype);
-  void launch(StreamHandle stream, const KernelCall& call);  // of a type that is prepared
+  void prepare(DType dtype, KernelSource source = KernelSource::kReduce);
+  void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
+  unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
 
   // Machine code for a device of this compute capability, from the disk if it is there.
-  static std::string code_for(DType dtype, int capability, const Options& options);
+  static std::string code_for(DType dtype, int capability, const Options& options,
+                              KernelSource source = KernelSource::kReduce);
 
  private:
   struct Loaded {
@@ -52,15 +67,16 @@ class Kernels {
   };
 
   int attribute(int which) const;
-  CudaModule load(DType dtype) const;
+  CudaModule load(DType dtype, KernelSource source) const;
   void launch_one(StreamHandle stream, const KernelCall& call);
-  FunctionHandle function(DType dtype, const std::string& name);
+  FunctionHandle function(DType dtype, KernelSource source, const std::string& name);
+  void launch(StreamHandle stream, FunctionHandle code, unsigned blocks, void* arguments) const;
 
   const Driver& driver_;
   const Ordinal device_;
   const Options options_;
   std::mutex mutex_;
-  std::map<DType, Loaded> loaded_;
+  std::map<std::pair<DType, KernelSource>, Loaded> loaded_;
   unsigned most_blocks_ = 0;  // of a launch
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "device/nccl.h"
+#include "device/shots.h"
 #include "device/workspace.h"
 
 namespace gradred::device {
@@ -217,14 +218,18 @@ std::unique_ptr<Workspace> CudaMemory::make_workspace(std::size_t rank, std::siz
   }
 }
 
-CollectiveLibrary* CudaMemory::collectives(std::string& why) {
+CollectiveLibrary* CudaMemory::collectives(std::string_view plan, std::string& why) {
   const std::lock_guard lock(mutex_);
+  if (const auto known = collectives_.find(plan); known != collectives_.end()) {
+    return known->second.get();
+  }
   try {
-    if (collectives_ == nullptr) collectives_ = make_nccl(*this, options_.collectives);
+    auto made = plan == "nccl" ? make_nccl(*this, options_.collectives) : make_shots(*this, plan);
+    return collectives_.emplace(plan, std::move(made)).first->second.get();
   } catch (const DeviceError& error) {
     why = error.what();
+    return nullptr;
   }
-  return collectives_.get();
 }
 
 namespace {

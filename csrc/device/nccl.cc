@@ -113,16 +113,12 @@ std::string version_text(int version) {
 
 class NcclGroup final : public LibraryGroup {
  public:
-  NcclGroup(CudaMemory& memory, const Functions& call, std::string name, const UniqueId& id,
-            int rank, int ranks)
+  NcclGroup(CudaMemory& memory, const Functions& call, std::string name, int rank)
       : memory_(memory),
         call_(call),
         name_(std::move(name)),
         rank_(rank),
-        stream_(memory.driver()) {
-    Config config;
-    check(call_.CommInitRankConfig(&comm_, ranks, id, rank, &config), "ncclCommInitRankConfig");
-  }
+        stream_(memory.driver()) {}
   ~NcclGroup() override {
     const ScopedContext scope = memory_.scope();
     if (comm_ == nullptr) return;
@@ -130,6 +126,16 @@ class NcclGroup final : public LibraryGroup {
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
+
+  // By rank 0's ticket.
+  void connect(std::span<const Ticket> all) override {
+    const ScopedContext scope = memory_.scope();
+    UniqueId id;
+    std::memcpy(&id, all.front().data(), sizeof id);
+    Config config;
+    const int ranks = static_cast<int>(all.size());
+    check(call_.CommInitRankConfig(&comm_, ranks, id, rank_, &config), "ncclCommInitRankConfig");
+  }
 
   bool is_connected() override {
     if (!connected_) {
@@ -282,7 +288,7 @@ class Nccl final : public CollectiveLibrary {
   }
 
   std::string name() const override { return "NCCL " + version_text(version_); }
-  std::optional<std::string> why_not(Op op, DType dtype) const override {
+  std::optional<std::string> why_not(Op op, DType dtype) override {
     if (!type_of(dtype)) return "NCCL has no " + std::string(name_of(dtype));
     if (!op_of(op)) return "NCCL has no operation '" + std::string(name_of(op)) + "'";
     const bool is_float = dtype == DType::kFloat16 || dtype == DType::kBFloat16 ||
@@ -293,23 +299,18 @@ class Nccl final : public CollectiveLibrary {
     return std::nullopt;
   }
   bool shares_devices() const override { return version_ >= kSharesDevices; }
-  Ticket new_ticket() override {
+  std::unique_ptr<LibraryGroup> open(int rank, int, Ticket& ticket) override {
     const ScopedContext scope = memory_.scope();
-    UniqueId id;
-    const Result code = call_.GetUniqueId(&id);
-    if (code != kSuccess) {
-      throw DeviceError(name() + ": ncclGetUniqueId: " + call_.GetErrorString(code));
+    if (rank == 0) {
+      UniqueId id;
+      const Result code = call_.GetUniqueId(&id);
+      if (code != kSuccess) {
+        throw DeviceError(name() + ": ncclGetUniqueId: " + call_.GetErrorString(code));
+      }
+      static_assert(sizeof id == sizeof ticket);
+      std::memcpy(ticket.data(), &id, sizeof id);
     }
-    Ticket ticket;
-    static_assert(sizeof id == sizeof ticket);
-    std::memcpy(ticket.data(), &id, sizeof id);
-    return ticket;
-  }
-  std::unique_ptr<LibraryGroup> join(const Ticket& ticket, int rank, int ranks) override {
-    const ScopedContext scope = memory_.scope();
-    UniqueId id;
-    std::memcpy(&id, ticket.data(), sizeof id);
-    return std::make_unique<NcclGroup>(memory_, call_, name(), id, rank, ranks);
+    return std::make_unique<NcclGroup>(memory_, call_, name(), rank);
   }
 
  private:

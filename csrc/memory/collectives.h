@@ -1,5 +1,5 @@
-// A library that carries out collective calls on arrays in devices' memory by itself (NCCL): what
-// gradred needs to know of it.
+// What carries out collective calls on arrays in devices' memory by itself (a library such as NCCL,
+// or kernels that wait for each other): what the calls' side needs to know of it.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/signature.h"
@@ -32,8 +33,11 @@ struct LibraryCall {
 // DeviceError.
 class LibraryGroup {
  public:
+  using Ticket = std::array<std::byte, 128>;  // by which ranks find each other
+
   virtual ~LibraryGroup() = default;
-  virtual bool is_connected() = 0;  // to all peers; never blocks
+  virtual void connect(std::span<const Ticket> all) = 0;  // once, to the others, by rank
+  virtual bool is_connected() = 0;                        // to all peers; never blocks
   // Once connected: gives the device the work of a call, in the same order on all ranks; none of
   // these blocks, and no other call is started before is_started().
   virtual void start(const LibraryCall& call) = 0;
@@ -46,15 +50,17 @@ class LibraryGroup {
 
 class CollectiveLibrary {
  public:
-  using Ticket = std::array<std::byte, 128>;  // by which ranks find each other
+  using Ticket = LibraryGroup::Ticket;
 
   virtual ~CollectiveLibrary() = default;
   virtual std::string name() const = 0;  // for messages: "NCCL 2.27.7"
-  // Why it cannot serve such calls; none: it can.
-  virtual std::optional<std::string> why_not(Op op, DType dtype) const = 0;
+  // Why it cannot serve such reductions; none: it can, and has loaded what it takes.
+  virtual std::optional<std::string> why_not(Op op, DType dtype) = 0;
+  // Throws UsageError: it cannot give its work to this stream of the program's as it is now.
+  virtual void check_stream(std::uint64_t) {}
   virtual bool shares_devices() const = 0;  // takes several ranks on one
-  virtual Ticket new_ticket() = 0;          // one rank's, which all ranks then join by
-  virtual std::unique_ptr<LibraryGroup> join(const Ticket& ticket, int rank, int ranks) = 0;
+  // This rank's part in a group, and what the others need to connect to it.
+  virtual std::unique_ptr<LibraryGroup> open(int rank, int ranks, Ticket& ticket) = 0;
 };
 
 }  // namespace gradred

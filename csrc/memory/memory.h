@@ -77,8 +77,8 @@ class DeviceMemory {
   // Which device of the machine it is, whatever number processes have for it.
   using Identity = std::array<std::byte, 16>;
   virtual Identity identity() const { return {}; }
-  // A library that makes collective calls on its memory. Null: there is none, and why.
-  virtual CollectiveLibrary* collectives(std::string& why);
+  // What makes collective calls on its memory by a plan of that name. Null: nothing does, and why.
+  virtual CollectiveLibrary* collectives(std::string_view plan, std::string& why);
   // As open_order(), for work that is given to the stream itself.
   virtual std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream);
   // For a call in the order of `stream`, a program's. Null: the host has to wait, and why.

@@ -463,6 +463,7 @@ def test_floats_of_8_bits_are_measured_and_their_sums_right(tmp_path: Path) -> N
         "-d cuda --persistent -o avg",
         "-d managed -m 256k:512k",
         "-d cuda --plan nccl",
+        "-d cuda --plan two_shot -m 4:8m",
         "-d cuda --plan all -m 64k:128k",
         *(f"-d cuda -m 64k:1m --peers mpi --collective {name}" for name in COLLECTIVES),
     ],

@@ -74,15 +74,15 @@ def test_rank_that_is_killed_is_lost_to_the_others(
 
 
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.05])
-@pytest.mark.parametrize("way", ["nccl", "own arrays"])
+@pytest.mark.parametrize("way", ["nccl", "one_shot", "two_shot", "own arrays"])
 def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
     tmp_path: pathlib.Path, way: str, after: float
 ) -> None:
     """On a GPU of its own, and while the devices of the others wait for its one."""
     calls = {
-        "nccl": """
+        "plan": f"""
     x = DeviceArray(device, np.full(300_000, comm.rank + 1, "float32"))
-    call = lambda: gradred.allreduce(x, comm=comm, plan="nccl")
+    call = lambda: gradred.allreduce(x, comm=comm, plan="{way}")
 """,
         "own arrays": """
     x = gradred.empty(300_000, device="cuda")
@@ -104,7 +104,9 @@ def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
         except gradred.PeerLost as error:
             print("lost", time.monotonic() - begin < 5)
         """.replace("AFTER", str(after)),
-        begin=IMPORTS + "    device.use_in_this_thread(comm.rank)\n" + calls[way],
+        begin=IMPORTS
+        + "    device.use_in_this_thread(comm.rank)\n"
+        + calls.get(way, calls["plan"]),
         SIMULATED_CUDA_DEVICES="3",
     )
     said = [line for line in done.stdout.splitlines() if "lost" in line]

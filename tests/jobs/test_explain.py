@@ -416,7 +416,9 @@ def test_plans_on_a_device_are_measured(
         assert "1 MiB: node " in found["way"]
         return
     assert "on: Simulated GPU 0, Simulated GPU 1\nway: devices: " in said
-    assert re.search(r"\n  1 MiB: node \S+ us, nccl \S+ us\n", said)
+    assert re.search(
+        r"\n  1 MiB: node \S+ us, nccl \S+ us, one_shot \S+ us, two_shot \S+ us\n", said
+    )
     assert re.search(r"measured: \S+ us, the median of \d+ calls", said)
 
 

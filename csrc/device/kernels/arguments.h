@@ -1,4 +1,4 @@
-// What a kernel of reduce.cu is given, for who launches it, too.
+// What the kernels are given, for who launches them, too.
 #pragma once
 
 namespace gradred_kernels {
@@ -7,6 +7,7 @@ using u64 = unsigned long long;
 
 constexpr unsigned kMostInputs = 32;  // of one launch; as many targets
 
+// Of reduce.cu.
 struct Arguments {
   void* targets[kMostInputs];  // each gets the result; an element of all inputs is read before that
   const void* inputs[kMostInputs];
@@ -15,6 +16,23 @@ struct Arguments {
   unsigned written;  // targets, at least 1
   unsigned k;        // inputs, of kernels for any number: at least 2, or 1 where they scale
   unsigned divide;   // instead of multiplying by the factor
+};
+
+// Of shots.cu. Each rank has slots and flags in its own device's memory, which all reach.
+constexpr unsigned kMostShotBlocks = 32;  // of a launch: all run at the same time
+
+struct ShotArguments {
+  const void* input;  // of this rank, a multiple of an element's bytes as `result` is
+  void* result;
+  void* inputs[kMostInputs];    // each rank's slot, of whole blocks of 16 bytes
+  void* sums[kMostInputs];      // and a second one where there are two shots
+  unsigned* met[kMostInputs];   // each rank's flags: for each rank, kMostShotBlocks of them
+  unsigned* left[kMostInputs];  // likewise
+  const unsigned* cancelled;    // in the host's memory; not 0: nobody waits any longer
+  u64 count;                    // elements
+  double factor;                // that inputs are multiplied by where `scaled`
+  unsigned rank, ranks, turn;   // turns of the group's are 1, 2, ...: each is one launch
+  unsigned scaled, averaged;
 };
 
 }  // namespace gradred_kernels

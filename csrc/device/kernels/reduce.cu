@@ -8,6 +8,9 @@
 //
 // GRADRED_ELEMENT: the one element type that is wanted, by its name; else all.
 
+#ifndef GRADRED_REDUCE_CU
+#define GRADRED_REDUCE_CU
+
 #include "arguments.h"
 
 #ifdef __CUDACC__
@@ -384,6 +387,9 @@ __device__ inline void reduce(const Arguments& call) {
 
 }  // namespace gradred_kernels
 
+// GRADRED_NO_ENTRIES: another source has entry points of its own.
+#ifndef GRADRED_NO_ENTRIES
+
 // ---- entry points: gradred_<element>_<operation>_<inputs>, of which 0 is any number -------------
 //
 // The bounds leave 80 registers and more to a thread: with the compiler's own choice some spill.
@@ -419,3 +425,5 @@ GRADRED_ENTRIES(int32)
 GRADRED_ENTRIES(int64)
 GRADRED_ENTRIES(uint8)
 #endif
+#endif  // GRADRED_NO_ENTRIES
+#endif  // GRADRED_REDUCE_CU

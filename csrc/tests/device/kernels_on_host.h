@@ -2,8 +2,13 @@
 // of a host thread that is one of a launch's threads at a time.
 #pragma once
 
+#include <unistd.h>
+
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 struct Indices {
   unsigned x = 0;
@@ -42,7 +47,21 @@ inline unsigned gradred_to_half(float x) {
   return sign | ((kept + 0xfffU + ((kept >> 13) & 1U)) >> 13);
 }
 
+inline void gradred_store_flag(unsigned* flag, unsigned value) {
+  std::atomic_ref(*flag).store(value, std::memory_order_release);
+}
+inline unsigned gradred_load_flag(const unsigned* flag) {
+  std::this_thread::yield();
+  return std::atomic_ref(const_cast<unsigned&>(*flag)).load(std::memory_order_acquire);
+}
+// A block has one thread where they wait, which is late now and then.
+inline void gradred_join_threads() {
+  static std::atomic<unsigned> calls{static_cast<unsigned>(getpid())};
+  if (calls++ * 2654435761U >> 29 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+
 #include "device/kernels/reduce.cu"
+#include "device/kernels/shots.cu"
 
 // The kernels by name, and launches of them.
 namespace gradred_kernels {
@@ -69,7 +88,28 @@ inline constexpr Named kKernels[] = {
     GRADRED_NAMED_ELEMENT(int32),         GRADRED_NAMED_ELEMENT(int64),
     GRADRED_NAMED_ELEMENT(uint8)};
 
-inline void launch(Kernel kernel, unsigned blocks, unsigned threads, const Arguments& call) {
+using Shots = void (*)(ShotArguments);
+struct NamedShots {
+  const char* name;
+  Shots kernel;
+};
+
+#define GRADRED_NAMED_SHOTS(element, operation)                                         \
+  {"gradred_" #element "_" #operation "_one", gradred_##element##_##operation##_one}, { \
+    "gradred_" #element "_" #operation "_two", gradred_##element##_##operation##_two    \
+  }
+#define GRADRED_ALL_NAMED_SHOTS(element)                                 \
+  GRADRED_NAMED_SHOTS(element, sum), GRADRED_NAMED_SHOTS(element, prod), \
+      GRADRED_NAMED_SHOTS(element, min), GRADRED_NAMED_SHOTS(element, max)
+inline constexpr NamedShots kShots[] = {
+    GRADRED_ALL_NAMED_SHOTS(float8_e4m3fn), GRADRED_ALL_NAMED_SHOTS(float8_e5m2),
+    GRADRED_ALL_NAMED_SHOTS(float16),       GRADRED_ALL_NAMED_SHOTS(bfloat16),
+    GRADRED_ALL_NAMED_SHOTS(float32),       GRADRED_ALL_NAMED_SHOTS(float64),
+    GRADRED_ALL_NAMED_SHOTS(int32),         GRADRED_ALL_NAMED_SHOTS(int64),
+    GRADRED_ALL_NAMED_SHOTS(uint8)};
+
+template <class Function, class Given>
+void launch(Function kernel, unsigned blocks, unsigned threads, const Given& call) {
   gridDim.x = blocks;
   blockDim.x = threads;
   for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {

@@ -1,0 +1,93 @@
+// Plans by which something else carries out whole calls on arrays in GPUs' memory
+// (memory/collectives.h): NCCL, and gradred's kernels that wait for each other.
+//
+// Only where they are named, by a call or by GRADRED_DEVICE_PLAN: they take a GPU for each rank,
+// which no rank knows of its peers before the call, and arrays there on all of them.
+#include <limits>
+
+#include "base/errors.h"
+#include "comm/communicator.h"
+#include "comm/families.h"
+
+namespace gradred {
+namespace {
+
+// Where its ranks may be, and what it carries out.
+enum class Reach : std::uint8_t { kHosts, kOneHost };
+enum class Serves : std::uint8_t { kAll, kAllreduce };
+
+class LibraryFamily final : public Family {
+ public:
+  LibraryFamily(std::string_view name, std::string_view about, Reach reach, Serves serves)
+      : name_(name), about_(about), reach_(reach), serves_(serves) {}
+
+  std::string_view name() const override { return name_; }
+  std::string_view about() const override { return about_; }
+  Medium medium() const override { return Medium::kLibrary; }
+  std::vector<std::string> plans(Collective collective) const override {
+    if (serves_ == Serves::kAllreduce && collective != Collective::kAllreduce) return {};
+    return {std::string(name_)};
+  }
+
+  std::optional<std::string> why_not(const Question& question, const Place& place) const override {
+    if (question.own != nullptr) return "it knows no schedule of the caller's";
+    if (question.plan.empty()) return "it is taken where it is named";
+    if (reach_ == Reach::kOneHost && !place.why_no_memory.empty()) {
+      return "not all ranks share memory: " + place.why_no_memory;
+    }
+    const bool meets = place.why_no_memory.empty() || place.why_no_messages.empty();
+    if (!meets) return "the ranks have no way to agree on the call: " + place.why_no_messages;
+    return std::nullopt;
+  }
+
+  std::vector<Plan> offers(const Question&, const Place&) const override {
+    Plan plan{.family = this, .name = std::string(name_), .reason = "as asked"};
+    plan.seconds = std::numeric_limits<double>::infinity();
+    return {plan};
+  }
+
+  bool reads(const Call&) const override { return true; }  // check() refuses what it cannot
+  bool keeps_streams() const override { return true; }
+  void check(Communicator& comm, const Call& call) const override {
+    const std::string why = comm.library_ranks(name_).why_not(call);
+    if (why.empty()) return;
+    throw UsageError("plan '" + std::string(name_) + "' cannot serve this call: " + why);
+  }
+  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    wait_for(*comm.library_operation(call, plan), hook);
+  }
+  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
+                                              const Call& call) const override {
+    return comm.library_operation(call, plan);
+  }
+
+ private:
+  const std::string_view name_, about_;
+  const Reach reach_;
+  const Serves serves_;
+};
+
+}  // namespace
+
+const Family& nccl_family() {
+  static const LibraryFamily family(
+      "nccl", "NCCL's own call, on arrays in the memory of GPUs of which each rank has one",
+      Reach::kHosts, Serves::kAll);
+  return family;
+}
+
+const Family& one_shot_family() {
+  static const LibraryFamily family(
+      "one_shot", "a kernel on each rank's own GPU, which reads the inputs of all ranks",
+      Reach::kOneHost, Serves::kAllreduce);
+  return family;
+}
+
+const Family& two_shot_family() {
+  static const LibraryFamily family(
+      "two_shot", "a kernel on each rank's own GPU, which reduces a slice and reads the others",
+      Reach::kOneHost, Serves::kAllreduce);
+  return family;
+}
+
+}  // namespace gradred
