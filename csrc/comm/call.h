@@ -56,6 +56,11 @@ struct Call {
   }
   Stream* before() const { return elsewhere ? elsewhere->before.get() : nullptr; }
   StreamOrder* order() const { return elsewhere ? elsewhere->order.get() : nullptr; }
+  // Whether a plan that goes through its vector in pieces may begin before all of the input is
+  // there: a factor is put on all of it at once, and other kinds have blocks.
+  bool may_flow() const {
+    return (kind == Kind::kAllreduce || kind == Kind::kBcast) && op != Op::kPremul;
+  }
   Flow* flow() const { return elsewhere ? elsewhere->flow.get() : nullptr; }
 };
 

@@ -99,6 +99,7 @@ class HierarchicalFamily final : public Family {
     return found;
   }
 
+  bool flows(const Call& call) const override { return call.may_flow(); }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
     if (comm.hosts_share_memory()) return comm.run_hierarchical(call, plan, hook);
     comm.run_schedule(call, plan, hook);

@@ -47,11 +47,7 @@ class NodeFamily final : public Family {
     return {plan};
   }
 
-  // A factor is put on all of the input at once.
-  bool flows(const Call& call) const override {
-    return (call.kind == Kind::kAllreduce || call.kind == Kind::kBcast) && call.op != Op::kPremul;
-  }
-
+  bool flows(const Call& call) const override { return call.may_flow(); }
   bool shares_devices() const override { return true; }
 
   void run(Communicator& comm, const Plan&, const Call& call, WaitHook& hook) const override {

@@ -62,6 +62,7 @@ class ScheduleFamily final : public Family {
     const Memory result = call.result_memory();
     return call.input_memory() == result && (result.is_host() || result.device()->reduces());
   }
+  bool flows(const Call& call) const override { return call.may_flow(); }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
     comm.run_schedule(call, plan, hook);
   }

@@ -128,9 +128,17 @@ bool HierarchicalOperation::carry_out_pieces() {
   return true;
 }
 
+std::size_t HierarchicalOperation::end_of(std::size_t piece) const {
+  return (pieces().begin(piece) + pieces().length(piece)) * size_of(call_.dtype);
+}
+
+bool HierarchicalOperation::has_input(std::size_t end) const {
+  return call_.flow() == nullptr || call_.flow()->has_input(end);
+}
+
 bool HierarchicalOperation::carry_out_led() {
   if (combined_ == 0) {
-    if (!on_host(led_call())) return false;
+    if (!has_input(end_of(0)) || !on_host(led_call())) return false;
     ++combined_;
     if (group()->rank() == 0) cross(0);
   }
@@ -141,6 +149,7 @@ bool HierarchicalOperation::carry_out_led() {
 }
 
 bool HierarchicalOperation::before_crossing(std::size_t piece) {
+  if (!has_input(end_of(piece))) return false;
   const auto made = call_before(piece);
   if (made && !on_host(*made)) return false;
   ++combined_;
@@ -153,6 +162,7 @@ bool HierarchicalOperation::after_crossing(std::size_t piece) {
   const auto made = call_after(piece);
   if (made && !on_host(*made)) return false;
   ++shared_;
+  if (call_.flow() != nullptr) call_.flow()->has_result(end_of(piece));
   return true;
 }
 

@@ -60,6 +60,8 @@ class HierarchicalOperation final : public HostedOperation {
   void take_result();
   bool carry_out_pieces();
   bool carry_out_led();
+  std::size_t end_of(std::size_t piece) const;  // in the vector, in bytes
+  bool has_input(std::size_t end) const;        // before there
   bool before_crossing(std::size_t piece);
   bool after_crossing(std::size_t piece);
   void cross(std::size_t piece);

@@ -56,9 +56,15 @@ bool ScheduledCall::step() {
 }
 
 bool ScheduledCall::advance_slices() {
-  bool complete = true;
-  for (const auto& slice : bound_plan_->slices) {
-    if (slice->active()) complete &= slice->advance();
+  const auto& slices = bound_plan_->slices;
+  if (begun_ < slices.size()) start_slices();
+  bool complete = begun_ == slices.size();
+  for (std::size_t i = 0; i < begun_; ++i) {
+    if (slices[i]->active()) complete &= slices[i]->advance();
+  }
+  if (call_.flow() == nullptr) return complete;
+  for (; passed_on_ < begun_ && !slices[passed_on_]->active(); ++passed_on_) {
+    call_.flow()->has_result(end_of(passed_on_));
   }
   return complete;
 }
@@ -84,15 +90,26 @@ bool ScheduledCall::drain() {
 void ScheduledCall::start() {
   phase_ = Phase::kInSlices;
   input_ = nullptr;
+  begun_ = passed_on_ = 0;
   put_input();
+  start_slices();
+}
+
+void ScheduledCall::start_slices() {
   const Partition parts{bound_plan_->key.count, bound_plan_->slices.size()};
-  for (std::size_t i = 0; i < bound_plan_->slices.size(); ++i) {
-    const std::size_t begin = parts.begin(i) * size_of(call_.dtype);
-    bound_plan_->slices[i]->start(
+  for (; begun_ < bound_plan_->slices.size(); ++begun_) {
+    if (call_.flow() != nullptr && !call_.flow()->has_input(end_of(begun_))) return;
+    const std::size_t begin = parts.begin(begun_) * size_of(call_.dtype);
+    bound_plan_->slices[begun_]->start(
         work_ + begin, input_ == nullptr ? nullptr : input_ + begin,
-        static_cast<std::uint32_t>(first_tag_) + static_cast<std::uint32_t>(i), signature_,
+        static_cast<std::uint32_t>(first_tag_) + static_cast<std::uint32_t>(begun_), signature_,
         &bound_plan_->stream);
   }
+}
+
+std::size_t ScheduledCall::end_of(std::size_t slice) const {
+  const Partition parts{bound_plan_->key.count, bound_plan_->slices.size()};
+  return (parts.begin(slice) + parts.length(slice)) * size_of(call_.dtype);
 }
 
 // The work buffer is the caller's result where that is as long as the vector.

@@ -84,7 +84,9 @@ class ScheduledCall {
  private:
   enum class Phase : std::uint8_t { kNew, kInSlices, kResult };
   void start();
+  void start_slices();
   bool advance_slices();
+  std::size_t end_of(std::size_t slice) const;  // in the vector, in bytes
   void put_input();
   void put_result();
 
@@ -96,6 +98,7 @@ class ScheduledCall {
   std::byte* work_ = nullptr;
   const std::byte* input_ = nullptr;  // null where it is in work_
   Phase phase_ = Phase::kNew;
+  std::size_t begun_ = 0, passed_on_ = 0;  // slices: one begins when its input is there
   bool holds_memory_ = false;
 };
 

@@ -339,13 +339,14 @@ bool Communicator::flows(const Call& call, const Plan& plan) {
 }
 
 void Communicator::run_staged(const Call& call, const Plan& plan, WaitHook& hook) {
-  if (flows(call, plan) || workspace_for(call, plan) != nullptr) {
+  const bool flowing = flows(call, plan);
+  if (plan.family->shares_devices() && (flowing || workspace_for(call, plan) != nullptr)) {
     return run_flowing(call, plan, hook);
   }
-  std::optional<Staging> staging;
+  std::shared_ptr<Staging> staging;
   try {
-    staging.emplace(call, rank_, size_, false);
-    wait_for_device(*this, hook, [&] { return staging->input_is_there(); });
+    staging = std::make_shared<Staging>(call, rank_, size_, flowing);
+    if (!flowing) wait_for_device(*this, hook, [&] { return staging->input_is_there(); });
   } catch (const Error& error) {  // nothing of the call has begun
     refuse(error.what(), hook);
     throw;
@@ -354,12 +355,14 @@ void Communicator::run_staged(const Call& call, const Plan& plan, WaitHook& hook
     throw;
   }
   Call on_host = staging->on_host();
-  on_host.elsewhere = nullptr;
+  on_host.elsewhere =
+      flowing ? std::make_shared<const Elsewhere>(Elsewhere{.flow = staging}) : nullptr;
   try {
     plan.family->run(*this, plan, on_host, hook);
     staging->copy_result();
     wait_for_device(*this, hook, [&] { return staging->result_is_there(); });
-  } catch (const UsageError&) {  // nothing of the call is left
+  } catch (const UsageError&) {  // nothing of the call is left but copies
+    if (flowing) staging->abandon(true);
     throw;
   } catch (...) {
     staging->abandon(false);

@@ -216,6 +216,28 @@ def test_long_calls_whose_pieces_overlap(
     np.testing.assert_array_equal(host(sent), mine - RANK + 1)
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
+@pytest.mark.parametrize("plan", ["ring", "recursive_doubling", "hierarchical"])
+def test_calls_over_messages_begin_and_end_in_pieces(device: Driver, plan: str) -> None:
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    use(shm=False, slices=4)
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    use()
+    mine = (np.arange(2_500_003) % 4093 + RANK).astype("float32")
+    x, y = on_device(mine), on_device(np.zeros_like(mine))
+    for call in (
+        lambda: gradred.allreduce(x, out=y, comm=comm, plan=plan),
+        lambda: gradred.iallreduce(x, out=y, comm=comm, plan=plan).wait(),
+    ):
+        before = device.count("copies")
+        call()
+        inputs, results = 10, 4  # of 1 MiB, and of a slice
+        assert device.count("copies") - before == inputs + results
+        expected = mine * SIZE + np.float32(TOTAL - SIZE - RANK * SIZE)
+        np.testing.assert_array_equal(y.get(), expected)
+    comm.Free()
+
+
 def test_several_in_flight_end_in_any_order(device: Driver, comm: gradred.Comm) -> None:
     sizes = [1, 70_000, 33, 5000, 0, 200_001]
     made: list[Any] = []
