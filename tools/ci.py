@@ -119,8 +119,8 @@ def build_wheel(dist: Path) -> Path | None:
 
 
 def more_ranks_openmpi() -> bool:
-    """The binary that was built beside MPICH, on Open MPI; MPICH has run 5."""
-    command = ["tools/run_tests.py", "--no-unit", "--ranks", "1,2,3,8"]
+    """The binary that was built beside MPICH, on Open MPI; MPICH has run 1 and 5."""
+    command = ["tools/run_tests.py", "--no-unit", "--ranks", "2,3,8"]
     return run(python_of(OPENMPI), *command)
 
 
@@ -279,7 +279,7 @@ STAGES = (
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs"), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs")),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
-    Stage("openmpi, 1 to 8 ranks", more_ranks_openmpi, all_cores=True),
+    Stage("openmpi, 2 to 8 ranks", more_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests, mpich", lambda: mpi4py_tests(MPICH), all_cores=True),
     Stage(
         "mpi4py's tests, openmpi",

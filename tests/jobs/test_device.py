@@ -11,6 +11,7 @@ import textwrap
 import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.one_mpi
 IMPORTS = """
     import os, signal, sys, time
     import numpy as np
@@ -73,6 +74,7 @@ def test_rank_that_is_killed_is_lost_to_the_others(
     assert all("lost True" in line for line in said), done.stdout
 
 
+@pytest.mark.each_mpi
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.05])
 @pytest.mark.parametrize("way", ["nccl", "one_shot", "two_shot", "own arrays"])
 def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
@@ -183,6 +185,7 @@ def test_lost_device_is_an_error_that_names_it_and_the_peers_hear_of_it(
     assert done.stdout.count("goes on") == 3
 
 
+@pytest.mark.each_mpi
 def test_device_that_fails_in_a_call_fails_it_on_every_rank(tmp_path: pathlib.Path) -> None:
     """Between devices nothing is refused any more once the data move."""
     done = job(
@@ -241,6 +244,7 @@ STREAM = """
 """
 
 
+@pytest.mark.each_mpi
 @pytest.mark.parametrize("shm", ["1", "0"])
 def test_stream_waits_no_longer_for_a_rank_that_is_killed(tmp_path: pathlib.Path, shm: str) -> None:
     done = job(

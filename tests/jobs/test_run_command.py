@@ -169,6 +169,7 @@ def test_output_of_both_streams_stays_apart():
     assert (sorted(out), sorted(err), status) == (["[0] out", "[1] out"], ["[0] err", "[1] err"], 0)
 
 
+@pytest.mark.one_mpi
 def test_output_filename_keeps_a_file_per_rank(tmp_path):
     folder = tmp_path / "logs"
     out, _, status = run(
@@ -179,6 +180,7 @@ def test_output_filename_keeps_a_file_per_rank(tmp_path):
         assert sorted((folder / f"rank.{rank}.txt").read_text().split()) == [rank, f"e{rank}"]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_output_folder_that_cannot_be_made_is_a_usage_error(tmp_path, place):
     (tmp_path / "file").touch()
@@ -189,6 +191,7 @@ def test_output_folder_that_cannot_be_made_is_a_usage_error(tmp_path, place):
     assert f"--output-filename {folder}: {folder} cannot be written" in err[0]
 
 
+@pytest.mark.one_mpi
 def test_files_of_ranks_are_no_matter_of_the_limit_of_open_files(tmp_path):
     # Enough for gradred, which raises the limit; too few for mpiexec, which may hang then, or for
     # some rank. Time is over after what gradred says of ranks that do not come.
@@ -217,6 +220,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("left", "told"),
     [
@@ -234,6 +238,7 @@ def test_too_few_descriptors_end_the_job_with_one_line_that_says_so(left, told):
     assert said == f"gradred run: {told}. Allow more open files (ulimit -n).\n"
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("text", ["echo hi", "echo hi; sleep 20"])
 def test_output_on_a_full_disk_ends_the_job_with_one_line_that_says_so(text):
     began = time.monotonic()
@@ -250,6 +255,7 @@ def test_output_on_a_full_disk_ends_the_job_with_one_line_that_says_so(text):
     assert answer.stderr == "gradred run: stdout cannot be written: No space left on device\n"
 
 
+@pytest.mark.one_mpi
 def test_file_of_a_rank_on_a_full_disk_ends_the_job_with_one_line_that_says_so(tmp_path):
     os.symlink("/dev/full", tmp_path / "rank.1.txt")
     words = ["-np", "2", "--output-filename", str(tmp_path), *script("echo hi; sleep 0.2")]
@@ -258,6 +264,7 @@ def test_file_of_a_rank_on_a_full_disk_ends_the_job_with_one_line_that_says_so(t
     assert (err, status) == ([said], 1)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     ("closed", "out", "err"), [(">&-", "", "err\n"), ("2>&-", "out\n", ""), (">&- 2>&-", "", "")]
 )
@@ -287,6 +294,7 @@ def on_terminal(*words, environment, keys=b""):
     return shown, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("colour", [True, False])
 def test_terminal_shows_ranks_before_lines_and_colours_unless_told(colour):
     environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colour else "1"}
@@ -297,6 +305,7 @@ def test_terminal_shows_ranks_before_lines_and_colours_unless_told(colour):
     assert sorted(plain.split(b"\r\n")[:2]) == [b"[0] hello", b"[1] hello"]
 
 
+@pytest.mark.one_mpi
 def test_terminal_shows_a_prompt_and_rank_zero_reads_the_answer():
     text = on_rank(0, 'printf "name? "; read name; echo "hello $name"')
     environment = {**os.environ, "NO_COLOR": "1"}
@@ -327,6 +336,7 @@ def test_file_as_input_reaches_rank_zero_whole(tmp_path):
     assert (sorted(out), status) == (["0", "300000"], 0)
 
 
+@pytest.mark.one_mpi
 def test_environment_of_the_shell_and_x_reach_the_ranks(monkeypatch):
     monkeypatch.setenv("A_WORD", "of the shell\nand more")
     text = 'echo "$A_WORD,$NEW,$A_NUMBER"'
@@ -355,6 +365,7 @@ def allocation(batch, folder):
     }[batch]
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("batch", ["Slurm", "PBS"])
 @pytest.mark.parametrize("more", [[], ["--no-env"]])
 def test_ranks_asked_for_on_this_host_stay_here_in_an_allocation_and_see_it(batch, more, tmp_path):
@@ -366,6 +377,7 @@ def test_ranks_asked_for_on_this_host_stay_here_in_an_allocation_and_see_it(batc
         assert out.count(f"{name}={value}") == 2
 
 
+@pytest.mark.one_mpi
 def test_script_without_an_interpreter_runs_as_in_a_shell(tmp_path, monkeypatch):
     (tmp_path / "no-interpreter").write_text('echo "$# $2"; exit 7\n')
     (tmp_path / "no-interpreter").chmod(0o755)
@@ -374,6 +386,7 @@ def test_script_without_an_interpreter_runs_as_in_a_shell(tmp_path, monkeypatch)
     assert (out, status) == (["2 two words"], 7), err
 
 
+@pytest.mark.one_mpi
 def test_program_of_another_machine_cannot_be_executed(tmp_path):
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF" + bytes(100))
@@ -394,6 +407,7 @@ def test_reader_that_leaves_ends_the_job():
     assert process.wait(20) == 141
 
 
+@pytest.mark.one_mpi
 def test_reader_of_one_stream_that_leaves_takes_nothing_of_the_other():
     ends = "trap 'echo last; echo end >&2; exit 1' TERM; "
     process = subprocess.Popen(
@@ -420,6 +434,7 @@ def test_reader_that_leaves_late_hides_no_failure():
     assert process.wait(20) == 5
 
 
+@pytest.mark.one_mpi
 def test_terminal_of_no_shell_is_read(tmp_path):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -485,6 +500,7 @@ def test_nothing_is_left_when_the_launcher_is_ended(tmp_path, before, sent):
     assert_all_end(members, began, f"{sent} at the launcher", process.returncode)
 
 
+@pytest.mark.one_mpi
 def test_closed_terminal_ends_the_job(tmp_path):
     text = f": >'{tmp_path}/'$$; while :; do sleep 0.05; done"
     pid, terminal = pty.fork()
@@ -529,6 +545,7 @@ def test_second_interrupt_does_not_wait(tmp_path):
     assert process.wait(15) == 130
 
 
+@pytest.mark.one_mpi
 def test_user_signals_are_passed_on(tmp_path):
     text = f"trap 'echo got it; exit 0' USR1; : >'{tmp_path}/'$$; while :; do sleep 0.05; done"
     process = subprocess.Popen(command("-np", "2", *script(text)), stdout=subprocess.PIPE)
@@ -588,6 +605,7 @@ def test_launcher_that_hangs_after_its_ranks_is_ended(monkeypatch):
     assert sorted(output) == [(0, b"hi\n"), (1, b"hi\n")]
 
 
+@pytest.mark.one_mpi
 def test_launcher_that_reports_success_is_not_believed():
     found, _ = job("[one.wait() for one in started]; sys.exit(0)", f"exit {RANK}")
     assert (found.status, found.failures[0].rank) == (1, 1)
@@ -639,6 +657,7 @@ def test_rank_that_comes_when_the_job_is_ending_is_no_failure_to_the_launcher(tm
     assert b"".join(data for _, data in found.withheld) == b"[0, 0]\n"
 
 
+@pytest.mark.one_mpi
 def test_launcher_that_starts_nothing_gives_its_own_status():
     found, output = job("sys.exit('no such option')", "sleep 60", started=0)
     assert (found.status, found.missing) == (1, [0, 1])
@@ -702,6 +721,7 @@ started += [subprocess.Popen(sys.argv[3:], env={{**os.environ, "PMI_RANK": "1", 
 """
 
 
+@pytest.mark.one_mpi
 def test_whatever_callers_do_at_the_jobs_door_the_job_goes_on(tmp_path, full):
     there = tmp_path / "there"
     others = OTHERS.format(there=str(there), crowd=900 if full else 100)

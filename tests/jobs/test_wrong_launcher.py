@@ -17,6 +17,7 @@ from gradred.launch import wrong_launcher
 from gradred.launch.wrong_launcher import MPICH, OPEN_MPI, SLURM, WITHOUT_MPI, Launcher
 
 pytest.importorskip("mpi4py")
+pytestmark = pytest.mark.one_mpi
 
 COMMUNICATE = """
 import numpy as np
@@ -89,6 +90,7 @@ def is_done(lines: list[str]) -> bool:
     return done == CALLS
 
 
+@pytest.mark.each_mpi
 def test_every_first_communication_names_both_mpis_and_the_right_command() -> None:
     lines = run(COMMUNICATE, told(foreign()))
     assert not is_done(lines)
@@ -110,6 +112,7 @@ def bench(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
 
 
+@pytest.mark.each_mpi
 def test_bench_below_the_wrong_mpiexec_names_both_mpis_and_the_right_command() -> None:
     done = bench(told(foreign()))
     assert done.returncode == 2
@@ -126,6 +129,7 @@ def test_bench_of_a_singleton_says_that_it_is_alone() -> None:
     assert "gradred bench -np 2" in done.stderr
 
 
+@pytest.mark.each_mpi
 @pytest.mark.parametrize("size", [None, 1])
 def test_singletons_are_no_mistake(size: int | None) -> None:
     environment = dict(os.environ) if size is None else told(foreign(), size)
@@ -242,6 +246,7 @@ def test_rank_of_torchrun_starts_jobs_of_its_own() -> None:
     assert run(one, told(WITHOUT_MPI[0])) == ["[array([1.])]"]
 
 
+@pytest.mark.each_mpi
 def test_ranks_of_a_real_torchrun_get_the_error(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch, and so torchrun, is not installed")
     program = tmp_path / "program.py"
@@ -283,6 +288,7 @@ def foreign_mpiexec() -> str:
     pytest.skip("no mpiexec of another MPI in PATH or FOREIGN_MPIEXEC")
 
 
+@pytest.mark.each_mpi
 def test_ranks_of_a_real_foreign_mpiexec_get_the_error_with_its_path(tmp_path: Path) -> None:
     mpiexec = foreign_mpiexec()
     program = tmp_path / "program.py"
