@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,11 +17,14 @@
 #include "base/errors.h"
 #include "base/signature.h"
 #include "comm/communicator.h"
+#include "python/errors.h"
 #include "python/gil.h"
+#include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
 #include "python/one_thread.h"
 #include "python/operation.h"
+#include "python/tensors.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;
@@ -50,15 +54,22 @@ void let_ended_go() {
 // An operation in flight as Python holds it, with what it works on.
 class PyNamedRequest final : public PyOperation {
  public:
-  PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held)
-      : PyOperation(named), named_(std::move(named)), held_(std::move(held)) {}
+  PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held, py::object input = {})
+      : PyOperation(named),
+        named_(std::move(named)),
+        held_(std::move(held)),
+        input_(std::move(input)) {}
   ~PyNamedRequest() {
-    if (held_ && !named_->ended()) kept().emplace_back(named_, held_.release().ptr());
+    if (named_->ended()) return;
+    for (py::object* const one : {&held_, &input_}) {
+      if (*one) kept().emplace_back(named_, one->release().ptr());
+    }
   }
   PyNamedRequest(const PyNamedRequest&) = delete;
   PyNamedRequest& operator=(const PyNamedRequest&) = delete;
 
   const NamedOperation& named() const { return *named_; }
+  const py::object& held() const { return held_; }
   void wait_at_most(std::optional<double> timeout) {
     if (wait(timeout)) return;
     std::string seconds = std::to_string(*timeout);
@@ -70,25 +81,14 @@ class PyNamedRequest final : public PyOperation {
 
  private:
   std::shared_ptr<NamedOperation> named_;
-  py::object held_;
+  py::object held_, input_;
 };
 using Made = std::unique_ptr<PyNamedRequest>;
 
-std::int64_t product(const py::tuple& shape, std::size_t from) {
-  std::int64_t count = 1;
-  for (std::size_t i = from; i < shape.size(); ++i) count *= shape[i].cast<std::int64_t>();
-  return count;
-}
-
 // Adds one array to what is submitted.
-void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described) {
-  const auto shape = described[3].cast<py::tuple>();
-  NamedArray array;
-  array.in = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
-  array.out = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
-  array.dtype = dtype_named(described[2].cast<std::string>());
-  array.count = static_cast<std::size_t>(product(shape, 0));
-  array.rows = shape.empty() ? 0 : shape[0].cast<std::int64_t>();
+void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
+         std::span<const std::int64_t> shape) {
+  array.rows = shape.empty() ? 0 : shape[0];
   const bool first = arrays.empty();
   if (first) {
     what.dtype = array.dtype;
@@ -97,7 +97,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   what.rest = mix(what.rest, static_cast<std::uint64_t>(array.dtype) << 8 | shape.size());
   const bool gathers = what.kind == NamedKind::kAllgather || what.kind == NamedKind::kAlltoall;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    const auto length = shape[i].cast<std::int64_t>();
+    const std::int64_t length = shape[i];
     if (first && i < Submission::kMostAxes) what.shape[i] = length;
     const bool compared = !(gathers && i == 0) && !(first && i < Submission::kMostAxes);
     if (compared) what.rest = mix(what.rest, static_cast<std::uint64_t>(length));
@@ -108,6 +108,94 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   what.bytes += array.bytes();
   arrays.push_back(array);
 }
+
+void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described) {
+  const auto shape = described[3].cast<std::vector<std::int64_t>>();
+  NamedArray array;
+  array.in = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
+  array.out = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
+  array.dtype = dtype_named(described[2].cast<std::string>());
+  array.count = 1;
+  for (const std::int64_t length : shape) array.count *= static_cast<std::size_t>(length);
+  add(what, arrays, array, shape);
+}
+
+std::string_view text_of(PyObject* object) {
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
+  if (text == nullptr) throw py::error_already_set();
+  return {text, static_cast<std::size_t>(length)};
+}
+
+double number_of(PyObject* object) {
+  const double number = PyFloat_AsDouble(object);
+  if (number == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return number;
+}
+
+// An allreduce of one tensor, whose request holds the result; None where it takes a closer look.
+// The arguments are those of _core.pyi, by place.
+py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
+  PyObject* const input = given[1];
+  PyObject* const result = given[2];
+  const auto from = tensor_view(input);
+  if (!from) return py::none();
+  NamedArray array{.in = from->data, .out = from->data, .dtype = from->dtype, .count = from->count};
+  Submission what;
+  what.kind = NamedKind::kAllreduce;
+  what.op = op_named(text_of(given[3]));
+  what.prescale = number_of(given[4]);
+  what.postscale = number_of(given[5]);
+  std::vector<NamedArray> arrays;
+  arrays.reserve(1);
+  add(what, arrays, array, from->shape);
+  what.arrays = 1;
+  if (result != input) {
+    const auto to = tensor_view(result);
+    if (!to || to->dtype != from->dtype || to->count != from->count) return py::none();
+    arrays[0].out = to->data;
+  }
+  let_ended_go();
+  auto operation = self.submit(text_of(given[0]), what, std::move(arrays), {});
+  return py::cast(std::make_unique<PyNamedRequest>(
+      std::move(operation), py::reinterpret_borrow<py::object>(result),
+      result == input ? py::object() : py::reinterpret_borrow<py::object>(input)));
+}
+
+PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  if (count != 6) {
+    PyErr_SetString(PyExc_TypeError, "submit_tensor takes 6 arguments");
+    return nullptr;
+  }
+  try {
+    return submit_tensor(py::handle(self).cast<NamedOperations&>(), given).release().ptr();
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+// Waits, and gives what the request has held. It has no callbacks.
+PyObject* wait_for_held(PyObject* self, PyObject*) {
+  try {
+    auto& request = py::handle(self).cast<PyNamedRequest&>();
+    request.ended() ? request.rethrow() : static_cast<void>(request.wait(std::nullopt));
+    return py::object(request.held()).release().ptr();
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+PyMethodDef wait_for_held_def = {"wait_for_held", wait_for_held, METH_NOARGS, nullptr};
+
+void add_method(py::object& type, PyMethodDef& method) {
+  type.attr(method.ml_name) = py::reinterpret_steal<py::object>(
+      PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method));
+}
+
+PyMethodDef submit_tensor_def = {"submit_tensor", as_method(submit_tensor_method), METH_FASTCALL,
+                                 nullptr};
 
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
             const py::sequence& described, const std::string& op, double prescale, double postscale,
@@ -155,8 +243,9 @@ py::list outputs_of(const PyNamedRequest& self) {
 }  // namespace
 
 void bind_named(py::module_& m) {
-  py::class_<PyNamedRequest>(m, "NamedRequest")
-      .def("wait", &PyNamedRequest::wait_at_most, py::arg("timeout") = std::nullopt)
+  py::class_<PyNamedRequest> request(m, "NamedRequest");
+  add_method(request, wait_for_held_def);
+  request.def("wait", &PyNamedRequest::wait_at_most, py::arg("timeout") = std::nullopt)
       .def("done", &PyNamedRequest::test)
       .def(
           "add_done_callback",
@@ -168,8 +257,9 @@ void bind_named(py::module_& m) {
       .def_property_readonly("rows", [](const PyNamedRequest& self) { return self.named().rows; })
       .def_property_readonly("last_joined",
                              [](const PyNamedRequest& self) { return self.named().last_joined; });
-  py::class_<NamedOperations, std::shared_ptr<NamedOperations>>(m, "NamedOperations")
-      .def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"))
+  py::class_<NamedOperations, std::shared_ptr<NamedOperations>> all(m, "NamedOperations");
+  add_method(all, submit_tensor_def);
+  all.def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"))
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),

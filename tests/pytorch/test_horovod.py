@@ -579,3 +579,66 @@ def test_horovods_own_names_lead_here() -> None:
     assert HorovodInternalError is hvd.HorovodInternalError
     assert is_version_greater_equal_than(horovod.__version__, "0.20.0")
     assert split_list([1, 2, 3], 2) == [[1, 2], [3]]
+
+
+# ---- tensors that the core looks at by itself ---------------------------------------------------
+
+
+class Marked(torch.Tensor):  # type: ignore[misc]
+    """A type that may mean something else by its methods."""
+
+
+def looked_at(make: Any) -> bool:
+    """Whether the core has taken such a tensor, or left it to the closer look."""
+    tensor = make()
+    engine = hvd.global_process_set.engine()
+    request = engine.submit_tensor(name(), tensor, tensor, "sum", 1.0, 1.0)
+    if request is None:
+        return False
+    assert request.wait_for_held() is tensor
+    torch.testing.assert_close(tensor.detach(), hvd.size() * make().detach())
+    return True
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="this PyTorch is too old for it"
+)
+def test_which_tensors_the_core_looks_at() -> None:
+    assert all(looked_at(lambda kind=kind: torch.ones(5).to(kind)) for kind in FLOATS + INTEGERS)
+    assert looked_at(lambda: torch.nn.Parameter(torch.ones(2, 3)))
+    assert looked_at(lambda: torch.ones(6, 7)[2:4])
+    assert looked_at(lambda: torch.ones(()))
+    assert looked_at(lambda: torch.ones(0, 3))
+    assert looked_at(lambda: torch.ones(4, 1).t())
+    assert not looked_at(lambda: torch.ones(4, 5).t())
+    assert not looked_at(lambda: torch.ones(8)[::2])
+    assert not looked_at(lambda: torch.ones(3, dtype=torch.complex64))
+    assert not looked_at(lambda: torch.eye(3).to_sparse())
+    assert not looked_at(lambda: torch.ones(3, device="meta"))
+    assert not looked_at(lambda: torch.ones(3).as_subclass(Marked))
+    assert not looked_at(lambda: [1.0, 2.0])
+
+
+def test_tensors_of_operations_that_nobody_waits_for_stay_until_they_have_ended() -> None:
+    size = hvd.size()
+    results = []
+    for _ in range(50):
+        out = hvd.allreduce_async(torch.ones(1000), name=name(), op=hvd.Sum)
+        results.append(out)
+        hvd.allreduce_async_(torch.ones(1000), name=name(), op=hvd.Sum)  # forgotten
+    for handle in results:
+        assert bool((hvd.synchronize(handle) == size).all())
+
+
+def test_name_in_flight_is_refused_and_its_tensor_unharmed() -> None:
+    tensor, twice = torch.ones(100), name()
+    if hvd.rank() == 0 and hvd.size() > 1:  # the others come later
+        handle = hvd.allreduce_async_(tensor, name=twice, op=hvd.Sum)
+        with pytest.raises(Exception, match="has been submitted and has not ended"):
+            hvd.allreduce_async_(torch.ones(100), name=twice, op=hvd.Sum)
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handle = hvd.allreduce_async_(tensor, name=twice, op=hvd.Sum)
+    hvd.synchronize(handle)
+    assert bool((tensor == hvd.size()).all())

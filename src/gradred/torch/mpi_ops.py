@@ -53,6 +53,7 @@ from gradred.torch.operations import (
     reducing,
     reduction,
     submit,
+    submit_tensor,
     synchronize,
 )
 from gradred.torch.process_sets import ProcessSet, global_process_set, ids_and_ranks
@@ -200,7 +201,7 @@ def allreduce_async(
     op = reduction(op, average)
     output = torch.empty_like(tensor, requires_grad=False)
     scales = (prescale_factor, postscale_factor)
-    return _allreduce_async([tensor], [output], name, op, *scales, process_set, output)
+    return submit_tensor(tensor, output, name, op, *scales, process_set)
 
 
 def allreduce_async_(
@@ -214,8 +215,7 @@ def allreduce_async_(
 ) -> int:
     """Start a reduction in place. Returns a handle at once."""
     op = reduction(op, average)
-    scales = (prescale_factor, postscale_factor)
-    return _allreduce_async([tensor], [tensor], name, op, *scales, process_set, tensor)
+    return submit_tensor(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from gradred import _core
 from gradred.errors import Error, UsageError, explain
 from gradred.torch import basics
 from gradred.torch.errors import NOT_INITIALISED, HorovodInternalError, internal_error
@@ -42,7 +43,12 @@ OPS = {
 }
 
 _numbers = itertools.count(1)
-_in_flight: dict[int, tuple[NamedRequest, Callable[[NamedRequest], Any]]] = {}
+_InFlight: TypeAlias = "_core.NamedRequest | tuple[NamedRequest, Callable[[NamedRequest], Any]]"
+_in_flight: dict[int, _InFlight] = {}
+"""By handle: the request, and what makes the result of it; alone where it holds the result. So
+nothing that Python's garbage collector would have to look at is made for most of them."""
+
+_core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
 _Described = tuple[int, int, str, tuple[int, ...]]
 
@@ -157,6 +163,41 @@ def submit(
     return handle
 
 
+def submit_tensor(
+    tensor: torch.Tensor,
+    out: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
+    """As `submit`, for an allreduce of one tensor."""
+    engine = process_set._engine
+    if engine is None or _generation != basics.state.generation:
+        engine = engine_of(process_set)
+    operation, factor = ("sum", 1.0) if op == basics.Sum else reducing(op, process_set)
+    postscale *= factor
+    full = f"allreduce.{engine.next_name('allreduce') if name is None else name}"
+    try:
+        request = engine.submit_tensor(full, tensor, out, operation, prescale, postscale)
+        if request is None:
+            tensors = described(tensor, out, "allreduce")
+            held = (tensor, out)
+            asked = (operation, prescale, postscale, 0, ())
+            request = engine.submit("allreduce", full, tensors, *asked, held)
+            in_flight: _InFlight = (request, lambda _: out)
+        else:
+            in_flight = request
+    except UsageError:
+        raise
+    except Error as error:
+        raise internal_error(error) from error
+    handle = next(_numbers)
+    _in_flight[handle] = in_flight
+    return handle
+
+
 def poll(handle: int) -> bool:
     """Whether the operation has ended, so that `synchronize` does not block.
 
@@ -167,7 +208,7 @@ def poll(handle: int) -> bool:
     if found is None:
         remedy = "Poll what an _async function gave, before synchronize"
         raise ValueError(explain(f"poll({handle})", "there is no such handle", remedy))
-    return found[0].done()
+    return found[0].done() if isinstance(found, tuple) else found.done()
 
 
 def synchronize(handle: int | Callable[[], Any] | None) -> Any:
@@ -176,13 +217,13 @@ def synchronize(handle: int | Callable[[], Any] | None) -> Any:
     Raises:
         HorovodInternalError: it has ended badly.
     """
-    if callable(handle):
-        return handle()
     found = _in_flight.pop(handle, None)  # type: ignore[arg-type]
     if found is None:
-        return None
-    request, finish = found
+        return handle() if callable(handle) else None
     try:
+        if not isinstance(found, tuple):
+            return found.wait_for_held()
+        request, finish = found
         request.wait()
     except Error as error:
         raise internal_error(error) from error

@@ -1,0 +1,31 @@
+// Tensors of a framework whose type has DLPack's interface for C (__dlpack_c_exchange_api__),
+// looked at without any of their Python attributes: some 30 ns instead of 1 us.
+// https://dmlc.github.io/dlpack/latest/c_api.html
+#pragma once
+
+#include <Python.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/types.h"
+
+namespace gradred {
+
+// Dense, in host memory, its elements in the order of its axes.
+struct TensorView {
+  void* data = nullptr;
+  DType dtype = DType::kUInt8;
+  std::size_t count = 0;
+  std::span<const std::int64_t> shape{};  // the tensor's, as long as nobody else runs Python
+};
+
+// Nothing where it takes a closer look: it is none of these types, or lies otherwise.
+std::optional<TensorView> tensor_view(PyObject* object);
+
+void bind_tensors(pybind11::module_& m);
+
+}  // namespace gradred
