@@ -296,6 +296,9 @@ def test_ddp_trains_like_one_process(hook: str) -> None:
 
 
 def test_fsdp2_trains_like_one_process() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("torch is older than 2.6, whose FSDP2 wants a GPU")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -308,6 +311,7 @@ def test_fsdp2_trains_like_one_process() -> None:
 
 
 def test_tensors_on_a_mesh() -> None:
+    pytest.importorskip("torch.distributed.device_mesh", reason="torch is older than 2.2")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -335,8 +339,8 @@ def test_checkpoints_while_training_goes_on(tmp_path: Path) -> None:
     folder = COMM.bcast(str(tmp_path))
     model = model_of()
     state = {"model": model.state_dict()}
-    if SIZE > 1 and not dist.is_available():
-        pytest.skip("no torch.distributed")
+    if not hasattr(dcp, "save"):
+        pytest.skip("torch is older than 2.2")
     dcp.save(state, checkpoint_id=folder)
     expected = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -26,6 +27,12 @@ ReduceOp = dist.ReduceOp
 
 # Where gradred's name is not torch's in small letters.
 _OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
+
+
+# Older PyTorch keeps what Python has made of a Work no longer than Python does, and C++ then waits
+# for ever for one that it has just been given. So the last ones stay.
+_FORGETS_PYTHON = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
+_last: deque[GradredWork] = deque(maxlen=16)
 
 
 class GradredWork(dist.Work):
@@ -51,6 +58,8 @@ class GradredWork(dist.Work):
         self._lock = threading.Lock()
         self._failure: Exception | None = None
         self._future: Any = None
+        if _FORGETS_PYTHON:
+            _last.append(self)
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         """Block until it has ended; raises what ended it, and gradred.TimeoutError."""
