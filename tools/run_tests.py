@@ -15,8 +15,10 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import tally
 from processes import Beside, run_job
@@ -42,6 +44,8 @@ OF_MANY_RANKS = [
 ]
 MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads
 BESIDE_FOUR_DEVICES = 5  # ranks beside which four pass data from device to device
+# Ranks of this host as if of several (tests/hosts/faked.py), which takes root.
+ON_HOSTS = {"TEST_HOSTS": "0,0,1"}
 NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests is marked so
 
 
@@ -72,7 +76,13 @@ def launcher(ranks: int) -> tuple[list[str], dict[str, str]]:
     return [mpiexec, "-n", str(ranks)], {}
 
 
-def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namespace) -> Outcome:
+def run_pytest(
+    name: str,
+    paths: list[str],
+    ranks: int,
+    options: argparse.Namespace,
+    more_variables: Mapping[str, str] = MappingProxyType({}),
+) -> Outcome:
     """One pytest per rank (one alone for `ranks` of 0) over `paths`."""
     folder = results_of(name)
     shutil.rmtree(folder, ignore_errors=True)
@@ -82,6 +92,7 @@ def run_pytest(name: str, paths: list[str], ranks: int, options: argparse.Namesp
     command += TRIED_AGAIN.get(name, [])
     environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
+    environment |= more_variables
     if options.full:
         command += ["--full", "-m", "full or wider"]
     if ranks:
@@ -206,6 +217,11 @@ def main() -> int:
     for ranks in [int(number) for number in options.ranks.split(",") if number]:
         if options.torch:
             outcomes.append(run_pytest(f"torch, {ranks} ranks", ["tests/pytorch"], ranks, options))
+            if ranks == 3 and os.geteuid() == 0:
+                paths = ["tests/mpi/test_named.py", "tests/pytorch"]
+                outcomes.append(
+                    run_pytest("torch, 3 ranks on 2 hosts", paths, ranks, options, ON_HOSTS)
+                )
             continue
         paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))

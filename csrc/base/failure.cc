@@ -88,6 +88,12 @@ FailureReport report_of(const std::exception_ptr& thrown) {
   }
 }
 
+FailureReport first_report_of(const std::exception_ptr& thrown) {
+  FailureReport report = report_of(thrown);
+  while (report.text.starts_with(kFailedBefore)) report.text.erase(0, kFailedBefore.size());
+  return report;
+}
+
 void throw_report(const FailureReport& report, bool may_shrink) {
   process_poisoned.store(true, std::memory_order_relaxed);
   const std::string text = std::string(kFailedBefore) + report.text;

@@ -27,6 +27,8 @@ std::string text_with_kind(const FailureReport& report);
 FailureReport report_from(std::string_view text_with_kind);
 // What ended an operation, in a form that travels between ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
+// The same of the first failure, where that is why this one came to be.
+FailureReport first_report_of(const std::exception_ptr& thrown);
 // The exception that a report stands for. Its text begins with kFailedBefore.
 [[noreturn]] void throw_report(const FailureReport& report, bool may_shrink);
 

@@ -64,7 +64,7 @@ void CommLiveness::hear_after_pause() {
 void CommLiveness::fail(const std::exception_ptr& thrown) noexcept {
   process_poisoned.store(true, std::memory_order_relaxed);
   try {
-    FailureReport report = report_of(thrown);
+    FailureReport report = first_report_of(thrown);
     report.text += " (found by " + own_name() + ")";
     note_failure(report);
     if (opened() && found_.host != nullptr) found_.host->poison(report);

@@ -116,6 +116,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Whether non-blocking calls are gradred's own: agreed by the set-up, so that all ranks decide
   // alike. Else, and always before the set-up, the MPI carries them out.
   bool starts() const;
+  // Agreed: whether on all ranks thread_may_drive().
+  bool threads_drive() const { return threads_drive_; }
   // Likewise of those by this plan.
   bool starts_by(const Plan& plan) const;
   // Whether the work of a call that starts is given to the stream in whose order it is.

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kChains = 8192;
 constexpr std::size_t kLine = 64;
+constexpr std::size_t kElsewhereBytes = 120;
 
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -39,6 +40,13 @@ struct Board::Header {
   std::int32_t last_joined;
   std::uint32_t first_ready, last_ready;  // slots that wait for room in the log; index + 1
   char why_left[240];
+  // Of one of several boards: `ready` slots wait to be told to the other sites.
+  alignas(kLine) std::atomic<std::uint64_t> outgoing;
+  Bell outgoing_bell;
+  std::uint32_t asks_for_taken;  // is_taken() has said no
+  std::uint32_t leaves;          // a rank has left, which is to be told
+  std::uint32_t failure;         // of that rank; 0: none, else its kind and 1
+  char why_leaves[240];
 };
 
 struct Board::Slot {
@@ -48,11 +56,12 @@ struct Board::Slot {
   std::uint32_t next_ready;
   std::uint32_t arrived;  // ranks
   std::uint32_t used;     // it has a name
-  std::uint32_t ready;    // it waits for room in the log
+  std::uint32_t ready;    // it waits for room in the log, or for the other sites
   std::int32_t first;     // the rank that came first
   Submission submission;  // of that rank
   char name[kNameBytes];
   char problem[kProblemBytes];
+  char elsewhere[kElsewhereBytes];  // ranks of other sites that have not submitted it
 };
 
 struct Board::Logged {
@@ -95,14 +104,15 @@ std::size_t Board::bytes(std::size_t ranks) {
 }
 
 Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64_t most_fused_bytes,
-             RankNames names, std::function<void()> look)
+             RankNames names, std::function<void()> look, bool is_one_of_several)
     : memory_(memory),
       ranks_(ranks),
       rank_(rank),
       words_((ranks + 63) / 64),
       header_(*reinterpret_cast<Header*>(memory)),
       names_(std::move(names)),
-      look_(std::move(look)) {
+      look_(std::move(look)),
+      is_one_of_several_(is_one_of_several) {
   std::byte* place = memory_ + aligned(sizeof(Header));
   const auto part = [&](auto*& pointer, std::size_t bytes) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(place);
@@ -173,12 +183,12 @@ void Board::unlink(std::uint32_t index) {
 
 std::optional<Board::Round> Board::arrive(std::string_view name, const Submission& submission) {
   std::string shortened;
-  const std::uint64_t hash = hash_of(name);
   if (name.size() >= kNameBytes) {
-    const std::string end = "..." + std::to_string(hash);
+    const std::string end = "..." + std::to_string(hash_of(name));
     shortened = std::string(name.substr(0, kNameBytes - 1 - end.size())) + end;
     name = shortened;
   }
+  const std::uint64_t hash = hash_of(name);
   const Lock lock(*this);
   if (header_.gone.load(std::memory_order_relaxed) != 0) throw Error(header_.why_left);
   std::uint32_t index = find(name, hash);
@@ -194,6 +204,7 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
     mine.first = static_cast<std::int32_t>(rank_);
     mine.submission = submission;
     mine.problem[0] = '\0';
+    mine.elsewhere[0] = '\0';
   } else if (mine.problem[0] == '\0') {
     const std::string differs =
         difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_));
@@ -219,14 +230,15 @@ bool Board::retract(Round round) {
   return false;
 }
 
-std::vector<int> Board::missing(Round round) const {
+std::vector<std::string> Board::missing(Round round) const {
   const Lock lock(*this);
-  std::vector<int> found;
+  std::vector<std::string> found;
   for (std::uint32_t index = 0; index < kSlots; ++index) {
     if (slot(index).round != round || slot(index).arrived == 0) continue;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      if (!has_arrived(index, rank) && joined_[rank] == 0) found.push_back(static_cast<int>(rank));
+      if (!has_arrived(index, rank) && joined_[rank] == 0) found.push_back(names_.of(rank));
     }
+    if (slot(index).elsewhere[0] != '\0') found.emplace_back(slot(index).elsewhere);
   }
   return found;
 }
@@ -235,9 +247,9 @@ std::vector<int> Board::missing(Round round) const {
 
 // A rank that has not taken what is in the log keeps its place; only one that has joined, or does
 // not look, can fall so far behind that there is none.
-bool Board::has_room() const {
+bool Board::has_room(std::uint64_t entries) const {
   const std::uint64_t slowest = *std::min_element(taken_, taken_ + ranks_);
-  return header_.logged - slowest < kSlots;
+  return header_.logged - slowest + entries <= kSlots;
 }
 
 Board::Logged& Board::next_entry() { return log_[header_.logged % kSlots]; }
@@ -249,13 +261,14 @@ void Board::publish() {
 }
 
 void Board::become_ready(std::uint32_t index) {
-  if (header_.first_ready == 0 && append(index)) return;
+  if (!is_one_of_several_ && header_.first_ready == 0 && append(index)) return;
   Slot& late = slot(index);
   late.ready = 1;
   late.next_ready = 0;
   (header_.last_ready == 0 ? header_.first_ready : slot(header_.last_ready - 1).next_ready) =
       index + 1;
   header_.last_ready = index + 1;
+  tell();
 }
 
 // False: there is no room.
@@ -272,19 +285,26 @@ bool Board::append(std::uint32_t index) {
                      ready.submission.may_join_a_batch(before.submission) &&
                      header_.batch_bytes + bytes <= header_.most_fused_bytes;
   header_.batch_bytes = joins ? header_.batch_bytes + bytes : bytes;
+  log_slot(index, ready.submission, joins, ready.problem);
+  return true;
+}
+
+// There is room.
+void Board::log_slot(std::uint32_t index, const Submission& submission, bool joins,
+                     const char* problem) {
+  Slot& ready = slot(index);
   Logged& entry = next_entry();
   entry.round = ready.round;
-  entry.submission = ready.submission;
+  entry.submission = submission;
   entry.joins = joins ? 1 : 0;
   entry.last_joined = -1;
-  std::memcpy(entry.problem, ready.problem, kProblemBytes);
+  set_text(entry.problem, problem);
   ready.arrived = 0;
   ready.round = 0;
   for (std::size_t word = 0; word < words_; ++word) {
     arrivals(index)[word].store(0, std::memory_order_relaxed);
   }
   publish();
-  return true;
 }
 
 void Board::join() {
@@ -292,7 +312,7 @@ void Board::join() {
   if (header_.gone.load(std::memory_order_relaxed) != 0) throw Error(header_.why_left);
   joined_[rank_] = 1;
   ++header_.joined;
-  header_.last_joined = static_cast<std::int32_t>(rank_);
+  header_.last_joined = names_.number(rank_);
   for (std::uint32_t index = 0; index < kSlots; ++index) {  // whom the others have waited for
     const Slot& one = slot(index);
     if (one.arrived != 0 && one.ready == 0 && one.arrived + header_.joined >= ranks_) {
@@ -302,11 +322,13 @@ void Board::join() {
   if (header_.joined == ranks_) {
     header_.joins = 1;
     flush();
+    tell();
   }
 }
 
 // What has waited for room, then the end of a join, which comes after it.
 void Board::flush() {
+  if (is_one_of_several_) return;
   while (header_.first_ready != 0) {
     const std::uint32_t index = header_.first_ready - 1;
     Slot& ready = slot(index);
@@ -317,15 +339,15 @@ void Board::flush() {
   }
   if (header_.joins != 0 && has_room()) {
     header_.joins = 0;
-    append_join();
+    append_join(header_.last_joined);
   }
 }
 
-void Board::append_join() {
+void Board::append_join(int last) {
   Logged& entry = next_entry();
   entry = Logged{};
   entry.submission.kind = NamedKind::kJoin;
-  entry.last_joined = header_.last_joined;
+  entry.last_joined = last;
   header_.joined = 0;
   std::fill_n(joined_, ranks_, 0U);
   publish();
@@ -348,6 +370,7 @@ std::vector<Board::Entry> Board::take() {
         {entry.round, entry.submission, entry.joins != 0, entry.problem, entry.last_joined});
   }
   header_.closed = header_.logged;
+  if (std::exchange(header_.asks_for_taken, 0U) != 0) tell();
   flush();
   return made;
 }
@@ -357,8 +380,17 @@ Awaited Board::news() const {
           &header_.bell, nullptr};
 }
 
-void Board::leave(std::string_view why) {
+void Board::leave(std::string_view why, std::optional<Failure> failure) {
   const Lock lock(*this);
+  if (!is_one_of_several_) return end(why);
+  if (header_.leaves != 0 || header_.gone.load(std::memory_order_relaxed) != 0) return;
+  header_.leaves = 1;
+  header_.failure = failure ? static_cast<std::uint32_t>(*failure) + 1 : 0;
+  set_text(header_.why_leaves, why);
+  tell();
+}
+
+void Board::end(std::string_view why) {
   if (header_.gone.load(std::memory_order_relaxed) != 0) return;
   set_text(header_.why_left, why);
   header_.gone.store(1, std::memory_order_relaxed);
@@ -371,6 +403,120 @@ bool Board::any_left() const { return header_.gone.load(std::memory_order_acquir
 std::string Board::why_left() const {
   const Lock lock(*this);
   return header_.why_left;
+}
+
+// ---- one of several -----------------------------------------------------------------------------
+
+void Board::tell() {
+  if (!is_one_of_several_) return;
+  header_.outgoing.fetch_add(1, std::memory_order_release);
+  if (rank_ != 0) ring_for_sleepers(header_.outgoing_bell, nullptr);
+}
+
+std::vector<SiteMessage> Board::take_outgoing() {
+  std::vector<SiteMessage> made;
+  const Lock lock(*this);
+  for (; header_.first_ready != 0; header_.first_ready = slot(header_.first_ready - 1).next_ready) {
+    const Slot& ready = slot(header_.first_ready - 1);
+    made.push_back({.kind = Said::kReady,
+                    .some_joined = header_.joined != 0,
+                    .rank = names_.number(static_cast<std::size_t>(ready.first)),
+                    .name = ready.name,
+                    .text = ready.problem,
+                    .submission = ready.submission});
+  }
+  header_.last_ready = 0;
+  if (std::exchange(header_.joins, 0U) != 0) {
+    made.push_back({.kind = Said::kJoined, .rank = header_.last_joined});
+  }
+  if (std::exchange(header_.leaves, 0U) != 0) {
+    made.push_back({.kind = Said::kLeft, .text = header_.why_leaves});
+    if (header_.failure != 0) made.back().failure = static_cast<Failure>(header_.failure - 1);
+  }
+  return made;
+}
+
+void Board::ring_outgoing() {
+  header_.outgoing.fetch_add(1, std::memory_order_release);
+  ring_for_sleepers(header_.outgoing_bell, nullptr);
+}
+
+Awaited Board::outgoing() const {
+  return {&header_.outgoing, header_.outgoing.load(std::memory_order_relaxed) + 1,
+          &header_.outgoing_bell, nullptr};
+}
+
+bool Board::hear(std::span<const SiteMessage> messages) {
+  const Lock lock(*this);
+  const SiteMessage& first = messages.front();
+  switch (first.kind) {
+    case Said::kAgreed:
+      if (!has_room(messages.size())) return false;
+      for (const SiteMessage& one : messages) hear_agreed(one, &one != &first);
+      return true;
+    case Said::kAllJoined:
+      if (!has_room()) return false;
+      append_join(first.rank);
+      return true;
+    case Said::kWaits:
+      hear_waits(first);
+      return true;
+    case Said::kLeft:
+      end(first.text);
+      return true;
+    case Said::kReady:
+    case Said::kJoined:
+    case Said::kLacks:
+      break;
+  }
+  throw TransportError("named operations: the coordinator has sent what only sites send");
+}
+
+// Ranks that have all joined have no slot of this name.
+void Board::hear_agreed(const SiteMessage& message, bool joins) {
+  const std::uint32_t index = find(message.name, hash_of(message.name));
+  if (index != kSlots && slot(index).ready != 0) {
+    slot(index).ready = 0;
+    return log_slot(index, message.submission, joins, message.text.c_str());
+  }
+  Logged& entry = next_entry();
+  entry = Logged{};
+  entry.submission = message.submission;
+  entry.joins = joins ? 1 : 0;
+  entry.last_joined = -1;
+  set_text(entry.problem, message.text);
+  publish();
+}
+
+void Board::hear_waits(const SiteMessage& message) {
+  const std::uint32_t index = find(message.name, hash_of(message.name));
+  if (index == kSlots || slot(index).arrived == 0) return;
+  std::string text;
+  for (const std::int32_t rank : message.ranks) {
+    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  }
+  set_text(slot(index).elsewhere, text);
+}
+
+bool Board::is_taken() {
+  const Lock lock(*this);
+  const bool taken = header_.closed == header_.logged;
+  header_.asks_for_taken = taken ? 0 : 1;
+  return taken;
+}
+
+std::vector<std::int32_t> Board::lacking(std::string_view name) const {
+  const Lock lock(*this);
+  const std::uint32_t index = find(name, hash_of(name));
+  std::vector<std::int32_t> found;
+  if (index != kSlots && slot(index).ready != 0) return found;
+  const bool known = index != kSlots && slot(index).arrived != 0;
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    if ((!known || !has_arrived(index, rank)) && joined_[rank] == 0) {
+      found.push_back(names_.number(rank));
+    }
+  }
+  return found;
 }
 
 }  // namespace gradred

@@ -7,6 +7,9 @@
 //
 // Entries that no rank has taken yet are open: what becomes ready meanwhile, and suits the last of
 // them, joins its batch, and so becomes part of one operation on every rank.
+//
+// Of a communicator over several sites (sites.h) each has a board. There the last rank to arrive
+// hands the name out, to be told to the other sites, and what they agree on comes back to the log.
 #pragma once
 
 #include <array>
@@ -15,12 +18,14 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/bell.h"
 #include "base/rank_names.h"
+#include "coordinator/sites.h"
 #include "coordinator/submission.h"
 
 namespace gradred {
@@ -31,11 +36,13 @@ class Board {
   static constexpr std::size_t kNameBytes = 160;  // of longer names the end is a hash
   static constexpr std::size_t kProblemBytes = 360;
 
-  // `memory` is zero when the first rank looks at it; `look` is called now and then while the lock
-  // cannot be had, and throws where its owner has died. One thread of a rank uses it at a time.
+  // Of `ranks` that share `memory`, which is zero when the first of them looks at it; they have
+  // `names`. `look` is called now and then while the lock cannot be had, and throws where its owner
+  // has died. One thread of a rank uses it at a time, and beside it one that speaks with other
+  // sites.
   static std::size_t bytes(std::size_t ranks);
   Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64_t most_fused_bytes,
-        RankNames names, std::function<void()> look);
+        RankNames names, std::function<void()> look, bool is_one_of_several = false);
 
   // Of one name, from its first submission to its entry in the log. Never 0.
   using Round = std::uint64_t;
@@ -48,7 +55,7 @@ class Board {
   // From now on this rank takes part in whatever the others submit, until all have joined.
   void join();
   // This rank submits nothing any more; whatever is not in the log will never be.
-  void leave(std::string_view why);
+  void leave(std::string_view why, std::optional<Failure> failure = std::nullopt);
   bool any_left() const;
   std::string why_left() const;
 
@@ -66,8 +73,21 @@ class Board {
   // Changes when there is more to take, or a rank leaves.
   Awaited news() const;
 
-  // The ranks that a name waits for; empty: for none, or it is unknown.
-  std::vector<int> missing(Round round) const;
+  // The ranks that a name waits for, by name; empty: for none, or it is unknown.
+  std::vector<std::string> missing(Round round) const;
+
+  // Of one of several boards, for who speaks with the other sites. What is to be told to them:
+  std::vector<SiteMessage> take_outgoing();
+  // Changes when there is something. Rank 0's own calls ring no bell: it looks after them itself.
+  Awaited outgoing() const;
+  void ring_outgoing();  // wakes who waits for that
+  // What the coordinator says: one message, or the entries of a batch. False: there is no room in
+  // the log, try again later.
+  bool hear(std::span<const SiteMessage> messages);
+  // Whether a rank has taken what was heard; if not, outgoing() changes when one has.
+  bool is_taken();
+  // Ranks of this site that have not submitted a name, by their numbers in the communicator.
+  std::vector<std::int32_t> lacking(std::string_view name) const;
 
  private:
   struct Header;
@@ -84,9 +104,14 @@ class Board {
   void set_arrived(std::uint32_t index, std::size_t rank, bool here);
   void become_ready(std::uint32_t index);
   bool append(std::uint32_t index);
-  void append_join();
+  void log_slot(std::uint32_t index, const Submission& submission, bool joins, const char* problem);
+  void append_join(int last);
+  void tell();
+  void hear_agreed(const SiteMessage& message, bool joins);
+  void hear_waits(const SiteMessage& message);
+  void end(std::string_view why);
   void flush();
-  bool has_room() const;
+  bool has_room(std::uint64_t entries = 1) const;
   Logged& next_entry();
   void publish();
 
@@ -101,6 +126,7 @@ class Board {
   std::size_t slot_bytes_;
   const RankNames names_;
   const std::function<void()> look_;
+  const bool is_one_of_several_;
 };
 
 }  // namespace gradred

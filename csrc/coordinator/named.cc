@@ -9,7 +9,7 @@
 #include "base/failure.h"
 #include "base/text.h"
 #include "comm/fork_guard.h"
-#include "comm/set_up_calls.h"
+#include "comm/host_calls.h"
 #include "coordinator/work.h"
 #include "reduce/reduce.h"
 
@@ -26,7 +26,7 @@ class Pump final : public Operation {
   std::string waiter() const override { return all_->own_name(); }
   std::string waits_for() const override { return "named operations"; }
   bool is_first_to_wait() const override { return false; }  // each operation speaks for itself
-  bool needs_no_mpi() const override { return true; }
+  bool needs_no_mpi() const override { return all_->needs_no_mpi(); }
   bool spins() const override { return all_->comm().spins(); }
 
  protected:
@@ -99,7 +99,7 @@ void* NamedOperation::make_output(std::size_t array, std::size_t bytes) {
 
 std::string NamedOperation::waiter() const { return all_->own_name(); }
 std::string NamedOperation::waits_for() const { return all_->missing(*this); }
-bool NamedOperation::needs_no_mpi() const { return true; }
+bool NamedOperation::needs_no_mpi() const { return all_->needs_no_mpi(); }
 bool NamedOperation::spins() const { return all_->comm().spins(); }
 
 bool NamedOperation::step() {
@@ -120,60 +120,23 @@ void NamedOperation::give_up(const std::exception_ptr& reason) noexcept {
 
 // ---- all of a communicator ----------------------------------------------------------------------
 
-std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communicator> comm,
-                                                         std::uint64_t most_fused_bytes,
-                                                         WaitHook& hook) {
-  comm->prepare(hook);
-  if (comm->size() == 1) {
-    return std::make_shared<NamedOperations>(std::move(comm), nullptr, most_fused_bytes);
-  }
-  if (!comm->shares_memory()) {
-    throw UsageError(
-        "named operations: the ranks share no memory (" + comm->node_reason() +
-        "), and between hosts they do not exist yet. Run all ranks on one host, or use "
-        "comm.Allreduce and gradred.allreduce, which serve several hosts.");
-  }
-  SetUpCalls calls(comm->handle(), comm->rank(), comm->size(), hook);
-  const std::size_t bytes = Board::bytes(static_cast<std::size_t>(comm->size()));
-  std::string reason;
-  const auto segment = Segment::create(calls, Segment::kProofBytes + bytes, reason);
-  struct Verdict {
-    char reason[200] = {};
-  } mine;
-  std::shared_ptr<NamedOperations> made;
-  if (segment == nullptr) {
-    set_text(mine.reason, reason);
-  } else if (comm->rank() == 0) {
-    try {
-      segment->populate(Segment::kProofBytes, bytes);
-      made = std::make_shared<NamedOperations>(comm, segment, most_fused_bytes);
-    } catch (const std::exception& error) {
-      set_text(mine.reason, error.what());
-    }
-  }
-  std::vector<Verdict> all(static_cast<std::size_t>(comm->size()));
-  calls.allgather(&mine, sizeof mine, all.data());
-  for (const Verdict& one : all) {
-    if (one.reason[0] == '\0') continue;
-    throw TransportError("named operations: there is no memory for their table: " +
-                         std::string(one.reason) + ". Free memory, or raise the limit.");
-  }
-  if (made == nullptr) {
-    made = std::make_shared<NamedOperations>(std::move(comm), segment, most_fused_bytes);
-  }
-  return made;
-}
-
 NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
-                                 std::shared_ptr<Segment> segment, std::uint64_t most_fused_bytes)
+                                 std::shared_ptr<Segment> segment, const std::vector<int>& site,
+                                 std::uint64_t most_fused_bytes)
     : comm_(std::move(comm)),
       segment_(std::move(segment)),
       alone_(segment_ == nullptr ? std::make_unique<std::byte[]>(Board::bytes(1)) : nullptr),
-      board_(segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_.get(),
-             static_cast<std::size_t>(comm_->size()), static_cast<std::size_t>(comm_->rank()),
-             most_fused_bytes, comm_->names(), [this] { look_after_peers(); }) {}
+      board_(
+          segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_.get(), site.size(),
+          static_cast<std::size_t>(std::ranges::find(site, comm_->rank()) - site.begin()),
+          most_fused_bytes, names_among(comm_->names(), site), [this] { look_after_peers(); },
+          site.size() < static_cast<std::size_t>(comm_->size())) {}
 
-NamedOperations::~NamedOperations() { close(); }
+NamedOperations::~NamedOperations() {
+  close();
+  // Of a forked child no thread speaks with the other sites, nor could it be waited for.
+  if (is_fork_of_rank()) static_cast<void>(relay_.release());
+}
 
 std::shared_ptr<NamedOperation> NamedOperations::submit(std::string_view name,
                                                         const Submission& what,
@@ -224,6 +187,7 @@ void NamedOperations::submit(const Shared& operation) {
     ++in_flight_;
     drives = !std::exchange(driven_, true);
   }
+  if (relay_ != nullptr) relay_->carry();
   if (drives) let_drive(std::make_shared<Pump>(shared_from_this()));
 }
 
@@ -237,16 +201,20 @@ std::shared_ptr<NamedOperation> NamedOperations::join() {
   return operation;
 }
 
-void NamedOperations::close() noexcept { leave("has left: named operations have been shut down"); }
+void NamedOperations::close() noexcept {
+  leave("has left: named operations have been shut down");
+  if (relay_ != nullptr && !is_fork_of_rank()) relay_->settle();
+}
 
-void NamedOperations::leave(const std::string& how) noexcept {
+void NamedOperations::leave(const std::string& how, std::optional<Failure> failure) noexcept {
   if (is_fork_of_rank()) return;  // a child that ends is no rank that leaves
   try {
     const std::lock_guard lock(intake_);
-    board_.leave(own_name() + " " + how);
+    board_.leave(own_name() + " " + how, failure);
   } catch (...) {
     // A peer has died while it held the lock, and so all know.
   }
+  if (relay_ != nullptr) relay_->carry();
 }
 
 bool NamedOperations::rests() {
@@ -257,7 +225,7 @@ bool NamedOperations::rests() {
 }
 
 std::string NamedOperations::missing(const NamedOperation& operation) const {
-  std::vector<int> ranks;
+  std::vector<std::string> ranks;
   try {
     const std::lock_guard lock(intake_);
     if (operation.round_ != 0) ranks = board_.missing(operation.round_);
@@ -266,7 +234,7 @@ std::string NamedOperations::missing(const NamedOperation& operation) const {
   }
   std::string text = "the named operation " + quoted(operation);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? ", which has not been submitted by " : ", ") + comm_->names().of(ranks[i]);
+    text += (i == 0 ? ", which has not been submitted by " : ", ") + ranks[i];
   }
   return text;
 }
@@ -299,6 +267,7 @@ void NamedOperations::go_on() {
   }
   publish_backlog();
   if (board_.any()) take_entries();
+  if (relay_ != nullptr) relay_->carry();
   if (board_.any_left()) {
     look_after_peers();  // it may have left since it has failed
     end_what_is_left_over();
@@ -308,7 +277,21 @@ void NamedOperations::go_on() {
 
 void NamedOperations::look_after_peers() {
   comm_->liveness().throw_if_failed();
-  if (segment_ != nullptr) comm_->node().check_peers();
+  if (const NodeGroup* const group = comm_->local_group()) group->check_peers();
+  if (comm_->shares_memory()) return;
+  {
+    const std::lock_guard lock(heard_mutex_);
+    if (heard_) throw_report(*heard_, false);
+  }
+  comm_->liveness().throw_if_lost("named operations");
+}
+
+void NamedOperations::hear_failure(const FailureReport& report) {
+  {
+    const std::lock_guard lock(heard_mutex_);
+    heard_ = report;
+  }
+  if (NodeGroup* const group = comm_->local_group()) group->poison(report);
 }
 
 void NamedOperations::publish_backlog() {
@@ -477,11 +460,11 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   }
   works_.clear();
   for (const Shared& operation : over) finish(operation, reason);
-  if (!is_usage_error(reason)) {
-    if (segment_ != nullptr) comm_->local_group()->poison(report_of(reason));
-    comm_->liveness().fail(reason);
-  }
-  leave("has failed: " + report_of(reason).text);  // wakes them
+  const FailureReport report = first_report_of(reason);
+  if (is_usage_error(reason)) return leave("has failed: " + report.text);  // wakes them
+  if (segment_ != nullptr) comm_->local_group()->poison(report);
+  comm_->liveness().fail(reason);
+  leave("has failed: " + report.text, report.kind);
 }
 
 }  // namespace gradred

@@ -18,6 +18,7 @@
 #include "comm/communicator.h"
 #include "comm/started.h"
 #include "coordinator/board.h"
+#include "coordinator/relay.h"
 #include "coordinator/submission.h"
 #include "node/segment.h"
 
@@ -93,17 +94,20 @@ class NamedOperation final : public StartedOperation {
 // Of one communicator, which serves nothing else. Any thread may submit and wait.
 class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
  public:
-  // Blocking and collective. Throws UsageError where the ranks do not share memory, TransportError
-  // where there is too little of it; then on all ranks.
+  // Blocking and collective. Throws TransportError where there is too little memory, or ranks that
+  // share none cannot reach rank 0's host, and UsageError where such ranks' MPI does not take calls
+  // from any thread; then on all ranks.
   static std::shared_ptr<NamedOperations> create(std::shared_ptr<Communicator> comm,
                                                  std::uint64_t most_fused_bytes, WaitHook& hook);
+  // `site`: the ranks that share `segment`, this one among them.
   NamedOperations(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
-                  std::uint64_t most_fused_bytes);
+                  const std::vector<int>& site, std::uint64_t most_fused_bytes);
   ~NamedOperations();
 
   int rank() const { return comm_->rank(); }
   int size() const { return comm_->size(); }
   Communicator& comm() const { return *comm_; }
+  bool needs_no_mpi() const { return comm_->shares_memory() || comm_->size() == 1; }
 
   // Local. Throws UsageError for what no rank could carry out, and where an operation of this name
   // is in flight; Error once a rank has left. `arrays` live until the operation has ended.
@@ -139,11 +143,12 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   Progress where() const;
   void finish(const Shared& operation, std::exception_ptr failure);
   void fail(const std::exception_ptr& reason) noexcept;
-  void leave(const std::string& how) noexcept;
+  void leave(const std::string& how, std::optional<Failure> failure = std::nullopt) noexcept;
+  void hear_failure(const FailureReport& report);
   bool advance_finished(const Operation* except);
 
   const std::shared_ptr<Communicator> comm_;
-  const std::shared_ptr<Segment> segment_;    // null: a rank alone
+  const std::shared_ptr<Segment> segment_;    // null: no rank shares memory with this one
   const std::unique_ptr<std::byte[]> alone_;  // then
   mutable std::mutex intake_;                 // of what follows, held for moments
   Board board_;
@@ -160,6 +165,11 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   std::deque<std::unique_ptr<NamedWork>> works_;
   Progress stopped_{};
   std::uint64_t looked_ns_ = 0;
+
+  std::mutex heard_mutex_;
+  std::optional<FailureReport> heard_;  // what ended it elsewhere
+
+  std::unique_ptr<Relay> relay_;  // of several sites: each one's first rank has it
 };
 
 }  // namespace gradred

@@ -159,14 +159,14 @@ void takes_back(const Shared& memory, BoardBootstrap& bootstrap) {
   bootstrap.barrier();
   if (bootstrap.rank() == 0) {
     const auto round = board.arrive("back", sum_of(3));
-    expect(board.missing(*round) == std::vector<int>{1}, "rank 1 is missing");
+    expect(board.missing(*round) == std::vector<std::string>{"rank 1"}, "rank 1 is missing");
     expect(board.retract(*round), "nobody else has come");
     expect(!board.retract(*round), "once");
   }
   bootstrap.barrier();
   if (bootstrap.rank() == 1) {
     const auto round = board.arrive("back", sum_of(4));
-    expect(board.missing(*round) == std::vector<int>{0}, "rank 0 is missing");
+    expect(board.missing(*round) == std::vector<std::string>{"rank 0"}, "rank 0 is missing");
   }
   bootstrap.barrier();
   if (bootstrap.rank() == 0) board.arrive("back", sum_of(4));

@@ -74,6 +74,7 @@ class NamedOperations(_core.NamedOperations):
     """Named operations over the ranks of a communicator, of which they use a duplicate.
 
     Making them blocks and is collective. Any thread may submit and wait. Arrays are in host memory.
+    Ranks that share memory agree there; others connect to rank 0's host by TCP.
 
     `submit(kind, name, arrays, op="sum", prescale=1.0, postscale=1.0, root=0, splits=(),
     held=None)` returns a `NamedRequest` at once; the operation begins when all ranks have submitted
@@ -92,8 +93,8 @@ class NamedOperations(_core.NamedOperations):
         most_fused_bytes: see `MOST_FUSED_BYTES`; 0 keeps each array apart. Rank 0's counts.
 
     Raises:
-        gradred.UsageError: the ranks share no memory.
-        gradred.TransportError: there is too little of it.
+        gradred.UsageError: the ranks share no memory, and their MPI takes no calls from any thread.
+        gradred.TransportError: there is too little memory, or a host cannot reach that of rank 0.
     """
 
     def __init__(self, comm: Comm, *, most_fused_bytes: int = MOST_FUSED_BYTES) -> None:

@@ -1,6 +1,7 @@
-"""One rank of a job over several hosts: `operations.py FOLDER [COUNT]`.
+"""One rank of a job over several hosts: `operations.py FOLDER [COUNT [named]]`.
 
-Operations of several sizes, COUNT rounds of them or for ever. What became of them lies in the
+Operations of several sizes, COUNT rounds of them or for ever (-), with `named` as named operations
+that each rank submits in an order of its own. What became of them lies in the
 folder afterwards, a file per rank: nothing else may reach us from a host that is cut off.
 """
 
@@ -16,23 +17,36 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
+from gradred import named
 
 FOLDER = pathlib.Path(sys.argv[1])
-ROUNDS = int(sys.argv[2]) if sys.argv[2:] else None
+ROUNDS = int(sys.argv[2]) if sys.argv[2:] and sys.argv[2] != "-" else None
 WORLD = MPI.COMM_WORLD
 COMM = gradred.Comm(WORLD)
 SIZES = (1, 1000, 300_000)
+NAMED = named.NamedOperations(COMM) if sys.argv[3:] == ["named"] else None
 
 
 def one_round(number: int) -> bool:
     """Whether all results were right."""
-    right = True
-    for count in SIZES:
-        x = np.arange(count, dtype="float64") % 1000 + WORLD.rank + number
-        expected = WORLD.size * (np.arange(count) % 1000 + number) + sum(range(WORLD.size))
-        COMM.Allreduce(MPI.IN_PLACE, x)
-        right = right and bool(np.all(x == expected))
-    return right
+    arrays = [np.arange(count, dtype="float64") % 1000 + WORLD.rank + number for count in SIZES]
+    if NAMED is None:
+        for x in arrays:
+            COMM.Allreduce(MPI.IN_PLACE, x)
+    else:
+        order = arrays[WORLD.rank % 3 :] + arrays[: WORLD.rank % 3]
+        requests = [
+            NAMED.submit(
+                "allreduce", str(x.size), [(x.ctypes.data, x.ctypes.data, "float64", x.shape)]
+            )
+            for x in order
+        ]
+        for request in requests:
+            request.wait()
+    return all(
+        np.all(x == WORLD.size * (np.arange(x.size) % 1000 + number) + sum(range(WORLD.size)))
+        for x in arrays
+    )
 
 
 def report(name: str, **values: object) -> None:

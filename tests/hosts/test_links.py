@@ -65,11 +65,20 @@ def start(tmp_path):
         job.process.communicate()
 
 
-@pytest.mark.parametrize("plan", ["auto", "mpi"], ids=["messages", "by-the-MPI"])
-def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_job(start, plan):
+@pytest.mark.parametrize(
+    ("plan", "kind"),
+    [
+        pytest.param("auto", [], id="messages"),
+        pytest.param("mpi", [], id="by-the-MPI"),
+        pytest.param("auto", ["-", "named"], id="named", marks=pytest.mark.one_mpi),
+    ],
+)
+def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_job(
+    start, plan, kind
+):
     """Also in calls that the MPI carries out, which may be chosen by what was measured."""
     with machines.Machines(2) as hosts:
-        job = start(hosts, GRADRED_TIMEOUT=f"{TIMEOUT}", GRADRED_PLAN=plan)
+        job = start(hosts, *kind, GRADRED_TIMEOUT=f"{TIMEOUT}", GRADRED_PLAN=plan)
         began = time.monotonic()
         hosts.cut("h2")
         reports = job.reports("ended", within=TIMEOUT + 2 + 3)
@@ -80,7 +89,7 @@ def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_j
         files = {one["text"].rsplit("Where each rank is: ", 1)[1] for one in reports.values()}
         assert len(files) == 2, "one for each host"
         seen = job.seen(reports, began)
-        if plan == "auto":
+        if plan == "auto" and not kind:
             seeing.record("cut link", "any", "h1 and h2", seen, part="hosts")
         assert seen.status != 0, seen
         assert hosts.commands("h1") == []
@@ -151,6 +160,16 @@ def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(call,
     assert err[-1].endswith("rank 0 on h1 exited with status 3"), err
 
 
+def test_named_operations_of_ranks_on_several_hosts(start):
+    with machines.Machines(2) as hosts:
+        job = start(hosts, "200", "named")
+        reports = job.reports("ended")
+        assert job.end()[0] == 0
+    assert len(reports) == RANKS
+    assert all(one["right"] and one["error"] is None for one in reports.values()), reports
+
+
+@pytest.mark.one_mpi
 def test_lost_packets_change_no_result(start):
     with machines.Machines(2) as hosts:
         hosts.lose("h2", percent=1)

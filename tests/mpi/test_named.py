@@ -19,11 +19,6 @@ RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 TYPES = ["float32", "float64", "float16", "int32", "int64", "uint8"]
 numbers = itertools.count()
 
-pytestmark = pytest.mark.skipif(
-    SIZE > 1 and MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).Get_size() < SIZE,
-    reason="named operations between hosts do not exist yet",
-)
-
 
 @pytest.fixture(scope="module")
 def engine() -> named.NamedOperations:

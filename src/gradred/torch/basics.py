@@ -74,7 +74,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             HOROVOD_DYNAMIC_PROCESS_SETS=1).
 
     Raises:
-        ValueError: the arguments do not fit, or the ranks share no memory.
+        ValueError: the arguments do not fit.
     """
     from gradred.torch import process_sets as sets
 

@@ -1,0 +1,38 @@
+// Collective calls among the ranks of one host, where a communicator has several.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "comm/set_up_calls.h"
+#include "node/bootstrap.h"
+#include "transport/mpi.h"
+
+namespace gradred {
+
+// By messages among these ranks alone: other hosts may need more or fewer of them. No operation of
+// the communicator is in flight, or ever was: they use the tag of the first one.
+class HostCalls final : public Bootstrap {
+ public:
+  // `members`: ranks of the communicator, the calling one among them.
+  HostCalls(SetUpCalls& calls, MpiTransport& transport, std::vector<int> members,
+            const RankNames& names);
+
+  int rank() const override { return place_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  RankNames names() const override { return names_; }
+  void barrier() override;
+  void allgather(const void* mine, std::size_t bytes, void* all) override;
+
+ private:
+  SetUpCalls& calls_;
+  MpiTransport& transport_;
+  const std::vector<int> members_;
+  const int place_;
+  const RankNames names_;
+};
+
+// Those ranks of a communicator, by their names there.
+RankNames names_among(const RankNames& names, const std::vector<int>& members);
+
+}  // namespace gradred

@@ -1,0 +1,86 @@
+// What a site's rank 0 does for it: tells the other sites what is on its board, and the board what
+// all have agreed on. On the coordinator's site it is the coordinator as well.
+//
+// Two threads, of which neither calls the MPI, and both sleep while there is nothing to do: one at
+// the board, one at the sockets. The rank's own threads need not wake the first: they carry() what
+// they have put on the board.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordinator/board.h"
+#include "coordinator/sites.h"
+#include "coordinator/sockets.h"
+
+namespace gradred {
+
+class Relay {
+ public:
+  // Of the coordinator `sites`, and a connection to each other site; of others null, and one
+  // connection. `leaders`: by connection, what the rank at its other end is called. `on_failure` is
+  // called where a rank left because something had failed, before the board says so.
+  Relay(Board& board, std::unique_ptr<Sites> sites, std::vector<Socket> connections,
+        std::vector<std::string> leaders, std::function<void(const FailureReport&)> on_failure);
+  ~Relay();
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  // After the calling thread has changed the board.
+  void carry() noexcept;
+  // This rank has left: waits a moment until the other sites know, so that it may end.
+  void settle() noexcept;
+
+ private:
+  struct Connection {
+    Socket socket;
+    std::string leader;
+    SiteEncoder encoder{};
+    SiteDecoder decoder{};
+    std::vector<std::byte> unsent{};
+    std::uint64_t lost_ns = 0;  // when it broke; 0: it has not
+  };
+
+  void watch_board();
+  void watch_sockets();
+  int poll_ms();
+  void receive(std::size_t index);
+  void hear(std::size_t index, SiteMessage message);
+  void carry_locked();
+  void to_coordinator(const SiteMessage& message);
+  void decide();
+  void send(Connection& connection, const SiteMessage& message);
+  void flush(Connection& connection);
+  void deliver();
+  bool deliver_next();
+  void ask_for_missing();
+  void give_up_lost();
+  void fail(const std::string& why) noexcept;
+  void wake_sockets() noexcept;
+
+  Board& board_;
+  const std::function<void(const FailureReport&)> on_failure_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable ended_;
+  std::unique_ptr<Sites> sites_;  // of the coordinator
+  std::vector<Connection> connections_;
+  std::deque<SiteMessage> incoming_;  // for the board
+  std::uint64_t asked_ns_ = 0;
+  bool over_ = false;         // a rank has left, and the board knows
+  bool sleeps_long_ = false;  // watch_sockets(), until a socket has something
+  std::atomic<bool> stopping_{false};
+  Socket wake_;  // an eventfd
+  std::thread board_thread_, socket_thread_;
+};
+
+}  // namespace gradred

@@ -1,0 +1,92 @@
+// Connections between the sites of a communicator: one from each to the coordinator's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gradred {
+
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() { close(); }
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  void close() noexcept;
+
+ private:
+  int fd_ = -1;
+};
+
+// Where the coordinator listens, and by what the sites know it, and it them. Plain bytes.
+struct Meeting {
+  static constexpr std::size_t kMostAddresses = 16;
+  struct Address {
+    std::uint8_t family = 0, bytes[16] = {};
+  };
+  std::uint64_t secret[2] = {}, answer[2] = {};
+  std::uint16_t port = 0, addresses = 0;
+  Address address[kMostAddresses] = {};
+};
+
+// At the coordinator, until all sites have come. Never blocks.
+class Accepting {
+ public:
+  // Throws TransportError where no socket can be had.
+  explicit Accepting(std::size_t sites);
+  const Meeting& meeting() const { return meeting_; }
+  // Whether all have come. Strangers are sent away.
+  bool advance();
+  std::size_t missing() const { return missing_; }
+  std::vector<Socket> take() { return std::move(sites_); }  // by site; none of site 0
+
+ private:
+  struct Guest {
+    Socket socket;
+    std::vector<std::byte> said;
+    std::uint64_t since_ns;
+  };
+  bool hear(Guest& guest);
+
+  Meeting meeting_;
+  Socket listener_;
+  std::vector<Guest> guests_;
+  std::vector<Socket> sites_;
+  std::size_t missing_;
+};
+
+// At another site. Never blocks.
+class Connecting {
+ public:
+  Connecting(const Meeting& meeting, std::size_t site) : meeting_(meeting), site_(site) {}
+  bool advance();
+  Socket take() { return std::move(socket_); }
+  const std::string& tried() const { return tried_; }  // in vain, in words
+
+ private:
+  void try_next();
+  void give_up(int error);
+
+  const Meeting meeting_;
+  const std::size_t site_;
+  std::size_t next_ = 0;
+  std::size_t greeted_ = 0;  // bytes of the answer
+  std::byte answer_[sizeof Meeting::answer] = {};
+  bool connected_ = false, done_ = false;
+  Socket socket_;
+  std::uint64_t since_ns_ = 0;
+  std::string tried_;
+};
+
+}  // namespace gradred

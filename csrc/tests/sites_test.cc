@@ -1,0 +1,408 @@
+// What sites agree on, with relays as threads and connections inside this process; the messages as
+// bytes; and how sites find each other.
+#include "coordinator/sites.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/errors.h"
+#include "coordinator/board.h"
+#include "coordinator/relay.h"
+#include "coordinator/sockets.h"
+#include "node_calls.h"
+
+namespace gradred::testing {
+namespace {
+
+namespace named = gradred;  // a Board of the tests is something else
+
+Submission sum_of(std::size_t count) {
+  Submission what;
+  what.dtype = DType::kFloat32;
+  what.axes = what.parts = 1;
+  what.arrays = 1;
+  what.shape[0] = static_cast<std::int64_t>(count);
+  what.counts[0] = count;
+  what.bytes = 4 * count;
+  return what;
+}
+
+SiteMessage ready(const std::string& name, std::size_t count, int rank) {
+  return {.kind = Said::kReady, .rank = rank, .name = name, .submission = sum_of(count)};
+}
+
+// ---- messages as bytes --------------------------------------------------------------------------
+
+bool same(const SiteMessage& one, const SiteMessage& other) {
+  return one.kind == other.kind && one.more == other.more && one.some_joined == other.some_joined &&
+         one.failure == other.failure && one.rank == other.rank && one.name == other.name &&
+         one.text == other.text && one.ranks == other.ranks &&
+         difference(one.submission, "one", other.submission, "other").empty();
+}
+
+SiteMessage any_message(std::mt19937& random) {
+  const auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
+  SiteMessage made{.kind = static_cast<Said>(below(7)),
+                   .more = below(2) == 1,
+                   .some_joined = below(2) == 1,
+                   .rank = below(100) - 1,
+                   .name = "name" + std::to_string(below(9000)),
+                   .text = std::string(static_cast<std::size_t>(below(300)), 't')};
+  if (below(3) == 0) made.failure = static_cast<Failure>(below(3));
+  if (made.has_submission()) made.submission = sum_of(made.name.size());
+  for (int i = below(5); i > 0; --i) made.ranks.push_back(below(1000));
+  return made;
+}
+
+void messages_come_as_they_were_sent(BoardBootstrap&) {
+  std::mt19937 random(1);
+  SiteEncoder encoder;
+  SiteDecoder decoder;
+  std::vector<SiteMessage> sent;
+  std::size_t next = 0;
+  for (int turn = 0; turn < 300; ++turn) {
+    std::vector<std::byte> bytes;
+    for (int i = 0; i < 100; ++i) {
+      sent.push_back(any_message(random));
+      encoder.add(sent.back(), bytes);
+    }
+    for (std::size_t begin = 0; begin < bytes.size();) {  // in pieces of any size
+      const std::size_t count = std::min<std::size_t>(bytes.size() - begin, random() % 5000);
+      decoder.add(std::span(bytes).subspan(begin, count), [&](const SiteMessage& message) {
+        expect(same(message, sent.at(next++)), "a message has changed on its way");
+      });
+      begin += count;
+    }
+  }
+  expect(next == sent.size(), "messages are missing");
+}
+
+void a_name_that_was_sent_is_a_number(BoardBootstrap&) {
+  SiteEncoder encoder;
+  std::vector<std::byte> first, second, other;
+  encoder.add(ready("a gradient of some layer", 5, 0), first);
+  encoder.add(ready("a gradient of some layer", 5, 0), second);
+  encoder.add(ready("a gradient of some layer", 6, 0), other);
+  expect(second.size() < 40 && first.size() > 200, "the second time it is short");
+  expect(other.size() == first.size(), "another shape is sent in full");
+}
+
+void bytes_of_no_message_are_an_error(BoardBootstrap&) {
+  std::mt19937 random(2);
+  for (int turn = 0; turn < 20'000; ++turn) {
+    SiteEncoder encoder;
+    std::vector<std::byte> bytes;
+    for (int i = 0; i < 3; ++i) encoder.add(any_message(random), bytes);
+    for (unsigned i = random() % 8; i > 0; --i) {
+      bytes[random() % (turn % 2 == 0 ? 40 : bytes.size())] = static_cast<std::byte>(random());
+    }
+    try {
+      SiteDecoder().add(bytes, [](const SiteMessage&) {});
+    } catch (const TransportError&) {
+    }
+  }
+}
+
+// ---- the coordinator ----------------------------------------------------------------------------
+
+void the_last_site_completes_a_name(BoardBootstrap&) {
+  Sites sites(3, 1000, RankNames());
+  sites.hear(2, ready("b", 5, 4));
+  sites.hear(0, ready("a", 5, 0));
+  sites.hear(1, ready("b", 5, 2));
+  expect(!sites.any_agreed(), "one is missing");
+  const auto waiting = sites.waiting(~std::uint64_t{0});
+  expect(waiting.size() == 2, "two names wait");
+  sites.hear(0, {.kind = Said::kLacks, .name = "nobody's", .ranks = {1}});
+  sites.hear(0, {.kind = Said::kLacks, .name = "b", .ranks = {0, 1}});
+  for (const SiteMessage& one : sites.waiting(~std::uint64_t{0})) {
+    expect(one.ranks == (one.name == "b" ? std::vector{0, 1} : std::vector<int>{}), "who lacks it");
+  }
+  sites.hear(0, ready("b", 5, 1));
+  sites.hear(1, ready("a", 5, 3));
+  sites.hear(2, ready("a", 5, 5));
+  const auto taken = sites.take();
+  expect(taken.size() == 2 && taken[0].name == "b" && taken[1].name == "a", "in this order");
+  expect(taken[0].more && !taken[1].more, "as one batch");
+  expect(!sites.any_agreed() && !sites.any_waiting(), "that was all");
+}
+
+void sites_that_differ_hear_of_it(BoardBootstrap&) {
+  Sites sites(2, 1000, RankNames());
+  sites.hear(0, ready("a", 5, 0));
+  sites.hear(1, ready("a", 6, 3));
+  sites.hear(0, ready("b", 5, 0));
+  sites.hear(1, ready("b", 5, 3));
+  const auto taken = sites.take();
+  expect(taken[0].text.find("rank 0") != std::string::npos &&
+             taken[0].text.find("rank 3") != std::string::npos && !taken[0].more,
+         "the error names both: " + taken[0].text);
+  expect(taken[1].text.empty(), "the next name is well");
+}
+
+void sites_join(BoardBootstrap&) {
+  Sites sites(2, 0, RankNames());
+  sites.hear(0, ready("a", 5, 0));
+  sites.hear(1, {.kind = Said::kJoined, .rank = 3});
+  sites.hear(0, ready("b", 5, 0));
+  SiteMessage gather = ready("c", 5, 0);
+  gather.submission.kind = NamedKind::kAllgather;
+  sites.hear(0, gather);
+  sites.hear(0, {.kind = Said::kJoined, .rank = 1});
+  const auto taken = sites.take();
+  expect(taken.size() == 4 && taken[0].text.empty() && taken[1].text.empty(), "zeros for two sums");
+  expect(!taken[2].text.empty(), "an allgather takes an array of each");
+  expect(taken[3].kind == Said::kAllJoined && taken[3].rank == 1, "rank 1 was the last");
+  sites.hear(0, ready("d", 5, 0));
+  expect(!sites.any_agreed(), "the join is over");
+}
+
+// ---- relays -------------------------------------------------------------------------------------
+
+// Sites of two ranks, each rank a thread, each site with a board of its own.
+class Job {
+ public:
+  static constexpr std::size_t kRanks = 2;
+
+  explicit Job(std::size_t sites, std::uint64_t most_fused = 4000) : most_fused_(most_fused) {
+    std::vector<Socket> coordinators;
+    for (std::size_t site = 0; site < sites; ++site) {
+      memory_.push_back(std::make_unique<std::byte[]>(named::Board::bytes(kRanks)));
+      const int first = static_cast<int>(site * kRanks);
+      for (int place = 0; place < static_cast<int>(kRanks); ++place) {
+        boards_.push_back(std::make_unique<named::Board>(
+            memory_[site].get(), kRanks, static_cast<std::size_t>(place), most_fused,
+            RankNames({}, {first, first + 1}), nullptr, true));
+      }
+      ends_.emplace_back();
+      if (site == 0) continue;
+      std::array<int, 2> pair{};
+      expect(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair.data()) == 0, "a pair");
+      coordinators.emplace_back(pair[0]);
+      ends_.back().emplace_back(pair[1]);
+    }
+    ends_[0] = std::move(coordinators);
+  }
+
+  named::Board& board(std::size_t rank) { return *boards_[rank]; }
+  std::size_t sites() const { return ends_.size(); }
+  // Of the site's first rank.
+  std::unique_ptr<Relay> relay(std::size_t site, FailureReport* heard = nullptr) {
+    const bool leads = site == 0;
+    return std::make_unique<Relay>(
+        board(site * kRanks),
+        leads ? std::make_unique<Sites>(sites(), most_fused_, RankNames()) : nullptr,
+        std::move(ends_[site]),
+        std::vector<std::string>(leads ? sites() - 1 : 1, leads ? "rank of a site" : "rank 0"),
+        [heard](const FailureReport& report) {
+          if (heard != nullptr) *heard = report;
+        });
+  }
+
+ private:
+  const std::uint64_t most_fused_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::unique_ptr<named::Board>> boards_;
+  std::vector<std::vector<Socket>> ends_;
+};
+
+std::uint64_t all_saw_the_same(BoardBootstrap& bootstrap, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(bootstrap.size()));
+  bootstrap.allgather(&mine, sizeof mine, all.data());
+  for (const std::uint64_t one : all) expect(one == all.front(), "the logs differ");
+  return mine;
+}
+
+void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
+  named::Board& board = job.board(rank);
+  constexpr int kNames = 40, kTurns = 10;
+  std::mt19937 random(static_cast<unsigned>(rank));
+  std::uint64_t seen = 1;
+  const auto carry = [&] {
+    if (relay != nullptr) relay->carry();
+  };
+  for (int turn = 0; turn < kTurns; ++turn) {
+    std::vector<int> order(kNames);
+    for (int i = 0; i < kNames; ++i) order[static_cast<std::size_t>(i)] = i;
+    std::ranges::shuffle(order, random);
+    std::map<named::Board::Round, int> mine;
+    int taken = 0;
+    const auto take = [&] {
+      for (const auto& entry : board.take()) {
+        const auto found = mine.find(entry.round);
+        expect(found != mine.end(), "an entry that this rank has not submitted");
+        expect(entry.problem.empty(), entry.problem);
+        seen = (seen * 31 + static_cast<std::uint64_t>(found->second)) * 2 + (entry.joins ? 1 : 0);
+        mine.erase(found);
+        ++taken;
+      }
+      carry();
+    };
+    for (const int name : order) {
+      const auto round =
+          board.arrive("name" + std::to_string(name), sum_of(static_cast<std::size_t>(name) + 1));
+      expect(round.has_value(), "there is room");
+      mine.emplace(*round, name);
+      carry();
+      if (random() % 4 == 0) take();
+    }
+    while (taken < kNames) {
+      if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
+      take();
+    }
+  }
+  all_saw_the_same(ranks, seen);
+  if (ranks.rank() == ranks.size() - 1) board.leave("the last rank has left");
+  while (!board.any_left()) Sleep::until(board.news(), 1'000'000'000);
+  expect(board.why_left() == "the last rank has left", board.why_left());
+  if (relay != nullptr) relay->settle();
+  ranks.barrier();
+}
+
+// Rank 1, of site 0, has no arrays, and all of site 1.
+void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
+  named::Board& board = job.board(rank);
+  const bool joins_first = rank == 1 || rank / Job::kRanks == 1;
+  if (joins_first) board.join();
+  if (relay != nullptr) relay->carry();
+  ranks.barrier();
+  if (!joins_first) {
+    board.arrive("sum", sum_of(7));
+    board.join();
+    if (relay != nullptr) relay->carry();
+  }
+  std::vector<named::Board::Entry> entries;
+  while (entries.size() < 2) {
+    if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
+    for (auto& entry : board.take()) entries.push_back(std::move(entry));
+    if (relay != nullptr) relay->carry();
+  }
+  expect(entries[0].submission.counts[0] == 7 && entries[0].problem.empty(), "a sum with zeros");
+  expect((entries[0].round == 0) == (rank / Job::kRanks == 1), "whose site has no array");
+  expect(entries[1].submission.kind == NamedKind::kJoin && entries[1].last_joined != 1, "all");
+  ranks.barrier();
+}
+
+void a_site_breaks_off(Job& job, BoardBootstrap& ranks) {
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  FailureReport heard;
+  auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks, &heard) : nullptr;
+  named::Board& board = job.board(rank);
+  ranks.barrier();
+  const bool last = rank / Job::kRanks == job.sites() - 1;
+  if (last) {
+    relay.reset();
+  } else {
+    const auto round = board.arrive("a", sum_of(1));
+    if (relay != nullptr) relay->carry();
+    for (int looks = 0; looks < 50 && board.missing(*round).empty(); ++looks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    while (!board.any_left()) Sleep::until(board.news(), 1'000'000'000);
+    expect(board.why_left().find("has ended") != std::string::npos, board.why_left());
+    if (relay != nullptr) expect(heard.kind == Failure::kPeerLost, "its leader hears of it");
+  }
+  ranks.barrier();
+}
+
+void who_is_missing_elsewhere_is_known(Job& job, BoardBootstrap& ranks) {
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
+  named::Board& board = job.board(rank);
+  ranks.barrier();
+  if (rank != 3) {
+    const auto round = board.arrive("a", sum_of(1));
+    if (relay != nullptr) relay->carry();
+    std::vector<std::string> missing;
+    for (int looks = 0; looks < 300 && missing.empty(); ++looks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      missing = board.missing(*round);
+    }
+    expect(missing == std::vector<std::string>{"rank 3"}, "rank 3 is missing");
+  }
+  ranks.barrier();
+}
+
+// ---- how they find each other -------------------------------------------------------------------
+
+void sites_meet_and_strangers_do_not(BoardBootstrap&) {
+  Accepting accepting(3);
+  const Meeting meeting = accepting.meeting();
+  Meeting wrong = meeting;
+  wrong.secret[0] ^= 1;
+  Connecting stranger(wrong, 1), one(meeting, 1), two(meeting, 2);
+  bool all = false, here = false, there = false;
+  for (int looks = 0; looks < 3000 && !(all && here && there); ++looks) {
+    expect(!stranger.advance(), "who does not know the secret is sent away");
+    all = accepting.advance();
+    here = one.advance();
+    there = two.advance();
+    usleep(1000);
+  }
+  expect(all && here && there, "all have met: " + one.tried());
+  std::vector<Socket> sockets = accepting.take();
+  expect(!sockets[0].is_open() && sockets[1].is_open() && sockets[2].is_open(), "by site");
+  const Socket end = two.take();
+  expect(write(sockets[2].fd(), "x", 1) == 1, "one says a word");
+  char word = 0;
+  for (int looks = 0; looks < 1000 && read(end.fd(), &word, 1) != 1; ++looks) usleep(1000);
+  expect(word == 'x', "the right one hears it");
+}
+
+void an_address_where_nobody_listens_is_told(BoardBootstrap&) {
+  Meeting meeting;
+  {
+    const Accepting accepting(2);
+    meeting = accepting.meeting();
+  }
+  Connecting connecting(meeting, 1);
+  for (int looks = 0; looks < 100; ++looks) expect(!connecting.advance(), "nobody is there");
+  expect(connecting.tried().find("efused") != std::string::npos, connecting.tried());
+}
+
+int run_all(const std::string& part) {
+  Report report(part);
+  const auto alone = [&](const std::string& name, const auto& body) {
+    on_ranks(report, Ranks::kThreads)(1, name, body);
+  };
+  alone("messages_come_as_they_were_sent", messages_come_as_they_were_sent);
+  alone("a_name_that_was_sent_is_a_number", a_name_that_was_sent_is_a_number);
+  alone("bytes_of_no_message_are_an_error", bytes_of_no_message_are_an_error);
+  alone("the_last_site_completes_a_name", the_last_site_completes_a_name);
+  alone("sites_that_differ_hear_of_it", sites_that_differ_hear_of_it);
+  alone("sites_join", sites_join);
+  alone("sites_meet_and_strangers_do_not", sites_meet_and_strangers_do_not);
+  alone("an_address_where_nobody_listens_is_told", an_address_where_nobody_listens_is_told);
+  const auto on = [&](std::size_t sites, const std::string& name, const auto& body) {
+    Job job(sites);
+    on_ranks(report, Ranks::kThreads)(static_cast<int>(sites * Job::kRanks), name,
+                                      [&](BoardBootstrap& ranks) { body(job, ranks); });
+  };
+  for (const std::size_t sites : {2, 3}) {
+    on(sites, "sites_agree_on_one_order, " + std::to_string(sites), sites_agree_on_one_order);
+  }
+  on(3, "ranks_and_sites_have_joined", ranks_and_sites_have_joined);
+  on(3, "a_site_breaks_off", a_site_breaks_off);
+  on(2, "who_is_missing_elsewhere_is_known", who_is_missing_elsewhere_is_known);
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+// sites_test [part of a test's name]
+int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }
