@@ -6,8 +6,9 @@ Sets of tensors: one of 4 KB, 1 MB and 64 MB, 161 of 1 KB, and the gradients of 
 backward order. Each round all ways reduce the same set, one after the other, in an order that
 changes:
 
-
 - named: `allreduce_async_` of each tensor under its name, then `synchronize` of each;
+- views: the same tensors as views of buckets (`gradient_as_bucket_view=True`): `allreduce_async_`
+  of a bucket when its last tensor is there;
 - blocking: `comm.Allreduce` of each tensor, in place;
 - mpi: the MPI's own `Allreduce`, likewise.
 
@@ -16,8 +17,8 @@ A round counts as long as its slowest rank. Results are checked first. The JSON 
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     flag     {what, us}: the time of one signal between ranks 0 and 1
-    sets     [{set, tensors, bytes, rounds_us{way: [...]}, us{way}, of_blocking, of_mpi}]; the
-             last two: the named way's median over the other's
+    sets     [{set, tensors, bytes, rounds_us{way: [...]}, us{way}, of_blocking, of_mpi, of_named}];
+             the named way's median over the other's, and the median of views over that of named
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import gradred
 import gradred.torch as hvd
 from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.torch.buckets import buckets_of
 
 SCHEMA = "gradred-horovod-engine/1"
 Way = Callable[[], None]
@@ -79,6 +81,27 @@ SETS = {
 }
 
 
+def views_of(tensors: list[torch.Tensor], label: str) -> tuple[Way, list[torch.Tensor]]:
+    """The way, and the gradients that it reduces."""
+    parameters = [torch.nn.Parameter(torch.zeros_like(tensor)) for tensor in tensors]
+    buckets = buckets_of(parameters)
+    bucket_of = {parameter: one for one in buckets for parameter in one.parameters}
+
+    def views() -> None:
+        started = []
+        for parameter in parameters:
+            bucket = bucket_of[parameter]
+            if bucket.take(parameter):
+                bucket.begin_anew()
+                name = f"{label}.bucket.{len(started)}"
+                started.append(hvd.allreduce_async_(bucket.vector, name=name, op=hvd.Sum))
+        for handle in started:
+            hvd.synchronize(handle)
+
+    views()
+    return views, [one.grad for one in parameters if one.grad is not None]
+
+
 def ways_of(tensors: list[torch.Tensor], comm: gradred.Comm, label: str) -> dict[str, Way]:
     arrays = [tensor.numpy() for tensor in tensors]
     names = [f"{label}.{index}" for index in range(len(tensors))]
@@ -106,11 +129,13 @@ def ways_of(tensors: list[torch.Tensor], comm: gradred.Comm, label: str) -> dict
 def measure(label: str, counts: list[int], given: Any, comm: gradred.Comm) -> dict[str, Any]:
     tensors = [torch.zeros(count) for count in counts]
     ways = ways_of(tensors, comm, label)
+    ways["views"], gradients = views_of(tensors, label)
     for way, carry_out in ways.items():
-        for index, tensor in enumerate(tensors):
+        reduced = gradients if way == "views" else tensors
+        for index, tensor in enumerate(reduced):
             tensor.fill_(comm.rank + index % 5)
         carry_out()
-        for index, tensor in enumerate(tensors):
+        for index, tensor in enumerate(reduced):
             expected = sum(rank + index % 5 for rank in range(comm.size))
             if not bool((tensor == expected).all()):
                 sys.exit(f"{way}, {label}: wrong result")
@@ -118,7 +143,7 @@ def measure(label: str, counts: list[int], given: Any, comm: gradred.Comm) -> di
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     calls = max(1, min(200, 4_000_000 // (4 * sum(counts) + 2000 * len(counts))))
     for turn in range(given.rounds):
-        order = list(ways)[turn % 3 :] + list(ways)[: turn % 3]
+        order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
         for way in order:
             carry_out = ways[way]
             comm.Barrier()
@@ -137,6 +162,7 @@ def measure(label: str, counts: list[int], given: Any, comm: gradred.Comm) -> di
         "us": medians,
         "of_blocking": medians["named"] / medians["blocking"],
         "of_mpi": medians["named"] / medians["mpi"],
+        "of_named": medians["views"] / medians["named"],
     }
 
 
@@ -156,6 +182,7 @@ def main() -> int:
         record["sets"].append(row)
         found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
         ratios = f"x{row['of_blocking']:.2f} of blocking, x{row['of_mpi']:.2f} of the MPI"
+        ratios += f"; views: x{row['of_named']:.2f} of named"
         say(world, f"{label:24} {found}  named: {ratios}")
     hvd.barrier()
     if world.rank == 0 and given.json:

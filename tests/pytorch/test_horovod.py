@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -342,6 +343,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "predivide": {"gradient_predivide_factor": 2.0},
     "two passes": {"backward_passes_per_step": 2},
     "float32 on the wire": {"compression": "bf16"},
+    "buckets": {"gradient_as_bucket_view": True},
+    "buckets, two passes": {"gradient_as_bucket_view": True, "backward_passes_per_step": 2},
+    "buckets, float32 on the wire": {"gradient_as_bucket_view": True, "compression": "bf16"},
 }
 
 
@@ -378,14 +382,16 @@ def test_training_is_that_of_one_process_on_all_batches(options: str, make: Any)
         optimizer.step()
         scheduler.step()
         losses.append(float(hvd.allreduce(own)))
-    close = {"rtol": 2e-2, "atol": 1e-3} if options == "float32 on the wire" else {}
+    close = {"rtol": 2e-2, "atol": 1e-3} if "float32 on the wire" in options else {}
     expected = losses_of_one_process(data, make)
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), **close)
 
 
-def test_clipping_between_synchronize_and_step() -> None:
+@pytest.mark.parametrize("as_view", [False, True])
+def test_clipping_between_synchronize_and_step(as_view: bool) -> None:
     model = model_of()
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(sgd, gradient_as_bucket_view=as_view)
     model(batches(1)[0, 0, hvd.rank()]).square().sum().backward()
     optimizer.synchronize()
     norms = hvd.allgather(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1).reshape(1))
@@ -401,14 +407,82 @@ def test_clipping_between_synchronize_and_step() -> None:
         optimizer.step()
 
 
-def test_parameters_without_a_gradient_on_some_ranks() -> None:
+@pytest.mark.parametrize("as_view", [False, True])
+def test_parameters_without_a_gradient_on_some_ranks(as_view: bool) -> None:
     a, b = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a, b], lr=1.0), op=hvd.Sum)
+    sgd = torch.optim.SGD([a, b], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, op=hvd.Sum, gradient_as_bucket_view=as_view)
     (a.sum() if hvd.rank() % 2 == 0 else b.sum()).backward()
     optimizer.step()
     even = (hvd.size() + 1) // 2
     assert a.tolist() == [1.0 - even] * 3
     assert b.tolist() == [1.0 - (hvd.size() - even)] * 3
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+@pytest.mark.parametrize("to_none", [False, True])
+def test_gradients_are_views_of_buckets_again_after_each_backward_pass(to_none: bool) -> None:
+    shapes = [(3, 5), (7,), (2, 3, 4, 5), (1500, 1000), (40,)]
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    parameters[2] = torch.nn.Parameter(
+        torch.zeros(shapes[2]).contiguous(memory_format=torch.channels_last)
+    )
+    parameters.append(torch.nn.Parameter(torch.zeros(9, dtype=torch.bfloat16)))
+    sgd = torch.optim.SGD(parameters, lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, op=hvd.Sum, gradient_as_bucket_view=True)
+    places = []
+    for step in range(1, 4):
+        for index, parameter in enumerate(parameters):
+            (parameter * (index + step + hvd.rank())).sum().backward()
+        optimizer.synchronize()
+        for index, parameter in enumerate(parameters):
+            expected = sum(index + step + rank for rank in range(hvd.size()))
+            assert parameter.grad is not None
+            assert (parameter.grad == expected).all()
+            assert parameter.grad.stride() == parameter.stride()
+        places.append([parameter.grad.data_ptr() for parameter in parameters])  # type: ignore[union-attr]
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=to_none)
+        assert all((parameter.grad is None) == to_none for parameter in parameters)
+    assert places[0] == places[1] == places[2]
+    assert (parameters[-2] == -sum(4 + s + r for s in (1, 2, 3) for r in range(hvd.size()))).all()
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+def test_buckets_have_one_order_where_ranks_list_their_parameters_in_others() -> None:
+    named = [(f"order.{index}", torch.nn.Parameter(torch.zeros(3 + index))) for index in range(5)]
+    named = named[hvd.rank() :] + named[: hvd.rank()]
+    sgd = torch.optim.SGD([parameter for _, parameter in named], lr=1.0)
+    given = {"op": hvd.Sum, "gradient_as_bucket_view": True}
+    optimizer = hvd.DistributedOptimizer(sgd, named, **given)
+    for name, parameter in named:
+        (parameter * int(name[-1])).sum().backward()
+    optimizer.step()
+    for name, parameter in named:
+        assert (parameter == -hvd.size() * int(name[-1])).all()
+    others = [(f"{name}.{hvd.rank() % 2}", parameter) for name, parameter in named]
+    with pytest.raises(ValueError, match="other parameters") if hvd.rank() % 2 else nullcontext():
+        hvd.DistributedOptimizer(sgd, others, gradient_as_bucket_view=True)
+
+
+def test_buckets_take_no_sparse_gradients() -> None:
+    table = torch.nn.Embedding(4, 3, sparse=True)
+    sgd = torch.optim.SGD(table.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(
+        sgd, sparse_as_dense=True, op=hvd.Sum, gradient_as_bucket_view=True
+    )
+    with torch.no_grad():
+        table.weight.zero_()
+    table(torch.tensor([1, 1])).sum().backward()
+    optimizer.step()
+    assert table.weight.tolist()[:2] == [[0.0] * 3, [-2.0 * hvd.size()] * 3]
+    if hvd.size() == 1:
+        return
+    optimizer = hvd.DistributedOptimizer(sgd, gradient_as_bucket_view=True)
+    optimizer.zero_grad()
+    with pytest.raises(ValueError, match="sparse_as_dense"):
+        table(torch.tensor([1])).sum().backward()
 
 
 @pytest.mark.parametrize("as_dense", [False, True])

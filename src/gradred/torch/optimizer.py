@@ -13,6 +13,7 @@ import torch
 from gradred.errors import explain
 from gradred.torch import basics
 from gradred.torch.basics import Average, size
+from gradred.torch.buckets import GradientBucket, buckets_of
 from gradred.torch.compression import Compression
 from gradred.torch.functions import broadcast_object
 from gradred.torch.mpi_ops import (
@@ -45,6 +46,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         groups: Any,
         sparse_as_dense: bool,
         process_set: ProcessSet,
+        gradient_as_bucket_view: bool,
     ) -> None:
         self._compression, self._op, self._set = compression, op, process_set
         self._sparse_as_dense = sparse_as_dense
@@ -56,10 +58,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized, self._should_synchronize = False, True
         self._requires = {p for p in self._all_parameters() if p.requires_grad}
         self._groups = self._grouped(groups)
+        self._buckets: dict[Parameter, GradientBucket] = {}
         self._ready: dict[int, int] = {}  # gradients of a group
         included = process_set.included()
         self._reduces = bool(included) and (size() > 1 or basics.is_true("HOROVOD_ELASTIC"))
         self._hooks = []
+        if self._reduces and gradient_as_bucket_view:
+            # All ranks make the same buckets, of one rank's order; the last gradients come first.
+            order = self._in_one_order([p for p in self._all_parameters() if p.requires_grad])
+            self._buckets = {p: one for one in buckets_of(order[::-1]) for p in one.parameters}
         if self._reduces:
             own = weakref.ref(self)  # its hooks must not keep an optimizer that is wrapped anew
             for parameter in self._requires:
@@ -104,10 +111,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if groups <= 0:
                 remedy = "Pass a positive number, or lists of parameters"
                 raise ValueError(explain(asked, f"got {groups}", remedy))
-            names = [self._parameter_names[parameter] for parameter in wanted]
-            order = broadcast_object(names, 0, "optimizer.groups", self._set)
-            by_name = {self._parameter_names[parameter]: parameter for parameter in wanted}
-            wanted = [by_name[name] for name in order]
+            wanted = self._in_one_order(wanted)
             each, more = divmod(len(wanted), groups)
             lists, begin = [], 0
             for number in range(groups):
@@ -128,6 +132,21 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 made[parameter] = group
         return made
 
+    def _in_one_order(self, parameters: Sequence[Parameter]) -> list[Parameter]:
+        """As the first rank has them; blocks."""
+        if not self._set.included():
+            return list(parameters)
+        names = [self._parameter_names[parameter] for parameter in parameters]
+        first = (self._set.ranks or [0])[0]
+        order = broadcast_object(names, first, "optimizer.order", self._set)
+        if sorted(order) != sorted(names):
+            odd = ", ".join(sorted(set(order) ^ set(names))[:6])
+            found = f"this rank and rank {first} have other parameters: {odd}"
+            remedy = "Build the same model on all ranks"
+            raise ValueError(explain("DistributedOptimizer", found, remedy))
+        by_name = dict(zip(names, parameters, strict=True))
+        return [by_name[name] for name in order]
+
     # ---- while the backward pass runs ----------------------------------------------------------
 
     def _hook(self, parameter: Parameter) -> None:
@@ -142,6 +161,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._start(parameter)
 
     def _start(self, parameter: Parameter) -> None:
+        if parameter in self._buckets:
+            self._start_in_bucket(parameter)
+            return
         group = self._groups.get(parameter)
         if group is None or parameter.grad is None or parameter.grad.is_sparse:
             self._handles[parameter] = self._reduce(parameter)
@@ -151,6 +173,30 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._ready[id(group)] == len(group):
             self._ready[id(group)] = 0
             self._reduce_group(group)
+
+    def _start_in_bucket(self, parameter: Parameter) -> None:
+        bucket = self._buckets[parameter]
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            if not self._sparse_as_dense:
+                name = self._parameter_names[parameter]
+                remedy = "Pass sparse_as_dense=True, or leave gradient_as_bucket_view out"
+                found = f"the gradient of {name} is sparse, and a bucket's are dense"
+                raise ValueError(explain("gradient_as_bucket_view", found, remedy))
+            parameter.grad = parameter.grad.to_dense()
+        self._handles[parameter] = None  # it waits for its bucket
+        if not bucket.take(parameter):
+            return
+        bucket.begin_anew()
+        name = "bucket." + self._parameter_names[bucket.parameters[0]]
+        sent, context = self._compression.compress(bucket.vector)
+        handle = allreduce_async_(sent, None, name, self._op, *self._scales(), self._set)
+
+        def finish(result: Any) -> None:
+            received = self._compression.decompress(result, context)
+            if received is not bucket.vector:
+                bucket.vector.copy_(received)
+
+        self._handles[parameter] = (handle, finish)
 
     def _scales(self) -> tuple[float, float]:
         return 1.0 / self._predivide, self._predivide
@@ -257,6 +303,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """As the wrapped optimizer; what is in flight is forgotten."""
         self._handles.clear()
         self._ready.clear()
+        for bucket in self._buckets.values():
+            bucket.begin_anew()
         self._synchronized = False
         for parameter in self._delay:
             self._delay[parameter] = self.backward_passes_per_step
@@ -280,6 +328,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    gradient_as_bucket_view: bool = False,
 ) -> Any:
     """An optimizer of the same class, whose gradients are averaged over all ranks.
 
@@ -296,11 +346,18 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         groups: gradients that are reduced as one operation: a number of groups, or lists.
         sparse_as_dense: sparse gradients are reduced as dense ones.
         process_set: the ranks that take part; others run the plain optimizer.
+        gradient_as_bucket_view: gradients lie behind each other in memory that other ranks read
+            (`gradred.empty`), some MiB of them are one operation, and nothing is copied. A step
+            then has gradients where they were before; those that `zero_grad` has set to None are
+            copied there after the backward pass. Not Horovod's; no sparse gradients, no `groups`.
 
     Raises:
         ValueError: the arguments do not fit.
     """
     asked = "DistributedOptimizer"
+    if gradient_as_bucket_view and (groups is not None or num_groups):
+        found = "groups and gradient_as_bucket_view are two ways to reduce gradients together"
+        raise ValueError(explain(asked, found, "Use one of them"))
     if gradient_predivide_factor != 1.0 and op != Average:
         remedy = "Use op=Average"
         raise ValueError(explain(asked, "gradient_predivide_factor goes with Average", remedy))
@@ -330,5 +387,6 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         groups,
         sparse_as_dense,
         process_set,
+        gradient_as_bucket_view,
     )
     return wrapped

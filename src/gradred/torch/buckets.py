@@ -1,0 +1,105 @@
+"""Gradients that lie behind each other in memory which other ranks read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from gradred.errors import explain
+from gradred.memory import empty
+
+BUCKET_BYTES = 16 << 20
+"""A bucket is full at so many bytes; a larger gradient has one of its own."""
+
+_ALIGNED_BYTES = 64  # where a gradient begins: vector units like it
+
+
+class GradientBucket:
+    """Gradients of one element type in one vector of `gradred.empty`.
+
+    Args:
+        parameters: whose gradients, in the order in which they will lie there.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        dtype = parameters[0].dtype
+        itemsize = dtype.itemsize
+        begins, count = [], 0
+        for parameter in parameters:
+            begins.append(count)
+            count += -(-parameter.numel() * itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES // itemsize
+        memory = empty(count * itemsize, np.uint8)
+        self.vector = torch.from_numpy(memory).view(dtype)
+        self.parameters = list(parameters)
+        self._views = {
+            parameter: torch.as_strided(self.vector, parameter.shape, parameter.stride(), begin)
+            for parameter, begin in zip(parameters, begins, strict=True)
+        }
+        self._missing = set(parameters)
+
+    def take(self, parameter: torch.nn.Parameter) -> bool:
+        """Have the parameter's gradient lie here; True if it was the last of the bucket.
+
+        A gradient that lies elsewhere, as after `zero_grad(set_to_none=True)`, is copied; without
+        one it is zeros.
+        """
+        view, gradient = self._views[parameter], parameter.grad
+        if gradient is None:
+            view.zero_()
+            parameter.grad = view
+        elif gradient is not view:
+            with torch.no_grad():
+                view.copy_(gradient)
+            parameter.grad = view
+        self._missing.discard(parameter)
+        return not self._missing
+
+    def begin_anew(self) -> None:
+        """All gradients are missing again."""
+        self._missing.update(self.parameters)
+
+
+def buckets_of(
+    parameters: Sequence[torch.nn.Parameter], most_bytes: int = BUCKET_BYTES
+) -> list[GradientBucket]:
+    """Buckets for these parameters' gradients, each of one element type.
+
+    Args:
+        parameters: in the order in which their gradients are expected.
+        most_bytes: how large a bucket of several becomes.
+
+    Raises:
+        ValueError: a parameter is not a dense tensor in host memory.
+    """
+    return [GradientBucket(members) for members in _members(parameters, most_bytes)]
+
+
+def _members(
+    parameters: Sequence[torch.nn.Parameter], most_bytes: int
+) -> Iterator[list[torch.nn.Parameter]]:
+    open_ones: dict[torch.dtype, tuple[list[torch.nn.Parameter], int]] = {}
+    for parameter in parameters:
+        _check(parameter)
+        members, nbytes = open_ones.pop(parameter.dtype, ([], 0))
+        more = math.prod(parameter.shape) * parameter.element_size()
+        if members and nbytes + more > most_bytes:
+            yield members
+            members, nbytes = [], 0
+        members.append(parameter)
+        open_ones[parameter.dtype] = (members, nbytes + more)
+    for members, _ in open_ones.values():
+        yield members
+
+
+def _check(parameter: torch.nn.Parameter) -> None:
+    dense = parameter.layout is torch.strided and parameter.device.type == "cpu"
+    if dense and torch.ops.aten.is_non_overlapping_and_dense(parameter):
+        return
+    found = f"a parameter is {parameter.layout} on {parameter.device}"
+    if dense:
+        found = f"a parameter has holes between its elements (strides {parameter.stride()})"
+    asked = "DistributedOptimizer(gradient_as_bucket_view=True)"
+    raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
