@@ -58,6 +58,7 @@ struct Board::Slot {
   std::uint32_t used;     // it has a name
   std::uint32_t ready;    // it waits for room in the log, or for the other sites
   std::int32_t first;     // the rank that came first
+  std::int32_t last;      // with which it became ready
   Submission submission;  // of that rank
   char name[kNameBytes];
   char problem[kProblemBytes];
@@ -69,6 +70,7 @@ struct Board::Logged {
   Submission submission;
   std::uint32_t joins;
   std::int32_t last_joined;
+  std::int32_t last;
   char problem[kProblemBytes];
 };
 
@@ -261,6 +263,7 @@ void Board::publish() {
 }
 
 void Board::become_ready(std::uint32_t index) {
+  slot(index).last = is_one_of_several_ ? -1 : names_.number(rank_);
   if (!is_one_of_several_ && header_.first_ready == 0 && append(index)) return;
   Slot& late = slot(index);
   late.ready = 1;
@@ -298,6 +301,7 @@ void Board::log_slot(std::uint32_t index, const Submission& submission, bool joi
   entry.submission = submission;
   entry.joins = joins ? 1 : 0;
   entry.last_joined = -1;
+  entry.last = ready.last;
   set_text(entry.problem, problem);
   ready.arrived = 0;
   ready.round = 0;
@@ -366,8 +370,9 @@ std::vector<Board::Entry> Board::take() {
   made.reserve(header_.logged - taken);
   for (; taken < header_.logged; ++taken) {
     const Logged& entry = log_[taken % kSlots];
-    made.push_back(
-        {entry.round, entry.submission, entry.joins != 0, entry.problem, entry.last_joined});
+    made.push_back({entry.round, entry.submission, entry.joins != 0, entry.problem,
+                    entry.last_joined,
+                    entry.submission.kind == NamedKind::kJoin ? entry.last_joined : entry.last});
   }
   header_.closed = header_.logged;
   if (std::exchange(header_.asks_for_taken, 0U) != 0) tell();

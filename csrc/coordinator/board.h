@@ -65,6 +65,7 @@ class Board {
     bool joins;           // the batch of the entry before
     std::string problem;  // it ends with this error; empty: there is none
     int last_joined;      // of a join
+    int last;             // the rank that submitted it last; -1: unknown
   };
   // Whether there may be entries that this rank has not taken.
   bool any() const;

@@ -154,6 +154,7 @@ void NamedOperations::submit(const Shared& operation) {
   bool drives = false;
   {
     const std::lock_guard lock(intake_);
+    const std::uint64_t begin_ns = timeline_ == nullptr ? 0 : now_ns();
     if (failure_) std::rethrow_exception(failure_);
     if (joining_ != nullptr) {
       throw UsageError("submitting " + quoted(*operation) +
@@ -186,6 +187,10 @@ void NamedOperations::submit(const Shared& operation) {
     }
     ++in_flight_;
     drives = !std::exchange(driven_, true);
+    if (timeline_ != nullptr) {
+      const NamedKind kind = operation->submission().kind;
+      timeline_->submitted(timeline_prefix_ + operation->key(), kind, rank(), begin_ns);
+    }
   }
   if (relay_ != nullptr) relay_->carry();
   if (drives) let_drive(std::make_shared<Pump>(shared_from_this()));
@@ -199,6 +204,20 @@ std::shared_ptr<NamedOperation> NamedOperations::join() {
       shared_from_this(), "join", what, std::vector<NamedArray>{}, std::vector<std::int64_t>{});
   submit(operation);
   return operation;
+}
+
+void NamedOperations::write_to(std::shared_ptr<Timeline> timeline, std::string prefix) {
+  const std::lock_guard lock(intake_);
+  timeline_ = std::move(timeline);
+  timeline_prefix_ = std::move(prefix);
+}
+
+// That it has ended; under intake_.
+void NamedOperations::tell_timeline(const NamedOperation& operation,
+                                    const std::exception_ptr& failure) const {
+  if (timeline_ == nullptr) return;
+  timeline_->ended(timeline_prefix_ + operation.key(), operation.submission(), operation.times_,
+                   failure ? report_of(failure).text : std::string());
 }
 
 void NamedOperations::close() noexcept {
@@ -310,6 +329,7 @@ void NamedOperations::take_entries() {
   std::vector<std::pair<Shared, std::string>> refused;
   {
     const std::lock_guard lock(intake_);
+    const std::uint64_t now = timeline_ == nullptr ? 0 : now_ns();
     for (Board::Entry& entry : board_.take()) {
       Shared mine;
       if (entry.submission.kind == NamedKind::kJoin) {
@@ -321,6 +341,10 @@ void NamedOperations::take_entries() {
       } else {
         check(joining_ != nullptr, "only a rank that has joined takes part with zeros");
       }
+      if (mine != nullptr && now != 0) {
+        mine->times_ = {.agreed_ns = now, .last_rank = entry.last};
+      }
+      if (now != 0 && !entry.joins) timeline_->batch_began(now);
       if (!entry.problem.empty()) {
         if (mine != nullptr) refused.emplace_back(std::move(mine), std::move(entry.problem));
         continue;
@@ -370,9 +394,13 @@ void NamedOperations::run_works() {
     }
     first.finish(*comm_);
     const auto parts = first.parts();
+    const std::uint64_t started_ns = first.started_ns();
     works_.pop_front();
     for (const NamedPart& part : parts) {
-      if (part.operation != nullptr) finish(part.operation, nullptr);
+      if (part.operation == nullptr) continue;
+      part.operation->times_.started_ns = started_ns;
+      part.operation->times_.batch = parts.size();
+      finish(part.operation, nullptr);
     }
     for (auto& work : works_) {
       if (!work->start(*comm_)) break;
@@ -389,8 +417,9 @@ Progress NamedOperations::where() const {
 }
 
 void NamedOperations::finish(const Shared& operation, std::exception_ptr failure) {
-  operation->failed_with_ = std::move(failure);
   const std::lock_guard lock(intake_);
+  tell_timeline(*operation, failure);
+  operation->failed_with_ = std::move(failure);
   keys_.erase(operation->key());  // first: who sees the end may use the name again
   finished_.push_back(operation);
   --in_flight_;
@@ -431,6 +460,7 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
     }
     if (taken_back) {
       agreed_on_.erase(found);
+      tell_timeline(operation, reason);
       keys_.erase(operation.key());
       operation.finished_.store(true, std::memory_order_release);
       --in_flight_;

@@ -20,6 +20,7 @@
 #include "coordinator/board.h"
 #include "coordinator/relay.h"
 #include "coordinator/submission.h"
+#include "coordinator/timeline.h"
 #include "node/segment.h"
 
 namespace gradred {
@@ -87,6 +88,7 @@ class NamedOperation final : public StartedOperation {
   const std::vector<std::int64_t> splits_;
   const std::shared_ptr<NamedOperations> all_;
   Board::Round round_ = 0;  // under NamedOperations' intake_; 0: there was no room for it
+  NamedTimes times_;        // where a timeline is written
   std::exception_ptr failed_with_;
   std::atomic<bool> finished_{false};  // it has a result, or failed_with_
 };
@@ -116,6 +118,9 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
                                          std::vector<std::int64_t> splits);
   // This rank has no more arrays of its own: see Board::join().
   std::shared_ptr<NamedOperation> join();
+  // Write what happens from now on there, until the next call; null: nowhere. `prefix` comes before
+  // all names.
+  void write_to(std::shared_ptr<Timeline> timeline, std::string prefix);
   // This rank leaves; what is not agreed on ends with an error on all ranks. Does not wait.
   void close() noexcept;
 
@@ -146,6 +151,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void leave(const std::string& how, std::optional<Failure> failure = std::nullopt) noexcept;
   void hear_failure(const FailureReport& report);
   bool advance_finished(const Operation* except);
+  void tell_timeline(const NamedOperation& operation, const std::exception_ptr& failure) const;
 
   const std::shared_ptr<Communicator> comm_;
   const std::shared_ptr<Segment> segment_;    // null: no rank shares memory with this one
@@ -160,6 +166,8 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   std::size_t in_flight_ = 0;
   bool driven_ = false;  // the engine has something of this
   std::exception_ptr failure_;
+  std::shared_ptr<Timeline> timeline_;
+  std::string timeline_prefix_;
 
   std::mutex driving_;  // of what follows; taken before intake_
   std::deque<std::unique_ptr<NamedWork>> works_;

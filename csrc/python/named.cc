@@ -257,6 +257,9 @@ void bind_named(py::module_& m) {
       .def_property_readonly("rows", [](const PyNamedRequest& self) { return self.named().rows; })
       .def_property_readonly("last_joined",
                              [](const PyNamedRequest& self) { return self.named().last_joined; });
+  py::class_<Timeline, std::shared_ptr<Timeline>>(m, "Timeline")
+      .def(py::init<int, bool>(), py::arg("file"), py::arg("mark_cycles"))
+      .def_property_readonly("problem", &Timeline::problem);
   py::class_<NamedOperations, std::shared_ptr<NamedOperations>> all(m, "NamedOperations");
   add_method(all, submit_tensor_def);
   all.def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"))
@@ -268,6 +271,7 @@ void bind_named(py::module_& m) {
            [](NamedOperations& self) {
              return std::make_unique<PyNamedRequest>(self.join(), py::none());
            })
+      .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("leave", &NamedOperations::close);
 }
 

@@ -9,9 +9,9 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/trace.h"
 #include "mpi/mpi.h"
-#include "runtime/json.h"
 #include "runtime/settings.h"
 #include "runtime/version.h"  // made by CMake of src/gradred/__init__.py
 

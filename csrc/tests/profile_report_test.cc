@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "expect.h"
-#include "runtime/json.h"
 
 namespace gradred::testing {
 namespace {

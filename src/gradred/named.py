@@ -85,6 +85,9 @@ class NamedOperations(_core.NamedOperations):
     UsageError for what no rank could carry out and for a name that is in flight, Error once a rank
     has left.
 
+    `write_to(timeline)` has what happens from now on written to a `Timeline`, a file for
+    chrome://tracing; None ends that.
+
     `join()` says that this rank has no more arrays: until all ranks have joined it takes part in
     sums with zeros.
 

@@ -12,6 +12,7 @@ from gradred.errors import explain
 from gradred.torch.errors import NOT_INITIALISED
 
 if TYPE_CHECKING:
+    from gradred._core import Timeline
     from gradred.comm import Comm
     from gradred.named import NamedOperations
     from gradred.torch.process_sets import ProcessSet
@@ -39,6 +40,7 @@ class _State:
         self.place: _Place | None = None
         self.comm: Comm | None = None  # of all ranks, for set-up
         self.engine: NamedOperations | None = None
+        self.timeline: Timeline | None = None
         self.dynamic_sets = False
         self.generation = 0  # counts init()
 
@@ -100,6 +102,9 @@ def _begin(comm: Any) -> None:
     state.place = _place_of(MPI, mine)
     state.generation += 1
     sets.begin(state.place.size, comm if isinstance(comm, MPI.Comm) else None)
+    path = os.environ.get("HOROVOD_TIMELINE", "")
+    if path and path.upper() != "DYNAMIC":
+        start_timeline(path, is_true("HOROVOD_TIMELINE_MARK_CYCLES"))
 
 
 def _communicator(mpi: Any, comm: Any) -> Any:
@@ -136,6 +141,7 @@ def shutdown() -> None:
     """End, on all ranks: operations in flight on any of them end with an error. Does not wait."""
     from gradred.torch import process_sets as sets
 
+    stop_timeline()
     sets.end()
     if state.engine is not None:
         state.engine.close()
@@ -253,11 +259,42 @@ def rocm_built(verbose: bool = False) -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Not there yet: raises NotImplementedError. `GRADRED_TRACE` writes a trace of all calls."""
-    del file_path, mark_cycles
-    remedy = "Set GRADRED_TRACE, which writes a trace in Chrome's format"
-    raise NotImplementedError(explain("start_timeline", "there is no timeline yet", remedy))
+    """Write from now on when operations were submitted, agreed on and carried out. Local.
+
+    The file is for chrome://tracing or Perfetto, and complete after each event. HOROVOD_TIMELINE
+    names one from `init` on (and HOROVOD_TIMELINE_MARK_CYCLES=1 marks cycles).
+
+    Args:
+        file_path: rank 0 writes it; with "{rank}" in it each rank writes one of its own.
+        mark_cycles: mark the start of each batch of operations that are carried out as one.
+
+    Raises:
+        ValueError: before `init`.
+        OSError: the file cannot be written.
+    """
+    from gradred import _core
+    from gradred.torch import process_sets as sets
+
+    place = _place()
+    stop_timeline()
+    if place.rank != 0 and "{rank}" not in file_path:
+        return
+    path = file_path.replace("{rank}", str(place.rank))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    state.timeline = _core.Timeline(file, mark_cycles)
+    sets.write_to(state.timeline)
 
 
 def stop_timeline() -> None:
-    """Close the timeline; without one nothing happens."""
+    """Close the timeline; without one nothing happens. Warns if the file could not be written."""
+    from gradred.torch import process_sets as sets
+
+    timeline, state.timeline = state.timeline, None
+    if timeline is None:
+        return
+    sets.write_to(None)
+    if timeline.problem:
+        import warnings
+
+        found = f"nothing was written after an error: {timeline.problem}"
+        warnings.warn(explain("the timeline", found, "See to the disk"), stacklevel=2)

@@ -10,6 +10,7 @@ from gradred.torch.basics import most_fused_bytes, state
 from gradred.torch.errors import NOT_INITIALISED
 
 if TYPE_CHECKING:
+    from gradred._core import Timeline
     from gradred.named import NamedOperations
 
 
@@ -123,6 +124,14 @@ def end() -> None:
     _registered.clear()
 
 
+def write_to(timeline: Timeline | None) -> None:
+    """Have all sets' operations written to this timeline; None: to none."""
+    for one in _registered.values():
+        if one._engine is not None:
+            prefix = "" if one is global_process_set else f"set {one.process_set_id}: "
+            one._engine.write_to(timeline, prefix)
+
+
 def ids_and_ranks() -> dict[int, list[int]]:
     """All registered sets."""
     return {number: list(one.ranks or []) for number, one in sorted(_registered.items())}
@@ -201,6 +210,8 @@ def _register(one: ProcessSet) -> None:
         one._engine = NamedOperations(Comm(comm), most_fused_bytes=most_fused_bytes())
     one.process_set_id = _free_ids.pop(0) if _free_ids else len(_registered)
     _registered[one.process_set_id] = one
+    if state.timeline is not None:
+        write_to(state.timeline)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
