@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,36 @@ def most_fused_bytes() -> int:
         return MOST_FUSED_BYTES
 
 
+_NEVER = 1e8  # seconds
+
+
+@contextmanager
+def stall_limits() -> Iterator[None]:
+    """Communicators that are made meanwhile have Horovod's limits, where gradred's are not set.
+
+    HOROVOD_STALL_CHECK_TIME_SECONDS: a wait of so long is reported; HOROVOD_STALL_CHECK_DISABLE=1:
+    none is. HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: it ends in an error after so long; 0: never.
+    """
+    from gradred import config
+
+    asked: dict[str, float] = {}
+    if is_true("HOROVOD_STALL_CHECK_DISABLE"):
+        asked["warn_after"] = _NEVER
+    elif is_true("HOROVOD_STALL_CHECK_TIME_SECONDS"):
+        asked["warn_after"] = float(os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"])
+    if is_true("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"):
+        asked["timeout"] = float(os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"])
+    known = config.snapshot()
+    mine = [name for name in asked if known[name].source == "default"]
+    for name in mine:
+        config.set(name, asked[name])
+    try:
+        yield
+    finally:
+        for name in mine:
+            config.reset(name)
+
+
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Begin. Blocking and collective; a second call changes nothing.
 
@@ -98,7 +129,8 @@ def _begin(comm: Any) -> None:
     world = _communicator(MPI, comm)
     mine = Comm(world).Dup()
     state.comm = mine
-    state.engine = NamedOperations(mine, most_fused_bytes=most_fused_bytes())
+    with stall_limits():
+        state.engine = NamedOperations(mine, most_fused_bytes=most_fused_bytes())
     state.place = _place_of(MPI, mine)
     state.generation += 1
     sets.begin(state.place.size, comm if isinstance(comm, MPI.Comm) else None)

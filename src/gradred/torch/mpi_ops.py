@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from gradred.errors import explain
-from gradred.torch import basics
+from gradred.torch import adasum, basics
 from gradred.torch.basics import (
     Adasum,
     Average,
@@ -170,6 +170,8 @@ def _allreduce_async(
     result: Any,
 ) -> int:
     engine = engine_of(process_set)
+    if op == Adasum:
+        return adasum.start(inputs, outputs, name, prescale, postscale, process_set, result)
     operation, factor = reducing(op, process_set)
     return submit(
         engine,
@@ -201,6 +203,8 @@ def allreduce_async(
     op = reduction(op, average)
     output = torch.empty_like(tensor, requires_grad=False)
     scales = (prescale_factor, postscale_factor)
+    if op == Adasum:
+        return adasum.start([tensor], [output], name, *scales, process_set, output)
     return submit_tensor(tensor, output, name, op, *scales, process_set)
 
 
@@ -215,7 +219,10 @@ def allreduce_async_(
 ) -> int:
     """Start a reduction in place. Returns a handle at once."""
     op = reduction(op, average)
-    return submit_tensor(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    scales = (prescale_factor, postscale_factor)
+    if op == Adasum:
+        return adasum.start([tensor], [tensor], name, *scales, process_set, tensor)
+    return submit_tensor(tensor, tensor, name, op, *scales, process_set)
 
 
 def allreduce_(

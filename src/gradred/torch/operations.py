@@ -66,9 +66,6 @@ def reduction(op: int | None, average: bool | None) -> int:
 
 def reducing(op: int, process_set: ProcessSet) -> tuple[str, float]:
     """The engine's operation, and the factor for its results."""
-    if op == basics.Adasum:
-        found = "Adasum is not there yet"
-        raise NotImplementedError(explain("op=Adasum", found, "Use op=Average"))
     if op not in OPS:
         raise ValueError(explain(f"op={op}", "there is no such operation", "Use Average or Sum"))
     if op == basics.Average:
@@ -149,10 +146,15 @@ def submit(
     postscale: float = 1.0,
     root: int = 0,
     splits: Sequence[int] = (),
+    prefix: str | None = None,
 ) -> int:
-    """A handle of what is in flight from now on; `finish` makes the result of it."""
+    """A handle of what is in flight from now on; `finish` makes the result of it.
+
+    Names are apart by their kinds, unless `prefix` says otherwise.
+    """
     handle = next_handle()
-    full = f"{kind}.{engine.next_name(kind) if name is None else name}"
+    prefix = kind if prefix is None else prefix
+    full = f"{prefix}.{engine.next_name(prefix) if name is None else name}"
     try:
         request = engine.submit(kind, full, tensors, op, prescale, postscale, root, splits, held)
     except UsageError:

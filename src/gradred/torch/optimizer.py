@@ -6,12 +6,12 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 
 from gradred.errors import explain
-from gradred.torch import basics
+from gradred.torch import adasum, basics
 from gradred.torch.basics import Average, size
 from gradred.torch.buckets import GradientBucket, buckets_of
 from gradred.torch.compression import Compression
@@ -311,6 +311,46 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._wrapped.load_state_dict(self, state_dict)
 
 
+class _AdasumOptimizer(_DistributedOptimizer):
+    """Each rank makes the wrapped optimizer's step of its own gradients, on trial.
+
+    What these change in the parameters is reduced, by Adasum, and put in place of the trial.
+    """
+
+    def _hook(self, parameter: Parameter) -> None:
+        if self._delay[parameter] <= 0:
+            _DistributedOptimizer._hook(self, parameter)  # which raises
+        self._delay[parameter] -= 1
+
+    def synchronize(self) -> None:
+        """Nothing: gradients are not reduced."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """Not with Adasum: raises AssertionError."""
+        found = "gradients are not reduced before a step"
+        raise AssertionError(explain("skip_synchronize", found, "Leave it out with op=Adasum"))
+
+    def step(self, closure: Any = None) -> Any:
+        """Make the wrapped optimizer's step, and the sum of all ranks' steps of it: blocks."""
+        parameters = [one for one in self._all_parameters() if one in self._requires]
+        before = [parameter.detach().clone() for parameter in parameters]
+        loss = self._wrapped.step(self, closure)
+        handles = []
+        with torch.no_grad():
+            for parameter, start in zip(parameters, before, strict=True):
+                update, context = self._compression.compress(parameter - start)
+                name = self._parameter_names[parameter]
+                handle = allreduce_async_(update, name=name, op=basics.Adasum)
+                handles.append((handle, context))
+            for parameter, start, (handle, context) in zip(
+                parameters, before, handles, strict=True
+            ):
+                reduced = self._compression.decompress(synchronize(handle), context)
+                torch.add(start, reduced, out=parameter.data)
+        self._delay.update(dict.fromkeys(self._delay, self.backward_passes_per_step))
+        return loss
+
+
 def _call_hook(own: weakref.ref[Any], parameter: Parameter) -> None:
     optimizer = own()
     if optimizer is not None:
@@ -340,7 +380,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         named_parameters: `model.named_parameters()`; None names them by their places.
         compression: what travels, see `Compression`.
         backward_passes_per_step: so many accumulate locally before a reduction.
-        op: Average or Sum.
+        op: Average, Sum, or Adasum, of the steps that ranks make each by themselves.
         gradient_predivide_factor: of an average: so much of the division comes before the sum.
         num_groups: deprecated; `groups` with a number.
         groups: gradients that are reduced as one operation: a number of groups, or lists.
@@ -364,15 +404,22 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     if backward_passes_per_step <= 0:
         found = f"backward_passes_per_step={backward_passes_per_step}"
         raise ValueError(explain(asked, found, "Pass 1 or more"))
-    if op == basics.Adasum:
-        raise NotImplementedError(explain(asked, "Adasum is not there yet", "Use op=Average"))
+    if op == basics.Adasum and gradient_as_bucket_view:
+        found = "Adasum reduces each parameter's update, not gradients"
+        raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
     if num_groups:
         warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
+    if op == basics.Adasum and size() > 1:
+        adasum.check(process_set)
+        added: Any = _AdasumOptimizer
+    else:
+        added = _DistributedOptimizer
     base = optimizer.__class__
     body = {
         name: value
-        for name, value in vars(_DistributedOptimizer).items()
+        for kind in (_DistributedOptimizer, added)
+        for name, value in vars(kind).items()
         if name not in ("__dict__", "__weakref__", "__module__", "__doc__")
     }
     made: Any = type(base.__name__, (base,), {**body, "_wrapped": base, "__doc__": base.__doc__})

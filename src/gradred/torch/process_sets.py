@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradred.errors import explain
-from gradred.torch.basics import most_fused_bytes, state
+from gradred.torch.basics import most_fused_bytes, stall_limits, state
 from gradred.torch.errors import NOT_INITIALISED
 
 if TYPE_CHECKING:
@@ -207,7 +207,8 @@ def _register(one: ProcessSet) -> None:
     included = state.comm.Get_rank() in ranks
     comm = MPI.Intracomm(state.comm).Split(0 if included else MPI.UNDEFINED, 0)
     if included:
-        one._engine = NamedOperations(Comm(comm), most_fused_bytes=most_fused_bytes())
+        with stall_limits():
+            one._engine = NamedOperations(Comm(comm), most_fused_bytes=most_fused_bytes())
     one.process_set_id = _free_ids.pop(0) if _free_ids else len(_registered)
     _registered[one.process_set_id] = one
     if state.timeline is not None:

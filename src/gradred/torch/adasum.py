@@ -1,0 +1,124 @@
+"""Adasum: adds what ranks found in different directions, and averages what all of them found.
+
+Of two vectors a and b it makes (1 - ab / 2aa) a + (1 - ab / 2bb) b, where ab is their dot product;
+of more, so in pairs, and pairs of pairs (S. Maleki et al., Scaling Distributed Training with
+Adaptive Summation, MLSys 2021). What comes of a tree of pairs is a weighted sum of all inputs. Its
+weights follow from the inputs' dot products alone, which are computed once, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gradred.errors import explain
+from gradred.torch.operations import described, engine_of, is_global, submit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gradred.named import NamedRequest
+    from gradred.torch.process_sets import ProcessSet
+
+_COLUMNS = 1 << 16  # that are converted to float64 at a time
+
+
+def check(process_set: ProcessSet) -> None:
+    """Raises NotImplementedError where there is no Adasum."""
+    asked = "op=Adasum"
+    if not is_global(process_set):
+        found = "it takes all ranks"
+        raise NotImplementedError(explain(asked, found, "Leave process_set out"))
+    ranks = process_set.size() or 1
+    if ranks & (ranks - 1):
+        found = f"{ranks} ranks are no power of two"
+        raise NotImplementedError(explain(asked, found, "Use 2, 4, 8, ... ranks, or op=Average"))
+
+
+def weights_of(products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How much of each input is in the result.
+
+    Args:
+        products: the inputs' dot products with each other, shape (ranks, ranks), where ranks is a
+            power of two.
+    """
+    combined = list(np.eye(len(products)))
+    while len(combined) > 1:
+        combined = [
+            _pair(a, b, products) for a, b in zip(combined[::2], combined[1::2], strict=True)
+        ]
+    return np.asarray(combined[0])
+
+
+def _pair(
+    a: NDArray[np.float64], b: NDArray[np.float64], products: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    ab, aa, bb = a @ products @ b, a @ products @ a, b @ products @ b
+    of_a = 1.0 if aa <= 0 else 1.0 - ab / (2.0 * aa)
+    of_b = 1.0 if bb <= 0 else 1.0 - ab / (2.0 * bb)
+    return of_a * a + of_b * b
+
+
+def combine(inputs: torch.Tensor) -> torch.Tensor:
+    """The Adasum of the rows of a matrix of floats, whose number is a power of two."""
+    products = torch.zeros(len(inputs), len(inputs), dtype=torch.float64)
+    for columns in inputs.split(_COLUMNS, dim=1):
+        exact = columns.double()
+        products += exact @ exact.T
+    weights = torch.from_numpy(weights_of(products.numpy()))
+    result = torch.empty(inputs.shape[1], dtype=inputs.dtype)
+    for columns, part in zip(inputs.split(_COLUMNS, dim=1), result.split(_COLUMNS), strict=True):
+        part.copy_(weights @ columns.double())
+    return result
+
+
+def start(
+    tensors: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    result: Any,
+) -> int:
+    """A handle, whose result is `result`. Each rank gets all ranks' tensors, and combines them."""
+    check(process_set)
+    arrays = []
+    for tensor, output in zip(tensors, outputs, strict=True):
+        if not tensor.dtype.is_floating_point:
+            remedy = "Convert it, or use op=Sum"
+            raise ValueError(explain("op=Adasum", f"{tensor.type()} is not supported", remedy))
+        address, _, dtype, in_memory = described(tensor, output, "allreduce")[0]
+        arrays.append((address, 0, dtype, (1, *in_memory)))
+
+    def finish(request: NamedRequest) -> Any:
+        for tensor, output, found in zip(tensors, outputs, request.outputs, strict=True):
+            if tensor.numel() == 0:
+                continue
+            rows = torch.from_numpy(found).view(tensor.dtype).view(-1, tensor.numel())
+            made = combine(rows if prescale == 1.0 else rows * prescale)
+            _flat(output).copy_(made if postscale == 1.0 else made * postscale)
+        return result
+
+    held = (tensors, outputs)
+    engine = engine_of(process_set)
+    # Under an allreduce's name: a rank that asks for another operation gets an error.
+    return submit(
+        engine,
+        "allgather",
+        name,
+        arrays,
+        finish,
+        held,
+        prescale=prescale,
+        postscale=postscale,
+        prefix="allreduce",
+    )
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements in the order of its memory."""
+    return torch.as_strided(tensor.detach(), (tensor.numel(),), (1,), tensor.storage_offset())
