@@ -354,6 +354,7 @@ void NamedOperations::take_entries() {
         works_.back()->add(std::move(part));
       } else {
         works_.push_back(NamedWork::of(std::move(part)));
+        if (now != 0) works_.back()->note_start();
       }
     }
   }

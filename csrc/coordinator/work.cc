@@ -347,7 +347,7 @@ bool NamedWork::start(Communicator& comm) {
   const auto ended = [](const auto& call) { return call->ended(); };
   if (!std::ranges::all_of(calls_, ended)) return false;
   for (const auto& call : calls_) call->rethrow();
-  if (phase_ == 0) started_ns_ = now_ns();
+  if (notes_start_ && phase_ == 0) started_ns_ = now_ns();
   if (phase_ > 0) calls_.clear();
   started_ = start_phase(comm, phase_++);
   return started_;

@@ -22,7 +22,8 @@ class NamedWork {
 
   virtual void add(NamedPart part) { parts_.push_back(std::move(part)); }
   const std::vector<NamedPart>& parts() const { return parts_; }
-  std::uint64_t started_ns() const { return started_ns_; }  // its first call; 0: not yet
+  void note_start() { notes_start_ = true; }
+  std::uint64_t started_ns() const { return started_ns_; }  // if that was asked for; else 0
 
   // Starts what can be started; whether nothing more will be, so that the next work may begin. All
   // ranks start the calls of a communicator in the same order.
@@ -47,6 +48,7 @@ class NamedWork {
   std::vector<std::shared_ptr<StartedOperation>> calls_;
   int phase_ = 0;
   bool started_ = false;
+  bool notes_start_ = false;
   std::uint64_t started_ns_ = 0;
 };
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 from gradred import _cpu, config, horovod, launch
+from gradred.cli import horovod_flags
 from gradred.errors import UsageError, explain
 from gradred.launch import foreground, hosts, job
 
@@ -29,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _configure_environment(parser)
     _configure_output(parser)
     _configure_end(parser)
+    horovod_flags.configure(parser)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
@@ -54,6 +56,12 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
         "--hostfile",
         metavar="FILE",
         help="the same, a line per host: `h1`, `h1:2` or `h1 slots=2`",
+    )
+    # As horovodrun spells them.
+    hidden = argparse.SUPPRESS
+    place.add_argument("--num-proc", type=_positive, dest="ranks", default=hidden, help=hidden)
+    place.add_argument(
+        "--mpi-args", action="append", dest="mpi_option", default=hidden, help=hidden
     )
     # As users of either mpiexec spell them.
     for dest, names in (
@@ -156,7 +164,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(
             explain("no program", "there is nothing to start", "Name one after the options")
         )
-    variables = _variables(arguments.variables)
+    variables = {**horovod_flags.variables(arguments), **_variables(arguments.variables)}
     if arguments.horovod:
         _with_horovod(variables)
     launch.refuse_inside_job("starting a job")

@@ -203,8 +203,6 @@ def allreduce_async(
     op = reduction(op, average)
     output = torch.empty_like(tensor, requires_grad=False)
     scales = (prescale_factor, postscale_factor)
-    if op == Adasum:
-        return adasum.start([tensor], [output], name, *scales, process_set, output)
     return submit_tensor(tensor, output, name, op, *scales, process_set)
 
 
@@ -219,10 +217,7 @@ def allreduce_async_(
 ) -> int:
     """Start a reduction in place. Returns a handle at once."""
     op = reduction(op, average)
-    scales = (prescale_factor, postscale_factor)
-    if op == Adasum:
-        return adasum.start([tensor], [tensor], name, *scales, process_set, tensor)
-    return submit_tensor(tensor, tensor, name, op, *scales, process_set)
+    return submit_tensor(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_(

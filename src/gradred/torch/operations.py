@@ -178,7 +178,13 @@ def submit_tensor(
     engine = process_set._engine
     if engine is None or _generation != basics.state.generation:
         engine = engine_of(process_set)
-    operation, factor = ("sum", 1.0) if op == basics.Sum else reducing(op, process_set)
+    operation, factor = "sum", 1.0
+    if op == basics.Adasum:
+        from gradred.torch import adasum
+
+        return adasum.start([tensor], [out], name, prescale, postscale, process_set, out)
+    if op != basics.Sum:
+        operation, factor = reducing(op, process_set)
     postscale *= factor
     full = f"allreduce.{engine.next_name('allreduce') if name is None else name}"
     try:

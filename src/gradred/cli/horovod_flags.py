@@ -1,0 +1,136 @@
+"""horovodrun's flags, which `gradred run` takes as well: what each means here.
+
+One table. A flag sets a variable that `gradred.torch` reads, is another spelling of an option of
+`gradred run`, has nothing to set (then one warning names it), or asks for what does not exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gradred.errors import UsageError, explain
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag, in its spellings."""
+
+    names: tuple[str, ...]
+    values: int = 1  # that follow it
+    variable: str = ""  # which it sets for the ranks
+    value: Callable[[str], str] = str  # of the variable; without values: of ""
+    is_refused: bool = False  # the job would be another one without it
+
+
+def _mebibytes(text: str) -> str:
+    return str(int(float(text) * (1 << 20)))
+
+
+def _on(_: str) -> str:
+    return "1"
+
+
+def _off(_: str) -> str:
+    return "0"
+
+
+def _ignored(values: int, *names: str) -> list[Flag]:
+    return [Flag((name,), values) for name in names]
+
+
+FLAGS = (
+    Flag(("--fusion-threshold-mb",), 1, "HOROVOD_FUSION_THRESHOLD", _mebibytes),
+    Flag(("--timeline-filename",), 1, "HOROVOD_TIMELINE"),
+    Flag(("--timeline-mark-cycles",), 0, "HOROVOD_TIMELINE_MARK_CYCLES", _on),
+    Flag(("--no-timeline-mark-cycles",), 0, "HOROVOD_TIMELINE_MARK_CYCLES", _off),
+    Flag(("--no-stall-check",), 0, "HOROVOD_STALL_CHECK_DISABLE", _on),
+    Flag(("--stall-check",), 0, "HOROVOD_STALL_CHECK_DISABLE", _off),
+    Flag(("--stall-check-warning-time-seconds",), 1, "HOROVOD_STALL_CHECK_TIME_SECONDS"),
+    Flag(("--stall-check-shutdown-time-seconds",), 1, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
+    # What they set does not exist here, or needs no setting.
+    *_ignored(1, "--cycle-time-ms", "--cache-capacity", "--log-level", "--start-timeout"),
+    *_ignored(1, "--network-interfaces", "--network-interface", "--nics", "--num-nccl-streams"),
+    *_ignored(1, "--ssh-port", "-p", "--ssh-identity-file", "-i", "--thread-affinity"),
+    *_ignored(1, "--binding-args", "--gloo-timeout-seconds", "--autotune-log-file"),
+    *_ignored(1, "--autotune-warmup-samples", "--autotune-steps-per-sample"),
+    *_ignored(1, "--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise"),
+    *_ignored(0, "--disable-cache", "--autotune", "--no-autotune", "--tcp", "--mpi", "--gloo"),
+    *_ignored(0, "--hierarchical-allreduce", "--no-hierarchical-allreduce"),
+    *_ignored(0, "--hierarchical-allgather", "--no-hierarchical-allgather"),
+    *_ignored(0, "--torus-allreduce", "--no-torus-allreduce"),
+    *_ignored(0, "--mpi-threads-disable", "--no-mpi-threads-disable", "--log-with-timestamp"),
+    *_ignored(0, "--log-without-timestamp", "--log-hide-timestamp", "--no-log-hide-timestamp"),
+    *_ignored(0, "--prefix-output-with-timestamp", "-prefix-timestamp"),
+    Flag(("--min-np", "--min-num-proc"), is_refused=True),
+    Flag(("--max-np", "--max-num-proc"), is_refused=True),
+    Flag(("--host-discovery-script",), is_refused=True),
+    Flag(("--slots-per-host",), is_refused=True),
+    Flag(("--elastic-timeout",), is_refused=True),
+    Flag(("--reset-limit",), is_refused=True),
+    Flag(("--blacklist-cooldown-range",), 2, is_refused=True),
+    Flag(("--config-file",), is_refused=True),
+    Flag(("--jsrun",), 0, is_refused=True),
+)
+
+
+class _Seen(argparse.Action):
+    """Notes a flag with its value, in the order of the command line."""
+
+    def __init__(self, *, flag: Flag, **given: object) -> None:
+        super().__init__(**given)  # type: ignore[arg-type]
+        self.flag = flag
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        del parser
+        text = " ".join(map(str, values)) if isinstance(values, list) else ""
+        seen = [*namespace.horovod_flags, (self.flag, option_string, text)]
+        namespace.horovod_flags = seen
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare them; the help does not list them."""
+    parser.set_defaults(horovod_flags=[])
+    for flag in FLAGS:
+        parser.add_argument(
+            *flag.names,
+            action=_Seen,
+            flag=flag,
+            nargs=flag.values,
+            dest="horovod_flags",
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
+
+
+def variables(arguments: argparse.Namespace) -> Mapping[str, str]:
+    """What the flags given set for the ranks. Warns of those that set nothing.
+
+    Raises:
+        UsageError: the job would be another one without a flag, or its value cannot be read.
+    """
+    found: dict[str, str] = {}
+    ignored: list[str] = []
+    for flag, name, text in arguments.horovod_flags:
+        if flag.is_refused:
+            remedy = "Leave it out; docs/horovod.md says what there is instead"
+            raise UsageError(explain(f"{name} {text}".strip(), "gradred run lacks it", remedy))
+        if not flag.variable:
+            ignored.append(name)
+            continue
+        try:
+            found[flag.variable] = flag.value(text)
+        except ValueError:
+            raise UsageError(explain(f"{name} {text}", "that is no number", "Pass one")) from None
+    if ignored:
+        names = ", ".join(dict.fromkeys(ignored))
+        print(f"gradred run: warning: without effect here: {names}", file=sys.stderr, flush=True)
+    return found

@@ -1,0 +1,7 @@
+"""Horovod's name for what starts ranks: `run`, and `launch` for the command line."""
+
+from __future__ import annotations
+
+from gradred.horovod import run
+
+__all__ = ["run"]
