@@ -204,6 +204,8 @@ PROGRAMS = [(page, line, text) for page in PAGES for line, text in blocks(page, 
 def test_programs_in_a_page_run(page: Path, line: int, text: str, tmp_path: Path) -> None:
     if "import numba\n" in text:
         pytest.importorskip("numba")
+    if "import torch\n" in text:
+        pytest.importorskip("torch")
     program = tmp_path / "program.py"
     program.write_text(text)
     command = [sys.executable, str(program)]
