@@ -106,7 +106,9 @@ FAILED = """
 """
 
 
-@pytest.mark.parametrize("first", ["Allreduce", "Iallreduce"])
+@pytest.mark.parametrize(
+    "first", ["Allreduce", pytest.param("Iallreduce", marks=pytest.mark.one_mpi)]
+)
 def test_call_after_a_first_one_that_failed_raises_its_error(first: str, tmp_path: Path) -> None:
     wait = ".Wait()" if first == "Iallreduce" else ""
     call = f"comm.{first}(MPI.IN_PLACE, np.zeros(1)){wait}"

@@ -1,0 +1,155 @@
+"""How much of the reduction of gradients hides behind the backward pass.
+
+    gradred run -np 2 python benchmarks/training_step.py --json out.json      (needs PyTorch)
+
+A step of a network of linear layers (forward, backward, SGD), one computing thread per rank. Each
+round all ways make the same step, one after the other, in an order that changes:
+
+- alone: no reduction; what the computation takes by itself;
+- after: the gradients are reduced by one blocking call each after the backward pass;
+- tensors: `DistributedOptimizer`, which reduces each while the backward pass goes on;
+- buckets: likewise with `gradient_as_bucket_view=True`.
+
+A round counts as long as its slowest rank. Hidden is (after - way) / (after - alone): 1 where the
+step takes no longer than without a reduction. The model of synchronous SGD (S. Shi et al., A DAG
+Model of Synchronous Stochastic Gradient Descent in Distributed Deep Learning, ICPADS 2018) lets all
+but the reduction of the first layer hide, where communication needs no core of the computation:
+`bound` is 1 less that layer's part of the bytes. Gradients are compared first. The JSON record
+(`schema` = "gradred-training-step/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}
+    flag     {what, us}: the time of one signal between ranks 0 and 1
+    free_cores   of this host, beyond one for each of its ranks
+    network  {layers, width, batch, bytes}
+    rounds_ms{way: [...]}, ms{way}, hidden{way}, bound
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from mpi4py import MPI
+
+import gradred
+import gradred.torch as hvd
+from gradred.bench.machine import describe, mpi_name, one_way_latency
+from gradred.bench.rank_zero import parse_once, say, write_json
+
+SCHEMA = "gradred-training-step/1"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="reductions behind a backward pass")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=1792)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if min(given.rounds, given.layers) < 3:
+        parser.error("needs --rounds and --layers of 3 or more")
+    return given
+
+
+class Way:
+    """A model of its own, and how its gradients are reduced."""
+
+    def __init__(self, given: Any, comm: gradred.Comm, name: str) -> None:
+        torch.manual_seed(1)
+        layers: list[torch.nn.Module] = []
+        for _ in range(given.layers):
+            layers += [torch.nn.Linear(given.width, given.width, bias=False), torch.nn.ReLU()]
+        self.model = torch.nn.Sequential(*layers)
+        self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=0.0)
+        self.blocking = comm if name == "after" else None
+        if name in ("tensors", "buckets"):
+            named = [(f"{name}.{key}", x) for key, x in self.model.named_parameters()]
+            given_too = {"op": hvd.Sum, "gradient_as_bucket_view": name == "buckets"}
+            self.optimizer = hvd.DistributedOptimizer(self.optimizer, named, **given_too)
+        self.input = torch.randn(given.batch, given.width) + comm.rank
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+        self.model(self.input).sum().backward()
+        if self.blocking is not None:
+            for parameter in reversed(list(self.model.parameters())):
+                assert parameter.grad is not None
+                self.blocking.Allreduce(MPI.IN_PLACE, parameter.grad.numpy())
+        self.optimizer.step()
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [x.grad for x in self.model.parameters() if x.grad is not None]
+
+
+def keep_memory() -> None:
+    """Have malloc keep what PyTorch frees: else some ways fault its pages in anew at each step.
+
+    That takes 2 us for each 4 KB here, more than the reduction of what lies there, and which way is
+    hit depends on where small blocks lie in the heap.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # of glibc's mallopt
+    library = ctypes.CDLL(None)
+    if not library.mallopt(trim_threshold, 2**31 - 1) or not library.mallopt(mmap_threshold, 2**25):
+        sys.exit("malloc cannot be told to keep memory")
+
+
+def measure(steps: dict[str, Callable[[], None]], rounds: int, comm: gradred.Comm) -> Any:
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds):
+        first = turn % len(steps)
+        for name in [*list(steps)[first:], *list(steps)[:first]]:
+            comm.Barrier()
+            begin = time.perf_counter()
+            steps[name]()
+            seconds = comm.allreduce(time.perf_counter() - begin, op=MPI.MAX)
+            found[name].append(1e3 * seconds)
+    return found
+
+
+def main() -> int:
+    world = MPI.COMM_WORLD
+    given = parse_once(arguments, world)
+    torch.set_num_threads(1)
+    keep_memory()
+    hvd.init()
+    comm = gradred.Comm(world)
+    ways = {name: Way(given, comm, name) for name in ("alone", "after", "tensors", "buckets")}
+    for way in ways.values():
+        way.step()
+    for name in ("tensors", "buckets"):
+        for mine, expected in zip(ways[name].gradients(), ways["after"].gradients(), strict=True):
+            torch.testing.assert_close(mine, expected, msg=f"{name}: wrong gradients")
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
+    record["versions"]["torch"] = torch.__version__
+    record["flag"] = one_way_latency(world)
+    record["free_cores"] = len(os.sched_getaffinity(0)) - hvd.local_size()
+    sizes = [4 * x.numel() for x in ways["alone"].model.parameters()]
+    record["network"] = {name: getattr(given, name) for name in ("layers", "width", "batch")}
+    record["network"]["bytes"] = sum(sizes)
+    rounds = measure({name: way.step for name, way in ways.items()}, given.rounds, comm)
+    ms = {name: statistics.median(all_of_them) for name, all_of_them in rounds.items()}
+    exposed = ms["after"] - ms["alone"]
+    hidden = {name: (ms["after"] - ms[name]) / exposed for name in ("tensors", "buckets")}
+    record |= {"rounds_ms": rounds, "ms": ms, "hidden": hidden, "bound": 1 - sizes[0] / sum(sizes)}
+    say(world, f"# {world.size} ranks, {mpi_name()}; ms a step, medians; flag {record['flag']}")
+    say(world, "  ".join(f"{name} {value:.1f}" for name, value in ms.items()))
+    found = "  ".join(f"{name} {100 * part:.0f} %" for name, part in hidden.items())
+    cores = record["free_cores"]
+    say(world, f"hidden: {found}; bound {100 * record['bound']:.0f} %; {cores} free cores")
+    hvd.barrier()
+    if world.rank == 0 and given.json:
+        write_json(given.json, record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
