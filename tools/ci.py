@@ -191,11 +191,26 @@ def fixed_addresses() -> list[str]:
     return []
 
 
+OLDEST_CLANG = 16  # the first that lets lambdas capture structured bindings
+
+
+def clang_compiler() -> str | None:
+    """Where there is a clang++ that knows C++20."""
+    for name in ("clang++", *(f"clang++-{version}" for version in range(25, OLDEST_CLANG - 1, -1))):
+        found = shutil.which(name)
+        if found is None:
+            continue
+        said = subprocess.run([found, "-dumpversion"], capture_output=True, text=True, check=True)
+        if int(said.stdout.split(".")[0]) >= OLDEST_CLANG:
+            return found
+    return None
+
+
 def clang() -> bool:
     """Does the other compiler take the code? A check of what a package index cannot bring."""
-    compiler = shutil.which("clang++")
+    compiler = clang_compiler()
     if compiler is None:
-        reason = "no clang++ on this machine (apt-get install clang)"
+        reason = f"no clang++ {OLDEST_CLANG} or newer on this machine (apt-get install clang)"
         print(f"skipped: {reason}")
         tally.add(0, {reason: 0})
         return True

@@ -121,6 +121,11 @@ class NamedOperations(_core.NamedOperations):
         self.leave()
         _open.discard(self)
 
+    def free(self) -> None:
+        """As `close`, and free the communicator. All ranks have to; none waits for the others."""
+        self.close()
+        self._comm.free()
+
 
 def _close_all() -> None:
     for one in list(_open):

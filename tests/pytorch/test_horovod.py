@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import time
@@ -247,6 +248,8 @@ def test_join() -> None:
 
 
 def test_process_sets() -> None:
+    from mpi4py import MPI
+
     size, rank = hvd.size(), hvd.rank()
     sets = (
         [hvd.add_process_set([r for r in range(size) if r % 2 == odd]) for odd in (0, 1)][
@@ -266,10 +269,11 @@ def test_process_sets() -> None:
         root = one.ranks[-1]
         assert hvd.broadcast(torch.tensor([rank]), root, process_set=one).item() == root
     for one in sets:
-        number = one.process_set_id
+        number, engine = one.process_set_id, one._engine
         assert hvd.remove_process_set(one)
         assert str(one) == f"ProcessSet(process_set_id=None, ranks={one.ranks}, mpi_comm=None)"
         assert number is not None
+        assert engine is None or engine._comm == MPI.COMM_NULL
     assert not hvd.remove_process_set(hvd.global_process_set)
     with pytest.raises(ValueError, match="exists"):
         hvd.add_process_set(range(size))
@@ -966,3 +970,78 @@ def test_stall_ends_in_an_error_after_horovods_limit(
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == hvd.size()
+
+
+def checkpointed(model: Any) -> Any:
+    """Whose activations are computed anew in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    return lambda x: checkpoint(model, x, use_reentrant=False)
+
+
+def compiled(model: Any) -> Any:
+    return torch.compile(model, backend="aot_eager")
+
+
+WRAPPED = {"checkpointed": checkpointed, "compiled": compiled}
+
+
+@pytest.mark.timeout(180)  # the first import of the compiler takes long
+@pytest.mark.skipif("hvd.size() != 2")
+@pytest.mark.parametrize("as_view", [False, True])
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_models_that_compute_their_backward_pass_otherwise(wrapped: str, as_view: bool) -> None:
+    data = batches(3)
+    model = model_of()
+    run = WRAPPED[wrapped](model)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(sgd, gradient_as_bucket_view=as_view)
+    losses = []
+    for step in data:
+        optimizer.zero_grad()
+        loss = run(step[0, hvd.rank()]).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(hvd.allreduce(loss.detach())))
+    expected = losses_of_one_process(data, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected))
+
+
+def test_copy_of_a_model_trains_apart_from_it() -> None:
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    model(batches(1)[0, 0, hvd.rank()]).square().mean().backward()
+    optimizer.step()
+    other = copy.deepcopy(model)
+    before = copy.deepcopy(model.state_dict())
+    own = hvd.DistributedOptimizer(torch.optim.SGD(other.parameters(), lr=0.1))
+    other(batches(1)[0, 0, hvd.rank()]).square().mean().backward()
+    own.step()
+    for key, value in model.state_dict().items():
+        assert value.equal(before[key])
+        assert not value.equal(other.state_dict()[key])
+        assert hvd.allgather(other.state_dict()[key].reshape(1, -1)).unique(dim=0).shape[0] == 1
+
+
+class _Numbers(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((6,), float(index), dtype=torch.float64)
+
+
+@pytest.mark.timeout(180)  # each worker imports PyTorch
+@pytest.mark.skipif("hvd.size() != 2")
+@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+def test_workers_of_data_loaders_live_beside_it(way: str) -> None:
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    given = {"num_workers": 1, "multiprocessing_context": way, "batch_size": 4}
+    for x in torch.utils.data.DataLoader(_Numbers(), **given):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    weights = [parameter.detach().reshape(1, -1) for parameter in model.parameters()]
+    for all_of_them in hvd.grouped_allgather(weights):
+        assert all_of_them.unique(dim=0).shape[0] == 1

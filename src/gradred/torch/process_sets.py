@@ -209,6 +209,7 @@ def _register(one: ProcessSet) -> None:
     if included:
         with stall_limits():
             one._engine = NamedOperations(Comm(comm), most_fused_bytes=most_fused_bytes())
+        comm.Free()  # the engine has a duplicate of it
     one.process_set_id = _free_ids.pop(0) if _free_ids else len(_registered)
     _registered[one.process_set_id] = one
     if state.timeline is not None:
@@ -254,7 +255,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     comm.Barrier()
     if process_set._engine is not None:
-        process_set._engine.close()
+        process_set._engine.free()
         process_set._engine = None
     del _registered[number]
     _free_ids.append(number)
