@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import subprocess
@@ -32,3 +33,42 @@ def test_examples_learn(example: str) -> None:
     found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
     assert found[-1] > 85, done.stdout
     assert found[-1] > found[0]
+
+
+STALL = """
+import time
+import torch
+import horovod.torch as hvd
+hvd.init()
+hvd.allreduce(torch.ones(1), name="together")
+begin = time.monotonic()
+if hvd.rank() == 0:
+    try:
+        hvd.allreduce(torch.ones(1), name="alone")
+    except hvd.HorovodInternalError as error:
+        print(f"after {time.monotonic() - begin:.2f} s: {error}", flush=True)
+else:
+    time.sleep(4)
+"""
+
+
+def test_stall_ends_in_an_error_after_horovods_limit(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "stall.py"
+    program.write_text(STALL)
+    limits = ["--stall-check-warning-time-seconds", "1"]
+    limits += ["--stall-check-shutdown-time-seconds", "2"]
+    command = [sys.executable, "-m", "gradred", "run", "--horovod", *limits, "-np", "2"]
+    done = subprocess.run(
+        [*command, sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    found = re.search(r"after ([\d.]+) s: (.*)", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert 1.9 < float(found[1]) < 5
+    assert "'allreduce.alone', which has not been submitted by rank 1" in found[2]
+    before = [line for line in done.stderr.splitlines() if "allreduce.alone" in line]
+    assert before, done.stderr  # the report after one second

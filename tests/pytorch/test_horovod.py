@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import time
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -769,7 +769,9 @@ def test_timeline_has_horovods_events(shared_folder: Path) -> None:
     assert times == sorted(times)
     ticks = [int(event["name"]) for event in mine if event["ph"] == "X"]
     assert ticks[0] == hvd.rank()
-    assert ticks[1] in range(hvd.size())
+    assert all(tick in range(hvd.size()) for tick in ticks)
+    # The second: who was last, which ranks of several hosts do not know.
+    assert len(ticks) == (1 if "TEST_HOSTS" in os.environ else 2)
     ended = [event["args"] for event in mine if event["ph"] == "E" and "args" in event]
     assert [(args["dtype"], args["shape"]) for args in ended] == [("float32", "[2, 3]")]
     assert sum(event.get("name") == "CYCLE_START" for event in events) >= 2
@@ -939,37 +941,6 @@ def test_adasum_optimizer_reduces_what_steps_change(passes: int) -> None:
     loss = model(batches(1)[0, 0, 0]).sum()
     with pytest.raises(AssertionError, match="backward_passes_per_step"):
         loss.backward()
-
-
-@pytest.mark.skipif("hvd.size() == 1")
-def test_stall_ends_in_an_error_after_horovods_limit(
-    shared_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    from mpi4py import MPI
-
-    hvd.barrier()
-    hvd.shutdown()
-    monkeypatch.setenv("TMPDIR", str(shared_folder))  # for the report of where each rank is
-    monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1")
-    monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "2")
-    hvd.init(process_sets="dynamic")
-    label = name()
-    if hvd.rank() == 0:
-        begin = time.monotonic()
-        with pytest.raises(
-            hvd.HorovodInternalError, match=f"{label}.*not been submitted by rank 1"
-        ):
-            hvd.allreduce(torch.ones(1), name=label)
-        assert 1.9 < time.monotonic() - begin < 5
-        assert label in capfd.readouterr().err  # the report before
-    MPI.COMM_WORLD.Barrier()
-    with pytest.raises(hvd.HorovodInternalError):
-        hvd.allreduce(torch.ones(1), name="later")
-    monkeypatch.undo()
-    MPI.COMM_WORLD.Barrier()
-    hvd.shutdown()
-    hvd.init(process_sets="dynamic")
-    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == hvd.size()
 
 
 def checkpointed(model: Any) -> Any:
