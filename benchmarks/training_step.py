@@ -93,8 +93,7 @@ class Way:
 def keep_memory() -> None:
     """Have malloc keep what PyTorch frees: else some ways fault its pages in anew at each step.
 
-    That takes 2 us for each 4 KB here, more than the reduction of what lies there, and which way is
-    hit depends on where small blocks lie in the heap.
+    Which way is hit depends on where small blocks lie in the heap, not on how it reduces.
     """
     trim_threshold, mmap_threshold = -1, -3  # of glibc's mallopt
     library = ctypes.CDLL(None)
