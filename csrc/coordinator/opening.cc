@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/host_calls.h"
+#include "comm/own_calls.h"
 #include "comm/set_up_calls.h"
 #include "coordinator/named.h"
 
@@ -22,7 +23,7 @@ struct Verdict {
 };
 
 // Collective: throws on all ranks where one has a reason.
-void throw_if_any(SetUpCalls& calls, const std::string& reason, const std::string& what,
+void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string& what,
                   const std::string& remedy) {
   Verdict mine;
   set_text(mine.reason, reason);
@@ -117,14 +118,16 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
         "), and between such ranks they need an MPI that takes calls from any thread. Ask it for "
         "MPI_THREAD_MULTIPLE, which mpi4py does by itself, and leave GRADRED_PROGRESS_THREAD on.");
   }
-  SetUpCalls calls(comm->handle(), comm->rank(), comm->size(), hook);
+  SetUpCalls mpi_calls(comm->handle(), comm->rank(), comm->size(), hook);
+  OwnCalls own_calls(*comm, hook);
+  Bootstrap& calls = comm->node_only() ? static_cast<Bootstrap&>(own_calls) : mpi_calls;
   const std::size_t bytes = Board::bytes(members.size());
   std::string reason;
   std::shared_ptr<Segment> segment;
   if (sites == 1) {
     segment = Segment::create(calls, Segment::kProofBytes + bytes, reason);
   } else if (members.size() > 1) {
-    HostCalls host(calls, comm->path().transport(), members, comm->names());
+    HostCalls host(mpi_calls, comm->path().transport(), members, comm->names());
     segment = Segment::create(host, Segment::kProofBytes + bytes, reason);
   }
   const bool leads = comm->rank() == members.front();
@@ -143,7 +146,7 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
     made = std::make_shared<NamedOperations>(comm, segment, members, most_fused_bytes);
   }
   if (sites == 1) return made;
-  std::vector<Socket> sockets = connect_sites(calls, sites, site, leads, reason);
+  std::vector<Socket> sockets = connect_sites(mpi_calls, sites, site, leads, reason);
   throw_if_any(calls, reason, "the hosts cannot reach each other by TCP",
                "Let the hosts of a job reach that of its rank 0 on any port.");
   if (!leads) return made;

@@ -121,6 +121,11 @@ class NamedOperations(_core.NamedOperations):
         self.leave()
         _open.discard(self)
 
+    def shrink(self) -> Comm:
+        """As `close`, and a communicator of the ranks that live, see `Comm.shrink`."""
+        self.close()
+        return self._comm.shrink()
+
     def free(self) -> None:
         """As `close`, and free the communicator. All ranks have to; none waits for the others."""
         self.close()

@@ -13,14 +13,14 @@ from gradred import _core
 from gradred.buffers import messages
 from gradred.buffers.refusing import refusing
 from gradred.comm import Comm
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import PeerLost, UsageError, UsageTypeError, explain
 from gradred.persistent import PersistentAllreduce
 from gradred.request import Request
 from gradred.streams import StreamLike, handle_of
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
-    from typing_extensions import CapsuleType
+    from typing_extensions import CapsuleType, Self
 
     from gradred.ops import OpLike
 
@@ -48,7 +48,7 @@ class ShrunkComm(Comm):
     _size: int
 
     @classmethod
-    def of(cls, state: CapsuleType, rank: int, size: int) -> ShrunkComm:
+    def of(cls, state: CapsuleType, rank: int, size: int) -> Self:
         """An object for what `_core.shrink` gave."""
         self = MPI.Intracomm.__new__(cls)
         self._state, self._rank, self._size = state, rank, size
@@ -140,6 +140,21 @@ class ShrunkComm(Comm):
         found = self._reduction("allreduce", sendbuf, recvbuf, op, blocking=True)
         _core.agree_on_init(self, found.call)
         return PersistentAllreduce.prepare(self, found.call, found.owners)
+
+    def Dup(self, info: MPI.Info | None = None) -> Self:
+        """Another communicator of the same ranks; blocking and collective.
+
+        Raises:
+            gradred.PeerLost: a rank has ended meanwhile: shrink this one.
+        """
+        del info
+        self._require_alive("Dup")
+        state, rank, size = _core.shrink(self)
+        if size == self._size:
+            return self.of(state, rank, size)
+        _core.free_shrunk(state)
+        found = f"{size} of its {self._size} ranks live"
+        raise PeerLost(explain("Dup of a shrunk communicator", found, "Call shrink() again"))
 
     def Free(self) -> None:
         """Give up the communicator and its shared memory. Local."""

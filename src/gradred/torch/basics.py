@@ -159,11 +159,15 @@ def _communicator(mpi: Any, comm: Any) -> Any:
 
 
 def _place_of(mpi: Any, comm: Comm) -> _Place:
+    from gradred.shrunk import ShrunkComm
+
+    rank, size = comm.Get_rank(), comm.Get_size()
+    if isinstance(comm, ShrunkComm):  # of one host
+        return _Place(rank, size, rank, size, 0, 1, True)
     host = mpi.Intracomm(comm).Split_type(mpi.COMM_TYPE_SHARED)
     local_rank, local_size = host.Get_rank(), host.Get_size()
     host.Free()
     all_places = comm.allgather((local_rank, local_size))
-    rank, size = comm.Get_rank(), comm.Get_size()
     alike = [other for other, (place, _) in enumerate(all_places) if place == local_rank]
     homogeneous = len({its_size for _, its_size in all_places}) == 1
     return _Place(rank, size, local_rank, local_size, alike.index(rank), len(alike), homogeneous)

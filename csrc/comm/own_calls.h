@@ -1,0 +1,27 @@
+// Set-up calls of ranks that have a communicator of gradred's own, and perhaps no MPI any more.
+#pragma once
+
+#include <cstddef>
+
+#include "comm/communicator.h"
+#include "node/bootstrap.h"
+
+namespace gradred {
+
+// By the blocking calls of the communicator itself.
+class OwnCalls final : public Bootstrap {
+ public:
+  OwnCalls(Communicator& comm, WaitHook& hook) : comm_(comm), hook_(hook) {}
+
+  int rank() const override { return comm_.rank(); }
+  int size() const override { return comm_.size(); }
+  RankNames names() const override { return comm_.names(); }
+  void barrier() override;
+  void allgather(const void* mine, std::size_t bytes, void* all) override;
+
+ private:
+  Communicator& comm_;
+  WaitHook& hook_;
+};
+
+}  // namespace gradred
