@@ -64,13 +64,7 @@ FLAGS = (
     *_ignored(0, "--mpi-threads-disable", "--no-mpi-threads-disable", "--log-with-timestamp"),
     *_ignored(0, "--log-without-timestamp", "--log-hide-timestamp", "--no-log-hide-timestamp"),
     *_ignored(0, "--prefix-output-with-timestamp", "-prefix-timestamp"),
-    Flag(("--min-np", "--min-num-proc"), is_refused=True),
-    Flag(("--max-np", "--max-num-proc"), is_refused=True),
-    Flag(("--host-discovery-script",), is_refused=True),
-    Flag(("--slots-per-host",), is_refused=True),
-    Flag(("--elastic-timeout",), is_refused=True),
-    Flag(("--reset-limit",), is_refused=True),
-    Flag(("--blacklist-cooldown-range",), 2, is_refused=True),
+    Flag(("--blacklist-cooldown-range",), 2),  # a host that failed twice stays out
     Flag(("--config-file",), is_refused=True),
     Flag(("--jsrun",), 0, is_refused=True),
 )

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import socket
-import sys
-from collections.abc import Callable
 
-from gradred import _cpu, config, horovod, launch
-from gradred.cli import horovod_flags
+from gradred import config, horovod, launch
+from gradred.cli import elastic, horovod_flags, job_order
+from gradred.cli.option_types import duration, positive
 from gradred.errors import UsageError, explain
-from gradred.launch import foreground, hosts, job
-
-# An address that no host has: what leads there leads to any host that is not named.
-_ANYWHERE = "192.0.2.1"
+from gradred.launch import foreground
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _configure_environment(parser)
     _configure_output(parser)
     _configure_end(parser)
+    elastic.configure(parser)
     horovod_flags.configure(parser)
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
@@ -39,7 +34,7 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
     place.add_argument(
         "-np",
         "-n",
-        type=_positive,
+        type=positive,
         metavar="N",
         dest="ranks",
         help="ranks to start (default: one per slot of the hosts; needed where none are given)",
@@ -59,7 +54,7 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
     )
     # As horovodrun spells them.
     hidden = argparse.SUPPRESS
-    place.add_argument("--num-proc", type=_positive, dest="ranks", default=hidden, help=hidden)
+    place.add_argument("--num-proc", type=positive, dest="ranks", default=hidden, help=hidden)
     place.add_argument(
         "--mpi-args", action="append", dest="mpi_option", default=hidden, help=hidden
     )
@@ -140,14 +135,14 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
     end = parser.add_argument_group("end")
     end.add_argument(
         "--grace",
-        type=_duration(0.0),
+        type=duration(0.0),
         default=5.0,
         metavar="SECONDS",
         help="what the other ranks have to end by themselves after one failed (default: 5)",
     )
     end.add_argument(
         "--timeout",
-        type=_duration(None),
+        type=duration(None),
         metavar="SECONDS",
         help=f"end the job after so long, with status {foreground.TIMED_OUT}",
     )
@@ -168,76 +163,14 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.horovod:
         _with_horovod(variables)
     launch.refuse_inside_job("starting a job")
-    options = [word for text in arguments.mpi_option for word in shlex.split(text)]
-    placed, ranks, source = _place(arguments, options)
-    mpi = launch.find_mpi()
-    environment = launch.job_environment(mpi, arguments.bind)
-    program = launch.program_command(program, environment["PATH"])
-    launcher = launch.launcher_command(
-        mpi, ranks, hosts=placed, options=options, binding=arguments.bind
-    )
-    launcher += launch.proxy_command(mpi.family)
-    commands = [launch.quoted(launcher), f"each rank: {launch.quoted(program)}"]
+    job = job_order.JobOrder(arguments, program, variables, values.carry_env)
+    if elastic.is_asked(arguments):
+        return elastic.run(arguments, job)
+    placed, ranks, source = job_order.place(arguments, job.options)
     if arguments.dry_run:
-        print(*commands, sep="\n")
+        print(*job.commands(placed, ranks), sep="\n")
         return 0
-    if arguments.verbose:
-        for line in (f"{mpi}, {ranks} ranks on {source}", *commands):
-            print(f"gradred run: {line}", file=sys.stderr, flush=True)
-    remote = [_ANYWHERE] if launch.has_placement(options) else [one.name for one in placed]
-    for_mpiexec, hidden = (environment, {}) if remote else launch.without_allocation(environment)
-    carry = values.carry_env if arguments.env is None else arguments.env
-    order = job.Order(
-        launcher=launcher,
-        program=program,
-        ranks=ranks,
-        environment=for_mpiexec,
-        carried=environment if carry else {},
-        set={**_meeting_place(placed), **hidden, **variables},
-        cores=_cpu.cores(),
-        remote=remote,
-        stdin=foreground.has_input(),
-        bound=arguments.bind != "none",
-        grace=arguments.grace,
-    )
-    look = foreground.Look(
-        prefix=arguments.prefix,
-        folder=arguments.folder,
-        timeout=arguments.timeout,
-        verbose=arguments.verbose,
-    )
-    return foreground.run(order, look)
-
-
-def _meeting_place(placed: list[hosts.Host]) -> dict[str, str]:
-    """Where torch.distributed's ranks find each other, unless the environment says it."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    address = placed[0].name if placed else "127.0.0.1"
-    chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
-    return {name: os.environ.get(name, value) for name, value in chosen.items()}
-
-
-def _place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:
-    """The hosts with their ranks (none where all run here), their number, where that is from."""
-    found: hosts.Hosts | None = None
-    if arguments.hosts is not None:
-        found = hosts.parse_list(arguments.hosts)
-    elif arguments.hostfile is not None:
-        found = hosts.parse_file(arguments.hostfile)
-    elif not launch.has_placement(options):
-        found = hosts.allocation(os.environ)
-    if found is None:
-        if arguments.ranks is None:
-            raise UsageError(
-                explain("starting a program", "nobody has said how many ranks", "Add -np N, or -H")
-            )
-        return [], arguments.ranks, "this host"
-    placed = hosts.place(found, arguments.ranks)
-    ranks = sum(host.slots or 0 for host in placed)
-    here = all(hosts.is_this(host.name) for host in placed)
-    return [] if here else placed, ranks, found.source
+    return foreground.run(job.order(placed, ranks, source), job.look())
 
 
 def _variables(texts: list[str]) -> dict[str, str]:
@@ -251,23 +184,3 @@ def _variables(texts: list[str]) -> dict[str, str]:
         found[name] = value if equals else os.environ[name]
     config.check(found)  # here, once, and not in every rank
     return found
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, which is 1 or more")
-    return int(text)
-
-
-def _duration(zero: float | None) -> Callable[[str], float]:
-    """Parses a duration; 0 only where it means something."""
-
-    def parse(text: str) -> float:
-        if zero is not None and text == "0":
-            return zero
-        try:
-            return config.parse_duration(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
-
-    return parse

@@ -3,7 +3,8 @@
 The supervisor writes what the launcher has told it about any rank on any host; the extension reads
 it (csrc/liveness/failure_board.h) wherever it waits. The page has no name: it ends with its
 processes. It holds text: a first line by which the rank knows it, then one for each failed rank,
-which counts once it ends: its number, how it failed, what gradred had told it, between tabs.
+which counts once it ends: its number, how it failed, what gradred had told it, between tabs. The
+last byte says whether other hosts are there than those of an elastic job.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ VARIABLE = "_GRADRED_FAILURE_BOARD"
 
 ENTRIES = 16  # who reads them has heard enough
 _WORDS = 256  # bytes
-_BYTES = 8192
+_BYTES = 16384
 
 
 class FailureBoard:
@@ -46,11 +47,27 @@ class FailureBoard:
         self._count += 1
         self._write(b"\t".join([str(rank).encode(), _words(text), _words(verdict)]))
 
+    def note_hosts(self) -> None:
+        """Tell that other hosts are there than those of the job."""
+        self._memory[_BYTES - 1] = 1
+
     def _write(self, line: bytes) -> None:
         end = self._end + len(line)
         self._memory[self._end : end] = line
         self._memory[end : end + 1] = b"\n"  # from here on it counts
         self._end = end + 1
+
+
+def hosts_have_changed(where: str) -> bool:
+    """What `note_hosts` has told, for a rank.
+
+    Args:
+        where: the value of `VARIABLE`.
+    """
+    pid, file, token = where.split()
+    with open(f"/proc/{pid}/fd/{file}", "rb", buffering=0) as page:
+        told = page.read(_BYTES)
+    return told.startswith(token.encode()) and told[-1] == 1
 
 
 def _words(text: str) -> bytes:

@@ -37,20 +37,44 @@ class Look:
         folder: for a file per rank; None for none.
         timeout: seconds for the whole job; None for no limit.
         verbose: show also what mpiexec says about failures that are known better.
+        goes_on: the files of `folder` have the output of a start before.
     """
 
     prefix: bool | None = None
     folder: str | None = None
     timeout: float | None = None
     verbose: bool = False
+    goes_on: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a job has ended.
+
+    Attributes:
+        status: to exit with.
+        stopped: from outside: by a signal, the time limit, or the output's end.
+        wants_again: a rank has said that the job is to start again.
+    """
+
+    status: int
+    stopped: bool
+    wants_again: bool
 
 
 def run(order: Order, look: Look) -> int:
     """Run a job with this process's streams and signals; returns the status to exit with."""
+    return carry_out(order, look).status
+
+
+def carry_out(
+    order: Order, look: Look, watch: Callable[[Job], object] = lambda job: None
+) -> Outcome:
+    """As `run`; `watch` is called with the job again and again, at least every 0.2 s."""
     with selectors.PollSelector() as selector:
         foreground = _Foreground(order, look, selector)
         try:
-            return foreground.run()
+            return foreground.run(watch)
         finally:
             foreground.close()
 
@@ -74,19 +98,21 @@ class _Foreground:
         self._timed_out = self._noticed = False
         self._writers: dict[str, output.Writer] = {}
         self._screens: dict[str, output.Screen] = self._make_screens()
-        self._files = output.Files(look.folder, order.ranks) if look.folder else None
+        files = look.folder and output.Files(look.folder, order.ranks, look.goes_on)
+        self._files = files or None
         self._job = Job(order, self._show, selector, self._congested)
         _raise_file_limit()
         self._input = _Input(self._job.send_input, selector)
         self._job.on_ready = self._input.ask
         self._job.on_closed = self._input.stop
 
-    def run(self) -> int:
+    def run(self, watch: Callable[[Job], object]) -> Outcome:
         with _signals(self._selector, self._handle):
             while not self._job.over:
                 try:
                     self._job.turn()
                     self._look_at_clock()
+                    watch(self._job)
                     for screen in set(self._screens.values()):
                         screen.show_unfinished()
                 except output.Lost as error:
@@ -94,7 +120,9 @@ class _Foreground:
         self._finish(self._say_last_words)
         if self._unwritable is not None:  # perhaps only now: what was printed last
             self._finish(lambda: self._say(str(self._unwritable)))
-        return self._status()
+        outside = self._interrupted_by is not None or self._unwritable is not None
+        stopped = outside or self._timed_out
+        return Outcome(self._status(), stopped, bool(self._job.want_again))
 
     def _finish(self, say: Callable[[], None]) -> None:
         """Say something, and wait until all output is written."""

@@ -64,18 +64,32 @@ def parse_file(path: str) -> Hosts:
         UsageError: there is no such file, or a line is no host.
     """
     try:
-        lines = pathlib.Path(path).read_text().splitlines()
+        text = pathlib.Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         found = f"it cannot be read ({error})"
         raise UsageError(explain(f"--hostfile {path}", found, "Give a text file")) from error
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].strip()
-        if text:
-            hosts.append(_line(text, f"--hostfile {path}, line {number}"))
+    hosts = parse_lines(text, f"--hostfile {path}")
     if not hosts:
         raise UsageError(explain(f"--hostfile {path}", "it names no host", "Name one per line"))
-    return Hosts(f"--hostfile {path}", _merged(hosts))
+    return Hosts(f"--hostfile {path}", hosts)
+
+
+def parse_lines(text: str, where: str) -> tuple[Host, ...]:
+    """Hosts in lines as of `parse_file`; perhaps none.
+
+    Args:
+        text: the lines.
+        where: they are, for messages.
+
+    Raises:
+        UsageError: a line is no host.
+    """
+    hosts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        content = line.partition("#")[0].strip()
+        if content:
+            hosts.append(_line(content, f"{where}, line {number}"))
+    return _merged(hosts)
 
 
 def allocation(environment: Mapping[str, str]) -> Hosts | None:

@@ -47,6 +47,7 @@ class Order:
         cores: of this host, for the ranks to share.
         bound: whether mpiexec binds each rank to its share.
         grace: seconds that the others have after the first rank failed.
+        again: the status by which a rank says that the job is to start again, which is no failure.
     """
 
     launcher: Sequence[str]
@@ -60,6 +61,7 @@ class Order:
     stdin: bool = False
     bound: bool = False
     grace: float = 5.0
+    again: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +127,7 @@ class Job:
         self._mpiexec_ended_at: float | None = None
         self.failures: list[Failure] = []
         self.ended_by_mpiexec: list[int] = []
+        self.want_again: list[int] = []  # ranks that say that the job is to start again
         self.silent: dict[str, list[int]] = {}  # ranks that could not even be killed, by host
         self._linger = _LINGER
         self.left_hanging = False
@@ -188,6 +191,10 @@ class Job:
             self._carry_out(self._plan.pop(0)[1])
         if self._released_at is None and all(rank.gone for rank in self._ranks):
             self._release()
+
+    def tell_hosts(self) -> None:
+        """Tell every rank that other hosts are there than those of the job."""
+        self._tell(protocol.HOSTS)
 
     def pass_on(self, number: int) -> None:
         """Send a signal to every rank's process group."""
@@ -322,6 +329,8 @@ class Job:
         rank.ended = True
         if end["by"] == "mpiexec":
             self.ended_by_mpiexec.append(rank.number)
+        elif end["status"] and end["status"] == self._order.again:
+            self.want_again.append(rank.number)
         elif end["status"] and not rank.asked_to_end and not self.ending:
             cause = f"exited with status {end['status']}"
             if end["signal"]:

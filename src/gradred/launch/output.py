@@ -174,14 +174,14 @@ class Files:
         UsageError: the folder or a file cannot be made.
     """
 
-    def __init__(self, folder: str, ranks: int) -> None:
+    def __init__(self, folder: str, ranks: int, append: bool = False) -> None:
         width = len(str(ranks - 1))
         self._paths = [pathlib.Path(folder, f"rank.{rank:0{width}d}.txt") for rank in range(ranks)]
         self._opened: dict[int, int] = {}
         try:
             os.makedirs(folder, exist_ok=True)
             for path in self._paths:
-                os.close(_files.create(path))
+                os.close(_files.create(path, append=append))
         except OSError as error:
             found = f"{error.filename or folder} cannot be written ({error.strerror})"
             remedy = "Name a folder that exists or can be made"

@@ -23,10 +23,12 @@ JOB = "_GRADRED_JOB"
 # left, that more input is welcome, that none is, that the rank goes on although others have ended,
 # that it "enters" MPI_Finalize, "returns" from it or "skips" it.
 # To a supervisor: what to run, a signal to pass on, one that is to end the rank, input (empty for
-# its end), that so many bytes of output were taken, that a rank has failed and how, leave to end.
+# its end), that so many bytes of output were taken, that a rank has failed and how, that there are
+# other hosts than those of the job, leave to end.
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
 SURVIVED, FINALIZE = b"v", b"n"
 START, SIGNAL, END, STDIN, TAKEN, FAILED, RELEASE = b"s", b"k", b"q", b"i", b"t", b"f", b"z"
+HOSTS = b"u"
 
 # Bytes of output that a supervisor sends before it hears that they were taken. A reader that pauses
 # so never fills a connection: what else there is to tell comes through, and no kernel takes the

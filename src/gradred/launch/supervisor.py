@@ -141,6 +141,9 @@ class Supervisor:
             failure = protocol.decode(payload)
             if self._failures is not None:
                 self._failures.add(failure["rank"], failure["text"], failure["verdict"])
+        elif kind == protocol.HOSTS:
+            if self._failures is not None:
+                self._failures.note_hosts()
         elif kind == protocol.RELEASE:
             self._released = True
 

@@ -173,6 +173,28 @@ def _place_of(mpi: Any, comm: Comm) -> _Place:
     return _Place(rank, size, local_rank, local_size, alike.index(rank), len(alike), homogeneous)
 
 
+def shrink() -> Comm:
+    """As `shutdown`, and a communicator of the ranks that live, for `init`; see `Comm.shrink`.
+
+    Raises:
+        gradred.UsageError: the ranks are on several hosts, or there are process sets.
+    """
+    from gradred.errors import PeerLost, UsageError
+    from gradred.torch import process_sets as sets
+
+    assert state.engine is not None
+    if len(sets.ids_and_ranks()) > 1:
+        found = "there are process sets, whose ranks the MPI would have to find anew"
+        raise UsageError(explain("shrinking", found, "Start the job again"))
+    engine = state.engine
+    shutdown()
+    while True:
+        try:
+            return engine.shrink()
+        except PeerLost:  # another one meanwhile
+            continue
+
+
 def shutdown() -> None:
     """End, on all ranks: operations in flight on any of them end with an error. Does not wait."""
     from gradred.torch import process_sets as sets

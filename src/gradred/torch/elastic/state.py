@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from gradred.errors import Error, PeerLost, TransportError, explain
 from gradred.torch import basics
+from gradred.torch.elastic.job import ElasticJob, of_this_rank
 from gradred.torch.elastic.sampler import ElasticSampler
 from gradred.torch.errors import HorovodInternalError, HostsUpdatedInterrupt
 from gradred.torch.functions import (
-    allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
@@ -23,8 +24,11 @@ from gradred.torch.functions import (
 class State:
     """What is saved, restored, and made the same on all ranks; subclass it, or use `TorchState`."""
 
+    _job: ElasticJob | None = None  # from `run` on, of an elastic job
+    _callbacks: list[Callable[[], object]]
+
     def __init__(self) -> None:
-        self._callbacks: list[Callable[[], object]] = []
+        self._callbacks = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
         """Have these called after each new beginning."""
@@ -37,12 +41,33 @@ class State:
             callback()
 
     def commit(self) -> None:
-        """Save the state, to which a failure goes back."""
+        """Save the state, to which a failure goes back.
+
+        In an elastic job (`gradred run --min-np`) all ranks have to commit; rank 0 also writes the
+        state to a file, as often as a tenth of the time allows.
+
+        Raises:
+            HostsUpdatedInterrupt: as `check_host_updates`.
+        """
         self.save()
+        if self._job is not None:
+            self._job.write(self.saved())
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Whether hosts have come or gone: here none do."""
+        """Collective in an elastic job; else nothing.
+
+        Raises:
+            HostsUpdatedInterrupt: there is room for more ranks, or a host is no longer to be used.
+        """
+        if self._job is not None and self._job.hosts_have_changed():
+            raise HostsUpdatedInterrupt
+
+    def saved(self) -> Any:
+        """What `save` keeps, for a file: anything that pickle takes; None: there is nothing."""
+
+    def take(self, saved: Any) -> None:
+        """Go on from what `saved` gave, perhaps in another process."""
 
     def save(self) -> None:
         """Keep a copy."""
@@ -82,6 +107,20 @@ class ObjectState(State):
         """Go back to the copy."""
         for name, value in self._saved.items():
             setattr(self, name, copy.deepcopy(value))
+
+    def saved(self) -> Any:
+        """The values as of the last `save`."""
+        return {"values": self._saved}
+
+    def take(self, saved: Any) -> None:
+        """Go on from these values.
+
+        Raises:
+            ValueError: they are not of such a state.
+        """
+        _require_alike("values", self._saved, saved["values"])
+        self._saved = saved["values"]
+        self.restore()
 
     def sync(self) -> None:
         """Give all ranks what rank 0 has, which counts as saved."""
@@ -134,14 +173,27 @@ class TorchState(ObjectState):
             one.load_state_dict(copy.deepcopy(self._states[name]))
         super().restore()
 
+    def saved(self) -> Any:
+        """The values and the `state_dict` of all else, as of the last `save`."""
+        return {**super().saved(), "states": self._states}
+
+    def take(self, saved: Any) -> None:
+        """Go on from such a state.
+
+        Raises:
+            ValueError: it has other parts.
+        """
+        _require_alike("parts", self._states, saved["states"])
+        self._states = saved["states"]
+        super().take(saved)
+
     def sync(self) -> None:
-        """Give all ranks what rank 0 has; of samplers, what any rank has used counts as used."""
+        """Give all ranks what rank 0 has."""
         for one in self._handled.values():
             if isinstance(one, torch.nn.Module):
                 broadcast_parameters(one.state_dict(), 0)
             elif isinstance(one, ElasticSampler):
-                used = allgather_object(one.state_dict(), "elastic.sampler")
-                one.load_state_dict(max(used, key=lambda s: (s["epoch"], s["processed_num"])))
+                one.load_state_dict(broadcast_object(one.state_dict(), 0, "elastic.sampler"))
             else:
                 broadcast_optimizer_state(one, 0)
         self._keep_handled()
@@ -154,39 +206,73 @@ class TorchState(ObjectState):
                 one.reset()
 
 
+def _require_alike(what: str, mine: dict[str, Any], found: dict[str, Any]) -> None:
+    if mine.keys() != found.keys():
+        text = f"it has the {what} {sorted(found)}, and this program's has {sorted(mine)}"
+        remedy = "Use another folder (--elastic-dir) for another program"
+        raise ValueError(explain("the state of an elastic job", text, remedy))
+
+
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a training function, whose first argument is a `State`.
 
-    It begins with a state that all ranks share. Where an operation fails while all ranks live, the
-    state goes back to its last commit, and the function begins anew.
+    It begins with a state that all ranks share: the newest one of an elastic job (`gradred run
+    --min-np N`, `--elastic-dir`), else that of rank 0. Where an operation fails, the state goes
+    back to its last commit, and the function begins anew: with all ranks, or, where some have
+    ended, with those that live. An elastic job starts again, from its newest state, where these
+    are on several hosts, have process sets, or are too few, and where there is room for more: then
+    `SystemExit` leaves the function.
 
     Raises:
-        HorovodInternalError: a rank has ended: it is not replaced.
+        HorovodInternalError: ranks have ended, and those that live cannot go on: they are on
+            several hosts or have process sets, and the job is not elastic.
+        ValueError: the newest state is that of another program.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        job = state._job = of_this_rank()
+        if job is not None and (found := job.read()) is not None:
+            state.take(found)
         skips = False
         while True:
-            if not skips:
-                state.sync()
             try:
+                if not skips:
+                    state.sync()
                 return func(state, *args, **kwargs)
             except HorovodInternalError as error:
-                if _is_lost(error):
-                    raise
                 state.restore()
                 skips = False
+                _begin_anew(error, job)
             except HostsUpdatedInterrupt as interrupt:
+                if job is not None:
+                    state.save()
+                    job.write(state.saved(), at_once=True)
+                    job.start_again()
                 skips = interrupt.skip_sync
-            basics.shutdown()
-            basics.init()
+                basics.shutdown()
+                basics.init()
             state.on_reset()
 
     return wrapper
 
 
-def _is_lost(error: HorovodInternalError) -> bool:
-    from gradred.errors import TransportError
-
-    return isinstance(error.__cause__, TransportError)
+def _begin_anew(error: HorovodInternalError, job: ElasticJob | None) -> None:
+    """With all ranks; where some have ended, with those that live."""
+    if not isinstance(error.__cause__, TransportError):
+        basics.shutdown()
+        basics.init()
+        return
+    try:
+        left = basics.shrink()
+        while job is None or left.Get_size() >= job.least:
+            try:
+                basics.init(comm=left)
+                return
+            except PeerLost:  # another one meanwhile
+                left = left.shrink()
+    except Error as why:
+        if job is None:
+            raise error from why
+    assert job is not None
+    job.start_again()

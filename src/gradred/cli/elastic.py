@@ -1,0 +1,147 @@
+"""The options of elastic jobs, and what they mean: see `gradred.launch.elastic`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+
+from gradred import launch
+from gradred.cli.job_order import JobOrder, place
+from gradred.cli.option_types import duration, positive
+from gradred.errors import UsageError, explain
+from gradred.launch import elastic, foreground, hosts, state_files
+from gradred.launch.discovery import Discovery, DiscoveryScript, FixedHosts
+from gradred.launch.job import Order
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    what = parser.add_argument_group(
+        "elastic jobs (of programs with gradred.torch.elastic; each of these makes a job one)"
+    )
+    hidden = argparse.SUPPRESS
+    what.add_argument(
+        "--min-np",
+        type=positive,
+        metavar="N",
+        dest="least",
+        help="go on with as few ranks where others were lost (default: -np)",
+    )
+    what.add_argument("--min-num-proc", type=positive, dest="least", default=hidden, help=hidden)
+    what.add_argument(
+        "--max-np",
+        type=positive,
+        metavar="N",
+        dest="most",
+        help="start as many at most (default: one per slot)",
+    )
+    what.add_argument("--max-num-proc", type=positive, dest="most", default=hidden, help=hidden)
+    what.add_argument(
+        "--host-discovery-script",
+        metavar="FILE",
+        dest="script",
+        help="an executable that prints the hosts that there are now, a line per host: `h1:2`",
+    )
+    what.add_argument(
+        "--slots-per-host",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="ranks of a host for which the script prints no number (default: 1)",
+    )
+    what.add_argument(
+        "--elastic-dir",
+        metavar="DIR",
+        help="where states are kept that the job goes on from when it starts again; shared by all "
+        "hosts (default, for one host: a temporary folder)",
+    )
+    what.add_argument(
+        "--elastic-timeout",
+        type=duration(None),
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait for hosts (default: 600)",
+    )
+    what.add_argument(
+        "--reset-limit", type=positive, metavar="N", help="start again so often at most"
+    )
+
+
+def is_asked(arguments: argparse.Namespace) -> bool:
+    """Whether any of them makes the job elastic."""
+    given = (arguments.least, arguments.most, arguments.script, arguments.elastic_dir)
+    return any(one is not None for one in given)
+
+
+def run(arguments: argparse.Namespace, job: JobOrder) -> int:
+    """Run the job to its end; returns the status to exit with."""
+    if launch.has_placement(job.options):
+        remedy = "Name the hosts with -H, --hostfile or --host-discovery-script"
+        raise UsageError(explain("an elastic job", "--mpi-option places the ranks", remedy))
+    discovery, start, source = _elastic_hosts(arguments, job.options)
+    here = isinstance(discovery, FixedHosts) and all(
+        hosts.is_this(host.name) for host in discovery.first()
+    )
+    if arguments.elastic_dir is None and not here:
+        remedy = "Add --elastic-dir DIR, which all hosts share"
+        found = "its ranks may be on several hosts, where they have to find the state"
+        raise UsageError(explain("an elastic job", found, remedy))
+    least = min(start, arguments.most or start) if arguments.least is None else arguments.least
+    if arguments.most is not None and least > arguments.most:
+        found = f"--min-np {least} is more than --max-np {arguments.most}"
+        raise UsageError(explain("an elastic job", found, "Ask for fewer"))
+    limits = elastic.Limits(
+        start=start if arguments.most is None else min(start, arguments.most),
+        least=least,
+        most=arguments.most,
+        resets=arguments.reset_limit,
+        patience=arguments.elastic_timeout,
+    )
+    with contextlib.ExitStack() as until_the_end:
+        folder = arguments.elastic_dir
+        if folder is None:
+            made = tempfile.TemporaryDirectory(prefix="gradred-elastic-")
+            folder = until_the_end.enter_context(made)
+        folder = os.path.abspath(folder)
+        state_files.require(folder)
+        told = {"HOROVOD_ELASTIC": "1", state_files.VARIABLE: f"{least} {folder}"}
+
+        def make(placed: Sequence[hosts.Host], since: float) -> tuple[Order, foreground.Look]:
+            ranks = sum(host.slots or 0 for host in placed)
+            all_here = all(hosts.is_this(host.name) for host in placed)
+            known = [] if all_here else placed
+            order = job.order(known, ranks, source, told, state_files.AGAIN)
+            return order, job.look(since)
+
+        if arguments.dry_run:
+            placed = elastic.plan(limits, discovery.first())
+            ranks = sum(host.slots or 0 for host in placed)
+            print(*job.commands([] if here else placed, ranks), sep="\n")
+            return 0
+        return elastic.run(limits, discovery, folder, make)
+
+
+def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[Discovery, int, str]:
+    """Where the hosts are found, how many ranks there have to be at the first start, and words."""
+    if arguments.script is not None:
+        if arguments.hosts is not None or arguments.hostfile is not None:
+            remedy = "Leave one of them out"
+            found = "hosts are given as well"
+            raise UsageError(explain("--host-discovery-script", found, remedy))
+        if arguments.ranks is None and arguments.least is None:
+            remedy = "Add -np N, or --min-np N"
+            found = "nobody has said how many ranks it takes to start"
+            raise UsageError(explain("an elastic job", found, remedy))
+        script = DiscoveryScript(arguments.script, arguments.slots_per_host)
+        return script, arguments.ranks or arguments.least, f"hosts of {arguments.script}"
+    placed, ranks, source = place(arguments, options)
+    usable = placed or [hosts.Host("localhost", ranks)]
+    if arguments.hosts is not None or arguments.hostfile is not None:
+        listed = hosts.parse_list(arguments.hosts) if arguments.hosts else None
+        listed = listed or hosts.parse_file(arguments.hostfile)
+        if all(host.slots is not None for host in listed.hosts):
+            usable = list(listed.hosts)  # also the slots that the first start leaves free
+    return FixedHosts(usable), ranks, source

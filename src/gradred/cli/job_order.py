@@ -1,0 +1,129 @@
+"""What `gradred run` starts, and where."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+from gradred import _cpu, launch
+from gradred.errors import UsageError, explain
+from gradred.launch import foreground, hosts
+from gradred.launch.job import Order
+
+# An address that no host has: what leads there leads to any host that is not named.
+_ANYWHERE = "192.0.2.1"
+
+
+class JobOrder:
+    """What is started, wherever it will be."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        program: list[str],
+        variables: dict[str, str],
+        carry: bool,
+    ) -> None:
+        self._arguments = arguments
+        self._variables = variables
+        self._carry = carry if arguments.env is None else arguments.env
+        self._mpi = launch.find_mpi()
+        self._environment = launch.job_environment(self._mpi, arguments.bind)
+        self._program = launch.program_command(program, self._environment["PATH"])
+        texts = (shlex.split(text) for text in arguments.mpi_option)
+        self.options = [word for words in texts for word in words]
+
+    def _launcher(self, placed: Sequence[hosts.Host], ranks: int) -> list[str]:
+        launcher = launch.launcher_command(
+            self._mpi,
+            ranks,
+            hosts=list(placed),
+            options=self.options,
+            binding=self._arguments.bind,
+        )
+        return launcher + launch.proxy_command(self._mpi.family)
+
+    def commands(self, placed: Sequence[hosts.Host], ranks: int) -> list[str]:
+        """What mpiexec and each rank would run."""
+        launcher = launch.quoted(self._launcher(placed, ranks))
+        return [launcher, f"each rank: {launch.quoted(self._program)}"]
+
+    def order(
+        self,
+        placed: Sequence[hosts.Host],
+        ranks: int,
+        source: str,
+        variables: Mapping[str, str] | None = None,
+        again: int | None = None,
+    ) -> Order:
+        """What to start on these hosts; none: on this one."""
+        arguments, environment = self._arguments, self._environment
+        if arguments.verbose:
+            for line in (f"{self._mpi}, {ranks} ranks on {source}", *self.commands(placed, ranks)):
+                print(f"gradred run: {line}", file=sys.stderr, flush=True)
+        anywhere = launch.has_placement(self.options)
+        remote = [_ANYWHERE] if anywhere else [one.name for one in placed]
+        for_mpiexec, hidden = (
+            (environment, {}) if remote else launch.without_allocation(environment)
+        )
+        return Order(
+            launcher=self._launcher(placed, ranks),
+            program=self._program,
+            ranks=ranks,
+            environment=for_mpiexec,
+            carried=environment if self._carry else {},
+            set={**_meeting_place(placed), **hidden, **self._variables, **(variables or {})},
+            cores=_cpu.cores(),
+            remote=remote,
+            stdin=foreground.has_input(),
+            bound=arguments.bind != "none",
+            grace=arguments.grace,
+            again=again,
+        )
+
+    def look(self, since: float = 0.0) -> foreground.Look:
+        """How it appears, so many seconds after its first start."""
+        arguments = self._arguments
+        limit = arguments.timeout
+        return foreground.Look(
+            prefix=arguments.prefix,
+            folder=arguments.folder,
+            timeout=None if limit is None else max(0.0, limit - since),
+            verbose=arguments.verbose,
+            goes_on=since > 0,
+        )
+
+
+def _meeting_place(placed: Sequence[hosts.Host]) -> dict[str, str]:
+    """Where torch.distributed's ranks find each other, unless the environment says it."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    address = placed[0].name if placed else "127.0.0.1"
+    chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    return {name: os.environ.get(name, value) for name, value in chosen.items()}
+
+
+def place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:
+    """The hosts with their ranks (none where all run here), their number, where that is from."""
+    found: hosts.Hosts | None = None
+    if arguments.hosts is not None:
+        found = hosts.parse_list(arguments.hosts)
+    elif arguments.hostfile is not None:
+        found = hosts.parse_file(arguments.hostfile)
+    elif not launch.has_placement(options):
+        found = hosts.allocation(os.environ)
+    if found is None:
+        if arguments.ranks is None:
+            raise UsageError(
+                explain("starting a program", "nobody has said how many ranks", "Add -np N, or -H")
+            )
+        return [], arguments.ranks, "this host"
+    placed = hosts.place(found, arguments.ranks)
+    ranks = sum(host.slots or 0 for host in placed)
+    here = all(hosts.is_this(host.name) for host in placed)
+    return [] if here else placed, ranks, found.source

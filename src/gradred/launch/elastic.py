@@ -1,0 +1,181 @@
+"""A job that is started again: without ranks and hosts that were lost, with those that came.
+
+Where ranks of one host die, the others go on by themselves (`Comm.shrink`). The job starts again,
+from its newest state, if it cannot go on so, or once there is room for more ranks than live: then
+all ranks are told, and end at their next commit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from gradred.launch import foreground, state_files
+from gradred.launch.discovery import Discovery, FixedHosts
+from gradred.launch.hosts import Host
+from gradred.launch.job import Failure, Job, Order
+
+_FAILURES = 2  # after so many a host gets no ranks any more
+_AT_ONCE = 1.0  # seconds within which failures on a host count as one
+_LOOK = 0.2  # seconds between looks for hosts while there are too few
+
+Make = Callable[[Sequence[Host], float], tuple[Order, foreground.Look]]
+"""What to start on these hosts, and how it appears, so many seconds after the first start."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Of an elastic job.
+
+    Attributes:
+        start: ranks that there has to be room for at the first start.
+        least: ranks that there have to be later.
+        most: ranks that there are at most; None for one per slot.
+        resets: how often it is started again at most; None for no limit.
+        patience: seconds that it waits for hosts.
+    """
+
+    start: int
+    least: int
+    most: int | None = None
+    resets: int | None = None
+    patience: float = 600.0
+
+
+def run(limits: Limits, discovery: Discovery, folder: str, make: Make) -> int:
+    """Run the job to its end; returns the status to exit with.
+
+    Args:
+        limits: of the job.
+        discovery: where the hosts are found.
+        folder: of the states, which are removed after success.
+        make: says what to start.
+    """
+    try:
+        status = _Elastic(limits, discovery, make).run()
+    finally:
+        discovery.close()
+    if status == 0:
+        state_files.clear(folder)
+    return status
+
+
+def plan(limits: Limits, usable: Sequence[Host]) -> list[Host]:
+    """These hosts with the ranks that each gets: slots are filled host by host."""
+    left = sys.maxsize if limits.most is None else limits.most
+    planned = []
+    for host in usable:
+        ranks = min(left, host.slots or 1)
+        left -= ranks
+        if ranks:
+            planned.append(Host(host.name, ranks))
+    return planned
+
+
+class _Elastic:
+    def __init__(self, limits: Limits, discovery: Discovery, make: Make) -> None:
+        self._limits = limits
+        self._discovery = discovery
+        self._make = make
+        self._listed: Sequence[Host] = ()
+        self._failures: Counter[str] = Counter()  # by host
+        self._failed_at: dict[str, float] = {}
+        self._order: list[str] = []  # hosts that have had ranks, the first ones first
+        self._begun = time.monotonic()
+        self._placed: Sequence[Host] = ()
+        self._host_of: list[str] = []  # by rank
+        self._seen: set[int] = set()  # ranks that have failed since the last start
+        self._told = False
+
+    def run(self) -> int:
+        self._listed = self._discovery.first()
+        needed, resets, status = self._limits.start, 0, 1
+        while self._wait_for(needed):
+            if resets:
+                ranks = sum(host.slots or 0 for host in self._placed)
+                _say(f"starting again with {ranks} rank{'s' if ranks > 1 else ''}")
+            outcome = self._start()
+            if outcome.stopped or (outcome.status == 0 and not outcome.wants_again):
+                return outcome.status
+            status, resets = outcome.status or 1, resets + 1
+            if not (self._seen or outcome.wants_again or self._blame_new_hosts()):
+                return status
+            self._order += [one.name for one in self._placed if one.name not in self._order]
+            if self._limits.resets is not None and resets > self._limits.resets:
+                _say(f"started again {self._limits.resets} times (--reset-limit): ended")
+                return status
+            needed = self._limits.least
+        return status
+
+    def _start(self) -> foreground.Outcome:
+        self._host_of = [one.name for one in self._placed for _ in range(one.slots or 0)]
+        self._seen, self._told = set(), False
+        order, look = self._make(self._placed, time.monotonic() - self._begun)
+        return foreground.carry_out(order, look, self._watch)
+
+    def _plan(self) -> list[Host]:
+        """Hosts with the ranks that each would get now; those that have had some come first."""
+        usable = [one for one in self._listed if self._failures[one.name] < _FAILURES]
+        usable.sort(
+            key=lambda one: self._order.index(one.name) if one.name in self._order else sys.maxsize
+        )
+        return plan(self._limits, usable)
+
+    def _wait_for(self, ranks: int) -> bool:
+        """Whether there is room for so many ranks, after a while at most."""
+        deadline = time.monotonic() + self._limits.patience
+        said = False
+        while True:
+            self._placed = self._plan()
+            room = sum(host.slots or 0 for host in self._placed)
+            if room >= ranks:
+                return True
+            left_out = [host for host, count in self._failures.items() if count >= _FAILURES]
+            why = f"there is room for {room} of the {ranks} ranks that are needed"
+            if left_out:
+                why += f"; left out after {_FAILURES} failures: {', '.join(left_out)}"
+            if isinstance(self._discovery, FixedHosts) or time.monotonic() > deadline:
+                _say(f"{why}: ended")
+                return False
+            if not said:
+                _say(f"{why}; waiting for hosts, {self._limits.patience:g} s at most")
+                said = True
+            time.sleep(_LOOK)
+            self._listed = self._discovery.now()
+
+    def _watch(self, job: Job) -> None:
+        for failure in job.failures:
+            if failure.rank not in self._seen:
+                self._note(failure)
+        self._listed = self._discovery.now()
+        if self._told or job.ending or job.missing or job.fatal:
+            return
+        living = [host for rank, host in enumerate(self._host_of) if rank not in self._seen]
+        room = sum(host.slots or 0 for host in self._plan())
+        listed = {host.name for host in self._listed}
+        if room > len(living) or (room >= self._limits.least and not listed.issuperset(living)):
+            self._told = True
+            job.tell_hosts()
+
+    def _note(self, failure: Failure) -> None:
+        self._seen.add(failure.rank)
+        host, now = self._host_of[failure.rank], time.monotonic()
+        if failure.follows or now < self._failed_at.get(host, float("-inf")) + _AT_ONCE:
+            return
+        self._failed_at[host] = now
+        self._failures[host] += 1
+
+    def _blame_new_hosts(self) -> bool:
+        """Where the job did not start, hosts that have had no ranks before may be why."""
+        new = [one.name for one in self._placed if one.name not in self._order]
+        if len(new) == len(self._placed):
+            return False
+        self._failures.update(new)
+        return bool(new)
+
+
+def _say(text: str) -> None:
+    print(f"gradred run: {text}", file=sys.stderr, flush=True)
