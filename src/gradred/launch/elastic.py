@@ -19,7 +19,6 @@ from gradred.launch.hosts import Host
 from gradred.launch.job import Failure, Job, Order
 
 _FAILURES = 2  # after so many a host gets no ranks any more
-_AT_ONCE = 1.0  # seconds within which failures on a host count as one
 _LOOK = 0.2  # seconds between looks for hosts while there are too few
 
 Make = Callable[[Sequence[Host], float], tuple[Order, foreground.Look]]
@@ -82,31 +81,33 @@ class _Elastic:
         self._make = make
         self._listed: Sequence[Host] = ()
         self._failures: Counter[str] = Counter()  # by host
-        self._failed_at: dict[str, float] = {}
         self._order: list[str] = []  # hosts that have had ranks, the first ones first
         self._begun = time.monotonic()
         self._placed: Sequence[Host] = ()
         self._host_of: list[str] = []  # by rank
         self._seen: set[int] = set()  # ranks that have failed since the last start
         self._told = False
+        self._resets = 0
+        self._failed_with = 0  # the status of the last rank that failed
 
     def run(self) -> int:
         self._listed = self._discovery.first()
-        needed, resets, status = self._limits.start, 0, 1
+        needed, status = self._limits.start, 1
         while self._wait_for(needed):
-            if resets:
+            if self._resets:
                 ranks = sum(host.slots or 0 for host in self._placed)
                 _say(f"starting again with {ranks} rank{'s' if ranks > 1 else ''}")
             outcome = self._start()
             if outcome.stopped or (outcome.status == 0 and not outcome.wants_again):
                 return outcome.status
-            status, resets = outcome.status or 1, resets + 1
+            status = outcome.status or self._failed_with or 1
             if not (self._seen or outcome.wants_again or self._blame_new_hosts()):
                 return status
             self._order += [one.name for one in self._placed if one.name not in self._order]
-            if self._limits.resets is not None and resets > self._limits.resets:
-                _say(f"started again {self._limits.resets} times (--reset-limit): ended")
+            if self._resets == self._limits.resets:
+                _say(f"started again {self._resets} times (--reset-limit): ended")
                 return status
+            self._resets += 1
             needed = self._limits.least
         return status
 
@@ -149,9 +150,10 @@ class _Elastic:
     def _watch(self, job: Job) -> None:
         for failure in job.failures:
             if failure.rank not in self._seen:
-                self._note(failure)
+                self._note(job, failure)
         self._listed = self._discovery.now()
-        if self._told or job.ending or job.missing or job.fatal:
+        may_not = self._told or self._resets == self._limits.resets
+        if may_not or job.ending or job.missing or job.fatal:
             return
         living = [host for rank, host in enumerate(self._host_of) if rank not in self._seen]
         room = sum(host.slots or 0 for host in self._plan())
@@ -160,13 +162,13 @@ class _Elastic:
             self._told = True
             job.tell_hosts()
 
-    def _note(self, failure: Failure) -> None:
+    def _note(self, job: Job, failure: Failure) -> None:
+        """Count it, unless it may come of one that the others have not survived."""
+        comes_of_another = any(one.rank in self._seen for one in job.fatal)
         self._seen.add(failure.rank)
-        host, now = self._host_of[failure.rank], time.monotonic()
-        if failure.follows or now < self._failed_at.get(host, float("-inf")) + _AT_ONCE:
-            return
-        self._failed_at[host] = now
-        self._failures[host] += 1
+        if not (failure.follows or comes_of_another):
+            self._failures[self._host_of[failure.rank]] += 1
+            self._failed_with = failure.status
 
     def _blame_new_hosts(self) -> bool:
         """Where the job did not start, hosts that have had no ranks before may be why."""

@@ -44,6 +44,7 @@ class _State:
         self.timeline: Timeline | None = None
         self.dynamic_sets = False
         self.generation = 0  # counts init()
+        self.asked: tuple[Any, int] = (None, 0)  # of the last one: its communicator, its ranks
 
 
 state = _State()
@@ -133,6 +134,7 @@ def _begin(comm: Any) -> None:
         state.engine = NamedOperations(mine, most_fused_bytes=most_fused_bytes())
     state.place = _place_of(MPI, mine)
     state.generation += 1
+    state.asked = (comm, state.place.size)
     sets.begin(state.place.size, comm if isinstance(comm, MPI.Comm) else None)
     path = os.environ.get("HOROVOD_TIMELINE", "")
     if path and path.upper() != "DYNAMIC":
@@ -173,19 +175,18 @@ def _place_of(mpi: Any, comm: Comm) -> _Place:
     return _Place(rank, size, local_rank, local_size, alike.index(rank), len(alike), homogeneous)
 
 
-def shrink() -> Comm:
-    """As `shutdown`, and a communicator of the ranks that live, for `init`; see `Comm.shrink`.
-
-    Raises:
-        gradred.UsageError: the ranks are on several hosts, or there are process sets.
-    """
-    from gradred.errors import PeerLost, UsageError
+def can_shrink() -> bool:
+    """Whether `shrink` may be called: the ranks are on one host, and no process set is theirs."""
     from gradred.torch import process_sets as sets
 
+    return _place().local_size == _place().size and len(sets.ids_and_ranks()) == 1
+
+
+def shrink() -> Comm:
+    """As `shutdown`, and a communicator of the ranks that live; see `Comm.shrink`."""
+    from gradred.errors import PeerLost
+
     assert state.engine is not None
-    if len(sets.ids_and_ranks()) > 1:
-        found = "there are process sets, whose ranks the MPI would have to find anew"
-        raise UsageError(explain("shrinking", found, "Start the job again"))
     engine = state.engine
     shutdown()
     while True:
@@ -193,6 +194,21 @@ def shrink() -> Comm:
             return engine.shrink()
         except PeerLost:  # another one meanwhile
             continue
+
+
+def init_again(left: Comm | None = None) -> None:
+    """As `shutdown`, and `init` with the communicator of before; or with these ranks of it.
+
+    Args:
+        left: what `shrink` gave.
+    """
+    from gradred.shrunk import ShrunkComm
+
+    comm, size = state.asked
+    shutdown()
+    if left is not None and (left.Get_size() < size or isinstance(comm, ShrunkComm)):
+        comm = left
+    init(comm)
 
 
 def shutdown() -> None:

@@ -67,7 +67,7 @@ class State:
         """What `save` keeps, for a file: anything that pickle takes; None: there is nothing."""
 
     def take(self, saved: Any) -> None:
-        """Go on from what `saved` gave, perhaps in another process."""
+        """Go on from what `saved` gave, perhaps in another process; None: from here."""
 
     def save(self) -> None:
         """Keep a copy."""
@@ -118,6 +118,8 @@ class ObjectState(State):
         Raises:
             ValueError: they are not of such a state.
         """
+        if saved is None:
+            return
         _require_alike("values", self._saved, saved["values"])
         self._saved = saved["values"]
         self.restore()
@@ -183,8 +185,9 @@ class TorchState(ObjectState):
         Raises:
             ValueError: it has other parts.
         """
-        _require_alike("parts", self._states, saved["states"])
-        self._states = saved["states"]
+        if saved is not None:
+            _require_alike("parts", self._states, saved["states"])
+            self._states = saved["states"]
         super().take(saved)
 
     def sync(self) -> None:
@@ -232,11 +235,12 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         job = state._job = of_this_rank()
-        if job is not None and (found := job.read()) is not None:
-            state.take(found)
-        skips = False
+        skips, begins = False, job is not None
         while True:
             try:
+                if job is not None and begins:
+                    state.take(job.read())
+                    begins = False
                 if not skips:
                     state.sync()
                 return func(state, *args, **kwargs)
@@ -250,8 +254,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                     job.write(state.saved(), at_once=True)
                     job.start_again()
                 skips = interrupt.skip_sync
-                basics.shutdown()
-                basics.init()
+                basics.init_again()
             state.on_reset()
 
     return wrapper
@@ -259,20 +262,22 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin_anew(error: HorovodInternalError, job: ElasticJob | None) -> None:
     """With all ranks; where some have ended, with those that live."""
-    if not isinstance(error.__cause__, TransportError):
-        basics.shutdown()
-        basics.init()
-        return
+    lost = isinstance(error.__cause__, TransportError)
     try:
-        left = basics.shrink()
-        while job is None or left.Get_size() >= job.least:
-            try:
-                basics.init(comm=left)
-                return
-            except PeerLost:  # another one meanwhile
-                left = left.shrink()
+        if basics.can_shrink():
+            left = basics.shrink()
+            while job is None or left.Get_size() >= job.least:
+                try:
+                    basics.init_again(left)
+                    return
+                except PeerLost:  # another one meanwhile
+                    left = left.shrink()
+        elif not lost:
+            basics.init_again()
+            return
     except Error as why:
         if job is None:
             raise error from why
-    assert job is not None
+    if job is None:
+        raise error
     job.start_again()
