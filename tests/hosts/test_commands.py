@@ -19,6 +19,7 @@ def hosts():
         yield made
 
 
+@pytest.mark.one_mpi
 def test_bench_measures_the_ranks_of_the_hosts_that_are_named(hosts, tmp_path):
     words = ["-m", "8:8", "-i", "3", "-x", "1", "--bind", "none", "--json", "record.json"]
     process = jobs.start(hosts, tmp_path, *words, command="bench", where="h1:1,h2:1")

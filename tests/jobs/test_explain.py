@@ -399,6 +399,7 @@ def test_interrupt_ends_the_small_job_with_status_130() -> None:
 
 
 @needs_no_job
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("words", ["", "--json", "--collective allgather -T int32"])
 def test_plans_on_a_device_are_measured(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

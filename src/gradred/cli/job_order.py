@@ -18,6 +18,10 @@ from gradred.launch.job import Order
 _ANYWHERE = "192.0.2.1"
 
 
+# Seconds from the first failure on, and in an elastic job: what computes does not notice it.
+_GRACE = {False: 5.0, True: 60.0}
+
+
 class JobOrder:
     """What is started, wherever it will be."""
 
@@ -81,7 +85,7 @@ class JobOrder:
             remote=remote,
             stdin=foreground.has_input(),
             bound=arguments.bind != "none",
-            grace=arguments.grace,
+            grace=_GRACE[again is not None] if arguments.grace is None else arguments.grace,
             again=again,
         )
 

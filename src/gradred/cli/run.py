@@ -136,9 +136,9 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
     end.add_argument(
         "--grace",
         type=duration(0.0),
-        default=5.0,
         metavar="SECONDS",
-        help="what the other ranks have to end by themselves after one failed (default: 5)",
+        help="what the other ranks have to end by themselves after one failed (default: 5), or, in "
+        "an elastic job, to go on without it (default: 60)",
     )
     end.add_argument(
         "--timeout",
