@@ -488,7 +488,7 @@ void Board::hear_agreed(const SiteMessage& message, bool joins) {
   entry = Logged{};
   entry.submission = message.submission;
   entry.joins = joins ? 1 : 0;
-  entry.last_joined = -1;
+  entry.last_joined = entry.last = -1;
   set_text(entry.problem, message.text);
   publish();
 }

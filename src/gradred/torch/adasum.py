@@ -62,13 +62,19 @@ def _pair(
     return of_a * a + of_b * b
 
 
-def combine(inputs: torch.Tensor) -> torch.Tensor:
-    """The Adasum of the rows of a matrix of floats, whose number is a power of two."""
+def combine(inputs: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+    """The Adasum of the rows of a matrix of floats, whose number is a power of two.
+
+    Args:
+        inputs: shape (ranks, elements).
+        factor: by which the result is multiplied in float64; to multiply the inputs by it instead
+            gives the same.
+    """
     products = torch.zeros(len(inputs), len(inputs), dtype=torch.float64)
     for columns in inputs.split(_COLUMNS, dim=1):
         exact = columns.double()
         products += exact @ exact.T
-    weights = torch.from_numpy(weights_of(products.numpy()))
+    weights = torch.from_numpy(weights_of(products.numpy()) * factor)
     result = torch.empty(inputs.shape[1], dtype=inputs.dtype)
     for columns, part in zip(inputs.split(_COLUMNS, dim=1), result.split(_COLUMNS), strict=True):
         part.copy_(weights @ columns.double())
@@ -99,8 +105,7 @@ def start(
             if tensor.numel() == 0:
                 continue
             rows = torch.from_numpy(found).view(tensor.dtype).view(-1, tensor.numel())
-            made = combine(rows if prescale == 1.0 else rows * prescale)
-            _flat(output).copy_(made if postscale == 1.0 else made * postscale)
+            _flat(output).copy_(combine(rows, prescale * postscale))
         return result
 
     held = (tensors, outputs)

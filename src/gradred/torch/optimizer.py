@@ -394,19 +394,14 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     Raises:
         ValueError: the arguments do not fit.
     """
-    asked = "DistributedOptimizer"
-    if gradient_as_bucket_view and (groups is not None or num_groups):
-        found = "groups and gradient_as_bucket_view are two ways to reduce gradients together"
-        raise ValueError(explain(asked, found, "Use one of them"))
-    if gradient_predivide_factor != 1.0 and op != Average:
-        remedy = "Use op=Average"
-        raise ValueError(explain(asked, "gradient_predivide_factor goes with Average", remedy))
-    if backward_passes_per_step <= 0:
-        found = f"backward_passes_per_step={backward_passes_per_step}"
-        raise ValueError(explain(asked, found, "Pass 1 or more"))
-    if op == basics.Adasum and gradient_as_bucket_view:
-        found = "Adasum reduces each parameter's update, not gradients"
-        raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
+    groups_given = groups is not None or num_groups > 0
+    _check(
+        op,
+        backward_passes_per_step,
+        gradient_predivide_factor,
+        groups_given,
+        gradient_as_bucket_view,
+    )
     if num_groups:
         warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
@@ -415,16 +410,9 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         added: Any = _AdasumOptimizer
     else:
         added = _DistributedOptimizer
-    base = optimizer.__class__
-    body = {
-        name: value
-        for kind in (_DistributedOptimizer, added)
-        for name, value in vars(kind).items()
-        if name not in ("__dict__", "__weakref__", "__module__", "__doc__")
-    }
-    made: Any = type(base.__name__, (base,), {**body, "_wrapped": base, "__doc__": base.__doc__})
+    made = _class_with(optimizer.__class__, added)
     wrapped: Any = made.__new__(made)
-    base.__init__(wrapped, optimizer.param_groups)
+    made._wrapped.__init__(wrapped, optimizer.param_groups)
     wrapped._begin(
         named_parameters,
         compression,
@@ -437,3 +425,32 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         gradient_as_bucket_view,
     )
     return wrapped
+
+
+def _check(
+    op: int, passes: int, predivide_factor: float, groups_given: bool, as_buckets: bool
+) -> None:
+    asked = "DistributedOptimizer"
+    if as_buckets and groups_given:
+        found = "groups and gradient_as_bucket_view are two ways to reduce gradients together"
+        raise ValueError(explain(asked, found, "Use one of them"))
+    if predivide_factor != 1.0 and op != Average:
+        remedy = "Use op=Average"
+        raise ValueError(explain(asked, "gradient_predivide_factor goes with Average", remedy))
+    if passes <= 0:
+        found = f"backward_passes_per_step={passes}"
+        raise ValueError(explain(asked, found, "Pass 1 or more"))
+    if op == basics.Adasum and as_buckets:
+        found = "Adasum reduces each parameter's update, not gradients"
+        raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
+
+
+def _class_with(base: type, added: type) -> Any:
+    """A class like `base`, by its name, with the methods of `added`; `base` is its `_wrapped`."""
+    body = {
+        name: value
+        for kind in (_DistributedOptimizer, added)
+        for name, value in vars(kind).items()
+        if name not in ("__dict__", "__weakref__", "__module__", "__doc__")
+    }
+    return type(base.__name__, (base,), {**body, "_wrapped": base, "__doc__": base.__doc__})
