@@ -16,7 +16,12 @@ pytest.importorskip("sklearn")
 from gradred import launch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES = {"horovod_digits.py": ["--horovod"], "ddp.py": []}
+EXAMPLES = {
+    "horovod_digits.py": ["--horovod"],
+    "horovod_join.py": ["--horovod"],
+    "ddp.py": [],
+    "fsdp.py": [],
+}
 
 pytestmark = [
     pytest.mark.timeout(120),
