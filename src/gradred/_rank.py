@@ -52,6 +52,15 @@ def begin(
 _holds_finalize = False
 
 
+def spare_workers() -> None:
+    """Processes that this one starts do not begin MPI when they import mpi4py.
+
+    The MPI would take a data loader's worker for this rank. Who sets MPI4PY_RC_INITIALIZE knows
+    better.
+    """
+    os.environ.setdefault("MPI4PY_RC_INITIALIZE", "0")
+
+
 def configure() -> None:
     """Read the knobs, which hold for communicators that are used for the first time from now on."""
     _core.begin_communicator()

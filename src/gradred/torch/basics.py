@@ -123,10 +123,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 def _begin(comm: Any) -> None:
     from mpi4py import MPI
 
+    from gradred import _rank
     from gradred.comm import Comm
     from gradred.named import NamedOperations
     from gradred.torch import process_sets as sets
 
+    _rank.spare_workers()
     world = _communicator(MPI, comm)
     mine = Comm(world).Dup()
     state.comm = mine

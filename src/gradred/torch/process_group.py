@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from gradred import _rank
 from gradred.comm import Comm
 from gradred.errors import TimeoutError, UsageError, explain  # noqa: A004
 from gradred.named import NamedOperations
@@ -568,6 +569,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     Raises:
         gradred.UsageError: the ranks of torch are not those of the MPI.
     """
+    _rank.spare_workers()
     world = MPI.COMM_WORLD
     members = list(options.global_ranks_in_group) or list(range(options.group_size))
     asked = "a process group of gradred"

@@ -1,0 +1,57 @@
+"""`elastic` within a job whose ranks live; tests/jobs/test_elastic.py has the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pytorch.given import batches, model_of
+
+torch = pytest.importorskip("torch")
+hvd = pytest.importorskip("gradred.torch")
+
+pytestmark = pytest.mark.usefixtures("initialised")
+
+
+def test_elastic_training_goes_back_to_its_last_commit() -> None:
+    model = model_of(hvd.rank())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = hvd.elastic.TorchState(model, optimizer, batch=0, seen=[])
+    resets: list[int] = []
+    state.register_reset_callbacks([lambda: resets.append(state.batch)])
+
+    @hvd.elastic.run
+    def train(state: Any) -> int:
+        wrapped = hvd.DistributedOptimizer(state.optimizer)
+        while state.batch < 6:
+            wrapped.zero_grad()
+            model(batches(1)[0, 0, hvd.rank()]).sum().backward()
+            wrapped.step()
+            state.batch += 1
+            if state.batch == 3 and not resets:
+                raise hvd.HorovodInternalError("as if an operation had failed")
+            if state.batch % 2 == 0:
+                state.commit()
+        return int(state.batch)
+
+    assert train(state) == 6
+    assert resets == [2]
+    weights = hvd.allgather(model[0].weight.detach().reshape(1, -1))
+    assert all(torch.equal(one, weights[0]) for one in weights)
+
+
+def test_a_sampler_gives_what_has_not_been_used() -> None:
+    sampler = hvd.elastic.ElasticSampler(range(10 * hvd.size() + 1), shuffle=True, seed=3)
+    assert len(sampler) == 11
+    first = list(sampler)
+    sampler.record_batch(0, 4)
+    sampler.load_state_dict(sampler.state_dict())
+    left = list(sampler)
+    assert len(sampler) == len(left) == 7
+    everyone = hvd.allgather_object((first[:4], left))
+    used = {i for one, _ in everyone for i in one}
+    rest = {i for _, one in everyone for i in one}
+    assert not used & rest
+    assert used | rest == set(range(10 * hvd.size() + 1))
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0
