@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pytorch.given import batches, model_of
+
+from gradred.launch import state_files
 
 torch = pytest.importorskip("torch")
 hvd = pytest.importorskip("gradred.torch")
@@ -55,3 +58,51 @@ def test_a_sampler_gives_what_has_not_been_used() -> None:
     assert used | rest == set(range(10 * hvd.size() + 1))
     sampler.set_epoch(1)
     assert sampler.processed_num == 0
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of the states of an elastic job, as `gradred run` tells all ranks of it."""
+    found: str = hvd.broadcast_object(str(tmp_path), 0)
+    monkeypatch.setenv(state_files.VARIABLE, f"1 {found}")
+    return found
+
+
+@hvd.elastic.run
+def counted(state: Any, until: int) -> int:
+    """The step that it begins with."""
+    begin: int = state.step
+    while state.step < until:
+        state.step += 1
+        state.commit()
+    return begin
+
+
+def test_a_job_goes_on_from_the_newest_state(folder: str) -> None:
+    model = model_of(seed=1 + hvd.rank())  # of which rank 0's is everybody's
+    assert counted(hvd.elastic.TorchState(model, step=0), 1) == 0
+    hvd.barrier()
+    number, _ = state_files.newest(folder) or (0, None)
+    assert number == 1
+    other = model_of(seed=7)
+    assert counted(hvd.elastic.TorchState(other, step=0), 1) == 1
+    for key, value in model.state_dict().items():
+        assert value.equal(other.state_dict()[key])
+    with pytest.raises(ValueError, match="Use another folder"):
+        counted(hvd.elastic.TorchState(other, step=0, more=1), 1)
+    with pytest.raises(ValueError, match=r"has the parts \['model'\]"):
+        counted(hvd.elastic.TorchState(step=0), 1)
+
+
+def test_a_state_that_no_file_can_hold_is_told_of(folder: str) -> None:
+    class Own(hvd.elastic.State):
+        step = 0
+
+        def save(self) -> None:
+            pass
+
+        def sync(self) -> None:
+            pass
+
+    with pytest.warns(UserWarning, match=r"Own has no saved\(\) and take\(\)"):
+        assert counted(Own(), 2) == 0

@@ -41,7 +41,14 @@ class ElasticJob:
         return bool(broadcast_object(mine, 0, "elastic.hosts"))
 
     def write(self, values: Any, at_once: bool = False) -> None:
-        """Have rank 0 write a state, unless that would take too much of the time. Local."""
+        """Have rank 0 write a state, unless that would take too much of the time. Local.
+
+        Args:
+            values: as `State.saved` gives them; None: there is nothing to write.
+            at_once: whatever time it takes.
+        """
+        if values is None:
+            return
         self.number += 1
         begin = time.monotonic()
         if basics.rank() != 0 or (begin < self._next_at and not at_once):

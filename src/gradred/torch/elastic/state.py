@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -235,6 +236,11 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         job = state._job = of_this_rank()
+        if job is not None and type(state).saved is State.saved:
+            found = f"{type(state).__name__} has no saved() and take()"
+            remedy = "Write them, or use TorchState"
+            text = explain("elastic.run", f"{found}: a job that starts again has no state", remedy)
+            warnings.warn(text, stacklevel=2)
         skips, begins = False, job is not None
         while True:
             try:
@@ -264,7 +270,7 @@ def _begin_anew(error: HorovodInternalError, job: ElasticJob | None) -> None:
     """With all ranks; where some have ended, with those that live."""
     lost = isinstance(error.__cause__, TransportError)
     try:
-        if basics.can_shrink():
+        if basics.is_initialized() and basics.can_shrink():
             left = basics.shrink()
             while job is None or left.Get_size() >= job.least:
                 try:
