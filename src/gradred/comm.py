@@ -166,8 +166,8 @@ class Comm(MPI.Intracomm):
         MPI may wait for the failed ones; so the new communicator has no MPI handle (it is
         `MPI.COMM_NULL`), and of an `MPI.Intracomm` it serves what is gradred's own: `Allreduce`,
         `Iallreduce`, `Allreduce_init`, `Reduce_scatter_block`, `Ireduce_scatter_block`,
-        `Allgather`, `Bcast`, and the functions of gradred with `comm=`, on the types and
-        operations that gradred knows. All else raises `UsageError`. It can be shrunk again.
+        `Allgather`, `Bcast`, `Dup`, and the functions of gradred with `comm=`, on the types
+        and operations that gradred knows. All else raises `UsageError`. It can be shrunk again.
 
         Under `gradred run` the job goes on without failed ranks. On a sound communicator it gives
         one of all ranks, and the sound one stays so.

@@ -147,7 +147,19 @@ SERVED = {
     *("Ireduce_scatter_block", "Allgather", "Bcast", "Free", "free", "handle"),
     *("Get_rank", "Get_size", "Get_name", "rank", "size", "name"),
     *("Is_inter", "Is_intra", "is_inter", "is_intra"),
+    "Dup",
 }
+
+
+def test_a_duplicate_is_another_one_of_the_same_ranks(comm: gradred.Comm) -> None:
+    other = comm.Dup()
+    assert (other.rank, other.size) == (comm.rank, comm.size)
+    assert other != comm
+    assert gradred.allreduce(np.ones(1), comm=other)[0] == SIZE
+    other.Free()
+    assert gradred.allreduce(np.ones(1), comm=comm)[0] == SIZE
+    with pytest.raises(UsageError, match="freed"):
+        other.Dup()
 
 
 def test_everything_of_the_mpis_own_is_refused(comm: gradred.Comm) -> None:
