@@ -177,25 +177,24 @@ def _place_of(mpi: Any, comm: Comm) -> _Place:
     return _Place(rank, size, local_rank, local_size, alike.index(rank), len(alike), homogeneous)
 
 
-def can_shrink() -> bool:
-    """Whether `shrink` may be called: the ranks are on one host, and no process set is theirs."""
+def shrink() -> Comm | None:
+    """As `shutdown`, and a communicator of the ranks that live; see `Comm.shrink`.
+
+    None, on all ranks: they share no memory, as on several hosts, or process sets are theirs.
+    """
+    from gradred.errors import PeerLost, UsageError
     from gradred.torch import process_sets as sets
 
-    return _place().local_size == _place().size and len(sets.ids_and_ranks()) == 1
-
-
-def shrink() -> Comm:
-    """As `shutdown`, and a communicator of the ranks that live; see `Comm.shrink`."""
-    from gradred.errors import PeerLost
-
-    assert state.engine is not None
-    engine = state.engine
+    engine, alone = state.engine, len(sets.ids_and_ranks()) == 1
     shutdown()
-    while True:
+    while engine is not None and alone:
         try:
             return engine.shrink()
         except PeerLost:  # another one meanwhile
             continue
+        except UsageError:
+            break
+    return None
 
 
 def init_again(left: Comm | None = None) -> None:

@@ -270,17 +270,16 @@ def _begin_anew(error: HorovodInternalError, job: ElasticJob | None) -> None:
     """With all ranks; where some have ended, with those that live."""
     lost = isinstance(error.__cause__, TransportError)
     try:
-        if basics.is_initialized() and basics.can_shrink():
-            left = basics.shrink()
-            while job is None or left.Get_size() >= job.least:
-                try:
-                    basics.init_again(left)
-                    return
-                except PeerLost:  # another one meanwhile
-                    left = left.shrink()
-        elif not lost:
+        left = basics.shrink()
+        if left is None and not lost:
             basics.init_again()
             return
+        while left is not None and (job is None or left.Get_size() >= job.least):
+            try:
+                basics.init_again(left)
+                return
+            except PeerLost:  # another one meanwhile
+                left = left.shrink()
     except Error as why:
         if job is None:
             raise error from why
