@@ -71,7 +71,8 @@ def test_survivors_go_on_where_the_job_is_not_elastic(
     seen = job(tmp_path, "-np", "3", ends=("0:7",))
     assert seen.status == 0, seen
     assert seen.report["ranks"] == 2
-    assert seen.report["starts"] in ([0, 6], [0, 7]), seen  # of the rank that was 1
+    first, again = seen.report["starts"]  # of the rank that was 1
+    assert (first, 6 <= again <= 8) == (0, True), seen  # step 7 may be whole on some
     assert seen.report["loss"] == pytest.approx(unbroken, rel=1e-9)
     assert "the others went on without it" in seen.stderr
 
