@@ -17,7 +17,6 @@ from gradred.launch.job import Order
 # An address that no host has: what leads there leads to any host that is not named.
 _ANYWHERE = "192.0.2.1"
 
-
 # Seconds from the first failure on, and in an elastic job: what computes does not notice it.
 _GRACE = {False: 5.0, True: 60.0}
 
