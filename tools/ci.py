@@ -138,9 +138,8 @@ def with_torch() -> bool:
         print(f"skipped: {reason}")
         tally.add(0, {reason: 0})
         return True
-    well = jobs(
-        OPENMPI, "jobs/test_torch_examples.py", "jobs/test_elastic.py", "hosts/test_elastic.py"
-    )
+    files = ("test_torch_examples", "test_torchrun", "test_elastic")
+    well = jobs(OPENMPI, *(f"jobs/{file}.py" for file in files), "hosts/test_elastic.py")
     return run(python, "tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3") and well
 
 

@@ -42,17 +42,15 @@ constexpr const char* kNotAlive =
 }  // namespace
 
 void require_running_mpi() {
-  const mpi::Mpi& mpi = mpi::get();
-  int initialized = 0, finalized = 0;
-  mpi.call.Initialized(&initialized);
-  mpi.call.Finalized(&finalized);
-  if (initialized == 0) throw UsageError("MPI is not initialised: call MPI.Init() first");
+  int finalized = 0;
+  mpi::get().call.Finalized(&finalized);
+  if (!mpi::initialized()) throw UsageError("MPI is not initialised: call MPI.Init() first");
   if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
 }
 
 bool thread_may_drive() {
   return settings().progress_thread &&
-         Registry::get().thread_level() == mpi::get().is.thread_multiple;
+         (!mpi::initialized() || Registry::get().thread_level() == mpi::get().is.thread_multiple);
 }
 
 bool may_start_on_node() { return thread_may_drive() || completes_inside_mpi(); }
@@ -197,8 +195,8 @@ std::shared_ptr<const Plan> Communicator::plan_or_refuse(const Call& call, WaitH
 
 void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook) {
   if (node_only()) {
-    refuse(kShrunk, hook);
-    throw UsageError(std::string(kShrunk));
+    refuse(kMemoryOnly, hook);
+    throw UsageError(std::string(kMemoryOnly));
   }
   agree_on(make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8,
                           static_cast<std::uint64_t>(kind), detail),

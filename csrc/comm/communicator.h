@@ -67,8 +67,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static void detach(void* attribute) noexcept;
 
   Communicator(mpi::Handle comm, int rank, int size);
-  // What shrink() makes: the members of `old`, by their ranks there, on shared memory alone.
-  Communicator(const Communicator& old, const std::vector<std::size_t>& members, int rank,
+  // On shared memory alone; null: of one rank.
+  Communicator(int rank, int size, const Settings& settings, RankNames names,
                std::unique_ptr<NodeGroup> node);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -94,9 +94,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // of these, which serves what goes through shared memory. `ended` gets the others, by their ranks
   // in MPI_COMM_WORLD. Throws UsageError where no memory is shared, else as Shrinking::run() does.
   std::shared_ptr<Communicator> shrink(WaitHook& hook, std::vector<int>& ended);
-  // Whether the MPI knows nothing of this communicator, since it was shrunk.
+  // Blocking and collective: a communicator of processes that no MPI connects, which serves what
+  // goes through shared memory. Throws UsageError, on all ranks, where they share none.
+  static std::shared_ptr<Communicator> connect(Bootstrap& calls);
+  // Whether the MPI knows nothing of this communicator, since shrink() or connect() has made it.
   bool node_only() const { return state_ == State::kNodeOnly; }
-  void free_shrunk() { liveness_.forget_handle(); }
+  void free_memory() { liveness_.forget_handle(); }
   // Blocking and collective: sets up what gradred needs, unless that is done.
   void prepare(WaitHook& hook);
   // Blocking: returns when the result is in place. The first such call on a communicator sets up

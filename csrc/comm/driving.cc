@@ -44,6 +44,7 @@ bool is_due(std::uint64_t now) {
 
 void drive_mpi(std::uint64_t now) {
   Driving& state = driving();
+  if (!mpi::initialized()) return;
   if (state.stopped || (state.stops_after_failure && process_poisoned)) return;
   state.mpi_driven_ns.store(now, std::memory_order_relaxed);
   const mpi::Mpi& mpi = mpi::get();

@@ -46,10 +46,10 @@ inline constexpr const char* kNoneLeft =
     "the MPI has no communicators left for gradred to use, and without one of its own it cannot "
     "carry out the plan that is asked for: free communicators that are not used any more";
 
-// Why a shrunk communicator cannot do what takes the MPI.
-inline constexpr std::string_view kShrunk =
-    "this communicator was shrunk: it has shared memory only, and the MPI knows nothing of it. Use "
-    "types and operations of gradred's own, and no plan but 'node'.";
+// Why a communicator that shrink() or connect() has made cannot do what takes the MPI.
+inline constexpr std::string_view kMemoryOnly =
+    "this communicator has shared memory only, and the MPI knows nothing of it. Use types and "
+    "operations of gradred's own, and no plan but 'node'.";
 
 // The call as the ranks of a host carry it out, but for factors.
 NodeCall node_call(const Call& call);

@@ -88,7 +88,7 @@ void Communicator::care_for(const std::shared_ptr<StartedOperation>& operation, 
   try {
     const bool found_by_mpi =
         thread_may_drive() || (operation->may_advance_in_mpi() && completes_inside_mpi());
-    if (call.mpi_request && found_by_mpi) operation->open_request(operation);
+    if (call.mpi_request && found_by_mpi && mpi::initialized()) operation->open_request(operation);
     if (!operation->ended()) return let_drive(operation);
     operation->complete_request();
   } catch (...) {  // it has its number: the peers would wait for it

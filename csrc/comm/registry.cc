@@ -115,6 +115,8 @@ int Registry::keyval() {
 }
 
 int Registry::largest_tag() {
+  constexpr int kAlways = 32767;  // in every MPI
+  if (!mpi::initialized()) return kAlways;
   const std::lock_guard lock(mutex_);
   if (!largest_tag_) {
     const mpi::Mpi& mpi = mpi::get();
@@ -122,7 +124,7 @@ int Registry::largest_tag() {
     int found = 0;
     mpi.check(mpi.call.Comm_get_attr(mpi.is.comm_world, mpi.is.tag_ub, &bound, &found),
               "MPI_Comm_get_attr");
-    largest_tag_ = found != 0 && bound != nullptr ? *bound : 32767;
+    largest_tag_ = found != 0 && bound != nullptr ? *bound : kAlways;
   }
   return *largest_tag_;
 }

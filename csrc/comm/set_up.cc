@@ -75,7 +75,8 @@ void SetUp::run() {
   const std::vector<int> world_ranks = mpi::world_ranks(calls_.comm());
   found.names = RankNames(world_ranks);
   TagRangeAgreement ranges(calls_, world_ranks);
-  MemoryAgreement memory(calls_.rank(), found.names, memory_wish(), node_options());
+  MemoryAgreement memory(calls_.rank(), found.names, memory_wish(settings_),
+                         node_options(settings_));
   const Offer mine{
       .settings = offered_settings(), .tag_range = ranges.offer(), .memory = memory.offer()};
   std::vector<Offer> all(static_cast<std::size_t>(calls_.size()));
@@ -137,18 +138,6 @@ void SetUp::agree_on_settings(const std::vector<SettingsOffer>& all) {
   profiles = agreed.profile != 0;
 }
 
-NodeOptions SetUp::node_options() const {
-  constexpr std::size_t kNever = ~std::size_t{0};
-  return {.single_copy_bytes = settings_.single_copy ? NodeOptions().single_copy_bytes : kNever,
-          .ranks_on_host = settings_.ranks_on_host};
-}
-
-MemoryOffer::Wish SetUp::memory_wish() const {
-  if (!settings_.shared_memory) return MemoryOffer::Wish::kOff;
-  const bool may_add = Registry::get().may_add_group();
-  return may_add ? MemoryOffer::Wish::kShares : MemoryOffer::Wish::kHasTooMany;
-}
-
 void SetUp::add_local_peer(int rank, const ProcessId& process) {
   // Ranks whose hosts have equal names may be in different containers or machines all the same.
   if (!meet(process)) return;
@@ -192,16 +181,9 @@ void SetUp::find_topology() {
 
 // One rank without shared memory is all without.
 void SetUp::share_memory(const std::vector<MemoryOffer>& all) {
-  using Wish = MemoryOffer::Wish;
-  const auto any = [&](Wish wish) {
-    return std::ranges::any_of(all, [&](const MemoryOffer& one) { return one.wish == wish; });
-  };
-  std::string why_not;
-  if (any(Wish::kOff)) {
-    why_not = "GRADRED_SHM is off";
-  } else if (any(Wish::kHasTooMany) && !deterministic) {
-    why_not = "64 other communicators share memory already";
-  }
+  std::vector<MemoryOffer::Wish> wishes;
+  for (const MemoryOffer& one : all) wishes.push_back(one.wish);
+  const std::string why_not = why_no_memory(wishes, deterministic);
   if (place.topology.hosts != 1) {
     place.why_no_memory = "the ranks are on " + std::to_string(place.topology.hosts) + " hosts";
     share_memory_on_hosts(why_not);
@@ -209,7 +191,7 @@ void SetUp::share_memory(const std::vector<MemoryOffer>& all) {
   }
   place.why_no_memory = why_not;
   if (!why_not.empty()) return;
-  node = NodeGroup::create(calls_, node_options(), place.why_no_memory);
+  node = NodeGroup::create(calls_, node_options(settings_), place.why_no_memory);
   if (node == nullptr) throw_if_deterministic(place.why_no_memory);
   if (node != nullptr) Registry::get().add_pool(node->pool());
 }
@@ -217,7 +199,7 @@ void SetUp::share_memory(const std::vector<MemoryOffer>& all) {
 void SetUp::share_memory_on_hosts(const std::string& why_not) {
   place.why_no_host_memory = path == nullptr ? place.why_no_messages : why_not;
   if (!place.why_no_host_memory.empty()) return;
-  NodeOptions options = node_options();
+  NodeOptions options = node_options(settings_);
   options.sleeps = true;
   host = make_host_group(calls_, path->transport(), place.topology, found.names, options,
                          place.why_no_host_memory);

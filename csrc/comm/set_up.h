@@ -53,8 +53,6 @@ class SetUp final : public Established {
  private:
   SettingsOffer offered_settings() const;
   void agree_on_settings(const std::vector<SettingsOffer>& all);
-  NodeOptions node_options() const;
-  MemoryOffer::Wish memory_wish() const;
   void make_path(std::unique_ptr<TagRange> range);
   void meet_ranks_of_node();
   void find_topology();

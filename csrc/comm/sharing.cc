@@ -6,6 +6,27 @@
 
 namespace gradred {
 
+MemoryOffer::Wish memory_wish(const Settings& settings) {
+  if (!settings.shared_memory) return MemoryOffer::Wish::kOff;
+  const bool may_add = Registry::get().may_add_group();
+  return may_add ? MemoryOffer::Wish::kShares : MemoryOffer::Wish::kHasTooMany;
+}
+
+NodeOptions node_options(const Settings& settings) {
+  constexpr std::size_t kNever = ~std::size_t{0};
+  return {.single_copy_bytes = settings.single_copy ? NodeOptions().single_copy_bytes : kNever,
+          .ranks_on_host = settings.ranks_on_host};
+}
+
+std::string why_no_memory(std::span<const MemoryOffer::Wish> all, bool deterministic) {
+  using Wish = MemoryOffer::Wish;
+  if (std::ranges::find(all, Wish::kOff) != all.end()) return "GRADRED_SHM is off";
+  if (std::ranges::find(all, Wish::kHasTooMany) != all.end() && !deterministic) {
+    return "64 other communicators share memory already";
+  }
+  return "";
+}
+
 MemoryAgreement::MemoryAgreement(int rank, RankNames names, MemoryOffer::Wish wish,
                                  const NodeOptions& options)
     : names_(std::move(names)), rank_(rank), offer_{.wish = wish} {

@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/rank_names.h"
+#include "comm/settings.h"
 #include "node/group.h"
 #include "node/pool.h"
 
@@ -25,6 +27,13 @@ struct MemoryOffer {
   std::array<std::uint64_t, kMost> pools{};  // that this rank has, by their tokens; 0: none
   std::uint64_t begin = 0;                   // rank 0: of the part, in the only pool it offers
 };
+
+// Of this rank, for the next communicator.
+MemoryOffer::Wish memory_wish(const Settings& settings);
+NodeOptions node_options(const Settings& settings);
+// In words, what keeps ranks that wish this from sharing memory; empty: nothing. To have too many
+// communicators counts, unless `deterministic` wants the same each time.
+std::string why_no_memory(std::span<const MemoryOffer::Wish> all, bool deterministic);
 
 class MemoryAgreement {
  public:

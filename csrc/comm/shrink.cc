@@ -43,8 +43,10 @@ std::string no_memory_text(const std::string& reason) {
 
 std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<int>& ended) {
   stop_driving_after_failure();
+  Settings settings = settings_;
+  settings.deterministic = deterministic_;
   if (size_ == 1) {
-    return std::make_shared<Communicator>(*this, std::vector<std::size_t>{0}, 0, nullptr);
+    return std::make_shared<Communicator>(0, 1, settings, names(), nullptr);
   }
   if (!process_poisoned) prepare(hook);
   if (node_ == nullptr) throw UsageError(no_memory_text(choice_.place.why_no_memory));
@@ -57,29 +59,9 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
     if (!names.world_ranks().empty()) ended.push_back(names.world_ranks()[rank]);
   }
   tell_survived(ended);
-  return std::make_shared<Communicator>(*this, shrinking.members(), shrinking.rank(),
-                                        std::move(node));
-}
-
-Communicator::Communicator(const Communicator& old, const std::vector<std::size_t>& members,
-                           int rank, std::unique_ptr<NodeGroup> node)
-    : user_(mpi::get().is.comm_null),
-      rank_(rank),
-      size_(static_cast<int>(members.size())),
-      state_(State::kNodeOnly),
-      settings_(old.settings_),
-      deterministic_(old.deterministic_),
-      starts_on_node_(true),
-      spins_(old.spins_),
-      direct_(true),
-      blocking_set_up_(true),
-      choice_(size_, {}),
-      node_(std::move(node)),
-      liveness_(user_, rank_, size_, operation_log_) {
-  liveness_.open({.names = node_ ? node_->names() : old.names(), .node = node_.get()});
-  if (node_) Registry::get().count_group(1);
-  choice_.place.why_no_messages = choice_.place.why_no_mpi = kShrunk;
-  choice_.settle(assumed_figures());
+  RankNames names = node->names();
+  return std::make_shared<Communicator>(shrinking.rank(), shrinking.size(), settings,
+                                        std::move(names), std::move(node));
 }
 
 }  // namespace gradred

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
 
 #include "base/errors.h"
 #include "mpi/families.h"
@@ -109,6 +110,15 @@ std::optional<Handle> find_handle(std::span<const Named<Value>> names, Value val
 }  // namespace
 
 bool loaded() { return table != nullptr; }
+
+bool initialized() {
+  static std::atomic<bool> once{false};  // it stays so
+  if (once.load(std::memory_order_relaxed)) return true;
+  int found = 0;
+  get().call.Initialized(&found);
+  once.store(found != 0, std::memory_order_relaxed);
+  return found != 0;
+}
 
 const Mpi& get() {
   if (table == nullptr) throw UsageError("MPI is not loaded: import mpi4py.MPI first");

@@ -120,6 +120,8 @@ struct Mpi {
 // The table, after load(); throws UsageError before.
 const Mpi& get();
 bool loaded();
+// Whether the program has begun MPI, and perhaps ended it. Ranks that no MPI connects need not.
+bool initialized();
 // Fills the table from the library behind `library` (a dlopen handle) or whatever it depends on.
 void load(void* library);
 

@@ -19,6 +19,7 @@
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/leave.h"
+#include "python/memory_comm.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
 #include "python/one_thread.h"
@@ -381,8 +382,14 @@ void bind_calls(py::module_& m) {
         "the file of mpi4py.MPI. False where its call was not found.");
   m.def("set_exit_reason", &set_exit_reason, py::arg("reason"),
         "Why the program ends, for the peers that wait for it.");
-  m.def("require_running_mpi", &require_running_mpi,
-        "UsageError before MPI.Init and after MPI.Finalize, when most of the MPI must be let be.");
+  m.def(
+      "require_running_mpi",
+      [](const py::object& comm) {
+        if (memory_comm_state(comm.ptr()) == nullptr) require_running_mpi();
+      },
+      py::arg("comm") = py::none(),
+      "UsageError before MPI.Init and after MPI.Finalize, when most of the MPI must be let be; not "
+      "for a communicator that needs none.");
   m.def("in_flight", [] { return engine().in_flight(); });
   m.def(
       "reap",

@@ -22,7 +22,7 @@ void bind_operation(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_request(pybind11::module_& m);
 void bind_schedules(pybind11::module_& m);
-void bind_shrink(pybind11::module_& m);
+void bind_memory_comm(pybind11::module_& m);
 
 }  // namespace gradred
 
@@ -49,5 +49,5 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_tensors(m);
   gradred::bind_knobs(m);
   gradred::bind_liveness(m);
-  gradred::bind_shrink(m);
+  gradred::bind_memory_comm(m);
 }

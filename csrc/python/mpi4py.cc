@@ -11,8 +11,8 @@
 #include "python/comm.h"
 #include "python/errors.h"
 #include "python/gil.h"
+#include "python/memory_comm.h"
 #include "python/numpy.h"
-#include "python/shrink.h"
 #include "runtime/process.h"
 
 namespace py = pybind11;
@@ -119,7 +119,7 @@ Communicator& communicator_of(PyObject* comm) {
   }
   require_rank();
   if (mpi::get().normalise(handle) == mpi::get().is.comm_null) {
-    if (Communicator* shrunk = shrunk_state(comm)) return *shrunk;
+    if (Communicator* shrunk = memory_comm_state(comm)) return *shrunk;
   }
   std::shared_ptr<Communicator> state = Communicator::of(handle);
   require_right_launcher(*state);

@@ -27,10 +27,9 @@ namespace gradred {
 namespace {
 
 bool runs() {
-  int initialized = 0, finalized = 0;
-  mpi::get().call.Initialized(&initialized);
+  int finalized = 0;
   mpi::get().call.Finalized(&finalized);
-  return initialized != 0 && finalized == 0;
+  return mpi::initialized() && finalized == 0;
 }
 
 void show_this_rank() {

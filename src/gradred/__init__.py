@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gradred.persistent import PersistentAllreduce
     from gradred.request import Request
     from gradred.user_ops import UserOp, user_op
+    from gradred.without_mpi import connect
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ _LAZY = {
     "allreduce": "calls.blocking",
     "allreduce_many": "calls.blocking",
     "bcast": "calls.parts",
+    "connect": "without_mpi",
     "empty": "memory",
     "empty_like": "memory",
     "iallreduce": "calls.nonblocking",
@@ -87,6 +89,7 @@ __all__ = [
     "allreduce",
     "allreduce_many",
     "bcast",
+    "connect",
     "empty",
     "empty_like",
     "iallreduce",

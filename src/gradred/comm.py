@@ -58,10 +58,10 @@ class Comm(MPI.Intracomm):
     def __new__(  # noqa: D102 (mpi4py's)
         cls: type[CommT], comm: MPI.Comm | None = None
     ) -> CommT:
-        # A shrunk one is more than its handle, which is null.
+        # One of shared memory is more than its handle, which is null.
         share: Callable[[], CommT] | None = getattr(comm, "share", None)
         if comm is not None and share is None:
-            _core.require_running_mpi()  # mpi4py asks the MPI about it
+            _core.require_running_mpi(comm)  # mpi4py asks the MPI about it
         # Not super(): what a class with two bases inherits is this one's.
         return MPI.Intracomm.__new__(cls, comm) if share is None else share()
 
@@ -185,10 +185,10 @@ class Comm(MPI.Intracomm):
             >>> gradred.allreduce(numpy.ones(2), comm=comm)
             array([1., 1.])
         """
-        from gradred.shrunk import ShrunkComm  # derived from this class
+        from gradred.memory_comm import MemoryComm  # derived from this class
 
         state, rank, size = _core.shrink(self)
-        return ShrunkComm.of(state, rank, size)
+        return MemoryComm.of(state, rank, size)
 
     # ---- communicators from this one ----------------------------------------------------------
 

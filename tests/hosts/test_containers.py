@@ -80,3 +80,41 @@ def test_ranks_of_one_name_that_see_no_process_of_each_other_get_results(tmp_pat
     assert {one["shares_memory"] for one in found} == {False}
     reason = "rank 0's" if shared == "1" else "GRADRED_SHM is off"
     assert all(reason in one["node_reason"] for one in found)
+
+
+# Finds the other by files, as a store would.
+ALONE = """
+import itertools, pathlib, sys, time
+import gradred
+
+folder, rank, turns = pathlib.Path(sys.argv[1]), int(sys.argv[2]), itertools.count()
+
+def allgather(mine):
+    turn = next(turns)
+    (folder / f"{turn}.{rank}.new").write_bytes(mine)
+    (folder / f"{turn}.{rank}.new").rename(folder / f"{turn}.{rank}")
+    files = [folder / f"{turn}.{one}" for one in range(2)]
+    while not all(file.exists() for file in files):
+        time.sleep(0.01)
+    return [file.read_bytes() for file in files]
+
+try:
+    gradred.connect(rank, 2, allgather)
+except gradred.UsageError as error:
+    print(error)
+"""
+
+
+def test_without_an_mpi_they_get_an_error_that_says_how_to_start(tmp_path):
+    (tmp_path / "rank.py").write_text(ALONE)
+    environment = {**os.environ, "PYTHONPATH": jobs.PATHS}
+    ranks = []
+    for rank in range(2):
+        command = ["unshare", "-fpm", "--mount-proc", sys.executable, str(tmp_path / "rank.py")]
+        command += [str(tmp_path), str(rank)]
+        pipe = subprocess.PIPE
+        ranks.append(subprocess.Popen(command, env=environment, stdout=pipe, text=True))
+    for rank in ranks:
+        said, _ = rank.communicate(timeout=30)
+        assert said.startswith("connect: the ranks share no memory ("), said
+        assert "gradred run" in said

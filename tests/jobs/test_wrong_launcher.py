@@ -246,23 +246,6 @@ def test_rank_of_torchrun_starts_jobs_of_its_own() -> None:
     assert run(one, told(WITHOUT_MPI[0])) == ["[array([1.])]"]
 
 
-@pytest.mark.each_mpi
-def test_ranks_of_a_real_torchrun_get_the_error(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch, and so torchrun, is not installed")
-    program = tmp_path / "program.py"
-    program.write_text("import gradred, numpy\ngradred.allreduce(numpy.ones(3))\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
-    assert done.returncode != 0
-    errors = [line for line in done.stderr.splitlines() if "gradred.errors.UsageError: " in line]
-    assert errors, done.stderr
-    for line in errors:
-        assert "torchrun started them" in line
-        assert "gradred run -np 2 " in line
-        assert str(program) in line
-
-
 TWO_RANKS = """
 import numpy
 from mpi4py import MPI

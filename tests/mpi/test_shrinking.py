@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import gradred
 from gradred import UsageError
-from gradred.shrunk import ShrunkComm
+from gradred.memory_comm import MemoryComm
 
 pytestmark = pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
 WORLD = MPI.COMM_WORLD
@@ -168,7 +168,9 @@ def test_everything_of_the_mpis_own_is_refused(comm: gradred.Comm) -> None:
     for name in dir(MPI.Intracomm):
         if name.startswith("_") or name in SERVED:
             continue
-        with pytest.raises(UsageError, match=f"^{name} on a shrunk communicator: .*restart"):
+        with pytest.raises(
+            UsageError, match=f"^{name} on a communicator of shared memory: .*restart"
+        ):
             getattr(comm, name)()  # a property raises before
         tried += 1
     assert tried > 100
@@ -178,7 +180,7 @@ def test_everything_of_the_mpis_own_is_refused(comm: gradred.Comm) -> None:
 @pytest.mark.parametrize("plan", ["mpi", "ring"])
 @several
 def test_other_plans_are_refused_on_every_rank(comm: gradred.Comm, plan: str) -> None:
-    with pytest.raises(UsageError, match="was shrunk"):
+    with pytest.raises(UsageError, match="shared memory only"):
         gradred.allreduce(np.ones(2), comm=comm, plan=plan)
     assert gradred.allreduce(np.ones(1), comm=comm)[0] == SIZE
 
@@ -196,7 +198,7 @@ def test_what_only_the_mpi_can_reduce_is_refused(comm: gradred.Comm) -> None:
         lambda: gradred.allreduce(x, op, comm=comm),
     ]
     for call in calls:
-        with pytest.raises(UsageError, match="shrunk"):
+        with pytest.raises(UsageError, match="shared memory"):
             call()
         assert gradred.allreduce(np.ones(1), comm=comm)[0] == SIZE
     op.Free()
@@ -218,7 +220,7 @@ def test_ranks_that_disagree_get_an_error_and_go_on(comm: gradred.Comm) -> None:
 
 def test_copies_share_the_communicator(comm: gradred.Comm) -> None:
     other = gradred.Comm(comm)
-    assert type(other) is ShrunkComm
+    assert type(other) is MemoryComm
     assert other == comm
     assert gradred.allreduce(np.ones(1), comm=other)[0] == SIZE
     other.Free()
@@ -243,5 +245,5 @@ def test_one_rank_alone_can_be_shrunk() -> None:
     comm.Iallreduce(np.ones(3), y).Wait()
     assert y.tolist() == [1, 1, 1]
     assert comm.shrink().size == 1
-    with pytest.raises(UsageError, match="shrunk"):
+    with pytest.raises(UsageError, match="shared memory"):
         comm.Barrier()

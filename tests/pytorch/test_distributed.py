@@ -1,8 +1,12 @@
-"""torch.distributed with the backend "gradred", with ranks that mpiexec has started."""
+"""torch.distributed with the backend "gradred", with ranks that mpiexec has started, or torchrun.
+
+By torchrun: tests/jobs/test_torchrun.py runs this module as a program of it.
+"""
 
 from __future__ import annotations
 
 import datetime
+import os
 import tempfile
 import threading
 import time
@@ -11,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mpi4py import MPI
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
@@ -19,22 +22,24 @@ dist = pytest.importorskip("torch.distributed")
 from gradred import torch_backend  # noqa: E402
 
 torch_backend.register()
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ
+if BY_TORCHRUN:  # which begins no MPI
+    RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+else:
+    from mpi4py import MPI
+
+    RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 TOTAL = SIZE * (SIZE + 1) // 2
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch 2.13 renamed
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _group() -> Iterator[None]:
-    folder = COMM.bcast(tempfile.mkdtemp() if RANK == 0 else None)
-    dist.init_process_group(
-        "gradred",
-        init_method=f"file://{folder}/store",
-        rank=RANK,
-        world_size=SIZE,
-        timeout=datetime.timedelta(seconds=30),
-    )
+    method: dict[str, Any] = {}
+    if not BY_TORCHRUN:
+        folder = MPI.COMM_WORLD.bcast(tempfile.mkdtemp() if RANK == 0 else None)
+        method = {"init_method": f"file://{folder}/store", "rank": RANK, "world_size": SIZE}
+    dist.init_process_group("gradred", timeout=datetime.timedelta(seconds=30), **method)
     yield
     dist.destroy_process_group()
 
@@ -195,11 +200,12 @@ def test_calls_that_do_not_match_are_an_error_on_all_ranks() -> None:
 @pytest.mark.skipif(SIZE == 1, reason="no rank is late")
 def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
     x = torch.ones(2)
+    apart = dist.new_group()
     if RANK == 0:
         work = dist.all_reduce(x, async_op=True)
         with pytest.raises(TimeoutError, match="goes on"):
             work.wait(datetime.timedelta(seconds=0.1))
-    COMM.Barrier()
+    dist.barrier(group=apart)
     if RANK != 0:
         work = dist.all_reduce(x, async_op=True)
     work.wait()
@@ -336,7 +342,9 @@ def test_functional_collectives_and_their_errors() -> None:
 def test_checkpoints_while_training_goes_on(tmp_path: Path) -> None:
     import torch.distributed.checkpoint as dcp
 
-    folder = COMM.bcast(str(tmp_path))
+    folders = [str(tmp_path)]
+    dist.broadcast_object_list(folders)
+    (folder,) = folders
     model = model_of()
     state = {"model": model.state_dict()}
     if not hasattr(dcp, "save"):

@@ -59,8 +59,9 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "memory": ["calls", "device_array"],
     "named": ["comm"],
     "torch_backend": [],
-    "torch": ["memory", "named", "torch_backend"],
-    "__init__": ["memory"],
+    "torch": ["memory", "named", "torch_backend", "without_mpi"],
+    "without_mpi": ["comm"],
+    "__init__": ["memory", "without_mpi"],
     "bench": ["__init__"],
     "doctor": ["__init__"],
     "horovod": ["__init__"],
@@ -73,15 +74,16 @@ PYTHON_LAYERS: dict[str, list[str]] = {
 # hand it a function or a class, and who does so.
 UPCALLS = {
     "call_callback": ["calls", "request"],
+    "connect": ["without_mpi"],
     "install": ["_rank"],
-    "install_shrunk": ["comm"],
+    "install_memory_comm": ["comm"],
     "persistent_type": ["persistent"],
     "request_type": ["request"],
     "use_request_class": ["request"],
 }
 
 # In two files, of which each needs the other.
-PYTHON_PARTS = {"shrunk": "comm"}
+PYTHON_PARTS = {"memory_comm": "comm"}
 
 # What a rank's launch proxy and supervisor consist of: loaded once per rank, without gradred's
 # other modules and the packages that they need.

@@ -262,7 +262,7 @@ def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.D
     if given is None and memory.dtype is not None:
         return memory.dtype, None
     if isinstance(given, MPI.Datatype):
-        return name_of(given), given
+        return _known_or_asked(name_of(given)), given
     code = given if given is not None else _native(memory.format or "B", asked)
     if not isinstance(code, str):
         message = explain(asked, f"{code!r} is no MPI type", "Pass [array, count, MPI type]")
@@ -271,7 +271,14 @@ def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.D
     if datatype is None:
         found = f"no MPI type stands for elements of format {code!r}"
         _refuse(asked, found, "Name the type: [array, count, MPI type]")
-    return name_of(datatype), datatype
+    return _known_or_asked(name_of(datatype)), datatype
+
+
+def _known_or_asked(name: str | None) -> str | None:
+    """`name`, by which nobody has to ask the MPI; else the MPI must run."""
+    if name is None:
+        _core.require_running_mpi()
+    return name
 
 
 def _native(code: str, asked: str) -> str:

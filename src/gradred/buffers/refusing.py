@@ -28,7 +28,7 @@ class refusing:  # noqa: N801 (a context, used like a function)
         self._blocking = blocking
 
     def __enter__(self) -> None:
-        _core.require_running_mpi()
+        _core.require_running_mpi(self._comm)
 
     def __exit__(
         self,

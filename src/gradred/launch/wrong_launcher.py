@@ -20,7 +20,7 @@ import mpi4py
 
 from gradred import _core, config
 from gradred.errors import UsageError, explain
-from gradred.launch import proc, variables
+from gradred.launch import proc, rank_pipe, variables
 
 _LONGEST_PROGRAM = 120
 
@@ -93,6 +93,15 @@ def start_without_mpi(environment: Mapping[str, str]) -> Start | None:
     """What a launcher that no MPI listens to has told a process; None if there was none."""
     told = (_told(launcher, environment) for launcher in WITHOUT_MPI)
     return next((start for start in told if start is not None), None)
+
+
+def is_rank_of_mpi() -> bool:
+    """Whether a launcher of an MPI, and none that it has started since, started this process."""
+    own = [start for start in starts(os.environ) if not inherited(start, os.getppid())]
+    if not own or rank_pipe.VARIABLE in os.environ:
+        return bool(own)
+    beside = start_without_mpi(os.environ)
+    return beside is None or not _is_innermost(beside, own)
 
 
 def refuse_wrong_launcher() -> None:

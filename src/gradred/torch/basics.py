@@ -163,10 +163,10 @@ def _communicator(mpi: Any, comm: Any) -> Any:
 
 
 def _place_of(mpi: Any, comm: Comm) -> _Place:
-    from gradred.shrunk import ShrunkComm
+    from gradred.memory_comm import MemoryComm
 
     rank, size = comm.Get_rank(), comm.Get_size()
-    if isinstance(comm, ShrunkComm):  # of one host
+    if isinstance(comm, MemoryComm):  # of one host
         return _Place(rank, size, rank, size, 0, 1, True)
     host = mpi.Intracomm(comm).Split_type(mpi.COMM_TYPE_SHARED)
     local_rank, local_size = host.Get_rank(), host.Get_size()
@@ -203,11 +203,11 @@ def init_again(left: Comm | None = None) -> None:
     Args:
         left: what `shrink` gave.
     """
-    from gradred.shrunk import ShrunkComm
+    from gradred.memory_comm import MemoryComm
 
     comm, size = state.asked
     shutdown()
-    if left is not None and (left.Get_size() < size or isinstance(comm, ShrunkComm)):
+    if left is not None and (left.Get_size() < size or isinstance(comm, MemoryComm)):
         comm = left
     init(comm)
 

@@ -1,13 +1,15 @@
 """A backend of torch.distributed, which `init_process_group("gradred")` makes.
 
 Operations of a group go to named operations (gradred.named) under their number in the group, so any
-thread may wait for any of them, and ranks whose tensors differ get an error. Messages from rank to
-rank are the MPI's.
+thread may wait for any of them, and ranks whose tensors differ get an error. The ranks are those of
+an MPI, or of torchrun, torch.multiprocessing and the like: then they share memory, and no MPI is
+begun.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +23,9 @@ from gradred import _rank
 from gradred.comm import Comm
 from gradred.errors import TimeoutError, UsageError, explain  # noqa: A004
 from gradred.named import NamedOperations
+from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.operations import DTYPES, described
+from gradred.without_mpi import connect
 
 Tensor: TypeAlias = torch.Tensor
 ReduceOp = dist.ReduceOp
@@ -132,51 +136,21 @@ class GradredWork(dist.Work):
             self._future.set_result(self._result)
 
 
-class _Message:
-    """A message of the MPI, with the methods of a named request."""
-
-    def __init__(self, request: Any, asked: str) -> None:
-        self._request, self._asked = request, asked
-        self.status = MPI.Status()
-        self._ended = False
-
-    def done(self) -> bool:
-        """Whether it has been sent, or has come."""
-        self._ended = self._ended or self._request.Test(self.status)
-        return self._ended
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until then."""
-        import time
-
-        begin, naps = time.monotonic(), 0
-        while not self.done():
-            if timeout is not None and time.monotonic() - begin > timeout:
-                found = f"it has not ended within {timeout} s"
-                raise TimeoutError(explain(self._asked, found, "See whether the peer calls, too"))
-            naps += 1
-            time.sleep(0 if naps < 1000 else 1e-4)
-
-    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call `fn` after the end."""
-        self.wait()
-        fn(self)
-
-
 class ProcessGroupGradred(dist.ProcessGroup):
-    """The ranks of a group of torch.distributed, as an MPI communicator.
+    """The ranks of a group of torch.distributed, as a communicator.
 
     Args:
         comm: whose ranks they are, in the same order.
+        messages: from rank to rank.
         timeout: of operations that are waited for without one.
     """
 
-    def __init__(self, comm: Comm, timeout: datetime.timedelta | None) -> None:
+    def __init__(self, comm: Comm, messages: Messages, timeout: datetime.timedelta | None) -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._comm = comm
         self._own_rank, self._ranks = comm.Get_rank(), comm.Get_size()
         self._engine = NamedOperations(comm)
-        self._messages = comm.Dup()
+        self._messages = messages
         self._numbers, self._numbering = 0, threading.Lock()
         self._limit = None if timeout is None else timeout.total_seconds()
 
@@ -476,17 +450,15 @@ class ProcessGroupGradred(dist.ProcessGroup):
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
         """A message to one rank."""
-        data = _bytes(_list(tensors)[0].detach().contiguous().reshape(-1)).numpy()
-        request = self._messages.Isend([data, MPI.BYTE], dst, tag)
-        return self._work([_Message(request, "send")], lambda: None, _list(tensors))
+        data = _bytes(_list(tensors)[0].detach().contiguous().reshape(-1))
+        return self._work([self._messages.send(data, dst, tag)], lambda: None, _list(tensors))
 
-    def _receive(self, tensors: Any, source: int, tag: int) -> GradredWork:
+    def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
         tensor = _list(tensors)[0]
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
-        request = self._messages.Irecv([_bytes(flat).numpy(), MPI.BYTE], source, tag)
-        message = _Message(request, "recv")
+        message = self._messages.receive(_bytes(flat), source, tag)
         work = self._work([message], lambda: tensor.copy_(flat.view(tensor.shape)), _list(tensors))
-        work._source_rank = lambda: message.status.Get_source()
+        work._source_rank = message.source
         return work
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> GradredWork:
@@ -495,7 +467,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GradredWork:
         """A message from any rank."""
-        return self._receive(tensors, MPI.ANY_SOURCE, tag)
+        return self._receive(tensors, None, tag)
 
 
 class _Dense:
@@ -567,19 +539,42 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     """What `init_process_group` and `new_group` call on the members of a group.
 
     Raises:
-        gradred.UsageError: the ranks of torch are not those of the MPI.
+        gradred.UsageError: the ranks of torch are not those of the MPI; without an MPI: they share
+            no memory.
     """
     _rank.spare_workers()
+    size = options.group_size
+    members = list(options.global_ranks_in_group) or list(range(size))
+    if MPI.Is_initialized() and (MPI.COMM_WORLD.Get_size() > 1 or size == 1):
+        comm = _comm_of_mpi(members, options.group_rank)
+        return ProcessGroupGradred(comm, OfMpi(comm.Dup()), options.timeout)
+    comm = connect(options.group_rank, size, _allgather_by(options))
+    store = dist.PrefixStore("gradred messages", options.store)
+    messages = OfGloo(store, options.group_rank, size, options.timeout)
+    return ProcessGroupGradred(comm, messages, options.timeout)
+
+
+def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
     world = MPI.COMM_WORLD
-    members = list(options.global_ranks_in_group) or list(range(options.group_size))
     asked = "a process group of gradred"
     if max(members) >= world.Get_size():
         found = f"torch counts {max(members) + 1} ranks or more, the MPI {world.Get_size()}"
         remedy = "Start the program by gradred run -np N"
         raise UsageError(explain(asked, found, remedy))
-    if members[options.group_rank] != world.Get_rank():
-        found = f"torch's rank {members[options.group_rank]} is the MPI's {world.Get_rank()}"
+    if members[group_rank] != world.Get_rank():
+        found = f"torch's rank {members[group_rank]} is the MPI's {world.Get_rank()}"
         remedy = "Let gradred run set RANK, or use the MPI's rank"
         raise UsageError(explain(asked, found, remedy))
-    comm = world.Create_group(world.Get_group().Incl(members))
-    return ProcessGroupGradred(Comm(comm), options.timeout)
+    return Comm(world.Create_group(world.Get_group().Incl(members)))
+
+
+def _allgather_by(options: Any) -> Callable[[bytes], list[bytes]]:
+    """By the group's store, where keys are set once."""
+    store, turns = dist.PrefixStore("gradred", options.store), itertools.count()
+
+    def allgather(mine: bytes) -> list[bytes]:
+        turn = next(turns)
+        store.set(f"{turn}/{options.group_rank}", mine)
+        return [store.get(f"{turn}/{rank}") for rank in range(options.group_size)]
+
+    return allgather

@@ -7,7 +7,7 @@ namespace gradred {
 
 class Communicator;
 
-// The state of a shrunk communicator object; null if it is none, or freed.
-Communicator* shrunk_state(PyObject* comm);
+// The state of such a communicator object; null if it is none, or freed.
+Communicator* memory_comm_state(PyObject* comm);
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-"""What `Comm.shrink` gives: a `Comm` of the ranks that live, of which the MPI knows nothing."""
+"""What `Comm.shrink` and `connect` give: a `Comm` of ranks of which the MPI knows nothing."""
 
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
@@ -35,8 +35,8 @@ _CALLS = (
 )
 
 
-class ShrunkComm(Comm):
-    """A `Comm` on shared memory alone; see `Comm.shrink`.
+class MemoryComm(Comm):
+    """A `Comm` on shared memory alone; see `Comm.shrink` and `gradred.connect`.
 
     Its MPI handle is null. Instead of the MPI's attribute a slot of the object holds the state,
     which copies by `Comm(comm)` share.
@@ -49,30 +49,30 @@ class ShrunkComm(Comm):
 
     @classmethod
     def of(cls, state: CapsuleType, rank: int, size: int) -> Self:
-        """An object for what `_core.shrink` gave."""
+        """An object for what `_core.shrink` or `_core.connect` gave."""
         self = MPI.Intracomm.__new__(cls)
         self._state, self._rank, self._size = state, rank, size
         return self
 
-    def share(self) -> ShrunkComm:
+    def share(self) -> MemoryComm:
         """Another object of the same communicator."""
-        return self.of(self._state, self._rank, self._size) if self else ShrunkComm()
+        return self.of(self._state, self._rank, self._size) if self else MemoryComm()
 
     # ---- who it is ------------------------------------------------------------------------------
 
     def Get_rank(self) -> int:
-        """This rank among those that live, in the order of the communicator before."""
+        """This rank; after `shrink` among those that live, in the order of before."""
         self._require_alive("Get_rank")
         return self._rank
 
     def Get_size(self) -> int:
-        """How many ranks live."""
+        """How many ranks there are."""
         self._require_alive("Get_size")
         return self._size
 
     def Get_name(self) -> str:
         """A name for messages."""
-        return f"shrunk to {self._size} ranks" if self else "shrunk and freed"
+        return f"{self._size} ranks on shared memory" if self else "freed"
 
     def Is_inter(self) -> bool:
         """It is no intercommunicator."""
@@ -89,7 +89,7 @@ class ShrunkComm(Comm):
     is_intra = property(Is_intra)
 
     def __bool__(self) -> bool:
-        return hasattr(self, "_state") and not _core.shrunk_is_free(self._state)
+        return hasattr(self, "_state") and not _core.memory_comm_is_free(self._state)
 
     def __eq__(self, other: object) -> bool:
         mine, theirs = (getattr(comm, "_state", None) for comm in (self, other))
@@ -102,11 +102,13 @@ class ShrunkComm(Comm):
 
     def __repr__(self) -> str:
         whom = f"rank {self._rank} of {self._size}" if self else "freed"
-        return f"<gradred.Comm after shrink(), {whom}>"
+        return f"<gradred.Comm on shared memory, {whom}>"
 
     def __reduce__(self) -> NoReturn:
         found = "it exists in the processes of its ranks only"
-        raise UsageTypeError(explain("pickling a shrunk communicator", found, "Pass its rank"))
+        raise UsageTypeError(
+            explain("pickling a communicator of shared memory", found, "Pass its rank")
+        )
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -152,15 +154,15 @@ class ShrunkComm(Comm):
         state, rank, size = _core.shrink(self)
         if size == self._size:
             return self.of(state, rank, size)
-        _core.free_shrunk(state)
+        _core.free_memory_comm(state)
         found = f"{size} of its {self._size} ranks live"
-        raise PeerLost(explain("Dup of a shrunk communicator", found, "Call shrink() again"))
+        raise PeerLost(explain("Dup of a communicator of shared memory", found, "Call shrink()"))
 
     def Free(self) -> None:
         """Give up the communicator and its shared memory. Local."""
         self._require_alive("Free")
         _core.prepare_free(self)
-        _core.free_shrunk(self._state)
+        _core.free_memory_comm(self._state)
         del self._state
 
     def free(self) -> None:
@@ -193,11 +195,11 @@ class ShrunkComm(Comm):
 def _refusal(asked: str) -> UsageError:
     found = "it has shared memory only, and the MPI knows nothing of it"
     remedy = f"Use {', '.join(_CALLS)} or the functions of gradred; for all else restart the job"
-    return UsageError(explain(f"{asked} on a shrunk communicator", found, remedy))
+    return UsageError(explain(f"{asked} on a communicator of shared memory", found, remedy))
 
 
 def _refused(name: str) -> Any:
-    def refuse(self: ShrunkComm, *args: Any, **kwargs: Any) -> NoReturn:
+    def refuse(self: MemoryComm, *args: Any, **kwargs: Any) -> NoReturn:
         raise _refusal(name)
 
     refuse.__name__, refuse.__doc__ = name, "Refused: it is the MPI's."
@@ -207,6 +209,6 @@ def _refused(name: str) -> Any:
 
 # What would reach the MPI, where the null handle means an error at best.
 for _name in dir(MPI.Intracomm):
-    if not (_name.startswith("_") or _name in vars(ShrunkComm) or _name in (*_CALLS, "handle")):
-        setattr(ShrunkComm, _name, _refused(_name))
-_core.install_shrunk(ShrunkComm)
+    if not (_name.startswith("_") or _name in vars(MemoryComm) or _name in (*_CALLS, "handle")):
+        setattr(MemoryComm, _name, _refused(_name))
+_core.install_memory_comm(MemoryComm)

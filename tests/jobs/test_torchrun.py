@@ -1,0 +1,103 @@
+"""Programs of torch that no MPI starts: torchrun, torch.multiprocessing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradred import launch
+
+torch = pytest.importorskip("torch")
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_everything_of_a_process_group(ranks: int) -> None:
+    tests = str(ROOT / "tests" / "pytorch" / "test_distributed.py")
+    words = [f"--nproc-per-node={ranks}", "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    done = run(*TORCHRUN, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"\d\d+ passed", done.stdout)) == ranks, done.stdout
+
+
+@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py"])
+def test_examples_learn(example: str) -> None:
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(ROOT / "examples" / example))
+    assert done.returncode == 0, done.stderr
+    found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
+    assert found[-1] > 85, done.stdout
+
+
+SPAWN = """
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def work(rank, store):
+    dist.init_process_group("gradred", init_method="file://" + store, rank=rank, world_size=2)
+    x = torch.full((1000,), rank + 1.0)
+    dist.all_reduce(x)
+    began = "mpi4py.MPI" in sys.modules and sys.modules["mpi4py.MPI"].Is_initialized()
+    sys.stdout.write(f"sum {x[0]:.0f} of rank {rank}, MPI {began}\\n")  # in one piece
+    if rank == 1:
+        return
+    begin = time.monotonic()
+    try:
+        dist.all_reduce(x)
+    except Exception as error:
+        print(f"{type(error).__name__} after {time.monotonic() - begin:.2f} s: {error}")
+
+
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1],), nprocs=2)
+"""
+
+
+def test_processes_that_torch_spawns_need_no_mpi_and_see_a_rank_end(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SPAWN)
+    done = run(sys.executable, str(program), str(tmp_path / "store"))
+    assert done.returncode == 0, done.stderr
+    sums = sorted(line for line in done.stdout.splitlines() if line.startswith("sum"))
+    assert sums == [f"sum 3 of rank {rank}, MPI False" for rank in (0, 1)]
+    ended = re.search(r"^(\w+) after ([\d.]+) s: (.*rank 1.*)", done.stdout, re.MULTILINE)
+    assert ended is not None, done.stdout + done.stderr
+    assert float(ended[2]) < 5
+
+
+def test_memory_that_is_not_shared_is_an_error_that_says_how_to_start(tmp_path: Path) -> None:
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(ROOT / "examples" / "ddp.py"), GRADRED_SHM="0")
+    assert done.returncode != 0
+    assert "share no memory (GRADRED_SHM is off)" in done.stderr
+    assert "gradred run" in done.stderr
+
+
+def test_calls_that_take_the_mpi_get_an_error_that_says_how_to_start(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import gradred, numpy\ngradred.allreduce(numpy.ones(3))\n")
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(program))
+    assert done.returncode != 0
+    assert "torchrun started them" in done.stderr
+    assert re.search(rf"gradred run -np 2 \S+ (-u )?{program}", done.stderr), done.stderr
