@@ -11,11 +11,12 @@ struct KindInfo {
   bool reduces;  // whether the op means anything
 };
 
-constexpr std::array<KindInfo, 7> kKinds = {{
+constexpr std::array<KindInfo, 8> kKinds = {{
     {"allreduce", true},
     {"reduce_scatter_block", true},
     {"allgather", false},
     {"bcast", false},
+    {"alltoall", false},
     {"allreduce_many", true},
     {"a call with refused arguments", false},
     {"a call left to the MPI", false},
@@ -24,6 +25,8 @@ constexpr std::array<KindInfo, 7> kKinds = {{
 }  // namespace
 
 std::string_view name_of(Kind kind) { return kKinds[static_cast<std::size_t>(kind)].name; }
+
+bool reduces(Kind kind) { return kKinds[static_cast<std::size_t>(kind)].reduces; }
 
 std::uint64_t bytes_of(const Signature& signature) {
   const auto dtype = static_cast<std::size_t>(signature.what >> 48 & 63);

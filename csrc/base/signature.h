@@ -14,6 +14,7 @@ enum class Kind : std::uint8_t {
   kReduceScatterBlock,
   kAllgather,
   kBcast,
+  kAlltoall,  // within a host, of named operations alone
   kAllreduceMany,
   kAborted,    // this rank's arguments were refused: `detail` is a reason code, nothing else counts
   kLeftToMpi,  // a call that the MPI carries out itself: the count is its kind
@@ -48,6 +49,7 @@ constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t 
 }
 
 std::string_view name_of(Kind kind);
+bool reduces(Kind kind);  // whether its operation means anything
 // Of the count elements; 0 for a type that is unknown.
 std::uint64_t bytes_of(const Signature& signature);
 

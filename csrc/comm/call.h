@@ -37,9 +37,12 @@ struct Call {
   double factor = 1.0;       // kPremul only
   int root = 0;              // kBcast only
   std::uint64_t layout = 0;  // hash of what else ranks must agree on; 0 for plain buffers
-  bool waited = false;       // who makes it waits for it, and tells nobody else of it
-  bool persistent = false;   // started more than once
-  bool mpi_request = true;   // if started: the program may wait by the MPI's own functions
+  // kAlltoall: elements from rank to rank, size * size; agreed, and alive as long as the call. Then
+  // `count` is the most that a rank gives.
+  const std::size_t* splits = nullptr;
+  bool waited = false;      // who makes it waits for it, and tells nobody else of it
+  bool persistent = false;  // started more than once
+  bool mpi_request = true;  // if started: the program may wait by the MPI's own functions
   // By name; "": the selector's choice; null: what the settings ask for.
   const char* plan = nullptr;
   std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own

@@ -171,6 +171,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   NodeGroup* local_group() const { return node_ != nullptr ? node_.get() : host_.get(); }
   std::string host_reason() const { return choice_.place.why_no_host_memory; }
 
+  // Whether alltoalls go through shared memory, where alone they can go. Agreed.
+  bool serves_alltoall() const { return starts_on_node({.kind = Kind::kAlltoall}); }
+
   // For the observer: the same as run() and run_startable() once all is set up, unobserved; where
   // the data of a call go; the MPI's own call.
   void carry_out(const Call& call, WaitHook& hook);

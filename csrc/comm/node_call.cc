@@ -21,6 +21,7 @@ NodeCall node_call(const Call& call) {
           .reduce = find_reduction(call.op, call.dtype),
           .root = call.root,
           .signature = call.signature(),
+          .splits = call.splits,
           .flow = call.flow(),
           .device = call.flow() != nullptr ? call.flow()->device() : nullptr};
 }

@@ -195,7 +195,7 @@ Profile::Known& Profile::known(const Call& call, Mode mode) {
 }
 
 ProfileRow& Profile::find_row(const Call& call, Mode mode) {
-  const bool reduces = call.kind != Kind::kAllgather && call.kind != Kind::kBcast;
+  const bool reduces = gradred::reduces(call.kind);
   const ProfileKey key{call.kind, reduces ? as_compared(call.op) : Op::kSum, call.dtype, mode,
                        size_class_of(call.count * size_of(call.dtype))};
   const std::lock_guard lock(mutex_);

@@ -90,8 +90,13 @@ void validate(const Communicator& comm, const Submission& what,
 
 // ---- one operation ------------------------------------------------------------------------------
 
-void* NamedOperation::make_output(std::size_t array, std::size_t bytes) {
-  if (arrays_[array].out != nullptr) return arrays_[array].out;
+void* NamedOperation::make_output(std::size_t array, std::size_t bytes, std::size_t input_at) {
+  const NamedArray& given = arrays_[array];
+  const auto* const in = static_cast<const std::byte*>(given.in);
+  auto* const out = static_cast<std::byte*>(given.out);
+  const bool apart = in + given.bytes() <= out || out + bytes <= in;
+  const bool fits = out != nullptr && bytes == given.out_bytes;
+  if (fits && (apart || (input_at != kNowhere && in == out + input_at))) return out;
   outputs.push_back(
       {std::make_shared_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1)), bytes});
   return outputs.back().memory.get();

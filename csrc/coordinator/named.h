@@ -31,6 +31,9 @@ class NamedWork;
 struct NamedArray {
   const void* in = nullptr;
   void* out = nullptr;  // in: in place; null: memory is made for the result
+  // Of a result that is not as long as the input: how long it has to be to go to `out`; of another
+  // length it gets memory of its own.
+  std::size_t out_bytes = 0;
   DType dtype = DType::kUInt8;
   std::size_t count = 0;
   std::int64_t rows = 0;  // along the first axis
@@ -60,8 +63,10 @@ class NamedOperation final : public StartedOperation {
   const Submission& submission() const { return submission_; }
   std::vector<NamedArray>& arrays() { return arrays_; }
   const std::vector<std::int64_t>& splits() const { return splits_; }  // of an alltoall: rows
-  // Of an array whose result had no memory yet: where it goes from now on.
-  void* make_output(std::size_t array, std::size_t bytes);
+  // Where a result of so many bytes goes: to memory of the caller's that has this length, and
+  // shares none with the input, unless that lies at `input_at` of it.
+  void* make_output(std::size_t array, std::size_t bytes, std::size_t input_at = kNowhere);
+  static constexpr std::size_t kNowhere = ~std::size_t{0};
 
   // After it has ended well. By array, what memory was made for; by array and rank, the rows.
   std::vector<NamedOutput> outputs;

@@ -163,12 +163,15 @@ class Allgather final : public NamedWork {
     };
     std::size_t total = 0;
     for (std::size_t rank = 0; rank < size; ++rank) total += bytes_of(rank);
-    auto* to = static_cast<std::byte*>(operation().make_output(index, total));
+    std::size_t before = 0;
+    for (int rank = 0; rank < comm.rank(); ++rank)
+      before += bytes_of(static_cast<std::size_t>(rank));
+    auto* to = static_cast<std::byte*>(operation().make_output(index, total, before));
     if (std::ranges::count(rows, rows.front()) == static_cast<std::ptrdiff_t>(size)) {
-      allgather(comm, array.in, to, bytes_of(0));
+      allgather(comm, array.in == to + before ? kInPlace : array.in, to, bytes_of(0));
     } else {
       for (std::size_t rank = 0; rank < size; to += bytes_of(rank), ++rank) {
-        if (static_cast<int>(rank) == comm.rank() && bytes_of(rank) != 0) {
+        if (static_cast<int>(rank) == comm.rank() && bytes_of(rank) != 0 && to != array.in) {
           std::memcpy(to, array.in, bytes_of(rank));
         }
         broadcast(comm, to, bytes_of(rank), static_cast<int>(rank));
@@ -180,7 +183,8 @@ class Allgather final : public NamedWork {
   std::vector<std::int64_t> mine_, all_;
 };
 
-// Each rank shows all that it has; the others take what is for them.
+// First the ranks tell each other how many rows they have for whom. Where no memory is shared each
+// then shows all that it has, and the others take what is for them.
 class Alltoall final : public NamedWork {
  public:
   explicit Alltoall(NamedPart first) : NamedWork(std::move(first)) {}
@@ -189,23 +193,15 @@ class Alltoall final : public NamedWork {
     const auto size = static_cast<std::size_t>(comm.size());
     const auto me = static_cast<std::size_t>(comm.rank());
     std::vector<std::int64_t> rows;
-    std::int64_t total = 0;
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      rows.push_back(split(rank, me));
-      total += rows.back();
-    }
-    auto* to = static_cast<std::byte*>(
-        operation().make_output(0, static_cast<std::size_t>(total) * row_bytes_));
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      std::int64_t before = 0;
-      for (std::size_t other = 0; other < me; ++other) before += split(rank, other);
-      const std::size_t bytes = static_cast<std::size_t>(rows[rank]) * row_bytes_;
-      const auto* from = rank == me ? static_cast<const std::byte*>(operation().arrays()[0].in)
-                                    : shown_[rank].get();
-      if (bytes != 0) std::memcpy(to, from + static_cast<std::size_t>(before) * row_bytes_, bytes);
-      to += bytes;
-    }
+    for (std::size_t rank = 0; rank < size; ++rank) rows.push_back(rows_of(rank, me));
     operation().rows.push_back(std::move(rows));
+    if (shown_.empty()) return;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      const std::byte* from = shown_[rank].get();
+      for (std::size_t other = 0; other < me; ++other) from += split(rank, other);
+      if (split(rank, me) != 0) std::memcpy(to_, from, split(rank, me));
+      to_ += split(rank, me);
+    }
   }
 
  protected:
@@ -219,30 +215,57 @@ class Alltoall final : public NamedWork {
       allgather(comm, mine_.data(), all_.data(), mine_.size() * sizeof mine_[0]);
       return false;
     }
+    std::size_t row_bytes = 0;
     for (std::size_t rank = 0; rank < size; ++rank) {
-      row_bytes_ = std::max(row_bytes_, static_cast<std::size_t>(all_[rank * mine_.size() + size]));
+      row_bytes = std::max(row_bytes, static_cast<std::size_t>(all_[rank * mine_.size() + size]));
     }
-    shown_.resize(size);
-    for (std::size_t rank = 0; rank < size; ++rank) {
-      std::int64_t rows = 0;
-      for (std::size_t other = 0; other < size; ++other) rows += split(rank, other);
-      const std::size_t bytes = static_cast<std::size_t>(rows) * row_bytes_;
-      shown_[rank] = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      if (static_cast<int>(rank) == comm.rank() && bytes != 0) {
-        std::memcpy(shown_[rank].get(), array.in, bytes);
+    std::vector<std::size_t> gives(size), gets(size);
+    std::uint64_t hash = 0;
+    for (std::size_t from = 0; from < size; ++from) {
+      for (std::size_t to = 0; to < size; ++to) {
+        splits_.push_back(static_cast<std::size_t>(rows_of(from, to)) * row_bytes);
+        gives[from] += splits_.back();
+        gets[to] += splits_.back();
+        hash = mix(hash, splits_.back());
       }
-      broadcast(comm, shown_[rank].get(), bytes, static_cast<int>(rank));
+    }
+    to_ = static_cast<std::byte*>(
+        operation().make_output(0, gets[static_cast<std::size_t>(comm.rank())]));
+    if (comm.serves_alltoall()) {
+      start_call(comm, {.kind = Kind::kAlltoall,
+                        .send = array.in != nullptr ? array.in : to_,
+                        .recv = to_,
+                        .count = std::ranges::max(gives),
+                        .dtype = DType::kUInt8,
+                        .layout = hash | 1,
+                        .splits = splits_.data(),
+                        .mpi_request = false});
+    } else {
+      show(comm, gives);
     }
     return true;
   }
 
  private:
-  std::int64_t split(std::size_t from, std::size_t to) const {
+  void show(Communicator& comm, const std::vector<std::size_t>& gives) {
+    for (std::size_t rank = 0; rank < gives.size(); ++rank) {
+      shown_.push_back(std::make_unique_for_overwrite<std::byte[]>(gives[rank]));
+      if (static_cast<int>(rank) == comm.rank() && gives[rank] != 0) {
+        std::memcpy(shown_[rank].get(), operation().arrays()[0].in, gives[rank]);
+      }
+      broadcast(comm, shown_[rank].get(), gives[rank], static_cast<int>(rank));
+    }
+  }
+  std::int64_t rows_of(std::size_t from, std::size_t to) const {
     return all_[from * mine_.size() + to];
+  }
+  std::size_t split(std::size_t from, std::size_t to) const {  // in bytes
+    return splits_[from * (mine_.size() - 1) + to];
   }
 
   std::vector<std::int64_t> mine_, all_;
-  std::size_t row_bytes_ = 0;
+  std::vector<std::size_t> splits_;
+  std::byte* to_ = nullptr;
   std::vector<std::unique_ptr<std::byte[]>> shown_;
 };
 

@@ -49,6 +49,8 @@ Steps NodeGroup::chunks(const NodeCall& call) {
       return gather_chunks(call);
     case Kind::kBcast:
       return fetch_chunks(call);
+    case Kind::kAlltoall:
+      return swap_chunks(call);
     default:
       return usable_.reduces_everything(call.count * call.element, size_) ? reduce_chunks(call)
                                                                           : exchange_chunks(call);
@@ -180,6 +182,56 @@ Steps NodeGroup::gather_chunks(const NodeCall& call) {
                        std::memcpy(output + at, source, bytes);
                      }
                    });
+        }
+      });
+}
+
+// Alltoall. A chunk holds one piece for each peer, in the order of their distances.
+Steps NodeGroup::swap_chunks(const NodeCall& call) {
+  const std::size_t peers = std::max<std::size_t>(size_ - 1, 1);
+  const std::size_t piece = usable_.chunk_bytes / peers / kCacheLine * kCacheLine;
+  const std::byte* const input = input_of(call);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  std::size_t longest = 0;
+  for (std::size_t from = 0; from < size_; ++from) {
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      longest = std::max(longest, split_bytes(call, from, (from + distance) % size_));
+    }
+  }
+  const Pieces pieces{longest, piece};
+  const std::size_t own_bytes = split_bytes(call, rank_, rank_), turns = pieces.count();
+  const Pieces own{own_bytes, turns > 0 ? (own_bytes + turns - 1) / turns : own_bytes};
+  const auto copy_own = [=, this](std::size_t c) {  // while peers read theirs
+    if (own_bytes == 0 || own.length(c) == 0) return;
+    std::memcpy(output + got_before(call, rank_, rank_) + own.begin(c),
+                input + given_before(call, rank_, rank_) + own.begin(c), own.length(c));
+  };
+  if (turns == 0) copy_own(0);
+  const bool streams = got_before(call, rank_, size_) >= options_.streaming_bytes;
+  return pipeline(
+      pieces, nullptr,
+      [=, this](std::size_t c) {
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          const Pieces theirs{split_bytes(call, rank_, peer), piece};
+          if (theirs.length(c) == 0) continue;
+          copy_out(chunk(rank_, c) + (distance - 1) * piece,
+                   input + given_before(call, rank_, peer) + theirs.begin(c), theirs.length(c));
+        }
+      },
+      [=, this](std::size_t c) {
+        copy_own(c);
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          const Pieces theirs{split_bytes(call, peer, rank_), piece};
+          if (theirs.length(c) == 0) continue;
+          std::byte* const target = output + got_before(call, rank_, peer) + theirs.begin(c);
+          const std::byte* const source = chunk(peer, c) + (size_ - distance - 1) * piece;
+          if (streams) {
+            copy_streaming(target, source, theirs.length(c));
+          } else {
+            std::memcpy(target, source, theirs.length(c));
+          }
         }
       });
 }

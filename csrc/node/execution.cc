@@ -87,9 +87,12 @@ bool NodeExecution::in_chunks() {
   }
   if (!steps_) {
     if (!has_whole_input()) return await({});
+    measured_from_ns_ = group_.begin_measuring(call_);
     steps_ = group_.chunks(call_);
   }
-  return steps_->advance() || await(steps_->awaited());
+  if (!steps_->advance()) return await(steps_->awaited());
+  if (measured_from_ns_ != 0) group_.end_measuring(call_, measured_from_ns_);
+  return true;
 }
 
 // From now on the call's vectors are in the host's memory.

@@ -74,6 +74,7 @@ class NodeExecution {
   bool entered_ = false;
   bool on_devices_ = false;
   std::optional<Steps> steps_;
+  std::uint64_t measured_from_ns_ = 0;  // of the steps; 0: another rank measures
   Awaited awaited_;
   ExpectSleepers sleepers_;
 };

@@ -48,12 +48,15 @@ struct ManyOperations;  // lets a test go on as after any number of them
 struct NoMoreMemory;    // and as where memory has run out
 }  // namespace testing
 
-// One operation on this rank: an allreduce, reduce_scatter_block, allgather or bcast.
+// One operation on this rank: an allreduce, reduce_scatter_block, allgather, bcast or alltoall.
 //   reduce_scatter_block  send holds size * count elements, recv count of them; in place the first
 //                         count of recv, which then holds size * count
 //   allgather             send holds count elements, recv size * count; in place this rank's part
 //                         of recv is the input
 //   bcast                 recv holds count elements; send is not looked at
+//   alltoall              send holds what this rank gives each rank, recv what it gets of each, one
+//                         after the other, as long as `splits` says; not in place. `count`: the
+//                         most that a rank gives
 // With `parts` the blocks are parts of one vector of `count` elements, as long as they say, and of
 // which some may be empty: each rank combines its own, or gives it to all, where it lies in recv.
 //   reduce_scatter_block  send, or recv in place, holds the vector; of recv only the part is
@@ -73,6 +76,8 @@ struct NodeCall {
   // With parts: the vector's blocks of so many elements, where the parts' stand in recv.
   const std::uint32_t* order = nullptr;
   std::size_t block = 0;
+  // Of an alltoall: elements from rank to rank, as `parts`.
+  const std::size_t* splits = nullptr;
   // Rank 0 leads: it gets what all give, and what it then passes on is the result of the others. By
   // NodeExecution, where may_lead() what is given and what is passed on.
   //   allreduce  it gets the sums
@@ -243,6 +248,12 @@ class NodeGroup final : private Guard {
   }
   std::size_t longest_part(const NodeCall& call) const;
   std::size_t given_bytes(const NodeCall& call) const;  // of input_of()
+  // Of an alltoall: from rank to rank; of all that a rank gives, or gets, those before.
+  std::size_t split_bytes(const NodeCall& call, std::size_t from, std::size_t to) const {
+    return call.splits[from * size_ + to] * call.element;
+  }
+  std::size_t given_before(const NodeCall& call, std::size_t from, std::size_t to) const;
+  std::size_t got_before(const NodeCall& call, std::size_t to, std::size_t from) const;
   static std::size_t passed_on_bytes(const NodeCall& call) {
     return (call.total != 0 ? call.total : call.count) * call.element;
   }
@@ -283,6 +294,8 @@ class NodeGroup final : private Guard {
   ReadOffer offer_memory(const NodeCall& call);
   ReadOffer offer_of(std::size_t rank) const;
   std::size_t decider(const NodeCall& call) const;
+  std::uint64_t begin_measuring(const NodeCall& call) const;
+  void end_measuring(const NodeCall& call, std::uint64_t begin);
   bool copies_once(const NodeCall& call);
   void try_peers();
   void read_peer(std::size_t peer, void* target, const void* source, std::size_t bytes);
@@ -290,6 +303,7 @@ class NodeGroup final : private Guard {
   Steps reduce_by_reading(NodeCall call);
   Steps gather_by_reading(NodeCall call);
   Steps fetch_by_reading(NodeCall call);
+  Steps swap_by_reading(NodeCall call);
   // on_devices.cc
   static void offer_arrays(const DeviceCall& device, ReadOffer& offer);
   bool all_on_devices(const NodeCall& call) const;
@@ -300,6 +314,7 @@ class NodeGroup final : private Guard {
   Steps on_devices(NodeCall call);
   Steps scatter_chunks(const NodeCall& call);
   Steps gather_chunks(const NodeCall& call);
+  Steps swap_chunks(const NodeCall& call);
   Steps fetch_chunks(NodeCall call);
   void* frame(std::size_t bytes);
 

@@ -16,13 +16,10 @@ void NodeGroup::run(const NodeCall& call, Poll* poll) {
     announce_input(call, path);
     await_announcements(call.signature);
     if (path != Path::kChunks) return take_inputs(call, path);
-    const bool measured = may_copy_once(call) && rank_ == decider(call);
-    const std::uint64_t begin = measured ? now_ns() : 0;
+    const std::uint64_t begin = begin_measuring(call);
     Steps steps = chunks(call);
     while (!steps.advance()) waiter_.wait(steps.awaited());
-    if (measured) {
-      faster_way_.took(call.kind, input_bytes(call), copies_once(call), now_ns() - begin);
-    }
+    if (begin != 0) end_measuring(call, begin);
   });
 }
 
@@ -42,7 +39,20 @@ std::size_t NodeGroup::input_bytes(const NodeCall& call) const {
   return call.kind == Kind::kReduceScatterBlock && call.parts == nullptr ? size_ * bytes : bytes;
 }
 
+std::size_t NodeGroup::given_before(const NodeCall& call, std::size_t from, std::size_t to) const {
+  std::size_t bytes = 0;
+  for (std::size_t rank = 0; rank < to; ++rank) bytes += split_bytes(call, from, rank);
+  return bytes;
+}
+
+std::size_t NodeGroup::got_before(const NodeCall& call, std::size_t to, std::size_t from) const {
+  std::size_t bytes = 0;
+  for (std::size_t rank = 0; rank < from; ++rank) bytes += split_bytes(call, rank, to);
+  return bytes;
+}
+
 std::size_t NodeGroup::given_bytes(const NodeCall& call) const {
+  if (call.kind == Kind::kAlltoall) return given_before(call, rank_, size_);
   if (call.kind == Kind::kBcast) return call.root == rank() ? call.count * call.element : 0;
   if (call.led) return call.count * call.element;
   return call.kind == Kind::kAllgather ? part_bytes(call, rank_) : input_bytes(call);
@@ -63,8 +73,9 @@ NodeGroup::Path NodeGroup::path_of(const NodeCall& call) const {
   if (call.order != nullptr && bytes > 0) return Path::kChunks;
   if (bytes <= Announcement::kDataBytes) return Path::kInLine;
   if (call.led) return Path::kSlots;
-  // Of a block of a reduce-scatter peers read one part each, so that chunks move fewer bytes.
-  const bool one_look = call.kind != Kind::kReduceScatterBlock || call.parts != nullptr;
+  // Where peers read one part each, chunks move fewer bytes.
+  const bool one_look = call.kind != Kind::kAlltoall &&
+                        (call.kind != Kind::kReduceScatterBlock || call.parts != nullptr);
   return one_look && usable_.fits_slots(bytes, size_) ? Path::kSlots : Path::kChunks;
 }
 
@@ -137,6 +148,16 @@ void NodeGroup::take_inputs(const NodeCall& call, Path path) {
         operands_[rank] = given(rank) + rank_ * block;
       }
       return combine(call, output, call.count);
+    case Kind::kAlltoall:
+      for (std::size_t rank = 0; rank < size_; ++rank) {
+        const std::byte* const theirs = rank == rank_ ? input_of(call) : given(rank);
+        const std::size_t bytes = split_bytes(call, rank, rank_);
+        if (bytes > 0) {
+          std::memcpy(output + got_before(call, rank_, rank),
+                      theirs + given_before(call, rank, rank_), bytes);
+        }
+      }
+      return;
     default:
       return;
   }

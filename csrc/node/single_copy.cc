@@ -89,6 +89,7 @@ bool NodeGroup::may_copy_once(const NodeCall& call) const {
       return input_bytes(call) >= least;
     case Kind::kAllgather:
     case Kind::kBcast:
+    case Kind::kAlltoall:
       return input_bytes(call) >= least / 2;
     default:
       return false;
@@ -100,6 +101,15 @@ std::size_t NodeGroup::decider(const NodeCall& call) const {
   return call.kind == Kind::kBcast && call.root == 0 ? 1 : 0;
 }
 
+// Now, if this rank measures what the operation takes; else 0.
+std::uint64_t NodeGroup::begin_measuring(const NodeCall& call) const {
+  return may_copy_once(call) && rank_ == decider(call) ? now_ns() : 0;
+}
+
+void NodeGroup::end_measuring(const NodeCall& call, std::uint64_t begin) {
+  faster_way_.took(call.kind, input_bytes(call), copies_once(call), now_ns() - begin);
+}
+
 // What ranks say of a long operation beside its signature.
 void NodeGroup::announce_offer(const NodeCall& call) {
   ReadOffer offer{};
@@ -109,7 +119,8 @@ void NodeGroup::announce_offer(const NodeCall& call) {
 }
 
 ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
-  const std::size_t bytes = input_bytes(call);
+  const bool swaps = call.kind == Kind::kAlltoall;
+  const std::size_t bytes = swaps ? given_bytes(call) : input_bytes(call);
   if (beacon_ == 0) {
     beacon_ = now_ns() | 1;
     allow_reading();
@@ -118,9 +129,12 @@ ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
   if (can_read_peers_ && call.flow == nullptr) {  // else it is not there yet
     const bool known = readable_.input == offer.input && readable_.output == offer.output &&
                        bytes <= readable_bytes_;
-    if (known || (kernel_can_read(offer.input, bytes) && kernel_can_read(offer.output, bytes))) {
+    const auto readable = [bytes](const void* memory) {
+      return bytes == 0 || kernel_can_read(memory, bytes);
+    };
+    if (known || (readable(offer.input) && (swaps || readable(offer.output)))) {
       offer.says = ReadOffer::kReadable;
-      readable_ = offer;
+      readable_ = swaps ? ReadOffer{} : offer;
       readable_bytes_ = bytes;
     }
   }
@@ -179,6 +193,8 @@ Steps NodeGroup::single_copy(const NodeCall& call) {
       return gather_by_reading(call);
     case Kind::kBcast:
       return fetch_by_reading(call);
+    case Kind::kAlltoall:
+      return swap_by_reading(call);
     default:
       return reduce_by_reading(call);
   }
@@ -193,6 +209,26 @@ Steps NodeGroup::gather_by_reading(NodeCall call) {
   }
   std::byte* const own = output + part_begin(call, rank_);
   if (own != input_of(call)) std::memcpy(own, input_of(call), part_bytes(call, rank_));
+  step_done(1);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    co_await step_of(peer_at(distance), 1);
+  }
+  steps_end(1);
+}
+
+// As gather_by_reading().
+Steps NodeGroup::swap_by_reading(NodeCall call) {
+  auto* const output = static_cast<std::byte*>(call.recv);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    const std::size_t peer = peer_at(distance);
+    read_peer(peer, output + got_before(call, rank_, peer),
+              offer_of(peer).input + given_before(call, peer, rank_),
+              split_bytes(call, peer, rank_));
+  }
+  if (const std::size_t own = split_bytes(call, rank_, rank_); own > 0) {
+    std::memcpy(output + got_before(call, rank_, rank_),
+                input_of(call) + given_before(call, rank_, rank_), own);
+  }
   step_done(1);
   for (std::size_t distance = 1; distance < size_; ++distance) {
     co_await step_of(peer_at(distance), 1);

@@ -53,7 +53,7 @@ class FasterWay {
   };
   Times& of(Kind kind, std::size_t bytes);
 
-  std::array<std::array<Times, 48>, 4> times_{};  // by the kind, and the power of two
+  std::array<std::array<Times, 48>, 5> times_{};  // by the kind, and the power of two
 };
 
 }  // namespace gradred

@@ -114,6 +114,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   NamedArray array;
   array.in = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
   array.out = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
+  if (described.size() > 4) array.out_bytes = described[4].cast<std::size_t>();
   array.dtype = dtype_named(described[2].cast<std::string>());
   array.count = 1;
   for (const std::int64_t length : shape) array.count *= static_cast<std::size_t>(length);

@@ -17,7 +17,6 @@ double in_seconds(double nanoseconds) { return 1e-9 * nanoseconds; }
 double in_seconds(std::uint64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
 
 bool blocks(Mode mode) { return mode == Mode::kBlocking || mode == Mode::kPersistentCall; }
-bool reduces(Kind kind) { return kind != Kind::kAllgather && kind != Kind::kBcast; }
 
 std::optional<ProfileRecord::Skew> skew_of(const std::vector<Counted>& rows) {
   ProfileRecord::Skew skew;

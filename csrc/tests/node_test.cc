@@ -58,6 +58,70 @@ void the_other_collectives_move_the_right_blocks(BoardBootstrap& bootstrap) {
   }
 }
 
+// How many elements each rank has for each, of `scale` and less.
+std::vector<std::size_t> splits_of(std::size_t scale, std::size_t ranks, unsigned way) {
+  std::vector<std::size_t> splits;
+  for (std::size_t from = 0; from < ranks; ++from) {
+    for (std::size_t to = 0; to < ranks; ++to) {
+      if (way == 0) splits.push_back(scale);                                // even
+      if (way == 1) splits.push_back(from == 0 ? scale : 0);                // a scatter
+      if (way == 2) splits.push_back(to + 1 == ranks ? scale : 0);          // a gather
+      if (way == 3) splits.push_back((7 * from + 5 * to) % 3 * scale / 2);  // any
+      if (way == 4) splits.push_back(from == to ? scale : 0);               // nobody for another
+    }
+  }
+  return splits;
+}
+
+// What stands at `index` of what a rank has for another.
+std::uint32_t mark_of(std::size_t from, std::size_t to, std::size_t index) {
+  return static_cast<std::uint32_t>(from << 28 | to << 24 | (index & 0xffffff));
+}
+
+void swap_all(NodeGroup& group, const std::vector<std::size_t>& splits, InSteps steps) {
+  const auto size = static_cast<std::size_t>(group.size());
+  const auto me = static_cast<std::size_t>(group.rank());
+  std::vector<std::uint32_t> send, expected;
+  std::size_t most = 0;
+  for (std::size_t other = 0; other < size; ++other) {
+    for (std::size_t i = 0; i < splits[me * size + other]; ++i) {
+      send.push_back(mark_of(me, other, i));
+    }
+    for (std::size_t i = 0; i < splits[other * size + me]; ++i) {
+      expected.push_back(mark_of(other, me, i));
+    }
+    std::size_t gives = 0;
+    for (std::size_t to = 0; to < size; ++to) gives += splits[other * size + to];
+    most = std::max(most, gives);
+  }
+  constexpr std::uint32_t kFence = 0x5a5a5a5a;
+  std::vector<std::uint32_t> recv(expected.size() + 2, kFence);
+  const NodeCall call{.kind = Kind::kAlltoall,
+                      .send = send.data(),
+                      .recv = recv.data() + 1,
+                      .count = most,
+                      .element = sizeof(std::uint32_t),
+                      .signature = make_signature(Kind::kAlltoall, Op::kSum, DType::kUInt32, most),
+                      .splits = splits.data()};
+  steps == InSteps::kNone ? group.run(call) : run_in_steps(group, call, steps, nullptr);
+  expect(std::equal(expected.begin(), expected.end(), recv.begin() + 1), "wrong alltoall");
+  expect(recv.front() == kFence && recv.back() == kFence, "written outside of the result");
+}
+
+void alltoall_moves_what_each_rank_has_for_each(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  for (const std::size_t scale : {0U, 1U, 3U, 100U, 2050U, 9001U, 30'011U}) {
+    for (unsigned way = 0; way < 5; ++way) {
+      const std::vector<std::size_t> splits =
+          splits_of(scale, static_cast<std::size_t>(group->size()), way);
+      for (const InSteps steps : {InSteps::kNone, InSteps::kBusy, InSteps::kAsleep}) {
+        for (int turn = 0; turn < 3; ++turn) swap_all(*group, splits, steps);
+      }
+      run_call(*group, {.count = 300}, way);
+    }
+  }
+}
+
 // Where the ranks' parts of a vector end: all that can be unequal, empty ones included.
 std::vector<std::size_t> parts_of(std::size_t count, std::size_t ranks, unsigned way) {
   std::vector<std::size_t> parts{0};
@@ -436,6 +500,8 @@ int run_all(const std::string& part) {
       on(size, "allreduce_equals_the_fold_in_rank_order", allreduce_equals_the_fold_in_rank_order);
       on(size, "the_other_collectives_move_the_right_blocks",
          the_other_collectives_move_the_right_blocks);
+      on(size, "alltoall_moves_what_each_rank_has_for_each",
+         alltoall_moves_what_each_rank_has_for_each);
       on(size, "parts_of_a_vector_are_combined_and_shared",
          parts_of_a_vector_are_combined_and_shared);
       on(size, "mixed_operations_back_to_back", mixed_operations_back_to_back);

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
     from gradred.comm import Comm
 
-Described: TypeAlias = tuple[int, int, str, tuple[int, ...]]
+Described: TypeAlias = (
+    tuple[int, int, str, tuple[int, ...]] | tuple[int, int, str, tuple[int, ...], int]
+)
 """Address of the input, of the result (equal: in place; 0: make memory for it), element type,
-shape."""
+shape. Of an allgather, alltoall or reducescatter also the result's bytes: it gets memory of its own
+where it has other bytes than these."""
 
 MOST_FUSED_BYTES = 4 << 20
 """Small arrays that become ready together travel as one vector of at most so many bytes."""

@@ -31,8 +31,9 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_everything_of_a_process_group(ranks: int) -> None:
-    tests = str(ROOT / "tests" / "pytorch" / "test_distributed.py")
-    words = [f"--nproc-per-node={ranks}", "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    names = ("test_distributed.py", "test_parallel.py")
+    tests = [str(ROOT / "tests" / "pytorch" / name) for name in names]
+    words = [f"--nproc-per-node={ranks}", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = run(*TORCHRUN, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"\d\d+ passed", done.stdout)) == ranks, done.stdout

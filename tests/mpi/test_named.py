@@ -155,6 +155,66 @@ def test_alltoall_of_uneven_rows(engine: named.NamedOperations) -> None:
     np.testing.assert_array_equal(request.outputs[0].view("int64"), expected)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 50_000])
+def test_long_alltoall(engine: named.NamedOperations, rows: int) -> None:
+    splits = [rows * (1 + (RANK + other) % 2) for other in range(SIZE)]
+    x = np.repeat([100 * RANK + other for other in range(SIZE)], splits).astype("int32")
+    for _ in range(8):  # the ways to do it take turns
+        request = engine.submit("alltoall", name(), [made_by(engine, x)], splits=splits)
+        request.wait(30)
+        received = [rows * (1 + (other + RANK) % 2) for other in range(SIZE)]
+        expected = np.repeat([100 * other + RANK for other in range(SIZE)], received)
+        np.testing.assert_array_equal(request.outputs[0].view("int32"), expected)
+
+
+def result_at(x: Any, out: Any) -> tuple[Any, ...]:
+    return (*of(x, out), out.nbytes)
+
+
+@pytest.mark.parametrize("count", [1, 70_001])
+def test_results_go_where_the_caller_says(engine: named.NamedOperations, count: int) -> None:
+    x = np.full(count, RANK, "int64")
+    out = np.empty(count * SIZE, "int64")
+    request = engine.submit("allgather", name(), [result_at(x, out)])
+    request.wait(30)
+    assert request.outputs == []
+    np.testing.assert_array_equal(out, np.repeat(range(SIZE), count))
+    # As part of the result.
+    out[:] = -1
+    mine = out[RANK * count : (RANK + 1) * count]
+    mine[:] = RANK
+    engine.submit("allgather", name(), [result_at(mine, out)]).wait(30)
+    np.testing.assert_array_equal(out, np.repeat(range(SIZE), count))
+    # An alltoall, and the sums of it.
+    whole = np.repeat(range(SIZE), count) + RANK
+    got = np.empty(count * SIZE, whole.dtype)
+    splits = [count] * SIZE
+    engine.submit("alltoall", name(), [result_at(whole, got)], splits=splits).wait(30)
+    np.testing.assert_array_equal(got, np.repeat(range(SIZE), count) + RANK)
+    sums = np.empty(count, whole.dtype)
+    engine.submit("reducescatter", name(), [result_at(whole, sums)]).wait(30)
+    np.testing.assert_array_equal(sums, SIZE * RANK + SIZE * (SIZE - 1) // 2)
+
+
+def test_results_that_do_not_fit_get_memory_of_their_own(engine: named.NamedOperations) -> None:
+    x = np.full(5, RANK, "int64")
+    small = np.full(3, -1, "int64")
+    request = engine.submit("allgather", name(), [result_at(x, small)])
+    request.wait(30)
+    np.testing.assert_array_equal(request.outputs[0].view("int64"), np.repeat(range(SIZE), 5))
+    # Nor does one that shares memory with the input.
+    whole = np.arange(4 * SIZE)
+    before = whole.copy()
+    shared = whole[: 4 * SIZE]
+    splits = [4] * SIZE
+    request = engine.submit("alltoall", name(), [result_at(whole, shared)], splits=splits)
+    request.wait(30)
+    np.testing.assert_array_equal(whole, before)
+    expected = np.tile(np.arange(4 * RANK, 4 * RANK + 4), SIZE)
+    np.testing.assert_array_equal(request.outputs[0].view(whole.dtype), expected)
+    assert (small == -1).all()
+
+
 @pytest.mark.parametrize("rows", [0, 1, SIZE, 2 * SIZE + 1])
 def test_reducescatter_gives_the_first_ranks_one_row_more(
     engine: named.NamedOperations, rows: int

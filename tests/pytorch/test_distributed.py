@@ -1,47 +1,18 @@
-"""torch.distributed with the backend "gradred", with ranks that mpiexec has started, or torchrun.
-
-By torchrun: tests/jobs/test_torchrun.py runs this module as a program of it.
-"""
+"""torch.distributed with the backend "gradred": each collective, errors, DDP and FSDP2."""
 
 from __future__ import annotations
 
 import datetime
-import os
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from pytorch.groups import RANK, SIZE, dist, group_of_all, torch
 
-torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
-
-from gradred import torch_backend  # noqa: E402
-
-torch_backend.register()
-BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ
-if BY_TORCHRUN:  # which begins no MPI
-    RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-else:
-    from mpi4py import MPI
-
-    RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+__all__ = ["group_of_all"]  # a fixture of this module
 TOTAL = SIZE * (SIZE + 1) // 2
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch 2.13 renamed
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _group() -> Iterator[None]:
-    method: dict[str, Any] = {}
-    if not BY_TORCHRUN:
-        folder = MPI.COMM_WORLD.bcast(tempfile.mkdtemp() if RANK == 0 else None)
-        method = {"init_method": f"file://{folder}/store", "rank": RANK, "world_size": SIZE}
-    dist.init_process_group("gradred", timeout=datetime.timedelta(seconds=30), **method)
-    yield
-    dist.destroy_process_group()
 
 
 DTYPES = [
@@ -337,27 +308,6 @@ def test_functional_collectives_and_their_errors() -> None:
     assert (x + 0 == SIZE).all()
     y = functional.all_gather_tensor(torch.full((2,), RANK), 0, dist.group.WORLD)
     assert (y + 0).tolist() == [rank for rank in range(SIZE) for _ in (0, 1)]
-
-
-def test_checkpoints_while_training_goes_on(tmp_path: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    folders = [str(tmp_path)]
-    dist.broadcast_object_list(folders)
-    (folder,) = folders
-    model = model_of()
-    state = {"model": model.state_dict()}
-    if not hasattr(dcp, "save"):
-        pytest.skip("torch is older than 2.2")
-    dcp.save(state, checkpoint_id=folder)
-    expected = {name: value.clone() for name, value in model.state_dict().items()}
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    found = {"model": model.state_dict()}
-    dcp.load(found, checkpoint_id=folder)
-    for name, value in expected.items():
-        assert torch.equal(found["model"][name], value)
 
 
 @pytest.mark.skipif(SIZE == 1, reason="no rank is missing")

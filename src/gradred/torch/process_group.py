@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -162,6 +162,19 @@ class ProcessGroupGradred(dist.ProcessGroup):
         return "gradred"
 
     @property
+    def _device_types(self) -> list[torch.device]:
+        """Of tensors that it serves."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """This group: it has no other for its device."""
+        return self if device.type == "cpu" else super()._get_backend(device)
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether it has memory of its own for tensors, which would not be faster."""
+        return False
+
+    @property
     def supports_splitting(self) -> bool:
         """Groups are made anew."""
         return False
@@ -237,15 +250,25 @@ class ProcessGroupGradred(dist.ProcessGroup):
         """All ranks have come here."""
         return self._work([self._submit("barrier", [], None)], lambda: None, [])
 
-    def _gather(self, tensor: Tensor, put: Callable[[Tensor], None], out: Any) -> GradredWork:
-        """All ranks' tensors, of one shape, behind each other."""
+    def _gather(
+        self,
+        tensor: Tensor,
+        put: Callable[[Tensor], None],
+        out: Any,
+        target: Tensor | None = None,
+    ) -> GradredWork:
+        """All ranks' tensors, of one shape, behind each other: in `target` if they can be."""
         flat = tensor.detach().contiguous().reshape(-1)
         data = _bytes(flat)
-        arrays = [(data.data_ptr(), 0, "uint8", (1, data.numel()))]
-        request = self._submit("allgather", arrays, data)
+        place = _place_of(target, flat.dtype)
+        arrays = [(data.data_ptr(), place[0], "uint8", (1, data.numel()), place[1])]
+        request = self._submit("allgather", arrays, (data, target))
 
         def finish() -> None:
-            put(torch.from_numpy(request.outputs[0]).view(flat.dtype) if flat.numel() else flat)
+            if not flat.numel():
+                put(flat)
+            elif made := request.outputs:
+                put(torch.from_numpy(made[0]).view(flat.dtype))
 
         return self._work([request], finish, out)
 
@@ -280,9 +303,11 @@ class ProcessGroupGradred(dist.ProcessGroup):
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
-        return self._gather(
-            tensor, lambda all_of_it: output.copy_(all_of_it.view(output.shape)), [output]
-        )
+
+        def put(all_of_it: Tensor) -> None:
+            output.copy_(all_of_it.view(output.shape))
+
+        return self._gather(tensor, put, [output], output)
 
     def _allgather_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
@@ -323,11 +348,13 @@ class ProcessGroupGradred(dist.ProcessGroup):
         op = _op_of(opts)
         view = _real(tensor.detach().contiguous())
         flat = view.reshape(self._ranks, -1)
-        arrays = [(flat.data_ptr(), 0, DTYPES[flat.dtype], tuple(flat.shape))]
-        request = self._submit("reducescatter", arrays, flat, **self._reduction(op, flat))
+        place = _place_of(_real(output), flat.dtype)
+        arrays = [(flat.data_ptr(), place[0], DTYPES[flat.dtype], tuple(flat.shape), place[1])]
+        held = (flat, output)
+        request = self._submit("reducescatter", arrays, held, **self._reduction(op, flat))
 
         def finish() -> None:
-            if output.numel():
+            if request.outputs and output.numel():
                 part = torch.from_numpy(request.outputs[0]).view(flat.dtype)
                 _real(output).copy_(part.view(_real(output).shape))
 
@@ -373,26 +400,47 @@ class ProcessGroupGradred(dist.ProcessGroup):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
-        tensor = _list(inputs)[0]
+        flat = _list(inputs)[0].detach().contiguous().reshape(-1)
+        data = _bytes(flat).reshape(1, -1)
         targets = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
-        if self._own_rank != opts.rootRank:
-            targets = []
+        is_root = self._own_rank == opts.rootRank
+        splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
+        request = self._swap(data, splits, None)
 
-        def put(all_of_it: Tensor) -> None:
-            for target, part in zip(targets, all_of_it.chunk(self._ranks), strict=False):
-                target.copy_(part.view(target.shape))
+        def finish() -> None:
+            if is_root and data.numel():
+                rows = torch.from_numpy(request.outputs[0]).view(flat.dtype)
+                for target, part in zip(targets, rows.chunk(self._ranks), strict=False):
+                    target.copy_(part.view(target.shape))
 
-        return self._gather(tensor, put, list(targets))
+        return self._work([request], finish, list(targets) if is_root else [])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets one of the root's tensors."""
         output = _list(outputs)[0]
-        whole = torch.empty((self._ranks, *output.shape), dtype=output.dtype)
+        whole = torch.empty((0, *output.shape), dtype=output.dtype)
+        splits = [0] * self._ranks
         if self._own_rank == opts.rootRank:
             parts = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
             whole = torch.stack([part.detach().contiguous() for part in parts])
-        work = self.broadcast([whole], opts.rootRank)
-        return self._work(work._requests, lambda: output.copy_(whole[self._own_rank]), [output])
+            splits = [1] * self._ranks
+        each = output.numel() * output.itemsize
+        data = _bytes(whole.reshape(-1)).reshape(len(whole), each)
+        return self._result_of_swap(self._swap(data, splits, output), output)
+
+    def _swap(self, data: Tensor, splits: Sequence[int], target: Tensor | None) -> Any:
+        """An alltoall of rows of bytes, into `target` if they can be there."""
+        place = (0, 0) if target is None else _place_of(target, target.dtype)
+        arrays = [(data.data_ptr(), place[0], "uint8", tuple(data.shape), place[1])]
+        return self._submit("alltoall", arrays, (data, target), splits=list(splits))
+
+    def _result_of_swap(self, request: Any, output: Tensor) -> GradredWork:
+        def finish() -> None:
+            if request.outputs and output.numel():
+                part = torch.from_numpy(request.outputs[0]).view(output.dtype)
+                output.copy_(part.view(output.shape))
+
+        return self._work([request], finish, [output])
 
     def all_to_all_single(
         self,
@@ -406,15 +454,9 @@ class ProcessGroupGradred(dist.ProcessGroup):
         rows = list(input_splits or []) or _even(tensor.shape[0], self._ranks)
         data = _bytes(tensor.detach().contiguous().reshape(-1))
         each = data.numel() // tensor.shape[0] if tensor.shape[0] else 0
-        arrays = [(data.data_ptr(), 0, "uint8", (tensor.shape[0], each))]
-        request = self._submit("alltoall", arrays, data, splits=rows)
-
-        def finish() -> None:
-            if output.numel():
-                part = torch.from_numpy(request.outputs[0]).view(output.dtype)
-                output.copy_(part.view(output.shape))
-
-        return self._work([request], finish, [output])
+        data = data.reshape(tensor.shape[0], each)
+        target = output if output.dtype is tensor.dtype else None
+        return self._result_of_swap(self._swap(data, rows, target), output)
 
     def alltoall_base(
         self,
@@ -502,6 +544,15 @@ def _bytes(flat: Tensor) -> Tensor:
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
 
 
+def _place_of(target: Tensor | None, dtype: torch.dtype) -> tuple[int, int]:
+    """Address and bytes of what can take a result as it is; zeros where there is none."""
+    if target is None or target.device.type != "cpu" or target.dtype is not dtype:
+        return 0, 0
+    if not target.is_contiguous():
+        return 0, 0
+    return target.data_ptr(), target.numel() * target.itemsize
+
+
 def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
@@ -548,10 +599,20 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     if MPI.Is_initialized() and (MPI.COMM_WORLD.Get_size() > 1 or size == 1):
         comm = _comm_of_mpi(members, options.group_rank)
         return ProcessGroupGradred(comm, OfMpi(comm.Dup()), options.timeout)
-    comm = connect(options.group_rank, size, _allgather_by(options))
-    store = dist.PrefixStore("gradred messages", options.store)
-    messages = OfGloo(store, options.group_rank, size, options.timeout)
+    store = _unused_part(options)
+    comm = connect(options.group_rank, size, _allgather_by(store, options.group_rank, size))
+    by_gloo = dist.PrefixStore("messages", store)
+    messages = OfGloo(by_gloo, options.group_rank, size, options.timeout)
     return ProcessGroupGradred(comm, messages, options.timeout)
+
+
+_made: Counter[str] = Counter()
+
+
+def _unused_part(options: Any) -> dist.Store:
+    """Of the group's store, where a group of this name may have left its keys."""
+    _made[options.group_id] += 1
+    return dist.PrefixStore(f"gradred {_made[options.group_id]}", options.store)
 
 
 def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
@@ -568,13 +629,12 @@ def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
     return Comm(world.Create_group(world.Get_group().Incl(members)))
 
 
-def _allgather_by(options: Any) -> Callable[[bytes], list[bytes]]:
-    """By the group's store, where keys are set once."""
-    store, turns = dist.PrefixStore("gradred", options.store), itertools.count()
+def _allgather_by(store: dist.Store, rank: int, size: int) -> Callable[[bytes], list[bytes]]:
+    turns = itertools.count()
 
     def allgather(mine: bytes) -> list[bytes]:
         turn = next(turns)
-        store.set(f"{turn}/{options.group_rank}", mine)
-        return [store.get(f"{turn}/{rank}") for rank in range(options.group_size)]
+        store.set(f"{turn}/{rank}", mine)
+        return [store.get(f"{turn}/{other}") for other in range(size)]
 
     return allgather
