@@ -10,7 +10,7 @@ namespace gradred {
 void yield_core();
 
 // Whether threads share cores, as far as yield_core() has found out lately: who waits does well to
-// sleep at once, whatever the number of cores. They may belong to other programs.
+// yield at once, whatever the number of cores. They may belong to other programs.
 bool cores_are_shared();
 
 }  // namespace gradred

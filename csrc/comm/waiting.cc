@@ -59,7 +59,7 @@ class Wait final : private Poll, private Guard {
   void wait_for(const Awaited& awaited) {
     advanced_ns_ = now_ns();
     const bool sleepers_are_usual = awaited.expected == nullptr;
-    if (sleepers_are_usual && cores_are_shared()) waiter_.sleep_at_once();
+    if (sleepers_are_usual && cores_are_shared()) waiter_.yield_at_once();
     try {
       waiter_.wait(awaited);
     } catch (const Enough&) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/core.h"
 #include "comm/call.h"
 #include "engine/operation.h"
 
@@ -30,7 +31,8 @@ bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns
 void see_through_in_mpi(Operation& operation, WaitHook& hook);
 
 // How to wait for messages of the MPI underneath: there is no word in memory to sleep on. With a
-// core for each rank it looks all the time, as the MPIs do; else it soon leaves the core to others.
+// core for each rank it looks all the time, as the MPIs do; else it leaves the core to others, who
+// may be the ones that the message needs, after a few looks: a hundred take as long as a message.
 // On a busy machine they keep it for some ten milliseconds each time, so what has to be done
 // meanwhile is due by the clock, too.
 class Backoff {
@@ -40,7 +42,7 @@ class Backoff {
   void wait(Meanwhile meanwhile) {
     constexpr std::uint64_t kDueNs = 1'000'000;
     ++looks_;
-    if (looks_ < 100) return;
+    if (looks_ < kLooks && !(looks_ > kFewLooks && cores_are_shared())) return;
     const std::uint64_t now = now_ns();
     if (looks_ % 16 == 0 || now - done_ns_ >= kDueNs) {
       meanwhile();
@@ -50,6 +52,7 @@ class Backoff {
   }
 
  private:
+  static constexpr unsigned kLooks = 100, kFewLooks = 2;  // before it yields
   void pause(std::uint64_t now);
 
   const bool spins_;

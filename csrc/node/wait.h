@@ -30,12 +30,13 @@ class Waiter {
   // `spins`: each rank of the host has a core of its own. `expected` is that of what it publishes;
   // none where sleepers are usual, as where ranks share cores.
   Waiter(bool spins, Guard& guard, SleepersExpected* expected = nullptr)
-      : spins_(spins), looks_(spins ? 1500 : 20), guard_(guard), expected_(expected) {}
+      : spins_(spins), looks_(spins ? 1500 : kFewLooks), guard_(guard), expected_(expected) {}
 
   void use(Poll* poll) { poll_ = poll; }
   bool spins() const { return spins_; }
-  // Others run on this core: it is theirs at once.
-  void sleep_at_once() { spins_ = false, yields_ = 0, looks_ = 20; }
+  // Others run on this core: it is theirs at once. They may be what the word waits for, and to be
+  // woken takes longer than to be next, so this thread stays in line for a while.
+  void yield_at_once() { spins_ = false, yields_ = 50, looks_ = kFewLooks; }
   // For a profile: the nanoseconds of waits that outlast the first looks are added to `sum`, which
   // nobody else changes.
   void charge_long_waits(std::atomic<std::uint64_t>& sum) { charged_ = &sum; }
@@ -58,6 +59,8 @@ class Waiter {
   SleepersExpected* expected() const { return expected_; }
 
  private:
+  static constexpr unsigned kFewLooks = 20;
+
   void wait_long(const Awaited& awaited);
   bool spin_and_yield(const Awaited& awaited);
   void sleep_until(const Awaited& awaited);
