@@ -23,6 +23,7 @@ NETWORK = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,sm,tcp",
     "OMPI_MCA_btl_tcp_if_include": "eth0",
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # the hosts share the cores of this machine
     "UCX_TLS": "tcp,self",
     "UCX_NET_DEVICES": "eth0",
 }
