@@ -125,8 +125,10 @@ class HierarchicalFamily final : public Family {
     const Figures& figures = place.costs->figures();
     const std::size_t bytes = question.vector_bytes(place.size);
     Plan plan{.family = this, .name = std::string(kHierarchical), .parameters = parameters};
+    plan.label = plan.name + " " + across + (leaders == 1 ? " by leaders" : " by all");
     plan.slices = pieces_of(question, cost, figures.model);
-    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes);
+    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) *
+                   figures.correction(bytes, plan.label);
     plan.specification = {plan.name, parameters, ""};
     plan.reason =
         question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";

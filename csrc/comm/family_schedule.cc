@@ -78,9 +78,10 @@ class ScheduleFamily final : public Family {
     const Cost& cost = place.costs->of(question.collective, name, parameters);
     const Figures& figures = place.costs->figures();
     const std::size_t bytes = question.vector_bytes(place.size);
-    Plan plan{.family = this, .name = name, .parameters = parameters};
+    Plan plan{.family = this, .name = name, .label = name, .parameters = parameters};
     plan.slices = slices_of(question, cost, figures.model);
-    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes);
+    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) *
+                   figures.correction(bytes, plan.label);
     plan.specification = {name, parameters, ""};
     plan.reason =
         question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";

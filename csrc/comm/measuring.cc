@@ -29,11 +29,12 @@ constexpr std::size_t kBriefBytes = 8;
 constexpr std::size_t kLengthyBytes = std::size_t{256} << 10;
 constexpr int kFurtherMessages = 4;
 // Nanoseconds: for one figure, and for all allreduces together.
-constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 250'000'000;
+constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 400'000'000;
 constexpr std::uint64_t kFewestTurns = 5, kMostTurns = 25;
 // In this order: first what gives a rough picture, then as far as there is time.
-constexpr std::array<std::size_t, 11> kMeasuredBytes = {
-    8, 64 << 10, 1 << 20, 4 << 10, 512, 16 << 10, 256 << 10, 32 << 10, 8 << 10, 4 << 20, 16 << 20};
+constexpr std::array<std::size_t, 12> kMeasuredBytes = {
+    8,        64 << 10, 1 << 20, 4 << 10, 512,      16 << 10,
+    256 << 10, 32 << 10, 8 << 10, 4 << 20, 128 << 10, 16 << 20};
 constexpr std::size_t kRough = 3;
 constexpr double kLongestRough = 0.1;  // seconds that a call may take
 constexpr DType kMeasuredType = DType::kFloat32;
@@ -142,7 +143,7 @@ class Measuring {
   // As before a call of the MPI's.
   void announce() {
     const Call agreement{.agreement = make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8, 0)};
-    trials_.run(agreement, best(0, plan_of_agreements(place_)));
+    trials_.run(agreement, weighed(0, plan_of_agreements(place_)).front());
   }
 
   // ---- links: all ranks that have a partner exchange with it at once, as in a schedule ---------
@@ -216,14 +217,27 @@ class Measuring {
     figures_.model.delta = seconds(agreed_time(copy, kPerFigure / 8)) / kLengthyBytes;
   }
 
-  // ---- allreduces: the MPI's and gradred's in turn ---------------------------------------------
+  // ---- allreduces: gradred's and the MPI's in turn ---------------------------------------------
 
-  Plan best(std::size_t bytes, std::string_view name = {}) const {
+  std::vector<Plan> weighed(std::size_t bytes, std::string_view name = {}) const {
     Place place = place_;
     place.costs = std::make_shared<Costs>(topology_, figures_);
     const Question question{
         .bytes = bytes, .plan = name, .most_slices = transport_.tags().most_slices()};
-    return choose(plan_families(), question, place);
+    return weigh(plan_families(), question, place);
+  }
+
+  // The one that costs least in the model, and the next that is not the same by another name: the
+  // model knows nothing of lengths at which the MPI sends messages in another way.
+  std::vector<Plan> worth_trying(std::size_t bytes) const {
+    std::vector<Plan> plans = weighed(bytes);
+    const double least = plans.front().seconds;
+    const auto other = std::ranges::find_if(plans, [&](const Plan& plan) {
+      return plan.seconds > 1.01 * least && plan.seconds < 3 * least;
+    });
+    if (other != plans.end()) plans[1] = *other;
+    plans.resize(other == plans.end() ? 1 : 2);
+    return plans;
   }
 
   void run_on_mpi(const std::vector<float>& input, std::vector<float>& output) {
@@ -237,31 +251,48 @@ class Measuring {
   }
 
   // Returns the nanoseconds that it took in all.
-  std::uint64_t measure_size(std::size_t bytes, const Plan& plan, MeasuredSize& found) {
+  std::uint64_t measure_size(std::size_t bytes, const std::vector<Plan>& plans,
+                             MeasuredSize& found) {
     const std::uint64_t begin = now_ns();
     std::vector<float> input(bytes / size_of(kMeasuredType)), output(input.size());
     const Call call{
         .send = input.data(), .recv = output.data(), .count = input.size(), .dtype = kMeasuredType};
-    const auto by_mpi = [&] { run_on_mpi(input, output); };
-    const auto by_schedule = [&] { trials_.run(call, plan); };
-    by_mpi(), by_schedule();
-    const std::uint64_t both = agreed(time_of(by_mpi) + time_of(by_schedule));
-    // By pairs: whatever else this machine does slows both of a pair.
-    std::vector<std::uint64_t> times;
-    for (std::uint64_t turn = turns_within(2 * kPerFigure, both); turn > 0; --turn) {
-      times.push_back(time_together(by_mpi));
-      times.push_back(time_together(by_schedule));
+    const auto way = [&](std::size_t number) {
+      number == plans.size() ? run_on_mpi(input, output) : trials_.run(call, plans[number]);
+    };
+    const std::size_t ways = plans.size() + 1;
+    const auto all_ways = [&] {
+      for (std::size_t number = 0; number < ways; ++number) way(number);
+    };
+    all_ways();
+    const std::uint64_t once = agreed(time_of(all_ways));
+    std::vector<std::uint64_t> times;  // in turn: whatever else this machine does slows all of them
+    for (std::uint64_t turn = turns_within(ways * kPerFigure, once); turn > 0; --turn) {
+      for (std::size_t number = 0; number < ways; ++number) {
+        times.push_back(std::max<std::uint64_t>(time_together([&] { way(number); }), 1));
+      }
     }
-    times = agreed(times);
-    std::vector<std::uint64_t> own, millionths;
-    for (std::size_t i = 0; i < times.size(); i += 2) {
-      own.push_back(std::max<std::uint64_t>(times[i + 1], 1));
-      millionths.push_back(1'000'000 * times[i] / own.back());
+    const std::vector<double> medians = by_turns(agreed(times), ways);
+    found = {bytes, medians.back(), {}};
+    for (std::size_t number = 0; number < plans.size(); ++number) {
+      found.tried.push_back({plans[number].label, medians[number], plans[number].seconds});
     }
-    const double schedule = seconds(median(std::move(own)));
-    const double ratio = 1e-6 * static_cast<double>(median(std::move(millionths)));
-    found = {bytes, std::max(ratio * schedule, 1e-9), schedule, plan.seconds};
     return agreed(now_ns() - begin);
+  }
+
+  // Seconds of each way: of the first the median, of the others as many times that as the median of
+  // the ratios within turns.
+  static std::vector<double> by_turns(const std::vector<std::uint64_t>& times, std::size_t ways) {
+    std::vector<double> medians;
+    for (std::size_t number = 0; number < ways; ++number) {
+      std::vector<std::uint64_t> column;
+      for (std::size_t i = 0; i < times.size(); i += ways) {
+        column.push_back(number == 0 ? times[i] : 1'000'000 * times[i + number] / times[i]);
+      }
+      const auto middle = static_cast<double>(median(std::move(column)));
+      medians.push_back(std::max(number == 0 ? 1e-9 * middle : 1e-6 * middle * medians[0], 1e-9));
+    }
+    return medians;
   }
 
   void measure_sizes() {
@@ -269,18 +300,19 @@ class Measuring {
     std::size_t done = 0;
     std::vector<MeasuredSize> found;
     for (const std::size_t bytes : kMeasuredBytes) {
-      const Plan plan = best(bytes);
-      const double once = expected_seconds(found, bytes, plan.seconds);
+      const std::vector<Plan> plans = worth_trying(bytes);
+      const double once = expected_seconds(found, bytes, plans.front().seconds);
       const bool rough = done++ < kRough && once < kLongestRough;
-      const auto all = static_cast<std::uint64_t>(2e9 * once * (kFewestTurns + 2));
+      const auto ways = static_cast<double>(plans.size() + 1);
+      const auto all = static_cast<std::uint64_t>(1e9 * ways * once * (kFewestTurns + 2));
       if (!rough && spent + all > kForSizes) continue;
-      spent += measure_size(bytes, plan, found.emplace_back());
+      spent += measure_size(bytes, plans, found.emplace_back());
     }
     std::ranges::sort(found, {}, &MeasuredSize::bytes);
     figures_.sizes = std::move(found);
   }
 
-  // What the slower of the two may take, by the sizes already measured: a longer vector takes no
+  // What the slowest of them may take, by the sizes already measured: a longer vector takes no
   // less, and one of 64 KiB or more in proportion.
   static double expected_seconds(const std::vector<MeasuredSize>& found, std::size_t bytes,
                                  double predicted) {
@@ -289,7 +321,7 @@ class Measuring {
       if (one.bytes > bytes) continue;
       const bool is_long = one.bytes >= (64 << 10);
       const double times = static_cast<double>(bytes) / static_cast<double>(one.bytes);
-      once = std::max(once, std::max(one.mpi, one.schedule) * (is_long ? times : 1));
+      once = std::max(once, std::max(one.mpi, one.tried.front().seconds) * (is_long ? times : 1));
     }
     return once;
   }

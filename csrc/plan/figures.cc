@@ -23,10 +23,12 @@ double between(const std::vector<MeasuredSize>& sizes, std::size_t bytes, Number
 
 }  // namespace
 
-double Figures::correction(std::size_t bytes) const {
+double Figures::correction(std::size_t bytes, std::string_view label) const {
   if (!measured()) return 1;
-  return between(sizes, bytes,
-                 [](const MeasuredSize& one) { return one.schedule / one.predicted; });
+  return between(sizes, bytes, [&](const MeasuredSize& one) {
+    const auto tried = std::ranges::find(one.tried, label, &TriedPlan::label);
+    return (tried == one.tried.end() ? one.tried.front() : *tried).correction();
+  });
 }
 
 // Beyond the longest the time grows with the length. Between two it is a line over the length, as

@@ -12,12 +12,20 @@
 
 namespace gradred {
 
-// Allreduces of one length; seconds.
+// What an allreduce took by one plan, and what the model says of it; seconds.
+struct TriedPlan {
+  std::string label;  // Plan::label
+  double seconds = 0;
+  double predicted = 0;
+
+  double correction() const { return seconds / predicted; }
+};
+
+// Allreduces of one length.
 struct MeasuredSize {
   std::size_t bytes = 0;
-  double mpi = 0;        // by the MPI's own call
-  double schedule = 0;   // by the schedule that costs least in the model
-  double predicted = 0;  // what the model says of that schedule
+  double mpi = 0;                // seconds by the MPI's own call
+  std::vector<TriedPlan> tried;  // at least one: first that which costs least in the model
 };
 
 struct Figures {
@@ -27,8 +35,9 @@ struct Figures {
   std::string day;                  // of the measurement
 
   bool measured() const { return !sizes.empty(); }
-  // How many times as long as the model says a schedule takes.
-  double correction(std::size_t bytes) const;
+  // How many times as long as the model says a plan takes: near a length at which it was tried as
+  // it did there, else as the one that costs least did.
+  double correction(std::size_t bytes, std::string_view label) const;
   // Of an allreduce that the MPI carries out, announced before. Only where there are sizes.
   double seconds_on_mpi(std::size_t bytes) const;
   // "measured on 2026-11-22", "built in".

@@ -17,7 +17,7 @@
 namespace gradred {
 namespace {
 
-constexpr std::string_view kFormat = "gradred-figures 2";
+constexpr std::string_view kFormat = "gradred-figures 3";
 constexpr double kLongest = 1e4;                          // seconds: more is no time of a link
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // of a file
 
@@ -61,14 +61,23 @@ class Lines {
   }
   bool next_is(std::string_view line) {
     const auto here = in_.tellg();
-    std::string next;
-    std::getline(in_, next);
-    if (next == line) return true;
+    if (next() == line) return true;
     in_.seekg(here);
     return false;
   }
+  bool next_begins(std::string_view begin) {
+    const auto here = in_.tellg();
+    const bool does = next().starts_with(begin);
+    in_.seekg(here);
+    return does;
+  }
 
  private:
+  std::string next() {
+    std::string line;
+    std::getline(in_, line);
+    return line;
+  }
   [[noreturn]] static void fail(const std::string& expected, const std::string& found) {
     throw UsageError("where " + expected + " should stand there is '" + found.substr(0, 60) + "'");
   }
@@ -78,6 +87,17 @@ class Lines {
 
   std::istringstream in_;
 };
+
+TriedPlan tried_plan(Lines& lines) {
+  const std::string text = lines.rest("plan");
+  const std::size_t second = text.find(' ');
+  const std::size_t label = second == std::string::npos ? second : text.find(' ', second + 1);
+  const auto [seconds, predicted] = lines.numbers<2>("plan", text.substr(0, label));
+  if (label == std::string::npos || label + 1 == text.size() || seconds <= 0 || predicted <= 0) {
+    throw UsageError("the plan '" + text.substr(0, 60) + "' has no times or no name");
+  }
+  return {text.substr(label + 1), seconds, predicted};
+}
 
 }  // namespace
 
@@ -100,8 +120,10 @@ std::string to_text(const KeptFigures& kept) {
   add("far", number(model.far));
   add("announcement", number(figures.announcement));
   for (const MeasuredSize& one : figures.sizes) {
-    add("size", std::to_string(one.bytes) + " " + number(one.mpi) + " " + number(one.schedule) +
-                    " " + number(one.predicted));
+    add("size", std::to_string(one.bytes) + " " + number(one.mpi));
+    for (const TriedPlan& plan : one.tried) {
+      add("plan", number(plan.seconds) + " " + number(plan.predicted) + " " + plan.label);
+    }
   }
   return text + "end\n";
 }
@@ -129,13 +151,15 @@ KeptFigures figures_from(std::string_view text) {
   model.far = lines.seconds<1>("far")[0];
   figures.announcement = lines.seconds<1>("announcement")[0];
   while (!lines.next_is("end")) {
-    const auto [bytes, mpi, schedule, predicted] = lines.numbers<4>("size", lines.rest("size"));
+    const auto [bytes, mpi] = lines.numbers<2>("size", lines.rest("size"));
     const auto length = static_cast<std::size_t>(bytes);
     const bool longer = figures.sizes.empty() || length > figures.sizes.back().bytes;
-    if (!longer || bytes < 1 || bytes > 1e15 || mpi <= 0 || schedule <= 0 || predicted <= 0) {
+    std::vector<TriedPlan> tried;
+    while (lines.next_begins("plan ")) tried.push_back(tried_plan(lines));
+    if (!longer || bytes < 1 || bytes > 1e15 || mpi <= 0 || tried.empty()) {
       throw UsageError("the size " + number(bytes) + " has no times, or its place is another one");
     }
-    figures.sizes.push_back({length, mpi, schedule, predicted});
+    figures.sizes.push_back({length, mpi, std::move(tried)});
   }
   if (figures.sizes.empty()) throw UsageError("it has no sizes");
   return kept;

@@ -68,6 +68,7 @@ struct Specification {
 struct Plan {
   const Family* family = nullptr;
   std::string name{};
+  std::string label{};     // what measured figures know it by; empty: nothing was measured of it
   std::size_t slices = 1;  // executions of the schedule in flight at once
   Parameters parameters{};
   std::string reason{};

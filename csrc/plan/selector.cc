@@ -37,9 +37,8 @@ std::string cost_text(const Plan& plan) {
   return text.data();
 }
 
-// The first of equals; says by how much, where others were weighed.
-Plan cheapest(std::vector<Plan> plans) {
-  std::ranges::stable_sort(plans, {}, &Plan::seconds);
+// The first; says by how much, where others were weighed.
+Plan cheapest(const std::vector<Plan>& plans) {
   Plan best = plans.front();
   const auto other = std::ranges::find_if(plans, [&](const Plan& plan) {
     return plan.name != best.name && std::isfinite(plan.seconds);
@@ -75,7 +74,7 @@ const Family* family_of(Families families, Collective collective, std::string_vi
   return found == families.end() ? nullptr : *found;
 }
 
-Plan choose(Families families, const Question& question, const Place& place) {
+std::vector<Plan> weigh(Families families, const Question& question, const Place& place) {
   const bool named = !question.plan.empty();
   std::vector<Plan> found;
   std::optional<std::string> objection;
@@ -88,7 +87,8 @@ Plan choose(Families families, const Question& question, const Place& place) {
     std::ranges::move(family->offers(question, place), std::back_inserter(found));
     if (std::ranges::any_of(found, [](const Plan& plan) { return plan.seconds == 0; })) break;
   }
-  if (!found.empty()) return cheapest(std::move(found));
+  std::ranges::stable_sort(found, {}, &Plan::seconds);
+  if (!found.empty()) return found;
   if (objection && named) {
     throw UsageError("plan '" + std::string(question.plan) +
                      "' cannot serve this call: " + *objection);
@@ -97,6 +97,10 @@ Plan choose(Families families, const Question& question, const Place& place) {
   throw UsageError("no plan for " + std::string(name_of(question.collective)) + " is called '" +
                    std::string(question.plan) +
                    "'. There are: " + names_of(families, question.collective));
+}
+
+Plan choose(Families families, const Question& question, const Place& place) {
+  return cheapest(weigh(families, question, place));
 }
 
 }  // namespace gradred

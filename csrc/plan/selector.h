@@ -2,12 +2,16 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "plan/plan.h"
 
 namespace gradred {
 
-// UsageError where no plan has the name, or none can serve the call, with the reason.
+// All that can serve, the cheapest first. UsageError where no plan has the name, or none can serve
+// the call, with the reason.
+std::vector<Plan> weigh(Families families, const Question& question, const Place& place);
+// The first of them.
 Plan choose(Families families, const Question& question, const Place& place);
 
 // The family that has a plan of this name for such calls; null: none.

@@ -185,7 +185,11 @@ py::dict read_kept(const std::string& text) {
   result["announcement"] = kept.figures.announcement;
   py::list sizes;
   for (const MeasuredSize& one : kept.figures.sizes) {
-    sizes.append(py::make_tuple(one.bytes, one.mpi, one.schedule, one.predicted));
+    py::list tried;
+    for (const TriedPlan& plan : one.tried) {
+      tried.append(py::make_tuple(plan.label, plan.seconds, plan.predicted));
+    }
+    sizes.append(py::make_tuple(one.bytes, one.mpi, tried));
   }
   result["sizes"] = sizes;
   return result;

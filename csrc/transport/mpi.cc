@@ -14,8 +14,9 @@ namespace {
 // MPI counts are ints, and Open MPI's transports prefer less than 2 GiB: longer messages go in
 // pieces.
 constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
-// The first message to a peer carries the signature before its data, in one piece up to this size.
-constexpr std::size_t kInlineBytes = 4096;
+// The first message to a peer carries the signature before its data, in one piece up to this size:
+// to copy so much takes less time than a message of its own.
+constexpr std::size_t kInlineBytes = std::size_t{32} << 10;
 // Between looks at the signatures that have arrived while an operation waits.
 constexpr unsigned kTestsPerLook = 64;
 
@@ -196,7 +197,9 @@ class MpiChannel final : public Channel {
   }
 
   Envelope& next_envelope() {
-    if (envelopes_used_ == envelopes_.size()) envelopes_.push_back(std::make_unique<Envelope>());
+    if (envelopes_used_ == envelopes_.size()) {
+      envelopes_.push_back(std::make_unique_for_overwrite<Envelope>());  // pages come with use
+    }
     return *envelopes_[envelopes_used_++];
   }
 

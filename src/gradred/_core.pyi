@@ -286,7 +286,7 @@ class _Figures(_CostModel):
     hosts: str
     layout: str
     announcement: float
-    sizes: list[tuple[int, float, float, float]]
+    sizes: list[tuple[int, float, list[tuple[str, float, float]]]]
 
 class _ChosenPlan(_Plan):
     model: _CostModel
