@@ -12,7 +12,7 @@ import pytest
 from gradred import UsageError, _core, cli, launch
 from gradred.observe import figures
 
-TEXT = """gradred-figures 2
+TEXT = """gradred-figures 3
 mpi MPICH Version: 5.0.2
 hosts h#
 layout 2 on each of 2
@@ -24,8 +24,11 @@ local 5e-11 4e-11
 on-host 4e-07
 far 0.05
 announcement 2e-05
-size 8 5e-06 2e-05 1.1e-05
-size 65536 0.0001 0.0011 0.00055
+size 8 5e-06
+plan 2e-05 1.1e-05 recursive_doubling
+size 65536 0.0001
+plan 0.0011 0.00055 recursive_doubling
+plan 0.0012 0.0004 hierarchical rabenseifner by all
 end
 """
 HOST_OF = [0, 0, 1, 1]
@@ -51,14 +54,18 @@ def test_file_has_what_was_measured() -> None:
         "2 on each of 2",
     )
     assert (found["alpha_inside"], found["alpha"], found["beta"]) == (1e-6, 1e-5, 8e-9)
-    assert found["sizes"] == [(8, 5e-6, 2e-5, 1.1e-5), (65536, 1e-4, 1.1e-3, 5.5e-4)]
+    doubling, lanes = "recursive_doubling", "hierarchical rabenseifner by all"
+    assert found["sizes"] == [
+        (8, 5e-6, [(doubling, 2e-5, 1.1e-5)]),
+        (65536, 1e-4, [(doubling, 1.1e-3, 5.5e-4), (lanes, 1.2e-3, 4e-4)]),
+    ]
     assert "2026-11-22" in found["source"]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("gradred-figures 2", "gradred-figures 3", "it does not begin with 'gradred-figures 2'"),
+        ("gradred-figures 3", "gradred-figures 2", "it does not begin with 'gradred-figures 3'"),
         ("end\n", "", "where 'size' should stand"),
         ("across 1e-05 8e-09", "across 1e-05", "the value of 'across'"),
         ("across 1e-05 8e-09", "across 1e-05 nan", "the value of 'across'"),
@@ -66,7 +73,11 @@ def test_file_has_what_was_measured() -> None:
         ("inside 1e-06", "inside 1e+06", "the value of 'inside'"),
         ("size 8 ", "size 65536 ", "the size 65536"),
         ("size 8 5e-06", "size 8 0", "the size 8"),
-        ("size 8 5e-06 2e-05 1.1e-05\nsize 65536 0.0001 0.0011 0.00055\n", "", "no sizes"),
+        (TEXT[TEXT.index("size 8") : TEXT.index("end")], "", "no sizes"),
+        ("plan 2e-05 1.1e-05 recursive_doubling\n", "", "the size 8"),
+        ("plan 2e-05 1.1e-05", "plan 2e-05 0", "the plan '2e-05 0 recursive_doubling' has no times"),
+        ("plan 2e-05 1.1e-05 recursive_doubling", "plan 2e-05 1.1e-05", "no name"),
+        ("plan 2e-05", "plan x", "the value of 'plan'"),
         ("gap", "gaps", "where 'gap' should stand"),
     ],
 )
@@ -121,6 +132,14 @@ def test_schedules_take_as_much_longer_than_the_model_says_as_was_measured() -> 
         assert plan["seconds"] == pytest.approx(factor * cost.seconds(nbytes, **model))
 
 
+def test_plan_that_was_tried_takes_as_long_as_it_did_there() -> None:
+    """The MPI may send messages of some lengths in another way, of which the model knows nothing."""
+    fast, faster = (TEXT.replace("plan 0.0012 ", f"plan {time} ") for time in ("0.0002", "0.0001"))
+    ways = [chosen(65536, text, plan="hierarchical")["seconds"] for text in (fast, faster)]
+    assert ways[0] == pytest.approx(2 * ways[1])
+    assert chosen(65536, fast, plan="ring") == chosen(65536, plan="ring")
+
+
 def test_layouts_and_series_of_hosts_have_one_name() -> None:
     assert _core.layout_text([0, 0, 1, 1]) == "2 on each of 2"
     assert _core.layout_text([0, 0, 0, 1]) == "3 on 0, 1 on 1"
@@ -152,7 +171,7 @@ def test_info_tells_of_files_and_of_those_that_are_ignored(
     assert cli.main(["info", "figures"]) == 0
     text = capsys.readouterr().out
     assert "ranks 2 on each of 2 (h#)" in text
-    assert "b.figures (it does not begin with 'gradred-figures 2'" in text
+    assert "b.figures (it does not begin with 'gradred-figures 3'" in text
     assert "c.figures (it is no file of figures)" in text
     assert "other" not in text
 
