@@ -9,6 +9,9 @@ namespace {
 
 // Unasked the MPI is called where it is clearly faster: what was measured is not that exact.
 constexpr double kMargin = 1.05;
+// Nor for vectors so many times as long as the longest that was measured: MPIs change their way
+// with the length, and 1 MiB says nothing of 64.
+constexpr std::size_t kFarther = 4;
 
 class MpiFamily final : public Family {
  public:
@@ -30,7 +33,8 @@ class MpiFamily final : public Family {
     plan.seconds = std::numeric_limits<double>::infinity();
     const Figures& figures = place.costs->figures();
     if (question.collective != Collective::kAllreduce || !figures.measured()) return {plan};
-    if (!question.mpi_may_carry && question.plan.empty()) return {plan};
+    const bool is_known = question.bytes <= kFarther * figures.sizes.back().bytes;
+    if (question.plan.empty() && !(question.mpi_may_carry && is_known)) return {plan};
     plan.seconds = figures.seconds_on_mpi(question.bytes);
     if (question.plan.empty()) plan.seconds *= kMargin;
     if (question.plan.empty()) plan.reason = "costs least (figures " + figures.source() + ")";

@@ -25,6 +25,7 @@ double between(const std::vector<MeasuredSize>& sizes, std::size_t bytes, Number
 
 double Figures::correction(std::size_t bytes, std::string_view label) const {
   if (!measured()) return 1;
+  if (bytes > sizes.back().bytes) return sizes.back().tried.front().correction();
   return between(sizes, bytes, [&](const MeasuredSize& one) {
     const auto tried = std::ranges::find(one.tried, label, &TriedPlan::label);
     return (tried == one.tried.end() ? one.tried.front() : *tried).correction();

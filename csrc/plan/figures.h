@@ -36,7 +36,7 @@ struct Figures {
 
   bool measured() const { return !sizes.empty(); }
   // How many times as long as the model says a plan takes: near a length at which it was tried as
-  // it did there, else as the one that costs least did.
+  // it did there, else, and beyond all of these, as the one that costs least did.
   double correction(std::size_t bytes, std::string_view label) const;
   // Of an allreduce that the MPI carries out, announced before. Only where there are sizes.
   double seconds_on_mpi(std::size_t bytes) const;

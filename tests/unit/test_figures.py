@@ -101,7 +101,8 @@ def test_mpi_is_chosen_where_it_was_clearly_faster() -> None:
     assert "measured on 2026-11-22" in found["reason"]
     assert found["seconds"] == pytest.approx(1.05 * (2e-5 + 1e-4))
     assert chosen(65536, TEXT.replace("size 65536 0.0001", "size 65536 0.1"))["plan"] != "mpi"
-    assert chosen(1 << 20)["plan"] == "mpi"  # longer than what was measured
+    assert chosen(4 * 65536)["plan"] == "mpi"  # longer than what was measured
+    assert chosen(1 << 20)["plan"] != "mpi"  # much longer
     assert chosen(65536, "")["plan"] != "mpi"
 
 
@@ -138,6 +139,8 @@ def test_plan_that_was_tried_takes_as_long_as_it_did_there() -> None:
     ways = [chosen(65536, text, plan="hierarchical")["seconds"] for text in (fast, faster)]
     assert ways[0] == pytest.approx(2 * ways[1])
     assert chosen(65536, fast, plan="ring") == chosen(65536, plan="ring")
+    longer = [chosen(65537, text, plan="hierarchical") for text in (fast, faster)]
+    assert longer[0] == longer[1]  # beyond, the model alone compares plans
 
 
 def test_layouts_and_series_of_hosts_have_one_name() -> None:
