@@ -38,7 +38,6 @@ void Communicator::set_up_parts(WaitHook& hook) {
   }
   adopt(set_up);
   liveness_.open(std::move(set_up.found));
-  choice_.place.size = size_;
   const bool chooses =
       choice_.place.topology.hosts > 1 && path_ != nullptr && choice_.wish.plan.empty();
   choice_.settle(chooses && set_up.tunes ? figures(calls, hook) : assumed_figures());

@@ -12,9 +12,11 @@
 
 namespace gradred {
 
-// Until the place is settled it is that of one rank, and all ranks are taken to be on one host.
-PlanChoice::PlanChoice(int size, Wish asked) : wish(std::move(asked)), size_(size) {
+// Until the place is settled all ranks are taken to be on one host, and no link is measured.
+PlanChoice::PlanChoice(int size, Wish asked) : wish(std::move(asked)) {
+  place.size = size;
   place.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size), 0));
+  place.costs = std::make_shared<Costs>(place.topology, assumed_figures());
 }
 
 // What the settings ask for, within the tags that an operation may take.
@@ -42,9 +44,9 @@ std::string_view PlanChoice::plan_asked(const Call& call) const {
 }
 
 void PlanChoice::settle(Figures figures) {
-  place.size = size_;
   place.costs = std::make_shared<Costs>(place.topology, std::move(figures));
-  if (size_ > 1 && !wish.plan.empty()) return;
+  plans_->clear();  // those that somebody has asked for before are of another place
+  if (place.size > 1 && !wish.plan.empty()) return;
   auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place));
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
 }
@@ -60,7 +62,7 @@ Question PlanChoice::question(const Call& call, bool waits) const {
                     .root = call.root,
                     .mpi_may_carry = waits && mpi_computes_alike(call.op, call.dtype) &&
                                      mpi_handles(combined(call.op), call.dtype)};
-  if (size_ == 1) question.plan = {}, question.own = nullptr;
+  if (place.size == 1) question.plan = {}, question.own = nullptr;
   return question;
 }
 

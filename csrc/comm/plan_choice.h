@@ -48,7 +48,6 @@ class PlanChoice {
   std::string_view plan_asked(const Call& call) const;
   Question question(const Call& call, bool waits) const;
 
-  const int size_;
   const std::unique_ptr<PlanCache> plans_ = std::make_unique<PlanCache>();
   std::shared_ptr<const Plan> usual_;
 };

@@ -42,6 +42,10 @@ class PlanCache {
     if (entries_.size() > kMost) entries_.pop_back();
     return entries_.front().plan;
   }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    entries_.clear();
+  }
 
  private:
   static constexpr std::size_t kMost = 64;

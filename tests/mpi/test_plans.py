@@ -296,6 +296,24 @@ def test_choice_without_ranks_is_that_of_the_ranks(kind: str, plan: str) -> None
         assert {name: choice[name] for name in found} == found  # type: ignore[literal-required]
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to choose")
+@pytest.mark.parametrize("memory", ["shared", "not shared"])
+def test_plan_asked_for_before_the_first_call_is_not_that_of_the_call(memory: str) -> None:
+    """Where the ranks are is not known then; the plan of one rank would leave the input as it is."""
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    use(**({} if memory == "shared" else {"shm": False}))
+    x, y = np.full(1009, RANK + 1, "float32"), np.zeros(1009, "float32")
+    send, recv = (a.__array_interface__["data"][0] for a in (x, y))
+    early = _core.plan_for(comm, _core.Call("allreduce", send, recv, 1009, "float32"))["plan"]
+    use()
+    assert early != "copy"
+    comm.Allreduce(x, y)
+    assert (y == SIZE * (SIZE + 1) // 2).all()
+    found = _core.plan_for(comm, _core.Call("allreduce", send, recv, 1009, "float32"))["plan"]
+    assert (found == "node") == _core.comm_info(comm)["shares_memory"]
+    comm.Free()
+
+
 def summed_after(warm_up: bool, deterministic: bool) -> tuple[str, bytes]:
     """Plan and bits of a started sum in which order shows, before or after a blocking call."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
