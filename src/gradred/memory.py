@@ -17,8 +17,6 @@ from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from gradred.device_array import DeviceArray
 
 _SHARED_BYTES = 64 << 10  # from which on forked children share an array
@@ -31,7 +29,6 @@ _REMEDY = (
 def empty(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike = ...,
-    comm: MPI.Intracomm | None = ...,
     *,
     device: None = ...,
 ) -> npt.NDArray[Any]: ...
@@ -39,14 +36,12 @@ def empty(
 def empty(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike = ...,
-    comm: MPI.Intracomm | None = ...,
     *,
     device: Any,
 ) -> DeviceArray: ...
 def empty(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike = "float32",
-    comm: MPI.Intracomm | None = None,
     *,
     device: Any = None,
 ) -> npt.NDArray[Any] | DeviceArray:
@@ -67,7 +62,6 @@ def empty(
     Args:
         shape: a length, or the lengths of the axes.
         dtype: NumPy's type or its name; those of ml_dtypes where it is installed, on the host.
-        comm: the communicator on which it will be used; checked, and without effect today.
         device: None: the host. `"cuda"`: the GPU that is current in this thread; `"cuda:1"`, or a
             device of CuPy or PyTorch: that one, which somebody has initialised.
 
@@ -81,7 +75,7 @@ def empty(
         >>> gradred.empty((2, 3)).shape
         (2, 3)
     """
-    lengths, kind = _checked(shape, dtype, comm, "empty")
+    lengths, kind = _checked(shape, dtype, "empty")
     if device is None:
         return _on_host(lengths, kind, "empty")
     from gradred import device_array
@@ -91,14 +85,8 @@ def empty(
 
 
 def _checked(
-    shape: int | Sequence[int], dtype: npt.DTypeLike, comm: MPI.Intracomm | None, asked: str
+    shape: int | Sequence[int], dtype: npt.DTypeLike, asked: str
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if comm is not None:
-        from gradred.calls import (
-            arguments,  # initialises MPI, which a data loader's worker must not
-        )
-
-        arguments.communicator(comm, asked)
     by_name = isinstance(dtype, str) and dtype in ITEMSIZES
     kind: np.dtype[Any] = numpy_dtype(str(dtype)) if by_name else np.dtype(dtype)
     if arrays.dtype_name(kind) is None:
@@ -139,9 +127,7 @@ def _pages(nbytes: int, asked: str) -> npt.NDArray[np.uint8]:
     return memory[begin:]
 
 
-def zeros(
-    shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", comm: MPI.Intracomm | None = None
-) -> npt.NDArray[Any]:
+def zeros(shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> npt.NDArray[Any]:
     """`empty`, filled with zeros.
 
     Example:
@@ -149,16 +135,15 @@ def zeros(
         >>> gradred.zeros(2, "int64")
         array([0, 0])
     """
-    return _on_host(*_checked(shape, dtype, comm, "zeros"), "zeros")
+    return _on_host(*_checked(shape, dtype, "zeros"), "zeros")
 
 
-def empty_like(x: Any, comm: MPI.Intracomm | None = None) -> Any:
+def empty_like(x: Any) -> Any:
     """`empty` of the shape, type and order of axes of an array, in the memory where that lies.
 
     Args:
         x: a NumPy array, or one in a GPU's memory, of CuPy, PyTorch, Numba or `gradred.empty`: then
             the new one is of the same library.
-        comm: as that of `empty`.
 
     Raises:
         gradred.UsageError: the array has gaps, or is of a library that cannot take such memory.
@@ -175,4 +160,4 @@ def empty_like(x: Any, comm: MPI.Intracomm | None = None) -> Any:
 
         return device_array.empty_like(x, given, "empty_like")
     order = given.layout.order
-    return arrays.in_order(empty([given.shape[axis] for axis in order], x.dtype, comm), order)
+    return arrays.in_order(empty([given.shape[axis] for axis in order], x.dtype), order)
