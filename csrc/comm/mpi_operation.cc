@@ -1,6 +1,9 @@
-// Non-blocking calls that the MPI carries out: all of a communicator's before a blocking call has
-// set up what gradred needs, and later those that need messages where some rank lets no thread
-// drive, or for which the MPI has no duplicate.
+// Calls that the MPI carries out, by its non-blocking functions: who waits for them looks after lost
+// peers and the time, and drives everything else meanwhile.
+//
+// Of those that block the ones with plan "mpi". Of those that do not, all of a communicator's before
+// a blocking call has set up what gradred needs, and later those that need messages where some rank
+// lets no thread drive, or for which the MPI has no duplicate.
 //
 // Why not gradred's own from the start: a duplicate for its messages would have to be made while
 // the program goes on (MPI_Comm_idup). A rank that then makes another communicator, which its peers
@@ -115,7 +118,20 @@ class MpiOperation final : public StartedOperation {
       scale_input(call_, work_.data(), call_.count * ranks);
       send = work_.data();
     }
-    blocks ? reduce_scatter_block(send) : allreduce(send);
+    post(send);
+  }
+
+  void post(const void* send) {
+    switch (call_.kind) {
+      case Kind::kReduceScatterBlock:
+        return reduce_scatter_block(send);
+      case Kind::kAllgather:
+        return allgather(send);
+      case Kind::kBcast:
+        return bcast();
+      default:
+        return allreduce(send);
+    }
   }
 
   void allreduce(const void* send) {
@@ -146,6 +162,24 @@ class MpiOperation final : public StartedOperation {
                                        static_cast<int>(call_.count), handles.type, handles.op,
                                        comm_->handle(), &requests_.emplace_back(0)),
         "MPI_Ireduce_scatter_block");
+  }
+
+  // As bytes, of which check_mpi_call() has let pass what the MPI can count.
+  void allgather(const void* send) {
+    const mpi::Mpi& mpi = mpi::get();
+    const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
+    mpi.check(mpi.call.Iallgather(send != kInPlace ? send : mpi.is.in_place, bytes,
+                                  mpi.is.byte_type, call_.recv, bytes, mpi.is.byte_type,
+                                  comm_->handle(), &requests_.emplace_back(0)),
+              "MPI_Iallgather");
+  }
+
+  void bcast() {
+    const mpi::Mpi& mpi = mpi::get();
+    const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
+    mpi.check(mpi.call.Ibcast(call_.recv, bytes, mpi.is.byte_type, call_.root, comm_->handle(),
+                              &requests_.emplace_back(0)),
+              "MPI_Ibcast");
   }
 
   void put_result() { scale_result(call_, call_.recv, call_.count, comm_->size()); }

@@ -69,11 +69,8 @@ void check_mpi_call(const Call& call) {
 void Communicator::run_agreed_on_mpi(const Call& call, const Plan& plan, WaitHook& hook) {
   agree_on(planned_signature(call, plan), hook);
   wait_for_input(call, hook);
-  if (call.kind == Kind::kAllreduce && size_ > 1) {
-    wait_for(*operation_on_mpi(call), hook);  // unlike the MPI it looks after lost peers and time
-  } else {
-    run_on_mpi(call, user_);
-  }
+  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
+  wait_for(*operation_on_mpi(call), hook);  // unlike the MPI it looks after lost peers and time
 }
 
 // Of a device's, which an MPI reads at once.
@@ -101,19 +98,6 @@ void Communicator::run_on_mpi(const Call& call, mpi::Handle comm) const {
           mpi.call.Bcast(call.recv, static_cast<int>(bytes), mpi.is.byte_type, call.root, comm),
           "MPI_Bcast");
       return;
-    case Kind::kReduceScatterBlock: {  // by an allreduce: rare, and right
-      Call whole = call;
-      std::vector<std::byte> all(bytes * static_cast<std::size_t>(size_));
-      if (!all.empty()) {
-        std::memcpy(all.data(), call.send != kInPlace ? call.send : call.recv, all.size());
-      }
-      whole.send = kInPlace;
-      whole.recv = all.data();
-      whole.count = call.count * static_cast<std::size_t>(size_);
-      allreduce(whole, comm);
-      std::memcpy(call.recv, all.data() + bytes * static_cast<std::size_t>(rank_), bytes);
-      break;
-    }
     default:
       allreduce(call, comm);
   }

@@ -122,6 +122,28 @@ def test_late_rank_is_reported_and_given_up_on_all_ranks() -> None:
     assert re.search(reported, done.stderr), done.stderr
 
 
+KINDS = ["bcast", "allgather", "reduce_scatter_block"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rank_killed_within_a_call_of_the_mpis_is_peer_lost_in_time(kind: str) -> None:
+    done = run(gradred_run(2), f"lost:{kind}")
+    told = re.findall(r"rank (\d): PeerLost after ([\d.]+) s: (.*)", done.stdout)
+    assert [rank for rank, _, _ in told] == ["0"], done.stdout + done.stderr
+    assert float(told[0][1]) < 2.5
+    assert re.search(r"rank 1 .*has ended", told[0][2]), told
+    assert done.returncode == 128 + 9, done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_time_limit_holds_within_a_call_of_the_mpis(kind: str) -> None:
+    done = run(gradred_run(2), f"late:{kind}", warn_after="300ms", timeout="1s")
+    told = re.findall(r"rank (\d): TimeoutError after ([\d.]+) s: ", done.stdout)
+    assert [rank for rank, _ in told] == ["0"], done.stdout + done.stderr
+    assert 0.9 < float(told[0][1]) < 1.9
+    assert re.search(r"gradred: rank 0 .*has waited 0\.\d s in .*" + kind, done.stderr), done.stderr
+
+
 def test_forked_child_is_refused_and_its_rank_goes_on() -> None:
     done = run(mpiexec(2), "forks")
     assert done.returncode == 0, done.stderr

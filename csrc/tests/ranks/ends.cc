@@ -25,12 +25,41 @@ void add_ones(Communicator& comm) {
   expect(result == std::vector<float>(1000, static_cast<float>(comm.size())), "another sum");
 }
 
-// The next call raises such an error; says after how long.
-template <class Expected>
-void expect_error(Communicator& comm, const char* name) {
+// A call of plan "mpi", with memory for whatever its kind gives and gets. Rank 1 has what others
+// wait for.
+class OnMpi {
+ public:
+  OnMpi(Kind kind, Communicator& comm)
+      : comm_(comm), send_(kCount * static_cast<std::size_t>(comm.size()), 1.0F), recv_(send_) {
+    call_ = {.kind = kind, .send = send_.data(), .recv = recv_.data(), .count = kCount};
+    call_.dtype = DType::kFloat32;
+    call_.root = kind == Kind::kBcast ? 1 : 0;
+    call_.plan = "mpi";
+  }
+  void run() {
+    PlainWait hook;
+    comm_.run(call_, hook);
+  }
+  // The others go on into the MPI's own call, to which this rank does not come.
+  void only_agree() {
+    PlainWait hook;
+    comm_.agree_on(planned_signature(call_, *comm_.plan_for(call_)), hook);
+  }
+
+ private:
+  static constexpr std::size_t kCount = 1000;
+
+  Communicator& comm_;
+  std::vector<float> send_, recv_;
+  Call call_;
+};
+
+// The call raises such an error; says after how long.
+template <class Expected, class Make>
+void expect_error_of(Communicator& comm, const char* name, Make make) {
   const auto begin = std::chrono::steady_clock::now();
   try {
-    add_ones(comm);
+    make();
   } catch (const Expected& error) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     std::printf("rank %d: %s after %.2f s: %s\n", comm.rank(), name, seconds.count(), error.what());
@@ -38,6 +67,11 @@ void expect_error(Communicator& comm, const char* name) {
     return;
   }
   throw std::runtime_error("the call has returned");
+}
+
+template <class Expected>
+void expect_error(Communicator& comm, const char* name) {
+  expect_error_of<Expected>(comm, name, [&] { add_ones(comm); });
 }
 
 }  // namespace
@@ -57,6 +91,30 @@ void come_late(const Library&) {
   add_ones(*comm);
   if (comm->rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
   expect_error<TimeoutError>(*comm, "TimeoutError");
+}
+
+void lose_a_rank_on_mpi(Kind kind) {
+  const auto comm = Communicator::of(mpi::get().is.comm_world);
+  OnMpi call(kind, *comm);
+  call.run();
+  if (comm->rank() == 1) {
+    call.only_agree();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(getpid(), SIGKILL);
+  }
+  expect_error_of<PeerLost>(*comm, "PeerLost", [&] { call.run(); });
+}
+
+void come_late_on_mpi(Kind kind) {
+  const auto comm = Communicator::of(mpi::get().is.comm_world);
+  OnMpi call(kind, *comm);
+  call.run();
+  if (comm->rank() == 1) {
+    call.only_agree();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    return;
+  }
+  expect_error_of<TimeoutError>(*comm, "TimeoutError", [&] { call.run(); });
 }
 
 void leave_early(const Library&) {
