@@ -138,7 +138,8 @@ ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
       readable_bytes_ = bytes;
     }
   }
-  if (rank_ == decider(call) && faster_way_.single_copy(call.kind, bytes)) {
+  // By what end_measuring() knows it as, and not by what this rank gives.
+  if (rank_ == decider(call) && faster_way_.single_copy(call.kind, input_bytes(call))) {
     offer.says |= ReadOffer::kWanted;
   }
   return offer;

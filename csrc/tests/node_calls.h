@@ -30,8 +30,8 @@ inline NodeOptions small_paths() {
 }
 
 // Who waits for a call: the call itself, or its caller, who looks again and again, sleeps, or
-// first only begins it.
-enum class InSteps : std::uint8_t { kNone, kBusy, kAsleep, kBegun };
+// first only begins it, or looks seldom, so that each wait takes its time.
+enum class InSteps : std::uint8_t { kNone, kBusy, kAsleep, kBegun, kSeldom };
 
 struct Call {
   Kind kind = Kind::kAllreduce;
@@ -154,6 +154,8 @@ inline void run_in_steps(NodeGroup& group, const NodeCall& call, InSteps way, Po
     if (way == InSteps::kAsleep) {
       execution.expect_sleepers();
       Sleep::until(execution.awaited(), 100'000'000);
+    } else if (way == InSteps::kSeldom) {
+      usleep(300);
     } else {
       sched_yield();
     }
