@@ -22,8 +22,10 @@ constexpr int kIdleNaps = 20;
 // Where the program waits for all that it starts the thread would only take the core from it.
 constexpr std::uint64_t kAttendedNap = 4 * kMillisecond;
 constexpr int kAttendedNaps = 3;
-// Who comes to wait so soon after a start has left nothing to the thread.
+// Who comes to wait so soon after a start, or after another wait, has left nothing to the thread.
 constexpr std::uint64_t kAtOnce = 50 * kMicrosecond;
+// Who waits for many, one after the other, wakes the thread this often at most.
+constexpr std::uint64_t kBetweenWaits = 200 * kMicrosecond;
 // From so many bytes on the thread is woken at once, if the program has left the last ones to it:
 // they are many times as long under way. Where it waits at once, a thread that looks takes the core
 // from it or from a peer.
@@ -47,7 +49,7 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
   const bool soon = left || asleep_ || at_bells_.load(std::memory_order_relaxed) ||
                     (unattended_ && operation->bytes() >= kWorthWaking);
   operations_.push_back({std::move(operation), driven});
-  kept_.store(operations_.size(), std::memory_order_relaxed);
+  kept_.store(operations_.size());  // see hand_back()
   ++added_;
   if (left) {
     nap_ns_ = kShortestNap;
@@ -56,7 +58,7 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
     added_ns_ = now_ns();
   }
   idle_ = 0;
-  if (threaded && soon && waiting_.load(std::memory_order_relaxed) == 0) wake();
+  if (threaded && soon && waiting_.load() == 0) wake();
 }
 
 void Engine::start_thread() {
@@ -98,7 +100,7 @@ void Engine::run() {
       drop_ended(lock);
       rest(lock);
     } else if (waiting_.load(std::memory_order_relaxed) > 0) {  // who waits drives all of them
-      sleep(lock, {}, idle_nap());
+      leave_to_waiters(lock);
     } else if (is_just_added()) {  // the program may come to wait at once
       sleep(lock, {}, kAtOnce);
     } else {
@@ -164,8 +166,25 @@ Engine::Look Engine::look() {
 void Engine::rest(std::unique_lock<std::mutex>& lock) {
   nap_ns_ = kShortestNap;
   asleep_ = ++idle_ > (unattended_ ? kIdleNaps : kAttendedNaps);
+  sleep_idle(lock);
+}
+
+// Until they have gone, once a nap has passed in which the program has started nothing: while it
+// starts one after the other, each would have to wake the thread.
+void Engine::leave_to_waiters(std::unique_lock<std::mutex>& lock) {
+  if (handed_back_) {
+    handed_back_ = false;
+    return sleep(lock, {}, kBetweenWaits);
+  }
+  asleep_ = left_to_waiters_ == added_;
+  left_to_waiters_ = added_;
+  sleep_idle(lock);
+}
+
+void Engine::sleep_idle(std::unique_lock<std::mutex>& lock) {
+  idles_ = true;
   sleep(lock, {}, asleep_ ? Sleep::kForever : idle_nap());
-  asleep_ = false;
+  idles_ = asleep_ = false;
 }
 
 std::uint64_t Engine::idle_nap() const { return unattended_ ? kIdleNap : kAttendedNap; }
@@ -214,13 +233,16 @@ void Engine::take_over() {
   if (at_bells_.load()) wake();
 }
 
+// What is still in flight is the thread's from now on, unless somebody waits again at once. Another
+// thread that adds an operation at this moment sees that nobody waits, or this one sees the
+// operation.
 void Engine::hand_back() {
-  if (waiting_.fetch_sub(1) != 1 || quiet()) return;
+  if (waiting_.fetch_sub(1) != 1 || kept_.load() == 0) return;
   const std::lock_guard lock(mutex_);
-  const bool needed = std::ranges::any_of(operations_, [this](const Kept& kept) {
-    return drives(kept) && (asleep_ || (unattended_ && kept.operation->bytes() >= kWorthWaking));
-  });
-  if (needed) wake();
+  if (!idles_ || std::ranges::none_of(operations_, drives)) return;
+  handed_back_ = true;
+  added_ns_ = now_ns();
+  wake();
 }
 
 // ---- the end ------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ class Engine {
   void look_and_sleep();
   Look look();
   void rest(std::unique_lock<std::mutex>& lock);
+  void leave_to_waiters(std::unique_lock<std::mutex>& lock);
+  void sleep_idle(std::unique_lock<std::mutex>& lock);
   void nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns,
            std::uint64_t longest_ns = 2'000'000);
   void sleep_for(std::unique_lock<std::mutex>& lock, const std::vector<Awaited>& words);
@@ -102,6 +104,9 @@ class Engine {
   std::atomic<int> waiting_{0};
   bool sleeps_ = false;  // until wake_ changes, or a limit
   bool asleep_ = false;  // without a limit
+  bool idles_ = false;   // since nothing is in flight, or somebody waits for it
+  bool handed_back_ = false;           // who has waited has woken it
+  std::uint64_t left_to_waiters_ = 0;  // added_ when it last slept because somebody waits
   // Whether the program leaves operations to the thread: it has waited for the last one later than
   // right after it had started it, or not at all.
   std::atomic<bool> unattended_{true};

@@ -1,0 +1,158 @@
+// The engine's thread: when it sleeps, and when it is woken.
+#include "engine/engine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace gradred {
+namespace {
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+// Ends when it is looked at after somebody has made it ready; somebody has to look again and again.
+class Polled final : public Operation {
+ public:
+  void make_ready() { ready_ = true; }
+  std::string waiter() const override { return "this test"; }
+  std::string waits_for() const override { return "itself"; }
+
+ protected:
+  bool step() override { return ready_; }
+  void withdraw() noexcept override {}
+
+ private:
+  std::atomic<bool> ready_{false};
+};
+
+// How often the threads of this process but for the first have gone to sleep.
+long sleeps_of_other_threads() {
+  long found = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(getpid())) continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string name; status >> name;) {
+      long count = 0;
+      if (name == "voluntary_ctxt_switches:" && status >> count) found += count;
+    }
+  }
+  return found;
+}
+
+void thread_sleeps_while_somebody_waits() {
+  Engine engine;
+  const auto operation = std::make_shared<Polled>();
+  engine.add(operation, Engine::Driven::kByThread);
+  const Engine::Waiting waiting(engine);
+  usleep(50'000);  // it may nap once before
+  const long before = sleeps_of_other_threads();
+  usleep(300'000);
+  const long naps = sleeps_of_other_threads() - before;
+  expect(naps <= 1, "it has woken up " + std::to_string(naps) + " times");
+  operation->make_ready();
+  engine.progress();
+}
+
+// Of a program that mostly waits at once, so that the thread does not look soon by itself.
+std::uint64_t left_for_ns(Engine& engine) {
+  const auto operation = std::make_shared<Polled>();
+  engine.add(operation, Engine::Driven::kByThread);
+  std::uint64_t begin = 0;
+  {
+    const Engine::Waiting waiting(engine);
+    usleep(5'000);
+    operation->make_ready();
+    begin = now_ns();
+  }
+  while (!operation->ended()) sched_yield();
+  return now_ns() - begin;
+}
+
+void thread_drives_at_once_what_is_in_flight_after_a_wait() {
+  Engine engine;
+  std::vector<std::uint64_t> times;
+  for (int turn = 0; turn < 41; ++turn) times.push_back(left_for_ns(engine));
+  std::ranges::nth_element(times, times.begin() + 20);
+  expect(times[20] < 1'000'000, "it has left it for " + std::to_string(times[20]) + " ns");
+}
+
+// The thread sleeps for good; nobody waits when the next one comes.
+void thread_is_woken_for_what_is_added_after_a_long_wait() {
+  Engine engine;
+  {
+    const auto first = std::make_shared<Polled>();
+    engine.add(first, Engine::Driven::kByThread);
+    const Engine::Waiting waiting(engine);
+    usleep(100'000);
+    first->make_ready();
+    engine.progress();
+  }
+  const auto second = std::make_shared<Polled>();
+  second->make_ready();
+  engine.add(second, Engine::Driven::kByThread);
+  const std::uint64_t end = now_ns() + 10'000'000'000;
+  while (!second->ended() && now_ns() < end) usleep(100);
+  expect(second->ended(), "nobody has driven it");
+}
+
+// Two threads: one waits again and again, the other leaves operations to the thread.
+void no_operation_is_forgotten_between_threads() {
+  Engine engine;
+  std::atomic<bool> over{false};
+  std::thread waiter([&] {
+    while (!over) {
+      const Engine::Waiting waiting(engine);
+    }
+  });
+  for (int turn = 0; turn < 2'000; ++turn) {
+    const auto operation = std::make_shared<Polled>();
+    operation->make_ready();
+    engine.add(operation, Engine::Driven::kByThread);
+    const std::uint64_t end = now_ns() + 10'000'000'000;
+    while (!operation->ended() && now_ns() < end) sched_yield();
+    if (!operation->ended()) {
+      over = true;
+      waiter.join();
+      expect(false, "operation " + std::to_string(turn) + " was forgotten");
+    }
+  }
+  over = true;
+  waiter.join();
+}
+
+int run_all() {
+  int failed = 0;
+  const auto run = [&](const char* name, const std::function<void()>& test) {
+    try {
+      test();
+    } catch (const std::exception& error) {
+      std::printf("FAILED %s: %s\n", name, error.what());
+      ++failed;
+    }
+  };
+  run("thread_sleeps_while_somebody_waits", thread_sleeps_while_somebody_waits);
+  run("thread_drives_at_once_what_is_in_flight_after_a_wait",
+      thread_drives_at_once_what_is_in_flight_after_a_wait);
+  run("thread_is_woken_for_what_is_added_after_a_long_wait",
+      thread_is_woken_for_what_is_added_after_a_long_wait);
+  run("no_operation_is_forgotten_between_threads", no_operation_is_forgotten_between_threads);
+  std::printf("%d failed\n", failed);
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace gradred
+
+int main() { return gradred::run_all(); }
