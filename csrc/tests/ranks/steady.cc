@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "program.h"
 
 extern "C" const char __executable_start, etext;  // by the linker: where this program's code lies
@@ -122,28 +124,65 @@ class Steady {
   }
 
  private:
-  // A rank that waits for 50 ms looks whether its peers live, and tells them, who hear it: where
-  // ranks share cores with others up to a third of the calls take more. What a call does itself all
-  // of them take.
-  static constexpr int kCalls = 200, kMostOthers = kCalls * 3 / 4;
+  // A rank that waits for 50 ms tells its peers, who hear it in this call or soon after it: where
+  // ranks share cores with others that comes to pass. So a call counts if it and the ones before
+  // have been short on all ranks. Of these one in 50 ms looks whether its peers live, and takes
+  // more; no other may, and never half of them.
+  static constexpr std::size_t kCalls = 200, kLater = 3, kFewest = 20;
+  static constexpr double kShort = 0.04;  // seconds
+
+  struct Taken {
+    Counts counts;
+    double seconds = 0;
+  };
+
+  // The longest of each call on any rank.
+  void agree_on_longest(std::vector<Taken>& all) {
+    std::vector<double> seconds;
+    for (const Taken& one : all) seconds.push_back(one.seconds);
+    PlainWait hook;
+    comm_.run({.recv = seconds.data(),
+               .count = seconds.size(),
+               .dtype = DType::kFloat64,
+               .op = Op::kMax},
+              hook);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].seconds = seconds[i];
+  }
 
   void steady(const std::string& name, Call call, unsigned locks = 1) {
     call.recv = recv_.data();
     call.dtype = DType::kFloat32;
     for (int time = 0; time < 20; ++time) carry_out(call);
-    Counts most;
-    int others = 0;
-    for (int time = 0; time < kCalls; ++time) {
+    std::vector<Taken> all(kCalls);
+    for (Taken& one : all) {
       counted = {};
+      const std::uint64_t begin = now_ns();
       counts_now = true;
       carry_out(call);
       counts_now = false;
-      if (counted.allocations > 0 || counted.locks > locks) ++others;
-      most = {std::max(most.allocations, counted.allocations), std::max(most.locks, counted.locks)};
+      one = {counted, 1e-9 * static_cast<double>(now_ns() - begin)};
     }
-    std::printf("rank %d: %s: %d of %d calls take more; at most %u allocations, %u locks\n",
-                comm_.rank(), name.c_str(), others, kCalls, most.allocations, most.locks);
-    failed_ = failed_ || others > kMostOthers;
+    agree_on_longest(all);
+    judge(name, all, locks);
+  }
+
+  void judge(const std::string& name, const std::vector<Taken>& all, unsigned locks) {
+    std::size_t undisturbed = 0, others = 0, since_long = kLater;
+    double seconds = 0;
+    Counts most;
+    for (const Taken& one : all) {
+      seconds += one.seconds;
+      since_long = one.seconds < kShort ? since_long + 1 : 0;
+      if (since_long <= kLater) continue;
+      ++undisturbed;
+      if (one.counts.allocations > 0 || one.counts.locks > locks) ++others;
+      most = {std::max(most.allocations, one.counts.allocations),
+              std::max(most.locks, one.counts.locks)};
+    }
+    std::printf("rank %d: %s: %zu of %zu calls take more; at most %u allocations, %u locks\n",
+                comm_.rank(), name.c_str(), others, undisturbed, most.allocations, most.locks);
+    const auto looks = static_cast<std::size_t>(seconds / 0.05) + 1;
+    failed_ = failed_ || others > std::min(looks, undisturbed / 2) || undisturbed < kFewest;
   }
 
   void carry_out(const Call& call) {
