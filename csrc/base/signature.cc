@@ -11,13 +11,12 @@ struct KindInfo {
   bool reduces;  // whether the op means anything
 };
 
-constexpr std::array<KindInfo, 8> kKinds = {{
+constexpr std::array<KindInfo, 7> kKinds = {{
     {"allreduce", true},
     {"reduce_scatter_block", true},
     {"allgather", false},
     {"bcast", false},
     {"alltoall", false},
-    {"allreduce_many", true},
     {"a call with refused arguments", false},
     {"a call left to the MPI", false},
 }};

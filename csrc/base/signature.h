@@ -15,7 +15,6 @@ enum class Kind : std::uint8_t {
   kAllgather,
   kBcast,
   kAlltoall,  // within a host, of named operations alone
-  kAllreduceMany,
   kAborted,    // this rank's arguments were refused: `detail` is a reason code, nothing else counts
   kLeftToMpi,  // a call that the MPI carries out itself: the count is its kind
 };

@@ -143,7 +143,6 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   using Shared = std::shared_ptr<NamedOperation>;
 
   void submit(const Shared& operation);
-  void let_engine_drive();
   void go_on();
   void look_after_peers();
   void publish_backlog();

@@ -56,7 +56,7 @@ py::tuple name_and_bytes(std::uint64_t what) {
   const std::uint64_t count = what & ((1ULL << 48) - 1);
   if (kind == Kind::kAborted) return py::make_tuple("", py::none());
   if (kind != Kind::kLeftToMpi) return py::make_tuple(name_of(kind), bytes_of({.what = what}));
-  const bool known = count <= static_cast<std::uint64_t>(Kind::kAllreduceMany);
+  const bool known = count < static_cast<std::uint64_t>(Kind::kAborted);
   return py::make_tuple(known ? name_of(static_cast<Kind>(count)) : "", py::none());
 }
 
