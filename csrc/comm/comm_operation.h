@@ -12,6 +12,7 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "comm/communicator.h"
+#include "comm/kept_memory.h"
 #include "comm/node_operation.h"
 #include "comm/scheduled.h"
 #include "comm/started.h"
@@ -110,7 +111,9 @@ class CommOperation : public StartedOperation {
 
   void on_end(bool well) noexcept override {
     if (!agreed_) return StartedOperation::on_end(well);  // they did not agree
-    const bool keeps = well && kept_ && bytes_held() <= kMostBytesKept;
+    const bool keeps =
+        well && kept_ && bytes_held() <= kMostBytesKept && memory_.keep(bytes_held());
+    if (!keeps) memory_.give_up();
     auto bound_plan = keeps ? nullptr : scheduled_.release_bound_plan();
     if (well || !refusal_) comm_->operation_log().end(number_);
     if (!well && !is_usage_error(failure())) comm_->liveness().fail(failure());
@@ -240,6 +243,7 @@ class CommOperation : public StartedOperation {
   std::shared_ptr<NodeOperation> agreement_;
   std::atomic<bool> agreed_{true};
   bool kept_ = false;
+  KeptMemory memory_;     // that it has between two calls
   bool started_ = false;  // it has its tags
   std::optional<std::string> refusal_;
   unsigned looks_ = 0;

@@ -6,7 +6,6 @@ namespace gradred {
 namespace {
 
 constexpr std::size_t kMost = 64;
-constexpr std::size_t kMostBytes = std::size_t{256} << 20;
 
 }  // namespace
 
@@ -23,13 +22,7 @@ std::shared_ptr<CommOperation> KeptOperations::find(const Call& call) {
 void KeptOperations::add(std::shared_ptr<CommOperation> operation) {
   all_.remove_if([](const auto& one) { return one->ended() && one->failed(); });
   all_.push_front(std::move(operation));
-  std::size_t bytes = 0, operations = 0;
-  auto kept = all_.begin();
-  for (; kept != all_.end(); ++kept) {
-    bytes += (*kept)->bytes_held();
-    if (++operations > kMost || bytes > kMostBytes) break;
-  }
-  all_.erase(kept, all_.end());
+  if (all_.size() > kMost) all_.pop_back();
 }
 
 }  // namespace gradred

@@ -1,12 +1,13 @@
 #include "comm/path.h"
 
+#include <iterator>
+
 #include "base/errors.h"
 
 namespace gradred {
 namespace {
 
 constexpr std::size_t kMostKept = 64;
-constexpr std::size_t kMostBytesKept = std::size_t{256} << 20;
 
 std::size_t work_count(const Call& call, int size) {
   const bool blocks = call.kind == Kind::kReduceScatterBlock || call.kind == Kind::kAllgather;
@@ -62,6 +63,7 @@ std::unique_ptr<BoundPlan> SchedulePath::take(const BoundPlanKey& key, const Mak
       if ((*kept)->key != key) continue;
       std::unique_ptr<BoundPlan> bound_plan = std::move(*kept);
       kept_.erase(kept);
+      keep_memory();
       return bound_plan;
     }
   }
@@ -72,13 +74,16 @@ void SchedulePath::give_back(std::unique_ptr<BoundPlan> bound_plan) {
   std::list<std::unique_ptr<BoundPlan>> dropped;  // freed after the lock is gone
   const std::lock_guard lock(mutex_);
   kept_.push_front(std::move(bound_plan));
-  std::size_t bytes = 0, bound_plans = 0;
-  auto kept = kept_.begin();
-  for (; kept != kept_.end(); ++kept) {
-    bytes += (*kept)->bytes_held();
-    if (++bound_plans > kMostKept || bytes > kMostBytesKept) break;
+  while (kept_.size() > kMostKept || !keep_memory()) {
+    dropped.splice(dropped.begin(), kept_, std::prev(kept_.end()));
   }
-  dropped.splice(dropped.begin(), kept_, kept, kept_.end());
+}
+
+// Under the mutex: whether so much may be kept.
+bool SchedulePath::keep_memory() {
+  std::size_t bytes = 0;
+  for (const auto& bound_plan : kept_) bytes += bound_plan->bytes_held();
+  return memory_.keep(bytes);
 }
 
 std::shared_ptr<const Schedule> SchedulePath::schedule_for(const Call& call,

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "comm/call.h"
+#include "comm/kept_memory.h"
 #include "comm/scheduled.h"
 #include "plan/plan.h"
 #include "transport/faulty.h"
@@ -36,6 +37,7 @@ class SchedulePath {
 
  private:
   Transport& decorate(const Decorations& decorations);
+  bool keep_memory();
   std::shared_ptr<const Schedule> schedule_for(const Call& call, const Plan& plan) const;
 
   MpiTransport transport_;
@@ -44,6 +46,7 @@ class SchedulePath {
   Transport& outermost_;
   std::mutex mutex_;
   std::list<std::unique_ptr<BoundPlan>> kept_;  // the last one given back first
+  KeptMemory memory_;                           // of these
 };
 
 Collective collective_of(Kind kind);
