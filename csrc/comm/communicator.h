@@ -119,6 +119,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Whether non-blocking calls are gradred's own: agreed by the set-up, so that all ranks decide
   // alike. Else, and always before the set-up, the MPI carries them out.
   bool starts() const;
+  // Whether the program should be told now, and once, that the MPI carries out all that it starts,
+  // and that ranks whose calls differ do not hear of it: no blocking call has come first. On rank 0.
+  bool should_tell_of_mpi() {
+    constexpr unsigned kMany = 16;  // a few may come before the first call that blocks
+    if (rank_ != 0 || told_of_mpi_ || started_on_mpi_ < kMany) return false;
+    told_of_mpi_ = true;
+    return true;
+  }
   // Agreed: whether on all ranks thread_may_drive().
   bool threads_drive() const { return threads_drive_; }
   // Likewise of those by this plan.
@@ -193,8 +201,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> mpi_operation(const Call& call);
   std::shared_ptr<StartedOperation> hierarchical_operation(const Call& call, const Plan& plan);
   void run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook);
-  std::shared_ptr<StartedOperation> library_operation(const Call& call, const Plan& plan);
-  LibraryRanks& library_ranks(std::string_view plan);
+  std::shared_ptr<StartedOperation> library_operation(const Call& call, const Plan& plan,
+                                                      LibraryKind kind);
+  LibraryRanks& library_ranks(std::string_view plan, LibraryKind kind);
 
  private:
   enum class State : std::uint8_t { kFresh, kReady, kMpiOnly, kNodeOnly };
@@ -247,6 +256,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool spins_ = false;                        // see spins()
   bool direct_ = false;                       // set up, and nobody observes the calls
   std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
+  unsigned started_on_mpi_ = 0;               // before that
+  bool told_of_mpi_ = false;
   std::mutex mutex_;                          // of what set-up changes
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -55,6 +56,17 @@ class Scratch {
   std::shared_ptr<const Elsewhere> where_;
 };
 
+// What takes arrays in devices' memory as they are: libraries, and an MPI that knows such memory.
+std::vector<std::string> worth_measuring(bool mpi_reads) {
+  std::vector<std::string> plans;
+  for (const Family* family : plan_families()) {
+    const Medium medium = family->medium();
+    if (medium != Medium::kLibrary && !(medium == Medium::kMpi && mpi_reads)) continue;
+    std::ranges::copy(family->plans(Collective::kAllreduce), std::back_inserter(plans));
+  }
+  return plans;
+}
+
 }  // namespace
 
 void DevicePlans::settle(std::vector<Candidate> candidates, std::vector<Size> sizes) {
@@ -72,7 +84,7 @@ const char* DevicePlans::plan_for(std::size_t bytes) const {
     return std::abs(std::log(static_cast<double>(std::max<std::size_t>(bytes, 1))) -
                     std::log(static_cast<double>(size.bytes)));
   };
-  return candidates_[best(*std::ranges::min_element(sizes_, {}, distance))].plan;
+  return candidates_[best(*std::ranges::min_element(sizes_, {}, distance))].plan.c_str();
 }
 
 std::string DevicePlans::text() const {
@@ -107,16 +119,13 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
   device_plans_tried_ = true;
   if (cannot[1] != 0) return;  // some rank has no memory to try them in
   const Call usual{.count = kLengths.back() / 4, .dtype = DType::kFloat32, .plan = ""};
-  std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name},
-                                                    {"nccl", "nccl"},
-                                                    {"one_shot", "one_shot"},
-                                                    {"two_shot", "two_shot"}};
-  if (cannot[0] == 0) candidates.push_back({"mpi", "mpi"});
+  std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name}};
+  for (const std::string& plan : worth_measuring(cannot[0] == 0)) candidates.push_back({plan, plan});
   std::vector<DevicePlans::Size> sizes;
   for (const std::size_t bytes : kLengths) {
     std::vector<double> seconds(candidates.size(), kNever);
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const Call call = scratch->call(bytes, candidates[i].plan);
+      const Call call = scratch->call(bytes, candidates[i].plan.c_str());
       try {
         for (int turn = 0; turn <= kTrials; ++turn) {
           const std::uint64_t begin = now_ns();

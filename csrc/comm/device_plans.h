@@ -14,9 +14,9 @@ class DevicePlans {
   // GRADRED_DEVICE_PLAN that asks for it.
   static constexpr std::string_view kMeasured = "measured";
 
-  // Plans as calls name them: "" is the selector's choice; `labels` are what people call them.
+  // Plans as calls name them: "" is the selector's choice; `label` is what people call it.
   struct Candidate {
-    const char* plan;
+    std::string plan;
     std::string label;
   };
   struct Size {

@@ -18,8 +18,9 @@ enum class Serves : std::uint8_t { kAll, kAllreduce };
 
 class LibraryFamily final : public Family {
  public:
-  LibraryFamily(std::string_view name, std::string_view about, Reach reach, Serves serves)
-      : name_(name), about_(about), reach_(reach), serves_(serves) {}
+  LibraryFamily(LibraryKind kind, std::string_view name, std::string_view about, Reach reach,
+                Serves serves)
+      : kind_(kind), name_(name), about_(about), reach_(reach), serves_(serves) {}
 
   std::string_view name() const override { return name_; }
   std::string_view about() const override { return about_; }
@@ -49,19 +50,20 @@ class LibraryFamily final : public Family {
   bool reads(const Call&) const override { return true; }  // check() refuses what it cannot
   bool keeps_streams() const override { return true; }
   void check(Communicator& comm, const Call& call) const override {
-    const std::string why = comm.library_ranks(name_).why_not(call);
+    const std::string why = comm.library_ranks(name_, kind_).why_not(call);
     if (why.empty()) return;
     throw UsageError("plan '" + std::string(name_) + "' cannot serve this call: " + why);
   }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    wait_for(*comm.library_operation(call, plan), hook);
+    wait_for(*comm.library_operation(call, plan, kind_), hook);
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
                                               const Call& call) const override {
-    return comm.library_operation(call, plan);
+    return comm.library_operation(call, plan, kind_);
   }
 
  private:
+  const LibraryKind kind_;
   const std::string_view name_, about_;
   const Reach reach_;
   const Serves serves_;
@@ -71,21 +73,24 @@ class LibraryFamily final : public Family {
 
 const Family& nccl_family() {
   static const LibraryFamily family(
-      "nccl", "NCCL's own call, on arrays in the memory of GPUs of which each rank has one",
+      LibraryKind::kNccl, "nccl",
+      "NCCL's own call, on arrays in the memory of GPUs of which each rank has one",
       Reach::kHosts, Serves::kAll);
   return family;
 }
 
 const Family& one_shot_family() {
   static const LibraryFamily family(
-      "one_shot", "a kernel on each rank's own GPU, which reads the inputs of all ranks",
+      LibraryKind::kOneShot, "one_shot",
+      "a kernel on each rank's own GPU, which reads the inputs of all ranks",
       Reach::kOneHost, Serves::kAllreduce);
   return family;
 }
 
 const Family& two_shot_family() {
   static const LibraryFamily family(
-      "two_shot", "a kernel on each rank's own GPU, which reduces a slice and reads the others",
+      LibraryKind::kTwoShot, "two_shot",
+      "a kernel on each rank's own GPU, which reduces a slice and reads the others",
       Reach::kOneHost, Serves::kAllreduce);
   return family;
 }

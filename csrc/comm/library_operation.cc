@@ -26,7 +26,7 @@ std::string LibraryRanks::why_not(const Call& call) {
            ", and this one is on arrays of " + memory.name();
   }
   std::string why;
-  CollectiveLibrary* const library = memory.device()->collectives(plan_, why);
+  CollectiveLibrary* const library = memory.device()->collectives(kind_, why);
   if (library == nullptr) return why;
   if (call.order() != nullptr && call.order()->stream()) {
     library->check_stream(*call.order()->stream());
@@ -52,7 +52,7 @@ LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noe
   const std::lock_guard lock(mutex_);
   try {
     std::string why;
-    CollectiveLibrary& library = *memory_->collectives(plan_, why);
+    CollectiveLibrary& library = *memory_->collectives(kind_, why);
     told.device = memory_->identity();
     told.shares_devices = library.shares_devices() ? 1 : 0;
     group_ = library.open(rank, ranks, told.ticket);
@@ -64,7 +64,7 @@ LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noe
 
 void LibraryRanks::connect(const std::vector<Told>& all) {
   std::string why;
-  const std::string library = memory_->collectives(plan_, why)->name();
+  const std::string library = memory_->collectives(kind_, why)->name();
   for (std::size_t one = 0; one < all.size() && why_not_.empty(); ++one) {
     if (all[one].why_not[0] != '\0') {
       why_not_ = "rank " + std::to_string(one) + ": " + all[one].why_not;
@@ -87,7 +87,7 @@ std::string LibraryRanks::text() const {
   if (!why_not_.empty()) return why_not_;
   std::string why;
   CollectiveLibrary* const library =
-      memory_ != nullptr ? memory_->collectives(plan_, why) : nullptr;
+      memory_ != nullptr ? memory_->collectives(kind_, why) : nullptr;
   if (library == nullptr) return "no call yet";
   return library->name() + " on " + memory_->name() + (joined_ ? "" : ", not connected");
 }
@@ -260,16 +260,17 @@ class LibraryOperation final : public StartedOperation {
 
 // ---- of a communicator --------------------------------------------------------------------------
 
-LibraryRanks& Communicator::library_ranks(std::string_view plan) {
-  return library_ranks_.try_emplace(plan, plan).first->second;
+LibraryRanks& Communicator::library_ranks(std::string_view plan, LibraryKind kind) {
+  return library_ranks_.try_emplace(plan, plan, kind).first->second;
 }
 
 // The first one on the communicator gathers what ranks need to connect, which agrees on the call as
 // well; later ones agree, and move nothing.
 std::shared_ptr<StartedOperation> Communicator::library_operation(const Call& call,
-                                                                  const Plan& plan) {
+                                                                  const Plan& plan,
+                                                                  LibraryKind kind) {
   const Signature signature = planned_signature(call, plan);
-  LibraryRanks& ranks = library_ranks(plan.family->name());
+  LibraryRanks& ranks = library_ranks(plan.family->name(), kind);
   std::unique_ptr<LibraryOperation::Exchange> exchange;
   std::shared_ptr<StartedOperation> agreement;
   if (ranks.first()) {

@@ -20,7 +20,7 @@ namespace gradred {
 // and the library gets the calls in this order.
 class LibraryRanks {
  public:
-  explicit LibraryRanks(std::string_view plan) : plan_(plan) {}
+  LibraryRanks(std::string_view plan, LibraryKind kind) : plan_(plan), kind_(kind) {}
 
   // Why the calls of this rank's device cannot go this way, as far as it can tell; empty: they can.
   std::string why_not(const Call& call);
@@ -58,6 +58,7 @@ class LibraryRanks {
   void require_group() const;
 
   const std::string_view plan_;
+  const LibraryKind kind_;
   std::mutex mutex_;  // of the group
   std::unique_ptr<LibraryGroup> group_;
   bool joined_ = false;             // the group knows its ranks

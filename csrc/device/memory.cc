@@ -218,14 +218,15 @@ std::unique_ptr<Workspace> CudaMemory::make_workspace(std::size_t rank, std::siz
   }
 }
 
-CollectiveLibrary* CudaMemory::collectives(std::string_view plan, std::string& why) {
+CollectiveLibrary* CudaMemory::collectives(LibraryKind kind, std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (const auto known = collectives_.find(plan); known != collectives_.end()) {
+  if (const auto known = collectives_.find(kind); known != collectives_.end()) {
     return known->second.get();
   }
   try {
-    auto made = plan == "nccl" ? make_nccl(*this, options_.collectives) : make_shots(*this, plan);
-    return collectives_.emplace(plan, std::move(made)).first->second.get();
+    auto made = kind == LibraryKind::kNccl ? make_nccl(*this, options_.collectives)
+                                           : make_shots(*this, kind);
+    return collectives_.emplace(kind, std::move(made)).first->second.get();
   } catch (const DeviceError& error) {
     why = error.what();
     return nullptr;

@@ -43,7 +43,7 @@ class CudaMemory final : public DeviceMemory {
                                             std::string& why) override;
 
   Identity identity() const override { return std::bit_cast<Identity>(uuid_); }
-  CollectiveLibrary* collectives(std::string_view plan, std::string& why) override;
+  CollectiveLibrary* collectives(LibraryKind kind, std::string& why) override;
   std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream) override;
   std::shared_ptr<StreamOrder> open_order(std::uint64_t stream, std::string& why) override {
     return orders_.open(stream, why);
@@ -90,7 +90,7 @@ class CudaMemory final : public DeviceMemory {
   ExportedMemory exported_{*this};
   const Options options_;
   // By plan, under mutex_: those that somebody has asked for.
-  std::map<std::string, std::unique_ptr<CollectiveLibrary>, std::less<>> collectives_;
+  std::map<LibraryKind, std::unique_ptr<CollectiveLibrary>> collectives_;
 };
 
 }  // namespace gradred::device

@@ -283,8 +283,9 @@ class ShotsLibrary final : public CollectiveLibrary {
 
 }  // namespace
 
-std::unique_ptr<CollectiveLibrary> make_shots(CudaMemory& memory, std::string_view plan) {
-  return std::make_unique<ShotsLibrary>(memory, plan == "one_shot" ? Shots::kOne : Shots::kTwo);
+std::unique_ptr<CollectiveLibrary> make_shots(CudaMemory& memory, LibraryKind kind) {
+  const bool one = kind == LibraryKind::kOneShot;
+  return std::make_unique<ShotsLibrary>(memory, one ? Shots::kOne : Shots::kTwo);
 }
 
 }  // namespace gradred::device

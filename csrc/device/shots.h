@@ -5,7 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 
 #include "memory/collectives.h"
 
@@ -13,7 +12,7 @@ namespace gradred::device {
 
 class CudaMemory;
 
-// `plan`: one_shot or two_shot.
-std::unique_ptr<CollectiveLibrary> make_shots(CudaMemory& memory, std::string_view plan);
+// `kind`: one shot or two.
+std::unique_ptr<CollectiveLibrary> make_shots(CudaMemory& memory, LibraryKind kind);
 
 }  // namespace gradred::device

@@ -15,6 +15,9 @@
 
 namespace gradred {
 
+// What there may be of them on a device.
+enum class LibraryKind : std::uint8_t { kNccl, kOneShot, kTwoShot };
+
 // A call as such a library takes it. `count` is MPI's, as in comm/call.h.
 struct LibraryCall {
   Kind kind = Kind::kAllreduce;

@@ -43,7 +43,7 @@ std::byte* Workspace::array(std::size_t, SharedPlace) {
   return nullptr;
 }
 
-CollectiveLibrary* DeviceMemory::collectives(std::string_view, std::string& why) {
+CollectiveLibrary* DeviceMemory::collectives(LibraryKind, std::string& why) {
   why = "no library makes collective calls on the memory of " + name();
   return nullptr;
 }

@@ -31,6 +31,7 @@ struct Reduction {
 
 class DeviceMemory;
 class CollectiveLibrary;  // collectives.h
+enum class LibraryKind : std::uint8_t;
 class StreamOrder;        // order.h
 class Workspace;          // workspace.h
 
@@ -78,7 +79,7 @@ class DeviceMemory {
   using Identity = std::array<std::byte, 16>;
   virtual Identity identity() const { return {}; }
   // What makes collective calls on its memory by a plan of that name. Null: nothing does, and why.
-  virtual CollectiveLibrary* collectives(std::string_view plan, std::string& why);
+  virtual CollectiveLibrary* collectives(LibraryKind kind, std::string& why);
   // As open_order(), for work that is given to the stream itself.
   virtual std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream);
   // For a call in the order of `stream`, a program's. Null: the host has to wait, and why.
