@@ -13,27 +13,6 @@
 namespace gradred {
 namespace {
 
-struct Stat {
-  char state = '?';
-  std::uint64_t start_time = 0;
-};
-
-// Fields 3 and 22 of /proc/<pid>/stat; false if there is no such process. The second field is the
-// program's name in parentheses and may hold anything, so counting begins behind the last one.
-bool read_stat(std::int64_t pid, Stat& stat) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(file, line)) return false;
-  const auto close = line.rfind(')');
-  if (close == std::string::npos) return false;
-  std::istringstream fields(line.substr(close + 1));
-  fields >> stat.state;
-  std::string skipped;
-  for (int field = 4; field < 22; ++field) fields >> skipped;
-  fields >> stat.start_time;
-  return !fields.fail();
-}
-
 // `process` as in /proc: a number or "self".
 std::uint64_t token_of(const std::string& process, std::int32_t status_file) {
   if (status_file < 0) return 0;
@@ -50,13 +29,31 @@ bool has_program(std::int64_t pid) {
 
 }  // namespace
 
+// Fields 2, 3, 4 and 22. The second one is in parentheses and may hold anything, so counting begins
+// behind the last of these.
+std::optional<ProcessStat> read_stat(std::int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  const auto open = line.find('('), close = line.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return std::nullopt;
+  ProcessStat found{.name = line.substr(open + 1, close - open - 1)};
+  std::istringstream fields(line.substr(close + 1));
+  fields >> found.state >> found.parent;
+  std::string skipped;
+  for (int field = 5; field < 22; ++field) fields >> skipped;
+  fields >> found.start_time;
+  if (fields.fail()) return std::nullopt;
+  return found;
+}
+
 std::string state_text(const ProcessId& process) {
-  Stat stat;
   if (process.start_time == 0) return "state unknown";
-  if (!read_stat(process.pid, stat)) return is_alive(process) ? "state unknown" : "ended";
-  if (stat.state == 'Z' || stat.state == 'X') return "ended";
-  if (stat.state == 'T' || stat.state == 't') return "stopped by a signal";
-  return stat.state == 'R' ? "running" : "sleeping";
+  const auto stat = read_stat(process.pid);
+  if (!stat) return is_alive(process) ? "state unknown" : "ended";
+  if (stat->ended()) return "ended";
+  if (stat->stopped()) return "stopped by a signal";
+  return stat->state == 'R' ? "running" : "sleeping";
 }
 
 std::string process_text(const ProcessId& process) {
@@ -83,8 +80,7 @@ ProcessId this_process() {
   const auto pid = static_cast<std::int64_t>(getpid());
   const std::int32_t file = status_file();
   if (known.pid != pid || known.start_time == 0) {
-    Stat stat;
-    read_stat(pid, stat);
+    const ProcessStat stat = read_stat(pid).value_or(ProcessStat());
     known = {pid, stat.start_time, token_of("self", file), file};
   } else if (known.status_file != file) {
     known.status_file = file;
@@ -94,10 +90,10 @@ ProcessId this_process() {
 }
 
 std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file) {
-  Stat stat;
-  if (!read_stat(pid, stat)) return std::nullopt;
+  const auto stat = read_stat(pid);
+  if (!stat) return std::nullopt;
   const std::uint64_t token = token_of(std::to_string(pid), status_file);
-  return ProcessId{pid, stat.start_time, token, status_file};
+  return ProcessId{pid, stat->start_time, token, status_file};
 }
 
 bool shows_token(const ProcessId& process) {
@@ -107,17 +103,14 @@ bool shows_token(const ProcessId& process) {
 
 bool is_alive(const ProcessId& process) {
   if (process.start_time == 0) return true;
-  Stat stat;
-  if (!read_stat(process.pid, stat)) {
-    return access("/proc/self/stat", R_OK) != 0 || has_program(process.pid);
-  }
-  return stat.start_time == process.start_time && stat.state != 'Z' && stat.state != 'X';
+  const auto stat = read_stat(process.pid);
+  if (!stat) return access("/proc/self/stat", R_OK) != 0 || has_program(process.pid);
+  return stat->start_time == process.start_time && !stat->ended();
 }
 
 bool is_going(const ProcessId& process) {
-  Stat stat;
-  const bool stopped = read_stat(process.pid, stat) && (stat.state == 'T' || stat.state == 't');
-  return !stopped && is_alive(process);
+  const auto stat = read_stat(process.pid);
+  return !(stat && stat->stopped()) && is_alive(process);
 }
 
 }  // namespace gradred

@@ -33,6 +33,19 @@ bool is_alive(const ProcessId& process);
 // Alive and not stopped by a signal, as far as /proc tells.
 bool is_going(const ProcessId& process);
 
+// What /proc/<pid>/stat says.
+struct ProcessStat {
+  std::string name;  // of the program
+  char state = '?';
+  std::int64_t parent = 0;
+  std::uint64_t start_time = 0;  // clock ticks since boot
+
+  bool ended() const { return state == 'Z' || state == 'X'; }
+  bool stopped() const { return state == 'T' || state == 't'; }
+};
+// nullopt: there is no such process, or this one may open no more files.
+std::optional<ProcessStat> read_stat(std::int64_t pid);
+
 // Another one; `status_file` as in ProcessId. nullopt: there is none.
 std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file);
 

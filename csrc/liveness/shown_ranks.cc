@@ -10,12 +10,11 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string_view>
 
 #include "base/random.h"
+#include "liveness/process.h"
 #include "liveness/status_page.h"
 
 namespace gradred {
@@ -88,23 +87,6 @@ std::optional<AboutRank>& shown() {
   return *about;
 }
 
-struct Parent {
-  std::string name;  // of the process's program
-  std::int64_t pid = 0;
-};
-
-std::optional<Parent> parent_of(std::int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  const auto open = line.find('('), close = line.rfind(')');
-  if (open == std::string::npos || close == std::string::npos) return std::nullopt;
-  Parent found{line.substr(open + 1, close - open - 1), 0};
-  std::string state;
-  std::istringstream(line.substr(close + 1)) >> state >> found.pid;
-  return found;
-}
-
 }  // namespace
 
 void show_rank(const AboutRank& about) {
@@ -146,14 +128,14 @@ std::vector<ShownRank> shown_ranks() {
 std::int64_t launcher_of(std::int64_t pid, bool nearest) {
   std::int64_t found = 0;
   while (pid > 1) {
-    const auto parent = parent_of(pid);
-    if (!parent) break;
+    const auto seen = read_stat(pid);
+    if (!seen) break;
     if (std::ranges::any_of(
-            kLaunchers, [&](std::string_view name) { return parent->name.starts_with(name); })) {
+            kLaunchers, [&](std::string_view name) { return seen->name.starts_with(name); })) {
       found = pid;
       if (nearest) break;
     }
-    pid = parent->pid;
+    pid = seen->parent;
   }
   return found;
 }
