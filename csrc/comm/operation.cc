@@ -101,6 +101,7 @@ std::shared_ptr<StartedOperation> Communicator::operation_for(const Call& call) 
   std::shared_ptr<const Plan> plan;  // null: the MPI carries it out
   try {
     if (starts()) plan = plan_for(call, false);
+    if (size_ > 1 && !blocking_set_up_) ++started_on_mpi_;
     if (plan) plan->family->check(*this, call);
   } catch (const UsageError& error) {
     refuse_started(error.what());

@@ -179,7 +179,10 @@ extern "C" PyObject* comm_iallreduce(PyObject* self, Arguments args, Py_ssize_t 
     if (!call || !mpi::get().handle_of(call->dtype))
       return look_closer(kStartMethod, self, args, nargs, names);
     const OneThread one_thread(communicator);
-    return make_request(communicator.start_unless_ended(*call), args[0], args[1]);
+    PyObject* const request =
+        make_request(communicator.start_unless_ended(*call), args[0], args[1]);
+    if (request != nullptr) warn_if_left_to_mpi(communicator, 1);
+    return request;
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;

@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "comm/communicator.h"
 #include "comm/driving.h"
 #include "python/errors.h"
+#include "python/gil.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/wait_hook.h"
@@ -288,6 +290,19 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
   hold(request.ptr(), of_mpi ? nullptr : std::make_shared<PyOperation>(std::move(operation)),
        memory.ptr());
   return request.release().ptr();
+}
+
+void warn_if_left_to_mpi(Communicator& comm, int frames) {
+  if (!comm.should_tell_of_mpi()) [[likely]] {
+    return;
+  }
+  constexpr const char* kText =
+      "the MPI carries out all non-blocking calls on this communicator, and ranks whose calls "
+      "differ are not told: no blocking call of gradred has come first. Begin with one, for "
+      "example Allreduce";
+  int raised = 0;
+  call_python([&] { raised = PyErr_WarnEx(PyExc_RuntimeWarning, kText, frames); });
+  if (raised != 0) PyErr_WriteUnraisable(nullptr);
 }
 
 void bind_request(py::module_& m) {

@@ -9,6 +9,8 @@
 
 namespace gradred {
 
+class Communicator;
+
 // A class derived from `request` (MPI.Request) whose instances hold an operation and the memory
 // that it works on.
 pybind11::object request_type(const pybind11::object& request);
@@ -23,6 +25,11 @@ void use_request_class(const pybind11::object& request_class, const pybind11::ob
 // No operation: it has ended well.
 // It holds what the operation reads and writes as long as that is in flight.
 PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* send, PyObject* recv);
+
+// After a call has been started: tells the program once that no blocking call has come first. A
+// warning of Python's, for the caller that many frames above. It ends no call that has begun: where
+// warnings are errors it goes to sys.unraisablehook.
+void warn_if_left_to_mpi(Communicator& comm, int frames);
 
 void bind_request(pybind11::module_& m);
 

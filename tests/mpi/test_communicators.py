@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,3 +104,56 @@ def test_ranks_that_share_memory_map_no_more_for_further_communicators() -> None
     assert mappings() == before
     for comm in comms:
         comm.Free()
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(SIZE not in (2, 3), reason="one rank sends nothing; many have much memory")
+def test_what_communicators_keep_for_later_calls_is_bounded_for_all_of_them_together() -> None:
+    """256 MiB, in place of as much in each."""
+    x = np.ones(64 << 17)  # 64 MiB, and scratch memory of as much
+    comms = [WORLD.Dup() for _ in range(9)]
+
+    def call(comm: gradred.Comm) -> None:
+        y = gradred.allreduce(x, plan="recursive_doubling", comm=comm)
+        assert (y == SIZE).all()
+
+    call(comms[0])
+    before = resident()
+    for comm in comms[1:]:
+        call(comm)
+    grown = resident() - before
+    for comm in comms:
+        comm.Free()
+    assert grown < 330 << 20
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to agree on")
+def test_program_that_makes_no_blocking_call_is_told_once_by_rank_zero() -> None:
+    def told(comm: gradred.Comm, count: int) -> list[str]:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for turn in range(count):
+                x, y = np.full(3, 1.0), np.zeros(3)
+                if turn % 2 == 0:
+                    comm.Iallreduce(x, y).Wait()
+                else:
+                    y = gradred.iallreduce(x, comm=comm).wait()
+                assert (y == SIZE).all()
+        assert {warning.filename for warning in found} <= {__file__}
+        return [str(warning.message) for warning in found]
+
+    comm = WORLD.Dup()
+    assert told(comm, 15) == []
+    (text,) = told(comm, 20) or [""]
+    assert ("Begin with one" in text) == (RANK == 0)
+    assert told(comm, 40) == []
+    comm.Free()
+    comm = WORLD.Dup()
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    assert told(comm, 40) == []
+    comm.Free()
