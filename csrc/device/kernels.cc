@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "base/errors.h"
@@ -20,16 +21,16 @@ constexpr unsigned kThreads = 256;      // of a block
 constexpr unsigned kBlocksPerUnit = 8;  // blocks of a launch for each multiprocessor
 constexpr std::size_t kBytesPerThread = 16;
 
-constexpr DType kTypes[] = {DType::kFloat8E4M3FN, DType::kFloat8E5M2, DType::kFloat16,
-                            DType::kBFloat16,     DType::kFloat32,    DType::kFloat64,
-                            DType::kInt32,        DType::kInt64,      DType::kUInt8};
+#define GRADRED_ELEMENT_NAME(element) #element,
+constexpr std::string_view kTypes[] = {GRADRED_FOR_ELEMENTS(GRADRED_ELEMENT_NAME)};
+#undef GRADRED_ELEMENT_NAME
 
 }  // namespace
 
 bool Kernels::serves(Op op, DType dtype) {
   constexpr Op kOps[] = {Op::kSum, Op::kProd, Op::kMin, Op::kMax, Op::kAvg, Op::kPremul};
   return std::ranges::find(kOps, op) != std::end(kOps) &&
-         std::ranges::find(kTypes, dtype) != std::end(kTypes);
+         std::ranges::find(kTypes, name_of(dtype)) != std::end(kTypes);
 }
 
 int Kernels::attribute(int which) const {

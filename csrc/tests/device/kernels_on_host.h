@@ -80,13 +80,8 @@ struct Named {
 #define GRADRED_NAMED_ELEMENT(element)                                              \
   GRADRED_NAMED_OPERATION(element, sum), GRADRED_NAMED_OPERATION(element, prod),    \
       GRADRED_NAMED_OPERATION(element, min), GRADRED_NAMED_OPERATION(element, max), \
-      GRADRED_NAMED_OPERATION(element, scaled_sum)
-inline constexpr Named kKernels[] = {
-    GRADRED_NAMED_ELEMENT(float8_e4m3fn), GRADRED_NAMED_ELEMENT(float8_e5m2),
-    GRADRED_NAMED_ELEMENT(float16),       GRADRED_NAMED_ELEMENT(bfloat16),
-    GRADRED_NAMED_ELEMENT(float32),       GRADRED_NAMED_ELEMENT(float64),
-    GRADRED_NAMED_ELEMENT(int32),         GRADRED_NAMED_ELEMENT(int64),
-    GRADRED_NAMED_ELEMENT(uint8)};
+      GRADRED_NAMED_OPERATION(element, scaled_sum),
+inline constexpr Named kKernels[] = {GRADRED_FOR_ELEMENTS(GRADRED_NAMED_ELEMENT)};
 
 using Shots = void (*)(ShotArguments);
 struct NamedShots {
@@ -100,13 +95,8 @@ struct NamedShots {
   }
 #define GRADRED_ALL_NAMED_SHOTS(element)                                 \
   GRADRED_NAMED_SHOTS(element, sum), GRADRED_NAMED_SHOTS(element, prod), \
-      GRADRED_NAMED_SHOTS(element, min), GRADRED_NAMED_SHOTS(element, max)
-inline constexpr NamedShots kShots[] = {
-    GRADRED_ALL_NAMED_SHOTS(float8_e4m3fn), GRADRED_ALL_NAMED_SHOTS(float8_e5m2),
-    GRADRED_ALL_NAMED_SHOTS(float16),       GRADRED_ALL_NAMED_SHOTS(bfloat16),
-    GRADRED_ALL_NAMED_SHOTS(float32),       GRADRED_ALL_NAMED_SHOTS(float64),
-    GRADRED_ALL_NAMED_SHOTS(int32),         GRADRED_ALL_NAMED_SHOTS(int64),
-    GRADRED_ALL_NAMED_SHOTS(uint8)};
+      GRADRED_NAMED_SHOTS(element, min), GRADRED_NAMED_SHOTS(element, max),
+inline constexpr NamedShots kShots[] = {GRADRED_FOR_ELEMENTS(GRADRED_ALL_NAMED_SHOTS)};
 
 template <class Function, class Given>
 void launch(Function kernel, unsigned blocks, unsigned threads, const Given& call) {
