@@ -1,5 +1,6 @@
 #include "base/failure.h"
 
+#include <charconv>
 #include <mutex>
 #include <new>
 
@@ -49,14 +50,18 @@ std::string text_with_kind(const FailureReport& report) {
   return std::string(name_of(report.kind)) + ": " + report.text;
 }
 
-FailureReport report_from(std::string_view text_with_kind) {
-  for (const Failure kind : {Failure::kPeerLost, Failure::kTimeout, Failure::kTransport}) {
-    const std::string name = std::string(name_of(kind)) + ": ";
-    if (text_with_kind.starts_with(name)) {
-      return {kind, std::string(text_with_kind.substr(name.size()))};
-    }
+std::string written(const FailureReport& report) {
+  return std::to_string(static_cast<unsigned>(report.kind)) + " " + report.text;
+}
+
+std::optional<FailureReport> read_report(std::string_view written) {
+  unsigned kind = 0;
+  const char* const last = written.data() + written.size();
+  const auto [end, error] = std::from_chars(written.data(), last, kind);
+  if (error != std::errc() || kind > static_cast<unsigned>(Failure::kTimeout) || end == last) {
+    return std::nullopt;
   }
-  return {Failure::kTransport, std::string(text_with_kind)};
+  return FailureReport{static_cast<Failure>(kind), std::string(end + 1, last)};
 }
 
 void note_failure(const FailureReport& report) {

@@ -24,7 +24,9 @@ bool is_usage_error(const std::exception_ptr& thrown);
 // "PeerLost: rank 1 has ended"
 std::string text_with_kind(const std::exception_ptr& thrown);
 std::string text_with_kind(const FailureReport& report);
-FailureReport report_from(std::string_view text_with_kind);
+// In one line, for other processes; nullopt: it is none.
+std::string written(const FailureReport& report);
+std::optional<FailureReport> read_report(std::string_view written);
 // What ended an operation, in a form that travels between ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
 // The same of the first failure, where that is why this one came to be.

@@ -108,9 +108,10 @@ std::optional<FailureReport> CommLiveness::failure_before(std::string_view call)
   const RankNames names = this->names();
   const auto failure = failure_among(names.world_ranks());
   if (!failure) return std::nullopt;
-  if (const auto verdict = verdict_among(names.world_ranks())) return report_from(*verdict);
-  return FailureReport{Failure::kPeerLost, names.of(failure->first) + failure->second + " before " +
-                                               own_name() + " came to " + std::string(call)};
+  if (auto report = report_among(names.world_ranks())) return report;
+  return FailureReport{Failure::kPeerLost, names.of(failure->first) + " " + failure->second +
+                                               " before " + own_name() + " came to " +
+                                               std::string(call)};
 }
 
 // ---- ranks that are gone ------------------------------------------------------------------------

@@ -37,13 +37,13 @@ std::unique_ptr<NodeGroup> make_host_group(SetUpCalls& calls, MpiTransport& tran
     group = part_of_a_pool(host, options);
     if (group == nullptr) group = NodeGroup::create(host, options, reason);
   }
-  struct Verdict {
+  struct Told {
     char reason[200] = {};
   } mine;
   set_text(mine.reason, reason);
-  std::vector<Verdict> all(static_cast<std::size_t>(calls.size()));
+  std::vector<Told> all(static_cast<std::size_t>(calls.size()));
   calls.allgather(&mine, sizeof mine, all.data());
-  const auto lacks = [](const Verdict& one) { return one.reason[0] != '\0'; };
+  const auto lacks = [](const Told& one) { return one.reason[0] != '\0'; };
   if (const auto first = std::ranges::find_if(all, lacks); first != all.end()) {
     why_not = first->reason;
     return nullptr;

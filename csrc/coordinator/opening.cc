@@ -18,18 +18,18 @@ namespace {
 
 constexpr std::uint64_t kConnectNs = 30'000'000'000;
 
-struct Verdict {
+struct Told {
   char reason[200] = {};
 };
 
 // Collective: throws on all ranks where one has a reason.
 void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string& what,
                   const std::string& remedy) {
-  Verdict mine;
+  Told mine;
   set_text(mine.reason, reason);
-  std::vector<Verdict> all(static_cast<std::size_t>(calls.size()));
+  std::vector<Told> all(static_cast<std::size_t>(calls.size()));
   calls.allgather(&mine, sizeof mine, all.data());
-  for (const Verdict& one : all) {
+  for (const Told& one : all) {
     if (one.reason[0] == '\0') continue;
     throw TransportError("named operations: " + what + ": " + one.reason + ". " + remedy);
   }

@@ -16,7 +16,7 @@ std::atomic<const char*> first{&kNothing};
 
 struct Entry {
   int rank = -1;  // in MPI_COMM_WORLD
-  std::string_view text, verdict;
+  std::string_view text, report;
 };
 
 Entry entry_of(std::string_view line) {
@@ -27,7 +27,7 @@ Entry entry_of(std::string_view line) {
   const std::size_t tab = line.find('\t');
   if (tab == std::string_view::npos) return {};
   entry.text = line.substr(0, tab);
-  entry.verdict = line.substr(tab + 1);
+  entry.report = line.substr(tab + 1);
   return entry;
 }
 
@@ -63,20 +63,16 @@ std::optional<std::pair<std::size_t, std::string>> failure_among(std::span<const
   for (const Entry& entry : entries()) {
     const auto found = std::ranges::find(world_ranks, entry.rank);
     if (found == world_ranks.end()) continue;
-    std::string text(entry.text);
-    const std::string name = "rank " + std::to_string(entry.rank);
-    if (text.starts_with(name)) text.erase(0, name.size());
-    return std::pair(static_cast<std::size_t>(found - world_ranks.begin()), std::move(text));
+    return std::pair(static_cast<std::size_t>(found - world_ranks.begin()),
+                     std::string(entry.text));
   }
   return std::nullopt;
 }
 
-std::optional<std::string> verdict_among(std::span<const int> world_ranks) {
+std::optional<FailureReport> report_among(std::span<const int> world_ranks) {
   for (const Entry& entry : entries()) {
-    if (entry.verdict.empty() || std::ranges::find(world_ranks, entry.rank) == world_ranks.end()) {
-      continue;
-    }
-    return std::string(entry.verdict);
+    if (std::ranges::find(world_ranks, entry.rank) == world_ranks.end()) continue;
+    if (auto report = read_report(entry.report)) return report;
   }
   return std::nullopt;
 }

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/failure.h"
+
 namespace gradred {
 
 // Reads the board that lies in this memory of the supervisor's from now on, for as long as the
@@ -18,10 +20,10 @@ bool use_failure_board(std::span<const char> page, std::string_view token);
 // Whether any rank of the job has failed; costs nothing.
 bool any_rank_failed();
 // The first of these ranks of MPI_COMM_WORLD that has failed, by its place among them, and how:
-// " on h2 was killed by SIGKILL".
+// "on h2 was killed by SIGKILL".
 std::optional<std::pair<std::size_t, std::string>> failure_among(std::span<const int> world_ranks);
-// The first verdict that any of them had before it failed.
-std::optional<std::string> verdict_among(std::span<const int> world_ranks);
+// How the communicator of the first of them that says so had failed before it failed itself.
+std::optional<FailureReport> report_among(std::span<const int> world_ranks);
 // All of them that have failed, by their places.
 std::vector<int> failures_among(std::span<const int> world_ranks);
 

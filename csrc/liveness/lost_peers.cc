@@ -63,7 +63,7 @@ std::optional<std::string> lost_rank(mpi::Handle comm) {
   const auto failure = failure_among(names.world_ranks());
   if (!failure) return std::nullopt;
   const auto& [rank, said] = *failure;
-  return names.of(rank) + said;
+  return names.of(rank) + " " + said;
 }
 
 std::optional<std::string> left_rank(mpi::Handle comm) {

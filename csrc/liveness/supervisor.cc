@@ -17,7 +17,7 @@ namespace {
 
 Supervisor supervisor;  // set as the process begins
 
-constexpr std::size_t kVerdictBytes = 250;  // as many as a failure board keeps
+constexpr std::size_t kReportBytes = 250;  // as many as a failure board keeps
 
 // Without SIGPIPE: the supervisor may have ended, and so will this process.
 void write_line(int pipe, const std::string& line) {
@@ -42,7 +42,7 @@ std::string in_one_line(std::string_view text) {
   std::istringstream words{std::string(text)};
   std::string line;
   for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
-  return line.substr(0, kVerdictBytes);
+  return line.substr(0, kReportBytes);
 }
 
 }  // namespace
@@ -57,11 +57,12 @@ void tell_survived(std::span<const int> ended) {
   if (!ended.empty()) tell(line);
 }
 
-void tell_leaving(bool follows, std::string_view verdict) {
+void tell_leaving(bool follows, const std::optional<FailureReport>& failure) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   char at[32];
   std::snprintf(at, sizeof at, "%.6f", now.count());
-  tell((follows ? "follows " : "leaves ") + std::string(at) + " " + in_one_line(verdict));
+  tell((follows ? "follows " : "leaves ") + std::string(at) + " " +
+       (failure ? in_one_line(written(*failure)) : ""));
 }
 
 void tell_finalize(std::string_view word) { tell("finalize " + std::string(word)); }

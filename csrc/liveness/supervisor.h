@@ -5,8 +5,11 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <span>
 #include <string_view>
+
+#include "base/failure.h"
 
 namespace gradred {
 
@@ -23,9 +26,8 @@ bool has_supervisor();
 // nothing.
 void tell_survived(std::span<const int> ended);
 // This rank comes to its end: whoever notices and fails, does so later. `follows`: it has lost
-// peers, whose ends come first. `verdict`: how its communicator failed, for peers that do not know
-// it yet.
-void tell_leaving(bool follows, std::string_view verdict);
+// peers, whose ends come first. `failure`: of its communicator, for peers that do not know it yet.
+void tell_leaving(bool follows, const std::optional<FailureReport>& failure);
 void tell_finalize(std::string_view word);  // "enters", "returns", "skips"
 
 }  // namespace gradred

@@ -29,7 +29,7 @@ struct Invitation {
   char error[160] = {};
 };
 
-struct Verdict {
+struct Mapped {
   bool failed = false;
   char error[160] = {};
 };
@@ -112,7 +112,7 @@ std::shared_ptr<Segment> Segment::create(Bootstrap& bootstrap, std::size_t bytes
   const bool leads = bootstrap.rank() == 0;
   std::shared_ptr<Segment> segment;
   Invitation invitation;
-  Verdict verdict;
+  Mapped mine;
   if (leads) {
     bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
     invitation = {random_number(), program_number(), this_process(), bytes, -1, &segment, {}};
@@ -128,18 +128,18 @@ std::shared_ptr<Segment> Segment::create(Bootstrap& bootstrap, std::size_t bytes
     try {
       segment = accept(first);
     } catch (const std::exception& error) {
-      verdict.failed = true;
-      set_text(verdict.error, error.what());
+      mine.failed = true;
+      set_text(mine.error, error.what());
     }
   }
   if (first.error[0] != '\0') {
     reason = "rank 0: " + std::string(first.error);
     return nullptr;
   }
-  const auto verdicts = gather(bootstrap, verdict);  // also: all have mapped, or never will
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
-    if (!verdicts[rank].failed) continue;
-    reason = "rank " + std::to_string(rank) + ": " + verdicts[rank].error;
+  const auto all = gather(bootstrap, mine);  // also: all have mapped, or never will
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].failed) continue;
+    reason = "rank " + std::to_string(rank) + ": " + all[rank].error;
     return nullptr;
   }
   check(segment->token() == first.token, "the mapping shows the memory that was checked");

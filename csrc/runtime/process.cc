@@ -48,7 +48,7 @@ bool poisoned() { return process_poisoned.load(std::memory_order_relaxed); }
 
 void meet_all_local_peers() {
   if (poisoned()) return;
-  tell_leaving(false, "");  // the others see the end of this rank from here on
+  tell_leaving(false, std::nullopt);  // the others see the end of this rank from here on
   await_local_peers();
 }
 
@@ -107,8 +107,7 @@ void begin_communicator() {
 
 void end_program() {
   if (is_fork_of_rank() || Context::get().program_ended.exchange(true)) return;
-  const auto failure = first_failure();
-  tell_leaving(poisoned(), failure ? text_with_kind(*failure) : "");
+  tell_leaving(poisoned(), first_failure());
   if (!poisoned()) engine().settle(std::chrono::seconds(20));
   finish_operations();
   if (runs() && !has_exit_reason()) meet_all_local_peers();

@@ -15,6 +15,8 @@
 
 namespace {
 
+using gradred::Failure;
+using gradred::FailureReport;
 using gradred::testing::expect;
 
 struct Pipe {
@@ -48,10 +50,12 @@ void test_lines() {
   expect(pipe.told().empty(), "that none has ended is no news");
   gradred::tell_finalize("enters");
   expect(pipe.told() == "finalize enters\n", "MPI_Finalize is told of");
-  gradred::tell_leaving(true, "PeerLost: rank 1\nhas ended");
+  gradred::tell_leaving(true, FailureReport{Failure::kPeerLost, "rank 1\nhas ended"});
   const std::string told = pipe.told();
-  expect(told.starts_with("follows 1") && told.ends_with(" PeerLost: rank 1 has ended\n"),
-         "a verdict is one line");
+  expect(told.starts_with("follows 1") && told.ends_with(" 1 rank 1 has ended\n"),
+         "a report is one line");
+  gradred::tell_leaving(false, std::nullopt);
+  expect(pipe.told().starts_with("leaves 1"), "a rank that has seen no failure says so");
 }
 
 void test_closed_pipe_whose_number_is_used_again() {
@@ -88,14 +92,16 @@ void test_failure_board() {
   expect(gradred::use_failure_board(page, "name"), "the supervisor's page is found");
   const std::array world = {5, 7, 2};
   expect(!gradred::any_rank_failed() && !gradred::failure_among(world), "no rank has failed");
-  write("7\trank 7 on h2 was killed by SIGKILL\t");
+  write("7\ton h2 was killed by SIGKILL\t");
   expect(!gradred::failure_among(world), "a line counts once it ends");
-  write("\n2\trank 2 has ended\tTimeoutError: late\n");
+  write("\n2\thas ended\t2 late: a rank\n");
   expect(gradred::any_rank_failed(), "a rank has failed");
   const auto failure = gradred::failure_among(world);
-  expect(failure && failure->first == 1 && failure->second == " on h2 was killed by SIGKILL",
+  expect(failure && failure->first == 1 && failure->second == "on h2 was killed by SIGKILL",
          "the first that has failed is told by its place, and how");
-  expect(gradred::verdict_among(world) == "TimeoutError: late", "the first verdict is told");
+  const auto report = gradred::report_among(world);
+  expect(report && report->kind == Failure::kTimeout && report->text == "late: a rank",
+         "the first report is told");
   expect(gradred::failures_among(world) == std::vector{1, 2}, "all are told by their places");
   expect(!gradred::failure_among(std::array{1}), "of other ranks nothing is told");
 }

@@ -37,7 +37,7 @@ class FailureBoard:
         """The value of `VARIABLE` for the rank."""
         return f"{os.getpid()} {self._file} {self._token}"
 
-    def add(self, rank: int, text: str, verdict: str) -> None:
+    def add(self, rank: int, text: str, report: str) -> None:
         """Tell that a rank has failed, how, and what gradred had told it before, if anything.
 
         More than `ENTRIES` say nothing new.
@@ -45,7 +45,7 @@ class FailureBoard:
         if self._count == ENTRIES:
             return
         self._count += 1
-        self._write(b"\t".join([str(rank).encode(), _words(text), _words(verdict)]))
+        self._write(b"\t".join([str(rank).encode(), _words(text), _words(report)]))
 
     def note_hosts(self) -> None:
         """Tell that other hosts are there than those of the job."""

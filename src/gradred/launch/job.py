@@ -74,7 +74,7 @@ class Failure:
     cause: str  # the end of a sentence that begins with the rank: "was killed by SIGKILL"
     at: float  # seconds since 1970, by its host's clock
     follows: bool = False  # the rank had lost others, whose failures are to come
-    verdict: str = ""  # what gradred had told the rank: "TimeoutError: ..."
+    report: str = ""  # how its communicator had failed, for csrc/liveness/failure_board.h alone
 
 
 @dataclasses.dataclass
@@ -336,9 +336,9 @@ class Job:
             if end["signal"]:
                 cause = f"was killed by {processes.signal_name(end['signal'])}"
             cause += end["why"]
-            self._fail(rank, end["status"], cause, end["at"], end["follows"], end["verdict"])
-        elif end["verdict"] and not self.ending:  # its peers must not send to it any more
-            self._tell_failed(rank.number, f"rank {rank.number} has ended", end["verdict"])
+            self._fail(rank, end["status"], cause, end["at"], end["follows"], end["report"])
+        elif end["report"] and not self.ending:  # its peers must not send to it any more
+            self._tell_failed(rank.number, "has ended", end["report"])
 
     def _lose(self, rank: _Rank, why: str) -> None:
         """The channel to a supervisor has ended; if the supervisor lives, it ends the rank."""
@@ -360,13 +360,13 @@ class Job:
         cause: str,
         at: float,
         follows: bool = False,
-        verdict: str = "",
+        report: str = "",
     ) -> None:
-        failure = Failure(rank.number, rank.host, status, cause, at, follows, verdict)
+        failure = Failure(rank.number, rank.host, status, cause, at, follows, report)
         self._unsorted.append(failure)
 
-    def _tell_failed(self, number: int, text: str, verdict: str) -> None:
-        values = {"rank": number, "text": text, "verdict": verdict}
+    def _tell_failed(self, number: int, text: str, report: str) -> None:
+        values = {"rank": number, "text": text, "report": report}
         self._tell(protocol.FAILED, protocol.encode(values))
 
     def _sort_failures(self) -> None:
@@ -376,8 +376,8 @@ class Job:
         """
         new = sorted(self._unsorted, key=lambda failure: failure.at)
         for failure in new[: max(0, failure_board.ENTRIES - len(self.failures))]:
-            text = f"rank {failure.rank} on {failure.host} {failure.cause}"
-            self._tell_failed(failure.rank, text, failure.verdict)
+            text = f"on {failure.host} {failure.cause}"
+            self._tell_failed(failure.rank, text, failure.report)
         self._order_in(new)
         self._unsorted.clear()
         if not self.ending:

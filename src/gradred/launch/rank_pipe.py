@@ -28,8 +28,8 @@ def leaving(line: bytes) -> tuple[float, bool, str] | None:
     if len(words) < 2 or words[0] not in (b"follows", b"leaves"):
         return None
     try:
-        verdict = words[2].decode(errors="ignore") if len(words) > 2 else ""
-        return float(words[1]), words[0] == b"follows", verdict
+        report = words[2].decode(errors="ignore") if len(words) > 2 else ""
+        return float(words[1]), words[0] == b"follows", report
     except ValueError:
         return None
 

@@ -140,7 +140,7 @@ class Supervisor:
             self._look_at_segments()  # this rank, too, may soon be no more
             failure = protocol.decode(payload)
             if self._failures is not None:
-                self._failures.add(failure["rank"], failure["text"], failure["verdict"])
+                self._failures.add(failure["rank"], failure["text"], failure["report"])
         elif kind == protocol.HOSTS:
             if self._failures is not None:
                 self._failures.note_hosts()
@@ -271,13 +271,13 @@ class Supervisor:
         code = 128 + number if number else os.WEXITSTATUS(status)
         # What a peer has missed is when a rank began to leave, which takes a while.
         unsaid = (time.time(), False, "")
-        at, follows, verdict = unsaid if number or self._left is None else self._left
+        at, follows, report = unsaid if number or self._left is None else self._left
         values = {
             "status": code,
             "signal": number,
             "at": at,
             "follows": follows,
-            "verdict": verdict,
+            "report": report,
             "by": self._ended_by,
             "why": "",
         }
