@@ -69,6 +69,23 @@ def test_table_of_results_in_readme_is_up_to_date() -> None:
     assert tool("gen_results_table").renewed(text) == text
 
 
+def test_families_in_the_page_on_plans_are_those_of_the_table() -> None:
+    table = (ROOT / "csrc" / "comm" / "families.cc").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "design" / "plans.md").read_text(encoding="utf-8")
+    _, _, rows = page.partition("| family | plans |")
+    rows, _, _ = rows.partition("\n\n")
+    shown = re.findall(r"^\| ([a-z_, ]+) \|", rows, re.MULTILINE)
+    assert ", ".join(shown).split(", ") == re.findall(r"&(\w+)_family\(\)", table)
+
+
+def test_every_record_stands_in_a_page() -> None:
+    """What no page refers to nobody reads, and nobody notices when it is out of date."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    folder = ROOT / "benchmarks" / "results"
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*.json")]
+    assert [name for name in names if f"benchmarks/results/{name}" not in pages] == []
+
+
 def record(date: str, mpi: str, ratio: float) -> dict[str, Any]:
     row = {"bytes": 1 << 20, "gradred_us": 100.0, "mpi_us": 100.0 * ratio, "ratio": ratio}
     row |= {"ratio_p10": ratio - 0.1, "ratio_p90": ratio + 0.1}
