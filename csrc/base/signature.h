@@ -14,7 +14,7 @@ enum class Kind : std::uint8_t {
   kReduceScatterBlock,
   kAllgather,
   kBcast,
-  kAlltoall,  // within a host, of named operations alone
+  kAlltoall,   // within a host, of named operations alone
   kAborted,    // this rank's arguments were refused: `detail` is a reason code, nothing else counts
   kLeftToMpi,  // a call that the MPI carries out itself: the count is its kind
 };

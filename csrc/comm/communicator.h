@@ -120,7 +120,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // alike. Else, and always before the set-up, the MPI carries them out.
   bool starts() const;
   // Whether the program should be told now, and once, that the MPI carries out all that it starts,
-  // and that ranks whose calls differ do not hear of it: no blocking call has come first. On rank 0.
+  // and that ranks whose calls differ do not hear of it: no blocking call has come first. On rank
+  // 0.
   bool should_tell_of_mpi() {
     constexpr unsigned kMany = 16;  // a few may come before the first call that blocks
     if (rank_ != 0 || told_of_mpi_ || started_on_mpi_ < kMany) return false;
@@ -258,7 +259,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> blocking_set_up_{false};  // agreed: a blocking call has set up the rest
   unsigned started_on_mpi_ = 0;               // before that
   bool told_of_mpi_ = false;
-  std::mutex mutex_;                          // of what set-up changes
+  std::mutex mutex_;  // of what set-up changes
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;
   std::unique_ptr<SchedulePath> path_;

@@ -120,7 +120,8 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
   if (cannot[1] != 0) return;  // some rank has no memory to try them in
   const Call usual{.count = kLengths.back() / 4, .dtype = DType::kFloat32, .plan = ""};
   std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name}};
-  for (const std::string& plan : worth_measuring(cannot[0] == 0)) candidates.push_back({plan, plan});
+  for (const std::string& plan : worth_measuring(cannot[0] == 0))
+    candidates.push_back({plan, plan});
   std::vector<DevicePlans::Size> sizes;
   for (const std::size_t bytes : kLengths) {
     std::vector<double> seconds(candidates.size(), kNever);

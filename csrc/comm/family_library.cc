@@ -74,16 +74,16 @@ class LibraryFamily final : public Family {
 const Family& nccl_family() {
   static const LibraryFamily family(
       LibraryKind::kNccl, "nccl",
-      "NCCL's own call, on arrays in the memory of GPUs of which each rank has one",
-      Reach::kHosts, Serves::kAll);
+      "NCCL's own call, on arrays in the memory of GPUs of which each rank has one", Reach::kHosts,
+      Serves::kAll);
   return family;
 }
 
 const Family& one_shot_family() {
   static const LibraryFamily family(
       LibraryKind::kOneShot, "one_shot",
-      "a kernel on each rank's own GPU, which reads the inputs of all ranks",
-      Reach::kOneHost, Serves::kAllreduce);
+      "a kernel on each rank's own GPU, which reads the inputs of all ranks", Reach::kOneHost,
+      Serves::kAllreduce);
   return family;
 }
 

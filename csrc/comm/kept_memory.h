@@ -1,5 +1,5 @@
-// How much memory communicators keep for later calls: one limit for all of a process, since a program
-// may have many that it hardly uses.
+// How much memory communicators keep for later calls: one limit for all of a process, since a
+// program may have many that it hardly uses.
 #pragma once
 
 #include <atomic>

@@ -1,9 +1,9 @@
-// Calls that the MPI carries out, by its non-blocking functions: who waits for them looks after lost
-// peers and the time, and drives everything else meanwhile.
+// Calls that the MPI carries out, by its non-blocking functions: who waits for them looks after
+// lost peers and the time, and drives everything else meanwhile.
 //
-// Of those that block the ones with plan "mpi". Of those that do not, all of a communicator's before
-// a blocking call has set up what gradred needs, and later those that need messages where some rank
-// lets no thread drive, or for which the MPI has no duplicate.
+// Of those that block the ones with plan "mpi". Of those that do not, all of a communicator's
+// before a blocking call has set up what gradred needs, and later those that need messages where
+// some rank lets no thread drive, or for which the MPI has no duplicate.
 //
 // Why not gradred's own from the start: a duplicate for its messages would have to be made while
 // the program goes on (MPI_Comm_idup). A rank that then makes another communicator, which its peers

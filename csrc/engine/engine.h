@@ -102,9 +102,9 @@ class Engine {
   std::thread thread_;
   bool stopping_ = false;
   std::atomic<int> waiting_{0};
-  bool sleeps_ = false;  // until wake_ changes, or a limit
-  bool asleep_ = false;  // without a limit
-  bool idles_ = false;   // since nothing is in flight, or somebody waits for it
+  bool sleeps_ = false;                // until wake_ changes, or a limit
+  bool asleep_ = false;                // without a limit
+  bool idles_ = false;                 // since nothing is in flight, or somebody waits for it
   bool handed_back_ = false;           // who has waited has woken it
   std::uint64_t left_to_waiters_ = 0;  // added_ when it last slept because somebody waits
   // Whether the program leaves operations to the thread: it has waited for the last one later than

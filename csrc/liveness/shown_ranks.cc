@@ -130,8 +130,8 @@ std::int64_t launcher_of(std::int64_t pid, bool nearest) {
   while (pid > 1) {
     const auto seen = read_stat(pid);
     if (!seen) break;
-    if (std::ranges::any_of(
-            kLaunchers, [&](std::string_view name) { return seen->name.starts_with(name); })) {
+    if (std::ranges::any_of(kLaunchers,
+                            [&](std::string_view name) { return seen->name.starts_with(name); })) {
       found = pid;
       if (nearest) break;
     }

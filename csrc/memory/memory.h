@@ -32,8 +32,8 @@ struct Reduction {
 class DeviceMemory;
 class CollectiveLibrary;  // collectives.h
 enum class LibraryKind : std::uint8_t;
-class StreamOrder;        // order.h
-class Workspace;          // workspace.h
+class StreamOrder;  // order.h
+class Workspace;    // workspace.h
 
 // Work on a device's memory, done in the order in which it was given, later than it was given. One
 // thread at a time. Each address is the device's or the host's; what lies there stays as it is, and

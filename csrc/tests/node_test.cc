@@ -217,8 +217,8 @@ void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   }
 }
 
-// The rank that decides gives little, and another one much. In chunks such a call has many waits, of
-// which each takes its time here, so to read is the faster way.
+// The rank that decides gives little, and another one much. In chunks such a call has many waits,
+// of which each takes its time here, so to read is the faster way.
 void uneven_alltoalls_learn_the_faster_way(BoardBootstrap& bootstrap) {
   NodeOptions options = small_paths();
   options.chunk_bytes = options.piece_bytes = 4096;

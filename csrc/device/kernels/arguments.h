@@ -2,7 +2,7 @@
 #pragma once
 
 // The element types that GPUs reduce, by their names in csrc/base/types.h.
-#define GRADRED_FOR_ELEMENTS(use)                                                             \
+#define GRADRED_FOR_ELEMENTS(use)                                                          \
   use(float8_e4m3fn) use(float8_e5m2) use(float16) use(bfloat16) use(float32) use(float64) \
       use(int32) use(int64) use(uint8)
 

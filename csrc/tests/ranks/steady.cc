@@ -141,11 +141,9 @@ class Steady {
     std::vector<double> seconds;
     for (const Taken& one : all) seconds.push_back(one.seconds);
     PlainWait hook;
-    comm_.run({.recv = seconds.data(),
-               .count = seconds.size(),
-               .dtype = DType::kFloat64,
-               .op = Op::kMax},
-              hook);
+    comm_.run(
+        {.recv = seconds.data(), .count = seconds.size(), .dtype = DType::kFloat64, .op = Op::kMax},
+        hook);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].seconds = seconds[i];
   }
 
