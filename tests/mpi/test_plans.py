@@ -299,7 +299,7 @@ def test_choice_without_ranks_is_that_of_the_ranks(kind: str, plan: str) -> None
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to choose")
 @pytest.mark.parametrize("memory", ["shared", "not shared"])
 def test_plan_asked_for_before_the_first_call_is_not_that_of_the_call(memory: str) -> None:
-    """Where the ranks are is not known then; the plan of one rank would leave the input as it is."""
+    """Where the ranks are is not known then; the plan of one rank would leave the input alone."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(**({} if memory == "shared" else {"shm": False}))
     x, y = np.full(1009, RANK + 1, "float32"), np.zeros(1009, "float32")
