@@ -276,6 +276,35 @@ def test_batch_normalisation_is_that_of_all_batches_together() -> None:
     torch.testing.assert_close(part.eval()(data), whole.eval()(data))
 
 
+@pytest.mark.parametrize("shape", [(6, 3), (6, 3, 5), (4, 3, 6, 5)])
+def test_batch_normalisation_in_float32_keeps_its_digits_far_from_zero(shape: Any) -> None:
+    made = torch.Generator().manual_seed(0)
+    data = torch.randn(hvd.size(), *shape, generator=made, dtype=torch.float64) * 0.1 + 100
+    data[-1] += 1  # ranks' own means differ
+    whole, part = torch.nn.BatchNorm2d(3).double(), hvd.SyncBatchNorm(3)
+    everything = data.flatten(0, 1)
+    whole._check_input_dim = lambda _: None
+    expected = whole(everything).reshape(data.shape)[hvd.rank()]
+    found = part(data[hvd.rank()].float())
+    assert found.dtype == torch.float32
+    # The input has 8e-6 of its own in float32, at a standard deviation of 0.1 and more.
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-4)
+    torch.testing.assert_close(part.running_mean.double(), whole.running_mean, rtol=1e-6, atol=0)
+    torch.testing.assert_close(part.running_var.double(), whole.running_var, rtol=1e-4, atol=0)
+
+
+@pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
+def test_batch_normalisation_where_a_rank_has_no_samples() -> None:
+    rows = 0 if hvd.rank() == 0 else 4
+    data = torch.arange(12.0).reshape(4, 3)
+    part = hvd.SyncBatchNorm(3)
+    found = part(data[:rows])
+    expected = torch.nn.BatchNorm1d(3)(data)
+    torch.testing.assert_close(found, expected[:rows])
+    found.pow(3).sum().backward()
+    assert part.weight.grad.isfinite().all()
+
+
 def checkpointed(model: Any) -> Any:
     """Whose activations are computed anew in the backward pass."""
     from torch.utils.checkpoint import checkpoint

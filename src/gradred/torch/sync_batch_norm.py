@@ -28,16 +28,12 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         uses_batch = self.training or self.running_mean is None
         if not uses_batch or size() == 1:
             return super().forward(x)
-        axes = [0, *range(2, x.dim())]
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        own = [wide.sum(axes), wide.square().sum(axes), wide.new_tensor([x.numel() // x.shape[1]])]
-        total = allreduce(torch.cat(own), op=Sum)
-        count = total[-1]
-        mean = total[: x.shape[1]] / count
-        variance = (total[x.shape[1] : -1] / count - mean.square()).clamp_min(0)
+        mean, variance, count = _moments(wide)
         self._remember(mean.detach(), variance.detach(), count.detach())
         shape = [1, -1, *[1] * (x.dim() - 2)]
-        made = (wide - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
+        factor = torch.rsqrt(variance + self.eps).to(wide.dtype)
+        made = (wide - mean.to(wide.dtype).view(shape)) * factor.view(shape)
         if self.affine:
             made = made * self.weight.view(shape) + self.bias.view(shape)
         return made.to(x.dtype)
@@ -52,3 +48,22 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
         unbiased = variance * (count / (count - 1).clamp_min(1))
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
+
+
+def _moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean, variance and count of all ranks' batches, in float64.
+
+    Squares are summed about each rank's own mean, which keeps the digits that a mean far from zero
+    would take. What then moves them to the common mean, a few numbers per channel, is in float64
+    (T. Chan, G. Golub and R. LeVeque, Updating Formulae and a Pairwise Algorithm for Computing
+    Sample Variances, 1979).
+    """
+    axes = [0, *range(2, x.dim())]
+    count = x.numel() // x.shape[1]
+    own_mean = x.sum(axes) / max(count, 1)
+    centred = x - own_mean.view([1, -1, *[1] * (x.dim() - 2)])
+    own_mean, squares = own_mean.double(), centred.square().sum(axes).double()
+    own = [count * own_mean, squares + count * own_mean.square(), own_mean.new_tensor([count])]
+    total, about_zero, counts = allreduce(torch.cat(own), op=Sum).split([x.shape[1]] * 2 + [1])
+    mean = total / counts
+    return mean, (about_zero / counts - mean.square()).clamp_min(0), counts[0]
