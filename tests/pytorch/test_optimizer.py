@@ -16,19 +16,34 @@ hvd = pytest.importorskip("gradred.torch")
 pytestmark = pytest.mark.usefixtures("initialised")
 
 
-def losses_of_one_process(data: Any, make: Any) -> list[float]:
+def losses_of_one_process(
+    data: Any, make: Any, schedule: Any = None, most_norm: float | None = None
+) -> list[float]:
     model = model_of()
     optimizer = make(model.parameters())
+    scheduler = None if schedule is None else schedule(optimizer)
     losses = []
     for step in data:
         optimizer.zero_grad()
         loss = sum(model(x.reshape(-1, 6)).square().mean() for x in step)
         loss.backward()
+        if most_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), most_norm)
         optimizer.step()
         losses.append(float(loss))
+        advance(scheduler, losses[-1])
     return losses
 
 
+def advance(scheduler: Any, loss: float) -> None:
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        scheduler.step(loss)
+    elif scheduler is not None:
+        scheduler.step()
+
+
+# Of PyTorch 2.4 and later on a CPU.
+FUSED = {"fused": True} if hasattr(torch, "_fused_adam_") and hasattr(torch, "_fused_sgd_") else {}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "named": {"named": True},
@@ -48,6 +63,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     [
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
         lambda p: torch.optim.AdamW(p, lr=0.01),
+        lambda p: torch.optim.Adam(p, lr=0.01, **FUSED),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, **FUSED),
     ],
 )
 def test_training_is_that_of_one_process_on_all_batches(options: str, make: Any) -> None:
@@ -62,7 +79,7 @@ def test_training_is_that_of_one_process_on_all_batches(options: str, make: Any)
     if "compression" in given:
         given["compression"] = hvd.Compression.bf16
     optimizer = hvd.DistributedOptimizer(make(model.parameters()), **given)
-    assert isinstance(optimizer, (torch.optim.SGD, torch.optim.AdamW))
+    assert isinstance(optimizer, (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
     losses = []
     for step in data:
@@ -245,6 +262,67 @@ def test_autocast_and_grad_scaler() -> None:
     assert all(torch.equal(one, weights[0]) for one in weights)
 
 
+SCHEDULES: dict[str, Any] = {
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, gamma=0.5),
+    "warm-up": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1, (step + 1) / 4)),
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 6),
+    "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.2, total_steps=8),
+    "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=1.0),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedulers_change_the_rate_as_in_one_process(schedule: str) -> None:
+    data, make = batches(6), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(make(model.parameters()))
+    scheduler = SCHEDULES[schedule](optimizer)
+    losses, rates = [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as where a scheduler sees no optimizer.step()
+        for step in data:
+            optimizer.zero_grad()
+            loss = model(step[0, hvd.rank()]).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(hvd.allreduce(loss.detach())))
+            advance(scheduler, losses[-1])
+            rates.append(optimizer.param_groups[0]["lr"])
+    expected = losses_of_one_process(data, make, SCHEDULES[schedule])
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected))
+    assert len(set(rates)) > 1
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="torch is older than 2.3")
+@pytest.mark.parametrize("fused", [{}, FUSED], ids=["", "fused"])
+def test_scaled_and_clipped_gradients_are_those_of_one_process(fused: dict[str, bool]) -> None:
+    def make(parameters: Any) -> Any:
+        return torch.optim.SGD(parameters, lr=0.5, **fused)
+
+    data = batches(6)
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(make(model.parameters()))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    losses = []
+    for number, step in enumerate(data):
+        for overflows in [True, False] if number == 3 else [False]:
+            optimizer.zero_grad()
+            loss = model(step[0, hvd.rank()]).square().mean()
+            # One rank's infinity becomes everybody's, and no rank makes the step.
+            worse = torch.inf if overflows and hvd.rank() == hvd.size() - 1 else 1.0
+            scaler.scale(loss * worse).backward()
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
+        losses.append(float(hvd.allreduce(loss.detach())))
+    expected = losses_of_one_process(data, make, most_norm=0.1)
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected))
+    assert len(set(hvd.allgather_object(scaler.get_scale()))) == 1
+
+
 def test_state_of_the_optimizer_comes_back() -> None:
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters()))
@@ -316,7 +394,29 @@ def compiled(model: Any) -> Any:
     return torch.compile(model, backend="aot_eager")
 
 
-WRAPPED = {"checkpointed": checkpointed, "compiled": compiled}
+def compiled_with_its_backward_pass(model: Any) -> Any:
+    """A function whose backward pass is compiled, too (compiled autograd)."""
+    run = compiled(model)
+
+    class Both:
+        def __call__(self, x: Any) -> Any:
+            return run(x)
+
+        @staticmethod
+        def backward(loss: Any) -> None:
+            from torch._dynamo import compiled_autograd
+
+            with compiled_autograd._enable(torch.compile(backend="eager")):
+                loss.backward()
+
+    return Both()
+
+
+WRAPPED = {
+    "checkpointed": checkpointed,
+    "compiled": compiled,
+    "compiled autograd": compiled_with_its_backward_pass,
+}
 
 
 @pytest.mark.timeout(180)  # the first import of the compiler takes long
@@ -324,6 +424,11 @@ WRAPPED = {"checkpointed": checkpointed, "compiled": compiled}
 @pytest.mark.parametrize("as_view", [False, True])
 @pytest.mark.parametrize("wrapped", WRAPPED)
 def test_models_that_compute_their_backward_pass_otherwise(wrapped: str, as_view: bool) -> None:
+    if wrapped == "compiled autograd" and tuple(map(int, torch.__version__.split(".")[:2])) < (
+        2,
+        6,
+    ):
+        pytest.skip("torch is older than 2.6, and begins compiled autograd otherwise")
     data = batches(3)
     model = model_of()
     run = WRAPPED[wrapped](model)
@@ -333,7 +438,7 @@ def test_models_that_compute_their_backward_pass_otherwise(wrapped: str, as_view
     for step in data:
         optimizer.zero_grad()
         loss = run(step[0, hvd.rank()]).square().mean()
-        loss.backward()
+        getattr(run, "backward", torch.Tensor.backward)(loss)
         optimizer.step()
         losses.append(float(hvd.allreduce(loss.detach())))
     expected = losses_of_one_process(data, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
@@ -354,6 +459,41 @@ def test_copy_of_a_model_trains_apart_from_it() -> None:
         assert value.equal(before[key])
         assert not value.equal(other.state_dict()[key])
         assert hvd.allgather(other.state_dict()[key].reshape(1, -1)).unique(dim=0).shape[0] == 1
+
+
+COPIED: dict[str, dict[str, Any]] = {
+    "": {},
+    "groups": {"groups": 2},
+    "buckets": {"gradient_as_bucket_view": True},
+    "two passes": {"backward_passes_per_step": 2},
+}
+
+
+@pytest.mark.parametrize("options", COPIED)
+def test_copy_of_a_wrapped_optimizer_reduces_its_own_gradients(options: str) -> None:
+    given, data = COPIED[options], batches(4, 2)
+    model = model_of()
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(adam, model.named_parameters(), **given)
+
+    def train(model: Any, optimizer: Any, step: Any) -> float:
+        optimizer.zero_grad()
+        for x in step[: given.get("backward_passes_per_step", 1)]:
+            loss = model(x[hvd.rank()]).square().mean()
+            loss.backward()
+        optimizer.step()
+        return float(hvd.allreduce(loss.detach()))
+
+    train(model, optimizer, data[0])
+    other, of_other = copy.deepcopy((model, optimizer))
+    assert type(of_other) is type(optimizer)
+    assert of_other.param_groups[0]["params"][0] is next(other.parameters())
+    before = copy.deepcopy(model.state_dict())
+    copied = [train(other, of_other, step) for step in data[1:]]
+    assert all(value.equal(before[key]) for key, value in model.state_dict().items())
+    assert copied == pytest.approx([train(model, optimizer, step) for step in data[1:]])
+    for value in other.state_dict().values():
+        assert hvd.allgather(value.reshape(1, -1)).unique(dim=0).shape[0] == 1
 
 
 class _Numbers(torch.utils.data.Dataset[Any]):

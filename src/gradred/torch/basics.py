@@ -212,6 +212,18 @@ def init_again(left: Comm | None = None) -> None:
     init(comm)
 
 
+def init_finds(left: Comm) -> bool:
+    """Whether `init` gives all of these ranks: none of the first ones has ended.
+
+    Args:
+        left: what `shrink` gave.
+    """
+    from gradred.memory_comm import MemoryComm
+
+    comm, size = state.asked
+    return left.Get_size() == size and not isinstance(comm, MemoryComm)
+
+
 def shutdown() -> None:
     """End, on all ranks: operations in flight on any of them end with an error. Does not wait."""
     from gradred.torch import process_sets as sets
@@ -373,3 +385,40 @@ def stop_timeline() -> None:
 
         found = f"nothing was written after an error: {timeline.problem}"
         warnings.warn(explain("the timeline", found, "See to the disk"), stacklevel=2)
+
+
+class HorovodBasics:
+    """The functions of this module as methods, which user code reaches by `mpi_ops._basics`.
+
+    Args:
+        pkg_path: where Horovod would look for its extension.
+        args: likewise.
+    """
+
+    Average, Sum, Adasum, Min, Max, Product = Average, Sum, Adasum, Min, Max, Product
+
+    def __init__(self, pkg_path: str | None = None, *args: str) -> None:
+        del pkg_path, args
+
+    def __getattr__(self, name: str) -> Any:
+        if name in globals():
+            return globals()[name]
+        raise AttributeError(f"HorovodBasics has no {name}")
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        from gradred.torch import process_sets as sets
+
+        return sets.ids_and_ranks()
+
+    def _process_set_rank(self, process_set_id: int) -> int:
+        return self._ranks_of(process_set_id).index(rank())
+
+    def _process_set_size(self, process_set_id: int) -> int:
+        return len(self._ranks_of(process_set_id))
+
+    def _ranks_of(self, process_set_id: int) -> list[int]:
+        ranks = self._get_process_set_ids_and_ranks().get(process_set_id)
+        if ranks is None:
+            found = "there is no such process set"
+            raise ValueError(explain(f"process set {process_set_id}", found, "Register it"))
+        return ranks

@@ -13,10 +13,11 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from gradred.errors import explain
-from gradred.torch import adasum, basics
+from gradred.torch import adasum
 from gradred.torch.basics import (
     Adasum,
     Average,
+    HorovodBasics,
     Max,
     Min,
     Product,
@@ -56,7 +57,7 @@ from gradred.torch.operations import (
     submit_tensor,
     synchronize,
 )
-from gradred.torch.process_sets import ProcessSet, global_process_set, ids_and_ranks
+from gradred.torch.process_sets import ProcessSet, global_process_set
 
 __all__ = [
     "Adasum",
@@ -124,18 +125,6 @@ __all__ = [
 
 Tensor: TypeAlias = torch.Tensor
 _world = global_process_set
-
-
-class HorovodBasics:
-    """The queries as methods of an object, which user code reaches by `mpi_ops._basics`."""
-
-    Average, Sum, Adasum, Min, Max, Product = Average, Sum, Adasum, Min, Max, Product
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(basics, name)
-
-    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        return ids_and_ranks()
 
 
 _basics = HorovodBasics()
@@ -375,18 +364,17 @@ def sparse_allreduce_async(
 ) -> Any:
     """Start a reduction of a sparse tensor; calling what it returns waits, and gives the result."""
     tensor = tensor.coalesce() if not tensor.is_coalesced() else tensor
-    indices = tensor._indices().transpose(0, 1).contiguous()
-    found = [
-        allgather_async(indices, f"{name}.indices", process_set),
-        allgather_async(tensor._values().contiguous(), f"{name}.values", process_set),
-    ]
+    parts = [tensor._indices().transpose(0, 1).contiguous(), tensor._values().contiguous()]
+    # Under an allreduce's name: a rank whose tensor is dense gets an error, and so do the others.
+    how = {"grouped": True, "prefix": "allreduce"}
+    handle = _gather_async("allgather", parts, name, process_set, **how)
 
     def finish() -> Tensor:
-        all_indices, values = (synchronize(handle) for handle in found)
+        indices, values = synchronize(handle)
         if op == Average:
             values = values / process_set.size()
-        made = torch.sparse_coo_tensor(all_indices.transpose(0, 1), values, tensor.shape)
-        return cast("Tensor", made)
+        made = (indices.transpose(0, 1), values, tensor.shape)
+        return cast("Tensor", torch.sparse_coo_tensor(*made, check_invariants=False))
 
     return finish
 

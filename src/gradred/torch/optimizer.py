@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -16,6 +19,7 @@ from gradred.torch.basics import Average, size
 from gradred.torch.buckets import GradientBucket, buckets_of
 from gradred.torch.compression import Compression
 from gradred.torch.functions import broadcast_object
+from gradred.torch.groups import members_by_parameter
 from gradred.torch.mpi_ops import (
     allreduce_async_,
     grouped_allreduce_async_,
@@ -23,8 +27,23 @@ from gradred.torch.mpi_ops import (
     synchronize,
 )
 from gradred.torch.process_sets import ProcessSet, global_process_set
+from gradred.torch.util import split_list
 
 Parameter: TypeAlias = torch.nn.Parameter
+
+_is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # PyTorch 2.1 lacks it
+
+
+@dataclass(frozen=True)
+class _How:
+    """How gradients are reduced."""
+
+    compression: Any
+    op: int
+    predivide_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    as_buckets: bool
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -39,41 +58,64 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _begin(
         self,
         named_parameters: Iterable[tuple[str, Parameter]] | None,
-        compression: Any,
         backward_passes_per_step: int,
-        op: int,
-        gradient_predivide_factor: float,
         groups: Any,
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-        gradient_as_bucket_view: bool,
+        how: _How,
     ) -> None:
-        self._compression, self._op, self._set = compression, op, process_set
-        self._sparse_as_dense = sparse_as_dense
-        self._predivide = gradient_predivide_factor
+        self._how = how
         self._parameter_names = self._named(named_parameters)
+        self._requires = {p for p in self._all_parameters() if p.requires_grad}
         self.backward_passes_per_step = backward_passes_per_step
         self._delay = dict.fromkeys(self._all_parameters(), backward_passes_per_step)
         self._handles: dict[Parameter, Any] = {}
-        self._synchronized, self._should_synchronize = False, True
-        self._requires = {p for p in self._all_parameters() if p.requires_grad}
-        self._groups = self._grouped(groups)
-        self._buckets: dict[Parameter, GradientBucket] = {}
+        self._group_handles: list[Any] = []
         self._ready: dict[int, int] = {}  # gradients of a group
-        included = process_set.included()
+        self._lacking: dict[Parameter, torch.Tensor] = {}  # see _complete
+        self._synchronized, self._should_synchronize = False, True
+        self._groups: dict[Parameter, list[Parameter]] = {}
+        self._buckets: dict[Parameter, GradientBucket] = {}
+        included = how.process_set.included()
         self._reduces = bool(included) and (size() > 1 or basics.is_true("HOROVOD_ELASTIC"))
-        self._hooks = []
-        if self._reduces and gradient_as_bucket_view:
-            # All ranks make the same buckets, of one rank's order; the last gradients come first.
-            order = self._in_one_order([p for p in self._all_parameters() if p.requires_grad])
-            self._buckets = {p: one for one in buckets_of(order[::-1]) for p in one.parameters}
-        if self._reduces:
-            own = weakref.ref(self)  # its hooks must not keep an optimizer that is wrapped anew
-            for parameter in self._requires:
-                hook = parameter.register_post_accumulate_grad_hook(
-                    lambda accumulated: _call_hook(own, accumulated)
-                )
-                self._hooks.append(hook)
+        lists = self._listed(groups)
+        if how.as_buckets:
+            if self._reduces:
+                # All ranks make the same buckets; the last gradients come first.
+                order = [*itertools.chain(*lists)] or self._in_one_order()[::-1]
+                self._buckets = {p: one for one in buckets_of(order) for p in one.parameters}
+        else:
+            self._groups = members_by_parameter(lists, self._requires)
+        self._hooks = [self._hook_of(one) for one in self._requires] if self._reduces else []
+
+    def _hook_of(self, parameter: Parameter) -> Any:
+        own = weakref.ref(self)  # its hooks must not keep an optimizer that is wrapped anew
+        return parameter.register_post_accumulate_grad_hook(
+            lambda accumulated: _call_hook(own, accumulated)
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Another one for copies of the parameters, with names and groups as here. Local."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        copies = dict(zip(self._all_parameters(), made._all_parameters(), strict=True))
+        named = [(self._parameter_names[one], copied) for one, copied in copies.items()]
+        together = [one.parameters for one in self._buckets.values()] or self._groups.values()
+        lists = {id(members): [copies[one] for one in members] for members in together}
+        made._begin(named, self.backward_passes_per_step, list(lists.values()), self._how)
+        return made
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the wrapped optimizer; these parameters' gradients are reduced each alone."""
+        self._wrapped.add_param_group(self, param_group)
+        if not hasattr(self, "_how"):  # the wrapped optimizer's beginning
+            return
+        number = len(self.param_groups) - 1
+        for index, parameter in enumerate(self.param_groups[-1]["params"]):
+            self._parameter_names[parameter] = f"allreduce.added.{number}.{index}"
+            self._delay[parameter] = self.backward_passes_per_step
+            if parameter.requires_grad:
+                self._requires.add(parameter)
+                self._hooks += [self._hook_of(parameter)] if self._reduces else []
 
     def _all_parameters(self) -> Iterator[Parameter]:
         for group in self.param_groups:
@@ -102,43 +144,23 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError(explain(asked, "a parameter of the optimizer has no name", remedy))
         return found
 
-    def _grouped(self, groups: Any) -> dict[Parameter, list[Parameter]]:
-        """By parameter, those whose gradients are reduced as one operation."""
-        if groups is None:
-            return {}
-        asked, wanted = "DistributedOptimizer(groups=...)", list(self._all_parameters())
-        if isinstance(groups, int):
-            if groups <= 0:
-                remedy = "Pass a positive number, or lists of parameters"
-                raise ValueError(explain(asked, f"got {groups}", remedy))
-            wanted = self._in_one_order(wanted)
-            each, more = divmod(len(wanted), groups)
-            lists, begin = [], 0
-            for number in range(groups):
-                end = begin + each + (number < more)
-                lists.append(wanted[begin:end])
-                begin = end
-        else:
-            lists = [list(group) for group in groups]
-        made: dict[Parameter, list[Parameter]] = {}
-        for group in lists:
-            for parameter in group:
-                if not isinstance(parameter, torch.Tensor):
-                    remedy = "Pass lists of parameters"
-                    raise ValueError(explain(asked, "a group has something else in it", remedy))
-                if parameter in made:
-                    remedy = "Put each into one group"
-                    raise ValueError(explain(asked, "a parameter is in two groups", remedy))
-                made[parameter] = group
-        return made
+    def _listed(self, groups: Any) -> list[list[Parameter]]:
+        """A number of groups as lists of nearly as many parameters each; that blocks."""
+        if not isinstance(groups, int):
+            return [] if groups is None else [list(group) for group in groups]
+        if groups <= 0:
+            remedy = "Pass a positive number, or lists of parameters"
+            raise ValueError(explain("DistributedOptimizer(groups=...)", f"got {groups}", remedy))
+        return [list(part) for part in split_list(self._in_one_order(), groups)]
 
-    def _in_one_order(self, parameters: Sequence[Parameter]) -> list[Parameter]:
-        """As the first rank has them; blocks."""
-        if not self._set.included():
-            return list(parameters)
+    def _in_one_order(self) -> list[Parameter]:
+        """Those that get gradients, as the first rank lists them; blocks."""
+        parameters = [one for one in self._all_parameters() if one in self._requires]
+        if not self._how.process_set.included():
+            return parameters
         names = [self._parameter_names[parameter] for parameter in parameters]
-        first = (self._set.ranks or [0])[0]
-        order = broadcast_object(names, first, "optimizer.order", self._set)
+        first = (self._how.process_set.ranks or [0])[0]
+        order = broadcast_object(names, first, "optimizer.order", self._how.process_set)
         if sorted(order) != sorted(names):
             odd = ", ".join(sorted(set(order) ^ set(names))[:6])
             found = f"this rank and rank {first} have other parameters: {odd}"
@@ -165,7 +187,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._start_in_bucket(parameter)
             return
         group = self._groups.get(parameter)
-        if group is None or parameter.grad is None or parameter.grad.is_sparse:
+        if group is None:
             self._handles[parameter] = self._reduce(parameter)
             return
         self._handles[parameter] = None  # it waits for its group
@@ -177,7 +199,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _start_in_bucket(self, parameter: Parameter) -> None:
         bucket = self._buckets[parameter]
         if parameter.grad is not None and parameter.grad.is_sparse:
-            if not self._sparse_as_dense:
+            if not self._how.sparse_as_dense:
                 name = self._parameter_names[parameter]
                 remedy = "Pass sparse_as_dense=True, or leave gradient_as_bucket_view out"
                 found = f"the gradient of {name} is sparse, and a bucket's are dense"
@@ -188,70 +210,91 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return
         bucket.begin_anew()
         name = "bucket." + self._parameter_names[bucket.parameters[0]]
-        sent, context = self._compression.compress(bucket.vector)
-        handle = allreduce_async_(sent, None, name, self._op, *self._scales(), self._set)
+        sent, context = self._how.compression.compress(bucket.vector)
+        handle = allreduce_async_(sent, None, name, *self._reduction())
 
         def finish(result: Any) -> None:
-            received = self._compression.decompress(result, context)
+            received = self._how.compression.decompress(result, context)
             if received is not bucket.vector:
                 bucket.vector.copy_(received)
 
         self._handles[parameter] = (handle, finish)
 
-    def _scales(self) -> tuple[float, float]:
-        return 1.0 / self._predivide, self._predivide
+    def _reduction(self) -> tuple[int, float, float, ProcessSet]:
+        how = self._how
+        return how.op, 1.0 / how.predivide_factor, how.predivide_factor, how.process_set
+
+    def _complete(self, parameter: Parameter) -> torch.Tensor:
+        """Its gradient. One that this rank lacks is zeros; or, if it was sparse before, empty.
+
+        For all ranks have to carry out the same operations.
+        """
+        if parameter.grad is None:
+            without = self._lacking.get(parameter)
+            parameter.grad = torch.zeros_like(parameter) if without is None else without.clone()
+        elif parameter.grad.is_sparse and parameter not in self._lacking:
+            found = parameter.grad.coalesce()
+            none = (found.indices()[:, :0], found.values()[:0], found.shape)
+            self._lacking[parameter] = torch.sparse_coo_tensor(*none, check_invariants=False)
+        return parameter.grad
+
+    def _is_sent_sparse(self, parameter: Parameter) -> bool:
+        return self._complete(parameter).is_sparse and not self._how.sparse_as_dense
+
+    def _sent(self, parameter: Parameter) -> tuple[torch.Tensor, Callable[[Any], None]]:
+        """What travels of its gradient, dense; and what puts the result in its place."""
+        gradient = self._complete(parameter)
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        sent, context = self._how.compression.compress(dense)
+
+        def finish(result: Any) -> None:
+            received = self._how.compression.decompress(result, context)
+            if gradient.is_sparse:
+                parameter.grad = received.to_sparse()
+            elif received is not gradient:
+                gradient.copy_(received)
+
+        return sent, finish
 
     def _reduce(self, parameter: Parameter) -> tuple[Any, Callable[[Any], None]]:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        name, gradient = self._parameter_names[parameter], parameter.grad
-        if gradient.is_sparse and not self._sparse_as_dense:
-            handle = sparse_allreduce_async(gradient, name, self._op, self._set)
+        name = self._parameter_names[parameter]
+        if self._is_sent_sparse(parameter):
+            gradient = self._complete(parameter)
+            handle = sparse_allreduce_async(gradient, name, self._how.op, self._how.process_set)
 
             def put(result: Any) -> None:
                 parameter.grad = result
 
             return handle, put
-        was_sparse = gradient.is_sparse
-        dense = gradient.to_dense() if was_sparse else gradient
-        sent, context = self._compression.compress(dense)
-        handle = allreduce_async_(sent, None, name, self._op, *self._scales(), self._set)
-
-        def finish(result: Any) -> None:
-            received = self._compression.decompress(result, context)
-            if was_sparse:
-                parameter.grad = received.to_sparse()
-            elif received is not gradient:
-                gradient.copy_(received)
-
+        sent, finish = self._sent(parameter)
+        handle = allreduce_async_(sent, None, name, *self._reduction())
         return handle, finish
 
     def _reduce_group(self, group: Sequence[Parameter]) -> None:
+        dense = []
         for parameter in group:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        pairs = [self._compression.compress(parameter.grad) for parameter in group]
+            if self._is_sent_sparse(parameter):
+                self._handles[parameter] = self._reduce(parameter)
+            else:
+                dense.append(self._sent(parameter))
+        if not dense:
+            return
         name = "grouped." + self._parameter_names[group[0]]
-        sent = [tensor for tensor, _ in pairs]
-        handle = grouped_allreduce_async_(sent, None, name, self._op, *self._scales(), self._set)
+        sent = [tensor for tensor, _ in dense]
+        handle = grouped_allreduce_async_(sent, None, name, *self._reduction())
 
         def finish(results: Any) -> None:
-            for parameter, result, (_, context) in zip(group, results, pairs, strict=True):
-                received = self._compression.decompress(result, context)
-                if received is not parameter.grad and parameter.grad is not None:
-                    parameter.grad.copy_(received)
+            for (_, put), result in zip(dense, results, strict=True):
+                put(result)
 
-        for parameter in group:
-            self._handles[parameter] = None
-        self._handles[group[0]] = (handle, finish)
+        self._group_handles.append((handle, finish))
 
     # ---- before and at a step ------------------------------------------------------------------
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes accumulate locally from now on."""
         self.backward_passes_per_step = passes
-        for parameter in self._delay:
-            self._delay[parameter] = passes
+        self._delay.update(dict.fromkeys(self._delay, passes))
 
     def synchronize(self) -> None:
         """Block until all gradients are reduced. Those that this rank lacks count as zeros."""
@@ -261,13 +304,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         late = [parameter for parameter in self._requires if parameter not in self._handles]
         for parameter in sorted(late, key=self._parameter_names.__getitem__):
             self._start(parameter)
-        for handle, finish in [found for found in self._handles.values() if found is not None]:
+        alone = [found for found in self._handles.values() if found is not None]
+        for handle, finish in [*alone, *self._group_handles]:
             finish(synchronize(handle))
-        self._handles.clear()
-        self._ready.clear()
-        for parameter in self._delay:
-            self._delay[parameter] = self.backward_passes_per_step
+        self._begin_anew()
         self._synchronized = True
+
+    def _begin_anew(self) -> None:
+        """Nothing is in flight, and no backward pass has been made."""
+        self._handles.clear()
+        self._group_handles.clear()
+        self._ready.clear()
+        self._delay.update(dict.fromkeys(self._delay, self.backward_passes_per_step))
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -301,13 +349,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As the wrapped optimizer; what is in flight is forgotten."""
-        self._handles.clear()
-        self._ready.clear()
+        self._begin_anew()
         for bucket in self._buckets.values():
             bucket.begin_anew()
         self._synchronized = False
-        for parameter in self._delay:
-            self._delay[parameter] = self.backward_passes_per_step
         self._wrapped.load_state_dict(self, state_dict)
 
 
@@ -338,14 +383,14 @@ class _AdasumOptimizer(_DistributedOptimizer):
         handles = []
         with torch.no_grad():
             for parameter, start in zip(parameters, before, strict=True):
-                update, context = self._compression.compress(parameter - start)
+                update, context = self._how.compression.compress(parameter - start)
                 name = self._parameter_names[parameter]
                 handle = allreduce_async_(update, name=name, op=basics.Adasum)
                 handles.append((handle, context))
             for parameter, start, (handle, context) in zip(
                 parameters, before, handles, strict=True
             ):
-                reduced = self._compression.decompress(synchronize(handle), context)
+                reduced = self._how.compression.decompress(synchronize(handle), context)
                 torch.add(start, reduced, out=parameter.data)
         self._delay.update(dict.fromkeys(self._delay, self.backward_passes_per_step))
         return loss
@@ -353,7 +398,11 @@ class _AdasumOptimizer(_DistributedOptimizer):
 
 def _call_hook(own: weakref.ref[Any], parameter: Parameter) -> None:
     optimizer = own()
-    if optimizer is not None:
+    if optimizer is None:
+        return
+    if _is_compiling():  # of a backward pass by compiled autograd
+        torch.compiler.disable(optimizer._hook)(parameter)
+    else:
         optimizer._hook(parameter)
 
 
@@ -383,7 +432,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         op: Average, Sum, or Adasum, of the steps that ranks make each by themselves.
         gradient_predivide_factor: of an average: so much of the division comes before the sum.
         num_groups: deprecated; `groups` with a number.
-        groups: gradients that are reduced as one operation: a number of groups, or lists.
+        groups: gradients that are reduced together, when the last of them is there: a number of
+            groups, or lists. An operation takes up to 16 of one type.
         sparse_as_dense: sparse gradients are reduced as dense ones.
         process_set: the ranks that take part; others run the plain optimizer.
         gradient_as_bucket_view: gradients lie behind each other in memory that other ranks read
@@ -413,17 +463,16 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     made = _class_with(optimizer.__class__, added)
     wrapped: Any = made.__new__(made)
     made._wrapped.__init__(wrapped, optimizer.param_groups)
-    wrapped._begin(
-        named_parameters,
+    wrapped.defaults.update(optimizer.defaults)
+    how = _How(
         compression,
-        backward_passes_per_step,
         op,
         gradient_predivide_factor,
-        groups,
         sparse_as_dense,
         process_set,
         gradient_as_bucket_view,
     )
+    wrapped._begin(named_parameters, backward_passes_per_step, groups, how)
     return wrapped
 
 
