@@ -19,9 +19,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = {
     "horovod_digits.py": ["--horovod"],
     "horovod_join.py": ["--horovod"],
+    "horovod_resnet.py": ["--horovod"],
     "ddp.py": [],
     "fsdp.py": [],
 }
+SMALL = {"horovod_resnet.py": ["--image-size", "32", "--width", "8"]}
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -32,7 +34,7 @@ pytestmark = [
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_learn(example: str) -> None:
     command = [sys.executable, "-m", "gradred", "run", *EXAMPLES[example], "-np", "2"]
-    command += [sys.executable, str(ROOT / "examples" / example)]
+    command += [sys.executable, str(ROOT / "examples" / example), *SMALL.get(example, [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
