@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,33 +40,111 @@ def install() -> None:
         importlib.invalidate_caches()
 
 
+_WITHOUT_EFFECT = (
+    *("slots", "reset_limit", "cooldown_range", "start_timeout", "ssh_port", "ssh_identity_file"),
+    *("disable_cache", "verbose", "use_gloo", "use_mpi", "mpi_args"),
+    *("network_interface", "network_interfaces"),
+)
+_REFUSED = (
+    *("min_num_proc", "max_num_proc", "min_np", "max_np", "host_discovery_script"),
+    *("hosts", "hostfile", "output_filename", "executable"),
+)
+"""Arguments of `run` without which the job would be another one."""
+
+
 def run(
     func: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    num_proc: int | None = None,
-    *,
+    num_proc: int | None = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Any = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
     np: int | None = None,
-    **others: Any,
+    min_np: int | None = None,
+    max_np: int | None = None,
 ) -> list[Any]:
-    """Start ranks that each call `func(*args, **kwargs)`: blocks, and returns results by rank.
+    """Start ranks on this host that each call `func(*args, **kwargs)`; results by rank.
+
+    Blocks. The arguments are Horovod's, in its order. One warning names those given that have no
+    effect.
 
     Args:
         func: pickled with cloudpickle.
         args: its arguments.
         kwargs: likewise.
         num_proc: how many ranks.
-        np: Horovod's older name for it.
-        others: Horovod's further options, none of which exists here.
+        min_num_proc: refused; `gradred run --min-np` starts elastic jobs.
+        max_num_proc: refused likewise.
+        slots: no effect.
+        reset_limit: no effect.
+        cooldown_range: no effect.
+        hosts: this host alone, `localhost:4`; others are refused.
+        hostfile: refused.
+        host_discovery_script: refused.
+        start_timeout: no effect.
+        ssh_port: no effect.
+        ssh_identity_file: no effect.
+        disable_cache: no effect.
+        output_filename: refused; what ranks print appears in this process's output.
+        verbose: no effect.
+        use_gloo: no effect.
+        use_mpi: no effect.
+        mpi_args: no effect.
+        network_interface: no effect.
+        network_interfaces: no effect.
+        executable: refused; ranks run this interpreter.
+        np: Horovod's older name for `num_proc`.
+        min_np: for `min_num_proc`.
+        max_np: for `max_num_proc`.
 
     Raises:
-        gradred.UsageError: an option that does not exist here is set.
+        ValueError: `hosts` and `hostfile`, or `use_gloo` and `use_mpi`, are both given.
+        gradred.UsageError: the job would be another one without an argument: several hosts, an
+            elastic job, files for the output, another interpreter.
     """
+    asked = locals()
+    known = (*_WITHOUT_EFFECT, *_REFUSED)
+    _check_arguments({name: asked[name] for name in known if asked[name] not in (None, False)})
     import gradred
 
-    wanted = [name for name, value in others.items() if value not in (None, False)]
-    if wanted:
+    return gradred.run(func, tuple(args), kwargs=dict(kwargs or {}), np=np or num_proc or 1)
+
+
+def _check_arguments(given: Mapping[str, Any]) -> None:
+    for one, other in (("hosts", "hostfile"), ("use_gloo", "use_mpi")):
+        if one in given and other in given:
+            raise ValueError(explain("horovod.run", f"{one} and {other} are given", "Pass one"))
+    refused = [name for name in _REFUSED if name in given]
+    if refused == ["hosts"] and _is_this_host(given["hosts"]):
+        refused = []
+    if refused:
+        found = f"it starts ranks of this host, and has no {', '.join(refused)}"
         remedy = "Leave them out, or start the program by gradred run"
-        raise UsageError(explain("horovod.run", f"there is no {', '.join(wanted)} here", remedy))
-    ranks = num_proc or np or 1
-    return gradred.run(func, tuple(args), kwargs=dict(kwargs or {}), np=ranks)
+        raise UsageError(explain("horovod.run", found, remedy))
+    ignored = [name for name in _WITHOUT_EFFECT if name in given]
+    if ignored:
+        text = f"horovod.run: without effect here: {', '.join(ignored)}"
+        warnings.warn(text, stacklevel=3)
+
+
+def _is_this_host(hosts: str) -> bool:
+    names = {part.strip().partition(":")[0] for part in hosts.split(",")}
+    return names <= {"localhost", "127.0.0.1", socket.gethostname()}

@@ -106,3 +106,82 @@ def test_a_state_that_no_file_can_hold_is_told_of(folder: str) -> None:
 
     with pytest.warns(UserWarning, match=r"Own has no saved\(\) and take\(\)"):
         assert counted(Own(), 2) == 0
+
+
+def test_values_come_from_rank_0_by_a_broadcast_of_ones_own() -> None:
+    asked: list[Any] = []
+
+    def broadcast(values: Any) -> Any:
+        asked.append(values)
+        return hvd.broadcast_object(values, 0)
+
+    state = hvd.elastic.ObjectState(broadcast, hvd.rank, epoch=hvd.rank() + 5)
+    assert state.epoch == hvd.rank() + 5
+    state.sync()
+    assert asked == [{"epoch": hvd.rank() + 5}]
+    state.epoch = 9
+    state.restore()
+    assert state.epoch == 5
+
+
+def test_values_of_other_types_are_kept_by_handlers_of_ones_own() -> None:
+    kept = hvd.elastic.state
+
+    class Counter:
+        count = 0
+
+    class CounterHandler(kept.StateHandler):  # type: ignore[misc, name-defined]
+        def save(self) -> None:
+            self.count = self.value.count
+
+        def restore(self) -> None:
+            self.value.count = self.count
+
+        def sync(self) -> None:
+            self.value.count = hvd.broadcast_object(self.value.count, 0)
+            self.save()
+
+    before = kept.get_handler_registry()
+    kept.set_handler_registry([*before, (Counter, CounterHandler)])
+    try:
+        counter = Counter()
+        state = hvd.elastic.TorchState(model_of(), counter=counter, epoch=1)
+    finally:
+        kept.set_handler_registry(before)
+    assert kept.get_handler_registry() == before
+    counter.count = hvd.rank() + 3
+    state.sync()
+    counter.count = 100
+    state.restore()
+    assert counter.count == 3
+    other = Counter()
+    other.count = 8
+    state.counter = other
+    other.count = 9
+    state.restore()
+    assert other.count == 8
+
+
+def test_training_begins_anew_by_a_function_of_ones_own() -> None:
+    from gradred import horovod
+
+    horovod.install()
+    from horovod.common.elastic import run_fn
+
+    resets: list[int] = []
+
+    def train(state: Any) -> int:
+        state.step += 1
+        state.commit()
+        if not resets:
+            state.step += 100
+            raise hvd.HorovodInternalError("as if an operation had failed")
+        return int(state.step)
+
+    def reset() -> None:
+        resets.append(1)
+        hvd.shutdown()
+        hvd.init(process_sets="dynamic")
+
+    assert run_fn(train, reset)(hvd.elastic.TorchState(step=0)) == 2
+    assert resets == [1]

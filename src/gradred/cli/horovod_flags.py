@@ -1,7 +1,7 @@
 """horovodrun's flags, which `gradred run` takes as well: what each means here.
 
-One table. A flag sets a variable that `gradred.torch` reads, is another spelling of an option of
-`gradred run`, has nothing to set (then one warning names it), or asks for what does not exist.
+One table. A flag sets a variable that `gradred.torch` reads, or has nothing to set: then one
+warning names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class Flag:
     values: int = 1  # that follow it
     variable: str = ""  # which it sets for the ranks
     value: Callable[[str], str] = str  # of the variable; without values: of ""
-    is_refused: bool = False  # the job would be another one without it
 
 
 def _mebibytes(text: str) -> str:
@@ -65,8 +64,8 @@ FLAGS = (
     *_ignored(0, "--log-without-timestamp", "--log-hide-timestamp", "--no-log-hide-timestamp"),
     *_ignored(0, "--prefix-output-with-timestamp", "-prefix-timestamp"),
     Flag(("--blacklist-cooldown-range",), 2),  # a host that failed twice stays out
-    Flag(("--config-file",), is_refused=True),
-    Flag(("--jsrun",), 0, is_refused=True),
+    *_ignored(1, "--config-file"),  # flags say the same
+    *_ignored(0, "--jsrun"),  # under LSF the hosts are those it granted, as everywhere
 )
 
 
@@ -109,14 +108,11 @@ def variables(arguments: argparse.Namespace) -> Mapping[str, str]:
     """What the flags given set for the ranks. Warns of those that set nothing.
 
     Raises:
-        UsageError: the job would be another one without a flag, or its value cannot be read.
+        UsageError: a flag's value cannot be read.
     """
     found: dict[str, str] = {}
     ignored: list[str] = []
     for flag, name, text in arguments.horovod_flags:
-        if flag.is_refused:
-            remedy = "Leave it out; docs/horovod.md says what there is instead"
-            raise UsageError(explain(f"{name} {text}".strip(), "gradred run lacks it", remedy))
         if not flag.variable:
             ignored.append(name)
             continue

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 from collections.abc import Sequence
 
-from gradred.cli import DONE, main
+from gradred.cli import DONE, main, run
 from gradred.horovod import VERSION
 
 _BUILD = f"""Horovod v{VERSION}, on gradred:
@@ -29,11 +30,20 @@ Available Tensor Operations:
 
 def command_line(words: Sequence[str]) -> int:
     """horovodrun: `gradred run --horovod` with these words; the exit status."""
-    first = words[0] if words else ""
-    if first in ("-v", "--version"):
+    asked = _questions(words)
+    if asked.version or words[:1] == ["-v"]:
         print(VERSION)
         return DONE
-    if first in ("-cb", "--check-build"):
+    if asked.check_build:
         print(_BUILD)
         return DONE
     return main(["run", "--horovod", *words])
+
+
+def _questions(words: Sequence[str]) -> argparse.Namespace:
+    """Which of Horovod's questions stand among the flags, before the program."""
+    parser = argparse.ArgumentParser(prog="horovodrun", allow_abbrev=False, add_help=False)
+    run.configure(parser)
+    parser.add_argument("--version", action="store_true")
+    parser.add_argument("-cb", "--check-build", action="store_true")
+    return parser.parse_known_args(words)[0]

@@ -17,6 +17,21 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
         self.skip_sync = skip_sync
 
 
+class HorovodVersionMismatchError(ImportError):
+    """A framework is not of the version for which Horovod was built; never raised here."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """What that error says."""
+    return f"{name} is {installed_version}, and this was built for {version}"
+
+
 def internal_error(error: Error) -> HorovodInternalError:
     """What a user of Horovod gets for gradred's own error, which stays the cause."""
     return HorovodInternalError(str(error))

@@ -366,8 +366,7 @@ def sparse_allreduce_async(
     tensor = tensor.coalesce() if not tensor.is_coalesced() else tensor
     parts = [tensor._indices().transpose(0, 1).contiguous(), tensor._values().contiguous()]
     # Under an allreduce's name: a rank whose tensor is dense gets an error, and so do the others.
-    how = {"grouped": True, "prefix": "allreduce"}
-    handle = _gather_async("allgather", parts, name, process_set, **how)
+    handle = _gather_async("allgather", parts, name, process_set, True, prefix="allreduce")
 
     def finish() -> Tensor:
         indices, values = synchronize(handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,9 +14,14 @@ from gradred.torch.basics import ccl_built, ddl_built, gloo_built, mpi_built, nc
 
 __all__ = [
     "ccl_built",
+    "check_extension",
+    "check_installed_version",
     "ddl_built",
     "env",
     "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
+    "get_extension_full_path",
     "gloo_built",
     "gpu_available",
     "is_iterable",
@@ -37,6 +43,43 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether there is a front end for a framework, and the framework: for "torch" alone."""
     del verbose
     return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """Nothing: there is no extension that could be missing."""
+    del ext_name, ext_env_var, pkg_path, args
+
+
+def check_installed_version(
+    name: str, version: str, exception: BaseException | None = None
+) -> None:
+    """Nothing: no extension is compiled for a version."""
+    del name, version, exception
+
+
+def get_ext_suffix() -> str:
+    """How the names of extensions end."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Where Horovod would have an extension of this name; here there is none."""
+    folder = os.path.dirname(pkg_path)
+    return os.path.join(folder, *args[:-1], args[-1] + get_ext_suffix())
+
+
+def get_average_backwards_compatibility_fun(
+    reduce_ops: Any,
+) -> Callable[[int | None, bool | None], int]:
+    """A function that makes one operation of `op` and the deprecated `average`."""
+    del reduce_ops
+
+    def operation(op: int | None, average: bool | None) -> int:
+        from gradred.torch.operations import reduction
+
+        return reduction(op, average)
+
+    return operation
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:

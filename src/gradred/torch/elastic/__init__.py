@@ -1,7 +1,7 @@
-"""Training that goes on from its last commit after an operation has failed.
+"""Training that goes on from its last commit after an operation has failed, or a rank has died.
 
-Within a job whose ranks live: `run` restores the state, and starts the function anew. Ranks that
-have died are not replaced yet, nor are hosts added: then the error reaches the program.
+`run` restores the state, and starts the function anew: with all ranks, or with those of a host that
+live. `gradred run --min-np` and its like replace ranks, and take hosts in (docs/horovod.md).
 """
 
 from __future__ import annotations

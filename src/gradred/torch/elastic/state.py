@@ -5,30 +5,61 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import torch
 
 from gradred.errors import Error, PeerLost, TransportError, explain
 from gradred.torch import basics
-from gradred.torch.elastic.job import ElasticJob, of_this_rank
-from gradred.torch.elastic.sampler import ElasticSampler
-from gradred.torch.errors import HorovodInternalError, HostsUpdatedInterrupt
-from gradred.torch.functions import (
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
+from gradred.torch.elastic.handlers import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    get_handler_registry,
+    handlers_of,
+    set_handler_registry,
 )
+from gradred.torch.elastic.job import ElasticJob, of_this_rank
+from gradred.torch.errors import HorovodInternalError, HostsUpdatedInterrupt
+from gradred.torch.functions import broadcast_object
+
+__all__ = [
+    "ModelStateHandler",
+    "ObjectState",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "State",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "run",
+    "run_fn",
+    "set_handler_registry",
+]
+
+
+def _broadcast(obj: Any) -> Any:
+    return broadcast_object(obj, 0, "elastic.state")
 
 
 class State:
-    """What is saved, restored, and made the same on all ranks; subclass it, or use `TorchState`."""
+    """What is saved, restored, and made the same on all ranks; subclass it, or use `TorchState`.
+
+    Args:
+        bcast_object: gives all ranks an object of rank 0; None: `hvd.broadcast_object`.
+        get_rank: not needed here.
+    """
 
     _job: ElasticJob | None = None  # from `run` on, of an elastic job
     _callbacks: list[Callable[[], object]]
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+    ) -> None:
+        del get_rank
+        self._bcast_object = bcast_object or _broadcast
         self._callbacks = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
@@ -87,10 +118,21 @@ class State:
 
 
 class ObjectState(State):
-    """Plain values, by name."""
+    """Plain values, by name.
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
+    Args:
+        bcast_object: gives all ranks an object of rank 0; None: `hvd.broadcast_object`.
+        get_rank: not needed here.
+        kwargs: the values; each is an attribute.
+    """
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] | None = None,
+        get_rank: Callable[[], int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
         self._names = list(kwargs)
         self._saved: dict[str, Any] = {}
         for name, value in kwargs.items():
@@ -128,7 +170,7 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks what rank 0 has, which counts as saved."""
         values = {name: getattr(self, name) for name in self._names}
-        for name, value in broadcast_object(values, 0, "elastic.state").items():
+        for name, value in self._bcast_object(values).items():
             setattr(self, name, value)
         self._keep()
 
@@ -140,45 +182,39 @@ class TorchState(ObjectState):
         model: of which parameters and buffers are kept.
         optimizer: of which the state is kept.
         kwargs: further modules, optimizers, samplers (`ElasticSampler`), and plain values; each
-            is an attribute.
+            is an attribute. `set_handler_registry` has other types kept in another way.
     """
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         given = {"model": model, "optimizer": optimizer, **kwargs}
-        kinds = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler)
-        self._handled = {name: one for name, one in given.items() if isinstance(one, kinds)}
-        self._states: dict[str, Any] = {}
-        for name, one in self._handled.items():
-            object.__setattr__(self, name, one)
-        plain = {name: one for name, one in kwargs.items() if name not in self._handled}
+        self._handlers = handlers_of(given)
+        for name, handler in self._handlers.items():
+            object.__setattr__(self, name, handler.value)
+        plain = {name: one for name, one in kwargs.items() if name not in self._handlers}
         super().__init__(**plain)
-        self._keep_handled()
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        handled = self.__dict__.get("_handled", {})
-        if name in handled and handled[name] is not value:
-            handled[name] = value
-            self._states[name] = copy.deepcopy(value.state_dict())
-
-    def _keep_handled(self) -> None:
-        for name, one in self._handled.items():
-            self._states[name] = copy.deepcopy(one.state_dict())
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        if handler is not None and handler.value is not value:
+            handler.set_value(value)
 
     def save(self) -> None:
         """Keep a copy."""
-        self._keep_handled()
+        for handler in self._handlers.values():
+            handler.save()
         super().save()
 
     def restore(self) -> None:
         """Go back to the copy."""
-        for name, one in self._handled.items():
-            one.load_state_dict(copy.deepcopy(self._states[name]))
+        for handler in self._handlers.values():
+            handler.restore()
         super().restore()
 
     def saved(self) -> Any:
         """The values and the `state_dict` of all else, as of the last `save`."""
-        return {**super().saved(), "states": self._states}
+        states = {name: handler.saved() for name, handler in self._handlers.items()}
+        return {**super().saved(), "states": states}
 
     def take(self, saved: Any) -> None:
         """Go on from such a state.
@@ -187,30 +223,24 @@ class TorchState(ObjectState):
             ValueError: it has other parts.
         """
         if saved is not None:
-            _require_alike("parts", self._states, saved["states"])
-            self._states = saved["states"]
+            _require_alike("parts", self._handlers, saved["states"])
+            for name, handler in self._handlers.items():
+                handler.take(saved["states"][name])
         super().take(saved)
 
     def sync(self) -> None:
         """Give all ranks what rank 0 has."""
-        for one in self._handled.values():
-            if isinstance(one, torch.nn.Module):
-                broadcast_parameters(one.state_dict(), 0)
-            elif isinstance(one, ElasticSampler):
-                one.load_state_dict(broadcast_object(one.state_dict(), 0, "elastic.sampler"))
-            else:
-                broadcast_optimizer_state(one, 0)
-        self._keep_handled()
+        for handler in self._handlers.values():
+            handler.sync()
         super().sync()
 
     def reset(self) -> None:
         """Samplers share out what is left anew."""
-        for one in self._handled.values():
-            if isinstance(one, ElasticSampler):
-                one.reset()
+        for handler in self._handlers.values():
+            handler.reset()
 
 
-def _require_alike(what: str, mine: dict[str, Any], found: dict[str, Any]) -> None:
+def _require_alike(what: str, mine: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     if mine.keys() != found.keys():
         text = f"it has the {what} {sorted(found)}, and this program's has {sorted(mine)}"
         remedy = "Use another folder (--elastic-dir) for another program"
@@ -232,6 +262,13 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             several hosts or have process sets, and the job is not elastic.
         ValueError: the newest state is that of another program.
     """
+    return run_fn(func)
+
+
+def run_fn(
+    func: Callable[..., Any], reset: Callable[[], object] | None = None
+) -> Callable[..., Any]:
+    """As `run`; where all ranks live, `reset` begins anew: by `shutdown` and `init`."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -253,26 +290,31 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             except HorovodInternalError as error:
                 state.restore()
                 skips = False
-                _begin_anew(error, job)
+                _begin_anew(error, job, reset)
             except HostsUpdatedInterrupt as interrupt:
                 if job is not None:
                     state.save()
                     job.write(state.saved(), at_once=True)
                     job.start_again()
                 skips = interrupt.skip_sync
-                basics.init_again()
+                (reset or basics.init_again)()
             state.on_reset()
 
     return wrapper
 
 
-def _begin_anew(error: HorovodInternalError, job: ElasticJob | None) -> None:
+def _begin_anew(
+    error: HorovodInternalError, job: ElasticJob | None, reset: Callable[[], object] | None
+) -> None:
     """With all ranks; where some have ended, with those that live."""
     lost = isinstance(error.__cause__, TransportError)
     try:
         left = basics.shrink()
         if left is None and not lost:
-            basics.init_again()
+            (reset or basics.init_again)()
+            return
+        if left is not None and reset is not None and basics.init_finds(left):
+            reset()
             return
         while left is not None and (job is None or left.Get_size() >= job.least):
             try:

@@ -1,0 +1,1 @@
+"""Horovod's name for what its launcher's parts share."""

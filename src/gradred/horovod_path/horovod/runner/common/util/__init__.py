@@ -1,0 +1,1 @@
+"""Horovod's names for helpers of its launcher that other programs import."""

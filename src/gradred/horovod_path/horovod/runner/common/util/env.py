@@ -1,0 +1,26 @@
+"""What a launcher tells a rank by its environment."""
+
+from __future__ import annotations
+
+import os
+
+_PAIRS = (
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+
+
+def get_env_rank_and_size() -> tuple[int, int]:
+    """This process's rank and their number; (0, 1) where no launcher has set them.
+
+    Raises:
+        RuntimeError: there is one without the other.
+    """
+    for rank, size in _PAIRS:
+        found = (os.environ.get(rank), os.environ.get(size))
+        if found[0] is not None and found[1] is not None:
+            return int(found[0]), int(found[1])
+        if found != (None, None):
+            raise RuntimeError(f"{rank} and {size} are set only together: {found}")
+    return 0, 1

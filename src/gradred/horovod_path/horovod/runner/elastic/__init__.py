@@ -1,0 +1,1 @@
+"""Horovod's names in elastic jobs' launcher."""

@@ -1,0 +1,14 @@
+"""What has become of an elastic job's hosts."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+
+class HostUpdateResult(IntFlag):
+    """Hosts that have come or gone."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = removed | added

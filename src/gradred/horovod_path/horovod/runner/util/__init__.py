@@ -1,0 +1,1 @@
+"""Horovod's names for small helpers of its launcher."""

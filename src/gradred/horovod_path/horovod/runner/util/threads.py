@@ -1,0 +1,41 @@
+"""A thread in one line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def in_thread(
+    target: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    name: str | None = None,
+    daemon: bool = True,
+    silent: bool = False,
+) -> threading.Thread:
+    """Call a function in a new thread, which is returned.
+
+    Args:
+        target: the function.
+        args: its arguments.
+        name: the thread's.
+        daemon: the process does not wait for it at its end.
+        silent: what the function raises is dropped, not printed.
+
+    Raises:
+        ValueError: `args` is no tuple.
+    """
+    if not isinstance(args, tuple):
+        raise ValueError("args is no tuple: write (value,) for one argument")
+
+    def call() -> None:
+        try:
+            target(*args)
+        except BaseException:
+            if not silent:
+                raise
+
+    thread = threading.Thread(target=call, name=name, daemon=daemon)
+    thread.start()
+    return thread
