@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -339,3 +340,27 @@ def test_rank_and_size_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
         env.get_env_rank_and_size()
     monkeypatch.setenv("PMI_SIZE", "3")
     assert env.get_env_rank_and_size() == (2, 3)
+
+
+def test_functions_run_in_a_thread_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    horovod.install()
+    in_thread = importlib.import_module("horovod.runner.util.threads").in_thread
+    seen: list[Any] = []
+    failures: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda found: failures.append(found.exc_type))
+    thread = in_thread(seen.append, (3,), name="own")
+    assert thread.daemon
+    assert thread.name == "own"
+    thread.join(10)
+    for silent in (False, True):
+        in_thread(int, ("no number",), silent=silent).join(10)
+    assert (seen, failures) == ([3], [ValueError])
+    with pytest.raises(ValueError, match="no tuple"):
+        in_thread(seen.append, 3)
+
+
+def test_changes_of_hosts_are_flags() -> None:
+    horovod.install()
+    result = importlib.import_module("horovod.runner.elastic.worker").HostUpdateResult
+    assert result.removed | result.added == result.mixed
+    assert [int(one) for one in (result.no_update, result.removed, result.added)] == [0, 1, 2]
