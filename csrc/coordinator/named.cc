@@ -230,6 +230,11 @@ void NamedOperations::close() noexcept {
   if (relay_ != nullptr && !is_fork_of_rank()) relay_->settle();
 }
 
+void NamedOperations::look_for_lost(std::string_view where) const {
+  comm_->liveness().throw_if_lost(where);
+  if (comm_->node_only() && comm_->shares_memory()) comm_->node().check_peers();
+}
+
 void NamedOperations::leave(const std::string& how, std::optional<Failure> failure) noexcept {
   if (is_fork_of_rank()) return;  // a child that ends is no rank that leaves
   try {

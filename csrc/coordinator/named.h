@@ -128,6 +128,8 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void write_to(std::shared_ptr<Timeline> timeline, std::string prefix);
   // This rank leaves; what is not agreed on ends with an error on all ranks. Does not wait.
   void close() noexcept;
+  // Throws PeerLost where a rank has ended while this one waits for something else, `where`.
+  void look_for_lost(std::string_view where) const;
 
   // For NamedOperation, and for the engine while nobody waits. Goes on as far as possible;
   // `except` is being advanced by the caller.

@@ -75,8 +75,8 @@ class PyNamedRequest final : public PyOperation {
     std::string seconds = std::to_string(*timeout);
     seconds.erase(seconds.find_last_not_of('0') + 1);
     if (seconds.back() == '.') seconds.pop_back();
-    throw TimeoutError("wait for '" + named_->key() + "': it has not ended within " + seconds +
-                       " s; it goes on. Wait again.");
+    throw TimeoutError("wait of " + seconds + " s for " + named_->waits_for() +
+                       ": it has not ended, and goes on. Wait again.");
   }
 
  private:
@@ -254,6 +254,11 @@ void bind_named(py::module_& m) {
             self.cast<PyNamedRequest&>().add_done_callback(function, self);
           },
           py::arg("fn"))
+      .def_property_readonly("waits_for",
+                             [](const PyNamedRequest& self) {
+                               const WithoutGil released;
+                               return self.named().waits_for();
+                             })
       .def_property_readonly("outputs", &outputs_of)
       .def_property_readonly("rows", [](const PyNamedRequest& self) { return self.named().rows; })
       .def_property_readonly("last_joined",
@@ -273,6 +278,7 @@ void bind_named(py::module_& m) {
              return std::make_unique<PyNamedRequest>(self.join(), py::none());
            })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
+      .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))
       .def("leave", &NamedOperations::close);
 }
 

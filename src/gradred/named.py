@@ -57,6 +57,10 @@ class NamedRequest(Protocol):
         """Have `fn(request)` called once when it has ended; as `Request.add_done_callback`."""
 
     @property
+    def waits_for(self) -> str:
+        """Its name, and the ranks that have not submitted it yet, for messages."""
+
+    @property
     def outputs(self) -> list[NDArray[np.uint8]]:
         """After the end: the bytes of each result for which there was no memory."""
 
@@ -90,6 +94,9 @@ class NamedOperations(_core.NamedOperations):
 
     `write_to(timeline)` has what happens from now on written to a `Timeline`, a file for
     chrome://tracing; None ends that.
+
+    `look_for_lost(where)` raises PeerLost where a rank has ended while this one waits for something
+    else, of which the text `where` tells.
 
     `join()` says that this rank has no more arrays: until all ranks have joined it takes part in
     sums with zeros.
