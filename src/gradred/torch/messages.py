@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -12,12 +13,17 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from gradred.comm import Comm
-from gradred.errors import TimeoutError, TransportError, explain  # noqa: A004
+from gradred.errors import PeerLost, TimeoutError, TransportError, explain  # noqa: A004
 
 Bytes: TypeAlias = torch.Tensor
 """Of uint8, contiguous, in host memory."""
 
+LookForLost: TypeAlias = Callable[[str], None]
+"""Raises PeerLost where a rank has ended; takes what this one waits in."""
+
 _FOR_EVER = datetime.timedelta(days=3650)
+_LOOK_EVERY = 0.05  # seconds
+_REMEDY = "See whether the peer calls, too"
 
 
 class Messages(Protocol):
@@ -29,14 +35,27 @@ class Messages(Protocol):
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
         """Receive from one rank, or from any of them."""
 
+    def free(self) -> None:
+        """There will be no more."""
+
 
 class Message:
-    """One in flight, with the methods of a named request."""
+    """One in flight, with the methods of a named request.
 
-    asked: str
+    Args:
+        asked: what was called.
+    """
+
+    def __init__(self, asked: str) -> None:
+        self.asked = asked
+
+    @property
+    def waits_for(self) -> str:
+        """For errors."""
+        return f"the {self.asked}"
 
     def done(self) -> bool:
-        """Whether it has been sent, or has come."""
+        """Whether it has ended, well or not."""
         raise NotImplementedError
 
     def source(self) -> int:
@@ -44,19 +63,23 @@ class Message:
         raise NotImplementedError
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the end."""
-        begin, naps = time.monotonic(), 0
-        while not self.done():
-            if timeout is not None and time.monotonic() - begin > timeout:
-                found = f"it has not ended within {timeout} s"
-                raise TimeoutError(explain(self.asked, found, "See whether the peer calls, too"))
-            naps += 1
-            time.sleep(0 if naps < 1000 else 1e-4)
+        """Block until the end; again it returns, or raises, at once."""
+        raise NotImplementedError
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call `fn` after the end."""
-        self.wait()
+        """Call `fn` after the end, by a thread of this message."""
+        threading.Thread(target=self._wait_and_call, args=(fn,), daemon=True).start()
+
+    def _wait_and_call(self, fn: Callable[[Any], object]) -> None:
+        try:
+            self.wait()
+        except TransportError:
+            pass  # which `wait` raises again
         fn(self)
+
+    def _is_late(self, timeout: float | None) -> TimeoutError:
+        found = f"it has not ended within {timeout:g} s; it goes on"
+        return TimeoutError(explain(self.asked, found, _REMEDY))
 
 
 class OfMpi:
@@ -64,32 +87,70 @@ class OfMpi:
 
     Args:
         comm: whose ranks send to each other, and nothing else goes by it.
+        look: after the ranks; the MPI would wait for ever for one that has ended.
     """
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
+    def __init__(self, comm: Comm, look: LookForLost) -> None:
+        self._comm, self._look = comm, look
 
     def send(self, data: Bytes, to: int, tag: int) -> Message:
         """To one rank."""
-        return _OfMpi(self._comm.Isend([data.numpy(), MPI.BYTE], to, tag), "send")
+        request = self._comm.Isend([data.numpy(), MPI.BYTE], to, tag)
+        return _OfMpi(request, "send", self._look)
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
         """From one rank, or any."""
         rank = MPI.ANY_SOURCE if source is None else source
-        return _OfMpi(self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag), "recv")
+        request = self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag)
+        return _OfMpi(request, "recv", self._look)
+
+    def free(self) -> None:
+        """Of the communicator."""
+        self._comm.free()
 
 
 class _OfMpi(Message):
-    def __init__(self, request: MPI.Request, asked: str) -> None:
-        self._request, self.asked = request, asked
+    def __init__(self, request: MPI.Request, asked: str, look: LookForLost) -> None:
+        super().__init__(asked)
+        self._request, self._look = request, look
         self._status, self._ended = MPI.Status(), False
+        self._lost: PeerLost | None = None
+        self._testing = threading.Lock()  # the MPI takes one test of a request at a time
 
     def done(self) -> bool:
-        self._ended = self._ended or self._request.Test(self._status)
-        return self._ended
+        with self._testing:
+            self._ended = self._ended or self._request.Test(self._status)
+            return self._ended or self._lost is not None
 
     def source(self) -> int:
         return self._status.Get_source()
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            super().add_done_callback(fn)
+        else:  # the MPI takes no calls from a thread of ours
+            self._wait_and_call(fn)
+
+    def wait(self, timeout: float | None = None) -> None:
+        begin = looked = time.monotonic()
+        naps = 0
+        while not self.done():
+            now = time.monotonic()
+            if timeout is not None and now - begin > timeout:
+                raise self._is_late(timeout)
+            if now - looked > _LOOK_EVERY:
+                looked = now
+                self._look_for_lost()
+            naps += 1
+            time.sleep(0 if naps < 1000 else 1e-4)
+        if self._lost is not None and not self._ended:
+            raise self._lost
+
+    def _look_for_lost(self) -> None:
+        try:
+            self._look(self.asked)
+        except PeerLost as error:
+            self._lost = error
 
 
 class OfGloo:
@@ -102,45 +163,102 @@ class OfGloo:
         rank: of this process.
         size: how many there are.
         timeout: to find each other.
+        look: after the ranks, where gloo has an error.
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: datetime.timedelta,
+        look: LookForLost,
     ) -> None:
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
         options._timeout = timeout
         self._group = dist.ProcessGroupGloo(store, rank, size, options)
+        self._look = look
 
     def send(self, data: Bytes, to: int, tag: int) -> Message:
         """To one rank."""
-        return _OfGloo(self._group.send([data], to, tag), "send")
+        return _OfGloo(self._group.send([data], to, tag), "send", self._look)
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
         """From one rank, or any."""
         if source is None:
-            return _OfGloo(self._group.recv_anysource([data], tag), "recv")
-        return _OfGloo(self._group.recv([data], source, tag), "recv")
+            work = self._group.recv_anysource([data], tag)
+        else:
+            work = self._group.recv([data], source, tag)
+        return _OfGloo(work, "recv", self._look)
+
+    def free(self) -> None:
+        """Nothing: what gloo holds ends with this object."""
 
 
 class _OfGloo(Message):
-    def __init__(self, work: Any, asked: str) -> None:
-        self._work, self.asked = work, asked
+    """Of gloo's works one can only wait, and once. Who asks whether it is done has a thread do so."""
+
+    def __init__(self, work: Any, asked: str, look: LookForLost) -> None:
+        super().__init__(asked)
+        self._work, self._look = work, look
+        self._over = threading.Event()
+        self._failure: Exception | None = None
+        self._waiting, self._starting = threading.Lock(), threading.Lock()
+        self._by_thread = False
 
     def done(self) -> bool:
-        return bool(self._work.is_completed())
+        if not self._over.is_set():
+            self._have_thread_wait()
+        return self._over.is_set()
 
     def source(self) -> int:
         return int(self._work._source_rank())
 
     def wait(self, timeout: float | None = None) -> None:
-        limit = _FOR_EVER if timeout is None else datetime.timedelta(seconds=timeout)
+        if not self._over.is_set():
+            self._wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+
+    def _wait(self, timeout: float | None) -> None:
+        """Here, or where another thread is at it, for that."""
+        begin = time.monotonic()
+        if not self._waiting.acquire(timeout=-1 if timeout is None else timeout):
+            raise self._is_late(timeout)
+        try:
+            if not self._over.is_set():
+                left = None if timeout is None else begin + timeout - time.monotonic()
+                self._wait_once(left)
+        finally:
+            self._waiting.release()
+
+    def _wait_once(self, timeout: float | None) -> None:
+        limit = _FOR_EVER if timeout is None else datetime.timedelta(seconds=max(timeout, 1e-3))
         begin = time.monotonic()
         try:
             self._work.wait(limit)
         except RuntimeError as error:
-            late = time.monotonic() - begin >= limit.total_seconds()
-            kind = TimeoutError if late else TransportError
-            found = " ".join(str(error).split())
-            remedy = "See whether the peer calls, too"
-            raise kind(explain(self.asked, found, remedy)) from error
+            if time.monotonic() - begin >= limit.total_seconds():
+                raise self._is_late(timeout) from error
+            self._failure = self._why(error)
+        self._over.set()
+
+    def _why(self, error: RuntimeError) -> Exception:
+        """The connection ends a moment before the process does."""
+        for _ in range(20):
+            try:
+                self._look(self.asked)
+            except PeerLost as lost:
+                return lost
+            time.sleep(_LOOK_EVERY)
+        found = TransportError(explain(self.asked, " ".join(str(error).split()), _REMEDY))
+        found.__cause__ = error
+        return found
+
+    def _have_thread_wait(self) -> None:
+        with self._starting:
+            if self._by_thread:
+                return
+            self._by_thread = True
+        threading.Thread(target=self._wait, args=(None,), daemon=True).start()

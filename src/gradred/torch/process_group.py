@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import math
 import threading
-from collections import Counter, deque
+import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,136 +23,37 @@ from mpi4py import MPI
 
 from gradred import _rank
 from gradred.comm import Comm
-from gradred.errors import TimeoutError, UsageError, explain  # noqa: A004
+from gradred.errors import UsageError, explain
 from gradred.named import NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.operations import DTYPES, described
+from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
 
-Tensor: TypeAlias = torch.Tensor
 ReduceOp = dist.ReduceOp
 
 # Where gradred's name is not torch's in small letters.
 _OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
 
 
-# Older PyTorch keeps what Python has made of a Work no longer than Python does, and C++ then waits
-# for ever for one that it has just been given. So the last ones stay.
-_FORGETS_PYTHON = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
-_last: deque[GradredWork] = deque(maxlen=16)
-
-
-class GradredWork(dist.Work):
-    """An operation in flight. Errors come out of `wait` and of the future.
-
-    Args:
-        requests: all of which have to end.
-        finish: puts the results where they belong; called once, by whoever sees the end first.
-        result: what the future gives.
-        limit: seconds that `wait` waits at most unless it is told otherwise.
-    """
-
-    def __init__(
-        self,
-        requests: Sequence[Any],
-        finish: Callable[[], None],
-        result: list[Tensor],
-        limit: float | None,
-    ) -> None:
-        super().__init__()
-        self._requests, self._result, self._limit = list(requests), result, limit
-        self._finish: Callable[[], None] | None = finish
-        self._lock = threading.Lock()
-        self._failure: Exception | None = None
-        self._future: Any = None
-        if _FORGETS_PYTHON:
-            _last.append(self)
-
-    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        """Block until it has ended; raises what ended it, and gradred.TimeoutError."""
-        seconds = self._limit
-        if timeout is not None and timeout.total_seconds() > 0:
-            seconds = timeout.total_seconds()
-        for request in self._requests:
-            try:
-                request.wait(seconds)
-            except TimeoutError:
-                raise
-            except Exception as error:
-                self._failure = self._failure or error
-        self._settle()
-        if self._failure is not None:
-            raise self._failure
-        return True
-
-    def synchronize(self) -> None:
-        """As `wait`."""
-        self.wait()
-
-    def _settle(self) -> None:
-        """All requests have ended."""
-        with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None and self._failure is None:
-                finish()
-
-    def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
-        return all(request.done() for request in self._requests)
-
-    def is_success(self) -> bool:
-        """Whether it has ended well."""
-        return self.is_completed() and self.exception() is None
-
-    def exception(self) -> Exception | None:
-        """What ended it; None before the end and where it ended well."""
-        if self.is_completed():
-            try:
-                self.wait()
-            except Exception as error:
-                return error
-        return None
-
-    def result(self) -> list[Tensor]:
-        """The tensors that hold the result."""
-        return self._result
-
-    def get_future(self) -> Any:
-        """A future with the tensors; its callbacks are called off the thread that drives."""
-        with self._lock:
-            if self._future is not None:
-                return self._future
-            self._future = torch.futures.Future()
-        self._chain(0)
-        return self._future
-
-    def _chain(self, index: int) -> None:
-        if index < len(self._requests):
-            self._requests[index].add_done_callback(lambda _: self._chain(index + 1))
-            return
-        try:
-            self.wait()
-        except Exception as error:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(self._result)
-
-
 class ProcessGroupGradred(dist.ProcessGroup):
     """The ranks of a group of torch.distributed, as a communicator.
 
     Args:
-        comm: whose ranks they are, in the same order.
-        messages: from rank to rank.
-        timeout: of operations that are waited for without one.
+        engine: carries out the collectives of its ranks, and of nobody else.
+        messages: from rank to rank, likewise.
+        timeout: of operations that are waited for without one, and of futures.
     """
 
-    def __init__(self, comm: Comm, messages: Messages, timeout: datetime.timedelta | None) -> None:
-        super().__init__(comm.Get_rank(), comm.Get_size())
-        self._comm = comm
-        self._own_rank, self._ranks = comm.Get_rank(), comm.Get_size()
-        self._engine = NamedOperations(comm)
-        self._messages = messages
+    def __init__(
+        self, engine: NamedOperations, messages: Messages, timeout: datetime.timedelta | None
+    ) -> None:
+        super().__init__(engine.rank, engine.size)
+        self._own_rank, self._ranks = engine.rank, engine.size
+        self._engine, self._messages = engine, messages
+        # Older PyTorch shuts down its own groups alone.
+        self._free = weakref.finalize(self, _free, engine, messages)
+        self._free.atexit = False
         self._numbers, self._numbering = 0, threading.Lock()
         self._limit = None if timeout is None else timeout.total_seconds()
 
@@ -198,8 +101,8 @@ class ProcessGroupGradred(dist.ProcessGroup):
         self._engine.close()
 
     def shutdown(self) -> None:
-        """Likewise."""
-        self._engine.close()
+        """Likewise, and the group is of no more use. All ranks have to; none waits for others."""
+        self._free()
 
     # ---- submitting ----------------------------------------------------------------------------
 
@@ -229,7 +132,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """Reduce in place, over all ranks."""
         op = _op_of(opts)
-        views = [_real(tensor) for tensor in _list(tensors)]
+        views = [_reducible(tensor, "all_reduce") for tensor in _list(tensors)]
         arrays = [array for view in views for array in described(view, view, "all_reduce")]
         request = self._submit("allreduce", arrays, views, **self._reduction(op, views[0]))
         return self._work([request], lambda: None, _list(tensors))
@@ -241,8 +144,8 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root's tensor, in place."""
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
-        parts = [_Dense(tensor) for tensor in _list(tensors)]
-        arrays = [array for part in parts for array in part.described("broadcast")]
+        parts = [_Dense(tensor, "broadcast") for tensor in _list(tensors)]
+        arrays = [part.described() for part in parts]
         request = self._submit("broadcast", arrays, parts, root=root)
         return self._work([request], lambda: _put_back(parts), _list(tensors))
 
@@ -258,7 +161,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
         target: Tensor | None = None,
     ) -> GradredWork:
         """All ranks' tensors, of one shape, behind each other: in `target` if they can be."""
-        flat = tensor.detach().contiguous().reshape(-1)
+        flat = _on_host(tensor, "all_gather").contiguous().reshape(-1)
         data = _bytes(flat)
         place = _place_of(target, flat.dtype)
         arrays = [(data.data_ptr(), place[0], "uint8", (1, data.numel()), place[1])]
@@ -276,38 +179,29 @@ class ProcessGroupGradred(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
         """Each rank's tensor, in a list on all ranks."""
-        targets = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
-
-        def put(all_of_it: Tensor) -> None:
-            begin = 0
-            for target in targets:
-                target.copy_(all_of_it[begin : begin + target.numel()].view(target.shape))
-                begin += target.numel()
-
+        found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
+        targets = [_on_host(target, "all_gather") for target in found]
         tensor = _list(inputs)[0]
         if any(target.numel() != tensor.numel() for target in targets):
-            return self._uneven_allgather(targets, tensor)
-        return self._gather(tensor, put, [list(targets)])
+            return self._uneven_allgather(targets, tensor, [list(found)])
+        return self._gather(tensor, lambda whole: _put_behind(whole, targets), [list(found)])
 
-    def _uneven_allgather(self, targets: Sequence[Tensor], tensor: Tensor) -> GradredWork:
+    def _uneven_allgather(
+        self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any]
+    ) -> GradredWork:
         """Tensors of other shapes on other ranks: a broadcast of each."""
-        requests, parts = [], []
-        for root, target in enumerate(targets):
-            if root == self._own_rank:
-                target.copy_(tensor)
-            part = _Dense(target)
-            parts.append(part)
-            arrays = part.described("all_gather")
-            requests.append(self._submit("broadcast", arrays, part, root=root))
-        return self._work(requests, lambda: _put_back(parts), [list(targets)])
+        targets[self._own_rank].copy_(_on_host(tensor, "all_gather"))
+        parts = [_Dense(target, "all_gather") for target in targets]
+        requests = [
+            self._submit("broadcast", [part.described()], part, root=root)
+            for root, part in enumerate(parts)
+        ]
+        return self._work(requests, lambda: _put_back(parts), out)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
-
-        def put(all_of_it: Tensor) -> None:
-            output.copy_(all_of_it.view(output.shape))
-
-        return self._gather(tensor, put, [output], output)
+        target = _on_host(output, "all_gather_single")
+        return self._gather(tensor, lambda whole: _put(whole, target), [output], target)
 
     def _allgather_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
@@ -318,9 +212,8 @@ class ProcessGroupGradred(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
         """Several of them."""
-        return self._together(
-            [self.all_gather_single(*pair) for pair in zip(outputs, inputs, strict=True)]
-        )
+        pairs = zip(outputs, inputs, strict=True)
+        return together([self.all_gather_single(*pair) for pair in pairs], self._limit)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -329,34 +222,28 @@ class ProcessGroupGradred(dist.ProcessGroup):
         found = []
         for index, tensor in enumerate(inputs):
             found.append(self.allgather([[row[index] for row in outputs]], [tensor]))
-        return self._together(found)
-
-    def _together(self, works: Sequence[GradredWork]) -> GradredWork:
-        requests = [request for work in works for request in work._requests]
-        result = [tensor for work in works for tensor in work.result()]
-
-        def finish() -> None:
-            for work in works:
-                work._settle()
-
-        return self._work(requests, finish, result)
+        return together(found, self._limit)
 
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: Any = None
     ) -> GradredWork:
         """The sum of which each rank gets its part."""
-        op = _op_of(opts)
-        view = _real(tensor.detach().contiguous())
-        flat = view.reshape(self._ranks, -1)
-        place = _place_of(_real(output), flat.dtype)
-        arrays = [(flat.data_ptr(), place[0], DTYPES[flat.dtype], tuple(flat.shape), place[1])]
-        held = (flat, output)
-        request = self._submit("reducescatter", arrays, held, **self._reduction(op, flat))
+        op, asked = _op_of(opts), "reduce_scatter_single"
+        target = _reducible(output, asked)
+        view = _reducible(tensor, asked).contiguous()
+        each, rest = divmod(view.numel(), self._ranks)
+        if rest or each != target.numel():
+            found = f"{tensor.numel()} elements are not {self._ranks} times {output.numel()}"
+            raise UsageError(explain(asked, found, "Pass an output of one rank's part"))
+        place = _place_of(target, view.dtype)
+        shape = (self._ranks, each)
+        arrays = [(view.data_ptr(), place[0], DTYPES[view.dtype], shape, place[1])]
+        held = (view, target)
+        request = self._submit("reducescatter", arrays, held, **self._reduction(op, view))
 
         def finish() -> None:
-            if request.outputs and output.numel():
-                part = torch.from_numpy(request.outputs[0]).view(flat.dtype)
-                _real(output).copy_(part.view(_real(output).shape))
+            if each and (made := request.outputs):
+                _put(torch.from_numpy(made[0]).view(view.dtype), target)
 
         return self._work([request], finish, [output])
 
@@ -370,7 +257,8 @@ class ProcessGroupGradred(dist.ProcessGroup):
     ) -> GradredWork:
         """Several of them."""
         pairs = zip(outputs, inputs, strict=True)
-        return self._together([self.reduce_scatter_single(*pair, opts) for pair in pairs])
+        works = [self.reduce_scatter_single(*pair, opts) for pair in pairs]
+        return together(works, self._limit)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -379,54 +267,59 @@ class ProcessGroupGradred(dist.ProcessGroup):
     ) -> GradredWork:
         """The sums of lists of tensors, of which each rank gets its own."""
         output = _list(outputs)[0]
-        parts = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
+        found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
+        parts = [_on_host(part, "reduce_scatter") for part in found]
         if all(part.numel() == output.numel() for part in parts):
-            return self.reduce_scatter_single(output, torch.stack([*parts]), opts)
-        work = self.allreduce([part.clone() for part in parts], opts)
-        sums = work.result()
-        return self._work(work._requests, lambda: output.copy_(sums[self._own_rank]), [output])
+            whole = torch.cat([part.reshape(-1) for part in parts])
+            return self.reduce_scatter_single(output, whole, opts)
+        target = _on_host(output, "reduce_scatter")
+        sums = [part.clone(memory_format=torch.contiguous_format) for part in parts]
+        work = self.allreduce(sums, opts)
+        return together(
+            [work], self._limit, lambda: _put(sums[self._own_rank], target), [output]
+        )
 
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root gets the sum; the others' tensors stay."""
         tensor = _list(tensors)[0]
-        sums = tensor.detach().clone(memory_format=torch.contiguous_format)
+        target = _on_host(tensor, "reduce")
+        sums = target.clone(memory_format=torch.contiguous_format)
         work = self.allreduce([sums], opts)
 
         def finish() -> None:
             if self._own_rank == opts.rootRank:
-                tensor.copy_(sums)
+                target.copy_(sums)
 
-        return self._work(work._requests, finish, [tensor])
+        return together([work], self._limit, finish, [tensor])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
-        flat = _list(inputs)[0].detach().contiguous().reshape(-1)
-        data = _bytes(flat).reshape(1, -1)
-        targets = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
+        flat = _on_host(_list(inputs)[0], "gather").contiguous().reshape(-1)
+        data = _bytes(flat)
         is_root = self._own_rank == opts.rootRank
+        found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
+        targets = [_on_host(target, "gather") for target in found] if is_root else []
         splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
-        request = self._swap(data, splits, None)
+        request = self._swap(data.reshape(1, data.numel()), splits, None)
 
         def finish() -> None:
             if is_root and data.numel():
-                rows = torch.from_numpy(request.outputs[0]).view(flat.dtype)
-                for target, part in zip(targets, rows.chunk(self._ranks), strict=False):
-                    target.copy_(part.view(target.shape))
+                _put_behind(torch.from_numpy(request.outputs[0]).view(flat.dtype), targets)
 
-        return self._work([request], finish, list(targets) if is_root else [])
+        return self._work([request], finish, list(found) if is_root else [])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets one of the root's tensors."""
         output = _list(outputs)[0]
-        whole = torch.empty((0, *output.shape), dtype=output.dtype)
+        each = output.numel() * output.itemsize
+        data = torch.empty(0, each, dtype=torch.uint8)
         splits = [0] * self._ranks
         if self._own_rank == opts.rootRank:
-            parts = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
-            whole = torch.stack([part.detach().contiguous() for part in parts])
+            found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
+            parts = [_on_host(part, "scatter").reshape(-1) for part in found]
+            data = _bytes(torch.cat(parts)).reshape(len(parts), each)
             splits = [1] * self._ranks
-        each = output.numel() * output.itemsize
-        data = _bytes(whole.reshape(-1)).reshape(len(whole), each)
-        return self._result_of_swap(self._swap(data, splits, output), output)
+        return self._result_of_swap(data, splits, output, "scatter")
 
     def _swap(self, data: Tensor, splits: Sequence[int], target: Tensor | None) -> Any:
         """An alltoall of rows of bytes, into `target` if they can be there."""
@@ -434,11 +327,15 @@ class ProcessGroupGradred(dist.ProcessGroup):
         arrays = [(data.data_ptr(), place[0], "uint8", tuple(data.shape), place[1])]
         return self._submit("alltoall", arrays, (data, target), splits=list(splits))
 
-    def _result_of_swap(self, request: Any, output: Tensor) -> GradredWork:
+    def _result_of_swap(
+        self, data: Tensor, splits: Sequence[int], output: Tensor, asked: str
+    ) -> GradredWork:
+        target = _on_host(output, asked)
+        request = self._swap(data, splits, target)
+
         def finish() -> None:
-            if request.outputs and output.numel():
-                part = torch.from_numpy(request.outputs[0]).view(output.dtype)
-                output.copy_(part.view(output.shape))
+            if target.numel() and (made := request.outputs):
+                _put(torch.from_numpy(made[0]).view(target.dtype), target)
 
         return self._work([request], finish, [output])
 
@@ -451,12 +348,15 @@ class ProcessGroupGradred(dist.ProcessGroup):
         opts: Any = None,
     ) -> GradredWork:
         """Each rank gets its rows of every rank's tensor."""
+        asked = "all_to_all_single"
+        tensor = _on_host(tensor, asked)
+        if output.dtype is not tensor.dtype:
+            found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
+            raise UsageError(explain(asked, found, "Pass tensors of one type"))
         rows = list(input_splits or []) or _even(tensor.shape[0], self._ranks)
-        data = _bytes(tensor.detach().contiguous().reshape(-1))
-        each = data.numel() // tensor.shape[0] if tensor.shape[0] else 0
-        data = data.reshape(tensor.shape[0], each)
-        target = output if output.dtype is tensor.dtype else None
-        return self._result_of_swap(self._swap(data, rows, target), output)
+        row_bytes = math.prod(tensor.shape[1:]) * tensor.itemsize  # also of a rank without rows
+        data = _bytes(tensor.contiguous().reshape(-1)).reshape(tensor.shape[0], row_bytes)
+        return self._result_of_swap(data, rows, output, asked)
 
     def alltoall_base(
         self,
@@ -474,32 +374,25 @@ class ProcessGroupGradred(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
         """Each rank gets one tensor of every rank's list."""
-        flat = [tensor.detach().contiguous().reshape(-1) for tensor in inputs]
+        flat = [_on_host(tensor, "all_to_all").reshape(-1) for tensor in inputs]
+        targets = [_on_host(target, "all_to_all") for target in outputs]
         whole = torch.cat(flat)
-        made = torch.empty(sum(t.numel() for t in outputs), dtype=whole.dtype)
+        made = torch.empty(sum(target.numel() for target in targets), dtype=whole.dtype)
         work = self.all_to_all_single(made, whole, None, [one.numel() for one in flat])
-
-        def finish() -> None:
-            work._settle()
-            begin = 0
-            for target in outputs:
-                target.copy_(made[begin : begin + target.numel()].view(target.shape))
-                begin += target.numel()
-
-        return self._work(work._requests, finish, list(outputs))
+        return together([work], self._limit, lambda: _put_behind(made, targets), list(outputs))
 
     # ---- messages ------------------------------------------------------------------------------
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
         """A message to one rank."""
-        data = _bytes(_list(tensors)[0].detach().contiguous().reshape(-1))
+        data = _bytes(_on_host(_list(tensors)[0], "send").contiguous().reshape(-1))
         return self._work([self._messages.send(data, dst, tag)], lambda: None, _list(tensors))
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
-        tensor = _list(tensors)[0]
-        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        target = _on_host(_list(tensors)[0], "recv")
+        flat = torch.empty(target.numel(), dtype=target.dtype)
         message = self._messages.receive(_bytes(flat), source, tag)
-        work = self._work([message], lambda: tensor.copy_(flat.view(tensor.shape)), _list(tensors))
+        work = self._work([message], lambda: _put(flat, target), _list(tensors))
         work._source_rank = message.source
         return work
 
@@ -515,21 +408,19 @@ class ProcessGroupGradred(dist.ProcessGroup):
 class _Dense:
     """A tensor as bytes: where it lies if it can be, else a copy that is put back."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        detached = tensor.detach()
-        self.dense = detached if detached.is_contiguous() else detached.contiguous()
+    def __init__(self, tensor: Tensor, asked: str) -> None:
+        self.tensor = _on_host(tensor, asked)
+        self.dense = self.tensor.contiguous()
 
-    def described(self, asked: str) -> list[Any]:
+    def described(self) -> tuple[int, int, str, tuple[int, ...]]:
         """For the engine."""
-        del asked
         data = _bytes(self.dense.reshape(-1))
-        return [(data.data_ptr(), data.data_ptr(), "uint8", (data.numel(),))]
+        return (data.data_ptr(), data.data_ptr(), "uint8", (data.numel(),))
 
     def put_back(self) -> None:
         """After the end."""
         if self.dense.data_ptr() != self.tensor.data_ptr():
-            self.tensor.detach().copy_(self.dense)
+            self.tensor.copy_(self.dense)
 
 
 def _put_back(parts: Sequence[_Dense]) -> None:
@@ -537,24 +428,48 @@ def _put_back(parts: Sequence[_Dense]) -> None:
         part.put_back()
 
 
+def _put(part: Tensor, target: Tensor) -> None:
+    """As many elements to where they belong."""
+    target.copy_(part.view(target.shape))
+
+
+def _put_behind(whole: Tensor, targets: Sequence[Tensor]) -> None:
+    """All that lies behind each other, to where its parts belong."""
+    begin = 0
+    for target in targets:
+        _put(whole[begin : begin + target.numel()], target)
+        begin += target.numel()
+
+
+def _on_host(tensor: Tensor, asked: str) -> Tensor:
+    """The same, apart from what autograd knows of it: others write to it, or read its bytes."""
+    if tensor.layout is torch.strided and tensor.device.type == "cpu":
+        return tensor.detach()
+    found = f"the tensor is on {tensor.device}"
+    remedy = "Make a group for such tensors, of another backend: new_group(backend=...)"
+    if tensor.layout is not torch.strided:
+        found, remedy = f"the tensor is sparse ({tensor.layout})", "Pass a dense one"
+    raise UsageError(explain(asked, found, remedy))
+
+
+def _reducible(tensor: Tensor, asked: str) -> Tensor:
+    """Likewise, of a type of which the engine knows sums."""
+    view = _on_host(tensor, asked)
+    if view.dtype not in DTYPES:
+        found = f"gradred does not reduce {view.dtype}"
+        raise UsageError(explain(asked, found, "Convert it first"))
+    return torch.view_as_real(view) if view.is_complex() else view
+
+
 def _bytes(flat: Tensor) -> Tensor:
-    if flat.device.type != "cpu":
-        found = f"the tensor is on {flat.device}"
-        raise UsageError(explain("a gradred process group", found, "Use cpu:gradred,cuda:nccl"))
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
 
 
 def _place_of(target: Tensor | None, dtype: torch.dtype) -> tuple[int, int]:
     """Address and bytes of what can take a result as it is; zeros where there is none."""
-    if target is None or target.device.type != "cpu" or target.dtype is not dtype:
-        return 0, 0
-    if not target.is_contiguous():
+    if target is None or target.dtype is not dtype or not target.is_contiguous():
         return 0, 0
     return target.data_ptr(), target.numel() * target.itemsize
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _list(tensors: Any) -> list[Tensor]:
@@ -596,14 +511,22 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     _rank.spare_workers()
     size = options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
-    if MPI.Is_initialized() and (MPI.COMM_WORLD.Get_size() > 1 or size == 1):
+    if MPI.Is_initialized() and MPI.COMM_WORLD.Get_size() > 1:
         comm = _comm_of_mpi(members, options.group_rank)
-        return ProcessGroupGradred(comm, OfMpi(comm.Dup()), options.timeout)
+        engine = NamedOperations(comm)
+        return ProcessGroupGradred(engine, OfMpi(comm, engine.look_for_lost), options.timeout)
     store = _unused_part(options)
     comm = connect(options.group_rank, size, _allgather_by(store, options.group_rank, size))
+    engine = NamedOperations(comm)
+    comm.free()  # of which the engine has a duplicate
     by_gloo = dist.PrefixStore("messages", store)
-    messages = OfGloo(by_gloo, options.group_rank, size, options.timeout)
-    return ProcessGroupGradred(comm, messages, options.timeout)
+    messages = OfGloo(by_gloo, options.group_rank, size, options.timeout, engine.look_for_lost)
+    return ProcessGroupGradred(engine, messages, options.timeout)
+
+
+def _free(engine: NamedOperations, messages: Messages) -> None:
+    engine.free()
+    messages.free()
 
 
 _made: Counter[str] = Counter()
@@ -626,7 +549,13 @@ def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
         found = f"torch's rank {members[group_rank]} is the MPI's {world.Get_rank()}"
         remedy = "Let gradred run set RANK, or use the MPI's rank"
         raise UsageError(explain(asked, found, remedy))
-    return Comm(world.Create_group(world.Get_group().Incl(members)))
+    everyone = world.Get_group()
+    group = everyone.Incl(members)
+    try:
+        return Comm(world.Create_group(group))
+    finally:
+        group.Free()
+        everyone.Free()
 
 
 def _allgather_by(store: dist.Store, rank: int, size: int) -> Callable[[bytes], list[bytes]]:

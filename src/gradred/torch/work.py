@@ -1,0 +1,254 @@
+"""Operations of a process group in flight, as torch.distributed holds them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from gradred.errors import TimeoutError, explain  # noqa: A004
+
+Tensor: TypeAlias = torch.Tensor
+
+
+class GradredWork(dist.Work):
+    """An operation in flight. Errors come out of `wait` and of the future.
+
+    Args:
+        requests: all of which have to end.
+        finish: puts the results where they belong; called once, by whoever sees the end first.
+        result: what the future gives.
+        limit: seconds that `wait` waits at most unless it is told otherwise, and the future.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Any],
+        finish: Callable[[], None],
+        result: list[Tensor],
+        limit: float | None,
+    ) -> None:
+        super().__init__()
+        self._requests, self._result, self._limit = list(requests), result, limit
+        self._finish: Callable[[], None] | None = finish
+        self._lock = threading.Lock()
+        self._concluded = False  # the results are in place, or there is a failure
+        self._failure: Exception | None = None
+        self._future: Any = None
+        self._ended: Any = None  # what the future follows
+        self._told = False  # it has been completed
+        self._late: Exception | None = None
+        if _FORGETS_PYTHON:
+            _keep(self)
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        """Block until it has ended; raises what ended it, and gradred.TimeoutError."""
+        if not self._concluded:
+            seconds = self._limit
+            if timeout is not None and timeout.total_seconds() > 0:
+                seconds = timeout.total_seconds()
+            self._conclude(self._first_failure(seconds))
+        if _FORGETS_PYTHON:
+            _let_go(self)
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def _first_failure(self, seconds: float | None) -> Exception | None:
+        """Wait for all requests. What ended one badly; raises only where one goes on."""
+        begin, left, failure = time.monotonic(), seconds, None
+        for request in self._requests:
+            try:
+                request.wait(left)
+            except Exception as error:
+                if isinstance(error, TimeoutError) and not request.done():
+                    raise
+                failure = failure or error
+            if seconds is not None:
+                left = max(0.0, round(begin + seconds - time.monotonic(), 3))
+        return failure
+
+    def _conclude(self, failure: Exception | None) -> None:
+        """All requests have ended. Calls none of them: they call back, and the lock is held."""
+        with self._lock:
+            if self._concluded:
+                return
+            finish, self._finish = self._finish, None
+            if failure is None and finish is not None:
+                try:
+                    finish()
+                except Exception as error:
+                    failure = error
+            self._failure, self._concluded = failure, True
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not; then the results are in place."""
+        if not self._concluded:
+            if not all(request.done() for request in self._requests):
+                return False
+            self._conclude(self._first_failure(None))
+        return True
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_completed() and self._failure is None
+
+    def exception(self) -> Exception | None:
+        """What ended it; None before the end and where it ended well."""
+        return self._failure if self.is_completed() else None
+
+    def result(self) -> list[Tensor]:
+        """The tensors that hold the result."""
+        return self._result
+
+    def get_future(self) -> Any:
+        """A future with the tensors; its callbacks are called off the thread that drives.
+
+        It fails with a RuntimeError that has the text of what `wait` raises, and where the time
+        limit of the group is over: who waits for a future has no limit of its own.
+        """
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._ended = torch.futures.Future()
+            # What torch's set_exception sets is a value like others to C++, as to DDP. What a
+            # callback raises is an error to both.
+            self._future = self._ended.then(lambda _: self._outcome())
+        if self._limit is not None:
+            _time_limits.add(self, self._limit)
+        self._chain(0)
+        return self._future
+
+    def _chain(self, index: int) -> None:
+        if index < len(self._requests):
+            self._requests[index].add_done_callback(lambda _: self._chain(index + 1))
+            return
+        self._complete_future(None)
+
+    def _complete_future(self, late: Exception | None) -> None:
+        with self._lock:
+            if self._told:
+                return
+            self._told, self._late = True, late
+        _time_limits.remove(self)
+        self._ended.set_result(None)
+
+    def _outcome(self) -> list[Tensor]:
+        if self._late is not None:
+            raise self._late
+        self.wait()
+        return self._result
+
+    def fail_future(self) -> None:
+        """The time limit is over."""
+        try:
+            going = [request.waits_for for request in self._requests if not request.done()]
+        except Exception as error:
+            return self._complete_future(error)
+        if going:
+            asked = f"the group's time limit of {self._limit:g} s"
+            remedy = "See what that rank does, or pass a longer timeout"
+            late = TimeoutError(explain(asked, f"{going[0]} has not ended", remedy))
+            self._complete_future(late)
+        return None
+
+
+def together(
+    works: Sequence[GradredWork],
+    limit: float | None,
+    finish: Callable[[], None] = lambda: None,
+    result: list[Tensor] | None = None,
+) -> GradredWork:
+    """One work in the place of several that nobody has seen; at the end it calls `finish`, too."""
+    parts = [work._finish for work in works]
+
+    def finish_all() -> None:
+        for part in parts:
+            if part is not None:
+                part()
+        finish()
+
+    for work in works:
+        _let_go(work)
+    requests = [request for work in works for request in work._requests]
+    if result is None:
+        result = [tensor for work in works for tensor in work.result()]
+    return GradredWork(requests, finish_all, result, limit)
+
+
+class _TimeLimits:
+    """Has futures fail that are not complete in time. One thread, which sleeps until then."""
+
+    _LONGEST = 1e6  # seconds that it sleeps at once
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[GradredWork, float] = {}
+        self._wakes = math.inf
+        self._thread: threading.Thread | None = None
+
+    def add(self, work: GradredWork, seconds: float) -> None:
+        due = time.monotonic() + seconds
+        with self._changed:
+            self._due[work] = due
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="gradred time limits", daemon=True
+                )
+                self._thread.start()
+            elif due < self._wakes:
+                self._changed.notify()
+
+    def remove(self, work: GradredWork) -> None:
+        with self._changed:
+            self._due.pop(work, None)
+
+    def _run(self) -> None:
+        while True:
+            for work in self._next():
+                work.fail_future()
+
+    def _next(self) -> list[GradredWork]:
+        """Sleep until a limit is over, or may be; those whose limit is."""
+        with self._changed:
+            self._wakes = min(self._due.values(), default=math.inf)
+            self._changed.wait(min(self._wakes - time.monotonic(), self._LONGEST))
+            now = time.monotonic()
+            over = [work for work, due in self._due.items() if due <= now]
+            for work in over:
+                del self._due[work]
+            return over
+
+
+_time_limits = _TimeLimits()
+
+# Older PyTorch keeps what Python has made of a Work no longer than Python does, and C++ then waits
+# for ever for one that it has just been given. So works stay until somebody has waited for them, or
+# their futures are complete; of those that nobody waits for the last ones.
+_FORGETS_PYTHON = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
+_MOST_KEPT = 1024
+_kept: dict[GradredWork, None] = {}
+_keeping = threading.Lock()
+
+
+def _keep(work: GradredWork) -> None:
+    with _keeping:
+        _kept[work] = None
+        oldest = next(iter(_kept)) if len(_kept) > _MOST_KEPT else None
+    if oldest is not None and oldest.is_completed():
+        _let_go(oldest)
+
+
+def _let_go(work: GradredWork) -> None:
+    with _keeping:
+        _kept.pop(work, None)
