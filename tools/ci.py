@@ -138,7 +138,7 @@ def with_torch() -> bool:
         print(f"skipped: {reason}")
         tally.add(0, {reason: 0})
         return True
-    files = ("test_torch_examples", "test_torchrun", "test_elastic")
+    files = ("test_torch_examples", "test_torchrun", "test_torch_failures", "test_elastic")
     well = jobs(OPENMPI, *(f"jobs/{file}.py" for file in files), "hosts/test_elastic.py")
     return run(python, "tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3") and well
 
