@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import os
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +109,97 @@ def test_all_to_all() -> None:
     assert all((part == rank).all() for rank, part in enumerate(parts))
 
 
+def test_all_to_all_where_ranks_have_no_rows() -> None:
+    gives = [3 * (RANK == 0)] * SIZE  # rank 0 alone has any
+    gets = [3] + [0] * (SIZE - 1)
+    out = torch.empty(3, 2)
+    dist.all_to_all_single(out, torch.full((sum(gives), 2), RANK + 5.0), gets, gives)
+    assert (out == 5).all()
+    dist.all_to_all_single(torch.empty(0, 2), torch.empty(0, 2), [0] * SIZE, [0] * SIZE)
+    parts = [torch.empty(size) for size in gets]
+    dist.all_to_all(parts, [torch.full((size,), RANK + 5.0) for size in gives])
+    assert (parts[0] == 5).all()
+
+
+def test_empty_tensors() -> None:
+    dist.reduce_scatter_tensor(torch.empty(0, 2), torch.empty(0, 2))
+    dist.reduce_scatter(torch.empty(0), [torch.empty(0)] * SIZE)
+    dist.gather(torch.empty(0), [torch.empty(0)] * SIZE if RANK == 0 else None)
+    dist.scatter(torch.empty(0), [torch.empty(0)] * SIZE if RANK == 0 else None)
+    dist.all_gather([torch.empty(0)] * SIZE, torch.empty(0))
+    dist.all_to_all_single(torch.empty(0), torch.empty(0))
+    dist.broadcast(torch.empty(0), 0)
+    dist.reduce(torch.empty(0), 0)
+
+
+def learned(*shape: int) -> Any:
+    """Where results go in pipelines: a leaf of the graph."""
+    return torch.zeros(shape, requires_grad=True)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_results_may_go_to_leaves_that_require_a_gradient(dense: bool) -> None:
+    def leaf(*shape: int) -> Any:
+        return learned(*shape) if dense else torch.zeros(shape[::-1]).t().requires_grad_()
+
+    def roots(given: Any) -> Any:
+        return given if RANK == 0 else None
+
+    mine = torch.full((2, 3), RANK + 1.0, requires_grad=True)
+    x = leaf(2, 3)
+    dist.broadcast(x, 0)
+    dist.all_reduce(x)
+    dist.reduce(x, 0)
+    wholes = [leaf(2 * SIZE, 3), leaf(2 * SIZE, 3)]
+    dist.all_gather_into_tensor(wholes[0], mine)
+    dist.all_to_all_single(wholes[1], wholes[0])
+    lists = [[leaf(2, 3) for _ in range(SIZE)] for _ in range(3)]
+    dist.all_gather(lists[0], mine)
+    dist.all_to_all(lists[1], [mine] * SIZE)
+    dist.gather(mine, roots(lists[2]))
+    assert all((part == rank + 1).all() for part, rank in zip(lists[0], range(SIZE), strict=True))
+    assert torch.equal(torch.cat(lists[0]), wholes[0])
+    assert torch.equal(torch.cat(lists[1]), wholes[0])
+    assert RANK != 0 or torch.equal(torch.cat(lists[2]), wholes[0])
+    parts = [leaf(2, 3), leaf(2, 3), leaf(2, 3)]
+    dist.reduce_scatter_tensor(parts[0], wholes[0])
+    dist.reduce_scatter(parts[1], lists[0])
+    dist.scatter(parts[2], roots(lists[0]))
+    assert (parts[0] == SIZE * (RANK + 1)).all()
+    assert (parts[1] == SIZE * (RANK + 1)).all()
+    assert (parts[2] == RANK + 1).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_messages_may_go_to_leaves_and_be_waited_for_again() -> None:
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    got = learned(2, 3)
+    works = [dist.irecv(got, left), dist.isend(torch.full((2, 3), RANK + 1.0), right)]
+    for work in works * 2:
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+    assert (got == left + 1).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_futures_of_messages_do_not_block_and_become_complete_by_themselves() -> None:
+    apart = dist.new_group()
+    if RANK == 0:
+        work = dist.irecv(torch.empty(3), 1)
+        future = work.get_future()
+        assert not work.is_completed()
+    dist.barrier(group=apart)
+    if RANK == 1:
+        dist.send(torch.full((3,), 8.0), 0)
+    if RANK == 0:
+        begin = time.monotonic()
+        while not work.is_completed() and time.monotonic() - begin < 10:
+            time.sleep(0.001)
+        assert work.is_completed()
+        assert (future.wait()[0] == 8).all()
+
+
 def test_objects() -> None:
     found: list[Any] = [None] * SIZE
     dist.all_gather_object(found, {"rank": RANK, "data": [0] * RANK})
@@ -154,8 +248,10 @@ def test_a_mismatch_comes_out_of_wait_and_futures_on_all_ranks() -> None:
     with pytest.raises(ValueError, match="Mismatched allreduce tensor shapes"):
         work.wait()
     assert isinstance(work.exception(), ValueError)
-    with pytest.raises(ValueError, match="Mismatched"):
+    with pytest.raises(RuntimeError, match="UsageError: .*Mismatched"):
         future.wait()
+    with pytest.raises(RuntimeError, match="Mismatched"):
+        future.then(lambda one: one.value()).wait()
     x = torch.ones(1)
     dist.all_reduce(x)
     assert x.item() == SIZE
@@ -181,6 +277,51 @@ def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
         work = dist.all_reduce(x, async_op=True)
     work.wait()
     assert (x == SIZE).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no rank is late")
+def test_time_limits_name_the_rank_that_is_missing_and_reach_futures() -> None:
+    apart = dist.new_group()
+    hasty = dist.new_group(timeout=datetime.timedelta(seconds=0.3))
+    if RANK == 0:
+        works = [dist.all_reduce(torch.ones(n), group=hasty, async_op=True) for n in (2, 3)]
+        begin = time.monotonic()
+        for work in works:
+            with pytest.raises(RuntimeError, match=r"TimeoutError: .*not been submitted by rank 1"):
+                work.get_future().wait()
+        assert 0.2 < time.monotonic() - begin < 2
+        with pytest.raises(TimeoutError, match=r"not been submitted by rank 1"):
+            works[0].wait()
+    dist.barrier(group=apart)
+    if RANK != 0:
+        works = [dist.all_reduce(torch.ones(n), group=hasty, async_op=True) for n in (2, 3)]
+    for work in works:
+        work.wait(datetime.timedelta(seconds=30))
+        assert (work.result()[0] == SIZE).all()
+
+
+def test_an_operation_that_is_complete_has_its_result_in_place() -> None:
+    whole = torch.zeros(SIZE, 3).t()  # where the engine cannot put it
+    work = dist.all_gather_into_tensor(whole, torch.full((3,), RANK + 1.0), async_op=True)
+    while not work.is_completed():
+        time.sleep(0)
+    assert whole.sum() == 3 * TOTAL
+
+
+def test_a_result_that_has_no_room_is_an_error_again_and_again() -> None:
+    work = dist.all_gather_into_tensor(torch.empty(1), torch.ones(3), async_op=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="invalid"):
+            work.wait()
+    assert work.is_completed()
+    assert not work.is_success()
+
+
+def test_many_operations_in_flight_that_torch_waits_for() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    begun = [functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD) for _ in range(40)]
+    assert all((x + 0 == SIZE).all() for x in begun)
 
 
 def test_groups_of_some_ranks() -> None:
@@ -301,13 +442,24 @@ def test_tensors_on_a_mesh() -> None:
     assert torch.equal(sharded.redistribute(mesh["inner"], [Replicate()]).to_local(), x)
 
 
-def test_functional_collectives_and_their_errors() -> None:
+def test_functional_collectives() -> None:
     from torch.distributed import _functional_collectives as functional
 
     x = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
     assert (x + 0 == SIZE).all()
     y = functional.all_gather_tensor(torch.full((2,), RANK), 0, dist.group.WORLD)
     assert (y + 0).tolist() == [rank for rank in range(SIZE) for _ in (0, 1)]
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_errors_of_functional_collectives_come_when_the_result_is_used() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    x = functional.all_reduce(torch.ones(3 + (RANK == 0)), "sum", dist.group.WORLD)
+    with pytest.raises(ValueError, match="Mismatched allreduce tensor shapes"):
+        x + 0
+    y = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+    assert (y + 0 == SIZE).all()
 
 
 @pytest.mark.skipif(SIZE == 1, reason="no rank is missing")
@@ -318,6 +470,72 @@ def test_monitored_barrier_is_what_torch_has_for_gloo_alone() -> None:
     assert time.monotonic() - begin < 5
 
 
-def test_tensors_that_it_does_not_serve_are_refused() -> None:
-    with pytest.raises(ValueError, match="all_reduce"):
-        dist.all_reduce(torch.ones(2, device="meta"))
+def calls_with(x: Any) -> dict[str, Callable[[], Any]]:
+    """Every collective with this tensor of SIZE elements."""
+    host = torch.empty(SIZE, dtype=x.dtype)
+    return {
+        "all_reduce": lambda: dist.all_reduce(x),
+        "broadcast": lambda: dist.broadcast(x, 0),
+        "reduce": lambda: dist.reduce(x, 0),
+        "all_gather": lambda: dist.all_gather([host] * SIZE, x),
+        "all_gather of other sizes": lambda: dist.all_gather([x] * SIZE, host[:1]),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(host, x[:1]),
+        "reduce_scatter": lambda: dist.reduce_scatter(x[:1], [host[:1]] * SIZE),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(host[:1], x),
+        "reduce_scatter_tensor's output": lambda: dist.reduce_scatter_tensor(x[:1], host),
+        "gather": lambda: dist.gather(x, [host] * SIZE if RANK == 0 else None, 0),
+        "scatter": lambda: dist.scatter(x, [host] * SIZE if RANK == 0 else None, 0),
+        "all_to_all": lambda: dist.all_to_all(list(host.split(1)), list(x.split(1))),
+        "all_to_all_single": lambda: dist.all_to_all_single(host, x),
+        "all_to_all_single's output": lambda: dist.all_to_all_single(x, host),
+        "send": lambda: dist.isend(x, (RANK + 1) % SIZE),
+        "recv": lambda: dist.irecv(x, (RANK - 1) % SIZE),
+    }
+
+
+@pytest.mark.parametrize("call", calls_with(torch.empty(0)))
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_tensors_that_are_not_on_the_host_are_refused(call: str) -> None:
+    with pytest.raises(ValueError, match="the tensor is on meta"):
+        calls_with(torch.ones(SIZE, device="meta"))[call]()
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"])
+def test_types_that_have_no_sum_here_are_refused_by_name_and_moved_all_the_same(call: str) -> None:
+    x = torch.ones(SIZE).to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="does not reduce torch.float8_e4m3fn"):
+        calls_with(x)[call]()
+    dist.broadcast(x, 0)
+    dist.all_to_all_single(torch.empty_like(x), x)
+
+
+def test_tensors_elsewhere_have_a_group_of_another_backend() -> None:
+    other = dist.new_group(backend="gloo")
+    x = torch.ones(2)
+    dist.all_reduce(x, group=other)
+    dist.all_reduce(x)
+    assert (x == SIZE * SIZE).all()
+
+
+def files_and_segments() -> tuple[int, int]:
+    maps = Path("/proc/self/maps").read_text()
+    return len(os.listdir("/proc/self/fd")), maps.count("memfd:")
+
+
+def test_groups_that_are_destroyed_leave_nothing() -> None:
+    def make_and_destroy() -> None:
+        group = dist.new_group()
+        x = torch.ones(3)
+        dist.all_reduce(x, group=group)
+        assert (x == SIZE).all()
+        dist.barrier()
+        dist.destroy_process_group(group)
+
+    for _ in range(3):
+        make_and_destroy()
+    before = files_and_segments()
+    for _ in range(100):
+        make_and_destroy()
+    files, segments = files_and_segments()
+    assert files <= before[0] + 8, before
+    assert segments <= before[1] + 4, before
