@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from faults import seeing
@@ -36,12 +39,51 @@ def test_others_get_an_error_in_time(
 ) -> None:
     if what == "fsdp2" and TORCH < (2, 6):
         pytest.skip("torch is older than 2.6, whose FSDP2 wants a GPU")
-    command = [sys.executable, "-m", "gradred", "run", "-np", "2", "--grace", "5"]
-    command += [sys.executable, str(PROGRAM), what, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    reports = seeing.reports_in(done.stdout.splitlines())
-    assert reports.keys() == ranks, done.stdout + done.stderr
+    reports, output = by_gradred_run(what, how)
+    assert reports.keys() == ranks, output
     for found in reports.values():
         assert found["error"] is not None, reports
         assert text in found["text"], reports
         assert found["seconds"] < within, reports
+
+
+@pytest.mark.parametrize("launched", ["gradred run", "processes"])
+@pytest.mark.parametrize(
+    ("how", "error", "within"), [("killed", "PeerLost", 2.0), ("sleeps", "TimeoutError", 3.0)]
+)
+def test_who_receives_from_such_a_rank_gets_an_error_in_time(
+    launched: str, how: str, error: str, within: float
+) -> None:
+    start = by_gradred_run if launched == "gradred run" else as_processes
+    reports, output = start("recv", how)
+    assert reports.keys() == {0}, output
+    assert reports[0]["error"] == error, output
+    assert "rank 1" in reports[0]["text"], output
+    assert reports[0]["seconds"] < within, output
+
+
+def by_gradred_run(*words: str) -> tuple[dict[int, dict[str, Any]], str]:
+    command = [sys.executable, "-m", "gradred", "run", "-np", "2", "--grace", "5"]
+    command += [sys.executable, str(PROGRAM), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return seeing.reports_in(done.stdout.splitlines()), done.stdout + done.stderr
+
+
+def as_processes(*words: str) -> tuple[dict[int, dict[str, Any]], str]:
+    """Without an MPI, and without torchrun, which would end the other rank as well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), *words],
+            env={**os.environ, **place, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    output = "".join(rank.communicate(timeout=60)[0] for rank in ranks)
+    return seeing.reports_in(output.splitlines()), output

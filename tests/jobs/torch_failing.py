@@ -76,6 +76,14 @@ def functional() -> Callable[[], None]:
     return step
 
 
+def recv() -> Callable[[], None]:
+    def step() -> None:
+        trouble()
+        dist.recv(X, 1)
+
+    return step
+
+
 def report(step: Callable[[], None]) -> dict[str, Any]:
     begin = time.monotonic()
     try:
@@ -87,7 +95,7 @@ def report(step: Callable[[], None]) -> dict[str, Any]:
 
 
 dist.init_process_group("gradred", timeout=LIMIT)
-step = {"ddp": ddp, "fsdp2": fsdp2, "functional": functional}[WHAT]()
+step = {"ddp": ddp, "fsdp2": fsdp2, "functional": functional, "recv": recv}[WHAT]()
 dist.barrier()
 print(json.dumps({"rank": RANK, **report(step)}), flush=True)
 time.sleep(0.5)  # the other one has an error of its own, not of this rank's end

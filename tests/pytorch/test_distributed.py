@@ -248,7 +248,7 @@ def test_a_mismatch_comes_out_of_wait_and_futures_on_all_ranks() -> None:
     with pytest.raises(ValueError, match="Mismatched allreduce tensor shapes"):
         work.wait()
     assert isinstance(work.exception(), ValueError)
-    with pytest.raises(RuntimeError, match="UsageError: .*Mismatched"):
+    with pytest.raises(RuntimeError, match=r"UsageError: .*Mismatched"):
         future.wait()
     with pytest.raises(RuntimeError, match="Mismatched"):
         future.then(lambda one: one.value()).wait()
@@ -500,10 +500,12 @@ def test_tensors_that_are_not_on_the_host_are_refused(call: str) -> None:
         calls_with(torch.ones(SIZE, device="meta"))[call]()
 
 
-@pytest.mark.parametrize("call", ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"])
+@pytest.mark.parametrize(
+    "call", ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"]
+)
 def test_types_that_have_no_sum_here_are_refused_by_name_and_moved_all_the_same(call: str) -> None:
     x = torch.ones(SIZE).to(torch.float8_e4m3fn)
-    with pytest.raises(ValueError, match="does not reduce torch.float8_e4m3fn"):
+    with pytest.raises(ValueError, match=r"does not reduce torch\.float8_e4m3fn"):
         calls_with(x)[call]()
     dist.broadcast(x, 0)
     dist.all_to_all_single(torch.empty_like(x), x)

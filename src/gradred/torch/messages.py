@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import threading
 import time
@@ -26,6 +27,11 @@ _LOOK_EVERY = 0.05  # seconds
 _REMEDY = "See whether the peer calls, too"
 
 
+def _asked(call: str, peer: int | None) -> str:
+    whom = "any rank" if peer is None else f"rank {peer}"
+    return f"{call} {'to' if call == 'send' else 'from'} {whom}"
+
+
 class Messages(Protocol):
     """What carries them between the ranks of a group."""
 
@@ -43,7 +49,7 @@ class Message:
     """One in flight, with the methods of a named request.
 
     Args:
-        asked: what was called.
+        asked: what was called, with the peer.
     """
 
     def __init__(self, asked: str) -> None:
@@ -71,10 +77,8 @@ class Message:
         threading.Thread(target=self._wait_and_call, args=(fn,), daemon=True).start()
 
     def _wait_and_call(self, fn: Callable[[Any], object]) -> None:
-        try:
+        with contextlib.suppress(TransportError):  # `wait` raises it again
             self.wait()
-        except TransportError:
-            pass  # which `wait` raises again
         fn(self)
 
     def _is_late(self, timeout: float | None) -> TimeoutError:
@@ -96,13 +100,13 @@ class OfMpi:
     def send(self, data: Bytes, to: int, tag: int) -> Message:
         """To one rank."""
         request = self._comm.Isend([data.numpy(), MPI.BYTE], to, tag)
-        return _OfMpi(request, "send", self._look)
+        return _OfMpi(request, _asked("send", to), self._look)
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
         """From one rank, or any."""
         rank = MPI.ANY_SOURCE if source is None else source
         request = self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag)
-        return _OfMpi(request, "recv", self._look)
+        return _OfMpi(request, _asked("recv", source), self._look)
 
     def free(self) -> None:
         """Of the communicator."""
@@ -182,7 +186,8 @@ class OfGloo:
 
     def send(self, data: Bytes, to: int, tag: int) -> Message:
         """To one rank."""
-        return _OfGloo(self._group.send([data], to, tag), "send", self._look)
+        work = self._group.send([data], to, tag)
+        return _OfGloo(work, _asked("send", to), self._look)
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
         """From one rank, or any."""
@@ -190,14 +195,14 @@ class OfGloo:
             work = self._group.recv_anysource([data], tag)
         else:
             work = self._group.recv([data], source, tag)
-        return _OfGloo(work, "recv", self._look)
+        return _OfGloo(work, _asked("recv", source), self._look)
 
     def free(self) -> None:
         """Nothing: what gloo holds ends with this object."""
 
 
 class _OfGloo(Message):
-    """Of gloo's works one can only wait, and once. Who asks whether it is done has a thread do so."""
+    """Of gloo's works: one can only wait, and once. A thread does for who asks whether it is done."""
 
     def __init__(self, work: Any, asked: str, look: LookForLost) -> None:
         super().__init__(asked)

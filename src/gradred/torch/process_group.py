@@ -275,9 +275,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
         target = _on_host(output, "reduce_scatter")
         sums = [part.clone(memory_format=torch.contiguous_format) for part in parts]
         work = self.allreduce(sums, opts)
-        return together(
-            [work], self._limit, lambda: _put(sums[self._own_rank], target), [output]
-        )
+        return together([work], self._limit, lambda: _put(sums[self._own_rank], target), [output])
 
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root gets the sum; the others' tensors stay."""
