@@ -88,6 +88,30 @@ def test_processes_that_torch_spawns_need_no_mpi_and_see_a_rank_end(tmp_path: Pa
     assert float(ended[2]) < 5
 
 
+WITH_MPI = """
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+assert MPI.COMM_WORLD.Get_size() == 1
+dist.init_process_group("gradred")
+for rank in range(2):
+    alone = dist.new_group([rank])
+    if rank == dist.get_rank():
+        dist.all_reduce(torch.ones(1), group=alone)
+x = torch.ones(1)
+dist.all_reduce(x)
+print(f"sum {x.item():.0f}")
+"""
+
+
+def test_groups_of_one_rank_where_the_program_has_begun_an_mpi_of_its_own(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WITH_MPI)
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(program))
+    assert done.stdout.count("sum 2") == 2, done.stdout + done.stderr
+
+
 def test_memory_that_is_not_shared_is_an_error_that_says_how_to_start(tmp_path: Path) -> None:
     done = run(*TORCHRUN, "--nproc-per-node=2", str(ROOT / "examples" / "ddp.py"), GRADRED_SHM="0")
     assert done.returncode != 0

@@ -202,7 +202,7 @@ class OfGloo:
 
 
 class _OfGloo(Message):
-    """Of gloo's works: one can only wait, and once. A thread does for who asks whether it is done."""
+    """One can only wait for gloo's works, and once. A thread does, if asked whether it is done."""
 
     def __init__(self, work: Any, asked: str, look: LookForLost) -> None:
         super().__init__(asked)
