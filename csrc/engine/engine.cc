@@ -58,7 +58,7 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
     added_ns_ = now_ns();
   }
   idle_ = 0;
-  if (threaded && soon && waiting_.load() == 0) wake();
+  if (threaded && (left || (soon && waiting_.load() == 0))) wake();
 }
 
 void Engine::start_thread() {
@@ -100,7 +100,11 @@ void Engine::run() {
       drop_ended(lock);
       rest(lock);
     } else if (waiting_.load(std::memory_order_relaxed) > 0) {  // who waits drives all of them
-      leave_to_waiters(lock);
+      if (std::ranges::any_of(operations_, is_left)) {
+        drive_left(lock);
+      } else {
+        leave_to_waiters(lock);
+      }
     } else if (is_just_added()) {  // the program may come to wait at once
       sleep(lock, {}, kAtOnce);
     } else {
@@ -111,6 +115,23 @@ void Engine::run() {
       lock.lock();
     }
   }
+}
+
+// Who waits may be in a call of a device's driver that returns when a program's stream has gone on,
+// and the stream waits for one of these. Those that have ended are destroyed by others: that, too,
+// may take the driver.
+void Engine::drive_left(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::shared_ptr<Operation>> left;
+  for (const Kept& kept : operations_) {
+    if (is_left(kept)) left.push_back(kept.operation);
+  }
+  lock.unlock();
+  for (const auto& operation : left) operation->advance(Operation::Caller::kBusy);
+  lock.lock();
+  nap(lock, nap_ns_ + nap_ns_ / 4);
+  lock.unlock();
+  left.clear();  // the last ones that hold them, perhaps
+  lock.lock();
 }
 
 bool Engine::is_just_added() const {

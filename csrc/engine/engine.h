@@ -39,7 +39,8 @@ class Engine {
   // Whether nothing is in flight, for callers that come often.
   bool quiet() const { return kept_.load(std::memory_order_relaxed) == 0; }
 
-  // While a waiter exists the thread leaves the work to it.
+  // While a waiter exists the thread leaves the work to it, but for what a program's streams wait
+  // for.
   class Waiting {
    public:
     explicit Waiting(Engine& engine) : engine_(engine) { engine_.take_over(); }
@@ -74,6 +75,7 @@ class Engine {
 
   void run();
   void look_and_sleep();
+  void drive_left(std::unique_lock<std::mutex>& lock);
   Look look();
   void rest(std::unique_lock<std::mutex>& lock);
   void leave_to_waiters(std::unique_lock<std::mutex>& lock);
@@ -95,6 +97,7 @@ class Engine {
   static bool drives(const Kept& kept) {
     return kept.driven == Driven::kByThread && !kept.operation->ended();
   }
+  static bool is_left(const Kept& kept) { return drives(kept) && kept.operation->is_left(); }
 
   std::mutex mutex_;
   std::vector<Kept> operations_;

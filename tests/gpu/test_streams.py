@@ -227,6 +227,57 @@ def test_driver_that_waits_for_the_device_while_a_call_is_in_flight(
     np.testing.assert_array_equal(found, ramp(700_001) * SIZE)
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank waits for no other")
+def test_driver_that_waits_for_the_device_in_a_blocking_call_beside(
+    comm: gradred.Comm, device: Driver, stream: int
+) -> None:
+    """Who waits for that call is in the driver, and drives nothing that streams wait for."""
+    other = gradred.Comm(MPI.COMM_WORLD.Dup())
+    gradred.allreduce(DeviceArray(device, ramp(70_001)), comm=other)
+    gradred.allreduce(DeviceArray(device, ramp(10)), comm=comm, stream=stream)
+    finish(stream)
+    x = Late(ramp(700_001), stream)
+    y = ramp(2_300_017)  # pinned memory of this length there is none yet
+    given = y if RANK == SIZE - 1 else DeviceArray(device, y)
+    device.set("synchronises", 1)
+    try:
+        result = gradred.allreduce(x.array, out=x.array, comm=comm, stream=stream)
+        beside = gradred.allreduce(given, out=given, comm=other)
+        found = read(result, stream)
+        finish(stream)
+    finally:
+        device.set("synchronises", 0)
+    np.testing.assert_array_equal(found, ramp(700_001) * SIZE)
+    host = beside.get() if isinstance(beside, DeviceArray) else beside
+    np.testing.assert_array_equal(host, ramp(2_300_017) * SIZE)
+    other.Free()
+
+
+def test_memory_of_a_new_result_may_be_in_use_by_its_librarys_stream(
+    comm: gradred.Comm, device: Driver, stream: int
+) -> None:
+    """As memory of a pool is: the call comes after that work, whatever stream it is in."""
+    own = device.stream()
+
+    class Pooled(DeviceArray):
+        def __array_namespace__(self) -> Any:
+            def empty_like(x: DeviceArray) -> DeviceArray:
+                device.set("least_delay", 20_000_000)
+                made = DeviceArray(device, np.full(x.shape, 99, x.dtype), stream=own)
+                device.set("least_delay", 0)
+                device.set("most_delay", 50_000)
+                return made
+
+            return SimpleNamespace(empty_like=empty_like)
+
+    x = Pooled(device, ramp(1000))
+    y = gradred.allreduce(x, comm=comm, stream=stream)
+    finish(stream)
+    finish(own)
+    np.testing.assert_array_equal(y.get(), ramp(1000) * SIZE)
+    device.destroy(own)
+
+
 def test_stream_that_is_captured_is_refused_on_all_ranks(
     comm: gradred.Comm, device: Driver, stream: int
 ) -> None:
