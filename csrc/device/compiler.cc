@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <mutex>
+#include <set>
 
 #include "base/errors.h"
 
@@ -16,7 +18,7 @@ void look_up(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function == nullptr) {
     throw DeviceError(std::string("NVRTC has no ") + name +
-                      ": it is too old. Needed is that of CUDA 11.4 or later.");
+                      ": it is too old. Needed is that of CUDA 11.7 or later.");
   }
 }
 
@@ -31,37 +33,51 @@ void open_builtins_beside(const std::string& library) {
   }
 }
 
-void* open_first(const std::vector<std::string>& libraries) {
-  for (const int flags : {RTLD_NOW | RTLD_NOLOAD, RTLD_NOW}) {
-    for (const std::string& one : libraries) {
-      if (void* const found = dlopen(one.c_str(), flags)) {
-        open_builtins_beside(one);
-        return found;
-      }
-    }
-  }
-  return nullptr;
+std::string cuda_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
 }  // namespace
 
-const Compiler& Compiler::load(const std::vector<std::string>& libraries) {
+const Compiler& Compiler::load(const std::vector<std::string>& libraries, int driver_version,
+                               std::size_t turn) {
   static std::mutex mutex;
-  static const Compiler* only = nullptr;
+  static auto& known = *new std::map<void*, Compiler>;  // as long as the process lives
   const std::lock_guard lock(mutex);
-  if (only != nullptr) return *only;
-  void* const library = open_first(libraries);
-  if (library == nullptr) {
-    std::string tried;
-    for (const std::string& one : libraries) tried += (tried.empty() ? "" : ", ") + one;
-    throw DeviceError("there is no NVRTC to compile kernels with (looked for " + tried +
-                      "). pip install nvidia-cuda-nvrtc brings one.");
+  std::string tried;
+  std::set<void*> seen;
+  for (const int flags : {RTLD_NOW | RTLD_NOLOAD, RTLD_NOW}) {
+    for (const std::string& one : libraries) {
+      void* const library = dlopen(one.c_str(), flags);
+      if (library == nullptr) {
+        if ((flags & RTLD_NOLOAD) == 0) tried += (tried.empty() ? "" : ", ") + one;
+        continue;
+      }
+      if (!seen.insert(library).second) continue;
+      open_builtins_beside(one);
+      try {
+        const Compiler& found = known.try_emplace(library, Compiler(library)).first->second;
+        if (found.version_ / 1000 <= driver_version / 1000 && turn-- == 0) return found;
+        tried += (tried.empty() ? "" : ", ") + one + " of CUDA " + cuda_text(found.version_);
+      } catch (const DeviceError& error) {
+        tried += (tried.empty() ? "" : ", ") + one + ": " + error.what();
+      }
+    }
   }
-  only = new Compiler(library);  // as long as the process lives
-  return *only;
+  throw DeviceError("there is no NVRTC to compile kernels with for a driver of CUDA " +
+                    cuda_text(driver_version) + " (looked for " + tried +
+                    "). pip install nvidia-cuda-nvrtc brings one.");
 }
 
 Compiler::Compiler(void* library) {
+  int (*tell_version)(int* major, int* minor) = nullptr;
+  look_up(library, "nvrtcVersion", tell_version);
+  int major = 0, minor = 0;
+  tell_version(&major, &minor);
+  version_ = 1000 * major + 10 * minor;
+  if (version_ < kOldest) {
+    throw DeviceError("NVRTC " + cuda_text(version_) + " is too old. Needed is 11.7 or later.");
+  }
   look_up(library, "nvrtcGetErrorString", error_string_);
   look_up(library, "nvrtcGetNumSupportedArchs", count_capabilities_);
   look_up(library, "nvrtcGetSupportedArchs", get_capabilities_);

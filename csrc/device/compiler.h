@@ -8,9 +8,14 @@ namespace gradred::device {
 
 class Compiler {
  public:
-  // The first of these libraries that there is, by name or path; one that the process has already
-  // comes before all others. Throws DeviceError that says what is missing.
-  static const Compiler& load(const std::vector<std::string>& libraries);
+  // Of these libraries, by name or path, those that are there and no newer than the driver, whose
+  // code it may refuse: one that the process has already comes before all others, then in this
+  // order. `turn`: how many of them have been tried. Throws DeviceError that says what is missing.
+  static const Compiler& load(const std::vector<std::string>& libraries, int driver_version,
+                              std::size_t turn = 0);
+  static constexpr int kOldest = 11070;  // knows __grid_constant__
+
+  int version() const { return version_; }  // as Driver::version
 
   struct File {
     const char* name;
@@ -27,6 +32,7 @@ class Compiler {
   void check(int code, const char* what) const;
   int nearest(int capability) const;
 
+  int version_ = 0;
   using Program = struct OpaqueProgram*;
   const char* (*error_string_)(int code);
   int (*count_capabilities_)(int* count);

@@ -45,6 +45,8 @@ constexpr std::tuple kEntries{
     Entry{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", 11000, Needed::kRequired,
           &Functions::DevicePrimaryCtxRelease},
     Entry{"cuCtxGetCurrent", "cuCtxGetCurrent", 4000, Needed::kRequired, &Functions::CtxGetCurrent},
+    Entry{"cuCtxGetDevice", "cuCtxGetDevice", 2000, Needed::kRequired, &Functions::CtxGetDevice},
+    Entry{"cuCtxGetId", "cuCtxGetId", 12000, Needed::kOptional, &Functions::CtxGetId},
     Entry{"cuCtxPushCurrent", "cuCtxPushCurrent_v2", 4000, Needed::kRequired,
           &Functions::CtxPushCurrent},
     Entry{"cuCtxPopCurrent", "cuCtxPopCurrent_v2", 4000, Needed::kRequired,
@@ -142,15 +144,22 @@ std::string in_words(int version) {
                     "host memory.");
 }
 
-// What a person can do about it.
+// After which each later call of the process fails as well.
+bool ends_the_context(Result code) {
+  constexpr Result kSticky[] = {214, 700, 702, 710, 714, 715, 716, 717, 718, 719};
+  return std::find(std::begin(kSticky), std::end(kSticky), code) != std::end(kSticky);
+}
+
 // What one call did wrong, or what the driver does not have: no fault of the device's.
 bool is_of_one_call(Result code) {
-  constexpr Result kOfOneCall[] = {1, 101, 200, 304, 400, 401, 500, 705, 708, 712, 713, 800, 801};
+  constexpr Result kOfOneCall[] = {1,   101, 200, 205, 209, 217, 218, 220, 221, 222, 304,
+                                   400, 401, 500, 701, 704, 705, 708, 711, 712, 713, 800, 801};
   constexpr Result kOfCapture = 900;  // and some that follow
   return (code >= kOfCapture && code < kOfCapture + 20) ||
          std::find(std::begin(kOfOneCall), std::end(kOfOneCall), code) != std::end(kOfOneCall);
 }
 
+// What a person can do about it.
 std::string_view remedy_for(Result code) {
   switch (code) {
     case kOutOfMemory:
@@ -161,9 +170,11 @@ std::string_view remedy_for(Result code) {
     case kNoDevice:
       return "Look at nvidia-smi and CUDA_VISIBLE_DEVICES";
     default:
+      if (ends_the_context(code)) {
+        return "After such an error a process cannot use the device again: start the program anew";
+      }
       return is_of_one_call(code) ? "The device can be used further"
-                                  : "After such an error a process cannot use the device again: "
-                                    "if it stays, start the program anew";
+                                  : "If it stays, start the program anew";
   }
 }
 

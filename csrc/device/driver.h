@@ -35,7 +35,12 @@ enum Code : Result {
   kNotInitialized = 3,
   kDeinitialized = 4,
   kNoDevice = 100,
+  kInvalidImage = 200,
   kInvalidContext = 201,
+  kNoBinaryForDevice = 209,
+  kInvalidPtx = 218,
+  kNoJitCompiler = 221,
+  kUnsupportedPtx = 222,
   kNotReady = 600,
   kIllegalAddress = 700,
   kContextIsDestroyed = 709,
@@ -69,6 +74,8 @@ struct Functions {
   Result (*DevicePrimaryCtxRetain)(ContextHandle* context, Ordinal device);
   Result (*DevicePrimaryCtxRelease)(Ordinal device);
   Result (*CtxGetCurrent)(ContextHandle* context);
+  Result (*CtxGetDevice)(Ordinal* device);
+  Result (*CtxGetId)(ContextHandle context, unsigned long long* id);  // null where it has none
   Result (*CtxPushCurrent)(ContextHandle context);
   Result (*CtxPopCurrent)(ContextHandle* context);
   Result (*CtxSynchronize)();

@@ -20,22 +20,18 @@ constexpr std::size_t kLeastBlock = std::size_t{32} << 20;  // of which small ar
 
 std::size_t up_to(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Memory that is allocated there says which context it is.
-PointerInfo probe(const Driver& driver) {
-  const DeviceAllocation made(driver, 1);
-  return ask(driver, made.get());
-}
-
 // In this thread's context, or the device's primary one, which somebody has made. -1: any device.
 CudaMemory& memory_of(const Driver& driver, int device, const Options& options) {
-  if (driver.current() != nullptr) {
-    const PointerInfo found = probe(driver);
-    if (device < 0 || found.device == device) return CudaMemory::of(driver, found, options);
+  if (const ContextHandle context = driver.current()) {
+    Ordinal current = 0;
+    driver.check(driver.call.CtxGetDevice(&current), "cuCtxGetDevice");
+    if (device < 0 || current == device) {
+      return CudaMemory::of(driver, {.device = current, .context = context}, options);
+    }
   }
   const int wanted = std::max(device, 0);
   const PrimaryContext primary(driver, wanted);
-  const ScopedContext scope(driver, primary.get());
-  return CudaMemory::of(driver, probe(driver), options);
+  return CudaMemory::of(driver, {.device = wanted, .context = primary.get()}, options);
 }
 
 }  // namespace
@@ -44,35 +40,64 @@ std::size_t ExportedMemory::rounded(std::size_t bytes) {
   return up_to(std::max<std::size_t>(bytes, 1), kUnit);
 }
 
-// The shortest that is long enough.
-std::byte* ExportedMemory::allocate(std::size_t bytes) {
-  const std::size_t wanted = rounded(bytes);
-  const std::lock_guard lock(mutex_);
-  const ScopedContext scope = memory_.scope();
-  std::size_t best = blocks_.size(), at = 0, shortest = ~std::size_t{0};
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    for (const auto& [begin, length] : blocks_[i].unused) {
-      if (length < wanted || length >= shortest) continue;
-      best = i, at = begin, shortest = length;
+// The shortest that is long enough, of what peers can read if there is any.
+std::optional<ExportedMemory::Gap> ExportedMemory::shortest_gap(std::size_t bytes,
+                                                                Export needed) const {
+  std::optional<Gap> best;
+  std::size_t shortest = ~std::size_t{0};
+  for (const bool exported : {true, false}) {
+    if (best || (!exported && needed == Export::kMust)) break;
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (blocks_[i].handle.has_value() != exported) continue;
+      for (const auto& [begin, length] : blocks_[i].unused) {
+        if (length < bytes || length >= shortest) continue;
+        best = Gap{i, begin};
+        shortest = length;
+      }
     }
   }
-  if (best == blocks_.size()) {
-    const std::size_t length = std::max(up_to(wanted, kMapped), kLeastBlock);
-    DeviceAllocation made(memory_.driver(), length);
-    const IpcHandle handle = made.exported();
-    blocks_.push_back({std::move(made), handle, length, {{0, length}}});
-  } else if (std::exchange(may_be_in_use_, false)) {
-    memory_.driver().check(memory_.driver().call.CtxSynchronize(), "cuCtxSynchronize");
-  }
-  return take(best, at, wanted);
+  return best;
 }
 
-std::byte* ExportedMemory::take(std::size_t index, std::size_t at, std::size_t bytes) {
-  Block& block = blocks_[index];
-  const std::size_t length = block.unused.at(at);
-  block.unused.erase(at);
-  if (length > bytes) block.unused[at + bytes] = length - bytes;
-  auto* const address = reinterpret_cast<std::byte*>(block.memory.get() + at);
+ExportedMemory::Block ExportedMemory::made_block(std::size_t bytes, Export needed) const {
+  const std::size_t length = std::max(up_to(bytes, kMapped), kLeastBlock);
+  DeviceAllocation made(memory_.driver(), length);
+  std::optional<IpcHandle> handle;
+  try {
+    handle = made.exported();
+  } catch (const DriverError&) {
+    if (needed == Export::kMust) throw;
+  }
+  return {std::move(made), handle, length, {{0, length}}};
+}
+
+std::byte* ExportedMemory::allocate(std::size_t bytes, Export needed) {
+  const std::size_t wanted = rounded(bytes);
+  const ScopedContext scope = memory_.scope();
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const std::optional<Gap> gap = shortest_gap(wanted, needed);
+    if (gap && settled_ == released_) return take(*gap, wanted);
+    const std::uint64_t released = released_;
+    lock.unlock();
+    if (!gap) {
+      Block made = made_block(wanted, needed);
+      lock.lock();
+      blocks_.push_back(std::move(made));
+      return take({blocks_.size() - 1, 0}, wanted);
+    }
+    memory_.driver().check(memory_.driver().call.CtxSynchronize(), "cuCtxSynchronize");
+    lock.lock();
+    settled_ = std::max(settled_, released);
+  }
+}
+
+std::byte* ExportedMemory::take(Gap gap, std::size_t bytes) {
+  Block& block = blocks_[gap.block];
+  const std::size_t length = block.unused.at(gap.at);
+  block.unused.erase(gap.at);
+  if (length > bytes) block.unused[gap.at + bytes] = length - bytes;
+  auto* const address = reinterpret_cast<std::byte*>(block.memory.get() + gap.at);
   given_[address] = bytes;
   return address;
 }
@@ -105,7 +130,7 @@ void ExportedMemory::release(std::byte* address) noexcept {
     }
   }
   unused[begin] = length;
-  may_be_in_use_ = true;
+  ++released_;
 }
 
 SharedPlace ExportedMemory::find(const void* array, std::size_t bytes) const {
@@ -113,14 +138,15 @@ SharedPlace ExportedMemory::find(const void* array, std::size_t bytes) const {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Address begin = blocks_[i].memory.get();
-    if (at >= begin && at + bytes <= begin + blocks_[i].bytes) return {i + 1, at - begin};
+    if (at < begin || at + bytes > begin + blocks_[i].bytes) continue;
+    return blocks_[i].handle ? SharedPlace(i + 1, at - begin) : SharedPlace();
   }
   return {};
 }
 
 IpcHandle ExportedMemory::handle_of(SharedPlace place) const {
   const std::lock_guard lock(mutex_);
-  return blocks_.at(place.allocation() - 1).handle;
+  return blocks_.at(place.allocation() - 1).handle.value();
 }
 
 ExportedArray::ExportedArray(std::size_t bytes, int device, const Options& options) {
@@ -131,7 +157,7 @@ ExportedArray::ExportedArray(std::size_t bytes, int device, const Options& optio
         "for example by cupy.cuda.runtime.free(0) or torch.cuda.init()");
   }
   CudaMemory& memory = memory_of(*driver, device, options);
-  range_.emplace(memory.exported(), bytes);
+  range_.emplace(memory.exported(), bytes, Export::kIfPossible);
   device_ = memory.ordinal();
 }
 

@@ -1,5 +1,6 @@
 // Memory of a device for arrays that other processes' devices read and write where they lie:
-// allocations of gradred's own, exported once by CUDA IPC, and cut into arrays.
+// allocations of gradred's own, exported once by CUDA IPC, and cut into arrays. Where the driver
+// exports nothing (MIG, WSL, sandboxes), arrays lie in such memory all the same, alone.
 #pragma once
 
 #include <cstddef>
@@ -17,42 +18,52 @@ namespace gradred::device {
 
 class CudaMemory;
 
+enum class Export : bool { kIfPossible, kMust };
+
 // Of one context. Thread-safe. What it has once allocated stays allocated for later arrays: peers
 // hold it open, and no process can know when they have let go of it.
 class ExportedMemory {
  public:
   explicit ExportedMemory(CudaMemory& memory) : memory_(memory) {}
 
-  // Throws DriverError: there is no such memory, or it cannot be exported. As cudaFree and
+  // Throws DriverError: there is no such memory, or it cannot be exported and must. As cudaFree and
   // cudaMalloc do: waits for the device's work before it gives memory away that was released.
-  std::byte* allocate(std::size_t bytes);
+  std::byte* allocate(std::size_t bytes, Export needed);
   void release(std::byte* address) noexcept;
-  SharedPlace find(const void* array, std::size_t bytes) const;  // nowhere: not of these
+  // Nowhere: not of these, or of such as could not be exported.
+  SharedPlace find(const void* array, std::size_t bytes) const;
   IpcHandle handle_of(SharedPlace place) const;
 
  private:
   struct Block {
     DeviceAllocation memory;
-    IpcHandle handle;
+    std::optional<IpcHandle> handle;  // none: the driver has refused it
     std::size_t bytes;
     std::map<std::size_t, std::size_t> unused{};  // bytes by where they begin
   };
+  struct Gap {
+    std::size_t block, at;
+  };
 
   static std::size_t rounded(std::size_t bytes);
-  std::byte* take(std::size_t index, std::size_t at, std::size_t bytes);
+  std::optional<Gap> shortest_gap(std::size_t bytes, Export needed) const;
+  Block made_block(std::size_t bytes, Export needed) const;
+  std::byte* take(Gap gap, std::size_t bytes);
 
   CudaMemory& memory_;
+  // Not held while the driver may wait for the device: who carries operations on takes it, too.
   mutable std::mutex mutex_;
   std::vector<Block> blocks_;                  // a place's allocation is the index, and one more
   std::map<std::byte*, std::size_t> given_{};  // bytes of each array
-  bool may_be_in_use_ = false;  // by work that the device was given before arrays were released
+  // Arrays released so far, and those of them whose device's work is done.
+  std::uint64_t released_ = 0, settled_ = 0;
 };
 
 // Some of it, as long as this lives.
 class ExportedRange {
  public:
-  ExportedRange(ExportedMemory& memory, std::size_t bytes)
-      : memory_(memory), address_(memory.allocate(bytes)) {}
+  ExportedRange(ExportedMemory& memory, std::size_t bytes, Export needed = Export::kMust)
+      : memory_(memory), address_(memory.allocate(bytes, needed)) {}
   ~ExportedRange() {
     if (address_ != nullptr) memory_.release(address_);
   }

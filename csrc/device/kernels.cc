@@ -1,6 +1,7 @@
 #include "device/kernels.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,27 @@ constexpr std::size_t kBytesPerThread = 16;
 constexpr std::string_view kTypes[] = {GRADRED_FOR_ELEMENTS(GRADRED_ELEMENT_NAME)};
 #undef GRADRED_ELEMENT_NAME
 
+// Whether the driver has refused the code, and might take another compiler's.
+bool is_of_code(Result code) {
+  constexpr Result kOfCode[] = {kInvalidImage, kNoBinaryForDevice, kInvalidPtx, kNoJitCompiler,
+                                kUnsupportedPtx};
+  return std::ranges::find(kOfCode, code) != std::end(kOfCode);
+}
+
+// Behind gradred_ and the type's name.
+std::vector<std::string> names_of(KernelSource source) {
+  std::vector<std::string> names;
+  const bool shots = source == KernelSource::kShots;
+  for (const char* const op : {"_sum", "_prod", "_min", "_max", "_scaled_sum"}) {
+    if (!shots) {
+      for (const char* const k : {"_0", "_2", "_4", "_8"}) names.push_back(std::string(op) + k);
+    } else if (op != std::string_view("_scaled_sum")) {
+      for (const char* const way : {"_one", "_two"}) names.push_back(std::string(op) + way);
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 bool Kernels::serves(Op op, DType dtype) {
@@ -39,15 +61,15 @@ int Kernels::attribute(int which) const {
   return value;
 }
 
-std::string Kernels::code_for(DType dtype, int capability, const Options& options,
-                              KernelSource source) {
+std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capability,
+                              const std::string& folder, KernelSource source) {
   const std::string element(name_of(dtype));
   const bool shots = source == KernelSource::kShots;
-  const CodeCache cache(options.folder,
+  const std::string by = std::to_string(compiler.version());
+  const CodeCache cache(folder,
                         element + (shots ? "-shots" : "") + "-sm_" + std::to_string(capability),
-                        {kReduceSource, shots ? kShotsSource : "", kKernelArguments});
+                        {kReduceSource, shots ? kShotsSource : "", kKernelArguments, by});
   if (std::optional<std::string> kept = cache.read()) return *std::move(kept);
-  const Compiler& compiler = Compiler::load(options.compilers);
   const Compiler::File reduce{"reduce.cu", kReduceSource};
   const std::string code =
       compiler.compile(shots ? Compiler::File{"shots.cu", kShotsSource} : reduce,
@@ -58,38 +80,60 @@ std::string Kernels::code_for(DType dtype, int capability, const Options& option
 }
 
 // A file that the driver refuses, damaged or of another version, is made again.
-CudaModule Kernels::load(DType dtype, KernelSource source) const {
+CudaModule Kernels::load_by(const Compiler& compiler, DType dtype, KernelSource source) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
-  const std::string code = code_for(dtype, capability, options_, source);
+  const std::string code = code_for(compiler, dtype, capability, options_.folder, source);
   try {
     return CudaModule(driver_, code);
   } catch (const DriverError&) {
-    Options anew = options_;
-    anew.folder.clear();
-    const std::string made = code_for(dtype, capability, anew, source);
+    const std::string made = code_for(compiler, dtype, capability, "", source);
     if (made == code) throw;
     return CudaModule(driver_, made);
   }
 }
 
-void Kernels::prepare(DType dtype, KernelSource source) {
-  const std::lock_guard lock(mutex_);
-  if (most_blocks_ == 0) {
-    most_blocks_ = kBlocksPerUnit * static_cast<unsigned>(attribute(kMultiprocessors));
+// By the first compiler whose code the driver takes; what is thrown is of the first one.
+CudaModule Kernels::load(DType dtype, KernelSource source) const {
+  std::exception_ptr refusal;
+  for (std::size_t turn = 0;; ++turn) {
+    const Compiler* compiler = nullptr;
+    try {
+      compiler = &Compiler::load(options_.compilers, driver_.version, turn);
+      return load_by(*compiler, dtype, source);
+    } catch (const DriverError& error) {
+      if (!is_of_code(error.code())) throw;
+      if (refusal == nullptr) refusal = std::current_exception();
+    } catch (const DeviceError&) {
+      if (refusal == nullptr) refusal = std::current_exception();
+      if (compiler == nullptr) break;
+    }
   }
-  const std::pair key{dtype, source};
-  if (!loaded_.contains(key)) loaded_.emplace(key, Loaded{load(dtype, source)});
+  std::rethrow_exception(refusal);
 }
 
-FunctionHandle Kernels::function(DType dtype, KernelSource source, const std::string& name) {
+// Functions as well as modules are loaded when they are first asked for.
+void Kernels::prepare(DType dtype, KernelSource source) {
+  const std::pair key{dtype, source};
+  const std::lock_guard loading(loading_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (loaded_.contains(key)) return;
+  }
+  const auto units = static_cast<unsigned>(attribute(kMultiprocessors));
+  Loaded made{load(dtype, source)};
+  for (const std::string& name : names_of(source)) {
+    made.functions[name] = made.module.function("gradred_" + std::string(name_of(dtype)) + name);
+  }
+  const std::lock_guard lock(mutex_);
+  most_blocks_ = kBlocksPerUnit * units;
+  loaded_.emplace(key, std::move(made));
+}
+
+FunctionHandle Kernels::function(DType dtype, KernelSource source, const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const auto found = loaded_.find({dtype, source});
   check(found != loaded_.end(), "kernels that nobody has prepared");
-  FunctionHandle& function = found->second.functions[name];
-  if (function == nullptr) {
-    function = found->second.module.function("gradred_" + std::string(name_of(dtype)) + name);
-  }
-  return function;
+  return found->second.functions.at(name);
 }
 
 // More inputs than a launch takes are folded, several launches after each other: the sums of floats

@@ -16,6 +16,8 @@
 
 namespace gradred::device {
 
+class Compiler;
+
 // target = inputs[0] op inputs[1] op ..., and then scaled.
 struct KernelCall {
   struct Scale {
@@ -56,8 +58,10 @@ class Kernels {
   void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
   unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
 
-  // Machine code for a device of this compute capability, from the disk if it is there.
-  static std::string code_for(DType dtype, int capability, const Options& options,
+  // Machine code for a device of this compute capability, from the disk if this compiler's is there
+  // (`folder` as in Options).
+  static std::string code_for(const Compiler& compiler, DType dtype, int capability,
+                              const std::string& folder,
                               KernelSource source = KernelSource::kReduce);
 
  private:
@@ -68,14 +72,16 @@ class Kernels {
 
   int attribute(int which) const;
   CudaModule load(DType dtype, KernelSource source) const;
+  CudaModule load_by(const Compiler& compiler, DType dtype, KernelSource source) const;
   void launch_one(StreamHandle stream, const KernelCall& call);
-  FunctionHandle function(DType dtype, KernelSource source, const std::string& name);
+  FunctionHandle function(DType dtype, KernelSource source, const std::string& name) const;
   void launch(StreamHandle stream, FunctionHandle code, unsigned blocks, void* arguments) const;
 
   const Driver& driver_;
   const Ordinal device_;
   const Options options_;
-  std::mutex mutex_;
+  std::mutex loading_;        // of who loads, which may take until the device has nothing to do
+  mutable std::mutex mutex_;  // of what follows
   std::map<std::pair<DType, KernelSource>, Loaded> loaded_;
   unsigned most_blocks_ = 0;  // of a launch
 };

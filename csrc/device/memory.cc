@@ -4,6 +4,7 @@
 #include <bit>
 #include <deque>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/errors.h"
@@ -92,22 +93,53 @@ class Copies final : public DeviceStream {
   std::uint64_t made_ = 0, passed_ = 0;
 };
 
+namespace {
+
+// Of a context, never given twice: its handle may be that of one that has ended. 0: the driver does
+// not tell.
+std::uint64_t id_of(const Driver& driver, ContextHandle context) {
+  unsigned long long id = 0;
+  if (driver.call.CtxGetId == nullptr) return 0;
+  return driver.call.CtxGetId(context, &id) == kSuccess ? id : 0;
+}
+
+// What is kept as long as the process lives: the last one is in use, those before it were of
+// contexts that have ended.
+template <class Made>
+struct Kept {
+  std::uint64_t id = 0;  // of the last one's context
+  std::vector<std::unique_ptr<Made>> made{};
+};
+
+// Kept from the first call on. One that was reset meanwhile is found again by another id.
+ContextHandle primary_of(const Driver& driver, Ordinal device) {
+  static auto& all = *new std::map<Ordinal, Kept<PrimaryContext>>;  // never freed
+  auto& [id, made] = all[device];
+  if (made.empty() || id_of(driver, made.back()->get()) != id) {
+    made.push_back(std::make_unique<PrimaryContext>(driver, device));
+    id = id_of(driver, made.back()->get());
+  }
+  return made.back()->get();
+}
+
+}  // namespace
+
 // Memory of pools and of mapped chunks belongs to no context: there the device's primary one
-// serves, which is kept from then on.
+// serves, which is kept from then on. What was made in a context that has ended is gone with it:
+// nobody may give it back, so that its CudaMemory stays as it is, used by nobody.
 CudaMemory& CudaMemory::of(const Driver& driver, const PointerInfo& found, const Options& options) {
   static std::mutex mutex;
-  static auto& known = *new std::map<ContextHandle, std::unique_ptr<CudaMemory>>;  // never freed
-  static auto& primary = *new std::map<Ordinal, std::unique_ptr<PrimaryContext>>;
+  static auto& all = *new std::map<ContextHandle, Kept<CudaMemory>>;  // never freed
   const std::lock_guard lock(mutex);
-  ContextHandle context = found.context;
-  if (context == nullptr) {
-    auto& kept = primary[found.device];
-    if (kept == nullptr) kept = std::make_unique<PrimaryContext>(driver, found.device);
-    context = kept->get();
+  const ContextHandle context =
+      found.context != nullptr ? found.context : primary_of(driver, found.device);
+  const std::uint64_t now = id_of(driver, context);
+  auto& [id, made] = all[context];
+  if (made.empty() || id != now) {
+    made.emplace_back(new CudaMemory(driver, context, found.device, options));
+    id = now;
   }
-  auto& memory = known[context];
-  if (memory == nullptr) memory.reset(new CudaMemory(driver, context, found.device, options));
-  return *memory;
+  return *made.back();
 }
 
 CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal device,
@@ -191,15 +223,18 @@ void CudaMemory::with_moment_of(std::uint64_t stream,
   give_back(std::move(queue));
 }
 
-void CudaMemory::require_live(std::uint64_t stream) const {
-  if (driver_.call.StreamIsCapturing == nullptr) return;
+bool CudaMemory::is_captured(std::uint64_t stream) const {
+  if (driver_.call.StreamIsCapturing == nullptr) return false;
   int capturing = 0;
   const Result code =
       driver_.call.StreamIsCapturing(reinterpret_cast<StreamHandle>(stream), &capturing);
-  if (code != kCapturedElsewhere) {
-    driver_.check(code, "cuStreamIsCapturing");
-    if (capturing == 0) return;
-  }
+  if (code == kCapturedElsewhere) return true;
+  driver_.check(code, "cuStreamIsCapturing");
+  return capturing != 0;
+}
+
+void CudaMemory::require_live(std::uint64_t stream) const {
+  if (!is_captured(stream)) return;
   throw UsageError("a call on arrays of " + name_ +
                    ": a stream that it has to come after is being captured in a CUDA graph, and "
                    "calls cannot be part of one. Make it before or after the capture");
@@ -235,14 +270,49 @@ CollectiveLibrary* CudaMemory::collectives(LibraryKind kind, std::string& why) {
 
 namespace {
 
+// Of what is done in the program's stream itself: who lets it go asks the driver nothing.
+class NoCopies final : public DeviceStream {
+ public:
+  void copy(void*, const void*, std::size_t) override { refuse(); }
+  void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override { refuse(); }
+  void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
+  bool ready() override { return true; }
+  std::uint64_t mark() override { refuse(); }
+  bool has_passed(std::uint64_t) override { refuse(); }
+  void wait_for(DeviceMemory&, std::uint64_t) override { refuse(); }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw DeviceError("work in the program's own stream: gradred copies nothing there");
+  }
+};
+
 // Of calls that need no order but that of the stream itself.
 class DirectOrder final : public StreamOrder {
  public:
-  DirectOrder(CudaMemory& memory, std::uint64_t stream) : memory_(memory), stream_(stream) {}
+  // In the memory's context. What it takes is made now, before the stream waits for peers.
+  DirectOrder(CudaMemory& memory, std::uint64_t stream)
+      : memory_(memory), stream_(stream), mark_(memory.orders().open_mark()) {
+    if (mark_ == nullptr) end_.emplace(memory.driver());
+  }
 
   std::optional<std::uint64_t> stream() const override { return stream_; }
+  bool mark() override {
+    if (is_captured()) return false;
+    const ScopedContext scope = memory_.scope();
+    const StreamHandle handle = reinterpret_cast<StreamHandle>(stream_);
+    mark_ != nullptr ? mark_->set(handle) : end_->record(handle);
+    return true;
+  }
+  bool has_passed() override {
+    if (mark_ != nullptr) return mark_->has_passed();
+    const ScopedContext scope = memory_.scope();
+    return end_->ready();
+  }
+  bool asks_driver() const override { return mark_ == nullptr; }
+  // Of a graph nothing can be a part that is not captured with it: the program has seen to that.
   void follow(DeviceMemory& device, std::uint64_t stream) override {
-    if (stream == stream_) return;
+    if (stream == stream_ || is_captured()) return;
     static_cast<CudaMemory&>(device).with_moment_of(
         stream, [this](const CudaEvent& moment) { wait(stream_, moment); });
   }
@@ -254,14 +324,19 @@ class DirectOrder final : public StreamOrder {
     moment.record(reinterpret_cast<StreamHandle>(stream_));
     wait(stream, moment);
   }
-  std::unique_ptr<DeviceStream> input() override { return memory_.open_stream(); }
+  std::unique_ptr<DeviceStream> input() override { return std::make_unique<NoCopies>(); }
   std::unique_ptr<DeviceStream> result(void*, const void*, std::size_t, std::size_t) override {
-    return memory_.open_stream();
+    return std::make_unique<NoCopies>();
   }
   void release() noexcept override {}
-  void check() override {}
+  // By a stream of gradred's: the program may be capturing its own.
+  void check() override { static_cast<void>(memory_.open_stream()->ready()); }
 
  private:
+  bool is_captured() const {
+    const ScopedContext scope = memory_.scope();
+    return memory_.is_captured(stream_);
+  }
   void wait(std::uint64_t stream, const CudaEvent& moment) {
     const ScopedContext scope = memory_.scope();
     const Driver& driver = memory_.driver();
@@ -272,11 +347,14 @@ class DirectOrder final : public StreamOrder {
 
   CudaMemory& memory_;
   const std::uint64_t stream_;
+  const std::unique_ptr<Orders::Mark> mark_;
+  std::optional<CudaEvent> end_;  // where the device writes no words
 };
 
 }  // namespace
 
 std::shared_ptr<StreamOrder> CudaMemory::open_direct_order(std::uint64_t stream) {
+  const ScopedContext scope = this->scope();
   return std::make_shared<DirectOrder>(*this, stream);
 }
 

@@ -26,8 +26,8 @@ namespace gradred::device {
 // What a device's memory is reached by: a context, and what is made in it and used again.
 class CudaMemory final : public DeviceMemory {
  public:
-  // Of an address at which ask() has found memory of a device's. One for each context, for as long
-  // as the process lives. Throws DriverError where no context reaches it.
+  // Of an address at which ask() has found memory of a device's. One for each context, and kept as
+  // long as the process lives. Throws DriverError where no context reaches it.
   // The options of the first call for a context count.
   static CudaMemory& of(const Driver& driver, const PointerInfo& found, const Options& options);
 
@@ -52,12 +52,15 @@ class CudaMemory final : public DeviceMemory {
   const Driver& driver() const { return driver_; }
   // A moment of `stream`, a program's, after all that it has been given so far.
   void with_moment_of(std::uint64_t stream, const std::function<void(const CudaEvent&)>& use);
-  // Throws UsageError for a stream whose work is only recorded. In this context.
+  // Whether a stream's work is only recorded, in a CUDA graph. In this context, as the next one.
+  bool is_captured(std::uint64_t stream) const;
+  // Throws UsageError for such a stream.
   void require_live(std::uint64_t stream) const;
   ScopedContext scope() const { return {driver_, context_}; }
   const Uuid& uuid() const { return uuid_; }
   Kernels& kernels() { return kernels_; }
   ExportedMemory& exported() { return exported_; }
+  Orders& orders() { return orders_; }
 
  private:
   friend class Copies;

@@ -175,14 +175,8 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
 // Everything that takes the driver's time, or makes it wait, is done before a copy is held back.
 std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why) {
   const std::lock_guard lock(mutex_);
-  const Functions& call = memory_.driver().call;
-  if (call.StreamWaitValue32 == nullptr || call.StreamWriteValue32 == nullptr) {
-    why_not_ = "the CUDA driver has no cuStreamWaitValue32";
-  }
-  if (why_not_) {
-    why = *why_not_;
-    return nullptr;
-  }
+  why = why_none();
+  if (!why.empty()) return nullptr;
   const ScopedContext scope = memory_.scope();
   Lane* const found = lane_of(stream);
   if (found == nullptr) {
@@ -193,15 +187,47 @@ std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why
   std::unique_ptr<Slot> slot = take_slot();
   if (!probed_) {
     try {
-      probe(lane, *slot->words);
+      probe(lane.result, *slot->words);
     } catch (const DriverError& error) {
       why_not_ = why = error.what();
       give_back(std::move(slot));
       return nullptr;
     }
-    probed_ = true;
   }
   return std::make_shared<CudaOrder>(*this, lane, std::move(slot));
+}
+
+std::string Orders::why_none() const {
+  const Functions& call = memory_.driver().call;
+  if (call.StreamWaitValue32 == nullptr || call.StreamWriteValue32 == nullptr) {
+    return "the CUDA driver has no cuStreamWaitValue32";
+  }
+  return why_not_.value_or("");
+}
+
+std::unique_ptr<Orders::Mark> Orders::open_mark() {
+  const std::lock_guard lock(mutex_);
+  if (!why_none().empty()) return nullptr;
+  std::unique_ptr<Slot> slot = take_slot();
+  if (!probed_) {
+    try {
+      const CudaStream own(memory_.driver(), Urgency::kFirst);
+      probe(own, *slot->words);
+    } catch (const DriverError& error) {
+      why_not_ = error.what();
+      give_back(std::move(slot));
+      return nullptr;
+    }
+  }
+  return std::make_unique<Mark>(*this, std::move(slot));
+}
+
+void Orders::Mark::set(StreamHandle stream) {
+  const Driver& driver = orders_.memory_.driver();
+  const Address word = address_of(&slot_->words->written);
+  driver.check(driver.call.StreamWriteValue32(stream, word, slot_->to_write + 1, 0),
+               "cuStreamWriteValue32");
+  ++slot_->to_write;
 }
 
 // A lane serves another stream once it has nothing to do: streams that have nothing to do with each
@@ -266,16 +292,15 @@ void Orders::give_back(std::unique_ptr<Slot> slot) noexcept {
 }
 
 // Whether the device really writes to host memory, and goes on by what it reads there.
-void Orders::probe(Lane& lane, Words& words) {
+void Orders::probe(const CudaStream& stream, Words& words) {
   const Driver& driver = memory_.driver();
   const Functions& call = driver.call;
-  driver.check(call.StreamWriteValue32(lane.result.get(), address_of(&words.read), 1, 0),
-               "cuStreamWriteValue32");
-  driver.check(call.StreamWaitValue32(lane.result.get(), address_of(&words.read), 1, kNotBefore),
-               "cuStreamWaitValue32");
-  driver.check(call.StreamWriteValue32(lane.result.get(), address_of(&words.read), 0, 0),
-               "cuStreamWriteValue32");
-  lane.result.synchronize();
+  const Address word = address_of(&words.read);
+  driver.check(call.StreamWriteValue32(stream.get(), word, 1, 0), "cuStreamWriteValue32");
+  driver.check(call.StreamWaitValue32(stream.get(), word, 1, kNotBefore), "cuStreamWaitValue32");
+  driver.check(call.StreamWriteValue32(stream.get(), word, 0, 0), "cuStreamWriteValue32");
+  stream.synchronize();
+  probed_ = true;
 }
 
 }  // namespace gradred::device

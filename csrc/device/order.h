@@ -26,6 +26,9 @@ class Orders {
   // For a call in the order of that stream of the program's. Null: this device has no order, and
   // why.
   std::shared_ptr<StreamOrder> open(std::uint64_t stream, std::string& why);
+  // In the current context. Null: the device writes no words to host memory.
+  class Mark;
+  std::unique_ptr<Mark> open_mark();
   // The device may be waiting for peers: who asks the driver to wait for the device waits, too.
   bool any_open() const { return open_.load(std::memory_order_relaxed) > 0; }
 
@@ -59,7 +62,8 @@ class Orders {
   std::unique_ptr<Slot> take_slot();
   std::unique_ptr<Slot> free_slot();
   void give_back(std::unique_ptr<Slot> slot) noexcept;
-  void probe(Lane& lane, Words& words);
+  std::string why_none() const;
+  void probe(const CudaStream& stream, Words& words);
 
   CudaMemory& memory_;
   std::atomic<int> open_{0};
@@ -71,6 +75,22 @@ class Orders {
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool probed_ = false;
   std::optional<std::string> why_not_;
+};
+
+// A place in a stream of the program's, which the host sees passed without a call of the driver.
+class Orders::Mark {
+ public:
+  Mark(Orders& orders, std::unique_ptr<Slot> slot) : orders_(orders), slot_(std::move(slot)) {}
+  ~Mark() { orders_.give_back(std::move(slot_)); }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+
+  void set(StreamHandle stream);  // behind all that it has been given; in the memory's context
+  bool has_passed() const { return slot_->is_free(); }
+
+ private:
+  Orders& orders_;
+  std::unique_ptr<Slot> slot_;
 };
 
 }  // namespace gradred::device

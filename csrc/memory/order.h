@@ -19,9 +19,15 @@ class StreamOrder {
   virtual ~StreamOrder() = default;
   // All that `stream`, a program's on that device, has been given so far comes before the copies.
   virtual void follow(DeviceMemory& device, std::uint64_t stream) = 0;
-  // The program's stream, where the work itself is given to it (DeviceMemory::open_direct_order());
-  // the next three are for the others.
+  // The program's stream, where the work itself is given to it (DeviceMemory::open_direct_order()).
   virtual std::optional<std::uint64_t> stream() const { return std::nullopt; }
+  // Of such a one: marks the end of what the stream has been given by now. False: it is being
+  // captured, and does nothing of it now.
+  virtual bool mark() { return false; }
+  virtual bool has_passed() { return true; }  // the mark
+  // Whether has_passed() asks the driver, which may let nobody in until the stream goes on.
+  virtual bool asks_driver() const { return false; }
+  // The next three are for the others.
   // Copies as it is told to, at once.
   virtual std::unique_ptr<DeviceStream> input() = 0;
   // Gives the device copies of all these bytes, in pieces; a later copy() of a part lets go those

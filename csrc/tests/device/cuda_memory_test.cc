@@ -1,5 +1,7 @@
 // The memory of CUDA devices behind csrc/memory, on the simulated driver.
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -86,6 +88,57 @@ void spare_host_memory_is_bounded(BoardBootstrap&) {
   expect(user.count("pinned") == 3, "what may still be written to is given to nobody");
 }
 
+// As after cudaDeviceReset: the new context has the handle of the old one, whose memory is gone.
+void a_context_that_was_reset_is_another_one(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& before = memory_at(user.allocate(64));
+  CudaMemory& pooled = memory_at(user.allocate_in_pool(64));
+  expect(&before == &pooled, "one context");
+  { const HostAllocation spare(before, 5000); }
+  user.must("cuDevicePrimaryCtxReset_v2", 0);
+  CudaMemory& after = memory_at(user.allocate(64));
+  HostAllocation here(after, 5000);
+  std::memset(here.data(), 1, 5000);
+  expect(&after != &before, "another one");
+  expect(&after == &memory_at(user.allocate_in_pool(64)), "also of pools");
+}
+
+// Who carries operations on looks for arrays meanwhile.
+void memory_that_is_given_again_is_waited_for_without_a_lock(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  device::ExportedMemory& exported = memory.exported();
+  exported.release(exported.allocate(100, device::Export::kMust));
+  const device::CudaStream stream(driver());
+  const device::PinnedAllocation page(driver(), 64);
+  auto* const word = static_cast<std::atomic<std::uint32_t>*>(page.get());
+  word->store(0);
+  driver().check(driver().call.StreamWaitValue32(stream.get(), address_of(word), 1, 0), "a wait");
+  std::thread other([&] { exported.allocate(100, device::Export::kMust); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  expect(!exported.find(word, 4), "found without a wait");
+  word->store(1);
+  other.join();
+}
+
+// As on MIG instances and in sandboxes.
+void memory_that_cannot_be_exported_serves_this_process(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  device::ExportedMemory& exported = memory.exported();
+  user.fail("cuIpcGetMemHandle", 801);
+  const std::byte* const array = exported.allocate(100, device::Export::kIfPossible);
+  expect(!exported.find(array, 100), "peers find it nowhere");
+  expect(!message_of<DeviceError>([&] { exported.allocate(100, device::Export::kMust); }).empty(),
+         "what has to be exported");
+  user.fail("cuIpcGetMemHandle", 0);
+  const std::byte* const other = exported.allocate(100, device::Export::kMust);
+  expect(static_cast<bool>(exported.find(other, 100)), "it can be exported again");
+}
+
 void a_programs_stream_comes_first(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -128,6 +181,11 @@ int run_all(const std::string& part) {
         memory_without_a_context_is_the_primary_ones);
   alone("what_was_made_is_used_again", what_was_made_is_used_again);
   alone("spare_host_memory_is_bounded", spare_host_memory_is_bounded);
+  alone("a_context_that_was_reset_is_another_one", a_context_that_was_reset_is_another_one);
+  alone("memory_that_is_given_again_is_waited_for_without_a_lock",
+        memory_that_is_given_again_is_waited_for_without_a_lock);
+  alone("memory_that_cannot_be_exported_serves_this_process",
+        memory_that_cannot_be_exported_serves_this_process);
   alone("a_programs_stream_comes_first", a_programs_stream_comes_first);
   alone("a_device_that_fails_says_so", a_device_that_fails_says_so);
   return report.finish();

@@ -1,5 +1,6 @@
 // Kernels compiled while the program runs, kept on the disk, and launched: on the simulated driver
 // and its compiler. With NVRTC=<library> in the environment that one compiles them, too.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/compiler.h"
 #include "device/kernels.h"
 #include "device/memory.h"
 #include "node_calls.h"
@@ -16,11 +18,13 @@ namespace gradred::testing {
 namespace {
 
 using device::Address;
+using device::Compiler;
 using device::CudaStream;
 using device::Driver;
 using device::KernelCall;
 using device::Kernels;
 using device::Options;
+using device::PinnedAllocation;
 
 const Driver& driver() { return Driver::load(kSimulated); }
 
@@ -142,6 +146,77 @@ void code_that_the_driver_refuses(BoardBootstrap&) {
   kernels.prepare(DType::kFloat32);
 }
 
+// The device's work that comes before waits for a word of the host's, as calls in stream order do.
+void nothing_is_loaded_once_it_is_prepared(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  Kernels kernels(driver(), 0, folder.options());
+  kernels.prepare(DType::kFloat32);
+  CudaStream stream(driver()), waiting(driver());
+  const PinnedAllocation page(driver(), 64);
+  auto* const word = static_cast<std::atomic<std::uint32_t>*>(page.get());
+  word->store(0);
+  driver().check(driver().call.StreamWaitValue32(waiting.get(), address_of(word), 1, 0), "a wait");
+  const Address target = written(user, {1, 2, 3});
+  const void* const inputs[] = {pointer_to(target), pointer_to(target)};
+  void* const targets[] = {pointer_to(target)};
+  user.set("synchronises", 1);
+  for (const Op op : {Op::kSum, Op::kProd, Op::kMin, Op::kMax}) {
+    kernels.launch(stream.get(), {.op = op, .targets = targets, .inputs = inputs, .count = 3});
+  }
+  user.set("synchronises", 0);
+  word->store(1);
+  stream.synchronize();
+  waiting.synchronize();
+}
+
+// Copies of the simulated compiler, by their names of these versions.
+std::vector<std::string> compilers(const Folder& folder, std::initializer_list<const char*> all) {
+  std::vector<std::string> files;
+  for (const char* const version : all) {
+    files.push_back(folder.path() + "/libnvrtc.so." + version);
+    std::filesystem::copy_file(kSimulated, files.back());
+  }
+  return files;
+}
+
+void a_compiler_newer_than_the_driver_is_left_alone(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  Options options = folder.options();
+  options.compilers = compilers(folder, {"13.0", "11.4", "12.9"});
+  expect(Compiler::load(options.compilers, driver().version).version() == 12090, "that of 12.9");
+  Kernels(driver(), 0, options).prepare(DType::kFloat32);
+  options.compilers = {options.compilers[0], options.compilers[1]};
+  const std::string said = message_of<DeviceError>(
+      [&] { Kernels(driver(), 0, options).prepare(DType::kInt64); });
+  for (const char* const part : {"a driver of CUDA 12.8", "of CUDA 13.0", "NVRTC 11.4 is too old"}) {
+    expect(said.find(part) != std::string::npos, said);
+  }
+}
+
+void where_the_driver_refuses_code_the_next_compiler_is_tried(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  Options options = folder.options();
+  options.compilers = compilers(folder, {"12.9", "12.4"});
+  setenv("SIMULATED_CUDA_REFUSES", "12.9", 1);
+  Kernels(driver(), 0, options).prepare(DType::kFloat32);
+  setenv("SIMULATED_CUDA_REFUSES", "12.4", 1);
+  Kernels(driver(), 0, options).prepare(DType::kFloat32);
+  expect(folder.files().size() == 2, "each compiler's code is kept for itself");
+  options.compilers.resize(1);
+  setenv("SIMULATED_CUDA_REFUSES", "12.9", 1);
+  const std::string said = message_of<DeviceError>(
+      [&] { Kernels(driver(), 0, options).prepare(DType::kFloat32); });
+  expect(said.find("UNSUPPORTED_PTX") != std::string::npos, said);
+  expect(said.find("The device can be used further") != std::string::npos, said);
+  unsetenv("SIMULATED_CUDA_REFUSES");
+}
+
 void works_without_a_folder(BoardBootstrap&) {
   const Folder folder;
   const User user;
@@ -198,12 +273,12 @@ void nvrtc_compiles_all_types(BoardBootstrap&) {
   for (const DType dtype :
        {DType::kFloat8E4M3FN, DType::kFloat8E5M2, DType::kFloat16, DType::kBFloat16,
         DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64, DType::kUInt8}) {
-    const Options options{kSimulated, {library}};
+    const Compiler& compiler = Compiler::load({library}, 99990);
     for (const int capability : {75, 90}) {
-      const std::string code = Kernels::code_for(dtype, capability, options);
+      const std::string code = Kernels::code_for(compiler, dtype, capability, "");
       expect(code.starts_with(kElf), "a cubin of " + std::string(name_of(dtype)));
     }
-    const std::string newer = Kernels::code_for(dtype, 990, options);
+    const std::string newer = Kernels::code_for(compiler, dtype, 990, "");
     expect(newer.find(".target sm_") != std::string::npos, "PTX for a device of the future");
   }
 }
@@ -215,6 +290,11 @@ int run_all(const std::string& part) {
   alone("sums_and_means_of_many", sums_and_means_of_many);
   alone("compiled_once_and_kept", compiled_once_and_kept);
   alone("code_that_the_driver_refuses", code_that_the_driver_refuses);
+  alone("nothing_is_loaded_once_it_is_prepared", nothing_is_loaded_once_it_is_prepared);
+  alone("a_compiler_newer_than_the_driver_is_left_alone",
+        a_compiler_newer_than_the_driver_is_left_alone);
+  alone("where_the_driver_refuses_code_the_next_compiler_is_tried",
+        where_the_driver_refuses_code_the_next_compiler_is_tried);
   alone("works_without_a_folder", works_without_a_folder);
   alone("says_what_is_missing", says_what_is_missing);
   alone("addresses_that_are_none_of_the_devices", addresses_that_are_none_of_the_devices);

@@ -46,6 +46,7 @@ constexpr std::array kCodes{
     CodeText{kInvalidImage, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     CodeText{kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     CodeText{214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    CodeText{222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX is unsupported"},
     CodeText{kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     CodeText{kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     CodeText{kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},
@@ -56,6 +57,7 @@ constexpr std::array kCodes{
 struct Context {
   int device = 0;
   int retained = 0;
+  unsigned long long id = 0;  // given to no other one
 };
 
 // Counts in memory that processes may share.
@@ -110,6 +112,7 @@ struct Driver {
   std::map<std::uint64_t, std::shared_ptr<Chunk>> chunks;
   std::map<std::pair<int, std::uint64_t>, Imported> imported;
   std::uint64_t handles = 0;
+  unsigned long long contexts = 0;  // so far
   std::atomic<long> host_allocations{0}, copies{0};
   Memory memory;
   // The variable is that of the real one.
@@ -136,7 +139,9 @@ Driver& driver() {
   static Driver* const only = [] {
     auto* made = new Driver;  // never freed: streams use it until the process ends
     for (int device = 0; device < kMaxDevices; ++device) {
-      made->primary[static_cast<std::size_t>(device)].device = device;
+      Context& primary = made->primary[static_cast<std::size_t>(device)];
+      primary.device = device;
+      primary.id = ++made->contexts;
     }
     read_failures(*made);
     return made;
@@ -488,6 +493,23 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
   const std::lock_guard lock(d.mutex);
   --d.primary[static_cast<std::size_t>(device)].retained;
   return kSuccess;
+}
+// As cudaDeviceReset and Numba's close() do: the next context has the same handle.
+int cuDevicePrimaryCtxReset_v2(int device) {
+  if (const int code = failing("cuDevicePrimaryCtxReset")) return code;
+  Driver& d = driver();
+  if (device < 0 || device >= d.devices) return kInvalidDevice;
+  for (const Moment& end : d.queues.all_ends()) d.queues.wait_for(end);
+  Context& primary = d.primary[static_cast<std::size_t>(device)];
+  d.memory.end(&primary);
+  const std::lock_guard lock(d.mutex);
+  primary.id = ++d.contexts;
+  return kSuccess;
+}
+int cuCtxGetId(void* context, unsigned long long* id) {
+  if (const int code = failing("cuCtxGetId")) return code;
+  if (context == nullptr) return kInvalidContext;
+  return *id = static_cast<Context*>(context)->id, kSuccess;
 }
 int cuCtxGetCurrent(void** context) {
   if (const int code = failing("cuCtxGetCurrent")) return code;

@@ -1,13 +1,18 @@
 // The simulated driver's modules and launches, and a compiler (NVRTC) for them: what it compiles is
 // the name of an element type, whose kernels g++ has compiled into this library.
 //
-// SIMULATED_NVRTC_COUNT names a file to which each compilation adds a byte.
+// SIMULATED_NVRTC_COUNT names a file to which each compilation adds a byte. A copy of this library
+// whose name ends in a version, as libnvrtc.so.13.0 does, is a compiler of that version, else it is
+// one of 12.8; the driver refuses what that of SIMULATED_CUDA_REFUSES has made.
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,12 +22,14 @@
 namespace simulated {
 namespace {
 
+constexpr int kUnsupportedPtx = 222;
 constexpr std::string_view kMark = "simulated kernels of ";
 
 std::atomic<long> launched{0};
 
 struct Module {
   std::string element;
+  std::set<std::string> loaded{};  // functions: each when it is first asked for
 };
 struct Program {
   std::string element, log;
@@ -107,6 +114,19 @@ const gradred_kernels::NamedShots* as_shots(const void* function) {
   return nullptr;
 }
 
+// Of this copy of the library, as a compiler.
+std::string compiler_version() {
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<void*>(&compiler_version), &self) == 0) return "12.8";
+  const std::string file = self.dli_fname;
+  const std::size_t at = file.rfind(".so.");
+  return at == std::string::npos ? "12.8" : file.substr(at + 4);
+}
+
+std::string code_of(void* program) {
+  return std::string(kMark) + static_cast<Program*>(program)->element + "@" + compiler_version();
+}
+
 }  // namespace
 
 long launches() { return launched; }
@@ -128,8 +148,11 @@ int cuModuleLoadData(void** module, const void* image) {
   if (const int code = failing_in_context("cuModuleLoadData")) return code;
   synchronise_context();
   const std::string text = static_cast<const char*>(image);
-  if (!text.starts_with(kMark)) return kInvalidImage;
-  *module = new Module{text.substr(kMark.size())};
+  const std::size_t end = text.find('@');
+  if (!text.starts_with(kMark) || end == std::string::npos) return kInvalidImage;
+  const char* const refused = std::getenv("SIMULATED_CUDA_REFUSES");
+  if (refused != nullptr && text.substr(end + 1) == refused) return kUnsupportedPtx;
+  *module = new Module{text.substr(kMark.size(), end - kMark.size())};
   return kSuccess;
 }
 int cuModuleUnload(void* module) {
@@ -139,8 +162,9 @@ int cuModuleUnload(void* module) {
 }
 int cuModuleGetFunction(const void** function, void* module, const char* name) {
   if (const int code = failing_in_context("cuModuleGetFunction")) return code;
-  const std::string& element = static_cast<Module*>(module)->element;
+  auto& [element, loaded] = *static_cast<Module*>(module);
   if (!std::string_view(name).starts_with("gradred_" + element + "_")) return kNotFound;
+  if (loaded.insert(name).second) synchronise_context();
   for (const gradred_kernels::Named& one : gradred_kernels::kKernels) {
     if (std::strcmp(one.name, name) == 0) return *function = &one, kSuccess;
   }
@@ -165,6 +189,9 @@ int cuLaunchKernel(const void* function, unsigned blocks, unsigned, unsigned, un
 
 // ---- NVRTC ------------------------------------------------------------------------------------
 
+int nvrtcVersion(int* major, int* minor) {
+  return std::sscanf(compiler_version().c_str(), "%d.%d", major, minor) == 2 ? 0 : 3;
+}
 const char* nvrtcGetErrorString(int code) {
   return code == 0 ? "NVRTC_SUCCESS" : "NVRTC_ERROR_COMPILATION";
 }
@@ -216,11 +243,11 @@ int nvrtcGetProgramLog(void* program, char* text) {
   return 0;
 }
 int nvrtcGetCUBINSize(void* program, std::size_t* bytes) {
-  *bytes = kMark.size() + static_cast<Program*>(program)->element.size() + 1;
+  *bytes = code_of(program).size() + 1;
   return 0;
 }
 int nvrtcGetCUBIN(void* program, char* code) {
-  std::strcpy(code, (std::string(kMark) + static_cast<Program*>(program)->element).c_str());
+  std::strcpy(code, code_of(program).c_str());
   return 0;
 }
 int nvrtcGetPTXSize(void* program, std::size_t* bytes) { return nvrtcGetCUBINSize(program, bytes); }

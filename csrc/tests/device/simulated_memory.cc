@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 namespace simulated {
 namespace {
@@ -122,6 +124,20 @@ bool Memory::release(Kind kind, Address address) {
   }
   pieces_.erase(found);
   return true;
+}
+
+// Pinned pages lose their access, so that who uses them further faults.
+void Memory::end(const void* context) {
+  std::vector<std::pair<Kind, Address>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [address, piece] : pieces_) {
+      if (piece.context != context) continue;
+      ended.emplace_back(piece.kind, address);
+      if (piece.kind == Kind::kPinned) hide(address, piece.bytes);
+    }
+  }
+  for (const auto& [kind, address] : ended) release(kind, address);
 }
 
 Address Memory::reserve(std::size_t bytes) {

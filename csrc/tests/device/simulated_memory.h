@@ -67,6 +67,7 @@ class Memory {
   void add_pinned(void* address, std::size_t bytes, void* context);
   // False: no piece of this kind begins there.
   bool release(Kind kind, Address address);
+  void end(const void* context);  // with all that was allocated in it
 
   // Addresses without memory, and chunks of memory to be mapped there.
   Address reserve(std::size_t bytes);
