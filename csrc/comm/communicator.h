@@ -205,6 +205,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<StartedOperation> library_operation(const Call& call, const Plan& plan,
                                                       LibraryKind kind);
   LibraryRanks& library_ranks(std::string_view plan, LibraryKind kind);
+  void abort_libraries() noexcept;  // what any of them has under way on this rank's device
 
  private:
   enum class State : std::uint8_t { kFresh, kReady, kMpiOnly, kNodeOnly };
@@ -267,6 +268,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   DeviceMemory* workspace_of_ = nullptr;            // its device; null: nobody wanted one
   std::string why_no_workspace_, why_not_reduced_;  // the latter of the last call that wanted one
   bool device_plans_tried_ = false;                 // measure_device_plans() has begun
+  std::mutex libraries_mutex_;
   std::map<std::string_view, LibraryRanks> library_ranks_;  // by plan, of those that were called
   std::unique_ptr<NodeGroup> node_;                         // of all ranks
   std::unique_ptr<NodeGroup> host_;                         // of several hosts: of this one's ranks

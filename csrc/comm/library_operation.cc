@@ -142,6 +142,11 @@ class LibraryOperation final : public StartedOperation {
   bool must_end() const override { return true; }
   std::size_t bytes() const override { return call_.count * size_of(call_.dtype); }
   bool spins() const override { return comm_->spins(); }
+  bool is_given() const override { return ended() || (stream() && phase_ == Phase::kRuns); }
+  // A dead peer's work leaves the program's stream waiting, whatever the program's threads do.
+  bool is_left() const override {
+    return stream() && phase_ == Phase::kRuns && !call_.order()->asks_driver();
+  }
 
  protected:
   bool step() override {
@@ -150,10 +155,12 @@ class LibraryOperation final : public StartedOperation {
     if (phase_ == Phase::kWaits && !start()) return look();
     if (phase_ == Phase::kStarts) {
       if (!ranks_.use([](LibraryGroup& group) { return group.is_started(); })) return look();
+      if (stream() && !call_.order()->mark()) captured_ = true;
       ranks_.pass(turn_);
       phase_ = Phase::kRuns;
     }
-    if (stream()) return true;  // which does the rest
+    if (captured_) return true;
+    if (stream()) return call_.order()->has_passed() || look();
     return ranks_.use([](LibraryGroup& group) { return group.ready(); }) || look();
   }
 
@@ -169,7 +176,10 @@ class LibraryOperation final : public StartedOperation {
     if (phase_ != Phase::kAgrees) ranks_.abort();
   }
   void on_end(bool well) noexcept override {
-    if (!well && !is_usage_error(failure())) tell_peers();
+    if (!well && !is_usage_error(failure())) {
+      tell_peers();
+      comm_->abort_libraries();  // calls by other plans wait for the same peers
+    }
     StartedOperation::on_end(well);
   }
 
@@ -253,6 +263,7 @@ class LibraryOperation final : public StartedOperation {
   std::unique_ptr<Exchange> exchange_;  // of the agreement
   const std::shared_ptr<StartedOperation> agreement_;
   std::atomic<Phase> phase_{Phase::kAgrees};
+  bool captured_ = false;  // in a CUDA graph, which the program launches when it likes
   std::uint64_t looked_ns_ = now_ns();
 };
 
@@ -260,7 +271,13 @@ class LibraryOperation final : public StartedOperation {
 
 // ---- of a communicator --------------------------------------------------------------------------
 
+void Communicator::abort_libraries() noexcept {
+  const std::lock_guard lock(libraries_mutex_);
+  for (auto& [plan, ranks] : library_ranks_) ranks.abort();
+}
+
 LibraryRanks& Communicator::library_ranks(std::string_view plan, LibraryKind kind) {
+  const std::lock_guard lock(libraries_mutex_);
   return library_ranks_.try_emplace(plan, plan, kind).first->second;
 }
 

@@ -33,6 +33,9 @@ class StartedOperation : public Operation {
   void look_after() noexcept override;
   // After a bad end: whether the MPI may still read and write the caller's memory.
   virtual bool holds_memory() const { return false; }
+  // Whether nothing is left to be given to the program's stream, for one that is done there; of
+  // others, whether it has ended.
+  virtual bool is_given() const { return ended(); }
   // Before the first advance(): what follows the operation. Null: nobody.
   virtual void observe(std::shared_ptr<Observation> observation) {
     observation_ = std::move(observation);

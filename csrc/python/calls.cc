@@ -105,7 +105,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
   const auto order = started.elsewhere ? started.elsewhere->order : nullptr;
   auto made =
       std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
-  if (order != nullptr && order->stream()) made->wait(std::nullopt);  // until the stream has it
+  if (order != nullptr && order->stream()) made->wait_until_given();
   warn_if_left_to_mpi(communicator, 3);
   return made;
 }

@@ -45,6 +45,29 @@ class OrderHook final : public WaitHook {
   std::uint64_t next_look_ns_ = 0;
 };
 
+// Ends when the program's stream has the work of another one.
+class Giving final : public Operation {
+ public:
+  explicit Giving(StartedOperation& given) : given_(given) {}
+  std::string waiter() const override { return given_.waiter(); }
+  std::string waits_for() const override { return given_.waits_for(); }
+  bool is_first_to_wait() const override { return given_.is_first_to_wait(); }
+  WaitRecord wait_record() const override { return given_.wait_record(); }
+  bool spins() const override { return given_.spins(); }
+
+ private:
+  bool step() override {
+    if (given_.is_given()) return true;
+    const Progress progress = given_.advance(caller());
+    if (!progress) stop_at(progress);
+    return given_.is_given();
+  }
+  void give_up(const std::exception_ptr& reason) noexcept override { given_.abandon(reason); }
+  void withdraw() noexcept override {}
+
+  StartedOperation& given_;
+};
+
 }  // namespace
 
 // Before it comes an error that is on its way here.
@@ -94,6 +117,15 @@ bool PyOperation::wait(std::optional<double> seconds) {
   return true;
 }
 
+void PyOperation::wait_until_given() {
+  const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
+  RequestHook with_gil;
+  OrderHook hook(with_gil, order_.get());
+  Giving giving(*operation_);
+  wait_until(giving, hook, UINT64_MAX);
+  if (operation_->ended()) operation_->rethrow();
+}
+
 void PyOperation::add_done_callback(const py::object& function, const py::object& argument) {
   require_rank();
   if (!operation_->ended() && thread_may_drive()) done_callbacks().use_threads();
@@ -103,7 +135,8 @@ void PyOperation::add_done_callback(const py::object& function, const py::object
 }
 
 bool PyOperation::in_stream_order() const {
-  return order_ != nullptr && (operation_->ended() || may_be_driven_by_thread(*operation_));
+  return order_ != nullptr &&
+         (order_->stream() || operation_->ended() || may_be_driven_by_thread(*operation_));
 }
 
 std::string PyOperation::why_host_waits() const {

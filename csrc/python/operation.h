@@ -29,6 +29,9 @@ class PyOperation {
   // Blocks, without the GIL, until it has ended; false where these seconds are over before. Throws
   // what ended it.
   bool wait(std::optional<double> seconds);
+  // The same until the program's stream has the work, of one that is done in a stream. Throws what
+  // has ended it before.
+  void wait_until_given();
   void add_done_callback(const pybind11::object& function, const pybind11::object& argument);
 
   // Whether it gets on and ends while the host does something else, and streams can wait for it.

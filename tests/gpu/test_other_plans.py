@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,6 +114,35 @@ def test_in_the_order_of_a_stream(one_gpu_each: Driver) -> None:
         device.destroy(other)
 
 
+@pytest.mark.parametrize("plan", ["nccl", "one_shot"])
+def test_arrays_of_calls_in_a_stream_live_until_it_has_passed_them(
+    one_gpu_each: Driver, plan: str
+) -> None:
+    """And the request has not ended before, nor does its wait."""
+    device, stream = one_gpu_each, one_gpu_each.stream()
+    with new_comm() as comm:
+        x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
+        gradred.allreduce(x, out=y, comm=comm, plan=plan, stream=stream)
+        device.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+        device.set("least_delay", 30_000_000)
+        gradred.allreduce(x, out=y, comm=comm, plan=plan, stream=stream)
+        gone, alive = weakref.ref(x), x.address
+        del x
+        gc.collect()
+        assert alive
+        assert gone() is not None
+        request = gradred.iallreduce(y, out=y, comm=comm, plan=plan, stream=stream)
+        device.set("least_delay", 0)
+        assert not request.done()
+        request.wait()
+        np.testing.assert_array_equal(y.get(), SIZE * total(COUNT))
+        gradred.iallreduce(y, comm=comm).wait()  # lets go of what has ended
+        gradred.iallreduce(y, comm=comm).wait()
+        gc.collect()
+        assert gone() is None
+    device.destroy(stream)
+
+
 def test_first_call_of_a_communicator(one_gpu_each: Driver) -> None:
     """With a stream, and as a persistent one."""
     stream = one_gpu_each.stream()
@@ -209,7 +240,7 @@ def test_ranks_that_ask_for_different_calls(one_gpu_each: Driver) -> None:
 
 
 def test_plans_are_measured_once_and_the_fastest_taken(one_gpu_each: Driver) -> None:
-    with new_comm(device_plan="measured") as comm:
+    with new_comm(device_plan="measured", tune=False) as comm:
         x = on_device(values(COUNT))
         np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(COUNT))
         found = comm.device_path
@@ -232,11 +263,11 @@ def test_plans_are_measured_once_and_the_fastest_taken(one_gpu_each: Driver) -> 
 
 def test_plans_that_are_not_possible_are_not_taken(device: Driver) -> None:
     """Ranks on one GPU, and a communicator whose ranks have it no memory to try in."""
-    with new_comm(device_plan="measured") as comm:
+    with new_comm(device_plan="measured", tune=False) as comm:
         x = on_device(values(COUNT))
         np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(COUNT))
         assert comm.device_path.count("nccl not possible") == 3
-    with new_comm(device_plan="measured") as comm:
+    with new_comm(device_plan="measured", tune=False) as comm:
         x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
         if LAST:
             device.fail("cuMemAlloc", 2)

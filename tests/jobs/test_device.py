@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ IMPORTS = """
     device = the_driver()
     x = DeviceArray(device, np.full(300_000, comm.rank + 1, "float32"))
 """
+BESIDE = (None, "nccl", "one_shot")  # plans of calls in another stream
 BEGIN = (
     IMPORTS
     + """
@@ -110,6 +113,53 @@ def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
         + "    device.use_in_this_thread(comm.rank)\n"
         + calls.get(way, calls["plan"]),
         SIMULATED_CUDA_DEVICES="3",
+    )
+    said = [line for line in done.stdout.splitlines() if "lost" in line]
+    assert len(said) == 2, (done.stdout, done.stderr)
+    assert all("lost True" in line for line in said), done.stdout
+
+
+@pytest.mark.each_mpi
+@pytest.mark.parametrize(
+    ("plan", "beside", "shm"),
+    [
+        *((plan, beside, "1") for plan in ("nccl", "one_shot", "two_shot") for beside in BESIDE),
+        *(("nccl", beside, "0") for beside in (None, "nccl")),
+    ],
+)
+def test_stream_goes_on_where_a_rank_is_killed_whose_device_it_waits_for(
+    tmp_path: pathlib.Path, plan: str, beside: str | None, shm: str
+) -> None:
+    """All ranks have agreed on the call, and given it to their streams; one device is late."""
+    done = job(
+        tmp_path,
+        f"""
+        import ctypes
+        stream, other = device.stream(), device.stream()
+        x, y = (DeviceArray(device, np.full(30_000, comm.rank + 1, "float32")) for _ in range(2))
+        plans = [("{plan}", stream)] + [(one, other) for one in ["{beside}"] if one != "None"]
+        for plan, where in plans:
+            gradred.allreduce(x, out=y, comm=comm, plan=plan, stream=where)
+            device.must("cuStreamSynchronize", ctypes.c_void_p(where))
+        comm.Barrier()
+        if comm.rank == 1:
+            device.set("least_delay", 60_000_000_000)
+        for plan, where in plans:
+            gradred.allreduce(x, out=y, comm=comm, plan=plan, stream=where)
+        if comm.rank == 1:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin = time.monotonic()
+        for _, where in plans:
+            device.must("cuStreamSynchronize", ctypes.c_void_p(where))
+        try:
+            gradred.allreduce(x, comm=comm)
+        except gradred.PeerLost as error:
+            print("lost", time.monotonic() - begin < 8, flush=True)
+        """,
+        begin=IMPORTS.replace("    x =", "    device.use_in_this_thread(comm.rank)\n    x ="),
+        SIMULATED_CUDA_DEVICES="3",
+        GRADRED_SHM=shm,
     )
     said = [line for line in done.stdout.splitlines() if "lost" in line]
     assert len(said) == 2, (done.stdout, done.stderr)
@@ -338,16 +388,90 @@ def test_driver_that_is_too_old_is_named_and_host_arrays_are_served(
     assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
 
 
-def test_script_for_a_real_gpu_runs_on_the_simulated_driver(tmp_path: pathlib.Path) -> None:
-    """What it does and checks; of the times nothing is said."""
+def test_what_plans_take_on_devices_is_kept_for_later_processes(tmp_path: pathlib.Path) -> None:
+    def measured(**knobs: str) -> list[str]:
+        done = job(
+            tmp_path,
+            """
+            gradred.allreduce(x, comm=comm)
+            print(comm.device_path.partition("; measured: ")[2])
+            """,
+            ranks=2,
+            begin=IMPORTS,
+            GRADRED_DEVICE_PLAN="measured",
+            XDG_CACHE_HOME=str(tmp_path),
+            **knobs,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    first = measured()
+    assert len(set(first)) == 1
+    assert "64 KiB: node " in first[0]
+    assert measured() == first
+    (file,) = (tmp_path / "gradred").glob("*-of-devices")
+    text = file.read_text()
+    assert "devices Simulated GPU 0 0, Simulated GPU 0 0; NCCL 2.27.7" in text
+    assert measured(SIMULATED_NCCL_VERSION="22800") != first  # another library, other figures
+    assert measured(GRADRED_TUNE="0") != first
+    for wrong in ("", "rubbish", text.replace("size", "sise"), text.replace("\nend", " 1\nend")):
+        file.write_text(wrong)
+        assert measured() != first
+        assert "size 65536 " in file.read_text()
+
+
+def script_for_a_real_gpu(
+    tmp_path: pathlib.Path, *words: str
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """What it says, and its record."""
     script = TESTS.parent / "benchmarks" / "h200.py"
-    words = ["--short", "--library", "simulated", "--only", "machine", "kernels", "allreduce"]
+    given = ["--short", "--library", "simulated", *words, "--out", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, str(script), *words, "--out", str(tmp_path)],
+        [sys.executable, str(script), *given],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=150,
         env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
     )
+    (file,) = tmp_path.glob("h200-*.json")
+    return done, json.loads(file.read_text())
+
+
+SECTIONS = [
+    ("machine", "handover", "memories", "lookup"),
+    ("kernels", "allreduce", "staging"),
+    ("arrays", "order"),
+    ("nccl", "death", "crowd"),
+    ("host",),
+]
+
+
+@pytest.mark.parametrize("sections", SECTIONS, ids=" ".join)
+def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
+    tmp_path: pathlib.Path, sections: tuple[str, ...]
+) -> None:
+    """What it does and checks; of the times nothing is said."""
+    done, record = script_for_a_real_gpu(tmp_path, "--only", *sections)
+    assert done.returncode == 0, (done.stdout, done.stderr, record)
+    assert done.stdout.count(" ok\n") == len(sections), done.stdout
+    told = record["sections"]
+    assert list(told) == list(sections)
+    if "machine" in sections:
+        assert told["machine"]["jobs"]["2 ranks"]["stream_memory_operations"] == "ok"
+        assert told["lookup"]["jobs"]["one rank"]["rows"]["pool"]["well"]
+        assert told["memories"]["jobs"]["2 ranks"]["pool"]["cuIpcGetMemHandle"] != 0
+    if "kernels" in sections:
+        types = {row["type"] for row in told["kernels"]["jobs"]["rank 0"]["rows"]}
+        assert types >= {"float32", "bfloat16", "float8_e4m3fn"}
+    if "nccl" in sections:
+        assert told["nccl"]["jobs"]["2 ranks"]["graph"]["launches"] == 3
+        assert "PeerLost" in told["death"]["jobs"]["2 ranks"]["met"]
+
+
+def test_script_for_a_real_gpu_leaves_out_what_no_longer_fits_its_time(
+    tmp_path: pathlib.Path,
+) -> None:
+    done, record = script_for_a_real_gpu(tmp_path, "--only", "host", "--minutes", "0.2")
     assert done.returncode == 0, (done.stdout, done.stderr)
-    assert done.stdout.count(" ok\n") == 3, done.stdout
+    assert "in part" in done.stdout
+    assert "were left" in record["sections"]["host"]["jobs"]["2 ranks"]["skipped"]
