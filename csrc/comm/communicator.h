@@ -224,6 +224,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   static bool is_staged(const Call& call, const Plan& plan);
   void wait_for_input(const Call& call, WaitHook& hook);
   void measure_device_plans(Memory memory, WaitHook& hook);
+  DeviceFigures device_place(DeviceMemory& memory, const DevicePlans::Candidates& candidates,
+                             WaitHook& hook);
+  bool recall_device_plans(DeviceFigures& figures, const DevicePlans::Candidates& candidates,
+                           std::span<const std::size_t> lengths, WaitHook& hook);
+  void keep_device_plans(const DeviceFigures& figures) const;
   void run_staged(const Call& call, const Plan& plan, WaitHook& hook);
   static bool flows(const Call& call, const Plan& plan);
   static bool is_aligned(const Call& call);

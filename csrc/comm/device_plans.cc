@@ -120,9 +120,14 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
   if (cannot[1] != 0) return;  // some rank has no memory to try them in
   const Call usual{.count = kLengths.back() / 4, .dtype = DType::kFloat32, .plan = ""};
   std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name}};
-  for (const std::string& plan : worth_measuring(cannot[0] == 0))
+  for (const std::string& plan : worth_measuring(cannot[0] == 0)) {
     candidates.push_back({plan, plan});
-  std::vector<DevicePlans::Size> sizes;
+  }
+  DeviceFigures figures = device_place(*memory.device(), candidates, hook);
+  if (recall_device_plans(figures, candidates, kLengths, hook)) {
+    return choice_.device_plans.settle(std::move(candidates), std::move(figures.sizes));
+  }
+  std::vector<DevicePlans::Size>& sizes = figures.sizes;
   for (const std::size_t bytes : kLengths) {
     std::vector<double> seconds(candidates.size(), kNever);
     for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -141,6 +146,7 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
     on_all(seconds);
     sizes.push_back({bytes, std::move(seconds)});
   }
+  keep_device_plans(figures);
   choice_.device_plans.settle(std::move(candidates), std::move(sizes));
 }
 

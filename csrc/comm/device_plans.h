@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/device_figures.h"
+
 namespace gradred {
 
 class DevicePlans {
@@ -19,10 +21,8 @@ class DevicePlans {
     std::string plan;
     std::string label;
   };
-  struct Size {
-    std::size_t bytes;
-    std::vector<double> seconds;  // by candidate; infinite: it cannot
-  };
+  using Candidates = std::vector<Candidate>;
+  using Size = DeviceFigures::Size;
 
   bool measured() const { return !sizes_.empty(); }
   void settle(std::vector<Candidate> candidates, std::vector<Size> sizes);

@@ -68,10 +68,15 @@ std::string to_text(const KeptFigures& kept);
 // UsageError tells what is wrong with the text.
 KeptFigures figures_from(std::string_view text);
 
+// What a file holds; empty where it is not there or cannot be read.
+std::string read_kept_file(const std::string& path);
+// Readers see the old file or the new one. A folder that cannot be written keeps none.
+void write_kept_file(const std::string& folder, const std::string& path, const std::string& text);
+
 std::string figures_file(const std::string& folder, const FiguresKey& key);
 // Empty where the file is not there, cannot be read or is no such file of this key.
 std::string read_figures(const std::string& folder, const FiguresKey& key);
-// Readers see the old file or the new one. A folder that cannot be written keeps none.
+// As write_kept_file().
 void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text);
 
 }  // namespace gradred

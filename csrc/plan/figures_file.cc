@@ -175,13 +175,16 @@ std::string figures_file(const std::string& folder, const FiguresKey& key) {
   return folder + "/" + text.data() + ".figures";
 }
 
-std::string read_figures(const std::string& folder, const FiguresKey& key) {
-  const std::string path = figures_file(folder, key);
+std::string read_kept_file(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return {};  // not a pipe that nobody writes
   if (std::filesystem::file_size(path, error) > kMostBytes || error) return {};
   std::ifstream in(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string read_figures(const std::string& folder, const FiguresKey& key) {
+  std::string text = read_kept_file(figures_file(folder, key));
   try {
     if (figures_from(text).key == key) return text;
   } catch (const UsageError&) {  // `gradred info` tells of it
@@ -189,8 +192,7 @@ std::string read_figures(const std::string& folder, const FiguresKey& key) {
   return {};
 }
 
-void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text) {
-  const std::string path = figures_file(folder, key);
+void write_kept_file(const std::string& folder, const std::string& path, const std::string& text) {
   const std::string own = path + "." + std::to_string(random_number());
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -205,6 +207,10 @@ void write_figures(const std::string& folder, const FiguresKey& key, const std::
   }
   std::filesystem::rename(own, path, error);
   if (error) std::filesystem::remove(own, error);
+}
+
+void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text) {
+  write_kept_file(folder, figures_file(folder, key), text);
 }
 
 }  // namespace gradred

@@ -157,7 +157,7 @@ def test_ranks_on_one_gpu_are_refused(device: Driver) -> None:
 
 
 def test_by_measuring(one_gpu_each: Driver) -> None:
-    with new_comm(device_plan="measured") as comm:
+    with new_comm(device_plan="measured", tune=False) as comm:
         found = gradred.allreduce(on_device(values(20_000)), comm=comm)
         np.testing.assert_array_equal(found.get(), total(20_000))
         assert "one_shot" in comm.device_path.split("measured: ")[1]
