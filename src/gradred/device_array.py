@@ -12,6 +12,7 @@ import numpy as np
 from gradred import _core
 from gradred.buffers import arrays
 from gradred.buffers.cuda_interface import libraries
+from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.errors import UsageError, UsageTypeError, explain
 
 CURRENT: Final = -1
@@ -21,9 +22,14 @@ _REMEDY = "Pass 'cuda', 'cuda:0' or another number, or a device of CuPy or PyTor
 class DeviceArray:
     """An array in C order in GPU memory; `gradred.empty(..., device="cuda")` makes it.
 
-    It has the CUDA Array Interface, by which CuPy (`cupy.asarray`), PyTorch (`torch.as_tensor`) and
-    Numba (`numba.cuda.as_cuda_array`) make an array of theirs of it, without a copy, that keeps it
-    alive. Every call of gradred takes it, and those arrays.
+    It has the CUDA Array Interface, by which CuPy (`cupy.asarray(x)`), PyTorch
+    (`torch.as_tensor(x, device="cuda")`; without `device` PyTorch before 2.5 copies it to the host)
+    and Numba (`numba.cuda.as_cuda_array(x)`) make an array of theirs of it, without a copy, that
+    keeps it alive. Every call of gradred takes it, and those arrays.
+
+    It is of the legacy default stream, which waits for all streams but those made non-blocking:
+    work that the program gives to one of these it has to wait for itself before it passes this
+    array, or pass `stream=`.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> None:
@@ -48,6 +54,7 @@ class DeviceArray:
             "typestr": self.dtype.str,
             "data": (self._memory.address if self.nbytes else 0, False),
             "strides": None,
+            "stream": LEGACY_STREAM,
             "version": 3,
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import operator
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -142,8 +143,8 @@ def empty_like(x: Any) -> Any:
     """`empty` of the shape, type and order of axes of an array, in the memory where that lies.
 
     Args:
-        x: a NumPy array, or one in a GPU's memory, of CuPy, PyTorch, Numba or `gradred.empty`: then
-            the new one is of the same library.
+        x: an array. Of PyTorch's and of those in a GPU's memory (of CuPy, Numba, `gradred.empty`)
+            the new one is of the same library, else NumPy's.
 
     Raises:
         gradred.UsageError: the array has gaps, or is of a library that cannot take such memory.
@@ -160,4 +161,10 @@ def empty_like(x: Any) -> Any:
 
         return device_array.empty_like(x, given, "empty_like")
     order = given.layout.order
-    return arrays.in_order(empty([given.shape[axis] for axis in order], x.dtype), order)
+    lengths = [given.shape[axis] for axis in order]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        tensor = torch.from_numpy(empty(given.nbytes, "uint8")).view(x.dtype)
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return tensor.view(lengths).permute(back)
+    return arrays.in_order(empty(lengths, given.dtype), order)

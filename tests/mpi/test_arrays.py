@@ -358,6 +358,16 @@ def test_empty_begins_at_a_page(dtype: str) -> None:
         gradred.empty(3, "datetime64[s]")
 
 
+def test_empty_like_a_tensor_on_the_host_is_a_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.zeros(2, 3, 4, dtype=dtype).permute(1, 2, 0)
+        y = gradred.empty_like(x)
+        assert (y.shape, y.stride(), y.dtype) == (x.shape, x.stride(), dtype)
+        assert y.data_ptr() % mmap.PAGESIZE == 0
+    assert gradred.empty_like(array.array("d", [1, 2])).dtype == np.float64
+
+
 def test_empty_like_keeps_the_layout() -> None:
     x = np.zeros((2, 3, 4), "int16").transpose(1, 2, 0)
     y = gradred.empty_like(x)

@@ -52,6 +52,8 @@ class Array:
     """None: the host's."""
     stream: int | None = None
     """In which the program works on a device's memory."""
+    is_new: bool = False
+    """Made by its library for a result: what its memory was used for before comes first."""
 
     @property
     def count(self) -> int:
@@ -210,7 +212,8 @@ def _from_torch(x: Any, asked: str) -> Array:
     address = _torch_address(x, nbytes, asked)
     if x.device.type == "cpu":
         return Array(address, dtype, shape, layout, True, x)
-    stream = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
+    current = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
+    stream = current or dlpack.LEGACY_STREAM  # PyTorch calls that one 0
     memory = cuda_interface.place(address, nbytes, stream, asked)
     return Array(address, dtype, shape, layout, True, x, memory, stream if memory else None)
 
@@ -314,7 +317,9 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         new = torch.empty_like(x) if shape is None else x.new_empty(shape)
-        return Result(_from_torch(new, asked), lambda: new)
+        made = _from_torch(new, asked)
+        made.is_new = True
+        return Result(made, lambda: new)
     # Without elements it lies nowhere, and is of its library all the same.
     empty = given.count == 0 and hasattr(x, "__cuda_array_interface__")
     if given.memory is not None or empty:
@@ -352,6 +357,7 @@ def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | No
         found = f"gradred cannot make a new {type(x).__name__}"
         raise UsageError(explain(asked, found, "Pass the array for the result as out="))
     made = describe(new, asked)
+    made.is_new = True
     layout = given.layout if shape is None else layout_of(shape, None, ITEMSIZES[given.dtype])
     if layout is None or made.layout.hash != layout.hash:
         found = f"a new {type(x).__name__} has its axes in another order"

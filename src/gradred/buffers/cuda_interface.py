@@ -111,7 +111,8 @@ def placement(
         send: the input; None: in place.
         recv: the result.
         stream: in whose order the call is; it takes the place of those that the arrays name, but
-            for the legacy default stream, which libraries make wait for what they export.
+            for the legacy default stream, which libraries make wait for what they export, and for
+            that of a new result, whose memory its library may have used before.
         host_waits: the host waits for the stream's work.
     """
     given = [each for each in (send, recv) if each is not None and each.memory is not None]
@@ -122,7 +123,7 @@ def placement(
         for each in given
         if each.memory is not None
         and each.stream is not None
-        and (stream is None or each.stream == LEGACY_STREAM)
+        and (stream is None or each.stream == LEGACY_STREAM or getattr(each, "is_new", False))
     ]
     sends = None if send is None else send.memory
     if stream is not None and (host_waits or recv.memory is None):
