@@ -3,22 +3,32 @@
     python benchmarks/h200.py --out results --only machine allreduce
 
 Sections, each a record in one JSON file, each of which runs alone (`--only`) and goes on where
-another fails:
+another fails. The file is written after each job; what no longer fits the time (`--minutes`) is
+left out and says so:
 
     machine   the driver, the device, what the system lets processes share
     arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 1 to 4 ranks
-    lookup    what it costs to ask the driver where an address lies: host, device, pool, managed
+    handover  what it takes to hand over from the host to the device and back, by several ways
     kernels   reductions on the device against its copies: bytes moved per second
     allreduce Allreduce of device arrays, from device to device (where they lie for those of
               gradred.empty, else through workspaces) and through host memory, against what a
               program has to do without gradred: copy to the host, the MPI's Allreduce, copy back;
               2, 4 and 8 ranks on one device
+    staging   calls through host memory against the longest of copy out, reduction and copy in
+    memories  arrays in pools, mapped chunks and managed memory, which CUDA IPC does not take
+    lookup    what it costs to ask where an address lies, in C: host, pinned, device, managed, pool,
+              mapped (`gradred bench --pointer-cache`)
     order     calls in the order of a stream that has other work, also where all streams share one
               queue of the hardware and memory is freed meanwhile; times against blocking calls
+    nccl      NCCL where it runs (a GPU for each rank, or 2.30 and later), and in a CUDA graph
+    death     a rank is killed whose memory others have open: what they meet, and whether their
+              device can be used further
+    crowd     8 ranks on the device for a minute, calls of all kinds, each result checked
     host      Allreduce of host arrays against the MPI's, 2 to 16 ranks
 
 Jobs are started by `gradred run`, with the MPI of this environment. The JSON record (`schema` =
-"gradred-h200/1"): date, arguments, sections{name: {seconds, error or what the section tells}}.
+"gradred-h200/2"): date, arguments, sections{name: {seconds, jobs{name: what it tells, or error, or
+skipped}}}.
 """
 
 from __future__ import annotations
@@ -36,84 +46,166 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SCHEMA = "gradred-h200/1"
+SIMULATED = HERE.parent / "tests" / "libsimulated_cuda.so"
+SCHEMA = "gradred-h200/2"
 RANKS = HERE / "gpu" / "ranks.py"
+LEAST_S = 10  # that a job gets, or it is left out
+SPARE_S = 5  # for a job that overruns to be ended
 
 Record = dict[str, Any]
 
 
-def job(section: str, ranks: int, seconds: float, *more: str, **variables: str) -> Record:
-    """What rank 0 of a job of `gpu/ranks.py` prints last; an error where it fails."""
+class Run:
+    """One run of the script: its arguments, its record on the disk, its time."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.end = time.monotonic() + 60 * given.minutes
+        today = datetime.date.today().isoformat()
+        self.file: Path = given.out / f"h200-{today}.json"
+        self.record: Record = {"schema": SCHEMA, "date": today, "sections": {}}
+        self.record["arguments"] = {name: str(value) for name, value in vars(given).items()}
+        self.jobs: Record = {}
+        self.simulated = "simulated" in given.library
+
+    def section(self, name: str) -> str:
+        """Carry one out. Returns how it went."""
+        begin = time.monotonic()
+        self.jobs = {}
+        self.record["sections"][name] = section = {"seconds": 0.0, "jobs": self.jobs}
+        try:
+            SECTIONS[name](self)
+        except Exception as error:  # what its jobs have told so far stays, and others follow
+            self.jobs["the rest"] = {"error": f"{type(error).__name__}: {error}"}
+        section["seconds"] = round(time.monotonic() - begin, 1)
+        self.write()
+        if any("error" in job for job in self.jobs.values()):
+            return "failed"
+        return "in part" if any("skipped" in job for job in self.jobs.values()) else "ok"
+
+    def write(self) -> None:
+        self.file.write_text(json.dumps(self.record, indent=1) + "\n")
+
+    def job(
+        self, name: str, section: str, ranks: int, seconds: float, *more: str, **variables: str
+    ) -> None:
+        """A job of `gpu/ranks.py`, and what its rank 0 prints last."""
+        command = ["run", "-np", str(ranks), "--timeout", "{seconds}", sys.executable, str(RANKS)]
+        self.gradred(name, [*command, section, *more, *self.given.library], seconds, **variables)
+
+    def gradred(self, name: str, command: list[str], seconds: float, **variables: str) -> None:
+        """A command of gradred's, which prints a record: all that it prints, or the last line."""
+        left = self.end - time.monotonic() - SPARE_S
+        if left < LEAST_S:
+            self.jobs[name] = {"skipped": f"of {self.given.minutes} minutes {left:.0f} s were left"}
+        else:
+            limit = min(seconds, left)
+            words = [word.replace("{seconds}", f"{limit:.0f}") for word in command]
+            self.jobs[name] = told_by([sys.executable, "-m", "gradred", *words], limit, variables)
+        self.write()
+
+
+def told_by(command: list[str], limit: float, variables: dict[str, str]) -> Record:
+    """What a command prints last, or how it went wrong. A rank may have been killed on purpose."""
     environment = os.environ | variables
-    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks)]
-    command += ["--timeout", str(seconds), sys.executable, str(RANKS), section, *more]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds + 30, env=environment
-    )
-    if done.returncode != 0:
-        return {"error": f"exit status {done.returncode}", "stderr": done.stderr[-4000:]}
-    found: Record = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
-
-
-def machine(given: argparse.Namespace) -> Record:
-    return job("machine", 2, 60, *given.library)
-
-
-def arrays(given: argparse.Namespace) -> Record:
-    record = {str(ranks): job("arrays", ranks, 90, *given.library) for ranks in (1, 2, 4)}
-    record["2, through host memory"] = job(
-        "arrays", 2, 90, *given.library, GRADRED_IPC_BYTES="none"
-    )
-    return record
-
-
-def lookup(given: argparse.Namespace) -> Record:
-    return job("lookup", 1, 60, *given.library)
-
-
-def kernels(given: argparse.Namespace) -> Record:
-    most = "1m" if given.short else "256m"
-    with tempfile.TemporaryDirectory() as folder:
-        return job("kernels", 2, 120, most, *given.library, XDG_CACHE_HOME=folder)
-
-
-def allreduce(given: argparse.Namespace) -> Record:
-    counts = (2,) if given.short else (2, 4, 8)
-    most = "1m" if given.short else "256m"
-    return {str(ranks): job("allreduce", ranks, 120, most, *given.library) for ranks in counts}
-
-
-def order(given: argparse.Namespace) -> Record:
-    most = "1m" if given.short else "64m"
-    record = {str(ranks): job("order", ranks, 60, most, *given.library) for ranks in (1, 2)}
-    record["2, one queue"] = job(
-        "order", 2, 60, "1m", *given.library, CUDA_DEVICE_MAX_CONNECTIONS="1"
-    )
-    return record
-
-
-def host(given: argparse.Namespace) -> Record:
-    record: Record = {}
-    for ranks in (2,) if given.short else (2, 4, 8, 16):
-        file = given.out / f"host-{ranks}ranks.json"
-        command = [sys.executable, "-m", "gradred", "bench", "-np", str(ranks), "--peers", "mpi"]
-        command += ["-m", "8:64k" if given.short else "8:16m", "--json", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        well = done.returncode == 0
-        record[str(ranks)] = (
-            json.loads(file.read_text()) if well else {"error": done.stderr[-4000:]}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit + SPARE_S - 1, env=environment
         )
-    return record
+    except subprocess.TimeoutExpired as late:
+        return {"error": str(late)}
+    for text in (done.stdout.strip().rpartition("\n")[2], done.stdout):
+        try:
+            found: Record = json.loads(text)
+        except ValueError:
+            continue
+        return found
+    return {"error": f"exit status {done.returncode}", "stderr": done.stderr[-4000:]}
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], Record]] = {
+def machine(run: Run) -> None:
+    run.job("2 ranks", "machine", 2, 60)
+
+
+def arrays(run: Run) -> None:
+    for ranks in (1, 2) if run.given.short else (1, 2, 4):
+        run.job(f"{ranks} ranks", "arrays", ranks, 60)
+    run.job("2 ranks, through host memory", "arrays", 2, 60, GRADRED_IPC_BYTES="none")
+
+
+def handover(run: Run) -> None:
+    run.job("2 ranks", "handover", 2, 30)
+
+
+def kernels(run: Run) -> None:
+    most = "1m" if run.given.short else "512m"
+    with tempfile.TemporaryDirectory() as folder:
+        run.job("rank 0", "kernels", 2, 90, most, XDG_CACHE_HOME=folder)
+
+
+def allreduce(run: Run) -> None:
+    most = "1m" if run.given.short else "512m"
+    for ranks in (2,) if run.given.short else (4, 2, 8):
+        run.job(f"{ranks} ranks", "allreduce", ranks, 60, most)
+
+
+def staging(run: Run) -> None:
+    most = "2m" if run.given.short else "512m"
+    for ranks in (2,) if run.given.short else (2, 4):
+        run.job(f"{ranks} ranks", "staging", ranks, 40, most)
+
+
+def memories(run: Run) -> None:
+    run.job("2 ranks", "memories", 2, 30)
+
+
+def lookup(run: Run) -> None:
+    variables = {"GRADRED_LIBCUDA": str(SIMULATED)} if run.simulated else {}
+    run.gradred("one rank", ["bench", "--pointer-cache", "--json", "-"], 60, **variables)
+
+
+def order(run: Run) -> None:
+    most = "1m" if run.given.short else "64m"
+    for ranks in (1, 2):
+        run.job(f"{ranks} ranks", "order", ranks, 30, most)
+    run.job("2 ranks, one queue", "order", 2, 30, "1m", CUDA_DEVICE_MAX_CONNECTIONS="1")
+
+
+def nccl(run: Run) -> None:
+    most = "1m" if run.given.short else "512m"
+    several = {"SIMULATED_CUDA_DEVICES": "2"} if run.simulated else {}
+    run.job("2 ranks", "nccl", 2, 40, most, **several)
+
+
+def death(run: Run) -> None:
+    run.job("2 ranks", "death", 2, 30)
+
+
+def crowd(run: Run) -> None:
+    ranks, seconds = (3, "2s") if run.given.short else (8, "60s")
+    run.job(f"{ranks} ranks", "crowd", ranks, 90, seconds)
+
+
+def host(run: Run) -> None:
+    for ranks in (2,) if run.given.short else (2, 4, 8, 16):
+        sizes = "8:64k" if run.given.short else "8:16m"
+        command = ["bench", "-np", str(ranks), "--peers", "mpi", "-m", sizes, "--json", "-"]
+        run.gradred(f"{ranks} ranks", command, 40)
+
+
+SECTIONS: dict[str, Callable[[Run], None]] = {
     "machine": machine,
     "arrays": arrays,
-    "lookup": lookup,
+    "handover": handover,
     "kernels": kernels,
     "allreduce": allreduce,
+    "staging": staging,
+    "memories": memories,
+    "lookup": lookup,
     "order": order,
+    "nccl": nccl,
+    "death": death,
+    "crowd": crowd,
     "host": host,
 }
 
@@ -124,6 +216,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--short", action="store_true", help="small sizes: to try the script")
     parser.add_argument(
+        "--minutes", type=float, default=9.5, help="for all of it; later jobs are left out"
+    )
+    parser.add_argument(
         "--library",
         nargs="+",
         default=[],
@@ -131,25 +226,14 @@ def main() -> int:
     )
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    today = datetime.date.today().isoformat()
-    record: Record = {"schema": SCHEMA, "date": today, "sections": {}}
-    record["arguments"] = {name: str(value) for name, value in vars(given).items()}
-    file = given.out / f"h200-{today}.json"
-    failed = []
+    run = Run(given)
+    how = {}
     for name in given.only:
-        begin = time.monotonic()
-        try:
-            section = SECTIONS[name](given)
-        except Exception as error:  # the others are worth having
-            section = {"error": f"{type(error).__name__}: {error}"}
-        section["seconds"] = round(time.monotonic() - begin, 1)
-        record["sections"][name] = section
-        file.write_text(json.dumps(record, indent=1) + "\n")
-        wrong = "error" in json.dumps(section)
-        failed += [name] if wrong else []
-        print(f"{name:10}{section['seconds']:8.1f} s  {'failed' if wrong else 'ok'}", flush=True)
-    print(file)
-    return 1 if failed else 0
+        how[name] = run.section(name)
+        seconds = run.record["sections"][name]["seconds"]
+        print(f"{name:10}{seconds:8.1f} s  {how[name]}", flush=True)
+    print(run.file)
+    return 1 if "failed" in how.values() else 0
 
 
 if __name__ == "__main__":

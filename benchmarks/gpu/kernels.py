@@ -17,6 +17,13 @@ HASH_BYTES = 8  # at the beginning of a file of compiled code
 MOST_INPUTS, THREADS = 32, 256
 LAUNCHES, ROUNDS = 10, 7
 BYTES = {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+# Those that array libraries may not have, by their bits: of 1, 2, 4 and 8.
+IN_BITS = {
+    "bfloat16": ("uint16", {1: 0x3F80, 2: 0x4000, 4: 0x4080, 8: 0x4100}),
+    "float8_e4m3fn": ("uint8", {1: 0x38, 2: 0x40, 4: 0x48, 8: 0x50}),
+    "float8_e5m2": ("uint8", {1: 0x3C, 2: 0x40, 4: 0x44, 8: 0x48}),
+}
+BYTES |= {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 
 class Arguments(ctypes.Structure):
@@ -31,6 +38,12 @@ class Arguments(ctypes.Structure):
         ("k", ctypes.c_uint),
         ("divide", ctypes.c_uint),
     )
+
+
+def filled(dtype: str, count: int, value: int) -> Any:
+    """So many elements, as bytes."""
+    stored, bits = IN_BITS.get(dtype, (dtype, {}))
+    return np.full(count, bits.get(value, value), stored).view(np.uint8)
 
 
 def must(code: int) -> None:
@@ -98,12 +111,12 @@ def measure(library: Library, folder: pathlib.Path, sizes: list[int]) -> list[Re
     """Bytes moved per second, by kernels and by copies of the same length; results checked."""
     cuda = libraries.driver()
     rows = []
-    for dtype in library.types:
+    for dtype in [*library.types, *IN_BITS]:
         kernels = Kernels(cuda, folder, dtype)
         for nbytes in sizes:
             count = nbytes // BYTES[dtype]
-            x = [library.put(np.full(count, i + 1, dtype)) for i in range(8)]
-            y = library.put(np.zeros(count, dtype))
+            x = [library.put(filled(dtype, count, 1)) for _ in range(8)]
+            y = library.put(filled(dtype, count, 0))
             at, to = [library.address(one) for one in x], library.address(y)
 
             def copy(to: int = to, of: int = at[0], nbytes: int = nbytes) -> None:
@@ -113,7 +126,7 @@ def measure(library: Library, folder: pathlib.Path, sizes: list[int]) -> list[Re
             copied = microseconds(cuda, copy)
             for k in (2, 4, 8):
                 took = microseconds(cuda, kernels.launch(to, at[:k], count))
-                if not (np.asarray(library.get(y)) == k * (k + 1) // 2).all():
+                if not (np.asarray(library.get(y)) == filled(dtype, count, k)).all():
                     raise AssertionError(f"{dtype}: a wrong sum of {k}")
                 row: Record = {"type": dtype, "bytes": nbytes, "inputs": k, "us": round(took, 2)}
                 if took:

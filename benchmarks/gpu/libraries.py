@@ -26,6 +26,8 @@ class Library(NamedTuple):
     get: Callable[[Any], Any]
     set: Callable[[Any, Any], None]
     address: Callable[[Any], int]
+    use: Callable[[int], object]
+    """Make a device current in this thread."""
 
 
 def _cupy() -> Library:
@@ -44,7 +46,9 @@ def _cupy() -> Library:
         cupy.cuda.get_current_stream().synchronize()
 
     types = ["float32", "float64", "float16", "int32", "int64", "uint8"]
-    return Library("cupy", cupy.__version__, types, put, get, assign, lambda x: int(x.data.ptr))
+    address = lambda x: int(x.data.ptr)  # noqa: E731
+    use = lambda number: cupy.cuda.Device(number).use()  # noqa: E731
+    return Library("cupy", cupy.__version__, types, put, get, assign, address, use)
 
 
 def _torch() -> Library:
@@ -67,7 +71,8 @@ def _torch() -> Library:
 
     types = ["float32", "float64", "float16", "int32", "int64", "uint8"]
     version = str(torch.__version__)
-    return Library("torch", version, types, put, get, assign, lambda x: int(x.data_ptr()))
+    address = lambda x: int(x.data_ptr())  # noqa: E731
+    return Library("torch", version, types, put, get, assign, address, torch.cuda.set_device)
 
 
 def _numba() -> Library:
@@ -88,11 +93,13 @@ def _numba() -> Library:
         return int(x.__cuda_array_interface__["data"][0])
 
     types = ["float32", "float64", "int32"]
-    return Library("numba", numba.__version__, types, cuda.to_device, get, assign, address)
+    made = numba.__version__, types, cuda.to_device, get, assign, address
+    return Library("numba", *made, cuda.select_device)
 
 
 def _simulated() -> Library:
-    os.environ["GRADRED_LIBCUDA"] = os.environ["GRADRED_LIBNVRTC"] = str(SIMULATED)
+    for name in ("LIBCUDA", "LIBNVRTC", "LIBNCCL"):
+        os.environ[f"GRADRED_{name}"] = str(SIMULATED)
     sys.path.insert(0, str(ROOT / "tests"))
     from gpu.simulated import DeviceArray, the_driver
 
@@ -104,7 +111,9 @@ def _simulated() -> Library:
 
     types = ["float32", "float64", "int32"]
     make = lambda x: DeviceArray(the_driver(), x)  # noqa: E731
-    return Library("simulated", "-", types, make, get, assign, lambda x: int(x.address))
+    address = lambda x: int(x.address)  # noqa: E731
+    use = lambda number: the_driver().use_in_this_thread(number)  # noqa: E731
+    return Library("simulated", "-", types, make, get, assign, address, use)
 
 
 _KNOWN = {"cupy": _cupy, "torch": _torch, "numba": _numba, "simulated": _simulated}

@@ -21,12 +21,15 @@ from libraries import Library
 from mpi4py import MPI
 
 import gradred
-from gradred.bench.timing import block_length, interleave, microseconds, ratio
+from gradred import _core
+from gradred.bench.timing import agree, block_length, interleave, microseconds, ratio
+from gradred.buffers import cuda_interface
 
 Record = dict[str, Any]
 LEGACY = 1  # the default stream, which the libraries' own copies come after
 WORLD = MPI.COMM_WORLD
-SIZES = [8, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28]
+SIZES = [8, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28, 1 << 29]
+LONG_S = 0.3  # calls that take longer are timed in fewer rounds
 
 
 # ---- machine ------------------------------------------------------------------------------------
@@ -54,13 +57,35 @@ def machine(comm: gradred.Comm, found: list[Library]) -> Record:
     }
     if hasattr(cuda, "cuDeviceGetAttribute"):
         wanted = {"compute_major": 75, "compute_minor": 76, "unified_addressing": 41}
-        wanted |= {"stream_wait_value": 92, "multiprocessors": 16, "pools": 115}
+        wanted |= {"stream_values_of_64_bits": 122, "multiprocessors": 16, "pools": 115}
         for key, attribute in wanted.items():
             value = ctypes.c_int()
             code = cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
             record[key] = value.value if code == 0 else f"code {code}"
+    record["stream_memory_operations"] = _stream_values(cuda)
     record["ipc"] = _ipc(comm, cuda)
     return record
+
+
+def _stream_values(cuda: Any) -> str:
+    """Whether the device writes a word of the host's and waits for it, in a stream."""
+    page, stream = ctypes.c_void_p(), ctypes.c_void_p()
+    try:
+        write, wait = cuda.cuStreamWriteValue32_v2, cuda.cuStreamWaitValue32_v2
+    except AttributeError as missing:
+        return str(missing)
+    codes = [cuda.cuMemHostAlloc(ctypes.byref(page), ctypes.c_size_t(4096), 0)]
+    codes.append(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    at, value = ctypes.c_uint64(page.value or 0), ctypes.c_uint32(7)
+    for action in (write, wait):
+        codes.append(action(stream, at, value, 0))
+    codes.append(cuda.cuStreamSynchronize(stream))
+    if any(codes):
+        return f"codes {codes}"
+    found = ctypes.c_uint32.from_address(at.value).value
+    cuda.cuStreamDestroy_v2(stream)
+    cuda.cuMemFreeHost(page)
+    return "ok" if found == 7 else f"the host finds {found}"
 
 
 def _tried(action: Callable[[], object]) -> str:
@@ -154,45 +179,6 @@ def _expect(values: Any, wanted: float, what: str) -> None:
         raise AssertionError(f"{what}: {values[:4]} is not {wanted}")
 
 
-# ---- lookup -------------------------------------------------------------------------------------
-
-
-def lookup(comm: gradred.Comm, found: list[Library]) -> Record:
-    """Nanoseconds, with the call by ctypes that goes around the driver's own in both rows."""
-    from gradred import _core
-
-    cuda = libraries.driver()
-    record: Record = {}
-    host = np.zeros(1024)
-    addresses = {"host": host.ctypes.data}
-    kept = []
-    for library in found:
-        x = library.put(host)
-        kept.append(x)
-        addresses[f"device ({library.name})"] = library.address(x)
-    value = ctypes.c_uint64()
-    query = (ctypes.c_int * 1)(2)
-    values = (ctypes.c_void_p * 1)(ctypes.addressof(value))
-    for name, address in addresses.items():
-        at = ctypes.c_uint64(address)
-        rows = {
-            "gradred's whole lookup": Timer(lambda a=address: _core.locate(a, 8192, None, [])),
-            "cuPointerGetAttributes": Timer(
-                lambda a=at: cuda.cuPointerGetAttributes(1, query, values, a)
-            ),
-        }
-        in_c = _core.time_lookups(address, 20_000)
-        if hasattr(cuda, "cuPointerGetAttribute"):
-            rows["cuPointerGetAttribute"] = Timer(
-                lambda a=at: cuda.cuPointerGetAttribute(ctypes.byref(value), 2, a)
-            )
-        record[name] = {
-            row: round(min(timer.repeat(5, 20_000)) / 20_000 * 1e9, 1)
-            for row, timer in rows.items()
-        } | {"in C": in_c}
-    return record
-
-
 # ---- kernels ------------------------------------------------------------------------------------
 
 
@@ -204,12 +190,32 @@ def kernels(comm: gradred.Comm, found: list[Library], most: int) -> Record:
     begin = time.monotonic()
     for dtype in library.types:
         gradred.allreduce(library.put(np.ones(1 << 20, dtype)), comm=comm)
+    for dtype in measuring.IN_BITS:
+        _reduce_in_bits(comm, library, dtype, 1 << 20)
     compiled = time.monotonic() - begin
-    sizes = [size for size in (1 << 20, 1 << 24, 1 << 26, 1 << 28) if size <= most]
+    sizes = [size for size in (1 << 20, 1 << 24, 1 << 26, 1 << 28, 1 << 29) if size <= most]
     folder = pathlib.Path(os.environ["XDG_CACHE_HOME"])
     rows = measuring.measure(library, folder, sizes) if comm.rank == 0 else []
     WORLD.barrier()
     return {"library": library.name, "first_calls_s": round(compiled, 2), "rows": rows}
+
+
+def _reduce_in_bits(comm: gradred.Comm, library: Library, dtype: str, count: int) -> None:
+    """A call on elements of a type that the library may not have."""
+    import kernels as measuring
+
+    x = library.put(measuring.filled(dtype, count, 1))
+    y = library.put(measuring.filled(dtype, count, 0))
+    addresses = [library.address(one) for one in (x, y)]
+    nbytes = count * measuring.BYTES[dtype]
+    memory = cuda_interface.place(addresses[0], nbytes, LEGACY, "h200.py")
+    placement = (
+        None if memory is None else _core.Placement(memory, memory, [(memory, LEGACY)], None)
+    )
+    _core.run(comm, _core.Call("allreduce", *addresses, count, dtype, placement=placement))
+    sums = measuring.filled(dtype, count, comm.size)
+    if not (np.asarray(library.get(y)) == sums).all():
+        raise AssertionError(f"{dtype}: not the sum")
 
 
 # ---- allreduce ----------------------------------------------------------------------------------
@@ -273,8 +279,10 @@ def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
             sums = own_y.get() if name == "gradred.empty" else library.get(y)
             _expect(sums, total, f"{name}: {nbytes} bytes")
         timers = [Timer(call) for call in calls.values()]
+        begin = time.monotonic()
         block = min(block_length(timer, 0.02, world) for timer in timers)
-        times = interleave(timers, 9, block, world)
+        rounds = 9 if agree(time.monotonic() - begin, world) < len(timers) * LONG_S else 3
+        times = interleave(timers, rounds, block, world)
         row: Record = {"bytes": nbytes, "calls": block}
         for place, name in enumerate(calls):
             middle, low, high = ratio(times[:, 0], times[:, place])
@@ -294,15 +302,76 @@ def order(comm: gradred.Comm, found: list[Library], most: int) -> Record:
     return measuring.measure(comm, found[0], libraries.driver(), most)
 
 
-SIZED = {"allreduce": allreduce, "kernels": kernels, "order": order}
-PLAIN = {"machine": machine, "arrays": arrays, "lookup": lookup}
+def handover(comm: gradred.Comm, found: list[Library]) -> Record:
+    """Microseconds between host and device."""
+    import handover as measuring
+
+    return measuring.measure(comm, found[0], libraries.driver())
+
+
+def staging(comm: gradred.Comm, found: list[Library], most: int) -> Record:
+    """Through host memory, against the longest of its parts."""
+    import handover as measuring
+
+    return measuring.staging(comm, found[0], libraries.driver(), most)
+
+
+def memories(comm: gradred.Comm, found: list[Library]) -> Record:
+    """Arrays in pools, mapped chunks and managed memory."""
+    import memories as measuring
+
+    kept = found[0].put(np.zeros(1))  # which initialises the driver
+    record = measuring.measure(comm, libraries.driver())
+    return record | {"arrays": int(kept is not None)}
+
+
+def nccl(comm: gradred.Comm, found: list[Library], most: int) -> Record:
+    """NCCL, also in a graph."""
+    import nccl as measuring
+
+    kept = found[0].put(np.zeros(1))  # which initialises the driver
+    record = measuring.measure(comm, found[0], libraries.driver(), most)
+    return record | {"arrays": int(kept is not None)}
+
+
+def crowd(comm: gradred.Comm, found: list[Library], seconds: int) -> Record:
+    """All kinds of calls for so many seconds."""
+    import crowd as measuring
+
+    return measuring.run(comm, found[0], libraries.driver(), seconds)
+
+
+def death(comm: gradred.Comm, found: list[Library]) -> Record:
+    """A rank that is killed."""
+    import crowd as measuring
+
+    kept = found[0].put(np.zeros(1))  # which initialises the driver
+    record = measuring.death(comm, found[0], libraries.driver())
+    return record | {"arrays": int(kept is not None)}
+
+
+SIZED = {
+    "allreduce": allreduce,
+    "kernels": kernels,
+    "order": order,
+    "staging": staging,
+    "nccl": nccl,
+    "crowd": crowd,
+}
+PLAIN = {
+    "machine": machine,
+    "arrays": arrays,
+    "handover": handover,
+    "memories": memories,
+    "death": death,
+}
 
 
 def main() -> None:
     section, *more = sys.argv[1:]
     most = 0
     if section in SIZED:
-        unit = {"k": 1 << 10, "m": 1 << 20}
+        unit = {"k": 1 << 10, "m": 1 << 20, "s": 1}
         most = int(more[0][:-1]) * unit[more[0][-1]]
         del more[0]
     comm = gradred.Comm(WORLD)
@@ -312,7 +381,9 @@ def main() -> None:
     record = SIZED[section](comm, found, most) if sized else PLAIN[section](comm, found)
     record["job_seconds"] = round(time.monotonic() - begin, 1)
     if comm.rank == 0:
-        print(json.dumps(record))
+        print(json.dumps(record), flush=True)
+    if section == "death":
+        os._exit(0)  # peers are lost: there is nothing to end together
 
 
 if __name__ == "__main__":
