@@ -93,7 +93,8 @@ DeviceFigures device_figures_from(std::string_view text) {
   std::istringstream lines{std::string(text)};
   std::string line;
   std::getline(lines, line);
-  if (line != kDeviceFormat) throw UsageError("it does not begin with '" + std::string(kDeviceFormat) + "'");
+  if (line != kDeviceFormat)
+    throw UsageError("it does not begin with '" + std::string(kDeviceFormat) + "'");
   DeviceFigures found;
   found.place.mpi = rest(lines, "mpi");
   found.place.hosts = rest(lines, "hosts");

@@ -208,8 +208,10 @@ def test_what_the_default_stream_does_comes_first(device: Driver) -> None:
         content = values(COUNT)
         device.set("least_delay", 5_000_000)
         device.must(
-            "cuMemcpyAsync", *(ctypes.c_uint64(n) for n in (address_of(x), content.ctypes.data)),
-            ctypes.c_size_t(x.nbytes), None,
+            "cuMemcpyAsync",
+            *(ctypes.c_uint64(n) for n in (address_of(x), content.ctypes.data)),
+            ctypes.c_size_t(x.nbytes),
+            None,
         )
         device.set("least_delay", 0)
         np.testing.assert_array_equal(host(gradred.allreduce(x, comm=comm)), total(COUNT))

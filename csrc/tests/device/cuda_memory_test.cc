@@ -95,7 +95,9 @@ void a_context_that_was_reset_is_another_one(BoardBootstrap&) {
   CudaMemory& before = memory_at(user.allocate(64));
   CudaMemory& pooled = memory_at(user.allocate_in_pool(64));
   expect(&before == &pooled, "one context");
-  { const HostAllocation spare(before, 5000); }
+  {
+    const HostAllocation spare(before, 5000);
+  }
   user.must("cuDevicePrimaryCtxReset_v2", 0);
   CudaMemory& after = memory_at(user.allocate(64));
   HostAllocation here(after, 5000);

@@ -101,12 +101,12 @@ void errors_name_code_text_place_and_remedy(BoardBootstrap&) {
   user.fail("cuStreamCreate", 12345);
   expect_text(message_of<DriverError>([] { const CudaStream made(driver()); }),
               {"cuStreamCreate: an unknown error (12345)"});
-  for (const auto& [code, remedy] : std::map<int, const char*>{
-           {209, "The device can be used further"},
-           {218, "The device can be used further"},
-           {711, "The device can be used further"},
-           {999, "If it stays, start the program anew"},
-           {719, "a process cannot use the device again"}}) {
+  for (const auto& [code, remedy] :
+       std::map<int, const char*>{{209, "The device can be used further"},
+                                  {218, "The device can be used further"},
+                                  {711, "The device can be used further"},
+                                  {999, "If it stays, start the program anew"},
+                                  {719, "a process cannot use the device again"}}) {
     user.fail("cuStreamCreate", code);
     expect_text(message_of<DriverError>([] { const CudaStream made(driver()); }), {remedy});
   }

@@ -190,9 +190,10 @@ void a_compiler_newer_than_the_driver_is_left_alone(BoardBootstrap&) {
   expect(Compiler::load(options.compilers, driver().version).version() == 12090, "that of 12.9");
   Kernels(driver(), 0, options).prepare(DType::kFloat32);
   options.compilers = {options.compilers[0], options.compilers[1]};
-  const std::string said = message_of<DeviceError>(
-      [&] { Kernels(driver(), 0, options).prepare(DType::kInt64); });
-  for (const char* const part : {"a driver of CUDA 12.8", "of CUDA 13.0", "NVRTC 11.4 is too old"}) {
+  const std::string said =
+      message_of<DeviceError>([&] { Kernels(driver(), 0, options).prepare(DType::kInt64); });
+  for (const char* const part :
+       {"a driver of CUDA 12.8", "of CUDA 13.0", "NVRTC 11.4 is too old"}) {
     expect(said.find(part) != std::string::npos, said);
   }
 }
@@ -210,8 +211,8 @@ void where_the_driver_refuses_code_the_next_compiler_is_tried(BoardBootstrap&) {
   expect(folder.files().size() == 2, "each compiler's code is kept for itself");
   options.compilers.resize(1);
   setenv("SIMULATED_CUDA_REFUSES", "12.9", 1);
-  const std::string said = message_of<DeviceError>(
-      [&] { Kernels(driver(), 0, options).prepare(DType::kFloat32); });
+  const std::string said =
+      message_of<DeviceError>([&] { Kernels(driver(), 0, options).prepare(DType::kFloat32); });
   expect(said.find("UNSUPPORTED_PTX") != std::string::npos, said);
   expect(said.find("The device can be used further") != std::string::npos, said);
   unsetenv("SIMULATED_CUDA_REFUSES");
