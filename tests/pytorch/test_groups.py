@@ -121,9 +121,9 @@ def test_a_group_is_reduced_before_the_step(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
 def test_a_grouped_allreduce_that_is_too_large_after_a_join_is_an_error_that_says_so() -> None:
-    tensors = [torch.ones(2) for _ in range(17)]
-    hvd.grouped_allreduce(tensors, op=hvd.Sum)
+    tensors, large = [torch.ones(2) for _ in range(17)], name()
+    hvd.grouped_allreduce(tensors, op=hvd.Sum, name=large)
     if hvd.rank() > 0:
         with pytest.raises(hvd.HorovodInternalError, match="more than 16 arrays"):
-            hvd.grouped_allreduce(tensors, op=hvd.Sum)
+            hvd.grouped_allreduce(tensors, op=hvd.Sum, name=large)
     hvd.join()
