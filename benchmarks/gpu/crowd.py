@@ -1,4 +1,4 @@
-"""Many ranks on a GPU for a while, and the death of one. Sections `crowd` and `death` of h200.py."""
+"""Many ranks on a GPU for a while, and the death of one: sections of h200.py."""
 
 from __future__ import annotations
 

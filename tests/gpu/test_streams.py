@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -234,14 +235,22 @@ def test_driver_that_waits_for_the_device_in_a_blocking_call_beside(
     """Who waits for that call is in the driver, and drives nothing that streams wait for."""
     other = gradred.Comm(MPI.COMM_WORLD.Dup())
     gradred.allreduce(DeviceArray(device, ramp(70_001)), comm=other)
-    gradred.allreduce(DeviceArray(device, ramp(10)), comm=comm, stream=stream)
+    gradred.allreduce(DeviceArray(device, ramp(700_001)), comm=comm, stream=stream)
     finish(stream)
+    for _ in range(3):  # lets go of what this call takes
+        gradred.iallreduce(np.ones(1), comm=comm).wait()
+        time.sleep(0.05)
+    pinned = device.count("pinned")
     x = Late(ramp(700_001), stream)
+    device.set("least_delay", 300_000_000)
+    device.copy(x.array.address, x.values.ctypes.data, x.values.nbytes, stream)
+    device.set("least_delay", 0)
     y = ramp(2_300_017)  # pinned memory of this length there is none yet
     given = y if RANK == SIZE - 1 else DeviceArray(device, y)
     device.set("synchronises", 1)
     try:
         result = gradred.allreduce(x.array, out=x.array, comm=comm, stream=stream)
+        assert device.count("pinned") == pinned
         beside = gradred.allreduce(given, out=given, comm=other)
         found = read(result, stream)
         finish(stream)
