@@ -9,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "comm/device_plans.h"
+#include "memory/collectives.h"
 #include "mpi/mpi.h"
 #include "plan/device_figures.h"
 
@@ -73,7 +74,7 @@ DeviceFigures Communicator::device_place(DeviceMemory& memory,
   std::string mpi = mpi::initialized() ? mpi::get().version() : "none";
   made.place = {mpi.substr(0, mpi.find('\n')), hosts_text(hosts), layout_text(topology())};
   std::string why;
-  CollectiveLibrary* const library = memory.collectives("nccl", why);
+  CollectiveLibrary* const library = memory.collectives(LibraryKind::kNccl, why);
   made.devices = devices_text(all) + "; " + (library != nullptr ? library->name() : "no NCCL");
   made.day = today();
   for (const auto& [plan, label] : candidates) made.plans.push_back(label);
