@@ -254,13 +254,15 @@ void Engine::take_over() {
   if (at_bells_.load()) wake();
 }
 
-// What is still in flight is the thread's from now on, unless somebody waits again at once. Another
-// thread that adds an operation at this moment sees that nobody waits, or this one sees the
+// What is still in flight is the thread's from now on, unless somebody waits again at once, as a
+// program does that waits for all that it starts: there the thread, which naps, is left alone.
+// Another thread that adds an operation at this moment sees that nobody waits, or this one sees the
 // operation.
 void Engine::hand_back() {
   if (waiting_.fetch_sub(1) != 1 || kept_.load() == 0) return;
   const std::lock_guard lock(mutex_);
-  if (!idles_ || std::ranges::none_of(operations_, drives)) return;
+  if (!idles_ || !(asleep_ || unattended_)) return;
+  if (std::ranges::none_of(operations_, drives)) return;
   handed_back_ = true;
   added_ns_ = now_ns();
   wake();
