@@ -89,6 +89,13 @@ std::unique_ptr<device::ExportedArray> exported_array(std::size_t bytes, int ord
   return std::make_unique<device::ExportedArray>(bytes, ordinal, *options);
 }
 
+// Loads it; DeviceError says what is missing.
+std::string cuda_driver() {
+  const auto options = device_options({});
+  const WithoutGil released;
+  return device::Driver::load(options->driver).version_text();
+}
+
 py::dict time_lookups(std::uintptr_t address, unsigned calls) {
   const auto options = device_options({});
   device::PointerTimes times;
@@ -137,6 +144,8 @@ void bind_memory(py::module_& m) {
         py::arg("libraries"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
         "no driver.");
+  m.def("cuda_driver", &cuda_driver,
+        "Version of the CUDA driver that GRADRED_LIBCUDA names, which it loads.");
   m.def(
       "time_lookups", &time_lookups, py::arg("address"), py::arg("calls"),
       "Blocks. Nanoseconds to learn what kind of memory an address is, by the pointer cache and by "

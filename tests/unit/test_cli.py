@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shlex
 import signal
 import subprocess
@@ -156,6 +157,15 @@ def test_info_json_has_a_schema_and_sources(capsys):
     assert found["schema"] == "gradred-info/1"
     assert found["mpi"] == str(launch.find_mpi())
     assert found["config"]["timeout"] == {"value": "none", "source": "default"}
+
+
+def test_info_says_which_driver_there_is_or_what_is_missing(monkeypatch):
+    monkeypatch.setenv("GRADRED_LIBCUDA", "libnone.so.1")
+    assert gradred("info", "cuda").stdout.startswith("not available: ")
+    simulated = pathlib.Path(__file__).parent.parent / "libsimulated_cuda.so"
+    if simulated.exists():  # of an installation for tests
+        monkeypatch.setenv("GRADRED_LIBCUDA", str(simulated))
+        assert gradred("info", "cuda").stdout.startswith("driver ")
 
 
 def test_info_says_why_there_is_no_mpi(monkeypatch, capsys):

@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from gradred import __version__, _cpu, config, horovod, launch
-from gradred.errors import UsageError, explain
+from gradred import __version__, _core, _cpu, config, horovod, launch
+from gradred.buffers import cuda_interface
+from gradred.errors import DeviceError, UsageError, explain
 from gradred.observe import figures
 
 SCHEMA = "gradred-info/1"
@@ -76,10 +77,19 @@ def _launcher() -> str:
         return f"not available: {error}"
 
 
+def _cuda() -> str:
+    try:
+        driver = _core.cuda_driver()
+    except DeviceError as error:
+        return f"not available: {error}"
+    return f"driver {driver}; between ranks of one host arrays go from GPU to GPU"
+
+
 def _nccl() -> str:
-    return (
-        "used where CuPy or PyTorch has loaded it, or a package brings it: gradred explain -d cuda"
-    )
+    found = [name for name in cuda_interface.libraries() if "libnccl" in name]
+    if found:
+        return f"{found[0]}: used where it is asked for (gradred explain -d cuda)"
+    return "no package brings it; used where it is asked for and CuPy or PyTorch has loaded one"
 
 
 def _cpu_line() -> str:
@@ -100,7 +110,7 @@ FACTS: dict[str, Callable[[], str]] = {
     "launcher": _launcher,
     "preload": lambda: _ABSENT.format("preload library"),
     "horovod_path": horovod.path,
-    "cuda": lambda: "arrays in GPU memory: between ranks of one host from GPU to GPU",
+    "cuda": _cuda,
     "nccl": _nccl,
     "cpu": _cpu_line,
     "topology": _topology,
