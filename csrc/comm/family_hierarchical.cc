@@ -127,8 +127,8 @@ class HierarchicalFamily final : public Family {
     Plan plan{.family = this, .name = std::string(kHierarchical), .parameters = parameters};
     plan.label = plan.name + " " + across + (leaders == 1 ? " by leaders" : " by all");
     plan.slices = pieces_of(question, cost, figures.model);
-    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) *
-                   figures.correction(bytes, plan.label);
+    plan.seconds =
+        cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes, plan.label);
     plan.specification = {plan.name, parameters, ""};
     plan.reason =
         question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";

@@ -80,8 +80,8 @@ class ScheduleFamily final : public Family {
     const std::size_t bytes = question.vector_bytes(place.size);
     Plan plan{.family = this, .name = name, .label = name, .parameters = parameters};
     plan.slices = slices_of(question, cost, figures.model);
-    plan.seconds = cost.seconds(bytes, figures.model, plan.slices) *
-                   figures.correction(bytes, plan.label);
+    plan.seconds =
+        cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes, plan.label);
     plan.specification = {name, parameters, ""};
     plan.reason =
         question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";

@@ -32,9 +32,9 @@ constexpr int kFurtherMessages = 4;
 constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 400'000'000;
 constexpr std::uint64_t kFewestTurns = 5, kMostTurns = 25;
 // In this order: first what gives a rough picture, then as far as there is time.
-constexpr std::array<std::size_t, 12> kMeasuredBytes = {
-    8,        64 << 10, 1 << 20, 4 << 10, 512,      16 << 10,
-    256 << 10, 32 << 10, 8 << 10, 4 << 20, 128 << 10, 16 << 20};
+constexpr std::array<std::size_t, 12> kMeasuredBytes = {8,       64 << 10, 1 << 20,   4 << 10,
+                                                        512,     16 << 10, 256 << 10, 32 << 10,
+                                                        8 << 10, 4 << 20,  128 << 10, 16 << 20};
 constexpr std::size_t kRough = 3;
 constexpr double kLongestRough = 0.1;  // seconds that a call may take
 constexpr DType kMeasuredType = DType::kFloat32;

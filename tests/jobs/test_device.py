@@ -414,7 +414,7 @@ def test_what_plans_take_on_devices_is_kept_for_later_processes(tmp_path: pathli
     assert "devices Simulated GPU 0 0, Simulated GPU 0 0; NCCL 2.27.7" in text
     assert measured(SIMULATED_NCCL_VERSION="22800") != first  # another library, other figures
     assert measured(GRADRED_TUNE="0") != first
-    for wrong in ("", "rubbish", text.replace("size", "sise"), text.replace("\nend", " 1\nend")):
+    for wrong in ("", "rubbish", text.replace("size", "length"), text.replace("\nend", " 1\nend")):
         file.write_text(wrong)
         assert measured() != first
         assert "size 65536 " in file.read_text()

@@ -75,7 +75,11 @@ def test_file_has_what_was_measured() -> None:
         ("size 8 5e-06", "size 8 0", "the size 8"),
         (TEXT[TEXT.index("size 8") : TEXT.index("end")], "", "no sizes"),
         ("plan 2e-05 1.1e-05 recursive_doubling\n", "", "the size 8"),
-        ("plan 2e-05 1.1e-05", "plan 2e-05 0", "the plan '2e-05 0 recursive_doubling' has no times"),
+        (
+            "plan 2e-05 1.1e-05",
+            "plan 2e-05 0",
+            "the plan '2e-05 0 recursive_doubling' has no times",
+        ),
         ("plan 2e-05 1.1e-05 recursive_doubling", "plan 2e-05 1.1e-05", "no name"),
         ("plan 2e-05", "plan x", "the value of 'plan'"),
         ("gap", "gaps", "where 'gap' should stand"),
@@ -134,7 +138,7 @@ def test_schedules_take_as_much_longer_than_the_model_says_as_was_measured() -> 
 
 
 def test_plan_that_was_tried_takes_as_long_as_it_did_there() -> None:
-    """The MPI may send messages of some lengths in another way, of which the model knows nothing."""
+    """The MPI sends messages of some lengths in other ways, and the model knows nothing of it."""
     fast, faster = (TEXT.replace("plan 0.0012 ", f"plan {time} ") for time in ("0.0002", "0.0001"))
     ways = [chosen(65536, text, plan="hierarchical")["seconds"] for text in (fast, faster)]
     assert ways[0] == pytest.approx(2 * ways[1])
