@@ -48,8 +48,10 @@ def test_figures_are_measured_once_and_kept(hosts, tmp_path):
     assert max(len(tried) for _, _, tried in found["sizes"]) == 2
     # The MPI for all but the shortest, by a file that says so; it is not measured again.
     lines = [line for line in text.splitlines() if not line.startswith(("size ", "plan "))]
-    sizes = ["size 8 1", "plan 1e-05 1e-05 x", "size 1000 1e-09", "plan 1e-03 1e-06 x", "end", ""]
-    path.write_text("\n".join([*lines[:-1], *sizes]))
+    sizes = ["size 8 1", "plan 1e-05 1e-05 x"]
+    for nbytes in (1000, 100_000_000):
+        sizes += [f"size {nbytes} 1e-09", "plan 1e-03 1e-06 x"]
+    path.write_text("\n".join([*lines[:-1], *sizes, "end", ""]))
     plans = [plan for plan, _ in plans_of(hosts, tmp_path)]
     assert plans[0] != "mpi"
     assert plans[2:] == ["mpi"] * 3
