@@ -98,6 +98,8 @@ def wheel() -> bool:
     ready = packages.wait() == 0
     if not (built and ready):
         return False
+    install = [str(python_of(OPENMPI)), "-m", "pip", "install", "--quiet", TORCH]
+    subprocess.run(install, check=False)  # has_torch() tells where there is none
     return run(sys.executable, *command, "--wheel", str(built))
 
 
@@ -119,8 +121,8 @@ def build_wheel(dist: Path) -> Path | None:
 
 
 def more_ranks_openmpi() -> bool:
-    """The binary that was built beside MPICH, on Open MPI; MPICH has run 1 and 5."""
-    command = ["tools/run_tests.py", "--no-unit", "--ranks", "2,3,8"]
+    """The binary that was built beside MPICH, on Open MPI; MPICH has run 1, 2, 3 and 5."""
+    command = ["tools/run_tests.py", "--no-unit", "--ranks", "2,8"]
     return run(python_of(OPENMPI), *command)
 
 
@@ -129,18 +131,25 @@ def mpi4py_tests(environment: Path, *options: str) -> bool:
     return run(python_of(environment), "tools/mpi4py_tests.py", *options, seconds=600)
 
 
-def with_torch() -> bool:
-    """The front ends for PyTorch, and their examples, with the newest PyTorch that was tried."""
-    python = python_of(OPENMPI)
-    install = [python, "-m", "pip", "install", "--quiet", TORCH]
-    if subprocess.run([str(word) for word in install], check=False).returncode:
+def has_torch() -> bool:
+    """Says so where there is none."""
+    answer = subprocess.run([str(python_of(OPENMPI)), "-c", "import torch"], check=False)
+    if answer.returncode:
         reason = f"{TORCH} cannot be installed here"
         print(f"skipped: {reason}")
         tally.add(0, {reason: 0})
-        return True
-    files = ("test_torch_examples", "test_torchrun", "test_torch_failures", "test_elastic")
-    well = jobs(OPENMPI, *(f"jobs/{file}.py" for file in files), "hosts/test_elastic.py")
-    return run(python, "tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3") and well
+    return answer.returncode == 0
+
+
+def with_torch() -> bool:
+    """The front ends for PyTorch, with the newest PyTorch that was tried."""
+    words = ["tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3"]
+    return not has_torch() or run(python_of(OPENMPI), *words)
+
+
+def torch_jobs() -> bool:
+    """Their examples, and jobs that fail or that torch starts."""
+    return not has_torch() or jobs(OPENMPI, *TORCH_JOBS)
 
 
 def core_tests(sanitizer: str) -> bool:
@@ -256,15 +265,18 @@ def jobs(environment: Path, *tests: str) -> bool:
     command += ["--reruns", "1", "--reruns-delay", "2", "--durations=10"]
     command += of_mpi(environment)
     command += [f"tests/{one}" for one in tests]
+    command += [f"--ignore=tests/{one}" for one in TORCH_JOBS if one not in tests]
     foreign = f"FOREIGN_MPIEXEC={other.absolute()}"  # for the test of the wrong launcher
     return run("env", foreign, python_of(environment), *command, seconds=900)
 
 
-def hosts() -> bool:
-    """Several hosts made of namespaces, which takes root: skipped without."""
-    well = [jobs(environment, "hosts") for environment in (MPICH, OPENMPI)]
-    return all(well)
-
+TORCH_JOBS = (
+    "jobs/test_torch_examples.py",
+    "jobs/test_torchrun.py",
+    "jobs/test_torch_failures.py",
+    "jobs/test_elastic.py",
+    "hosts/test_elastic.py",
+)
 
 # Open MPI's jobs take longest to start, so its faults are two stages.
 FAULTS = sorted(f"faults/{file.name}" for file in (ROOT / "tests" / "faults").glob("test_*.py"))
@@ -291,11 +303,14 @@ STAGES = (
         lambda: jobs(OPENMPI, *[file for file in FAULTS if file != LONGEST]),
         beside=True,
     ),
-    Stage("hosts", hosts, beside=True),
+    # Several hosts made of namespaces, which takes root: skipped without.
+    Stage("hosts, mpich", lambda: jobs(MPICH, "hosts"), beside=True),
+    Stage("hosts, openmpi", lambda: jobs(OPENMPI, "hosts"), beside=True),
+    Stage("jobs of torch", torch_jobs, beside=True),
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs"), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs")),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
-    Stage("openmpi, 2 to 8 ranks", more_ranks_openmpi, all_cores=True),
+    Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests, mpich", lambda: mpi4py_tests(MPICH), all_cores=True),
     Stage(
         "mpi4py's tests, openmpi",

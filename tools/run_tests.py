@@ -42,7 +42,7 @@ OF_MANY_RANKS = [
     f"tests/mpi/test_{name}.py"
     for name in ("results", "plans", "disagreement", "communicators", "random_use")
 ]
-MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads
+MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads; the most of those asked for
 BESIDE_FOUR_DEVICES = 5  # ranks beside which four pass data from device to device
 # Ranks of this host as if of several (tests/hosts/faked.py), which takes root.
 ON_HOSTS = {"TEST_HOSTS": "0,0,1"}
@@ -214,7 +214,9 @@ def main() -> int:
     if options.part:
         return 1 if run_pytest(options.part, WITHOUT_MPI[options.part], 0, options).failed else 0
     outcomes = [] if options.no_unit else run_without_mpi(options)
-    for ranks in [int(number) for number in options.ranks.split(",") if number]:
+    numbers = [int(number) for number in options.ranks.split(",") if number]
+    on_devices = max((ranks for ranks in numbers if ranks <= MOST_ON_A_DEVICE), default=0)
+    for ranks in numbers:
         if options.torch:
             outcomes.append(run_pytest(f"torch, {ranks} ranks", ["tests/pytorch"], ranks, options))
             if ranks == 3 and os.geteuid() == 0:
@@ -225,7 +227,7 @@ def main() -> int:
             continue
         paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))
-        if ranks <= MOST_ON_A_DEVICE:
+        if ranks == on_devices:
             outcomes.append(run_pytest(f"device, {ranks} ranks", ["tests/gpu"], ranks, options))
         if ranks == BESIDE_FOUR_DEVICES:
             outcomes.append(
