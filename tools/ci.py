@@ -142,14 +142,12 @@ def has_torch() -> bool:
 
 
 def with_torch() -> bool:
-    """The front ends for PyTorch, with the newest PyTorch that was tried."""
+    """The front ends for PyTorch, their examples, and jobs that fail or that torch starts."""
+    if not has_torch():
+        return True
+    well = jobs(OPENMPI, *TORCH_JOBS)
     words = ["tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3"]
-    return not has_torch() or run(python_of(OPENMPI), *words)
-
-
-def torch_jobs() -> bool:
-    """Their examples, and jobs that fail or that torch starts."""
-    return not has_torch() or jobs(OPENMPI, *TORCH_JOBS)
+    return run(python_of(OPENMPI), *words) and well
 
 
 def core_tests(sanitizer: str) -> bool:
@@ -270,6 +268,12 @@ def jobs(environment: Path, *tests: str) -> bool:
     return run("env", foreign, python_of(environment), *command, seconds=900)
 
 
+def hosts() -> bool:
+    """Several hosts made of namespaces, which takes root: skipped without."""
+    well = [jobs(environment, "hosts") for environment in (MPICH, OPENMPI)]
+    return all(well)
+
+
 TORCH_JOBS = (
     "jobs/test_torch_examples.py",
     "jobs/test_torchrun.py",
@@ -303,10 +307,7 @@ STAGES = (
         lambda: jobs(OPENMPI, *[file for file in FAULTS if file != LONGEST]),
         beside=True,
     ),
-    # Several hosts made of namespaces, which takes root: skipped without.
-    Stage("hosts, mpich", lambda: jobs(MPICH, "hosts"), beside=True),
-    Stage("hosts, openmpi", lambda: jobs(OPENMPI, "hosts"), beside=True),
-    Stage("jobs of torch", torch_jobs, beside=True),
+    Stage("hosts", hosts, beside=True),
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs"), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs")),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),

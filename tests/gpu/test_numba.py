@@ -24,7 +24,9 @@ def comm(device: Driver) -> Iterator[gradred.Comm]:
 
 
 def sums(x: Any, count: int, dtype: str = "float32") -> None:
-    np.testing.assert_array_equal(x.copy_to_host(), total(count, dtype))
+    found = x.copy_to_host()
+    cuda.synchronize()  # the copy of an array that names a stream is one in that stream
+    np.testing.assert_array_equal(found, total(count, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16"])
@@ -83,7 +85,8 @@ def test_streams(device: Driver, comm: gradred.Comm) -> None:
 def test_arrays_of_gradreds_memory(comm: gradred.Comm) -> None:
     x = gradred.empty_like(cuda.to_device(values(COUNT)))
     assert type(x) is type(cuda.to_device(values(1)))
-    x.copy_to_device(values(COUNT))
+    given = values(COUNT)
+    x.copy_to_device(given)  # in the stream that the array names, after this returns
     y = cuda.as_cuda_array(gradred.empty(COUNT, device="cuda"))
     comm.Allreduce(x, y)
     sums(y, COUNT)

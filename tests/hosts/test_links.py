@@ -163,7 +163,7 @@ def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(call,
 def test_named_operations_of_ranks_on_several_hosts(start):
     with machines.Machines(2) as hosts:
         job = start(hosts, "200", "named")
-        reports = job.reports("ended")
+        reports = job.reports("ended", within=55)
         assert job.end()[0] == 0
     assert len(reports) == RANKS
     assert all(one["right"] and one["error"] is None for one in reports.values()), reports

@@ -25,18 +25,26 @@ PROGRAM = pathlib.Path(__file__).with_name("torch_failing.py")
 TORCH = torch.torch_version.TorchVersion(torch.__version__)
 
 
-@pytest.mark.parametrize("what", ["ddp", "fsdp2", "functional"])
+HOW: dict[str, tuple[set[int], str]] = {
+    "killed": ({0}, "rank 1"),
+    "sleeps": ({0}, "which has not been submitted by rank 1"),
+    "differs": ({0, 1}, "Mismatched"),
+}
+LIMIT = 1.5  # seconds, of the group
+WITHIN = LIMIT + 4.0  # tests/faults holds the 2 s after a death; here torch itself takes its time
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(
-    ("how", "ranks", "text", "within"),
+    "what",
     [
-        ("killed", {0}, "rank 1", 2.0),
-        ("sleeps", {0}, "which has not been submitted by rank 1", 3.0),
-        ("differs", {0, 1}, "Mismatched", 2.0),
+        "ddp",
+        pytest.param("fsdp2", marks=pytest.mark.full),
+        pytest.param("functional", marks=pytest.mark.full),
     ],
 )
-def test_others_get_an_error_in_time(
-    what: str, how: str, ranks: set[int], text: str, within: float
-) -> None:
+def test_others_get_an_error_in_time(what: str, how: str) -> None:
+    ranks, text = HOW[how]
     if what == "fsdp2" and TORCH < (2, 6):
         pytest.skip("torch is older than 2.6, whose FSDP2 wants a GPU")
     reports, output = by_gradred_run(what, how)
@@ -44,22 +52,20 @@ def test_others_get_an_error_in_time(
     for found in reports.values():
         assert found["error"] is not None, reports
         assert text in found["text"], reports
-        assert found["seconds"] < within, reports
+        assert found["seconds"] < WITHIN, reports
 
 
 @pytest.mark.parametrize("launched", ["gradred run", "processes"])
-@pytest.mark.parametrize(
-    ("how", "error", "within"), [("killed", "PeerLost", 2.0), ("sleeps", "TimeoutError", 3.0)]
-)
+@pytest.mark.parametrize(("how", "error"), [("killed", "PeerLost"), ("sleeps", "TimeoutError")])
 def test_who_receives_from_such_a_rank_gets_an_error_in_time(
-    launched: str, how: str, error: str, within: float
+    launched: str, how: str, error: str
 ) -> None:
     start = by_gradred_run if launched == "gradred run" else as_processes
     reports, output = start("recv", how)
     assert reports.keys() == {0}, output
     assert reports[0]["error"] == error, output
     assert "rank 1" in reports[0]["text"], output
-    assert reports[0]["seconds"] < within, output
+    assert reports[0]["seconds"] < WITHIN, output
 
 
 def by_gradred_run(*words: str) -> tuple[dict[int, dict[str, Any]], str]:

@@ -29,7 +29,7 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_everything_of_a_process_group(ranks: int) -> None:
     names = ("test_distributed.py", "test_parallel.py")
     tests = [str(ROOT / "tests" / "pytorch" / name) for name in names]

@@ -30,7 +30,7 @@ def trouble(*_: Any) -> None:
     if HOW == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if HOW == "sleeps":
-        time.sleep(4)
+        time.sleep(8)
         os._exit(0)
     if HOW == "differs":
         dist.all_reduce(torch.ones(17))
