@@ -35,6 +35,7 @@ def kept(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted((folder / "gradred").iterdir()) if (folder / "gradred").exists() else []
 
 
+@pytest.mark.one_mpi
 def test_figures_are_measured_once_and_kept(hosts, tmp_path):
     for plan, reason in plans_of(hosts, tmp_path):
         assert "figures measured on 2" in reason, plan

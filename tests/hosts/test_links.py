@@ -160,6 +160,7 @@ def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(call,
     assert err[-1].endswith("rank 0 on h1 exited with status 3"), err
 
 
+@pytest.mark.one_mpi
 def test_named_operations_of_ranks_on_several_hosts(start):
     with machines.Machines(2) as hosts:
         job = start(hosts, "200", "named")

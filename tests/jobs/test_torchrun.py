@@ -39,7 +39,7 @@ def test_everything_of_a_process_group(ranks: int) -> None:
     assert len(re.findall(r"\d\d+ passed", done.stdout)) == ranks, done.stdout
 
 
-@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py"])
+@pytest.mark.parametrize("example", ["ddp.py", pytest.param("fsdp.py", marks=pytest.mark.full)])
 def test_examples_learn(example: str) -> None:
     done = run(*TORCHRUN, "--nproc-per-node=2", str(ROOT / "examples" / example))
     assert done.returncode == 0, done.stderr
