@@ -143,6 +143,16 @@ bool Board::has_arrived(std::uint32_t index, std::size_t rank) const {
   return (arrivals(index)[rank / 64].load(std::memory_order_relaxed) >> rank % 64 & 1) != 0;
 }
 
+// A rank that has joined may have arrived before.
+bool Board::is_complete(std::uint32_t index) const {
+  const std::uint32_t arrived = slot(index).arrived;
+  if (arrived == ranks_ || arrived + header_.joined < ranks_) return arrived == ranks_;
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    if (!has_arrived(index, rank) && joined_[rank] == 0) return false;
+  }
+  return true;
+}
+
 void Board::set_arrived(std::uint32_t index, std::size_t rank, bool here) {
   std::atomic<std::uint64_t>& word = arrivals(index)[rank / 64];
   const std::uint64_t bit = std::uint64_t{1} << rank % 64;
@@ -215,7 +225,7 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
   const Round round = mine.round;
   set_arrived(index, rank_, true);
   ++mine.arrived;
-  if (mine.arrived + header_.joined >= ranks_) become_ready(index);
+  if (is_complete(index)) become_ready(index);
   return round;
 }
 
@@ -278,7 +288,7 @@ void Board::become_ready(std::uint32_t index) {
 bool Board::append(std::uint32_t index) {
   if (!has_room()) return false;
   Slot& ready = slot(index);
-  if (header_.joined != 0 && ready.problem[0] == '\0') {
+  if (ready.arrived != ranks_ && ready.problem[0] == '\0') {
     set_text(ready.problem, why_not_joined(ready.submission));
   }
   const bool open = header_.closed < header_.logged;
@@ -319,9 +329,7 @@ void Board::join() {
   header_.last_joined = names_.number(rank_);
   for (std::uint32_t index = 0; index < kSlots; ++index) {  // whom the others have waited for
     const Slot& one = slot(index);
-    if (one.arrived != 0 && one.ready == 0 && one.arrived + header_.joined >= ranks_) {
-      become_ready(index);
-    }
+    if (one.arrived != 0 && one.ready == 0 && is_complete(index)) become_ready(index);
   }
   if (header_.joined == ranks_) {
     header_.joins = 1;
@@ -424,7 +432,7 @@ std::vector<SiteMessage> Board::take_outgoing() {
   for (; header_.first_ready != 0; header_.first_ready = slot(header_.first_ready - 1).next_ready) {
     const Slot& ready = slot(header_.first_ready - 1);
     made.push_back({.kind = Said::kReady,
-                    .some_joined = header_.joined != 0,
+                    .some_joined = ready.arrived != ranks_,
                     .rank = names_.number(static_cast<std::size_t>(ready.first)),
                     .name = ready.name,
                     .text = ready.problem,

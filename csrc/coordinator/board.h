@@ -102,6 +102,7 @@ class Board {
   std::optional<std::uint32_t> claim(std::string_view name, std::uint64_t hash);
   void unlink(std::uint32_t index);
   bool has_arrived(std::uint32_t index, std::size_t rank) const;
+  bool is_complete(std::uint32_t index) const;
   void set_arrived(std::uint32_t index, std::size_t rank, bool here);
   void become_ready(std::uint32_t index);
   bool append(std::uint32_t index);

@@ -173,7 +173,8 @@ void NamedOperations::submit(const Shared& operation) {
     }
     try {
       if (operation->submission().kind == NamedKind::kJoin) {
-        board_.join();
+        if (backlog_.empty()) board_.join();
+        join_waits_ = !backlog_.empty();
         joining_ = operation;
       } else {
         const auto round = backlog_.empty()
@@ -333,6 +334,7 @@ void NamedOperations::publish_backlog() {
     agreed_on_.emplace(*round, next);
     backlog_.pop_front();
   }
+  if (std::exchange(join_waits_, false)) board_.join();
 }
 
 void NamedOperations::take_entries() {

@@ -166,6 +166,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   Board board_;
   std::unordered_map<Board::Round, Shared> agreed_on_;  // by whom it will be, or is now
   std::deque<Shared> backlog_;                          // for which the board had no room
+  bool join_waits_ = false;                             // for the backlog
   std::unordered_set<std::string_view> keys_;           // in flight
   std::vector<Shared> finished_;                        // and not yet ended
   Shared joining_;

@@ -200,7 +200,7 @@ bool Sites::is_complete(const Pending& pending) const {
 void Sites::agree(Pending&& pending) {
   SiteMessage entry = std::move(pending.first);
   entry.kind = Said::kAgreed;
-  if ((pending.some_joined || joins_ != 0) && entry.text.empty()) {
+  if ((pending.some_joined || pending.arrivals != sites_) && entry.text.empty()) {
     entry.text = why_not_joined(entry.submission);
   }
   agreed_.push_back(std::move(entry));

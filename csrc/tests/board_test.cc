@@ -154,6 +154,36 @@ void joined_ranks_fall_behind(const Shared& memory, BoardBootstrap& bootstrap) {
   expect(taken > named::Board::kSlots, "the join came behind what had waited");
 }
 
+void who_joins_after_a_name_counts_once(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  Submission largest = sum_of(3);
+  largest.op = Op::kMax;
+  if (bootstrap.rank() == 0) {
+    board.arrive("a", largest);
+    board.join();
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() == 1) {
+    board.arrive("a", largest);
+    board.arrive("b", largest);
+  }
+  bootstrap.barrier();
+  expect(!board.any(), "rank 2 has not come, neither with a nor with b");
+  bootstrap.barrier();
+  if (bootstrap.rank() == 2) {
+    board.arrive("a", largest);
+    board.arrive("b", largest);
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() != 0) board.join();
+  bootstrap.barrier();
+  const auto entries = board.take();
+  expect(entries.size() == 3 && entries[2].submission.kind == NamedKind::kJoin, "a, b, the join");
+  expect(entries[0].problem.empty(), "all have come with a");
+  expect(!entries[1].problem.empty(), "rank 0 has none for b, and zeros make no maximum");
+}
+
 void takes_back(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
@@ -201,6 +231,7 @@ int run_all(const std::string& part) {
   }
   on(2, "runs_out_of_room", runs_out_of_room);
   on(2, "joined_ranks_fall_behind", joined_ranks_fall_behind);
+  on(3, "who_joins_after_a_name_counts_once", who_joins_after_a_name_counts_once);
   on(2, "takes_back", takes_back);
   return report.finish();
 }

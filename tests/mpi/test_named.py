@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -319,6 +320,36 @@ def test_ranks_that_have_joined_take_part_with_zeros(engine: named.NamedOperatio
         join = engine.join()
         join.wait(30)
         assert join.last_joined == SIZE - 1
+
+
+def test_a_rank_that_joins_with_a_submission_under_way_is_counted_once(
+    engine: named.NamedOperations,
+) -> None:
+    for turn in range(20):
+        x = np.full(5, RANK + 1.0)
+        if RANK == turn % SIZE:
+            MPI.COMM_WORLD.Barrier()  # submits last
+            time.sleep(0.002)
+        request = engine.submit("allreduce", "before the join", [of(x)])
+        join = engine.join()
+        if RANK != turn % SIZE:
+            MPI.COMM_WORLD.Barrier()
+        request.wait(30)
+        join.wait(30)
+        np.testing.assert_array_equal(x, SIZE * (SIZE + 1) / 2)
+
+
+def test_a_join_comes_behind_names_that_wait_for_room(engine: named.NamedOperations) -> None:
+    arrays = [np.full(1, RANK + 1.0) for _ in range(4096 + 50)]
+    if RANK == SIZE - 1:
+        MPI.COMM_WORLD.Barrier()
+    requests = [engine.submit("allreduce", f"x{i}", [of(x)]) for i, x in enumerate(arrays)]
+    join = engine.join()
+    if RANK != SIZE - 1:
+        MPI.COMM_WORLD.Barrier()
+    for request in [*requests, join]:
+        request.wait(60)
+    assert {float(x[0]) for x in arrays} == {SIZE * (SIZE + 1) / 2}
 
 
 @pytest.mark.skipif(SIZE == 1, reason="no rank is left where one has joined")
