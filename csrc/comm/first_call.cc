@@ -40,7 +40,11 @@ void Communicator::set_up_parts(WaitHook& hook) {
   liveness_.open(std::move(set_up.found));
   const bool chooses =
       choice_.place.topology.hosts > 1 && path_ != nullptr && choice_.wish.plan.empty();
-  choice_.settle(chooses && set_up.tunes ? figures(calls, hook) : assumed_figures());
+  const Figures found = chooses && set_up.tunes ? figures(calls, hook) : assumed_figures();
+  if (path_ != nullptr) {
+    path_->transport().cut_messages(choice_.place.topology.host_of, found.piece_bytes);
+  }
+  choice_.settle(found);
   observer_.profile(set_up.profiles);
   observer_.set_up(calls, decorations(settings_).trace, begin);
   direct_ = observer_.idle();

@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::size_t kBriefBytes = 8;
 constexpr std::size_t kLengthyBytes = std::size_t{256} << 10;
+constexpr std::size_t kCutBytes = std::size_t{512} << 10;
 constexpr int kFurtherMessages = 4;
 // Nanoseconds: for one figure, and for all allreduces together.
 constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 400'000'000;
@@ -196,9 +197,28 @@ class Measuring {
     return {seconds(brief), std::max(seconds(lengthy - brief) / bytes, 1e-13)};
   }
 
+  // Whole only where that is clearly faster, as it is by RDMA: by other ways it costs much at some
+  // lengths and little at others.
+  void choose_pieces(int across) {
+    std::uint64_t whole_took = 0;
+    const auto faster_whole = [&](std::size_t bytes) {
+      const auto took = [&](std::size_t piece) {
+        transport_.cut_messages(topology_.host_of, piece);
+        return exchange_time(across, bytes);
+      };
+      whole_took = took(0);
+      return whole_took * 5 < took(kPieceBytes) * 4;
+    };
+    const bool whole = faster_whole(kCutBytes) &&
+                       (whole_took > kPerFigure / 4 || faster_whole(4 * kCutBytes));
+    figures_.piece_bytes = whole ? 0 : kPieceBytes;
+    transport_.cut_messages(topology_.host_of, figures_.piece_bytes);
+  }
+
   void measure_links() {
     CostModel& model = figures_.model;
     const int across = partner_across();
+    choose_pieces(across);
     const std::size_t pairs = std::min(ranks_on(0).size(), ranks_on(1).size());
     model.across = link(across, pairs);
     const std::uint64_t more = exchange_time(across, kBriefBytes, 1 + kFurtherMessages);

@@ -65,6 +65,8 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Group_free", f.Group_free);
   resolve(lib, "Isend", f.Isend);
   resolve(lib, "Irecv", f.Irecv);
+  resolve(lib, "Issend", f.Issend);
+  resolve(lib, "Testsome", f.Testsome);
   resolve(lib, "Testall", f.Testall);
   resolve(lib, "Test", f.Test);
   resolve(lib, "Cancel", f.Cancel);

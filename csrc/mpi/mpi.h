@@ -49,6 +49,9 @@ struct Functions {
   int (*Isend)(const void* data, int count, Handle type, int peer, int tag, Handle comm,
                Handle* request);
   int (*Irecv)(void* data, int count, Handle type, int peer, int tag, Handle comm, Handle* request);
+  int (*Issend)(const void* data, int count, Handle type, int peer, int tag, Handle comm,
+                Handle* request);
+  int (*Testsome)(int count, Handle* requests, int* done, int* which, void* statuses);
   int (*Testall)(int count, Handle* requests, int* flag, void* statuses);
   int (*Test)(Handle* request, int* flag, void* status);
   int (*Cancel)(Handle* request);

@@ -12,6 +12,8 @@
 
 namespace gradred {
 
+inline constexpr std::size_t kPieceBytes = std::size_t{60} << 10;
+
 // What an allreduce took by one plan, and what the model says of it; seconds.
 struct TriedPlan {
   std::string label;  // Plan::label
@@ -30,6 +32,10 @@ struct MeasuredSize {
 
 struct Figures {
   CostModel model;
+  // In pieces of so many bytes messages go between hosts; 0: whole, which is what RDMA likes. Over
+  // TCP a long message that takes the rendezvous way of an MPI loses up to half of the speed where
+  // another comes back at once; one within the eager limit, 64 KiB in Open MPI, does not.
+  std::size_t piece_bytes = kPieceBytes;
   double announcement = 0;          // seconds in which ranks compare what they are about to do
   std::vector<MeasuredSize> sizes;  // the shortest first; none: all of this is built in
   std::string day;                  // of the measurement

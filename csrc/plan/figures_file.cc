@@ -17,7 +17,7 @@
 namespace gradred {
 namespace {
 
-constexpr std::string_view kFormat = "gradred-figures 3";
+constexpr std::string_view kFormat = "gradred-figures 4";
 constexpr double kLongest = 1e4;                          // seconds: more is no time of a link
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // of a file
 
@@ -115,6 +115,7 @@ std::string to_text(const KeptFigures& kept) {
   add("inside", number(model.inside.alpha) + " " + number(model.inside.beta));
   add("across", number(model.across.alpha) + " " + number(model.across.beta));
   add("gap", number(model.gap));
+  add("pieces", std::to_string(figures.piece_bytes));
   add("local", number(model.gamma) + " " + number(model.delta));
   add("on-host", number(model.on_host));
   add("far", number(model.far));
@@ -144,6 +145,12 @@ KeptFigures figures_from(std::string_view text) {
   model.inside = {inside[0], inside[1]};
   model.across = {across[0], across[1]};
   model.gap = lines.seconds<1>("gap")[0];
+  const auto pieces = lines.numbers<1>("pieces", lines.rest("pieces"))[0];
+  if (pieces != 0 && pieces != kPieceBytes) {
+    throw UsageError("pieces of " + number(pieces) + " bytes: there are none but 0 and " +
+                     std::to_string(kPieceBytes));
+  }
+  figures.piece_bytes = static_cast<std::size_t>(pieces);
   const auto local = lines.seconds<2>("local");
   model.gamma = local[0];
   model.delta = local[1];

@@ -11,9 +11,9 @@
 namespace gradred {
 namespace {
 
-// MPI counts are ints, and Open MPI's transports prefer less than 2 GiB: longer messages go in
-// pieces.
-constexpr std::size_t kLargestPiece = std::size_t{1} << 30;
+// Of a message in pieces so many are under way at a time, and each eighth piece waits until its
+// receive is there: of a message that nobody receives yet the MPI keeps less than 2 MiB.
+constexpr std::size_t kPiecesUnderWay = 4, kPiecesPerReceipt = 8;
 // The first message to a peer carries the signature before its data, in one piece up to this size:
 // to copy so much takes less time than a message of its own.
 constexpr std::size_t kInlineBytes = std::size_t{32} << 10;
@@ -56,11 +56,10 @@ class MpiChannel final : public Channel {
       envelope.signature = signature_;
       const std::size_t inlined = bytes <= kInlineBytes ? bytes : 0;
       if (inlined > 0) std::memcpy(envelope.data.data(), data, inlined);
-      post_send(peer, &envelope, sizeof(Signature) + inlined);
+      post_whole(false, peer, &envelope, sizeof(Signature) + inlined);
       if (bytes <= kInlineBytes) return;
     }
-    pieces(static_cast<const std::byte*>(data), bytes,
-           [&](const std::byte* piece, std::size_t n) { post_send(peer, piece, n); });
+    post(false, peer, const_cast<void*>(data), bytes);
   }
 
   void recv(int peer, void* data, std::size_t bytes) override {
@@ -69,37 +68,27 @@ class MpiChannel final : public Channel {
       Envelope& envelope = next_envelope();
       envelope.signature = kNothingYet;
       arrivals_.push_back({peer, &envelope, data, bytes <= kInlineBytes ? bytes : 0, requests_});
-      post_recv(peer, &envelope, sizeof(Envelope));
+      post_whole(true, peer, &envelope, sizeof(Envelope));
       if (bytes <= kInlineBytes) return;
     }
     const auto arrival = std::ranges::find(arrivals_, peer, &Arrival::peer);
     if (arrival != arrivals_.end()) {
       deferred_.push_back({*arrival, data, bytes});
     } else {
-      post_pieces(peer, data, bytes);
+      post(true, peer, data, bytes);
     }
-  }
-
-  void post_pieces(int peer, void* data, std::size_t bytes) {
-    pieces(static_cast<std::byte*>(data), bytes,
-           [&](std::byte* piece, std::size_t n) { post_recv(peer, piece, n); });
   }
 
   bool test() override {
     if (requests_ == 0) return true;
     if (!deferred_.empty()) post_deferred();
-    int done = 0;
-    const int code = mpi_.call.Testall(static_cast<int>(requests_), storage_.data(), &done,
-                                       mpi_.is.status_ignore);
-    if (code != 0) {
-      look_at_signatures();
-      mpi_.check(code, "a message of an allreduce");
-    }
-    if (done == 0 || !deferred_.empty()) {
+    const bool done = cut_.empty() ? test_all() : test_pieces();
+    if (!done || !deferred_.empty()) {
       if (++tests_ % kTestsPerLook == 0) look_at_signatures();
       return false;
     }
     requests_ = 0;
+    cut_.clear();
     for (const Arrival& arrival : arrivals_) {
       compare(arrival);
       if (arrival.bytes > 0)
@@ -126,6 +115,7 @@ class MpiChannel final : public Channel {
     }
     if (quiet) {
       requests_ = 0;
+      cut_.clear();
       arrivals_.clear();
     }
     return quiet;
@@ -145,6 +135,7 @@ class MpiChannel final : public Channel {
     if (!quiet) keep_for_ever(std::move(envelopes_));
     envelopes_.clear();
     requests_ = 0;
+    cut_.clear();
     arrivals_.clear();
     deferred_.clear();
     return quiet;
@@ -167,6 +158,75 @@ class MpiChannel final : public Channel {
     std::size_t bytes;
   };
 
+  // A message that goes in pieces, or comes behind one, as messages to a peer keep their order.
+  struct Cut {
+    bool is_receive;
+    int peer;
+    std::byte* data;   // what is not posted yet
+    std::size_t left;  // bytes of it
+    std::size_t posted = 0;
+    bool is_for(bool receives, int of) const { return is_receive == receives && peer == of; }
+  };
+
+  void post(bool is_receive, int peer, void* data, std::size_t bytes) {
+    const bool waits = std::ranges::any_of(
+        cut_, [&](const Cut& one) { return one.left > 0 && one.is_for(is_receive, peer); });
+    if (!waits && bytes <= transport_.piece_bytes(peer)) {
+      return post_whole(is_receive, peer, data, bytes);
+    }
+    cut_.push_back({is_receive, peer, static_cast<std::byte*>(data), bytes});
+    if (!waits) begin_pieces(cut_.size() - 1);
+  }
+
+  void begin_pieces(std::size_t number) {
+    for (std::size_t i = 0; i < kPiecesUnderWay && cut_[number].left > 0; ++i) {
+      make_room();
+      cut_of_[requests_] = number + 1;
+      post_piece(requests_++);
+    }
+  }
+
+  // The next one, in the place of a request that is done.
+  void post_piece(std::size_t place) {
+    Cut& cut = cut_[cut_of_[place] - 1];
+    const std::size_t bytes = std::min(cut.left, transport_.piece_bytes(cut.peer));
+    const bool wants_receipt = ++cut.posted % kPiecesPerReceipt == 0;
+    post_at(place, cut.is_receive, cut.peer, cut.data, bytes, wants_receipt);
+    cut.data += bytes;
+    cut.left -= bytes;
+    if (cut.left > 0) return;
+    const auto next = std::ranges::find_if(cut_, [&](const Cut& one) {
+      return one.posted == 0 && one.left > 0 && one.is_for(cut.is_receive, cut.peer);
+    });
+    if (next != cut_.end()) begin_pieces(static_cast<std::size_t>(next - cut_.begin()));
+  }
+
+  bool test_all() {
+    int done = 0;
+    check_test(mpi_.call.Testall(static_cast<int>(requests_), storage_.data(), &done,
+                                 mpi_.is.status_ignore));
+    return done != 0;
+  }
+
+  bool test_pieces() {
+    const std::size_t looks = requests_;
+    int done = 0;
+    check_test(mpi_.call.Testsome(static_cast<int>(looks), storage_.data(), &done, done_.data(),
+                                  mpi_.is.status_ignore));
+    if (done < 0 || static_cast<std::size_t>(done) > looks) return true;  // MPI_UNDEFINED: no more
+    for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) {
+      const auto place = static_cast<std::size_t>(done_[i]);
+      if (cut_of_[place] > 0 && cut_[cut_of_[place] - 1].left > 0) post_piece(place);
+    }
+    return false;
+  }
+
+  void check_test(int code) {
+    if (code == 0) return;
+    look_at_signatures();
+    mpi_.check(code, "a message of an allreduce");
+  }
+
   void post_deferred() {
     blocked_.clear();
     std::erase_if(deferred_, [&](const Deferred& one) {
@@ -176,7 +236,7 @@ class MpiChannel final : public Channel {
         return false;
       }
       compare(one.first);
-      post_pieces(peer, one.data, one.bytes);
+      post(true, peer, one.data, one.bytes);
       return true;
     });
   }
@@ -203,31 +263,29 @@ class MpiChannel final : public Channel {
     return *envelopes_[envelopes_used_++];
   }
 
-  template <class Byte, class Post>
-  void pieces(Byte* data, std::size_t bytes, Post post) {
-    do {
-      const std::size_t piece = std::min(bytes, kLargestPiece);
-      post(data, piece);
-      data += piece;
-      bytes -= piece;
-    } while (bytes > 0);
+  void post_whole(bool is_receive, int peer, void* data, std::size_t bytes) {
+    make_room();
+    cut_of_[requests_] = 0;
+    post_at(requests_, is_receive, peer, data, bytes, false);
+    ++requests_;
   }
 
-  void post_send(int peer, const void* data, std::size_t bytes) {
-    mpi_.check(mpi_.call.Isend(data, static_cast<int>(bytes), mpi_.is.byte_type, peer, tag_,
-                               transport_.comm(), next_request()),
+  // Done in the MPI's sense is a send with `receipt` once its receive is there.
+  void post_at(std::size_t place, bool is_receive, int peer, void* data, std::size_t bytes,
+               bool receipt) {
+    is_receive_[place] = is_receive;
+    const auto count = static_cast<int>(bytes);
+    if (is_receive) {
+      return mpi_.check(mpi_.call.Irecv(data, count, mpi_.is.byte_type, peer, tag_,
+                                        transport_.comm(), slot(place)),
+                        "receiving from a peer");
+    }
+    const auto send = receipt ? mpi_.call.Issend : mpi_.call.Isend;
+    mpi_.check(send(data, count, mpi_.is.byte_type, peer, tag_, transport_.comm(), slot(place)),
                "sending to a peer");
-    is_receive_[requests_++] = false;
   }
 
-  void post_recv(int peer, void* data, std::size_t bytes) {
-    mpi_.check(mpi_.call.Irecv(data, static_cast<int>(bytes), mpi_.is.byte_type, peer, tag_,
-                               transport_.comm(), next_request()),
-               "receiving from a peer");
-    is_receive_[requests_++] = true;
-  }
-
-  // Requests stand densely in the MPI's own handle size, so that Testall can read them.
+  // Requests stand densely in the MPI's own handle size, so that the MPI can read them.
   mpi::Handle* slot(std::size_t i) {
     return reinterpret_cast<mpi::Handle*>(reinterpret_cast<std::byte*>(storage_.data()) +
                                           i * mpi_.is.handle_bytes);
@@ -237,12 +295,13 @@ class MpiChannel final : public Channel {
     std::memcpy(&value, slot(i), mpi_.is.handle_bytes);
     return mpi_.normalise(value) != mpi_.is.request_null;
   }
-  mpi::Handle* next_request() {
-    if (storage_.size() < requests_ + 2) {
-      storage_.resize(2 * requests_ + 8);
-      is_receive_.resize(storage_.size());
-    }
-    return slot(requests_);
+  // For one request more.
+  void make_room() {
+    if (storage_.size() >= requests_ + 2) return;
+    storage_.resize(2 * requests_ + 8);
+    is_receive_.resize(storage_.size());
+    cut_of_.resize(storage_.size());
+    done_.resize(storage_.size());
   }
 
   void look_at_signatures() {
@@ -270,6 +329,9 @@ class MpiChannel final : public Channel {
   std::vector<int> blocked_;  // peers, in post_deferred(): their receives are posted in their order
   std::vector<mpi::Handle> storage_;
   std::vector<bool> is_receive_;
+  std::vector<std::size_t> cut_of_;  // of a request: the place in cut_ and 1; 0: it is a whole one
+  std::vector<int> done_;            // places of requests
+  std::vector<Cut> cut_;
   std::size_t requests_ = 0;
   unsigned tests_ = 0;
   bool draining_ = false;
@@ -282,6 +344,17 @@ TagSpace TagSpace::make(int id, int largest_tag) {
       static_cast<int>(std::bit_width(static_cast<unsigned>(largest_tag))) - 1;  // whole bits
   const int own = std::clamp(bits - 12, 4, 14);
   return {id, own, std::min(4, own / 3)};
+}
+
+void MpiTransport::cut_messages(const std::vector<int>& host_of, std::size_t bytes) {
+  host_of_ = host_of;
+  piece_bytes_ = bytes;
+}
+
+std::size_t MpiTransport::piece_bytes(int peer) const {
+  const bool whole = piece_bytes_ == 0 || host_of_[static_cast<std::size_t>(peer)] ==
+                                              host_of_[static_cast<std::size_t>(rank_)];
+  return whole ? kLargestMessage : piece_bytes_;
 }
 
 int TagSpace::most_ids(int largest_tag) { return (largest_tag >> make(0, largest_tag).bits) - 1; }

@@ -44,11 +44,21 @@ class MpiTransport final : public Transport {
   mpi::Handle comm() const { return comm_; }
   const TagSpace& tags() const { return tags_; }
 
+  // Messages to ranks on other hosts go in pieces of so many bytes, 0: whole. All ranks say the
+  // same, where no message is under way.
+  void cut_messages(const std::vector<int>& host_of, std::size_t bytes);
+  std::size_t piece_bytes(int peer) const;
+
  private:
+  // MPI counts are ints, and Open MPI's transports prefer less than 2 GiB.
+  static constexpr std::size_t kLargestMessage = std::size_t{1} << 30;
+
   mpi::Handle comm_;
   int rank_;
   int size_;
   TagSpace tags_;
+  std::vector<int> host_of_;
+  std::size_t piece_bytes_ = 0;
 };
 
 }  // namespace gradred

@@ -121,6 +121,22 @@ def others(comm: gradred.Comm) -> None:
         assert_right(gradred.allreduce(x, comm=comm, plan=plan), "sum", plan)
 
 
+def every_plan(comm: gradred.Comm) -> None:
+    """Of messages between hosts, which go in pieces where they are long: their order counts."""
+    families = _core.plan_families()
+    names = [
+        name
+        for one in families
+        if one["medium"] == "messages"
+        for name in one["plans"]["allreduce"]
+        if name != "hierarchical"
+    ]
+    assert "ring" in names
+    for name, count in itertools.product(names, (7_001, 40_009, 400_003)):
+        x = values(count, RANK, "float64")
+        assert_right(gradred.allreduce(x, comm=comm, plan=name), "sum", (name, count))
+
+
 def disagreeing(comm: gradred.Comm) -> None:
     """Each rank in turn asks for something else, or refuses its arguments; large and small."""
     for odd, count, refused in itertools.product(range(SIZE), (5, 200_000), (False, True)):

@@ -12,7 +12,7 @@ import pytest
 from gradred import UsageError, _core, cli, launch
 from gradred.observe import figures
 
-TEXT = """gradred-figures 3
+TEXT = """gradred-figures 4
 mpi MPICH Version: 5.0.2
 hosts h#
 layout 2 on each of 2
@@ -20,6 +20,7 @@ measured 2026-11-22
 inside 1e-06 1e-10
 across 1e-05 8e-09
 gap 5e-07
+pieces 61440
 local 5e-11 4e-11
 on-host 4e-07
 far 0.05
@@ -65,7 +66,7 @@ def test_file_has_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("gradred-figures 3", "gradred-figures 2", "it does not begin with 'gradred-figures 3'"),
+        ("gradred-figures 4", "gradred-figures 3", "it does not begin with 'gradred-figures 4'"),
         ("end\n", "", "where 'size' should stand"),
         ("across 1e-05 8e-09", "across 1e-05", "the value of 'across'"),
         ("across 1e-05 8e-09", "across 1e-05 nan", "the value of 'across'"),
@@ -178,7 +179,7 @@ def test_info_tells_of_files_and_of_those_that_are_ignored(
     assert cli.main(["info", "figures"]) == 0
     text = capsys.readouterr().out
     assert "ranks 2 on each of 2 (h#)" in text
-    assert "b.figures (it does not begin with 'gradred-figures 3'" in text
+    assert "b.figures (it does not begin with 'gradred-figures 4'" in text
     assert "c.figures (it is no file of figures)" in text
     assert "other" not in text
 
