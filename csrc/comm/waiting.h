@@ -52,7 +52,7 @@ class Backoff {
   }
 
  private:
-  static constexpr unsigned kLooks = 100, kFewLooks = 2;  // before it yields
+  static constexpr unsigned kLooks = 100, kFewLooks = 4;  // before it yields
   void pause(std::uint64_t now);
 
   const bool spins_;
