@@ -30,13 +30,16 @@ constexpr std::size_t kLengthyBytes = std::size_t{256} << 10;
 constexpr std::size_t kCutBytes = std::size_t{512} << 10;
 constexpr int kFurtherMessages = 4;
 // Nanoseconds: for one figure, and for all allreduces together.
-constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 400'000'000;
+constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 600'000'000;
+constexpr std::uint64_t kSeries = 500'000, kMostInSeries = 6;  // of calls
 constexpr std::uint64_t kFewestTurns = 5, kMostTurns = 25;
 // In this order: first what gives a rough picture, then as far as there is time.
 constexpr std::array<std::size_t, 12> kMeasuredBytes = {8,       64 << 10, 1 << 20,   4 << 10,
                                                         512,     16 << 10, 256 << 10, 32 << 10,
                                                         8 << 10, 4 << 20,  128 << 10, 16 << 20};
 constexpr std::size_t kRough = 3;
+constexpr std::size_t kShortCall = std::size_t{32} << 10;
+constexpr double kBriefCall = 2e-3;  // seconds
 constexpr double kLongestRough = 0.1;  // seconds that a call may take
 constexpr DType kMeasuredType = DType::kFloat32;
 
@@ -247,17 +250,30 @@ class Measuring {
     return weigh(plan_families(), question, place);
   }
 
-  // The one that costs least in the model, and the next that is not the same by another name: the
-  // model knows nothing of lengths at which the MPI sends messages in another way.
+  // The one that costs least in the model, the best of another family, and the next of the first
+  // one's family that are not the same by another name: the model knows nothing of lengths at which
+  // the MPI sends messages in another way, and little of ranks that share cores. What costs so much
+  // that it would take long is left out.
   std::vector<Plan> worth_trying(std::size_t bytes) const {
-    std::vector<Plan> plans = weighed(bytes);
-    const double least = plans.front().seconds;
-    const auto other = std::ranges::find_if(plans, [&](const Plan& plan) {
-      return plan.seconds > 1.01 * least && plan.seconds < 3 * least;
-    });
-    if (other != plans.end()) plans[1] = *other;
-    plans.resize(other == plans.end() ? 1 : 2);
-    return plans;
+    const std::vector<Plan> plans = weighed(bytes);
+    const Plan& best = plans.front();
+    const bool is_short = bytes <= kShortCall;
+    const double most = is_short ? kBriefCall : 3 * best.seconds;
+    std::vector<Plan> found = {best};
+    const auto add = [&](auto&& is_wanted) {
+      const auto next = std::ranges::find_if(plans, is_wanted);
+      if (next != plans.end() && next->seconds < most) found.push_back(*next);
+    };
+    add([&](const Plan& plan) { return plan.family != best.family; });
+    for (double before = best.seconds; found.size() < (is_short ? 4 : 3);) {
+      const std::size_t tried = found.size();
+      add([&](const Plan& plan) {
+        return plan.family == best.family && plan.seconds > 1.01 * before;
+      });
+      if (found.size() == tried) break;
+      before = found.back().seconds;
+    }
+    return found;
   }
 
   void run_on_mpi(const std::vector<float>& input, std::vector<float>& output) {
@@ -286,10 +302,17 @@ class Measuring {
     };
     all_ways();
     const std::uint64_t once = agreed(time_of(all_ways));
+    // Short calls come one behind the other, as in a program: right after a barrier ranks that share
+    // cores do not stand as they do then.
+    const std::uint64_t calls = std::clamp<std::uint64_t>(ways * kSeries / (once + 1), 1, kMostInSeries);
+    const auto series = [&](std::size_t number) {
+      for (std::uint64_t call = 0; call < calls; ++call) way(number);
+    };
     std::vector<std::uint64_t> times;  // in turn: whatever else this machine does slows all of them
-    for (std::uint64_t turn = turns_within(ways * kPerFigure, once); turn > 0; --turn) {
+    for (std::uint64_t turn = turns_within(ways * kPerFigure, calls * once); turn > 0; --turn) {
       for (std::size_t number = 0; number < ways; ++number) {
-        times.push_back(std::max<std::uint64_t>(time_together([&] { way(number); }), 1));
+        const std::uint64_t took = time_together([&] { series(number); });
+        times.push_back(std::max<std::uint64_t>(took / calls, 1));
       }
     }
     const std::vector<double> medians = by_turns(agreed(times), ways);

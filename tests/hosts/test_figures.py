@@ -46,7 +46,7 @@ def test_figures_are_measured_once_and_kept(hosts, tmp_path):
     assert found["alpha"] > 0
     assert found["announcement"] > 0
     assert found["sizes"][0][0] == 8
-    assert max(len(tried) for _, _, tried in found["sizes"]) == 2
+    assert 2 <= max(len(tried) for _, _, tried in found["sizes"]) <= 4
     # The MPI for all but the shortest, by a file that says so; it is not measured again.
     lines = [line for line in text.splitlines() if not line.startswith(("size ", "plan "))]
     sizes = ["size 8 1", "plan 1e-05 1e-05 x"]
