@@ -39,7 +39,7 @@ constexpr std::array<std::size_t, 12> kMeasuredBytes = {8,       64 << 10, 1 << 
                                                         8 << 10, 4 << 20,  128 << 10, 16 << 20};
 constexpr std::size_t kRough = 3;
 constexpr std::size_t kShortCall = std::size_t{32} << 10;
-constexpr double kBriefCall = 2e-3;  // seconds
+constexpr double kBriefCall = 2e-3;    // seconds
 constexpr double kLongestRough = 0.1;  // seconds that a call may take
 constexpr DType kMeasuredType = DType::kFloat32;
 
@@ -212,8 +212,8 @@ class Measuring {
       whole_took = took(0);
       return whole_took * 5 < took(kPieceBytes) * 4;
     };
-    const bool whole = faster_whole(kCutBytes) &&
-                       (whole_took > kPerFigure / 4 || faster_whole(4 * kCutBytes));
+    const bool whole =
+        faster_whole(kCutBytes) && (whole_took > kPerFigure / 4 || faster_whole(4 * kCutBytes));
     figures_.piece_bytes = whole ? 0 : kPieceBytes;
     transport_.cut_messages(topology_.host_of, figures_.piece_bytes);
   }
@@ -302,9 +302,10 @@ class Measuring {
     };
     all_ways();
     const std::uint64_t once = agreed(time_of(all_ways));
-    // Short calls come one behind the other, as in a program: right after a barrier ranks that share
-    // cores do not stand as they do then.
-    const std::uint64_t calls = std::clamp<std::uint64_t>(ways * kSeries / (once + 1), 1, kMostInSeries);
+    // Short calls come one behind the other, as in a program: right after a barrier ranks that
+    // share cores do not stand as they do then.
+    const std::uint64_t calls =
+        std::clamp<std::uint64_t>(ways * kSeries / (once + 1), 1, kMostInSeries);
     const auto series = [&](std::size_t number) {
       for (std::uint64_t call = 0; call < calls; ++call) way(number);
     };

@@ -327,12 +327,12 @@ def test_a_rank_that_joins_with_a_submission_under_way_is_counted_once(
 ) -> None:
     for turn in range(20):
         x = np.full(5, RANK + 1.0)
-        if RANK == turn % SIZE:
+        if turn % SIZE == RANK:
             MPI.COMM_WORLD.Barrier()  # submits last
             time.sleep(0.002)
         request = engine.submit("allreduce", "before the join", [of(x)])
         join = engine.join()
-        if RANK != turn % SIZE:
+        if turn % SIZE != RANK:
             MPI.COMM_WORLD.Barrier()
         request.wait(30)
         join.wait(30)
