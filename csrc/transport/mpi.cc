@@ -166,11 +166,12 @@ class MpiChannel final : public Channel {
     std::size_t left;  // bytes of it
     std::size_t posted = 0;
     bool is_for(bool receives, int of) const { return is_receive == receives && peer == of; }
+    bool is_posted() const { return posted > 0 && left == 0; }
   };
 
   void post(bool is_receive, int peer, void* data, std::size_t bytes) {
     const bool waits = std::ranges::any_of(
-        cut_, [&](const Cut& one) { return one.left > 0 && one.is_for(is_receive, peer); });
+        cut_, [&](const Cut& one) { return !one.is_posted() && one.is_for(is_receive, peer); });
     if (!waits && bytes <= transport_.piece_bytes(peer)) {
       return post_whole(is_receive, peer, data, bytes);
     }
@@ -179,7 +180,7 @@ class MpiChannel final : public Channel {
   }
 
   void begin_pieces(std::size_t number) {
-    for (std::size_t i = 0; i < kPiecesUnderWay && cut_[number].left > 0; ++i) {
+    for (std::size_t i = 0; i < kPiecesUnderWay && !cut_[number].is_posted(); ++i) {
       make_room();
       cut_of_[requests_] = number + 1;
       post_piece(requests_++);
@@ -196,7 +197,7 @@ class MpiChannel final : public Channel {
     cut.left -= bytes;
     if (cut.left > 0) return;
     const auto next = std::ranges::find_if(cut_, [&](const Cut& one) {
-      return one.posted == 0 && one.left > 0 && one.is_for(cut.is_receive, cut.peer);
+      return one.posted == 0 && one.is_for(cut.is_receive, cut.peer);
     });
     if (next != cut_.end()) begin_pieces(static_cast<std::size_t>(next - cut_.begin()));
   }
