@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <string>
 #include <vector>
 
+#include "base/day.h"
 #include "comm/communicator.h"
 #include "comm/device_plans.h"
 #include "memory/collectives.h"
@@ -46,15 +46,6 @@ std::string devices_text(const std::vector<Where>& all) {
     if (found == seen.end()) seen.push_back(one.identity);
   }
   return text;
-}
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d", &parts);
-  return text.data();
 }
 
 }  // namespace

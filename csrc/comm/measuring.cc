@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/day.h"
 #include "base/types.h"
 #include "comm/families.h"
 #include "comm/scheduled.h"
@@ -368,15 +368,6 @@ class Measuring {
       once = std::max(once, std::max(one.mpi, one.tried.front().seconds) * (is_long ? times : 1));
     }
     return once;
-  }
-
-  static std::string today() {
-    const std::time_t now = std::time(nullptr);
-    std::tm parts{};
-    gmtime_r(&now, &parts);
-    std::array<char, 16> text{};
-    std::strftime(text.data(), text.size(), "%Y-%m-%d", &parts);
-    return text.data();
   }
 
   SetUpCalls& calls_;

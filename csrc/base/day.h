@@ -1,0 +1,10 @@
+// Dates, for files that are kept.
+#pragma once
+
+#include <string>
+
+namespace gradred {
+
+std::string today();  // "2026-11-25", in UTC
+
+}  // namespace gradred
