@@ -21,16 +21,11 @@ struct Where {
   DeviceMemory::Identity identity{};
 };
 
-// "NVIDIA H200" of "CUDA device 0 (NVIDIA H200)": processes number devices as they like.
-std::string kind_of(const std::string& name) {
-  const std::size_t begin = name.find('(');
-  return begin == std::string::npos ? name : name.substr(begin + 1, name.rfind(')') - begin - 1);
-}
-
+// Processes number devices as they like: it is the model that counts.
 Where own_place(DeviceMemory& memory) {
   Where mine;
   gethostname(mine.host.data(), mine.host.size() - 1);
-  kind_of(memory.name()).copy(mine.device.data(), mine.device.size() - 1);
+  memory.model().copy(mine.device.data(), mine.device.size() - 1);
   mine.identity = memory.identity();
   return mine;
 }

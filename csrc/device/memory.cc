@@ -26,10 +26,16 @@ std::size_t rounded(std::size_t bytes) {
   return (bytes + kMebibyte - 1) / kMebibyte * kMebibyte;
 }
 
-std::string name_of(const Driver& driver, Ordinal device) {
+// Empty where the driver does not tell.
+std::string model_of(const Driver& driver, Ordinal device) {
   char name[256] = "";
   const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
-  return "CUDA device " + std::to_string(device) + (told ? " (" + std::string(name) + ")" : "");
+  return told ? name : "";
+}
+
+std::string name_of(const std::string& model, Ordinal device) {
+  const std::string name = "CUDA device " + std::to_string(device);
+  return model.empty() ? name : name + " (" + model + ")";
 }
 
 }  // namespace
@@ -147,7 +153,8 @@ CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal devi
     : driver_(driver),
       context_(context),
       device_(device),
-      name_(name_of(driver, device)),
+      model_(model_of(driver, device)),
+      name_(name_of(model_, device)),
       kernels_(driver, device, options),
       options_(options) {
   driver.check(driver.call.DeviceGetUuid(&uuid_, device), "cuDeviceGetUuid");

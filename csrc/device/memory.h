@@ -32,6 +32,7 @@ class CudaMemory final : public DeviceMemory {
   static CudaMemory& of(const Driver& driver, const PointerInfo& found, const Options& options);
 
   std::string name() const override { return name_; }
+  std::string model() const override { return model_.empty() ? name_ : model_; }
   int ordinal() const override { return device_; }
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* address) noexcept override;
@@ -77,7 +78,7 @@ class CudaMemory final : public DeviceMemory {
   const Driver& driver_;
   const ContextHandle context_;
   const Ordinal device_;
-  const std::string name_;
+  const std::string model_, name_;
   Uuid uuid_{};
   Kernels kernels_;
   std::mutex mutex_;

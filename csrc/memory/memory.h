@@ -61,9 +61,10 @@ class DeviceStream {
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  virtual std::string name() const = 0;                // for messages: "CUDA device 0"
-  virtual int ordinal() const { return 0; }            // as the process counts its devices
-  virtual std::byte* allocate(std::size_t bytes) = 0;  // throws where there is none left
+  virtual std::string name() const = 0;                 // "CUDA device 0 (NVIDIA H200)"
+  virtual std::string model() const { return name(); }  // without a number: "NVIDIA H200"
+  virtual int ordinal() const { return 0; }             // as the process counts its devices
+  virtual std::byte* allocate(std::size_t bytes) = 0;   // throws where there is none left
   virtual void release(std::byte* address) noexcept = 0;
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
   // Whether its streams reduce and scale; else they only copy.
