@@ -13,6 +13,8 @@ try:
         reduce_pair,
         run_threads,
         scale,
+        status_page,
+        status_page_of_wait,
     )
 except ImportError as error:
     raise ImportError(
@@ -30,4 +32,6 @@ __all__ = [
     "reduce_pair",
     "run_threads",
     "scale",
+    "status_page",
+    "status_page_of_wait",
 ]

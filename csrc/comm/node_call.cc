@@ -2,10 +2,6 @@
 
 namespace gradred {
 
-std::string AboutNode::text(std::uint64_t waited) const {
-  return node.own_name() + " has waited " + seconds_text(waited) + " in " + node.missing();
-}
-
 void NodePoll::poll() {
   hook_.waiting();
   comm_.progress();

@@ -20,7 +20,8 @@ struct AboutNode {
   const NodeGroup& node;
 
   WaitRecord record() const { return node.wait_record(); }
-  std::string text(std::uint64_t waited) const;
+  std::string waiter() const { return node.own_name(); }
+  std::string waits_for() const { return node.missing(); }
   bool reports() const { return node.is_first_to_wait(); }
 };
 

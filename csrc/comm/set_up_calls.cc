@@ -79,7 +79,7 @@ void SetUpCalls::throw_if_lost() {
     return ended ? ended : left_rank(comm_);
   });
   if (!lost) return;
-  throw PeerLost(*lost + " while " + names().of(rank_) + " waits " + about_.what());
+  throw PeerLost(*lost + " while " + names().of(rank_) + " waits in " + about_.what());
 }
 
 RankNames SetUpCalls::names() const { return RankNames(mpi::world_ranks(comm_)); }

@@ -22,9 +22,8 @@ class ShrinkPoll final : public Poll {
     watchdog_.check(*this);
   }
   WaitRecord record() const { return shrinking_.wait_record(); }
-  std::string text(std::uint64_t waited) const {
-    return comm_.own_name() + " has waited " + seconds_text(waited) + " in " + shrinking_.missing();
-  }
+  std::string waiter() const { return comm_.own_name(); }
+  std::string waits_for() const { return shrinking_.missing(); }
   bool reports() const { return shrinking_.is_first_to_wait(); }
 
  private:

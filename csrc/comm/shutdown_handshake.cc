@@ -73,14 +73,14 @@ struct AboutEnd {
   const Processes& others;
 
   static WaitRecord record() { return {.state = WaitRecord::State::kFinalize}; }
-  std::string text(std::uint64_t waited) const {
+  static std::string waiter() { return "process " + std::to_string(getpid()); }
+  std::string waits_for() const {
     std::string missing;
     for (const ProcessId& process : others) {
       if (leaving(process) != Leaving::kNot) continue;
       missing += (missing.empty() ? ": process " : ", ") + std::to_string(process.pid);
     }
-    return "process " + std::to_string(getpid()) + " has waited " + seconds_text(waited) +
-           " in MPI_Finalize until the other ranks come to it" + missing;
+    return "MPI_Finalize until the other ranks come to it" + missing;
   }
   bool reports() const {  // one of those of this host that wait
     return std::ranges::none_of(others, [](const ProcessId& process) {

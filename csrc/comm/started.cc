@@ -8,22 +8,12 @@
 #include "base/failure.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
+#include "comm/waiting.h"
 
 namespace gradred {
 namespace {
 
 using Shared = std::shared_ptr<StartedOperation>;
-
-struct AboutFlight {
-  const Operation& operation;
-
-  WaitRecord record() const { return operation.wait_record(); }
-  std::string text(std::uint64_t since) const {
-    return operation.waiter() + " has had an operation in flight for " + seconds_text(since) +
-           ": " + operation.waits_for();
-  }
-  bool reports() const { return operation.is_first_to_wait(); }
-};
 
 // The MPI asks within the Wait or Test that finds the request complete; a failed operation fails
 // it. A code of our own with the reason for its text would not reach the program: Waitall hides the
@@ -127,7 +117,7 @@ void StartedOperation::look_after() noexcept {
   const std::uint64_t tested_ns = tested_ns_.load(std::memory_order_relaxed);
   if (tested_ns != 0 && now_ns() - tested_ns < kRecentlyNs) return;
   try {
-    flight_.check(AboutFlight{*this});
+    flight_.check(AboutOperation{*this});
   } catch (const std::bad_alloc&) {
     // The operation goes on; it is the report that has no memory.
   }

@@ -97,17 +97,12 @@ class Wait final : private Poll, private Guard {
 
 }  // namespace
 
-std::string AboutOperation::text(std::uint64_t waited) const {
-  return operation.waiter() + " has waited " + seconds_text(waited) + " in " +
-         operation.waits_for();
-}
-
 bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns) {
   return Wait(operation, hook, Watchdog::Of::kWait, deadline_ns).run();
 }
 
 void see_through_in_mpi(Operation& operation, WaitHook& hook) {
-  Wait(operation, hook, Watchdog::Of::kFlight).run();
+  Wait(operation, hook, Watchdog::Of::kWaitInMpi).run();
 }
 
 void wait_for(Operation& operation, WaitHook& hook) {

@@ -16,7 +16,8 @@ struct AboutOperation {
   const Operation& operation;
 
   WaitRecord record() const { return operation.wait_record(); }
-  std::string text(std::uint64_t waited) const;
+  std::string waiter() const { return operation.waiter(); }
+  std::string waits_for() const { return operation.waits_for(); }
   bool reports() const { return operation.is_first_to_wait(); }
 };
 

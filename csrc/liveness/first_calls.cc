@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "liveness/local_peers.h"
-#include "liveness/watchdog.h"
 #include "mpi/groups.h"
 
 namespace gradred {
@@ -77,14 +76,10 @@ UnnumberedCall FirstCall::unnumbered() const {
 
 std::string FirstCall::what() const {
   const std::string ranks = std::to_string(size) + " ranks, which all of them must ";
-  return kind == Kind::kBlocks ? "in the first call on a communicator of " + ranks + "make"
-                               : "in Dup of a communicator of " + ranks + "call";
+  return kind == Kind::kBlocks ? "the first call on a communicator of " + ranks + "make"
+                               : "Dup of a communicator of " + ranks + "call";
 }
 
-std::string FirstCall::text(std::uint64_t waited) const {
-  const RankNames names(mpi::world_ranks(comm));
-  return names.of(rank) + " has waited " + seconds_text(waited) + " " + what() +
-         unnumbered().missing();
-}
+std::string FirstCall::waiter() const { return RankNames(mpi::world_ranks(comm)).of(rank); }
 
 }  // namespace gradred

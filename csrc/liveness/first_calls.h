@@ -37,11 +37,12 @@ struct FirstCall {
   Kind kind;
 
   WaitRecord record() const { return unnumbered().record(); }
-  std::string text(std::uint64_t waited) const;
+  std::string waiter() const;
+  std::string waits_for() const { return what() + unnumbered().missing(); }
   bool reports() const {
     return is_first_to_wait(known_local_peers(comm), rank, unnumbered().call);
   }
-  std::string what() const;  // "in the first call on ..."
+  std::string what() const;  // "the first call on ..."
 
  private:
   UnnumberedCall unnumbered() const;

@@ -38,7 +38,8 @@ bool read_wait(StatusPage& shown_page, ShownWait& shown) {
     const std::uint64_t before = sequence.load(std::memory_order_acquire);
     shown.since_ns = shown_page.since_ns;
     shown.wait = shown_page.wait;
-    shown.text.assign(shown_page.text, strnlen(shown_page.text, sizeof shown_page.text));
+    shown.waits_for.assign(shown_page.waits_for,
+                           strnlen(shown_page.waits_for, sizeof shown_page.waits_for));
     std::atomic_thread_fence(std::memory_order_acquire);
     if (before % 2 == 0 && sequence.load(std::memory_order_relaxed) == before) return true;
     sched_yield();
@@ -76,11 +77,11 @@ std::uint64_t name_of_file(const std::string& link) {
   return mix(0, std::string_view(name, static_cast<std::size_t>(length))) | 1;
 }
 
-void post_wait(std::uint64_t since_ns, const WaitRecord& wait, std::string_view text) {
+void post_wait(std::uint64_t since_ns, const WaitRecord& wait, std::string_view waits_for) {
   update([&] {
     page->since_ns = since_ns;
     page->wait = wait;
-    set_text(page->text, text);
+    set_text(page->waits_for, waits_for);
   });
 }
 

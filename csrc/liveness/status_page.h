@@ -52,7 +52,7 @@ struct StatusPage {
   std::uint64_t sequence;  // odd while the next three are being written
   std::uint64_t since_ns;  // of Clock; 0: this process waits for nothing
   WaitRecord wait;
-  char text[1864];  // the same in words, for people
+  char waits_for[1864];  // the same in words, for people
   ShutdownRecord shutdown_record;
 };
 static_assert(sizeof(StatusPage) == 4096);
@@ -61,7 +61,7 @@ static_assert(sizeof(StatusPage) == 4096);
 struct ShownWait {
   std::uint64_t since_ns = 0;  // 0: it waits for nothing
   WaitRecord wait{};
-  std::string text{};
+  std::string waits_for{};
 };
 bool read_wait(StatusPage& page, ShownWait& shown);
 
@@ -86,7 +86,7 @@ inline void post_begun(std::uint64_t operation, const Signature& signature) {
   std::atomic_ref(last.what).store(signature.what, std::memory_order_relaxed);
 }
 
-void post_wait(std::uint64_t since_ns, const WaitRecord& wait, std::string_view text);
+void post_wait(std::uint64_t since_ns, const WaitRecord& wait, std::string_view waits_for);
 void clear_wait();
 // `leaving` of `shutdown_record` is replaced by the argument.
 void post_shutdown_record(Leaving leaving, const ShutdownRecord& shutdown_record);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace gradred {
 
@@ -19,6 +20,9 @@ struct WaitRecord {
     kShrink,
     kFinalize,
   };
+  static constexpr std::array<std::string_view, 8> kStates = {
+      // as `gradred ps --json` has them
+      "other", "first call", "duplicate", "MPI", "shared memory", "messages", "shrink", "finalize"};
   static constexpr std::size_t kMostRanks = 1024;  // more are not told
 
   State state = State::kOther;
@@ -27,6 +31,11 @@ struct WaitRecord {
   std::uint64_t what = 0;                                // Signature::what: of these and kOnMpi
   std::array<std::uint64_t, kMostRanks / 64> missing{};  // a bit for each rank of the communicator
 
+  // What others write may be of another version.
+  static std::string_view name_of(State state) {
+    const auto number = static_cast<std::size_t>(state);
+    return kStates[number < kStates.size() ? number : 0];
+  }
   void add_missing(std::size_t rank) {
     if (rank < kMostRanks) missing[rank / 64] |= std::uint64_t{1} << rank % 64;
   }

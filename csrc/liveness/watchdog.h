@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "base/clock.h"
 #include "base/errors.h"
@@ -19,15 +20,18 @@ struct WaitLimits {
 };
 WaitLimits& wait_limits();
 
-void print_report(const std::string& text);  // to stderr, in one piece
+void print_report(const std::string& text);           // to stderr, in one piece
+std::string seconds_text(std::uint64_t nanoseconds);  // "12.5 s"
 
-// Of one wait. `about` describes it: record() and text(seconds) say who is missing, reports()
-// whether it is for this rank to print that, so that there is one report per host.
+// Of one wait. `about` describes it: waiter() is this rank, record() and waits_for() say in numbers
+// and in words what it waits for and who is missing, reports() whether it is for this rank to print
+// that, so that there is one report per host.
 class Watchdog {
  public:
   enum class Of : std::uint8_t {
     kWait,           // shows what this process waits for, reports it, and gives up
     kUnlimitedWait,  // never gives up
+    kWaitInMpi,      // in a function of the MPI: only reports
     kFlight,         // of an operation, for which nobody need be waiting: only reports
   };
 
@@ -49,23 +53,23 @@ class Watchdog {
       return;
     }
     const std::uint64_t waited = now - begin_;
-    if (what_ != Of::kFlight && waited >= next_search_) {
+    if (!only_reports() && waited >= next_search_) {
       next_search_ *= 2;
       meet_local_peers();
     }
-    if (what_ != Of::kFlight && waited >= next_post_) {
+    if (!only_reports() && waited >= next_post_) {
       next_post_ = waited + kPostEvery;
-      post_wait(begin_, about.record(), about.text(waited));
+      post_wait(begin_, about.record(), about.waits_for());
     }
     const std::uint64_t timeout = wait_limits().timeout.load(std::memory_order_relaxed);
     if (what_ == Of::kWait && timeout != 0 && waited >= timeout) {
       timed_out_ = true;  // the hang report shows what this process waited for, and clears it
-      post_wait(begin_, about.record(), about.text(waited));
-      throw TimeoutError(about.text(waited));
+      post_wait(begin_, about.record(), about.waits_for());
+      throw TimeoutError(text(about, waited));
     }
     if (next_report_ != 0 && waited >= next_report_) {
       next_report_ *= 2;
-      if (about.reports()) print_report(about.text(waited));
+      if (about.reports()) print_report(text(about, waited));
     }
   }
 
@@ -73,13 +77,18 @@ class Watchdog {
   static constexpr std::uint64_t kEvery = 5'000'000;
   static constexpr std::uint64_t kFirstPost = 100'000'000, kPostEvery = 500'000'000;
 
+  bool only_reports() const { return what_ == Of::kWaitInMpi || what_ == Of::kFlight; }
+  template <class About>
+  std::string text(const About& about, std::uint64_t waited) const {
+    const bool flies = what_ == Of::kFlight;
+    return about.waiter() + (flies ? " has had an operation in flight for " : " has waited ") +
+           seconds_text(waited) + (flies ? ": " : " in ") + about.waits_for();
+  }
+
   const Of what_;
   std::uint64_t begin_ = 0, next_look_ = 0, next_report_ = 0, next_post_ = kFirstPost;
   std::uint64_t next_search_ = 1'000'000'000;
   bool timed_out_ = false;
 };
-
-// "12.5 s"
-std::string seconds_text(std::uint64_t nanoseconds);
 
 }  // namespace gradred

@@ -22,10 +22,11 @@ py::dict dict_of(const ShownWait& shown) {
   }
   py::dict found;
   found["since_ns"] = shown.since_ns;
+  found["state"] = WaitRecord::name_of(wait.state);
   found["operation"] = numbered ? py::object(py::int_(wait.operation)) : py::none();
   found["what"] = wait.what;
   found["missing"] = missing;
-  found["text"] = py::bytes(shown.text).attr("decode")("utf-8", "replace");
+  found["waits_for"] = py::bytes(shown.waits_for).attr("decode")("utf-8", "replace");
   return found;
 }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pathlib
-import struct
 import time
 
+import core_testing
 import pytest
 
 from gradred import _core, _text
@@ -18,9 +18,9 @@ ALLREDUCE, BCAST, REFUSED, LEFT = 0, 3, 5, 6  # Kind, in csrc/base/signature.h
 FLOAT64, INT8 = map(list(ELEMENT_TYPES).index, ("float64", "int8"))
 MESSAGES = 1 << 63
 TEXT = "allreduce of 1024 float64 with sum, 8192 bytes"
-IN_FINALIZE = "process 7 has waited 2 s in MPI_Finalize until the other ranks come to it: process 8"
+IN_FINALIZE = "MPI_Finalize until the other ranks come to it: process 8"
 IN_OPERATION = (
-    "this rank has waited 1 s in operation 3 (bcast of 2 int8, 2 bytes) among 2 ranks; "
+    "operation 3 (bcast of 2 int8, 2 bytes) among 2 ranks; "
     "missing: rank 1 (process 8, sleeping, last left operation 2)"
 )
 
@@ -35,27 +35,24 @@ def page(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "page"
 
 
-# The beginning of csrc/liveness/status_page.h's StatusPage: last, sequence, since when, and a
-# WaitRecord: state, ranks, operation, call and missing ranks; then the same in words.
-PAGE = struct.Struct("QQQQIIQQ128s1864s")
-ON_NODE, FINALIZE = 4, 7  # WaitRecord::State
-NO_WAIT = (0, 0, 0, 0, b"")
-
-
-def rank_of(
-    page: pathlib.Path,
-    begun: int,
-    call: int,
-    waits_for: str = "",
-    wait: tuple[int, int, int, int, bytes] = NO_WAIT,
-) -> Rank:
+def rank_of(page: pathlib.Path, content: bytes) -> Rank:
     """What a reader makes of a status page."""
-    since = time.monotonic_ns() if waits_for else 0
-    fields = PAGE.pack(begun, call, 0, since, *wait, waits_for.encode())
-    begin, length = _core.STATUS_PAGE
-    page.write_bytes(bytes(begin) + fields.ljust(length, b"\0"))
+    page.write_bytes(bytes(_core.STATUS_PAGE[0]) + content)
     about = {"pid": os.getpid(), "rank": 0, "size": 1}
     return status._read(about, {"gradred-rank": str(page)}, None, 0.0)
+
+
+def wait_of(begun: int, call: int, state: str, waits_for: str, operation: int = 0) -> bytes:
+    """The page of a rank that waits for rank 1, since two seconds."""
+    return core_testing.status_page_of_wait(
+        core_testing.status_page(begun, call),
+        since_ns=time.monotonic_ns() - 2_000_000_000,
+        state=state,
+        operation=operation,
+        what=what(BCAST, INT8, 2) if operation else 0,
+        missing=[1] if operation else [],
+        waits_for=waits_for,
+    )
 
 
 def line(rank: Rank) -> str:
@@ -92,14 +89,14 @@ def test_rank_that_does_not_wait_shows_the_operation_it_began_last(
     last: str,
     fields: tuple[int, str, int | None],
 ) -> None:
-    rank = rank_of(page, begun, call)
+    rank = rank_of(page, core_testing.status_page(begun, call))
     assert line(rank) == f"not waiting in gradred; last {last}"
     assert (rank.operation, rank.call, rank.bytes) == fields
-    assert (rank.waits_s, rank.missing) == (None, [])
+    assert (rank.waits_s, rank.state, rank.missing) == (None, "", [])
 
 
 def test_rank_that_has_begun_nothing_shows_no_operation(page: pathlib.Path) -> None:
-    rank = rank_of(page, 0, 0)
+    rank = rank_of(page, core_testing.status_page(0, 0))
     assert line(rank) == "not waiting in gradred"
     assert (rank.operation, rank.call, rank.bytes) == (None, "", None)
 
@@ -107,16 +104,18 @@ def test_rank_that_has_begun_nothing_shows_no_operation(page: pathlib.Path) -> N
 def test_rank_that_waits_shows_the_operation_it_waits_in_and_not_one_it_began_later(
     page: pathlib.Path,
 ) -> None:
-    wait = (ON_NODE, 2, 3, what(BCAST, INT8, 2), b"\2")  # rank 1 is missing
-    rank = rank_of(page, 6, what(ALLREDUCE, FLOAT64, 1024), IN_OPERATION, wait)
-    assert line(rank) == IN_OPERATION
+    call = what(ALLREDUCE, FLOAT64, 1024)
+    rank = rank_of(page, wait_of(6, call, "shared memory", IN_OPERATION, operation=3))
+    assert line(rank) == f"has waited {rank.waits_s:.1f} s in {IN_OPERATION}"
     assert (rank.operation, rank.call, rank.bytes, rank.missing) == (3, "bcast", 2, [1])
+    assert (rank.state, rank.waits_for) == ("shared memory", IN_OPERATION)
 
 
 def test_rank_that_waits_in_no_operation_shows_both(page: pathlib.Path) -> None:
-    wait = (FINALIZE, 0, 0, 0, b"")
-    rank = rank_of(page, 18, what(ALLREDUCE, FLOAT64, 1024), IN_FINALIZE, wait)
-    assert line(rank) == f"{IN_FINALIZE}; last operation 17 ({TEXT})"
+    call = what(ALLREDUCE, FLOAT64, 1024)
+    rank = rank_of(page, wait_of(18, call, "finalize", IN_FINALIZE))
+    waited = f"has waited {rank.waits_s:.1f} s in {IN_FINALIZE}"
+    assert line(rank) == f"{waited}; last operation 17 ({TEXT})"
     assert (rank.operation, rank.call, rank.bytes) == (17, "allreduce", 8192)
 
 
@@ -152,32 +151,32 @@ def test_pipe_in_the_place_of_a_file_keeps_nobody_waiting() -> None:
 # ---- ranks that are alike --------------------------------------------------------------------
 
 
-def waiting(rank: int, seconds: str, line_number: int, missing: str = "rank 4") -> Rank:
-    text = f"this rank has waited {seconds} s in operation 3 (bcast); missing: {missing}"
+def waiting(rank: int, seconds: float, line_number: int, missing: str = "rank 4") -> Rank:
+    text = f"operation 3 (bcast); missing: {missing}"
     where = [f"Thread 0x00007f{rank}ab (most recent call first):", f'  File "a.py", {line_number}']
     return Rank(
-        job=7, rank=rank, size=6, pid=100 + rank, waits_s=1.0, waits_for=text, last="",
-        operation=3, call="bcast", bytes=None, missing=[4], stack=where,
+        job=7, rank=rank, size=6, pid=100 + rank, waits_s=seconds, state="messages", waits_for=text,
+        last="", operation=3, call="bcast", bytes=None, missing=[4], stack=where,
     )  # fmt: skip
 
 
 def test_ranks_with_equal_stacks_share_them() -> None:
-    found = [waiting(0, "1", 9), waiting(1, "1.5", 9), waiting(2, "3", 9), waiting(3, "2", 8)]
-    assert status.lines([*found, waiting(5, "2", 9)]) == [
+    found = [waiting(0, 1, 9), waiting(1, 1.5, 9), waiting(2, 10.02, 9), waiting(3, 2, 8)]
+    assert status.lines([*found, waiting(5, 2, 9)]) == [
         "job 7: 5 of 6 ranks on this host",
         "  rank 4: elsewhere, or has made no gradred.Comm yet",
-        "  ranks 0-2, 5 (processes 100-102, 105): this rank has waited 1-3 s in operation 3 "
-        "(bcast); missing: rank 4",
+        "  ranks 0-2, 5 (processes 100-102, 105): have waited 1.0-10.0 s in operation 3 (bcast); "
+        "missing: rank 4",
         "      Thread (most recent call first):",
         '      File "a.py", 9',
-        "  rank 3 (process 103): this rank has waited 2 s in operation 3 (bcast); missing: rank 4",
+        "  rank 3 (process 103): has waited 2.0 s in operation 3 (bcast); missing: rank 4",
         "      Thread 0x00007f3ab (most recent call first):",
         '      File "a.py", 8',
     ]
 
 
 def test_ranks_with_equal_stacks_that_wait_for_others_are_told_apart() -> None:
-    found = [waiting(0, "1", 9), waiting(1, "1", 9, missing="rank 5"), waiting(2, "1", 9)]
+    found = [waiting(0, 1, 9), waiting(1, 1, 9, missing="rank 5"), waiting(2, 1, 9)]
     named = [line.partition(":")[0] for line in status.lines(found)[2:4]]
     assert named == ["  ranks 0, 2 (processes 100, 102)", "  rank 1 (process 101)"]
     assert sum("a.py" in line for line in status.lines(found)) == 1

@@ -39,6 +39,7 @@ PYBIND11_MODULE(_core_testing, m) {
   py::register_local_exception_translator(translate);
   gradred::bind_mutants(m);
   gradred::bind_reduce(m);
+  gradred::bind_status_page(m);
   gradred::bind_threads(m);
   m.def("ranks_on_host", &gradred::ranks_on_host,
         "How many ranks the launcher's variables tell of; 0 if none does.");

@@ -7,6 +7,7 @@ namespace gradred {
 
 void bind_mutants(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
+void bind_status_page(pybind11::module_& m);
 void bind_threads(pybind11::module_& m);
 
 }  // namespace gradred

@@ -53,7 +53,10 @@ class Rank:
     pid: int
     waits_s: float | None
     """For how long it has waited in gradred; None: it does not."""
+    state: str
+    """In which kind of wait it is; empty: it does not wait."""
     waits_for: str
+    """The same in words, with whom it waits for."""
     last: str
     """The operation that it has begun last, in words; empty: it waits in one, or has begun none."""
     operation: int | None
@@ -67,7 +70,6 @@ class Rank:
     stack: list[str]
 
 
-_WAITED = re.compile(r"\bwaited ([\d.]+) s\b")
 _THREAD = re.compile(r"hread 0x[0-9a-f]+")
 
 
@@ -85,13 +87,14 @@ def parts(page: bytes) -> dict[str, Any]:
     operation, _, what = _core.last_begun_in(page)
     found: dict[str, Any] = {
         "waits_s": None,
+        "state": "",
         "waits_for": "",
         "last": last_begun(page),
         "missing": [],
     }
     if wait := _core.wait_in(page):
         found["waits_s"] = (time.monotonic_ns() - wait["since_ns"]) * 1e-9
-        found["waits_for"], found["missing"] = wait["text"], wait["missing"]
+        found |= {field: wait[field] for field in ("state", "waits_for", "missing")}
         if wait["operation"] is not None:  # it may have begun another one since
             operation, what, found["last"] = wait["operation"], wait["what"], ""
     call, count = ("", None) if operation is None else _core.name_and_bytes(what)
@@ -223,20 +226,18 @@ def _nameless_stack(rank: Rank) -> tuple[str, ...]:
     return tuple(_THREAD.sub("hread", line) for line in rank.stack)
 
 
-def _doing(rank: Rank) -> str:
-    """What a rank does, without what differs between ranks that do the same."""
-    return _WAITED.sub("waited", _told(rank))
+def _doing(rank: Rank) -> tuple[bool, str, str]:
+    """What a rank does, without for how long."""
+    return rank.waits_s is not None, rank.waits_for, rank.last
 
 
 def _doing_of_all(same: list[Rank]) -> str:
     """What ranks do that do the same, with the range of their times."""
-    waited = [float(found[1]) for rank in same if (found := _WAITED.search(_told(rank)))]
-    text = _told(same[0])
-    if not waited or min(waited) == max(waited):
-        return text
-    return _WAITED.sub(f"waited {min(waited):g}-{max(waited):g} s", text, count=1)
-
-
-def _told(rank: Rank) -> str:
-    doing = "not waiting in gradred" if rank.waits_s is None else rank.waits_for
-    return doing + (f"; last {rank.last}" if rank.last else "")
+    times = [f"{rank.waits_s:.1f}" for rank in same if rank.waits_s is not None]
+    doing = "not waiting in gradred"
+    if times:
+        low, high = min(times, key=float), max(times, key=float)
+        have = "has" if len(same) == 1 else "have"
+        seconds = low if low == high else f"{low}-{high}"
+        doing = f"{have} waited {seconds} s in {same[0].waits_for}"
+    return doing + (f"; last {same[0].last}" if same[0].last else "")
