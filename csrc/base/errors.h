@@ -1,8 +1,11 @@
 // One exception type per Python exception class; check() states an invariant or an argument rule.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
+
+#include "base/random.h"
 
 namespace gradred {
 
@@ -16,7 +19,14 @@ class TransportError : public Error {  // the MPI or the network below failed
   using Error::Error;
 };
 class TimeoutError : public TransportError {
-  using TransportError::TransportError;
+ public:
+  explicit TimeoutError(const std::string& text, std::uint64_t id = random_number())
+      : TransportError(text), id_(id) {}
+  // Of the failure: every error that tells of it has the same (FailureReport::id).
+  std::uint64_t id() const { return id_; }
+
+ private:
+  std::uint64_t id_;
 };
 class PeerLost : public TransportError {  // a peer's process is gone
  public:

@@ -14,6 +14,14 @@ const char* name_of(Failure kind) {
   return kind == Failure::kTimeout ? "TimeoutError" : "TransportError";
 }
 
+template <class Kind>
+struct Again final : Kind, FailedBefore {
+  template <class... More>
+  explicit Again(const FailureReport& first, More... more)
+      : Kind("the communicator failed and can no longer be used: " + first.text, more...),
+        FailedBefore{first} {}
+};
+
 struct First {
   std::mutex mutex;
   std::optional<FailureReport> report;
@@ -82,7 +90,7 @@ FailureReport report_of(const std::exception_ptr& thrown) {
   } catch (const PeerLost& error) {
     return {Failure::kPeerLost, error.what()};
   } catch (const TimeoutError& error) {
-    return {Failure::kTimeout, error.what()};
+    return {Failure::kTimeout, error.what(), error.id()};
   } catch (const std::bad_alloc&) {
     return {Failure::kTransport, "a rank has got no memory"};
   } catch (const std::exception& error) {
@@ -94,17 +102,20 @@ FailureReport report_of(const std::exception_ptr& thrown) {
 }
 
 FailureReport first_report_of(const std::exception_ptr& thrown) {
-  FailureReport report = report_of(thrown);
-  while (report.text.starts_with(kFailedBefore)) report.text.erase(0, kFailedBefore.size());
-  return report;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const FailedBefore& error) {
+    return error.report;
+  } catch (...) {  // it is the first
+  }
+  return report_of(thrown);
 }
 
 void throw_report(const FailureReport& report, bool may_shrink) {
   process_poisoned.store(true, std::memory_order_relaxed);
-  const std::string text = std::string(kFailedBefore) + report.text;
-  if (report.kind == Failure::kPeerLost) throw PeerLost(text, may_shrink);
-  if (report.kind == Failure::kTimeout) throw TimeoutError(text);
-  throw TransportError(text);
+  if (report.kind == Failure::kPeerLost) throw Again<PeerLost>(report, may_shrink);
+  if (report.kind == Failure::kTimeout) throw Again<TimeoutError>(report, report.id);
+  throw Again<TransportError>(report);
 }
 
 }  // namespace gradred

@@ -8,16 +8,21 @@
 #include <string>
 #include <string_view>
 
+#include "base/random.h"
+
 namespace gradred {
 
 enum class Failure : std::uint32_t { kTransport, kPeerLost, kTimeout };
 
-inline constexpr std::string_view kFailedBefore =
-    "the communicator failed and can no longer be used: ";
-
 struct FailureReport {
   Failure kind = Failure::kTransport;
   std::string text;
+  std::uint64_t id = random_number();  // tells it from another one of the same words
+};
+
+// What throw_report() throws is one of these, too: an error that tells of an earlier one.
+struct FailedBefore {
+  FailureReport report;
 };
 
 bool is_usage_error(const std::exception_ptr& thrown);
@@ -31,7 +36,7 @@ std::optional<FailureReport> read_report(std::string_view written);
 FailureReport report_of(const std::exception_ptr& thrown);
 // The same of the first failure, where that is why this one came to be.
 FailureReport first_report_of(const std::exception_ptr& thrown);
-// The exception that a report stands for. Its text begins with kFailedBefore.
+// The exception that a report stands for. Its text says that the communicator failed before.
 [[noreturn]] void throw_report(const FailureReport& report, bool may_shrink);
 
 // A communicator of this process has failed: peers may be gone or stuck, and MPI_Finalize would

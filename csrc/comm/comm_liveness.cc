@@ -80,8 +80,8 @@ void CommLiveness::throw_if_failed() {
   if (!opened() || found_.host == nullptr || !found_.host->poisoned()) return;
   try {  // a peer of this host was quicker to write it down than to send it
     found_.host->check_peers();
-  } catch (const PeerLost& lost) {
-    throw PeerLost(lost.what());
+  } catch (const PeerLost&) {  // without its memory, which has several hosts, nothing shrinks
+    throw_report(first_report_of(std::current_exception()), false);
   }
 }
 

@@ -391,8 +391,10 @@ bool NodeGroup::departed_long_ago(std::size_t peer) const {
 void NodeGroup::fail(const FailureReport& report) noexcept {
   if (header_.poison.load(std::memory_order_relaxed) != 0) return;
   try {
-    poison({report.kind, report.text + " (found by " + own_name() + " in operation " +
-                             std::to_string(operation_) + ")"});
+    poison({report.kind,
+            report.text + " (found by " + own_name() + " in operation " +
+                std::to_string(operation_) + ")",
+            report.id});
   } catch (const std::bad_alloc&) {
     poison(report);
   }
@@ -403,6 +405,7 @@ void NodeGroup::poison(const FailureReport& report) noexcept {
   std::uint32_t sound = 0;
   if (!header_.poison.compare_exchange_strong(sound, 1, std::memory_order_acq_rel)) return;
   header_.failure = report.kind;
+  header_.failure_id = report.id;
   set_text(header_.reason, report.text);
   header_.poison.store(2, std::memory_order_release);
   for (std::size_t rank = 0; rank < size_; ++rank) ring(states_[rank].bell);
@@ -413,10 +416,10 @@ void NodeGroup::throw_poisoned() const {
   for (int look = 0; look < 1000 && header_.poison.load(std::memory_order_acquire) != 2; ++look) {
     usleep(100);
   }
-  const bool written = header_.poison.load(std::memory_order_acquire) == 2;
-  throw_report({written ? header_.failure : Failure::kPeerLost,
-                written ? header_.reason : "a rank ended while it told the others why it failed"},
-               true);
+  if (header_.poison.load(std::memory_order_acquire) != 2) {
+    throw_report({Failure::kPeerLost, "a rank ended while it told the others why it failed"}, true);
+  }
+  throw_report({header_.failure, header_.reason, header_.failure_id}, true);
 }
 
 }  // namespace gradred

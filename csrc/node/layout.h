@@ -113,6 +113,7 @@ struct alignas(kApart) Header {
   std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
   SleepersExpected sleepers_expected;
   Failure failure;
+  std::uint64_t failure_id;  // FailureReport::id
   char reason[kReportBytes];
   std::atomic<std::uint64_t> shrink_decided;        // attempt << 32 | the rank whose members count
   std::atomic<std::uint64_t> shrink_ended;          // shrinking.h: AttemptsEnded

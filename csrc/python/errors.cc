@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 
 #include <string>
-#include <string_view>
 
 #include "base/errors.h"
 #include "base/failure.h"
@@ -15,12 +14,17 @@ namespace gradred {
 namespace {
 
 // A time limit has passed: where all ranks of this host are is written to a file of the job.
-std::string with_hang_report(const char* text) noexcept {
-  PyObject* const met = std::string_view(text).starts_with(kFailedBefore) ? Py_False : Py_True;
+std::string with_hang_report(const TimeoutError& error) noexcept {
+  const char* const text = error.what();
+  PyObject* const met = dynamic_cast<const FailedBefore*>(&error) != nullptr ? Py_False : Py_True;
   PyObject* const report = Mpi4py::get().on_timeout;
   PyObject* path = nullptr;
-  if (report != nullptr)
-    call_python([&] { path = PyObject_CallFunction(report, "sO", text, met); });
+  if (report != nullptr) {
+    call_python([&] {
+      path = PyObject_CallFunction(report, "sOK", text, met,
+                                   static_cast<unsigned long long>(error.id()));
+    });
+  }
   const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
   std::string whole = std::string(text) + ". GRADRED_TIMEOUT sets the limit";
   if (name != nullptr) whole += ". Where each rank is: " + std::string(name);
@@ -63,7 +67,7 @@ void set_python_error(std::exception_ptr thrown) noexcept {
   } catch (const UsageError& error) {
     raise("UsageError", error.what());
   } catch (const TimeoutError& error) {
-    raise("TimeoutError", with_hang_report(error.what()).c_str());
+    raise("TimeoutError", with_hang_report(error).c_str());
     clear_wait();
   } catch (const PeerLost& error) {
     const char* const remedy = error.may_shrink() ? kShrink : kRestart;

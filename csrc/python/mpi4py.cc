@@ -137,13 +137,14 @@ std::optional<Op> op_of(PyObject* op) {
 }
 
 void bind_mpi4py(py::module_& m) {
-  m.def("install", &install, py::arg("mpi4py"), py::arg("comm_class"), py::kw_only(),
-        py::arg("when_alone"), py::arg("closer_looks"), py::arg("on_timeout"),
-        "Find the MPI that mpi4py has loaded and give `comm_class` its methods. `when_alone` is "
-        "called before a communicator of size 1 communicates, and may refuse that; "
-        "`closer_looks` has a function for each of these methods, by name, for arguments that take "
-        "a closer look; `on_timeout` gets the text of an error and whether this rank's own time is "
-        "over, and returns the path of a report, or None.");
+  m.def(
+      "install", &install, py::arg("mpi4py"), py::arg("comm_class"), py::kw_only(),
+      py::arg("when_alone"), py::arg("closer_looks"), py::arg("on_timeout"),
+      "Find the MPI that mpi4py has loaded and give `comm_class` its methods. `when_alone` is "
+      "called before a communicator of size 1 communicates, and may refuse that; "
+      "`closer_looks` has a function for each of these methods, by name, for arguments that take "
+      "a closer look; `on_timeout` gets the text of an error, whether this rank's own time is over "
+      "and the number of the failure, and returns the path of a report, or None.");
   m.def("mpi_family", [] { return std::string(mpi::name_of(mpi::get().family)); });
   m.def("mpi_version", [] { return mpi::get().version(); });
   m.def(

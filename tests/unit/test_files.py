@@ -107,7 +107,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of this process's report; the reports of this process begin anew."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(hang_report, "_reported", {})
-    path = hang_report.report("a first one", met=True)
+    path = hang_report.report("a first one", met=True, failure=1)
     assert path is not None
     Path(path).unlink()
     return Path(path)
@@ -125,7 +125,7 @@ def test_report_of_a_timeout_waits_for_nobody_and_follows_no_link(
     else:
         os.mkfifo(report)
         reads = os.open(report, os.O_RDONLY | os.O_NONBLOCK) if what != "pipe" else None
-    assert hang_report.report("the reason", met=True) is None
+    assert hang_report.report("the reason", met=True, failure=2) is None
     told = capsys.readouterr().err
     assert "no report of the ranks could be written" in told
     assert str(report) in told
@@ -137,5 +137,5 @@ def test_report_of_a_timeout_waits_for_nobody_and_follows_no_link(
 
 
 def test_report_of_a_timeout_is_written_where_nothing_is(report: Path) -> None:
-    assert hang_report.report("the reason", met=True) == str(report)
+    assert hang_report.report("the reason", met=True, failure=2) == str(report)
     assert "the reason" in report.read_text()

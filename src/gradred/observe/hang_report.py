@@ -15,27 +15,27 @@ from gradred.observe import status
 
 _SAME_S = 1.0  # ranks that meet a timeout within so many seconds share a section of the report
 
-_reported: dict[str, str | None] = {}  # by this process: the file for each reason
+_reported: dict[int, str | None] = {}  # by this process: the file for each failure
 _last_seen_ns = 0  # when the section was written that showed this process last
 
 
-def report(reason: str, met: bool) -> str | None:
+def report(reason: str, met: bool, failure: int) -> str | None:
     """The file of `_write`; None where there is none.
 
     Args:
         reason: the error's text.
         met: this rank's own time is over. Otherwise it hears of that, perhaps once more for each
-            further call: then the text holds that of the first error, and the path comes at once.
+            further call: then the path comes at once.
+        failure: a number for it, the same in all errors that tell of it.
     """
-    known = [path for text, path in list(_reported.items()) if not met and text in reason]
-    if known:
-        return known[0]
+    if not met and failure in _reported:
+        return _reported[failure]
     try:
         path = _write(reason, met)
     except Exception as error:  # the time limit is the error to report
         print(f"gradred: no report of the ranks could be written: {error}", file=sys.stderr)
         path = None
-    _reported[reason] = path
+    _reported[failure] = path
     return path
 
 
