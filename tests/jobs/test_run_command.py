@@ -677,7 +677,7 @@ def test_lost_supervisor_counts_as_a_killed_rank():
     )
     found, _ = job(kill, "sleep 2")
     assert found.status == 137
-    assert (found.failures[0].rank, "lost" in found.failures[0].cause) == (1, True)
+    assert (found.failures[0].rank, "lost" in str(found.failures[0].cause)) == (1, True)
 
 
 # What others than supervisors, with and without the secret, do while one rank has yet to come.

@@ -8,7 +8,7 @@ import pytest
 
 from gradred.launch import exit_summary, foreground, output
 from gradred.launch import job as jobs
-from gradred.launch.job import Failure
+from gradred.launch.job import Cause, Failure
 
 
 class Shown:
@@ -141,9 +141,10 @@ def test_ranks_are_named_shortly(ranks, text):
 
 
 def test_first_cause_is_the_last_line_and_others_are_put_together():
-    failures = [Failure(2, "h1", 137, "was killed by SIGKILL", 1.0)]
-    failures += [Failure(rank, "h1", 1, "exited with status 1", 2.0) for rank in (0, 1, 3)]
-    failures += [Failure(rank, "h2", 134, "was killed by SIGABRT", 3.0) for rank in (4, 5)]
+    failures = [Failure(2, "h1", 137, Cause("killed by SIGKILL", passive=True), 1.0)]
+    exited, aborted = Cause("exited with status 1"), Cause("killed by SIGABRT", passive=True)
+    failures += [Failure(rank, "h1", 1, exited, 2.0) for rank in (0, 1, 3)]
+    failures += [Failure(rank, "h2", 134, aborted, 3.0) for rank in (4, 5)]
     assert exit_summary.failure_lines(failures) == [
         "ranks 4, 5 on h2 were killed by SIGABRT",
         "ranks 0, 1, 3 on h1 exited with status 1",
@@ -159,10 +160,13 @@ def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatc
     job.failures, job._moment_since, job._before = [], 0.0, 0
     clock = iter([100.0, 100.4, 105.0])
     monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
-    heard_late, first_heard = Failure(3, "h2", 137, "", 9.9), Failure(0, "h1", 14, "", 10.0)
+    heard_late, first_heard = (
+        Failure(3, "h2", 137, Cause(""), 9.9),
+        Failure(0, "h1", 14, Cause(""), 10.0),
+    )
     job._order_in([first_heard])
     job._order_in([heard_late])
-    job._order_in([Failure(1, "h1", 3, "", 5.0)])  # seconds later: its clock is wrong
+    job._order_in([Failure(1, "h1", 3, Cause(""), 5.0)])  # seconds later: its clock is wrong
     assert [failure.rank for failure in job.failures] == [3, 0, 1]
 
 
@@ -172,7 +176,7 @@ def test_ranks_that_had_lost_others_are_no_first_cause(monkeypatch):
     clock = iter([100.0, 100.4, 105.0])
     monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
     for rank, follows, at in ((0, True, 10.0), (3, True, 10.2), (2, False, 15.0)):
-        job._order_in([Failure(rank, "h1", 3, "", at, follows)])
+        job._order_in([Failure(rank, "h1", 3, Cause(""), at, follows)])
     assert [failure.rank for failure in job.failures] == [2, 0, 3]
 
 
@@ -192,7 +196,7 @@ class EndedJob:
 @pytest.mark.parametrize("how", ["failed", "interrupted", "timed out"])
 def test_first_cause_is_named_after_the_ranks_that_cannot_be_reached(how):
     shown = object.__new__(foreground._Foreground)
-    lost = Failure(2, "h2", 1, "was lost: its host does not answer", 1.0)
+    lost = Failure(2, "h2", 1, Cause("lost: its host does not answer", passive=True), 1.0)
     shown._job = EndedJob([lost] if how == "failed" else [], {"h2": [2, 3]})
     shown._look = foreground.Look(timeout=9.0)
     shown._interrupted_by = signal.SIGINT if how == "interrupted" else None

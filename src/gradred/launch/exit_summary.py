@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gradred._text import ranks_text
-from gradred.launch.job import Failure
+from gradred.launch.job import Cause, Failure
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[str]:
     """A line per host and cause; the first failure has its own, the last one."""
-    later: dict[tuple[str, str], list[int]] = {}
+    later: dict[tuple[str, Cause], list[int]] = {}
     for failure in failures[1:]:
         later.setdefault((failure.host, failure.cause), []).append(failure.rank)
     lines = [
-        f"{ranks_text(numbers)} on {host} {_plural(cause, len(numbers))}"
+        f"{ranks_text(numbers)} on {host} {cause.of(len(numbers))}"
         for (host, cause), numbers in reversed(later.items())
     ]
     return lines + [f"rank {one.rank} on {one.host} {one.cause}" for one in failures[:1]]
@@ -37,7 +37,3 @@ def silent_lines(silent: Mapping[str, Sequence[int]], known: Sequence[Failure]) 
         for host, ranks in left.items()
         if ranks
     ]
-
-
-def _plural(cause: str, count: int) -> str:
-    return cause.replace("was ", "were ", 1) if count > 1 and cause.startswith("was ") else cause

@@ -65,13 +65,28 @@ class Order:
 
 
 @dataclasses.dataclass(frozen=True)
+class Cause:
+    """How ranks failed."""
+
+    text: str  # "killed by SIGKILL", "exited with status 3"
+    passive: bool = False  # whether a sentence needs "was" before it
+
+    def of(self, ranks: int) -> str:
+        """The end of a sentence that begins with so many ranks."""
+        return (("was " if ranks == 1 else "were ") if self.passive else "") + self.text
+
+    def __str__(self) -> str:
+        return self.of(1)
+
+
+@dataclasses.dataclass(frozen=True)
 class Failure:
     """A rank that failed by itself: the status for it is 128 + signal if a signal ended it."""
 
     rank: int
     host: str
     status: int
-    cause: str  # the end of a sentence that begins with the rank: "was killed by SIGKILL"
+    cause: Cause
     at: float  # seconds since 1970, by its host's clock
     follows: bool = False  # the rank had lost others, whose failures are to come
     report: str = ""  # how its communicator had failed, for csrc/liveness/failure_board.h alone
@@ -332,32 +347,33 @@ class Job:
         elif end["status"] and end["status"] == self._order.again:
             self.want_again.append(rank.number)
         elif end["status"] and not rank.asked_to_end and not self.ending:
-            cause = f"exited with status {end['status']}"
-            if end["signal"]:
-                cause = f"was killed by {processes.signal_name(end['signal'])}"
-            cause += end["why"]
+            killed = bool(end["signal"])
+            how = f"exited with status {end['status']}"
+            if killed:
+                how = f"killed by {processes.signal_name(end['signal'])}"
+            cause = Cause(how + end["why"], passive=killed)
             self._fail(rank, end["status"], cause, end["at"], end["follows"], end["report"])
         elif end["report"] and not self.ending:  # its peers must not send to it any more
             self._tell_failed(rank.number, "has ended", end["report"])
 
-    def _lose(self, rank: _Rank, why: str) -> None:
+    def _lose(self, rank: _Rank, channel: protocol.ControlChannel) -> None:
         """The channel to a supervisor has ended; if the supervisor lives, it ends the rank."""
         rank.gone = True
         if rank.ended or rank.asked_to_end:
             return
-        if why == "it was closed" or "reset" in why:
+        if channel.ended_by_peer:
             status = 128 + signal.SIGKILL
-            cause = "was lost: the process that watches over it was killed"
+            how = "lost: the process that watches over it was killed"
         else:
             self._linger = _LINGER_FOR_LOST
-            status, cause = 1, f"was lost: its host does not answer ({why})"
-        self._fail(rank, status, cause, time.time())
+            status, how = 1, f"lost: its host does not answer ({channel.lost})"
+        self._fail(rank, status, Cause(how, passive=True), time.time())
 
     def _fail(
         self,
         rank: _Rank,
         status: int,
-        cause: str,
+        cause: Cause,
         at: float,
         follows: bool = False,
         report: str = "",
@@ -445,7 +461,8 @@ class Job:
                 for rank in self._living():
                     if not rank.ended:
                         status = self.mpiexec_status or 1
-                        self._fail(rank, status, "was lost: mpiexec left it alone", time.time())
+                        cause = Cause("lost: mpiexec left it alone", passive=True)
+                        self._fail(rank, status, cause, time.time())
                 self._sort_failures()
                 self.end(signal.SIGTERM, TERM_TO_KILL)
 
@@ -460,9 +477,8 @@ class Job:
         if self._stuck_since is None or now < self._stuck_since + self._order.grace:
             return
         for rank in running:
-            self._fail(
-                rank, 1, "waited in MPI_Finalize for ranks that ended without it", time.time()
-            )
+            cause = Cause("waited in MPI_Finalize for ranks that ended without it")
+            self._fail(rank, 1, cause, time.time())
         self._sort_failures()
         self.end(signal.SIGTERM, TERM_TO_KILL)
 
@@ -488,7 +504,7 @@ class Job:
         if rank.channel.lost is not None:
             self._forget(rank.channel)
             if not rank.gone:
-                self._lose(rank, rank.channel.lost)
+                self._lose(rank, rank.channel)
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if rank.channel.pending else 0)
         key = self._selector.get_key(rank.channel)

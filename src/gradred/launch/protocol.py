@@ -66,8 +66,9 @@ class ControlChannel:
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self.lost: str | None = None
+        self.ended_by_peer = False  # whether the other process has ended it, and not its host
         self._mute = False  # nothing can be sent; what the other end said before is still to hear
-        self._why: str | None = None  # it cannot, if the other end has not just closed
+        self._why: OSError | None = None  # it cannot, if the other end has not just closed
         connection.setblocking(False)
         for option in _KEEP_ALIVE:
             connection.setsockopt(*option)
@@ -98,7 +99,7 @@ class ControlChannel:
             self._mute = True
             self._outgoing.clear()
             if not isinstance(error, BrokenPipeError):
-                self._why = error.strerror
+                self._why = error
 
     def receive(self) -> list[Message]:
         """The messages that have arrived whole."""
@@ -106,12 +107,19 @@ class ControlChannel:
             data = self._socket.recv(min(_READ, self.largest))
             self._incoming += data
             if not data:
-                self.lost = self.lost or self._why or "it was closed"
+                self._lose(self._why)
         except BlockingIOError:
             return []
         except OSError as error:
-            self.lost = self.lost or error.strerror or type(error).__name__
+            self._lose(error)
         return list(self._take())
+
+    def _lose(self, why: OSError | None) -> None:
+        """The other end sends nothing any more; without an error it has closed the connection."""
+        if self.lost is None:
+            self.ended_by_peer = why is None or isinstance(why, ConnectionResetError)
+            found = "it was closed" if why is None else why.strerror
+            self.lost = found or type(why).__name__
 
     def close(self) -> None:
         """End the connection."""
