@@ -71,7 +71,7 @@ double duration_in(const py::str& text) {
   try {
     return parse_duration(encoded(text));
   } catch (const Unreadable& why) {
-    throw py::value_error(why.remedy.substr(std::string_view("Write ").size()));
+    throw py::value_error(why.form);
   }
 }
 

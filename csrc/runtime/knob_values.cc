@@ -20,7 +20,7 @@ constexpr std::string_view kSpace = " \t\n\r\f\v";
 constexpr std::string_view kDigits = "0123456789";
 
 [[noreturn]] void refuse(const std::string& form) {
-  throw Unreadable{"cannot be read", "Write " + form};
+  throw Unreadable{"cannot be read", "Write " + form, form};
 }
 
 template <char (*change)(char)>

@@ -30,6 +30,7 @@ struct Knob {
 // What a parser throws: why a text is no value, and what to do.
 struct Unreadable {
   std::string found, remedy;
+  std::string form{};  // in which it should be written; empty where the remedy is another
 };
 
 std::span<const Knob> knobs();
