@@ -175,7 +175,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // In words, how calls on arrays in devices' memory that could go from device to device have gone.
   // Local.
   std::string device_path() const;
-  std::string own_device_path() const;  // but for what was measured
+  std::string own_device_path() const;  // but for libraries' plans
+  // What each plan took that was measured for such calls, a length after the other. Local.
+  std::vector<std::string> device_plans_measured() const { return choice_.device_plans.texts(); }
   // Those that share memory with this rank, by its own host's: null where it is alone there.
   NodeGroup* local_group() const { return node_ != nullptr ? node_.get() : host_.get(); }
   std::string host_reason() const { return choice_.place.why_no_host_memory; }

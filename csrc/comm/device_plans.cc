@@ -87,15 +87,15 @@ const char* DevicePlans::plan_for(std::size_t bytes) const {
   return candidates_[best(*std::ranges::min_element(sizes_, {}, distance))].plan.c_str();
 }
 
-std::string DevicePlans::text() const {
-  std::string text;
+std::vector<std::string> DevicePlans::texts() const {
+  std::vector<std::string> found;
   for (const Size& size : sizes_) {
-    text += (text.empty() ? "" : "; ") + length_text(size.bytes) + ": ";
+    std::string& text = found.emplace_back(length_text(size.bytes) + ": ");
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       text += (i > 0 ? ", " : "") + candidates_[i].label + " " + time_text(size.seconds[i]);
     }
   }
-  return text;
+  return found;
 }
 
 // ---- of a communicator --------------------------------------------------------------------------

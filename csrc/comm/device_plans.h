@@ -28,7 +28,7 @@ class DevicePlans {
   void settle(std::vector<Candidate> candidates, std::vector<Size> sizes);
   // The fastest at the nearest length; "" before settle().
   const char* plan_for(std::size_t bytes) const;
-  std::string text() const;  // what was measured, in words
+  std::vector<std::string> texts() const;  // what was measured, a length after the other
 
  private:
   std::size_t best(const Size& size) const;

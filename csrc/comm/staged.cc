@@ -274,8 +274,7 @@ std::string Communicator::device_path() const {
   for (const auto& [plan, ranks] : library_ranks_) {
     text += "; plan " + std::string(plan) + ": " + ranks.text();
   }
-  const std::string measured = choice_.device_plans.text();
-  return text + (measured.empty() ? "" : "; measured: " + measured);
+  return text;
 }
 
 std::string Communicator::own_device_path() const {

@@ -245,6 +245,7 @@ py::dict comm_info(const py::object& comm) {
   result["hosts_share_memory"] = communicator.hosts_share_memory();
   result["host_reason"] = communicator.host_reason();
   result["device_path"] = communicator.device_path();
+  result["device_plans"] = communicator.device_plans_measured();
   return result;
 }
 

@@ -306,6 +306,7 @@ class _CommInfo(TypedDict):
     hosts_share_memory: bool
     host_reason: str
     device_path: str
+    device_plans: list[str]  # what was measured, a length after the other
 
 class Call(metaclass=_Pybind11Type):
     def __init__(

@@ -100,7 +100,9 @@ class Comm(MPI.Intracomm):
 
         `"devices: ..."`, or `"host memory: "` and why; `"no such call yet"`.
         """
-        return _core.comm_info(self)["device_path"]
+        info = _core.comm_info(self)
+        measured = "; ".join(info["device_plans"])
+        return info["device_path"] + (f"; measured: {measured}" if measured else "")
 
     # ---- collective calls -------------------------------------------------------------------
 

@@ -76,8 +76,11 @@ def _on_device(question: Question, accelerator: str, world: MPI.Intracomm) -> di
     call = bind(question, comm, device.vector)
     call()  # measures all plans
     names = world.allgather(device.name())
+    info = _core.comm_info(comm)
     return _spread(call_seconds(question, call, world)) | {
         "way": comm.device_path,
+        "path": info["device_path"],
+        "plans": info["device_plans"],
         "devices": names,
     }
 

@@ -108,16 +108,12 @@ def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int
         print(json.dumps(report, indent=2))
         return 0
     spread = f"{report['measured_p10_us']:.2f}-{report['measured_p90_us']:.2f}"
-    way, _, plans = found["way"].partition("; measured: ")
     lines = [
         _asked(report["question"]),
         f"on: {', '.join(found['devices'])}",
-        f"way: {way}",
-        *(
-            ["plans that were measured:", *(f"  {one}" for one in plans.split("; "))]
-            if plans
-            else []
-        ),
+        f"way: {found['path']}",
+        *(["plans that were measured:"] if found["plans"] else []),
+        *(f"  {one}" for one in found["plans"]),
         f"measured: {report['measured_us']:.2f} us, the median of {found['calls']} calls "
         f"(10-90 %: {spread})",
     ]
