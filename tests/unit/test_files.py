@@ -139,3 +139,11 @@ def test_report_of_a_timeout_waits_for_nobody_and_follows_no_link(
 def test_report_of_a_timeout_is_written_where_nothing_is(report: Path) -> None:
     assert hang_report.report("the reason", met=True, failure=2) == str(report)
     assert "the reason" in report.read_text()
+
+
+def test_further_errors_of_a_failure_name_its_report_and_write_nothing(report: Path) -> None:
+    assert hang_report.report("the reason", met=True, failure=2) == str(report)
+    written = report.read_text()
+    os.utime(report, (0, 0))  # another failure would have a section of its own by now
+    assert hang_report.report("it failed before", met=False, failure=2) == str(report)
+    assert report.read_text() == written
