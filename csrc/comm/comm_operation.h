@@ -69,7 +69,7 @@ class CommOperation : public StartedOperation {
     renew();
   }
 
-  std::string waiter() const override { return comm_->own_name(); }
+  std::string waiter() const override { return comm_->liveness().own_name(); }
   std::string waits_for() const override {
     return !agreed_ ? agreement_->waits_for()
                     : comm_->liveness().waits_for(number_, call_.signature());
@@ -81,7 +81,7 @@ class CommOperation : public StartedOperation {
   bool is_first_to_wait() const override {
     return !agreed_ ? agreement_->is_first_to_wait() : comm_->liveness().is_first_to_wait(number_);
   }
-  bool spins() const override { return comm_->spins(); }
+  bool spins() const override { return comm_->node_path().spins(); }
   bool holds_memory() const override { return scheduled_.holds_memory(); }
   void observe(std::shared_ptr<Observation> observation) override {
     if (agreement_) agreement_->observe(observation);  // where the ranks meet
@@ -214,7 +214,7 @@ class CommOperation : public StartedOperation {
   void refuse(const char* reason) {
     refusal_ = reason;
     scheduled_.drain();  // receives nothing any more, and so can say that it has left
-    comm_->leave(number_, reason);
+    comm_->agreement().leave(number_, reason);
   }
 
   // Until all ranks have come to this operation and know of its end: nothing of it stays behind.

@@ -1,17 +1,10 @@
 #include "comm/communicator.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "base/clock.h"
 #include "base/errors.h"
-#include "comm/comm_operation.h"
 #include "comm/context.h"
 #include "comm/driving.h"
-#include "comm/families.h"
 #include "comm/fork_guard.h"
 #include "comm/mpi_handles.h"
-#include "comm/node_call.h"
 
 namespace gradred {
 namespace {
@@ -131,9 +124,11 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
     : user_(comm),
       rank_(rank),
       size_(size),
+      node_only_(false),
       settings_(settings()),
       deterministic_(settings_.deterministic),
       choice_(size, {settings_.plan, settings_.device_plan, settings_.slices}),
+      device_workspace_(rank, size, settings_.ipc_bytes),
       liveness_(comm, rank, size, operation_log_) {
   observer_.profile(settings_.profile);
   direct_ = size_ == 1 && observer_.idle();
@@ -144,189 +139,42 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
 Communicator::~Communicator() {
   // What is left of a failed communicator on its way must reach nobody else: it keeps its tags.
   if (operation_log_.failure()) static_cast<void>(tag_range_.release());
-  if (local_group() != nullptr) Registry::get().count_group(-1);
 }
 
-void Communicator::progress() {
-  if (!operation_log_.quiet()) operation_log_.progress();
-  drive();
-}
-
-// ---- blocking calls -------------------------------------------------------------------------
+// ---- calls ----------------------------------------------------------------------------------
 
 void Communicator::prepare(WaitHook& hook) {
-  if (size_ > 1 && !blocking_set_up_) set_up(hook);
+  if (size_ > 1 && !set_up_) set_up(hook);
 }
 
 void Communicator::run(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
-    return carry_out(call, hook);
+    return dispatch_.run(call, hook);
   }
   prepare(hook);
-  observer_.idle() ? carry_out(call, hook) : observer_.run<Mode::kBlocking>(call, hook);
-}
-
-void Communicator::carry_out(const Call& call, WaitHook& hook) {
-  count_operation(hook);
-  if (choice_.takes_usual(call)) [[likely]] {
-    const Plan& usual = *choice_.usual();
-    return usual.family->run(*this, usual, call, hook);
-  }
-  if (choice_.measures_devices() && !device_plans_tried_ && !call.result_memory().is_host() &&
-      call.plan == nullptr && size_ > 1) {
-    measure_device_plans(call.result_memory(), hook);
-  }
-  const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
-  if (is_staged(call, *plan)) return run_staged(call, *plan, hook);
-  plan->family->run(*this, *plan, call, hook);
-}
-
-// The peers hear of this rank's mistake.
-std::shared_ptr<const Plan> Communicator::plan_or_refuse(const Call& call, WaitHook& hook) {
-  try {
-    auto plan = plan_for(call);
-    plan->family->check(*this, call);
-    return plan;
-  } catch (const UsageError& error) {
-    refuse(error.what(), hook);
-    throw;
-  }
-}
-
-void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook) {
-  if (node_only()) {
-    refuse(kMemoryOnly, hook);
-    throw UsageError(std::string(kMemoryOnly));
-  }
-  agree_on(make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8,
-                          static_cast<std::uint64_t>(kind), detail),
-           hook);
-}
-
-void Communicator::agree_on_init(const Call& call, WaitHook& hook) {
-  Signature signature = planned_signature(call, *plan_for(call, false));
-  signature.detail = mix(signature.detail, std::string_view("init"));
-  agree_on(signature, hook);
-}
-
-void Communicator::agree_on(const Signature& signature, WaitHook& hook) {
-  if (size_ == 1) return;
-  prepare(hook);
-  if (node_ != nullptr) {
-    agree(signature, hook);
-  } else if (path_ != nullptr) {
-    const Call agreement{
-        .waited = true, .plan = plan_of_agreements(choice_.place), .agreement = signature};
-    const std::shared_ptr<const Plan> chosen = plan_for(agreement);
-    wait_for(*chosen->family->operation(*this, *chosen, agreement), hook);
-  }
+  observer_.idle() ? dispatch_.run(call, hook) : observer_.run<Mode::kBlocking>(call, hook);
 }
 
 void Communicator::run_startable(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
-    return carry_out_startable(call, hook);
+    return dispatch_.run_startable(call, hook);
   }
   prepare(hook);
-  observer_.idle() ? carry_out_startable(call, hook)
+  observer_.idle() ? dispatch_.run_startable(call, hook)
                    : observer_.run<Mode::kPersistentCall>(call, hook);
 }
 
-void Communicator::carry_out_startable(const Call& call, WaitHook& hook) {
-  count_operation(hook);
-  if (starts_on_node(call)) [[likely]] {
-    return run_on_node(call, hook);
-  }
-  Call waited = call;
-  waited.waited = true;
-  wait_for(*operation_for(waited), hook);
+std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
+  liveness_.throw_if_failed();
+  // What has ended the one before, for which only a stream has waited.
+  if (call.order() != nullptr && node_path_.serves_all()) node_path_.node()->throw_if_poisoned();
+  return dispatch_.start(call, direct_ ? nullptr : observer_.observation(call));
 }
-
-void Communicator::run_on_node(const Call& call, WaitHook& hook) {
-  if (node_queue_.any()) [[unlikely]] {
-    node_queue_.finish(hook);
-  }
-  NodePoll poll(*this, hook);
-  const std::size_t bytes = call.count * size_of(call.dtype);
-  if (bytes > kLongWorkBytes) {
-    hook.long_work();
-    drive_if_due();
-  }
-  NodeCall made = node_call(call);
-  std::vector<std::byte> scaled;
-  try {
-    if (call.op == Op::kPremul) made.send = scaled_input(call, size_, scaled);
-  } catch (const std::bad_alloc&) {
-    node_->abort("no memory for its input times the factor", &poll);
-    throw;
-  }
-  node_->run(made, &poll);
-  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
-  if (reduces) scale_result(call, call.recv, call.count, size_);
-}
-
-double Communicator::one_way_latency(WaitHook& hook, unsigned turns) {
-  prepare(hook);
-  if (node_ == nullptr) return 0;
-  if (node_queue_.any()) node_queue_.finish(hook);
-  NodePoll poll(*this, hook);
-  return 1e-9 * node_->one_way_latency_ns(turns, &poll);
-}
-
-// Nothing moves: the ranks only see that they asked for the same.
-void Communicator::agree(const Signature& signature, WaitHook& hook) {
-  if (node_queue_.any()) node_queue_.finish(hook);
-  NodePoll poll(*this, hook);
-  node_->run({.signature = signature}, &poll);
-}
-
-void Communicator::run_schedule(const Call& call, const Plan& plan, WaitHook& hook) {
-  // The root of a broadcast hears of nobody, so the ranks agree before they begin.
-  if (node_ != nullptr || call.kind == Kind::kBcast) agree_on(planned_signature(call, plan), hook);
-  run_numbered(call, plan, hook);
-}
-
-void Communicator::run_numbered(const Call& call, const Plan& plan, WaitHook& hook) {
-  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  wait_for(*operation(call, plan, true), hook);
-}
-
-void Communicator::run_alone(const Call& call) const {
-  const std::size_t bytes = call.count * size_of(call.dtype);
-  if (call.kind != Kind::kBcast && call.send != kInPlace && call.send != call.recv && bytes > 0) {
-    std::memcpy(call.recv, call.send, bytes);
-  }
-  scale_input(call, call.recv, call.count);  // an average over one rank is the input
-}
-
-// ---- non-blocking calls ---------------------------------------------------------------------
 
 bool Communicator::starts() const {
-  if (size_ == 1 || node_only()) return true;
-  if (!blocking_set_up_) return false;
-  return (node_ != nullptr && starts_on_node_) || (threads_drive_ && path_ != nullptr);
-}
-
-// Messages move by calls of the MPI, which another thread has to be allowed to make.
-bool Communicator::starts_by(const Plan& plan) const {
-  const Medium medium = plan.family->medium();
-  const bool by_messages =
-      medium == Medium::kMessages || (medium == Medium::kLibrary && node_ == nullptr);
-  return starts() && (!by_messages || threads_drive_);
-}
-
-// Where the data of a call go. What no plan can serve goes nowhere.
-Medium Communicator::medium_of(const Call& call, bool started) const {
-  if (started && !starts()) return Medium::kMpi;
-  try {
-    const std::shared_ptr<const Plan> plan = plan_for(call, !started);
-    return !started || starts_by(*plan) ? plan->family->medium() : Medium::kMpi;
-  } catch (const UsageError&) {
-    return Medium::kNone;
-  }
-}
-
-std::shared_ptr<const Plan> Communicator::plan_for(const Call& call, bool waits) const {
-  return choice_.plan_for(call, waits);
+  if (size_ == 1 || node_only_) return true;
+  if (!set_up_) return false;
+  return (node_path_.serves_all() && starts_in_memory_) || (threads_drive_ && has_messages());
 }
 
 }  // namespace gradred

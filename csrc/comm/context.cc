@@ -31,7 +31,7 @@ std::vector<std::shared_ptr<Communicator>> KnownCommunicators::alive() {
   forget_ended();
   std::vector<std::shared_ptr<Communicator>> found;
   for (const auto& one : all_) {
-    if (auto communicator = one.lock(); communicator && !communicator->freed()) {
+    if (auto communicator = one.lock(); communicator && !communicator->liveness().freed()) {
       found.push_back(std::move(communicator));
     }
   }

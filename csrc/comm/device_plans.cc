@@ -14,6 +14,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/kept_device_plans.h"
 
 namespace gradred {
 namespace {
@@ -98,15 +99,15 @@ std::vector<std::string> DevicePlans::texts() const {
   return found;
 }
 
-// ---- of a communicator --------------------------------------------------------------------------
+// ---- measured -----------------------------------------------------------------------------------
 
-void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
+void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook) {
   // The slowest rank counts; all give the same answer to what each can do.
   const auto on_all = [&](std::vector<double>& values) {
     Call call{.recv = values.data(), .count = values.size(), .dtype = DType::kFloat64};
     call.op = Op::kMax;
     call.plan = "";
-    carry_out(call, hook);
+    comm.dispatch().run(call, hook);
   };
   std::vector<double> cannot{mpi_reads_devices() ? 0.0 : 1.0};
   std::optional<Scratch> scratch;
@@ -116,16 +117,18 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
   }
   cannot.push_back(scratch ? 0.0 : 1.0);
   on_all(cannot);
-  device_plans_tried_ = true;
+  DevicePlans& plans = comm.choice().device_plans;
+  plans.be_tried();
   if (cannot[1] != 0) return;  // some rank has no memory to try them in
   const Call usual{.count = kLengths.back() / 4, .dtype = DType::kFloat32, .plan = ""};
-  std::vector<DevicePlans::Candidate> candidates = {{"", plan_for(usual)->name}};
+  std::vector<DevicePlans::Candidate> candidates = {
+      {"", comm.choice().plan_for(usual, true)->name}};
   for (const std::string& plan : worth_measuring(cannot[0] == 0)) {
     candidates.push_back({plan, plan});
   }
-  DeviceFigures figures = device_place(*memory.device(), candidates, hook);
-  if (recall_device_plans(figures, candidates, kLengths, hook)) {
-    return choice_.device_plans.settle(std::move(candidates), std::move(figures.sizes));
+  DeviceFigures figures = device_place(comm, *memory.device(), candidates, hook);
+  if (recall_device_plans(comm, figures, candidates, kLengths, hook)) {
+    return plans.settle(std::move(candidates), std::move(figures.sizes));
   }
   std::vector<DevicePlans::Size>& sizes = figures.sizes;
   for (const std::size_t bytes : kLengths) {
@@ -135,7 +138,7 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
       try {
         for (int turn = 0; turn <= kTrials; ++turn) {
           const std::uint64_t begin = now_ns();
-          carry_out(call, hook);
+          comm.dispatch().run(call, hook);
           const double took = 1e-9 * static_cast<double>(now_ns() - begin);
           if (turn > 0) seconds[i] = std::min(seconds[i], took);
         }
@@ -146,8 +149,8 @@ void Communicator::measure_device_plans(Memory memory, WaitHook& hook) {
     on_all(seconds);
     sizes.push_back({bytes, std::move(seconds)});
   }
-  keep_device_plans(figures);
-  choice_.device_plans.settle(std::move(candidates), std::move(sizes));
+  keep_device_plans(comm, figures);
+  plans.settle(std::move(candidates), std::move(sizes));
 }
 
 }  // namespace gradred

@@ -7,9 +7,12 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/call.h"
 #include "plan/device_figures.h"
 
 namespace gradred {
+
+class Communicator;
 
 class DevicePlans {
  public:
@@ -24,6 +27,9 @@ class DevicePlans {
   using Candidates = std::vector<Candidate>;
   using Size = DeviceFigures::Size;
 
+  // Whether the ranks have come to measure them: once, and perhaps some lack the memory for it.
+  bool tried() const { return tried_; }
+  void be_tried() { tried_ = true; }
   bool measured() const { return !sizes_.empty(); }
   void settle(std::vector<Candidate> candidates, std::vector<Size> sizes);
   // The fastest at the nearest length; "" before settle().
@@ -35,6 +41,11 @@ class DevicePlans {
 
   std::vector<Candidate> candidates_;
   std::vector<Size> sizes_;  // the shortest first
+  bool tried_ = false;
 };
+
+// Blocking and collective, at the first call on arrays in devices' memory: the communicator's
+// choice gets what this measures, or what rank 0 has kept.
+void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook);
 
 }  // namespace gradred

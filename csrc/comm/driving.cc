@@ -87,6 +87,11 @@ void drive() {
   driving().left_over.complete();
 }
 
+void drive(OperationLog& log) {
+  if (!log.quiet()) log.progress();
+  drive();
+}
+
 void drive_if_due() {
   const std::uint64_t now = now_ns();
   if (is_due(now)) drive_mpi(now);

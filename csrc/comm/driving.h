@@ -14,6 +14,7 @@
 namespace gradred {
 
 class Communicator;
+class OperationLog;
 class StartedOperation;
 
 // What a thread has ended that may not call the MPI.
@@ -40,7 +41,10 @@ struct Driving {
 // Lets the MPI underneath and all operations in flight get on; never blocks. Whatever waits calls
 // it after its first microseconds, and then again and again.
 void drive();
-// The same for who comes often: the operations in flight each time, the MPI every 100 microseconds.
+// The same, and what is left of a communicator's refused operations.
+void drive(OperationLog& log);
+// The first for who comes often: the operations in flight each time, the MPI every 100
+// microseconds.
 void drive_if_due();
 void drive_between_operations(WaitHook& hook);
 

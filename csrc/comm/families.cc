@@ -17,8 +17,7 @@ Families plan_families() {
 }
 
 const char* plan_of_agreements(const Place& place) {
-  const bool in_memory = place.topology.hosts > 1 && place.why_no_host_memory.empty();
-  return in_memory ? kHierarchical.data() : "recursive_doubling";
+  return place.hosts_share_memory() ? kHierarchical.data() : "recursive_doubling";
 }
 
 }  // namespace gradred

@@ -1,21 +1,33 @@
 // Plan "copy": one rank has nobody to exchange with.
+#include <cstring>
+
 #include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/scheduled.h"
+#include "comm/started.h"
 
 namespace gradred {
 namespace {
+
+void run_alone(const Call& call) {
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  if (call.kind != Kind::kBcast && call.send != kInPlace && call.send != call.recv && bytes > 0) {
+    std::memcpy(call.recv, call.send, bytes);
+  }
+  scale_input(call, call.recv, call.count);  // an average over one rank is the input
+}
 
 class Copying final : public StartedOperation {
  public:
   Copying(std::shared_ptr<Communicator> comm, const Call& call)
       : comm_(std::move(comm)), call_(call) {}
-  std::string waiter() const override { return comm_->own_name(); }
+  std::string waiter() const override { return comm_->liveness().own_name(); }
   std::string waits_for() const override { return "nobody: it is alone"; }
 
  protected:
   bool step() override {
     if (call_.before() != nullptr && !call_.before()->ready()) return false;
-    comm_->run_alone(call_);
+    run_alone(call_);
     return true;
   }
   void withdraw() noexcept override {}
@@ -40,8 +52,8 @@ class CopyFamily final : public Family {
     return {{.family = this, .name = "copy", .reason = "one rank"}};
   }
 
-  void run(Communicator& comm, const Plan&, const Call& call, WaitHook&) const override {
-    comm.run_alone(call);
+  void run(Communicator&, const Plan&, const Call& call, WaitHook&) const override {
+    run_alone(call);
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
                                               const Call& call) const override {

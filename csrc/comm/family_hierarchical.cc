@@ -2,6 +2,7 @@
 // messages. Where hosts share no memory all of it is a schedule.
 #include <algorithm>
 
+#include "comm/comm_operation.h"
 #include "comm/communicator.h"
 #include "comm/families.h"
 
@@ -12,10 +13,6 @@ namespace {
 // another.
 constexpr std::size_t kSmallestPiece = std::size_t{1} << 20;
 constexpr std::size_t kMostPieces = 8;
-
-bool goes_through_memory(const Place& place) {
-  return place.topology.hosts > 1 && place.why_no_host_memory.empty();
-}
 
 std::size_t largest_host(const Topology& topology) {
   std::size_t largest = 0;
@@ -86,7 +83,7 @@ class HierarchicalFamily final : public Family {
     if (!levels && question.plan.empty()) return {};
     std::vector<Plan> found;
     for (const int leaders : {1, 0}) {
-      if (leaders == 1 && !goes_through_memory(place)) continue;  // more rounds than others have
+      if (leaders == 1 && !place.hosts_share_memory()) continue;  // more rounds than others have
       if (question.collective != Collective::kAllreduce) {
         const bool led = !has_blocks(question.collective) || can_be_led(question, place);
         if (leaders == 0 || led) found.push_back(offer(leaders, "", question, place));
@@ -101,13 +98,13 @@ class HierarchicalFamily final : public Family {
 
   bool flows(const Call& call) const override { return call.may_flow(); }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    if (comm.hosts_share_memory()) return comm.run_hierarchical(call, plan, hook);
-    comm.run_schedule(call, plan, hook);
+    if (!comm.place().hosts_share_memory()) return comm.messages().run(call, plan, hook);
+    comm.messages().run_hierarchical(call, plan, hook);
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
                                               const Call& call) const override {
-    if (comm.hosts_share_memory()) return comm.hierarchical_operation(call, plan);
-    return comm.scheduled_operation(call, plan);
+    if (!comm.place().hosts_share_memory()) return comm.messages().start(call, plan);
+    return comm.messages().start_hierarchical(call, plan);
   }
 
  private:
@@ -119,7 +116,7 @@ class HierarchicalFamily final : public Family {
     parameters.root = question.root;
     parameters.across = across;
     if (question.collective != Collective::kAllreduce) parameters.inside.clear();
-    const Cost cost = goes_through_memory(place)
+    const Cost cost = place.hosts_share_memory()
                           ? through_memory(question.collective, parameters, place)
                           : place.costs->of(question.collective, kHierarchical, parameters);
     const Figures& figures = place.costs->figures();

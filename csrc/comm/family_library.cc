@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/waiting.h"
 
 namespace gradred {
 namespace {
@@ -50,16 +51,16 @@ class LibraryFamily final : public Family {
   bool reads(const Call&) const override { return true; }  // check() refuses what it cannot
   bool keeps_streams() const override { return true; }
   void check(Communicator& comm, const Call& call) const override {
-    const std::string why = comm.library_ranks(name_, kind_).why_not(call);
+    const std::string why = comm.libraries().ranks(name_, kind_).why_not(call);
     if (why.empty()) return;
     throw UsageError("plan '" + std::string(name_) + "' cannot serve this call: " + why);
   }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    wait_for(*comm.library_operation(call, plan, kind_), hook);
+    wait_for(*library_operation(comm, call, plan, kind_), hook);
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
                                               const Call& call) const override {
-    return comm.library_operation(call, plan, kind_);
+    return library_operation(comm, call, plan, kind_);
   }
 
  private:

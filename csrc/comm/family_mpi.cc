@@ -1,8 +1,10 @@
 // Plan "mpi": the MPI's own collective calls, for comparison and where nothing else can serve.
 #include <limits>
 
-#include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/mpi_operation.h"
+#include "comm/settings.h"
+#include "comm/started.h"
 
 namespace gradred {
 namespace {
@@ -50,11 +52,11 @@ class MpiFamily final : public Family {
   }
   void check(Communicator&, const Call& call) const override { check_mpi_call(call); }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    comm.run_agreed_on_mpi(call, plan, hook);
+    run_agreed_on_mpi(comm, call, plan, hook);
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
                                               const Call& call) const override {
-    return comm.mpi_operation(call);
+    return mpi_operation(comm, call);
   }
 };
 

@@ -1,6 +1,7 @@
 // Plan "node": all ranks share memory, and the operations of their node group do the work.
 #include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/node_operation.h"
 #include "node/layout.h"
 
 namespace gradred {
@@ -51,11 +52,11 @@ class NodeFamily final : public Family {
   bool shares_devices() const override { return true; }
 
   void run(Communicator& comm, const Plan&, const Call& call, WaitHook& hook) const override {
-    comm.run_on_node(call, hook);
+    comm.node_path().run(call, hook);
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
                                               const Call& call) const override {
-    return comm.node_operation(call);
+    return enqueue(comm.shared_node_path(), call);
   }
 };
 

@@ -2,6 +2,7 @@
 // own.
 #include <algorithm>
 
+#include "comm/comm_operation.h"
 #include "comm/communicator.h"
 #include "comm/families.h"
 
@@ -64,11 +65,11 @@ class ScheduleFamily final : public Family {
   }
   bool flows(const Call& call) const override { return call.may_flow(); }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    comm.run_schedule(call, plan, hook);
+    comm.messages().run(call, plan, hook);
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
                                               const Call& call) const override {
-    return comm.scheduled_operation(call, plan);
+    return comm.messages().start(call, plan);
   }
 
  private:

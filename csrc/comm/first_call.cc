@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "comm/communicator.h"
 #include "comm/measuring.h"
-#include "comm/node_call.h"
 #include "comm/set_up.h"
 
 namespace gradred {
@@ -12,8 +11,8 @@ namespace gradred {
 // Blocking and collective: only within a call that blocks anyway.
 void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
-  const std::lock_guard lock(mutex_);
-  if (blocking_set_up_) return;
+  const std::lock_guard lock(set_up_mutex_);
+  if (set_up_) return;
   liveness_.throw_if_failed_before("the first call on a communicator");
   liveness_.throw_if_failed();
   try {
@@ -22,7 +21,7 @@ void Communicator::set_up(WaitHook& hook) {
     liveness_.fail(std::current_exception());
     throw;
   }
-  blocking_set_up_ = true;
+  set_up_ = true;
 }
 
 void Communicator::set_up_parts(WaitHook& hook) {
@@ -56,14 +55,10 @@ void Communicator::adopt(Established& made) {
   key_ = made.key;
   deterministic_ = made.deterministic;
   threads_drive_ = made.threads_drive;
-  starts_on_node_ = made.starts_on_node;
-  spins_ = made.spins;
+  starts_in_memory_ = made.starts_on_node;
   tag_range_ = std::move(made.tag_range);
   path_ = std::move(made.path);
-  node_ = std::move(made.node);
-  host_ = std::move(made.host);
-  if (local_group() != nullptr) Registry::get().count_group(1);
-  state_ = path_ != nullptr ? State::kReady : State::kMpiOnly;
+  node_path_.open(std::move(made.node), std::move(made.host), made.spins);
   if (path_ != nullptr) operation_log_.open(path_->transport(), tag_range_->duplicate->notices);
 }
 
@@ -72,11 +67,8 @@ Figures Communicator::figures(SetUpCalls& calls, WaitHook& hook) {
   trials.run = [&](const Call& call, const Plan& plan) {
     plan.family->run(*this, plan, call, hook);
   };
-  if (host_ != nullptr) {
-    trials.meet_on_host = [&] {
-      NodePoll poll(*this, hook);
-      host_->run({}, &poll);
-    };
+  if (node_path_.host() != nullptr) {
+    trials.meet_on_host = [&] { node_path_.agree({}, hook); };
   }
   return find_figures(calls, path_->transport(), choice_.place, settings_.figures, trials);
 }

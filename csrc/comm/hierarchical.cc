@@ -19,8 +19,8 @@ std::size_t count_of_vector(const Call& call, int size) {
 HierarchicalOperation::HierarchicalOperation(std::shared_ptr<Communicator> comm, const Call& call,
                                              const Plan& plan)
     : HostedOperation(std::move(comm), call, plan),
-      roots_place_(is(Kind::kBcast) ? place_on_host(comm_->topology(), comm_->rank(), call.root)
-                                    : -1),
+      roots_place_(
+          is(Kind::kBcast) ? place_on_host(comm_->place().topology, comm_->rank(), call.root) : -1),
       led_(!alone() && plan.parameters.leaders != 0 && plan.slices == 1 &&
            group()->may_lead(count() * size_of(call.dtype))) {
   const auto pieces = static_cast<unsigned>(plan.slices);
@@ -240,27 +240,6 @@ std::optional<NodeCall> HierarchicalOperation::call_before(std::size_t piece) {
 std::optional<NodeCall> HierarchicalOperation::call_after(std::size_t piece) {
   if (is(Kind::kReduceScatterBlock) || on_roots_host()) return std::nullopt;
   return on_vector(Kind::kAllgather, piece);
-}
-
-// ---- of a communicator --------------------------------------------------------------------------
-
-std::shared_ptr<StartedOperation> Communicator::hierarchical_operation(const Call& call,
-                                                                       const Plan& plan) {
-  return begin_operation<HierarchicalOperation>(call, plan, call.waited);
-}
-
-void Communicator::run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook) {
-  // The root of a broadcast hears of nobody, so the ranks agree before they begin.
-  if (call.kind == Kind::kBcast) agree_on(planned_signature(call, plan), hook);
-  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  std::shared_ptr<Operation> operation;
-  try {
-    operation = begin_operation<HierarchicalOperation>(call, plan, true);
-  } catch (const std::bad_alloc&) {
-    refuse("no memory for its input times the factor", hook);
-    throw;
-  }
-  wait_for(*operation, hook);
 }
 
 }  // namespace gradred

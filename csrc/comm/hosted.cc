@@ -27,24 +27,24 @@ void HostedOperation::bind(const Call& call) {
 // While a call blocks its communicator gets no other one.
 void HostedOperation::stand_in_line(const std::shared_ptr<CommOperation>& self) {
   in_line_ = true;  // others behind it may carry it on at once
-  alone_ = kept() && !comm_->node_queue().any();
-  if (!alone_) comm_->node_queue().add(self);
+  alone_ = kept() && !comm_->node_path().queue().any();
+  if (!alone_) comm_->node_path().queue().add(self);
 }
 
 void HostedOperation::step_out_of_line() noexcept {
   if (!in_line_.exchange(false) || alone_) return;
-  const auto lock = comm_->node_queue().lock();
-  comm_->node_queue().remove(this);
+  const auto lock = comm_->node_path().queue().lock();
+  comm_->node_path().queue().remove(this);
 }
 
 // Carries on those before it.
 bool HostedOperation::is_its_turn() {
   if (alone_) return true;
   while (true) {
-    const std::shared_ptr<StartedOperation> first = comm_->node_queue().first();
+    const std::shared_ptr<StartedOperation> first = comm_->node_path().queue().first();
     if (first.get() == this) return true;
     // It may be over on the host all the same.
-    if (!first->advance() && comm_->node_queue().first() == first) return false;
+    if (!first->advance() && comm_->node_path().queue().first() == first) return false;
   }
 }
 
@@ -67,7 +67,7 @@ bool HostedOperation::on_host(const NodeCall& call) {
 void HostedOperation::pass_on() {
   if (group() == nullptr || !execution_->leads()) return;
   {
-    const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : comm_->node_queue().lock();
+    const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : comm_->node_path().queue().lock();
     execution_->pass_on();
   }
   end_on_host();
@@ -79,7 +79,7 @@ void HostedOperation::end_on_host() {
 }
 
 bool HostedOperation::advance_on_host() {
-  const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : comm_->node_queue().try_lock();
+  const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : comm_->node_path().queue().try_lock();
   if (!alone_ && !lock.owns_lock()) return false;
   try {
     if (execution_->advance()) return true;
@@ -134,7 +134,7 @@ void HostedOperation::on_end(bool well) noexcept {
 
 std::string HostedOperation::waits_for() const {
   std::string text = CommOperation::waits_for();
-  const auto lock = comm_->node_queue().lock();
+  const auto lock = comm_->node_path().queue().lock();
   if (in_line_ && execution_->entered()) text += "; on this host: " + group()->missing();
   return text;
 }

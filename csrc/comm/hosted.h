@@ -41,7 +41,7 @@ class HostedOperation : public CommOperation {
   void pass_on();  // by the rank that leads it, which ends it
   // Whether messages are on their way, so that nobody may sleep until the host's ranks have come.
   virtual bool awaits_messages() const { return false; }
-  NodeGroup* group() const { return comm_->local_group(); }
+  NodeGroup* group() const { return comm_->node_path().group(); }
 
   unsigned operations_on_host_ = 1;
 

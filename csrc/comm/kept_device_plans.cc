@@ -1,4 +1,5 @@
-// What calls on arrays in devices' memory take by each plan, from one process to the next.
+#include "comm/kept_device_plans.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 
 #include "base/day.h"
 #include "comm/communicator.h"
-#include "comm/device_plans.h"
 #include "memory/collectives.h"
 #include "mpi/mpi.h"
 #include "plan/device_figures.h"
@@ -43,22 +43,26 @@ std::string devices_text(const std::vector<Where>& all) {
   return text;
 }
 
+bool keeps_figures(const Communicator& comm) {
+  const Settings& settings = comm.own_settings();
+  return comm.rank() == 0 && settings.tune && !settings.figures.empty();
+}
+
 }  // namespace
 
-// Without sizes; of rank 0, where the file is, complete.
-DeviceFigures Communicator::device_place(DeviceMemory& memory,
-                                         const DevicePlans::Candidates& candidates,
-                                         WaitHook& hook) {
+DeviceFigures device_place(Communicator& comm, DeviceMemory& memory,
+                           const DevicePlans::Candidates& candidates, WaitHook& hook) {
   const Where mine = own_place(memory);
-  std::vector<Where> all(static_cast<std::size_t>(size_));
+  std::vector<Where> all(static_cast<std::size_t>(comm.size()));
   Call gather{.kind = Kind::kAllgather, .send = &mine, .recv = all.data(), .count = sizeof mine};
   gather.plan = "";
-  carry_out(gather, hook);
+  comm.dispatch().run(gather, hook);
   DeviceFigures made;
   std::vector<std::string> hosts;
   for (const Where& one : all) hosts.emplace_back(one.host.data());
   std::string mpi = mpi::initialized() ? mpi::get().version() : "none";
-  made.place = {mpi.substr(0, mpi.find('\n')), hosts_text(hosts), layout_text(topology())};
+  made.place = {mpi.substr(0, mpi.find('\n')), hosts_text(hosts),
+                layout_text(comm.place().topology)};
   std::string why;
   CollectiveLibrary* const library = memory.collectives(LibraryKind::kNccl, why);
   made.devices = devices_text(all) + "; " + (library != nullptr ? library->name() : "no NCCL");
@@ -67,13 +71,12 @@ DeviceFigures Communicator::device_place(DeviceMemory& memory,
   return made;
 }
 
-// Rank 0's file counts; all ranks have its figures then.
-bool Communicator::recall_device_plans(DeviceFigures& figures,
-                                       const DevicePlans::Candidates& candidates,
-                                       std::span<const std::size_t> lengths, WaitHook& hook) {
+bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
+                         const DevicePlans::Candidates& candidates,
+                         std::span<const std::size_t> lengths, WaitHook& hook) {
   std::vector<double> values(lengths.size() * candidates.size());  // zeros: nothing is kept
-  if (rank_ == 0 && settings_.tune && !settings_.figures.empty()) {
-    const DeviceFigures kept = read_device_figures(settings_.figures, figures);
+  if (keeps_figures(comm)) {
+    const DeviceFigures kept = read_device_figures(comm.own_settings().figures, figures);
     std::vector<double> found;
     for (const DeviceFigures::Size& size : kept.sizes) {
       if (std::ranges::find(lengths, size.bytes) == lengths.end()) continue;
@@ -83,7 +86,7 @@ bool Communicator::recall_device_plans(DeviceFigures& figures,
   }
   Call share{.kind = Kind::kBcast, .recv = values.data(), .count = values.size() * sizeof(double)};
   share.plan = "";
-  carry_out(share, hook);
+  comm.dispatch().run(share, hook);
   if (values.front() == 0) return false;
   auto next = values.begin();
   for (const std::size_t bytes : lengths) {
@@ -94,10 +97,8 @@ bool Communicator::recall_device_plans(DeviceFigures& figures,
   return true;
 }
 
-void Communicator::keep_device_plans(const DeviceFigures& figures) const {
-  if (rank_ == 0 && settings_.tune && !settings_.figures.empty()) {
-    write_device_figures(settings_.figures, figures);
-  }
+void keep_device_plans(const Communicator& comm, const DeviceFigures& figures) {
+  if (keeps_figures(comm)) write_device_figures(comm.own_settings().figures, figures);
 }
 
 }  // namespace gradred

@@ -8,6 +8,7 @@
 #include "base/failure.h"
 #include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/node_operation.h"
 #include "memory/order.h"
 
 namespace gradred {
@@ -127,7 +128,7 @@ class LibraryOperation final : public StartedOperation {
         exchange_(std::move(exchange)),
         agreement_(std::move(agreement)) {}
 
-  std::string waiter() const override { return comm_->own_name(); }
+  std::string waiter() const override { return comm_->liveness().own_name(); }
   std::string waits_for() const override {
     if (phase_ == Phase::kAgrees) return agreement_->waits_for();
     return "a call on GPUs' arrays (" + describe_with_bytes(call_.signature()) + ")";
@@ -138,10 +139,10 @@ class LibraryOperation final : public StartedOperation {
   bool is_first_to_wait() const override {
     return phase_ != Phase::kAgrees || agreement_->is_first_to_wait();
   }
-  bool needs_no_mpi() const override { return comm_->shares_memory(); }
+  bool needs_no_mpi() const override { return comm_->node_path().serves_all(); }
   bool must_end() const override { return true; }
   std::size_t bytes() const override { return call_.count * size_of(call_.dtype); }
-  bool spins() const override { return comm_->spins(); }
+  bool spins() const override { return comm_->node_path().spins(); }
   bool is_given() const override { return ended() || (stream() && phase_ == Phase::kRuns); }
   // A dead peer's work leaves the program's stream waiting, whatever the program's threads do.
   bool is_left() const override {
@@ -178,7 +179,7 @@ class LibraryOperation final : public StartedOperation {
   void on_end(bool well) noexcept override {
     if (!well && !is_usage_error(failure())) {
       tell_peers();
-      comm_->abort_libraries();  // calls by other plans wait for the same peers
+      comm_->libraries().abort();  // calls by other plans wait for the same peers
     }
     StartedOperation::on_end(well);
   }
@@ -189,9 +190,9 @@ class LibraryOperation final : public StartedOperation {
   // They wait on their devices for what does not come.
   void tell_peers() noexcept {
     comm_->liveness().fail(failure());
-    if (NodeGroup* const group = comm_->local_group()) {
+    if (NodeGroup* const group = comm_->node_path().group()) {
       FailureReport report = report_of(failure());
-      report.text += " (found by " + comm_->own_name() + ")";
+      report.text += " (found by " + comm_->liveness().own_name() + ")";
       group->poison(report);
     }
   }
@@ -249,7 +250,7 @@ class LibraryOperation final : public StartedOperation {
     const std::uint64_t now = now_ns();
     if (now - looked_ns_ < kEveryNs) return false;
     looked_ns_ = now;
-    if (const NodeGroup* const group = comm_->local_group()) group->throw_if_poisoned();
+    if (const NodeGroup* const group = comm_->node_path().group()) group->throw_if_poisoned();
     comm_->liveness().hear();
     comm_->liveness().throw_if_failed();
     comm_->liveness().throw_if_lost("a call on GPUs' arrays");
@@ -271,57 +272,53 @@ class LibraryOperation final : public StartedOperation {
 
 // ---- of a communicator --------------------------------------------------------------------------
 
-void Communicator::abort_libraries() noexcept {
-  const std::lock_guard lock(libraries_mutex_);
-  for (auto& [plan, ranks] : library_ranks_) ranks.abort();
+LibraryRanks& Libraries::ranks(std::string_view plan, LibraryKind kind) {
+  const std::lock_guard lock(mutex_);
+  return ranks_.try_emplace(plan, plan, kind).first->second;
 }
 
-LibraryRanks& Communicator::library_ranks(std::string_view plan, LibraryKind kind) {
-  const std::lock_guard lock(libraries_mutex_);
-  return library_ranks_.try_emplace(plan, plan, kind).first->second;
+void Libraries::abort() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto& [plan, ranks] : ranks_) ranks.abort();
+}
+
+std::string Libraries::text() const {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const auto& [plan, ranks] : ranks_) {
+    text += "; plan " + std::string(plan) + ": " + ranks.text();
+  }
+  return text;
 }
 
 // The first one on the communicator gathers what ranks need to connect, which agrees on the call as
 // well; later ones agree, and move nothing.
-std::shared_ptr<StartedOperation> Communicator::library_operation(const Call& call,
-                                                                  const Plan& plan,
-                                                                  LibraryKind kind) {
+std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Call& call,
+                                                    const Plan& plan, LibraryKind kind) {
+  const auto inner_operation = [&](const Call& made) {
+    const std::shared_ptr<const Plan> chosen = comm.choice().plan_for(made, false);
+    return chosen->family->operation(comm, *chosen, made);
+  };
   const Signature signature = planned_signature(call, plan);
-  LibraryRanks& ranks = library_ranks(plan.family->name(), kind);
+  LibraryRanks& ranks = comm.libraries().ranks(plan.family->name(), kind);
   std::unique_ptr<LibraryOperation::Exchange> exchange;
   std::shared_ptr<StartedOperation> agreement;
   if (ranks.first()) {
     exchange = std::make_unique<LibraryOperation::Exchange>();
-    exchange->mine = ranks.told(call, rank_, size_);
-    exchange->all.resize(static_cast<std::size_t>(size_));
+    exchange->mine = ranks.told(call, comm.rank(), comm.size());
+    exchange->all.resize(static_cast<std::size_t>(comm.size()));
     Call gather{.kind = Kind::kAllgather, .send = &exchange->mine, .recv = exchange->all.data()};
     gather.count = sizeof(Told);
     gather.plan = "";  // the selector's, whatever the settings ask for
     gather.layout = mix(signature.what, signature.detail);
     agreement = inner_operation(gather);
-  } else if (node_ != nullptr) {
-    agreement = enqueue(signature);
+  } else if (comm.node_path().serves_all()) {
+    agreement = enqueue(comm.shared_node_path(), signature);
   } else {
-    agreement =
-        inner_operation({.plan = plan_of_agreements(choice_.place), .agreement = signature});
+    agreement = inner_operation({.plan = plan_of_agreements(comm.place()), .agreement = signature});
   }
-  return std::make_shared<LibraryOperation>(shared_from_this(), ranks, call, std::move(exchange),
-                                            std::move(agreement));
-}
-
-std::shared_ptr<StartedOperation> Communicator::inner_operation(const Call& call) {
-  const std::shared_ptr<const Plan> plan = plan_for(call, false);
-  return plan->family->operation(*this, *plan, call);
-}
-
-bool Communicator::keeps_streams(const Call& call) const {
-  try {
-    if (!starts()) return false;
-    const std::shared_ptr<const Plan> plan = plan_for(call, false);
-    return plan->family->keeps_streams() && starts_by(*plan);
-  } catch (const UsageError&) {
-    return false;
-  }
+  return std::make_shared<LibraryOperation>(comm.shared_from_this(), ranks, call,
+                                            std::move(exchange), std::move(agreement));
 }
 
 }  // namespace gradred

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -13,6 +14,7 @@
 
 #include "comm/call.h"
 #include "memory/collectives.h"
+#include "plan/plan.h"
 
 namespace gradred {
 
@@ -69,5 +71,20 @@ class LibraryRanks {
   std::uint64_t turns_ = 0, next_ = 0;
   std::set<std::uint64_t> passed_;  // out of order
 };
+
+// Of one communicator: the libraries that its calls have named.
+class Libraries {
+ public:
+  LibraryRanks& ranks(std::string_view plan, LibraryKind kind);
+  void abort() noexcept;     // what any of them has under way on this rank's device
+  std::string text() const;  // how far each is, in words
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string_view, LibraryRanks> ranks_;  // by plan
+};
+
+std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Call& call,
+                                                    const Plan& plan, LibraryKind kind);
 
 }  // namespace gradred

@@ -37,18 +37,18 @@ Communicator::Communicator(int rank, int size, const Settings& settings, RankNam
     : user_(mpi::get().is.comm_null),
       rank_(rank),
       size_(size),
-      state_(State::kNodeOnly),
+      node_only_(true),
       settings_(settings),
       deterministic_(settings.deterministic),
-      starts_on_node_(true),
-      spins_(node && node->spins()),
       direct_(true),
-      blocking_set_up_(true),
+      starts_in_memory_(true),
+      set_up_(true),
       choice_(size_, {}),
-      node_(std::move(node)),
+      device_workspace_(rank, size, settings.ipc_bytes),
       liveness_(user_, rank_, size_, operation_log_) {
-  liveness_.open({.names = std::move(names), .node = node_.get()});
-  if (node_) Registry::get().count_group(1);
+  const bool spins = node && node->spins();
+  node_path_.open(std::move(node), nullptr, spins);
+  liveness_.open({.names = std::move(names), .node = node_path_.node()});
   choice_.place.why_no_messages = choice_.place.why_no_mpi = kMemoryOnly;
   choice_.settle(assumed_figures());
 }

@@ -10,6 +10,8 @@
 // make before they come to this call, hangs Open MPI; and ranks of which some may let a thread
 // drive and others not would decide differently. MPI_Iallreduce on the program's communicator is
 // local, and the same on all ranks.
+#include "comm/mpi_operation.h"
+
 #include <sched.h>
 
 #include <algorithm>
@@ -21,8 +23,10 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "comm/communicator.h"
+#include "comm/driving.h"
 #include "comm/mpi_handles.h"
 #include "comm/node_call.h"
+#include "comm/waiting.h"
 #include "liveness/first_calls.h"
 
 namespace gradred {
@@ -35,19 +39,19 @@ class MpiOperation final : public StartedOperation {
     begin();
   }
 
-  std::string waiter() const override { return comm_->own_name(); }
+  std::string waiter() const override { return comm_->liveness().own_name(); }
   std::string waits_for() const override {
-    return comm_->freed() ? name() : name() + unnumbered().missing();
+    return comm_->liveness().freed() ? name() : name() + unnumbered().missing();
   }
   WaitRecord wait_record() const override {
-    return comm_->freed() ? unnumbered().call : unnumbered().record();
+    return comm_->liveness().freed() ? unnumbered().call : unnumbered().record();
   }
   bool is_first_to_wait() const override {
-    if (comm_->freed()) return true;
+    if (comm_->liveness().freed()) return true;
     return gradred::is_first_to_wait(known_local_peers(comm_->handle()), comm_->rank(),
                                      unnumbered().call);
   }
-  bool spins() const override { return comm_->spins(); }
+  bool spins() const override { return comm_->node_path().spins(); }
   // At MPI_THREAD_MULTIPLE gradred's thread does it, and calls of the MPI may hold its locks here.
   bool may_advance_in_mpi() const override { return !thread_may_drive(); }
   bool holds_memory() const override { return std::ranges::any_of(requests_, is_open); }
@@ -200,43 +204,63 @@ bool has_ended(const std::weak_ptr<StartedOperation>& one) {
   return operation == nullptr || operation->ended();
 }
 
+std::shared_ptr<StartedOperation> start_on_mpi(Communicator& comm, const Call& call) {
+  auto operation = std::make_shared<MpiOperation>(comm.shared_from_this(), call);
+  comm.on_mpi().add(operation);
+  return operation;
+}
+
+// Of a device's, which an MPI reads at once.
+void wait_for_input(Communicator& comm, const Call& call, WaitHook& hook) {
+  while (call.before() != nullptr && !call.before()->ready()) {
+    hook.waiting();
+    drive(comm.operation_log());
+    sched_yield();
+  }
+}
+
 }  // namespace
 
-std::shared_ptr<StartedOperation> Communicator::mpi_operation(const Call& call) {
-  if (deterministic_ || call.schedule) {
-    if (state_ == State::kMpiOnly) throw UsageError(kNoneLeft);
+void OperationsOnMpi::add(const std::shared_ptr<StartedOperation>& operation) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(operations_, has_ended);
+  operations_.push_back(operation);
+}
+
+void OperationsOnMpi::finish(WaitHook& hook) {
+  while (true) {
+    std::shared_ptr<StartedOperation> operation;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(operations_, has_ended);
+      if (operations_.empty()) return;
+      operation = operations_.front().lock();
+    }
+    if (operation != nullptr) see_through(*operation, hook);
+  }
+}
+
+std::shared_ptr<StartedOperation> mpi_operation(Communicator& comm, const Call& call) {
+  if (comm.deterministic() || call.schedule) {
+    if (comm.is_set_up() && !comm.has_messages()) throw UsageError(kNoneLeft);
     throw UsageError(
         std::string(call.schedule ? "a schedule of your own" : "GRADRED_DETERMINISTIC=1") +
         " and a non-blocking call that the MPI would carry out, in an order of its own: " +
-        (blocking_set_up_
+        (comm.is_set_up()
              ? "on some rank the MPI was initialised below MPI_THREAD_MULTIPLE, or "
                "GRADRED_PROGRESS_THREAD is 0. Change that, or make blocking calls"
              : "no blocking call of gradred has set up the communicator. Make a blocking call on "
                "it first, for example Allreduce_init or Bcast"));
   }
-  liveness_.throw_if_failed_before(kCarriedByMpi);
-  return operation_on_mpi(call);
+  comm.liveness().throw_if_failed_before(kCarriedByMpi);
+  return start_on_mpi(comm, call);
 }
 
-std::shared_ptr<StartedOperation> Communicator::operation_on_mpi(const Call& call) {
-  auto operation = std::make_shared<MpiOperation>(shared_from_this(), call);
-  const std::lock_guard lock(mutex_);
-  std::erase_if(on_mpi_, has_ended);
-  on_mpi_.push_back(operation);
-  return operation;
-}
-
-void Communicator::finish_on_mpi(WaitHook& hook) {
-  while (true) {
-    std::shared_ptr<StartedOperation> operation;
-    {
-      const std::lock_guard lock(mutex_);
-      std::erase_if(on_mpi_, has_ended);
-      if (on_mpi_.empty()) return;
-      operation = on_mpi_.front().lock();
-    }
-    if (operation != nullptr) see_through(*operation, hook);
-  }
+void run_agreed_on_mpi(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook) {
+  comm.agreement().agree(planned_signature(call, plan), hook);
+  wait_for_input(comm, call, hook);
+  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
+  wait_for(*start_on_mpi(comm, call), hook);  // unlike the MPI it looks after lost peers and time
 }
 
 }  // namespace gradred

@@ -3,26 +3,27 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "comm/communicator.h"
 #include "comm/node_call.h"
+#include "comm/node_path.h"
+#include "comm/scheduled.h"
 
 namespace gradred {
 
-NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, Purpose purpose)
-    : comm_(comm.get()),
-      alive_(std::move(comm)),
-      group_(*comm_->local_group()),
+NodeOperation::NodeOperation(std::shared_ptr<NodePath> path, Purpose purpose)
+    : path_(path.get()),
+      alive_(std::move(path)),
+      group_(*path_->group()),
       purpose_(purpose),
       execution_(group_) {}
 
-NodeOperation::NodeOperation(Communicator& comm)
-    : comm_(&comm), group_(*comm_->local_group()), purpose_(Purpose::kCall), execution_(group_) {}
+NodeOperation::NodeOperation(NodePath& path)
+    : path_(&path), group_(*path_->group()), purpose_(Purpose::kCall), execution_(group_) {}
 
-NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, const Call& call)
-    : NodeOperation(std::move(comm), Purpose::kCall) {
+NodeOperation::NodeOperation(std::shared_ptr<NodePath> path, const Call& call)
+    : NodeOperation(std::move(path), Purpose::kCall) {
   call_ = call;
   const bool blocks = call.kind == Kind::kReduceScatterBlock;
-  const std::size_t ranks = blocks ? static_cast<std::size_t>(comm_->size()) : 1;
+  const std::size_t ranks = blocks ? static_cast<std::size_t>(group_.size()) : 1;
   bytes_ = ranks * call.count * size_of(call.dtype);
   if (call.before() == nullptr) start_call();
 }
@@ -31,40 +32,40 @@ void NodeOperation::start_call() {
   given_ = true;
   NodeCall made = node_call(call_);
   if (call_.op == Op::kPremul && made.device == nullptr) {
-    made.send = scaled_input(call_, comm_->size(), scaled_);
+    made.send = scaled_input(call_, group_.size(), scaled_);
   }
   execution_.start(made);
 }
 
-NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, const Signature& agreement)
-    : NodeOperation(std::move(comm), Purpose::kAgreement) {
+NodeOperation::NodeOperation(std::shared_ptr<NodePath> path, const Signature& agreement)
+    : NodeOperation(std::move(path), Purpose::kAgreement) {
   execution_.start({.signature = agreement});
 }
 
-NodeOperation::NodeOperation(std::shared_ptr<Communicator> comm, std::string_view refusal)
-    : NodeOperation(std::move(comm), Purpose::kRefusal) {
+NodeOperation::NodeOperation(std::shared_ptr<NodePath> path, std::string_view refusal)
+    : NodeOperation(std::move(path), Purpose::kRefusal) {
   execution_.start_refusal(group_.refused_text(refusal));
 }
 
-std::string NodeOperation::waiter() const { return comm_->own_name(); }
+std::string NodeOperation::waiter() const { return group_.own_name(); }
 
 std::string NodeOperation::waits_for() const {
-  const auto lock = comm_->node_queue().lock();
+  const auto lock = path_->queue().lock();
   if (!execution_.announced()) return "an operation that waits for others before it";
   return group_.missing();
 }
 
 WaitRecord NodeOperation::wait_record() const {
-  const auto lock = comm_->node_queue().lock();
+  const auto lock = path_->queue().lock();
   return execution_.announced() ? group_.wait_record() : WaitRecord();
 }
 
 bool NodeOperation::is_first_to_wait() const {
-  const auto lock = comm_->node_queue().lock();
+  const auto lock = path_->queue().lock();
   return execution_.announced() && group_.is_first_to_wait();
 }
 
-bool NodeOperation::spins() const { return comm_->spins(); }
+bool NodeOperation::spins() const { return path_->spins(); }
 
 // ---- with nothing before it ---------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ NodeOperation::Alone NodeOperation::start_alone(const Call& call) {
   bytes_ = call.count * size_of(call.dtype);
   try {
     if (!look_at_peers()) return Alone::kGoesOn;
-    scale_result(call, call.recv, call.count, comm_->size());
+    scale_result(call, call.recv, call.count, group_.size());
     return Alone::kEndedWell;
   } catch (...) {
     end(std::current_exception());
@@ -96,8 +97,8 @@ bool NodeOperation::look_at_peers() {
   return false;
 }
 
-void NodeOperation::go_on(std::shared_ptr<Communicator> comm, const Call& call) {
-  alive_ = std::move(comm);
+void NodeOperation::go_on(std::shared_ptr<NodePath> path, const Call& call) {
+  alive_ = std::move(path);
   call_ = call;
   begun_ = true;
 }
@@ -108,12 +109,12 @@ bool NodeOperation::step() {
   // Its end takes a lock that may be held while gradred calls the MPI.
   if (purpose_ == Purpose::kAgreement && caller() == Caller::kInMpi) return false;
   if (!finish_those_before()) return false;
-  const auto lock = comm_->node_queue().try_lock();
+  const auto lock = path_->queue().try_lock();
   if (!lock.owns_lock()) {
     stop_at({Progress::State::kTaken, {}});
     return false;
   }
-  if (!comm_->node_queue().is_first(this)) return false;
+  if (!path_->queue().is_first(this)) return false;
   if (!begun_ && !begin()) return false;
   if (!execution_.advance()) {
     if (execution_.awaited().word == nullptr) return false;
@@ -129,7 +130,7 @@ bool NodeOperation::step() {
 // This one waits for what the first of them waits for.
 bool NodeOperation::finish_those_before() {
   while (true) {
-    const std::shared_ptr<StartedOperation> first = comm_->node_queue().first();
+    const std::shared_ptr<StartedOperation> first = path_->queue().first();
     if (first.get() == this) return true;
     const Progress progress = first->advance(caller());
     if (progress) continue;
@@ -152,9 +153,9 @@ bool NodeOperation::begin() {
 }
 
 void NodeOperation::take_result() {
-  if (purpose_ == Purpose::kAgreement) number_ = comm_->next_number();  // on all ranks in one order
+  if (purpose_ == Purpose::kAgreement) number_ = path_->next_number();  // on all ranks in one order
   if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
-    scale_result(call_, execution_.recv(), call_.count, comm_->size());
+    scale_result(call_, execution_.recv(), call_.count, group_.size());
   }
   if (observation_ != nullptr) observation_->look(group_);
 }
@@ -164,14 +165,14 @@ void NodeOperation::take_result() {
 void NodeOperation::give_up(const std::exception_ptr& reason) noexcept {
   if (purpose_ != Purpose::kRefusal) {
     FailureReport report = report_of(reason);
-    report.text = comm_->own_name() + " gave up an operation that it had started: " + report.text;
+    report.text = group_.own_name() + " gave up an operation that it had started: " + report.text;
     group_.poison(report);
   }
   withdraw();
 }
 
 void NodeOperation::withdraw() noexcept {
-  const auto lock = comm_->node_queue().lock();
+  const auto lock = path_->queue().lock();
   leave();
 }
 
@@ -180,39 +181,34 @@ void NodeOperation::on_end(bool well) noexcept {
 }
 
 // Its own place in the queue holds it alive no longer; the caller of advance() still does.
-void NodeOperation::leave() noexcept { comm_->node_queue().remove(this); }
-
-// ---- of a communicator --------------------------------------------------------------------------
-
-template <class What>
-std::shared_ptr<NodeOperation> Communicator::enqueue(const What& what) {
-  auto operation = std::make_shared<NodeOperation>(shared_from_this(), what);
-  node_queue_.add(operation);
-  return operation;
-}
-template std::shared_ptr<NodeOperation> Communicator::enqueue(const Call&);
-template std::shared_ptr<NodeOperation> Communicator::enqueue(const Signature&);
-template std::shared_ptr<NodeOperation> Communicator::enqueue(const std::string_view&);
+void NodeOperation::leave() noexcept { path_->queue().remove(this); }
 
 // Several hosts: those before it call the MPI, and it drives them.
-bool NodeOperation::needs_no_mpi() const { return comm_->shares_memory(); }
+bool NodeOperation::needs_no_mpi() const { return path_->serves_all(); }
 
-std::shared_ptr<StartedOperation> Communicator::node_operation(const Call& call) {
-  return enqueue(call);
+// ---- in line behind others ----------------------------------------------------------------------
+
+namespace {
+
+template <class What>
+std::shared_ptr<NodeOperation> in_line(const std::shared_ptr<NodePath>& path, const What& what) {
+  auto operation = std::make_shared<NodeOperation>(path, what);
+  path->queue().add(operation);
+  return operation;
 }
 
-// As long as nothing is in flight, and nobody observes the calls.
-std::shared_ptr<StartedOperation> Communicator::start_short(const Call& call) {
-  if (spare_ == nullptr) spare_ = std::make_shared<NodeOperation>(*this);
-  const NodeOperation::Alone alone = spare_->start_alone(call);
-  if (alone == NodeOperation::Alone::kEndedWell) return nullptr;
-  if (alone == NodeOperation::Alone::kTooLong) return start(call);
-  const std::shared_ptr<NodeOperation> operation = std::move(spare_);
-  operation->go_on(shared_from_this(), call);
-  if (operation->ended()) return operation;  // it has failed
-  node_queue_.add(operation);
-  care_for(operation, call);
-  return operation;
+}  // namespace
+
+std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path, const Call& call) {
+  return in_line(path, call);
+}
+std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path,
+                                       const Signature& agreement) {
+  return in_line(path, agreement);
+}
+std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path,
+                                       std::string_view refusal) {
+  return in_line(path, refusal);
 }
 
 }  // namespace gradred

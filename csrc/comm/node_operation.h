@@ -13,20 +13,20 @@
 
 namespace gradred {
 
-class Communicator;
+class NodePath;
 
 // Operations of a communicator run in the order in which they were started: each announces itself
 // once all before it are finished, at the latest when somebody advances it or one behind it.
 class NodeOperation final : public StartedOperation {
  public:
   // The ranks carry out the call.
-  NodeOperation(std::shared_ptr<Communicator> comm, const Call& call);
+  NodeOperation(std::shared_ptr<NodePath> path, const Call& call);
   // Whatever start_alone() is given.
-  explicit NodeOperation(Communicator& comm);
+  explicit NodeOperation(NodePath& path);
   // Nothing moves: they agree on this, and the operation over messages that follows has a number.
-  NodeOperation(std::shared_ptr<Communicator> comm, const Signature& agreement);
+  NodeOperation(std::shared_ptr<NodePath> path, const Signature& agreement);
   // This rank's arguments were refused.
-  NodeOperation(std::shared_ptr<Communicator> comm, std::string_view refusal);
+  NodeOperation(std::shared_ptr<NodePath> path, std::string_view refusal);
 
   // For a thread that has the group for itself, as in a blocking call, and alone knows of this:
   // carries the call out as far as one look at the peers does.
@@ -36,7 +36,7 @@ class NodeOperation final : public StartedOperation {
     kGoesOn,     // announced, or failed: it is an operation like others after go_on()
   };
   Alone start_alone(const Call& call);
-  void go_on(std::shared_ptr<Communicator> comm, const Call& call);
+  void go_on(std::shared_ptr<NodePath> path, const Call& call);
 
   std::uint64_t number() const { return number_; }  // after an agreement
 
@@ -57,7 +57,7 @@ class NodeOperation final : public StartedOperation {
  private:
   enum class Purpose : std::uint8_t { kCall, kAgreement, kRefusal };
 
-  NodeOperation(std::shared_ptr<Communicator> comm, Purpose purpose);
+  NodeOperation(std::shared_ptr<NodePath> path, Purpose purpose);
   bool look_at_peers();
   bool finish_those_before();
   void start_call();
@@ -65,8 +65,8 @@ class NodeOperation final : public StartedOperation {
   void take_result();
   void leave() noexcept;
 
-  Communicator* const comm_;
-  std::shared_ptr<Communicator> alive_;  // null while its user holds the communicator
+  NodePath* const path_;
+  std::shared_ptr<NodePath> alive_;  // with its communicator; null while its user holds that
   NodeGroup& group_;
   const Purpose purpose_;
   Call call_;
@@ -77,5 +77,12 @@ class NodeOperation final : public StartedOperation {
   bool begun_ = false;
   std::uint64_t number_ = 0;
 };
+
+// In line behind those that were started before.
+std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path, const Call& call);
+std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path,
+                                       const Signature& agreement);
+std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path,
+                                       std::string_view refusal);
 
 }  // namespace gradred

@@ -67,8 +67,8 @@ std::shared_ptr<Duplicate> make_comparison(SetUpCalls& calls) {
 }
 
 inline void carry_out(Communicator& comm, const Call& call, WaitHook& hook, Mode mode) {
-  if (mode == Mode::kBlocking) return comm.carry_out(call, hook);
-  comm.carry_out_startable(call, hook);
+  if (mode == Mode::kBlocking) return comm.dispatch().run(call, hook);
+  comm.dispatch().run_startable(call, hook);
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ void Observer::set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns) {
   trace_ = trace;
   if (trace_ != nullptr) trace_line_ = trace_->open_line();
   if (profile_ == nullptr) return;
-  std::vector<int> world = comm_.names().world_ranks();
+  std::vector<int> world = comm_.liveness().names().world_ranks();
   if (world.empty()) {  // spawned or connected: the ranks of this communicator
     world.resize(static_cast<std::size_t>(comm_.size()));
     std::iota(world.begin(), world.end(), 0);
@@ -106,7 +106,7 @@ void Observer::set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns) {
   profile_->set_up(node() != nullptr && trace_ == nullptr, std::move(world), now_ns() - began_ns);
 }
 
-NodeGroup* Observer::node() const { return comm_.shares_memory() ? comm_.local_group() : nullptr; }
+NodeGroup* Observer::node() const { return comm_.node_path().node(); }
 
 // ---- blocking calls ---------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ void Observer::run(const Call& call, WaitHook& hook) {
     return run_timed(call, hook, mode);
   }
   // Shorter calls, which are not timed, are on a node.
-  comm_.local_group()->charge_long_waits(row->waits());
+  node()->charge_long_waits(row->waits());
   carry_out(comm_, call, hook, mode);
 }
 template void Observer::run<Mode::kBlocking>(const Call&, WaitHook&);
@@ -152,7 +152,7 @@ void Observer::run_timed(const Call& call, WaitHook& hook, Mode mode) {
 void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
   if (trace_ == nullptr) return carry_out(comm_, call, hook, mode);
   const bool blocking = mode == Mode::kBlocking;
-  const Medium medium = comm_.medium_of(call, !blocking);
+  const Medium medium = comm_.dispatch().medium_of(call, !blocking);
   if (medium == Medium::kMessages) {
     return carry_out(comm_, call, hook, mode);  // the transport traces what goes by schedule
   }
@@ -166,7 +166,7 @@ void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
 
 std::shared_ptr<Observation> Observer::observation(const Call& call) const {
   if (profile_ == nullptr && trace_ == nullptr) return nullptr;
-  Trace* const trace = comm_.medium_of(call, true) == Medium::kMemory ? trace_ : nullptr;
+  Trace* const trace = comm_.dispatch().medium_of(call, true) == Medium::kMemory ? trace_ : nullptr;
   if (profile_ == nullptr && trace == nullptr) return nullptr;
   return std::make_shared<Observation>(profile_, trace, call);
 }
@@ -176,7 +176,7 @@ std::shared_ptr<Observation> Observer::observation(const Call& call) const {
 // Depends on what the ranks have agreed on.
 bool Observer::may_compare(const Call& call, Mode mode) const {
   if (comparison_ == nullptr || mode != Mode::kBlocking) return false;
-  if (comm_.medium_of(call, false) == Medium::kMpi) return false;
+  if (comm_.dispatch().medium_of(call, false) == Medium::kMpi) return false;
   // Ranks count a call that fails, and not one that they refuse themselves.
   if (node() != nullptr && node()->has_disagreed()) return false;
   if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() does it by another
@@ -191,7 +191,7 @@ bool Observer::may_compare(const Call& call, Mode mode) const {
 void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook) {
   hook.long_work();
   const std::uint64_t begin = now_ns();
-  comm_.agree_on(
+  comm_.agreement().agree(
       make_signature(Kind::kLeftToMpi, call.op, call.dtype, static_cast<std::uint64_t>(call.kind),
                      mix(call.count, std::string_view("profile"))),
       hook);
@@ -207,8 +207,8 @@ void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hoo
   copy.recv = scratch.get();
   const bool brief = bytes <= kShortBytes;
   const unsigned turns = brief ? kTurns : 1;
-  const auto by_mpi = [&] { comm_.run_on_mpi(copy, comparison_->comm); };
-  const auto by_us = [&] { comm_.carry_out(copy, hook); };
+  const auto by_mpi = [&] { run_on_mpi(copy, comm_.size(), comparison_->comm); };
+  const auto by_us = [&] { comm_.dispatch().run(copy, hook); };
   if (brief || row.counts().compared == 0) {  // the first ever: it makes itself at home
     by_mpi();
     by_us();

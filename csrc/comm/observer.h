@@ -30,7 +30,7 @@ class Observer {
   // Whether nobody observes the calls.
   bool idle() const { return profile_ == nullptr && trace_ == nullptr; }
 
-  // A blocking call, on the path that it takes unobserved (Communicator::carry_out). Most calls of
+  // A blocking call, on the path that it takes unobserved (Dispatch). Most calls of
   // a profile end here, and each instruction counts. They are counted before they are made, so that
   // nothing is left to do.
   template <Mode mode>

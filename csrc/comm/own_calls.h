@@ -15,7 +15,7 @@ class OwnCalls final : public Bootstrap {
 
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
-  RankNames names() const override { return comm_.names(); }
+  RankNames names() const override { return comm_.liveness().names(); }
   void barrier() override;
   void allgather(const void* mine, std::size_t bytes, void* all) override;
 

@@ -79,7 +79,7 @@ void Bucket::unpack(const std::byte* vector) const {
 }
 
 std::size_t packed_up_to(const Communicator& comm) {
-  return comm.shares_memory() || comm.size() == 1 ? kPackedInMemory : kPackedInMessages;
+  return comm.node_path().serves_all() || comm.size() == 1 ? kPackedInMemory : kPackedInMessages;
 }
 
 std::vector<Bucket> buckets_of(std::span<const Piece> pieces, std::size_t packed_up_to) {

@@ -1,15 +1,13 @@
-// Plan "mpi": the MPI's own collective, for comparison and where gradred has no communicator of its
-// own.
-#include <sched.h>
-
+// The MPI's own collective, for comparison; what of gradred's calls an MPI can serve.
 #include <algorithm>
 #include <climits>
 #include <cstring>
 
 #include "base/errors.h"
-#include "comm/communicator.h"
 #include "comm/mpi_handles.h"
+#include "comm/mpi_operation.h"
 #include "comm/node_call.h"
+#include "comm/scheduled.h"
 
 namespace gradred {
 namespace {
@@ -66,23 +64,7 @@ void check_mpi_call(const Call& call) {
   }
 }
 
-void Communicator::run_agreed_on_mpi(const Call& call, const Plan& plan, WaitHook& hook) {
-  agree_on(planned_signature(call, plan), hook);
-  wait_for_input(call, hook);
-  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  wait_for(*operation_on_mpi(call), hook);  // unlike the MPI it looks after lost peers and time
-}
-
-// Of a device's, which an MPI reads at once.
-void Communicator::wait_for_input(const Call& call, WaitHook& hook) {
-  while (call.before() != nullptr && !call.before()->ready()) {
-    hook.waiting();
-    progress();
-    sched_yield();
-  }
-}
-
-void Communicator::run_on_mpi(const Call& call, mpi::Handle comm) const {
+void run_on_mpi(const Call& call, int size, mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
   const std::size_t bytes = call.count * size_of(call.dtype);
   check_mpi_call(call);
@@ -101,7 +83,7 @@ void Communicator::run_on_mpi(const Call& call, mpi::Handle comm) const {
     default:
       allreduce(call, comm);
   }
-  scale_result(call, call.recv, call.count, size_);
+  scale_result(call, call.recv, call.count, size);
 }
 
 }  // namespace gradred

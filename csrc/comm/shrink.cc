@@ -18,11 +18,11 @@ class ShrinkPoll final : public Poll {
 
   void poll() override {
     hook_.waiting();
-    if (!process_poisoned) comm_.progress();
+    if (!process_poisoned) drive(comm_.operation_log());
     watchdog_.check(*this);
   }
   WaitRecord record() const { return shrinking_.wait_record(); }
-  std::string waiter() const { return comm_.own_name(); }
+  std::string waiter() const { return comm_.liveness().own_name(); }
   std::string waits_for() const { return shrinking_.missing(); }
   bool reports() const { return shrinking_.is_first_to_wait(); }
 
@@ -45,16 +45,16 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   Settings settings = settings_;
   settings.deterministic = deterministic_;
   if (size_ == 1) {
-    return std::make_shared<Communicator>(0, 1, settings, names(), nullptr);
+    return std::make_shared<Communicator>(0, 1, settings, liveness_.names(), nullptr);
   }
   if (!process_poisoned) prepare(hook);
-  if (node_ == nullptr) throw UsageError(no_memory_text(choice_.place.why_no_memory));
+  if (!node_path_.serves_all()) throw UsageError(no_memory_text(choice_.place.why_no_memory));
   hook.long_work();
-  Shrinking shrinking(*node_);
+  Shrinking shrinking(*node_path_.node());
   ShrinkPoll poll(*this, shrinking, hook);
   auto node = shrinking.run(&poll);
   for (const std::size_t rank : shrinking.ended()) {
-    const RankNames names = this->names();
+    const RankNames names = liveness_.names();
     if (!names.world_ranks().empty()) ended.push_back(names.world_ranks()[rank]);
   }
   tell_survived(ended);

@@ -33,9 +33,9 @@ ShutdownRecord shutdown_record() {
   ShutdownRecord said;
   said.at_ns = now_ns();
   for (const auto& communicator : Communicator::alive()) {
-    if (communicator->shares_memory()) continue;
+    if (communicator->node_path().serves_all()) continue;
     if (said.known == ShutdownRecord::kMost) break;
-    said.begun[said.known++] = {communicator->key(), communicator->begun()};
+    said.begun[said.known++] = {communicator->key(), communicator->operation_log().begun()};
   }
   for (const auto& [group, operations] : Registry::get().counts_on_mpi()) {
     if (said.known == ShutdownRecord::kMost) break;

@@ -27,7 +27,7 @@ class Pump final : public Operation {
   std::string waits_for() const override { return "named operations"; }
   bool is_first_to_wait() const override { return false; }  // each operation speaks for itself
   bool needs_no_mpi() const override { return all_->needs_no_mpi(); }
-  bool spins() const override { return all_->comm().spins(); }
+  bool spins() const override { return all_->comm().node_path().spins(); }
 
  protected:
   bool step() override {
@@ -105,7 +105,7 @@ void* NamedOperation::make_output(std::size_t array, std::size_t bytes, std::siz
 std::string NamedOperation::waiter() const { return all_->own_name(); }
 std::string NamedOperation::waits_for() const { return all_->missing(*this); }
 bool NamedOperation::needs_no_mpi() const { return all_->needs_no_mpi(); }
-bool NamedOperation::spins() const { return all_->comm().spins(); }
+bool NamedOperation::spins() const { return all_->comm().node_path().spins(); }
 
 bool NamedOperation::step() {
   if (!finished_.load(std::memory_order_acquire)) {
@@ -134,8 +134,8 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
       board_(
           segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_.get(), site.size(),
           static_cast<std::size_t>(std::ranges::find(site, comm_->rank()) - site.begin()),
-          most_fused_bytes, names_among(comm_->names(), site), [this] { look_after_peers(); },
-          site.size() < static_cast<std::size_t>(comm_->size())) {}
+          most_fused_bytes, names_among(comm_->liveness().names(), site),
+          [this] { look_after_peers(); }, site.size() < static_cast<std::size_t>(comm_->size())) {}
 
 NamedOperations::~NamedOperations() {
   close();
@@ -233,7 +233,8 @@ void NamedOperations::close() noexcept {
 
 void NamedOperations::look_for_lost(std::string_view where) const {
   comm_->liveness().throw_if_lost(where);
-  if (comm_->node_only() && comm_->shares_memory()) comm_->node().check_peers();
+  if (comm_->node_only() && comm_->node_path().serves_all())
+    comm_->node_path().node()->check_peers();
 }
 
 void NamedOperations::leave(const std::string& how, std::optional<Failure> failure) noexcept {
@@ -307,8 +308,8 @@ void NamedOperations::go_on() {
 
 void NamedOperations::look_after_peers() {
   comm_->liveness().throw_if_failed();
-  if (const NodeGroup* const group = comm_->local_group()) group->check_peers();
-  if (comm_->shares_memory()) return;
+  if (const NodeGroup* const group = comm_->node_path().group()) group->check_peers();
+  if (comm_->node_path().serves_all()) return;
   {
     const std::lock_guard lock(heard_mutex_);
     if (heard_) throw_report(*heard_, false);
@@ -321,7 +322,7 @@ void NamedOperations::hear_failure(const FailureReport& report) {
     const std::lock_guard lock(heard_mutex_);
     heard_ = report;
   }
-  if (NodeGroup* const group = comm_->local_group()) group->poison(report);
+  if (NodeGroup* const group = comm_->node_path().group()) group->poison(report);
 }
 
 void NamedOperations::publish_backlog() {
@@ -505,7 +506,7 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   for (const Shared& operation : over) finish(operation, reason);
   const FailureReport report = first_report_of(reason);
   if (is_usage_error(reason)) return leave("has failed: " + report.text);  // wakes them
-  if (segment_ != nullptr) comm_->local_group()->poison(report);
+  if (segment_ != nullptr) comm_->node_path().group()->poison(report);
   comm_->liveness().fail(reason);
   leave("has failed: " + report.text, report.kind);
 }

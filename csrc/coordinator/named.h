@@ -114,7 +114,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   int rank() const { return comm_->rank(); }
   int size() const { return comm_->size(); }
   Communicator& comm() const { return *comm_; }
-  bool needs_no_mpi() const { return comm_->shares_memory() || comm_->size() == 1; }
+  bool needs_no_mpi() const { return comm_->node_path().serves_all() || comm_->size() == 1; }
 
   // Local. Throws UsageError for what no rank could carry out, and where an operation of this name
   // is in flight; Error once a rank has left. `arrays` live until the operation has ended.
@@ -137,7 +137,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   // Nobody waits for it any more.
   void forget(NamedOperation& operation, const std::exception_ptr& reason) noexcept;
   std::string missing(const NamedOperation& operation) const;
-  std::string own_name() const { return comm_->own_name(); }
+  std::string own_name() const { return comm_->liveness().own_name(); }
   // For the engine: whether nothing is in flight, which it then need not drive.
   bool rests();
 

@@ -39,8 +39,8 @@ void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string
 // the order of their first ranks.
 std::vector<int> sites_of(const Communicator& comm) {
   std::vector<int> found(static_cast<std::size_t>(comm.size()));
-  if (comm.shares_memory()) return found;
-  if (comm.hosts_share_memory()) return comm.topology().host_of;
+  if (comm.node_path().serves_all()) return found;
+  if (comm.place().hosts_share_memory()) return comm.place().topology.host_of;
   std::iota(found.begin(), found.end(), 0);
   return found;
 }
@@ -114,7 +114,7 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
   const auto sites = static_cast<std::size_t>(std::ranges::max(site_of)) + 1;
   if (sites > 1 && !(comm->threads_drive() && comm->has_messages())) {
     throw UsageError(
-        "named operations: the ranks share no memory (" + comm->node_reason() +
+        "named operations: the ranks share no memory (" + comm->place().why_no_memory +
         "), and between such ranks they need an MPI that takes calls from any thread. Ask it for "
         "MPI_THREAD_MULTIPLE, which mpi4py does by itself, and leave GRADRED_PROGRESS_THREAD on.");
   }
@@ -127,7 +127,7 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
   if (sites == 1) {
     segment = Segment::create(calls, Segment::kProofBytes + bytes, reason);
   } else if (members.size() > 1) {
-    HostCalls host(mpi_calls, comm->path().transport(), members, comm->names());
+    HostCalls host(mpi_calls, comm->path().transport(), members, comm->liveness().names());
     segment = Segment::create(host, Segment::kProofBytes + bytes, reason);
   }
   const bool leads = comm->rank() == members.front();
@@ -154,11 +154,12 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
   std::unique_ptr<Sites> coordinator;
   if (comm->rank() == 0) {
     for (std::size_t other = 1; other < sites; ++other) {
-      leaders.push_back(comm->names().of(members_of(site_of, static_cast<int>(other)).front()));
+      leaders.push_back(
+          comm->liveness().names().of(members_of(site_of, static_cast<int>(other)).front()));
     }
-    coordinator = std::make_unique<Sites>(sites, most_fused_bytes, comm->names());
+    coordinator = std::make_unique<Sites>(sites, most_fused_bytes, comm->liveness().names());
   } else {
-    leaders.push_back(comm->names().of(0));
+    leaders.push_back(comm->liveness().names().of(0));
   }
   NamedOperations& all = *made;
   all.relay_ = std::make_unique<Relay>(

@@ -231,7 +231,7 @@ class Alltoall final : public NamedWork {
     }
     to_ = static_cast<std::byte*>(
         operation().make_output(0, gets[static_cast<std::size_t>(comm.rank())]));
-    if (comm.serves_alltoall()) {
+    if (comm.dispatch().starts_on_node({.kind = Kind::kAlltoall})) {
       start_call(comm, {.kind = Kind::kAlltoall,
                         .send = array.in != nullptr ? array.in : to_,
                         .recv = to_,

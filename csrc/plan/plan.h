@@ -37,6 +37,9 @@ struct Place {
   std::string why_no_messages{};   // empty: the ranks exchange messages of gradred's own
   std::string why_no_mpi{};        // empty: the MPI may carry calls out
   std::shared_ptr<Costs> costs{};  // of schedules over messages
+
+  // Whether, of several hosts, the ranks of each share memory.
+  bool hosts_share_memory() const { return topology.hosts > 1 && why_no_host_memory.empty(); }
 };
 
 struct Question {

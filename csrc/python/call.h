@@ -55,15 +55,15 @@ struct PyCall {  // what it points to must outlive it
   Placement placement{};
 
   // What is to be carried out now. `why_waits`: the host, though a stream was given.
-  Call ordered(const Communicator& comm) const {
+  Call ordered(Communicator& comm) const {
     std::string why;
     return ordered(comm, why);
   }
-  Call ordered(const Communicator& comm, std::string& why_waits) const {
+  Call ordered(Communicator& comm, std::string& why_waits) const {
     Call made = call;
     if (call.on_host()) return made;
     auto where = std::make_shared<Elsewhere>(*call.elsewhere);
-    const bool direct = placement.stream && comm.keeps_streams(call);
+    const bool direct = placement.stream && comm.dispatch().keeps_streams(call);
     where->order = placement.stream_order(direct, why_waits);
     where->before =
         where->order ? std::make_shared<Stream>(where->order->input()) : placement.order();

@@ -13,6 +13,7 @@
 #include "comm/registry.h"
 #include "comm/set_up_calls.h"
 #include "comm/shutdown_handshake.h"
+#include "comm/staged_calls.h"
 #include "plan/selector.h"
 #include "python/call.h"
 #include "python/comm.h"
@@ -74,7 +75,7 @@ void run(const py::object& comm, const PyCall& call) {
     validate(call.call, communicator.size());
     made = call.ordered(communicator);
   } catch (const Error& error) {
-    communicator.refuse(error.what(), hook);
+    communicator.agreement().refuse(error.what(), hook);
     throw;
   }
   communicator.run(made, hook);
@@ -84,9 +85,9 @@ void run(const py::object& comm, const PyCall& call) {
 void refuse(const py::object& comm, const std::string& reason, bool blocking) {
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
-  if (!blocking) return communicator.refuse_started(reason);
+  if (!blocking) return communicator.agreement().refuse_started(reason);
   GilHook hook;
-  communicator.refuse(reason, hook);
+  communicator.agreement().refuse(reason, hook);
 }
 
 std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, bool mpi_request) {
@@ -98,7 +99,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
     validate(call.call, communicator.size());
     started = call.ordered(communicator, why_waits);
   } catch (const Error& error) {
-    communicator.refuse_started(error.what());
+    communicator.agreement().refuse_started(error.what());
     throw;
   }
   started.mpi_request = mpi_request;
@@ -153,11 +154,11 @@ py::dict described(const Plan& plan) {
 }
 
 py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
-  const Communicator& communicator = communicator_of(comm.ptr());
+  Communicator& communicator = communicator_of(comm.ptr());
   const Plan left{.family = &mpi_family(), .name = "mpi", .reason = kLeftToMpi};
   if (!blocking && !communicator.starts()) return described(left);
-  const std::shared_ptr<const Plan> plan = communicator.plan_for(call.call, blocking);
-  return described(blocking || communicator.starts_by(*plan) ? *plan : left);
+  const std::shared_ptr<const Plan> plan = communicator.choice().plan_for(call.call, blocking);
+  return described(blocking || communicator.dispatch().starts_by(*plan) ? *plan : left);
 }
 
 py::dict described(const Figures& figures) {
@@ -236,16 +237,16 @@ py::list families() {
 }
 
 py::dict comm_info(const py::object& comm) {
-  const Communicator& communicator = communicator_of(comm.ptr());
+  Communicator& communicator = communicator_of(comm.ptr());
   py::dict result;
-  result["hosts"] = communicator.topology().hosts;
-  result["host_of"] = communicator.topology().host_of;
-  result["shares_memory"] = communicator.shares_memory();
-  result["node_reason"] = communicator.node_reason();
-  result["hosts_share_memory"] = communicator.hosts_share_memory();
-  result["host_reason"] = communicator.host_reason();
-  result["device_path"] = communicator.device_path();
-  result["device_plans"] = communicator.device_plans_measured();
+  result["hosts"] = communicator.place().topology.hosts;
+  result["host_of"] = communicator.place().topology.host_of;
+  result["shares_memory"] = communicator.node_path().serves_all();
+  result["node_reason"] = communicator.place().why_no_memory;
+  result["hosts_share_memory"] = communicator.place().hosts_share_memory();
+  result["host_reason"] = communicator.place().why_no_host_memory;
+  result["device_path"] = device_path(communicator);
+  result["device_plans"] = communicator.choice().device_plans.texts();
   return result;
 }
 
@@ -283,7 +284,8 @@ void bind_calls(py::module_& m) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
         GilHook hook;
-        communicator.leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail, hook);
+        communicator.agreement().leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail,
+                                              hook);
       },
       py::arg("comm"), py::arg("kind"), py::arg("detail") = 0,
       "Blocks until all ranks have agreed to leave this call to the MPI.");
@@ -293,7 +295,7 @@ void bind_calls(py::module_& m) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
         GilHook hook;
-        communicator.agree_on_init(call.call, hook);
+        communicator.agreement().agree_on_init(call.call, hook);
       },
       py::arg("comm"), py::arg("call"),
       "Blocks until all ranks have agreed on this persistent call; sets up what gradred needs.");
@@ -303,7 +305,8 @@ void bind_calls(py::module_& m) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
         GilHook hook;
-        return communicator.one_way_latency(hook, turns);
+        communicator.prepare(hook);
+        return communicator.node_path().one_way_latency(hook, turns);
       },
       py::arg("comm"), py::arg("turns") = 2000,
       "Seconds that a flag takes between the cores of rank 0 and rank 1, the mean of so many "
@@ -344,7 +347,7 @@ void bind_calls(py::module_& m) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
         GilHook hook;
-        communicator.finish_on_mpi(hook);
+        communicator.on_mpi().finish(hook);
       },
       py::arg("comm"),
       "Blocks until no non-blocking call of gradred's that the MPI carries out is in flight on the "

@@ -152,10 +152,10 @@ void run_buckets(const py::object& comm, const PyBuckets& buckets) {
     try {
       bucket->pack();
     } catch (const std::bad_alloc&) {
-      communicator.refuse("no memory to pack its arrays in", hook);
+      communicator.agreement().refuse("no memory to pack its arrays in", hook);
       throw;
     } catch (const Error& error) {
-      communicator.refuse(error.what(), hook);
+      communicator.agreement().refuse(error.what(), hook);
       throw;
     }
     communicator.run(bucket->call()->call, hook);

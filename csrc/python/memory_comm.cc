@@ -113,7 +113,7 @@ Communicator* memory_comm_state(PyObject* comm) {
       *reinterpret_cast<PyObject**>(reinterpret_cast<std::byte*>(comm) + state_offset);
   if (capsule == nullptr) return nullptr;
   Communicator* state = static_cast<Shared*>(PyCapsule_GetPointer(capsule, kCapsule))->get();
-  return state->freed() ? nullptr : state;
+  return state->liveness().freed() ? nullptr : state;
 }
 
 void bind_memory_comm(py::module_& m) {
@@ -125,10 +125,12 @@ void bind_memory_comm(py::module_& m) {
         "State, rank and size of a communicator of the ranks that live. Blocks, and makes no MPI "
         "call that needs a peer.");
   m.def(
-      "free_memory_comm", [](const py::capsule& state) { shared_in(state)->free_memory(); },
+      "free_memory_comm",
+      [](const py::capsule& state) { shared_in(state)->liveness().forget_handle(); },
       py::arg("state"));
   m.def(
-      "memory_comm_is_free", [](const py::capsule& state) { return shared_in(state)->freed(); },
+      "memory_comm_is_free",
+      [](const py::capsule& state) { return shared_in(state)->liveness().freed(); },
       py::arg("state"));
 }
 

@@ -107,14 +107,14 @@ Mpi4py& Mpi4py::get() {
 
 void forget_freed() {
   for (Remembered& entry : remembered()) {
-    if (entry.state && entry.state->freed()) entry = {0, nullptr};
+    if (entry.state && entry.state->liveness().freed()) entry = {0, nullptr};
   }
 }
 
 Communicator& communicator_of(PyObject* comm) {
   const mpi::Handle handle = handle_of(comm);
   Remembered& entry = remembered()[place_of(handle)];
-  if (entry.handle == handle && entry.state && !entry.state->freed()) [[likely]] {
+  if (entry.handle == handle && entry.state && !entry.state->liveness().freed()) [[likely]] {
     return *entry.state;
   }
   require_rank();

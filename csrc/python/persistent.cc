@@ -35,7 +35,7 @@ void run_on_device(Communicator& comm, const PyCall& call, WaitHook& hook) {
   try {
     made = call.ordered(comm);
   } catch (const Error& error) {
-    comm.refuse(error.what(), hook);
+    comm.agreement().refuse(error.what(), hook);
     throw;
   }
   comm.run_startable(made, hook);
@@ -49,7 +49,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   }
   Bound* const bound = bound_of(self);
   if (bound == nullptr || bound->started ||
-      bound->comm->freed()) {  // with the right error or meaning
+      bound->comm->liveness().freed()) {  // with the right error or meaning
     return PyObject_CallMethod(self, "_start_and_wait", nullptr);
   }
   try {

@@ -293,7 +293,7 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
 }
 
 void warn_if_left_to_mpi(Communicator& comm, int frames) {
-  if (!comm.should_tell_of_mpi()) [[likely]] {
+  if (!comm.dispatch().should_tell_of_mpi()) [[likely]] {
     return;
   }
   constexpr const char* kText =

@@ -37,7 +37,7 @@ void carry_out(const Library& mpi, Communicator& comm, Call call, Way way) {
   call.mpi_request = way != Way::kStarted;
   if (way != Way::kPersistent) return start_and_wait(mpi, comm, call);
   call.persistent = true;
-  comm.agree_on_init(call, hook);
+  comm.agreement().agree_on_init(call, hook);
   for (int time = 0; time < 2; ++time) {
     start_and_wait(mpi, comm, call);
     comm.run_startable(call, hook);
@@ -232,8 +232,8 @@ int check_communicator(const Library& mpi, mpi::Handle handle, bool shares_memor
   const auto comm = Communicator::of(handle);
   PlainWait hook;
   comm->prepare(hook);
-  expect(comm->size() == 1 || comm->shares_memory() == shares_memory,
-         "whether ranks share memory: " + comm->node_reason());
+  expect(comm->size() == 1 || comm->node_path().serves_all() == shares_memory,
+         "whether ranks share memory: " + comm->place().why_no_memory);
   int checks = 0;
   for (const Type& type : kTypes) {
     for (const Way way : kWays) {

@@ -43,7 +43,8 @@ class OnMpi {
   // The others go on into the MPI's own call, to which this rank does not come.
   void only_agree() {
     PlainWait hook;
-    comm_.agree_on(planned_signature(call_, *comm_.plan_for(call_)), hook);
+    const auto plan = comm_.choice().plan_for(call_, true);
+    comm_.agreement().agree(planned_signature(call_, *plan), hook);
   }
 
  private:

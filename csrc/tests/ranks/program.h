@@ -39,7 +39,7 @@ class Library {
   // As Comm.Free() of the extension.
   void free(mpi::Handle comm) const {
     PlainWait hook;
-    Communicator::of(comm)->finish_on_mpi(hook);
+    Communicator::of(comm)->on_mpi().finish(hook);
     call("MPI_Comm_free", &comm);
     Registry::get().reap();
   }

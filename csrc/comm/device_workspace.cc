@@ -1,0 +1,58 @@
+#include "comm/device_workspace.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace gradred {
+namespace {
+
+constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are worth it
+constexpr std::size_t kLeastPerRank = 4096;            // of a workspace
+
+// As kernels need what they read of the caller's. Blocks are as their vector.
+bool is_aligned(const Call& call) {
+  const void* const input = call.send == kInPlace ? call.recv : call.send;
+  return reinterpret_cast<std::uintptr_t>(input) % size_of(call.dtype) == 0;
+}
+
+}  // namespace
+
+Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
+  const Memory memory = call.result_memory();
+  if (call.order() != nullptr) return nullptr;  // whoever drives it must ask nothing of the device
+  if (!plan.family->shares_devices() || memory.is_host() || bytes_ == 0) return nullptr;
+  const bool same = call.kind == Kind::kBcast || call.input_memory() == memory;
+  if (!same || size_ == 1 || call.count * size_of(call.dtype) < kLeast) return nullptr;
+  if (call.op == Op::kPremul && !is_aligned(call)) return nullptr;
+  if (device_ == nullptr) {  // tried once
+    device_ = memory.device();
+    const auto ranks = static_cast<std::size_t>(size_);
+    workspace_ = device_->make_workspace(static_cast<std::size_t>(rank_), ranks,
+                                         std::max(bytes_, kLeastPerRank * ranks), why_none_);
+  }
+  if (device_ != memory.device() || workspace_ == nullptr || workspace_->refused()) return nullptr;
+  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
+  why_not_reduced_.clear();
+  const bool serves = !reduces || workspace_->reduces(call.op, call.dtype, why_not_reduced_);
+  return serves ? workspace_.get() : nullptr;
+}
+
+std::string DeviceWorkspace::text() const {
+  if (device_ == nullptr) return "no such call yet";
+  if (workspace_ == nullptr) return "host memory: " + why_none_;
+  if (workspace_->refused()) return "host memory: " + workspace_->why_refused();
+  if (workspace_->in_use()) {
+    const std::string text = workspace_->is_of_one_device()
+                                 ? "devices: all ranks' arrays are on one"
+                                 : "devices: the ranks' arrays are on several";
+    if (!workspace_->takes_arrays()) {
+      return text + ", and are copied to be reduced: " + workspace_->why_no_arrays();
+    }
+    return text +
+           (workspace_->arrays_taken() ? "; those of gradred.empty stay where they lie" : "");
+  }
+  const bool may = why_not_reduced_.empty();
+  return "host memory: " + (may ? "not all ranks have passed such arrays" : why_not_reduced_);
+}
+
+}  // namespace gradred

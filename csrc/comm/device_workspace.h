@@ -1,0 +1,34 @@
+// The workspace of one communicator: memory of a device that all ranks' devices read, by which
+// calls on arrays there go from device to device and not through host memory.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "comm/call.h"
+#include "memory/workspace.h"
+#include "plan/plan.h"
+
+namespace gradred {
+
+class DeviceWorkspace {
+ public:
+  // `bytes`: as GRADRED_IPC_BYTES wants; 0: none.
+  DeviceWorkspace(int rank, int size, std::size_t bytes)
+      : rank_(rank), size_(size), bytes_(bytes) {}
+
+  // For this call, made at the first one; null: its arrays go through host memory. What else ranks
+  // need for it they tell each other in the operation.
+  Workspace* find(const Call& call, const Plan& plan);
+  std::string text() const;  // how such calls have gone, in words
+
+ private:
+  const int rank_, size_;
+  const std::size_t bytes_;
+  std::unique_ptr<Workspace> workspace_;
+  DeviceMemory* device_ = nullptr;          // its device; null: nobody wanted one
+  std::string why_none_, why_not_reduced_;  // the latter of the last call that wanted one
+};
+
+}  // namespace gradred

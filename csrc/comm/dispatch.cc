@@ -1,0 +1,90 @@
+#include "comm/dispatch.h"
+
+#include "base/errors.h"
+#include "comm/communicator.h"
+#include "comm/device_plans.h"
+#include "comm/driving.h"
+#include "comm/staged_calls.h"
+#include "comm/waiting.h"
+
+namespace gradred {
+
+// ---- blocking calls -------------------------------------------------------------------------
+
+void Dispatch::run(const Call& call, WaitHook& hook) {
+  count_operation(hook);
+  PlanChoice& choice = comm_.choice();
+  if (choice.takes_usual(call)) [[likely]] {
+    const Plan& usual = *choice.usual();
+    return usual.family->run(comm_, usual, call, hook);
+  }
+  if (choice.measures_devices() && !choice.device_plans.tried() &&
+      !call.result_memory().is_host() && call.plan == nullptr && comm_.size() > 1) {
+    measure_device_plans(comm_, call.result_memory(), hook);
+  }
+  const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
+  if (is_staged(call, *plan)) return run_staged(comm_, call, *plan, hook);
+  plan->family->run(comm_, *plan, call, hook);
+}
+
+// The peers hear of this rank's mistake.
+std::shared_ptr<const Plan> Dispatch::plan_or_refuse(const Call& call, WaitHook& hook) {
+  try {
+    auto plan = comm_.choice().plan_for(call, true);
+    plan->family->check(comm_, call);
+    return plan;
+  } catch (const UsageError& error) {
+    comm_.agreement().refuse(error.what(), hook);
+    throw;
+  }
+}
+
+void Dispatch::run_startable(const Call& call, WaitHook& hook) {
+  count_operation(hook);
+  if (starts_on_node(call)) [[likely]] {
+    return comm_.node_path().run(call, hook);
+  }
+  Call waited = call;
+  waited.waited = true;
+  wait_for(*operation_for(waited), hook);
+}
+
+// ---- what becomes of a call -----------------------------------------------------------------
+
+// Messages move by calls of the MPI, which another thread has to be allowed to make.
+bool Dispatch::starts_by(const Plan& plan) const {
+  const Medium medium = plan.family->medium();
+  const bool by_messages = medium == Medium::kMessages ||
+                           (medium == Medium::kLibrary && !comm_.node_path().serves_all());
+  return comm_.starts() && (!by_messages || comm_.threads_drive());
+}
+
+bool Dispatch::keeps_streams(const Call& call) const {
+  try {
+    if (!comm_.starts()) return false;
+    const std::shared_ptr<const Plan> plan = comm_.choice().plan_for(call, false);
+    return plan->family->keeps_streams() && starts_by(*plan);
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+// What no plan can serve goes nowhere.
+Medium Dispatch::medium_of(const Call& call, bool started) const {
+  if (started && !comm_.starts()) return Medium::kMpi;
+  try {
+    const std::shared_ptr<const Plan> plan = comm_.choice().plan_for(call, !started);
+    return !started || starts_by(*plan) ? plan->family->medium() : Medium::kMpi;
+  } catch (const UsageError&) {
+    return Medium::kNone;
+  }
+}
+
+bool Dispatch::should_tell_of_mpi() {
+  constexpr unsigned kMany = 16;  // a few may come before the first call that blocks
+  if (comm_.rank() != 0 || told_of_mpi_ || started_on_mpi_ < kMany) return false;
+  told_of_mpi_ = true;
+  return true;
+}
+
+}  // namespace gradred

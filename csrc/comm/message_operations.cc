@@ -1,0 +1,77 @@
+#include "comm/message_operations.h"
+
+#include <new>
+#include <utility>
+
+#include "comm/comm_operation.h"
+#include "comm/communicator.h"
+#include "comm/hierarchical.h"
+#include "comm/hosted.h"
+#include "comm/node_call.h"
+#include "comm/node_operation.h"
+#include "comm/waiting.h"
+
+namespace gradred {
+
+template <class Made>
+std::shared_ptr<CommOperation> MessageOperations::begin(const Call& call, const Plan& plan,
+                                                        bool waited) {
+  const Call planned = gradred::planned(call, plan);
+  auto operation = waited ? kept_.find(planned) : nullptr;
+  if (operation != nullptr) {
+    operation->bind(planned);
+  } else if (waited) {
+    // It is the communicator's, and does not keep it.
+    std::shared_ptr<Communicator> comm(std::shared_ptr<Communicator>(), &comm_);
+    operation = std::make_shared<Made>(std::move(comm), planned, plan);
+    operation->be_kept();
+    kept_.add(operation);
+  } else {
+    operation = std::make_shared<Made>(comm_.shared_from_this(), planned, plan);
+  }
+  operation->begin(comm_.operation_log().begin(), operation);
+  return operation;
+}
+
+std::shared_ptr<CommOperation> MessageOperations::begin_schedule(const Call& call, const Plan& plan,
+                                                                 bool waited) {
+  return comm_.node_path().host() == nullptr ? begin<CommOperation>(call, plan, waited)
+                                             : begin<HostedOperation>(call, plan, waited);
+}
+
+void MessageOperations::run(const Call& call, const Plan& plan, WaitHook& hook) {
+  // The root of a broadcast hears of nobody, so the ranks agree before they begin.
+  if (comm_.node_path().serves_all() || call.kind == Kind::kBcast) {
+    comm_.agreement().agree(planned_signature(call, plan), hook);
+  }
+  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
+  wait_for(*begin_schedule(call, plan, true), hook);
+}
+
+std::shared_ptr<CommOperation> MessageOperations::start(const Call& call, const Plan& plan) {
+  if (!comm_.node_path().serves_all()) return begin_schedule(call, plan, call.waited);
+  const Call planned = gradred::planned(call, plan);
+  return std::make_shared<CommOperation>(comm_.shared_from_this(), planned, plan,
+                                         enqueue(comm_.shared_node_path(), planned.signature()));
+}
+
+void MessageOperations::run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook) {
+  // The root of a broadcast hears of nobody, so the ranks agree before they begin.
+  if (call.kind == Kind::kBcast) comm_.agreement().agree(planned_signature(call, plan), hook);
+  if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
+  std::shared_ptr<Operation> operation;
+  try {
+    operation = begin<HierarchicalOperation>(call, plan, true);
+  } catch (const std::bad_alloc&) {
+    comm_.agreement().refuse("no memory for its input times the factor", hook);
+    throw;
+  }
+  wait_for(*operation, hook);
+}
+
+std::shared_ptr<CommOperation> MessageOperations::start_hierarchical(const Call& call,
+                                                                     const Plan& plan) {
+  return begin<HierarchicalOperation>(call, plan, call.waited);
+}
+
+}  // namespace gradred

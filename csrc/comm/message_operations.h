@@ -1,0 +1,37 @@
+// The operations of one communicator over messages: each gets the next number, and those of calls
+// that block are kept (kept.h).
+#pragma once
+
+#include <memory>
+
+#include "comm/call.h"
+#include "comm/kept.h"
+#include "plan/plan.h"
+
+namespace gradred {
+
+class Communicator;
+class CommOperation;
+
+class MessageOperations {
+ public:
+  explicit MessageOperations(Communicator& comm) : comm_(comm) {}
+
+  // By a schedule, on which the ranks of a host agree first.
+  void run(const Call& call, const Plan& plan, WaitHook& hook);
+  std::shared_ptr<CommOperation> start(const Call& call, const Plan& plan);
+  // The same where the data go through the memory of hosts, and between them by a schedule.
+  void run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook);
+  std::shared_ptr<CommOperation> start_hierarchical(const Call& call, const Plan& plan);
+
+ private:
+  // `waited`: as Call::waited.
+  std::shared_ptr<CommOperation> begin_schedule(const Call& call, const Plan& plan, bool waited);
+  template <class Made>
+  std::shared_ptr<CommOperation> begin(const Call& call, const Plan& plan, bool waited);
+
+  Communicator& comm_;
+  KeptOperations kept_;
+};
+
+}  // namespace gradred

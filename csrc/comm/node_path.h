@@ -1,0 +1,59 @@
+// Calls through the memory of a host, for one communicator: its group of ranks there, which carries
+// out one operation at a time, and those that are in flight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "comm/call.h"
+#include "comm/node_queue.h"
+#include "comm/operation_log.h"
+#include "node/group.h"
+
+namespace gradred {
+
+class NodePath {
+ public:
+  explicit NodePath(OperationLog& log) : log_(log) {}
+  ~NodePath();
+  NodePath(const NodePath&) = delete;
+  NodePath& operator=(const NodePath&) = delete;
+
+  // Once, in the set-up: the group of all ranks, or, of several hosts, that of this one's ranks;
+  // null where there is none. `spins`: each rank of this host has a core of its own.
+  void open(std::unique_ptr<NodeGroup> node, std::unique_ptr<NodeGroup> host, bool spins);
+
+  NodeGroup* node() const { return node_.get(); }  // null: not all ranks share memory
+  NodeGroup* host() const { return host_.get(); }  // null also where this rank is alone there
+  // Those that share memory with this rank, the one or the other; null: none do.
+  NodeGroup* group() const { return node_ != nullptr ? node_.get() : host_.get(); }
+  bool serves_all() const { return node_ != nullptr; }
+  bool spins() const { return spins_; }
+
+  NodeQueue& queue() { return queue_; }
+  // Of the operation over messages on which the ranks have agreed: they take it in one order.
+  std::uint64_t next_number() { return log_.begin(); }
+
+  // Blocking, after those in flight. The first is of calls that all ranks make.
+  void run(const Call& call, WaitHook& hook);
+  void agree(const Signature& signature, WaitHook& hook);  // nothing moves: they compare this
+  void refuse(std::string_view reason, WaitHook& hook);    // this rank's arguments
+  // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks.
+  double one_way_latency(WaitHook& hook, unsigned turns);
+
+ private:
+  void finish_queue(WaitHook& hook) {
+    if (queue_.any()) [[unlikely]] {
+      queue_.finish(hook);
+    }
+  }
+
+  OperationLog& log_;
+  std::unique_ptr<NodeGroup> node_;
+  std::unique_ptr<NodeGroup> host_;
+  bool spins_ = false;
+  NodeQueue queue_;  // of the operations of either
+};
+
+}  // namespace gradred
