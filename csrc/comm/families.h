@@ -10,6 +10,10 @@ Families plan_families();
 
 inline constexpr std::string_view kHierarchical = "hierarchical";
 
+// Slices of a vector that is in flight by messages alone. They go in pieces anyway, and ranks that
+// share cores lose by more.
+inline constexpr std::size_t kMostSlices = 2;
+
 // By which ranks that do not all share memory compare what they are about to do.
 const char* plan_of_agreements(const Place& place);
 

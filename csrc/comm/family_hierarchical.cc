@@ -53,11 +53,12 @@ bool has_blocks(Collective collective) {
   return collective == Collective::kReduceScatter || collective == Collective::kAllgather;
 }
 
-std::size_t pieces_of(const Question& question, const Cost& cost, const CostModel& model) {
+std::size_t pieces_of(const Question& question, const Cost& cost, const CostModel& model,
+                      std::size_t most_pieces) {
   if (has_blocks(question.collective)) return 1;
   if (question.slices > 0) return std::min(question.slices, question.most_slices);
   const std::size_t most = std::clamp<std::size_t>(question.bytes / kSmallestPiece, 1,
-                                                   std::min(kMostPieces, question.most_slices));
+                                                   std::min(most_pieces, question.most_slices));
   return cost.best_slices(question.bytes, model, most);
 }
 
@@ -123,7 +124,8 @@ class HierarchicalFamily final : public Family {
     const std::size_t bytes = question.vector_bytes(place.size);
     Plan plan{.family = this, .name = std::string(kHierarchical), .parameters = parameters};
     plan.label = plan.name + " " + across + (leaders == 1 ? " by leaders" : " by all");
-    plan.slices = pieces_of(question, cost, figures.model);
+    const bool by_memory = place.hosts_share_memory() && place.topology.hosts < place.size;
+    plan.slices = pieces_of(question, cost, figures.model, by_memory ? kMostPieces : kMostSlices);
     plan.seconds =
         cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes, plan.label);
     plan.specification = {plan.name, parameters, ""};

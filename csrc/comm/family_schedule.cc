@@ -10,7 +10,6 @@ namespace gradred {
 namespace {
 
 constexpr std::size_t kSmallestSlice = std::size_t{1} << 20;
-constexpr std::size_t kMostSlices = 2;
 
 // How many slices a vector is cut into, of which the blocks of other collectives allow one.
 std::size_t slices_of(const Question& question, const Cost& cost, const CostModel& model) {

@@ -1,0 +1,252 @@
+#include "comm/staged.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "comm/scheduled.h"
+#include "memory/order.h"
+
+namespace gradred {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // that is copied at a time
+
+struct Lengths {  // in bytes
+  std::size_t input, result;
+  std::size_t room;   // of the caller's buffer for the result
+  std::size_t place;  // of this rank's input in it, for calls in place
+
+  Lengths(const Call& call, int rank, int size) {
+    const std::size_t one = call.count * size_of(call.dtype);
+    const std::size_t all = one * static_cast<std::size_t>(size);
+    const bool gathers = call.kind == Kind::kAllgather;
+    const bool scatters = call.kind == Kind::kReduceScatterBlock;
+    const bool root = call.kind == Kind::kBcast && call.root == rank;
+    input = scatters ? all : one;
+    if (call.kind == Kind::kBcast && !root) input = 0;
+    result = gathers ? all : one;
+    if (root) result = 0;
+    room = gathers || (scatters && call.send == kInPlace) ? all : one;
+    place = gathers ? one * static_cast<std::size_t>(rank) : 0;
+  }
+};
+
+std::shared_ptr<const Elsewhere> after(const std::shared_ptr<Stream>& stream) {
+  return std::make_shared<const Elsewhere>(Elsewhere{.before = stream});
+}
+
+// As far as peers may reach the arrays where they lie. Of a reduce-scatter in place they may not:
+// what they read of the input is where the result goes.
+void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
+  const bool scatters = call.kind == Kind::kReduceScatterBlock;
+  if (bytes.input > 0 && !(scatters && call.send == kInPlace)) {
+    device.input_place = device.workspace->find(device.input, bytes.input);
+  }
+  if (call.kind == Kind::kAllreduce) {
+    device.result_place = device.workspace->find(device.result, bytes.result);
+  }
+}
+
+}  // namespace
+
+// ---- a call's host memory -----------------------------------------------------------------------
+
+bool Staging::is_long(const Call& call) { return call.count * size_of(call.dtype) >= 2 * kPiece; }
+
+// Where input and result are the device's, one vector on the host serves both, but for
+// reduce-scatters, whose input is longer.
+Staging::Staging(const Call& call, int rank, int size)
+    : call_(call), rank_(rank), size_(size), on_host_(call), before_(call.elsewhere->before) {
+  const Memory from = call.input_memory();
+  if (before_ == nullptr) {
+    before_ = std::make_shared<Stream>(from.is_host() ? call.result_memory() : from);
+  }
+}
+
+Staging::Staging(const Call& call, int rank, int size, bool flows, Workspace* workspace)
+    : Staging(call, rank, size) {
+  if (workspace == nullptr) {
+    to_host(flows);
+    return;
+  }
+  const bool in_place = call.send == kInPlace || call.kind == Kind::kBcast;
+  const auto* const given = static_cast<const std::byte*>(in_place ? call.recv : call.send);
+  device_.emplace();
+  device_->workspace = workspace;
+  device_->before = before_.get();
+  device_->input = given + (in_place ? Lengths(call, rank, size).place : 0);
+  device_->result = static_cast<std::byte*>(call.recv);
+  device_->op = call.op;
+  device_->dtype = call.dtype;
+  device_->factor = call.factor;
+  find_places(*device_, Lengths(call, rank, size), call);
+}
+
+void Staging::to_host(const void*& send, void*& recv) {
+  device_.reset();
+  to_host(true);
+  scales_ = call_.op == Op::kPremul && !marks_.empty();
+  send = on_host_.send;
+  recv = on_host_.recv;
+}
+
+void Staging::to_host(bool flows) {
+  const Call& call = call_;
+  const Lengths bytes(call, rank_, size_);
+  const Memory from = call.input_memory(), to = call.result_memory();
+  on_host_.elsewhere = flows ? nullptr : after(before_);
+  StreamOrder* const order = call.order();
+  const bool own = flows || (to != from && !from.is_host());
+  if (!to.is_host() && own && order == nullptr) result_.emplace(to);
+  if (!to.is_host()) {
+    room_ = HostAllocation(*to.device(), bytes.room);
+    on_host_.recv = room_.data();
+    result_bytes_ = bytes.result;
+  }
+  if (!from.is_host()) {
+    const bool in_place = call.send == kInPlace;
+    const bool one_vector = in_place || (!to.is_host() && call.kind != Kind::kReduceScatterBlock);
+    const auto* const given = static_cast<const std::byte*>(in_place ? call.recv : call.send);
+    const std::byte* const source = in_place ? given + bytes.place : given;
+    std::byte* target = room_.data() + bytes.place;
+    if (one_vector) {
+      on_host_.send = kInPlace;
+    } else {
+      input_ = HostAllocation(*from.device(), bytes.input);
+      on_host_.send = target = input_.data();
+    }
+    copy_input(target, source, bytes.input, flows);
+  }
+  if (order != nullptr) {
+    const std::size_t piece = flows ? kPiece : std::max<std::size_t>(result_bytes_, 1);
+    result_.emplace(order->result(call.recv, room_.data(), result_bytes_, piece));
+  }
+}
+
+void Staging::copy_input(std::byte* target, const std::byte* source, std::size_t bytes,
+                         bool flows) {
+  const std::size_t piece = flows ? kPiece : bytes;
+  for (std::size_t at = 0; at < bytes; at += piece) {
+    input_stream().copy(target + at, source + at, std::min(piece, bytes - at));
+    if (flows) marks_.push_back(input_stream().mark());
+  }
+}
+
+// Without pieces: what comes before the call.
+bool Staging::has_input(std::size_t end) {
+  if (end == 0) return true;
+  if (scales_) return has_scaled_input();
+  if (marks_.empty()) return input_stream().ready();
+  const std::size_t last = std::min((end - 1) / kPiece, marks_.size() - 1);
+  return input_stream().has_passed(marks_[last]);
+}
+
+// A factor is put on all of the input at once.
+bool Staging::has_scaled_input() {
+  if (!input_stream().has_passed(marks_.back())) return false;
+  const bool blocks = call_.kind == Kind::kReduceScatterBlock;
+  std::byte* const input = input_.data() != nullptr ? input_.data() : room_.data();
+  scale_input(call_, input, call_.count * (blocks ? static_cast<std::size_t>(size_) : 1));
+  scales_ = false;
+  return true;
+}
+
+// An average is divided in the end, when all of the sum is there.
+void Staging::has_result(std::size_t end) {
+  if (call_.op == Op::kAvg || end > result_bytes_ || end < copied_ + kPiece) return;
+  auto* const target = static_cast<std::byte*>(call_.recv);
+  result_stream().copy(target + copied_, room_.data() + copied_, end - copied_);
+  copied_ = end;
+}
+
+void Staging::copy_result() {
+  if (copied_ == result_bytes_) return;  // also where the result is the device's own
+  auto* const target = static_cast<std::byte*>(call_.recv);
+  result_stream().copy(target + copied_, room_.data() + copied_, result_bytes_ - copied_);
+  copied_ = result_bytes_;
+}
+
+Staging::~Staging() {
+  if (!is_quiet()) keep_host_memory();
+}
+
+bool Staging::is_quiet() noexcept {
+  try {
+    return input_is_there() && result_is_there();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Staging::keep_host_memory() noexcept {
+  input_.keep_for_ever();
+  room_.keep_for_ever();
+}
+
+bool Staging::abandon(bool host_memory_is_free) noexcept {
+  if (StreamOrder* const order = call_.order()) {  // nobody waits for a program's stream
+    order->release();
+    const bool quiet = is_quiet();
+    if (!quiet || !host_memory_is_free) keep_host_memory();
+    return quiet;
+  }
+  if (device_ && device_->begun && !device_->done) {
+    return device_->workspace->abandon() && !device_->is_open;
+  }
+  const bool quiet = input_stream().finish() && result_stream().finish();
+  if (!quiet || !host_memory_is_free) keep_host_memory();
+  return quiet;
+}
+
+// ---- in flight ----------------------------------------------------------------------------------
+
+StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flows,
+                                 Workspace* workspace, const Make& make)
+    : staging_(std::make_shared<Staging>(call, rank, size, flows, workspace)),
+      is_left_(call.order() != nullptr) {
+  Call on_host = staging_->on_host();
+  if (flows) on_host.elsewhere = std::make_shared<const Elsewhere>(Elsewhere{.flow = staging_});
+  inner_ = make(on_host);
+}
+
+StagedOperation::StagedOperation(const Call& call, int rank, int size, const Make& make,
+                                 ReadsAtOnce)
+    : staging_(std::make_shared<Staging>(call, rank, size, false)),
+      is_left_(call.order() != nullptr) {
+  while (!staging_->input_is_there()) sched_yield();
+  Call on_host = staging_->on_host();
+  on_host.elsewhere = nullptr;
+  inner_ = make(on_host);
+}
+
+std::string StagedOperation::waits_for() const {
+  return inner_->ended() ? "its result to be copied to the device" : inner_->waits_for();
+}
+
+bool StagedOperation::step() {
+  if (!copies_result_) {
+    if (const Progress progress = inner_->advance(caller()); !progress) {
+      stop_at(progress);
+      return false;
+    }
+    inner_->rethrow();
+    staging_->copy_result();
+    copies_result_ = true;
+  }
+  return staging_->result_is_there();
+}
+
+void StagedOperation::give_up(const std::exception_ptr& reason) noexcept {
+  inner_->abandon(reason);
+  withdraw();
+}
+
+// The inner operation has ended: badly, or its result could not be copied.
+void StagedOperation::withdraw() noexcept {
+  holds_memory_ = !staging_->abandon(!inner_->holds_memory());
+}
+
+}  // namespace gradred
