@@ -22,7 +22,7 @@ from gradred import _core, config
 from gradred.errors import UsageError, explain
 from gradred.launch import proc, rank_pipe, variables
 
-_LONGEST_PROGRAM = 120
+_LONGEST_PROGRAM = 400
 
 
 @dataclasses.dataclass(frozen=True)
