@@ -126,8 +126,8 @@ class Steady {
  private:
   // A rank that waits for 50 ms tells its peers, who hear it in this call or soon after it: where
   // ranks share cores with others that comes to pass. So a call counts if it and the ones before
-  // have been short on all ranks. Of these one in 50 ms looks whether its peers live, and another
-  // hears that one of them does: both take more. No other may, and never half of them.
+  // have been short on all ranks. Of these one in 50 ms looks whether its peers live, and one for
+  // each peer hears that this does: they take more. No other may, and never half of them.
   static constexpr std::size_t kCalls = 200, kLater = 3, kFewest = 20;
   static constexpr double kShort = 0.04;  // seconds
 
@@ -180,7 +180,8 @@ class Steady {
     std::printf("rank %d: %s: %zu of %zu calls take more; at most %u allocations, %u locks\n",
                 comm_.rank(), name.c_str(), others, undisturbed, most.allocations, most.locks);
     const auto looks = static_cast<std::size_t>(seconds / 0.05) + 1;
-    failed_ = failed_ || others > std::min(2 * looks, undisturbed / 2) || undisturbed < kFewest;
+    const auto ranks = static_cast<std::size_t>(comm_.size());
+    failed_ = failed_ || others > std::min(ranks * looks, undisturbed / 2) || undisturbed < kFewest;
   }
 
   void carry_out(const Call& call) {
