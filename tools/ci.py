@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
@@ -141,13 +141,15 @@ def has_torch() -> bool:
     return answer.returncode == 0
 
 
-def with_torch() -> bool:
-    """The front ends for PyTorch, their examples, and jobs that fail or that torch starts."""
-    if not has_torch():
-        return True
-    well = jobs(OPENMPI, *TORCH_JOBS)
+def torch_jobs() -> bool:
+    """Examples for PyTorch, elastic training, jobs that fail or that torch starts."""
+    return not has_torch() or jobs(OPENMPI, *TORCH_JOBS)
+
+
+def torch_ranks() -> bool:
+    """The front ends for PyTorch."""
     words = ["tools/run_tests.py", "--no-unit", "--torch", "--ranks", "2,3"]
-    return run(python_of(OPENMPI), *words) and well
+    return not has_torch() or run(python_of(OPENMPI), *words)
 
 
 def core_tests(sanitizer: str) -> bool:
@@ -252,7 +254,7 @@ def of_mpi(environment: Path) -> list[str]:
     return ["-m", "not one_mpi or each_mpi"] if environment is OPENMPI else []
 
 
-def jobs(environment: Path, *tests: str) -> bool:
+def jobs(environment: Path, *tests: str, without: Sequence[str] = ()) -> bool:
     """Tests that start jobs: commands, faults, several hosts.
 
     They assert deadlines, on a machine that others may use, too: one that fails is tried again, and
@@ -263,7 +265,7 @@ def jobs(environment: Path, *tests: str) -> bool:
     command += ["--reruns", "1", "--reruns-delay", "2", "--durations=10"]
     command += of_mpi(environment)
     command += [f"tests/{one}" for one in tests]
-    command += [f"--ignore=tests/{one}" for one in TORCH_JOBS if one not in tests]
+    command += [f"--ignore=tests/{one}" for one in (*TORCH_JOBS, *without) if one not in tests]
     foreign = f"FOREIGN_MPIEXEC={other.absolute()}"  # for the test of the wrong launcher
     return run("env", foreign, python_of(environment), *command, seconds=900)
 
@@ -281,6 +283,8 @@ TORCH_JOBS = (
     "jobs/test_elastic.py",
     "hosts/test_elastic.py",
 )
+
+DEVICE_JOBS = "jobs/test_device.py"  # with MPICH alone
 
 # Open MPI's jobs take longest to start, so its faults are two stages.
 FAULTS = sorted(f"faults/{file.name}" for file in (ROOT / "tests" / "faults").glob("test_*.py"))
@@ -308,7 +312,9 @@ STAGES = (
         beside=True,
     ),
     Stage("hosts", hosts, beside=True),
-    Stage("jobs, mpich", lambda: jobs(MPICH, "jobs"), beside=True),
+    Stage("jobs with torch", torch_jobs, beside=True),
+    Stage("jobs with devices, mpich", lambda: jobs(MPICH, DEVICE_JOBS), beside=True),
+    Stage("jobs, mpich", lambda: jobs(MPICH, "jobs", without=[DEVICE_JOBS]), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs")),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
@@ -318,7 +324,7 @@ STAGES = (
         lambda: mpi4py_tests(OPENMPI, "--ranks", "2", "--quick"),
         all_cores=True,
     ),
-    Stage("torch", with_torch, all_cores=True),  # the last: no other stage sees PyTorch
+    Stage("torch", torch_ranks, all_cores=True),
 )
 
 
