@@ -25,22 +25,23 @@ std::uint64_t hash_of(std::string_view name) { return mix(0xcbf29ce484222325ULL,
 
 struct Board::Header {
   alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
-  alignas(kLine) std::atomic<std::uint64_t> news;   // entries in the log, and ranks that left
+  alignas(kLine) std::atomic<std::uint64_t> news;   // counts up where there is something to take
   Bell bell;
   std::atomic<std::uint32_t> gone;  // a rank has left
   // Under the lock, all of these:
   alignas(kLine) std::uint64_t logged;  // entries
-  std::uint64_t closed;                 // entries that a rank has taken
-  std::uint64_t batch_bytes;            // of the last batch
+  std::uint64_t closed;                 // entries that a hungry rank has taken
   std::uint64_t most_fused_bytes;
   std::uint64_t rounds;
+  std::uint64_t turns;   // names that were queued
+  std::uint32_t queued;  // those that are
   std::uint32_t hand;    // where the search for a slot goes on
   std::uint32_t joined;  // ranks
-  std::uint32_t joins;   // those that wait for room in the log: 0 or 1
+  std::uint32_t joins;   // those that wait behind the queue: 0 or 1
   std::int32_t last_joined;
-  std::uint32_t first_ready, last_ready;  // slots that wait for room in the log; index + 1
   char why_left[240];
-  // Of one of several boards: `ready` slots wait to be told to the other sites.
+  // Of one of several boards:
+  std::uint32_t first_ready, last_ready;  // slots that wait to be told; index + 1
   alignas(kLine) std::atomic<std::uint64_t> outgoing;
   Bell outgoing_bell;
   std::uint32_t asks_for_taken;  // is_taken() has said no
@@ -56,7 +57,8 @@ struct Board::Slot {
   std::uint32_t next_ready;
   std::uint32_t arrived;  // ranks
   std::uint32_t used;     // it has a name
-  std::uint32_t ready;    // it waits for room in the log, or for the other sites
+  std::uint32_t ready;    // it is queued, or waits for the other sites
+  std::uint32_t chunk;    // that is logged next
   std::int32_t first;     // the rank that came first
   std::int32_t last;      // with which it became ready
   Submission submission;  // of that rank
@@ -65,9 +67,17 @@ struct Board::Slot {
   char elsewhere[kElsewhereBytes];  // ranks of other sites that have not submitted it
 };
 
+struct Board::Queued {
+  Turn turn;
+  std::uint32_t index;  // of its slot
+
+  bool operator<(const Queued& other) const { return turn < other.turn; }
+};
+
 struct Board::Logged {
   Round round;
   Submission submission;
+  std::uint32_t chunk;
   std::uint32_t joins;
   std::int32_t last_joined;
   std::int32_t last;
@@ -101,7 +111,7 @@ std::size_t Board::bytes(std::size_t ranks) {
   const std::size_t words = (ranks + 63) / 64;
   return aligned(sizeof(Header)) + aligned(ranks * sizeof(std::uint64_t)) +
          aligned(ranks * sizeof(std::uint32_t)) + aligned(kChains * sizeof(std::uint32_t)) +
-         aligned(kSlots * sizeof(Logged)) +
+         aligned(kSlots * sizeof(Logged)) + aligned(kSlots * sizeof(Queued)) +
          kSlots * aligned(sizeof(Slot) + words * sizeof(std::uint64_t));
 }
 
@@ -124,6 +134,7 @@ Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64
   part(joined_, ranks * sizeof(std::uint32_t));
   part(heads_, kChains * sizeof(std::uint32_t));
   part(log_, kSlots * sizeof(Logged));
+  part(queue_, kSlots * sizeof(Queued));
   slots_ = place;
   slot_bytes_ = aligned(sizeof(Slot) + words_ * sizeof(std::uint64_t));
   if (rank_ != 0) return;
@@ -210,7 +221,7 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
     index = *claimed;
   }
   Slot& mine = slot(index);
-  if (mine.ready != 0) return std::nullopt;  // the round before waits for room in the log
+  if (mine.ready != 0) return std::nullopt;  // the round before is not in the log yet
   if (mine.arrived == 0) {
     mine.round = ++header_.rounds;
     mine.first = static_cast<std::int32_t>(rank_);
@@ -222,6 +233,7 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
         difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_));
     set_text(mine.problem, differs);
   }
+  mine.submission.priority = std::max(mine.submission.priority, submission.priority);
   const Round round = mine.round;
   set_arrived(index, rank_, true);
   ++mine.arrived;
@@ -264,61 +276,74 @@ bool Board::has_room(std::uint64_t entries) const {
   return header_.logged - slowest + entries <= kSlots;
 }
 
-Board::Logged& Board::next_entry() { return log_[header_.logged % kSlots]; }
+Board::Logged& Board::next_entry() { return log_[header_.logged++ % kSlots]; }
 
-void Board::publish() {
-  ++header_.logged;
+// That there is something to take, or to decide on. What is decided then is no news: who has not
+// taken all that there is looks again when it is hungry.
+void Board::wake() {
   header_.news.fetch_add(1, std::memory_order_release);
   ring_for_sleepers(header_.bell, nullptr);
 }
 
 void Board::become_ready(std::uint32_t index) {
-  slot(index).last = is_one_of_several_ ? -1 : names_.number(rank_);
-  if (!is_one_of_several_ && header_.first_ready == 0 && append(index)) return;
-  Slot& late = slot(index);
-  late.ready = 1;
-  late.next_ready = 0;
+  Slot& ready = slot(index);
+  ready.ready = 1;
+  ready.chunk = 0;
+  if (!is_one_of_several_) {
+    ready.last = names_.number(rank_);
+    if (ready.arrived != ranks_ && ready.problem[0] == '\0') {
+      set_text(ready.problem, why_not_joined(ready.submission));
+    }
+    queue_[header_.queued++] = {{ready.submission.priority, header_.turns++}, index};
+    std::push_heap(queue_, queue_ + header_.queued);
+    return wake();
+  }
+  ready.last = -1;
+  ready.next_ready = 0;
   (header_.last_ready == 0 ? header_.first_ready : slot(header_.last_ready - 1).next_ready) =
       index + 1;
   header_.last_ready = index + 1;
   tell();
 }
 
-// False: there is no room.
-bool Board::append(std::uint32_t index) {
-  if (!has_room()) return false;
-  Slot& ready = slot(index);
-  if (ready.arrived != ranks_ && ready.problem[0] == '\0') {
-    set_text(ready.problem, why_not_joined(ready.submission));
+// What comes next, of the bytes of a chunk or somewhat more, as far as there is room. The end of a
+// join comes when nothing is queued.
+void Board::decide() {
+  Batching batching(header_.most_fused_bytes);
+  std::uint64_t bytes = 0;
+  while (header_.queued != 0 && bytes < Submission::kChunkBytes && has_room()) {
+    const std::uint32_t index = queue_[0].index;
+    Slot& next = slot(index);
+    const bool joins = batching.add(next.submission, next.problem[0] == '\0');
+    bytes += next.submission.bytes_of(next.chunk);
+    log_slot(index, next.submission, next.chunk++, joins, next.problem);
+    if (next.ready == 0) std::pop_heap(queue_, queue_ + header_.queued--);
   }
-  const bool open = header_.closed < header_.logged;
-  const Logged& before = log_[(header_.logged + kSlots - 1) % kSlots];
-  const std::uint64_t bytes = ready.submission.bytes;
-  const bool joins = open && ready.problem[0] == '\0' && before.problem[0] == '\0' &&
-                     ready.submission.may_join_a_batch(before.submission) &&
-                     header_.batch_bytes + bytes <= header_.most_fused_bytes;
-  header_.batch_bytes = joins ? header_.batch_bytes + bytes : bytes;
-  log_slot(index, ready.submission, joins, ready.problem);
-  return true;
+  if (header_.queued == 0 && header_.joins != 0 && has_room()) {
+    header_.joins = 0;
+    append_join(header_.last_joined);
+  }
 }
 
-// There is room.
-void Board::log_slot(std::uint32_t index, const Submission& submission, bool joins,
-                     const char* problem) {
+// There is room. With its last chunk the slot is free.
+void Board::log_slot(std::uint32_t index, const Submission& submission, std::uint32_t chunk,
+                     bool joins, const char* problem) {
   Slot& ready = slot(index);
   Logged& entry = next_entry();
   entry.round = ready.round;
   entry.submission = submission;
+  entry.chunk = chunk;
   entry.joins = joins ? 1 : 0;
   entry.last_joined = -1;
   entry.last = ready.last;
   set_text(entry.problem, problem);
+  if (entry.problem[0] == '\0' && chunk + 1 != submission.chunks()) return;
+  ready.ready = 0;
   ready.arrived = 0;
   ready.round = 0;
   for (std::size_t word = 0; word < words_; ++word) {
     arrivals(index)[word].store(0, std::memory_order_relaxed);
   }
-  publish();
 }
 
 void Board::join() {
@@ -333,25 +358,7 @@ void Board::join() {
   }
   if (header_.joined == ranks_) {
     header_.joins = 1;
-    flush();
-    tell();
-  }
-}
-
-// What has waited for room, then the end of a join, which comes after it.
-void Board::flush() {
-  if (is_one_of_several_) return;
-  while (header_.first_ready != 0) {
-    const std::uint32_t index = header_.first_ready - 1;
-    Slot& ready = slot(index);
-    if (!append(index)) return;
-    ready.ready = 0;
-    header_.first_ready = ready.next_ready;
-    if (header_.first_ready == 0) header_.last_ready = 0;
-  }
-  if (header_.joins != 0 && has_room()) {
-    header_.joins = 0;
-    append_join(header_.last_joined);
+    is_one_of_several_ ? tell() : wake();
   }
 }
 
@@ -362,36 +369,35 @@ void Board::append_join(int last) {
   entry.last_joined = last;
   header_.joined = 0;
   std::fill_n(joined_, ranks_, 0U);
-  publish();
 }
 
-bool Board::any() const {
-  return header_.news.load(std::memory_order_acquire) !=
-         taken_[rank_] + header_.gone.load(std::memory_order_relaxed);
+bool Board::any(bool hungry) const {
+  return header_.news.load(std::memory_order_acquire) != seen_ || (hungry && left_);
 }
 
-std::vector<Board::Entry> Board::take() {
+std::vector<Board::Entry> Board::take(bool hungry) {
   std::vector<Entry> made;
   const Lock lock(*this);
-  flush();
   std::uint64_t& taken = taken_[rank_];
+  if (hungry && taken == header_.logged && !is_one_of_several_) decide();
+  seen_ = header_.news.load(std::memory_order_relaxed);
   made.reserve(header_.logged - taken);
   for (; taken < header_.logged; ++taken) {
     const Logged& entry = log_[taken % kSlots];
-    made.push_back({entry.round, entry.submission, entry.joins != 0, entry.problem,
+    made.push_back({entry.round, entry.submission, entry.chunk, entry.joins != 0, entry.problem,
                     entry.last_joined,
                     entry.submission.kind == NamedKind::kJoin ? entry.last_joined : entry.last});
   }
-  header_.closed = header_.logged;
-  if (std::exchange(header_.asks_for_taken, 0U) != 0) tell();
-  flush();
+  if (hungry) {
+    header_.closed = header_.logged;
+    if (std::exchange(header_.asks_for_taken, 0U) != 0) tell();
+  }
+  left_ = is_one_of_several_ ? header_.closed != header_.logged
+                             : header_.queued != 0 || header_.joins != 0;
   return made;
 }
 
-Awaited Board::news() const {
-  return {&header_.news, taken_[rank_] + header_.gone.load(std::memory_order_relaxed) + 1,
-          &header_.bell, nullptr};
-}
+Awaited Board::news() const { return {&header_.news, seen_ + 1, &header_.bell, nullptr}; }
 
 void Board::leave(std::string_view why, std::optional<Failure> failure) {
   const Lock lock(*this);
@@ -407,8 +413,7 @@ void Board::end(std::string_view why) {
   if (header_.gone.load(std::memory_order_relaxed) != 0) return;
   set_text(header_.why_left, why);
   header_.gone.store(1, std::memory_order_relaxed);
-  header_.news.fetch_add(1, std::memory_order_release);
-  ring_for_sleepers(header_.bell, nullptr);
+  wake();
 }
 
 bool Board::any_left() const { return header_.gone.load(std::memory_order_acquire) != 0; }
@@ -466,10 +471,12 @@ bool Board::hear(std::span<const SiteMessage> messages) {
     case Said::kAgreed:
       if (!has_room(messages.size())) return false;
       for (const SiteMessage& one : messages) hear_agreed(one, &one != &first);
+      wake();
       return true;
     case Said::kAllJoined:
       if (!has_room()) return false;
       append_join(first.rank);
+      wake();
       return true;
     case Said::kWaits:
       hear_waits(first);
@@ -489,16 +496,15 @@ bool Board::hear(std::span<const SiteMessage> messages) {
 void Board::hear_agreed(const SiteMessage& message, bool joins) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
   if (index != kSlots && slot(index).ready != 0) {
-    slot(index).ready = 0;
-    return log_slot(index, message.submission, joins, message.text.c_str());
+    return log_slot(index, message.submission, message.chunk, joins, message.text.c_str());
   }
   Logged& entry = next_entry();
   entry = Logged{};
   entry.submission = message.submission;
+  entry.chunk = message.chunk;
   entry.joins = joins ? 1 : 0;
   entry.last_joined = entry.last = -1;
   set_text(entry.problem, message.text);
-  publish();
 }
 
 void Board::hear_waits(const SiteMessage& message) {

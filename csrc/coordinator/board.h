@@ -1,15 +1,18 @@
 // What the ranks of one host have submitted by name, and the order in which all of them carry it
 // out: a table of names and a log, in memory that they share.
 //
-// A rank that submits a name marks its arrival in the name's slot; the last one to arrive writes
-// the name to the log, in the same critical section. So nobody has to be woken for the ranks to
-// agree, and a name costs each rank one short turn at the lock. All ranks read the same log.
+// A rank that submits a name marks its arrival in the name's slot; the last one to arrive puts the
+// name in a queue, in the same critical section. So nobody has to be woken for the ranks to agree,
+// and a name costs each rank one short turn at the lock.
 //
-// Entries that no rank has taken yet are open: what becomes ready meanwhile, and suits the last of
-// them, joins its batch, and so becomes part of one operation on every rank.
+// The first rank that has nothing more to do moves the most urgent names from the queue to the log,
+// of a large array one chunk. All ranks read the same log, and carry it out in its order: whatever
+// the choice was, it is made once for all. What moves together, and suits, is one batch, and so one
+// operation on every rank.
 //
 // Of a communicator over several sites (sites.h) each has a board. There the last rank to arrive
-// hands the name out, to be told to the other sites, and what they agree on comes back to the log.
+// hands the name out, to be told to the other sites; the queue is the coordinator's, and what it
+// moves comes to the logs of all sites.
 #pragma once
 
 #include <array>
@@ -62,16 +65,22 @@ class Board {
   struct Entry {
     Round round;
     Submission submission;
+    std::uint32_t chunk;  // of submission.chunks()
     bool joins;           // the batch of the entry before
     std::string problem;  // it ends with this error; empty: there is none
     int last_joined;      // of a join
     int last;             // the rank that submitted it last; -1: unknown
+
+    bool is_last_chunk() const { return !problem.empty() || chunk + 1 == submission.chunks(); }
   };
-  // Whether there may be entries that this rank has not taken.
-  bool any() const;
-  // Those entries, in the order of the log: whole batches.
-  std::vector<Entry> take();
-  // Changes when there is more to take, or a rank leaves.
+  // Whether there may be something for this rank to take. `hungry`: it has too little to do.
+  bool any(bool hungry = true) const;
+  // Entries that this rank has not taken, in the order of the log: whole batches. If it is hungry,
+  // and there are none, what comes next is decided.
+  std::vector<Entry> take(bool hungry = true);
+  // Whether a hungry rank has left something, for which there was no room in the log.
+  bool waits_for_room() const { return left_; }
+  // Changes when there is more to take, or a rank leaves; for who has taken all.
   Awaited news() const;
 
   // The ranks that a name waits for, by name; empty: for none, or it is unknown.
@@ -85,7 +94,7 @@ class Board {
   // What the coordinator says: one message, or the entries of a batch. False: there is no room in
   // the log, try again later.
   bool hear(std::span<const SiteMessage> messages);
-  // Whether a rank has taken what was heard; if not, outgoing() changes when one has.
+  // Whether a rank has taken what was heard, and is hungry; if not, outgoing() changes when one is.
   bool is_taken();
   // Ranks of this site that have not submitted a name, by their numbers in the communicator.
   std::vector<std::int32_t> lacking(std::string_view name) const;
@@ -94,6 +103,7 @@ class Board {
   struct Header;
   struct Slot;
   struct Logged;
+  struct Queued;
   class Lock;
 
   Slot& slot(std::uint32_t index) const;
@@ -105,17 +115,17 @@ class Board {
   bool is_complete(std::uint32_t index) const;
   void set_arrived(std::uint32_t index, std::size_t rank, bool here);
   void become_ready(std::uint32_t index);
-  bool append(std::uint32_t index);
-  void log_slot(std::uint32_t index, const Submission& submission, bool joins, const char* problem);
+  void decide();
+  void log_slot(std::uint32_t index, const Submission& submission, std::uint32_t chunk, bool joins,
+                const char* problem);
   void append_join(int last);
   void tell();
   void hear_agreed(const SiteMessage& message, bool joins);
   void hear_waits(const SiteMessage& message);
   void end(std::string_view why);
-  void flush();
   bool has_room(std::uint64_t entries = 1) const;
   Logged& next_entry();
-  void publish();
+  void wake();
 
   std::byte* const memory_;
   const std::size_t ranks_, rank_, words_;  // of a bit for each rank
@@ -124,11 +134,15 @@ class Board {
   std::uint32_t* joined_;  // by rank
   std::uint32_t* heads_;   // of the chains of slots, by hash; index + 1
   Logged* log_;
+  Queued* queue_;  // a heap
   std::byte* slots_;
   std::size_t slot_bytes_;
   const RankNames names_;
   const std::function<void()> look_;
   const bool is_one_of_several_;
+  // This rank's last look:
+  std::uint64_t seen_ = 0;  // of the news
+  bool left_ = false;       // there was more to take, for who is hungry
 };
 
 }  // namespace gradred

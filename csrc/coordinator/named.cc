@@ -297,13 +297,21 @@ void NamedOperations::go_on() {
     look_after_peers();
   }
   publish_backlog();
-  if (board_.any()) take_entries();
-  if (relay_ != nullptr) relay_->carry();
-  if (board_.any_left()) {
-    look_after_peers();  // it may have left since it has failed
-    end_what_is_left_over();
+  for (bool took = true; took;) {
+    took = board_.any(is_hungry()) && take_entries();
+    if (relay_ != nullptr) relay_->carry();
+    if (board_.any_left()) {
+      look_after_peers();  // it may have left since it has failed
+      end_what_is_left_over();
+    }
+    run_works();
   }
-  run_works();
+}
+
+// Only so much is decided on as keeps this rank busy: what becomes ready later may be more urgent.
+// Between hosts it takes a while to hear what comes next.
+bool NamedOperations::is_hungry() const {
+  return under_way_ < (needs_no_mpi() ? 1 : 2) * Submission::kChunkBytes;
 }
 
 void NamedOperations::look_after_peers() {
@@ -338,42 +346,46 @@ void NamedOperations::publish_backlog() {
   if (std::exchange(join_waits_, false)) board_.join();
 }
 
-void NamedOperations::take_entries() {
+bool NamedOperations::take_entries() {
+  bool any = false;
   std::vector<std::pair<Shared, std::string>> refused;
   {
     const std::lock_guard lock(intake_);
     const std::uint64_t now = timeline_ == nullptr ? 0 : now_ns();
-    for (Board::Entry& entry : board_.take()) {
+    for (Board::Entry& entry : board_.take(is_hungry())) {
+      any = true;
       Shared mine;
       if (entry.submission.kind == NamedKind::kJoin) {
         mine = std::exchange(joining_, nullptr);
         if (mine != nullptr) mine->last_joined = entry.last_joined;
       } else if (const auto found = agreed_on_.find(entry.round); found != agreed_on_.end()) {
-        mine = std::move(found->second);
-        agreed_on_.erase(found);
+        mine = found->second;
+        if (entry.is_last_chunk()) agreed_on_.erase(found);
       } else {
         check(joining_ != nullptr, "only a rank that has joined takes part with zeros");
       }
-      if (mine != nullptr && now != 0) {
+      if (mine != nullptr && now != 0 && entry.chunk == 0) {
         mine->times_ = {.agreed_ns = now, .last_rank = entry.last};
       }
-      if (now != 0 && !entry.joins) timeline_->batch_began(now);
+      if (now != 0 && !entry.joins && entry.chunk == 0) timeline_->batch_began(now);
       if (!entry.problem.empty()) {
         if (mine != nullptr) refused.emplace_back(std::move(mine), std::move(entry.problem));
         continue;
       }
-      NamedPart part{std::move(mine), entry.submission};
-      if (entry.joins) {
-        works_.back()->add(std::move(part));
-      } else {
-        works_.push_back(NamedWork::of(std::move(part)));
-        if (now != 0) works_.back()->note_start();
-      }
+      add_work({std::move(mine), entry.submission, entry.chunk}, entry.joins);
+      if (now != 0) works_.back()->note_start();
     }
   }
   for (auto& [operation, problem] : refused) {
     finish(operation, std::make_exception_ptr(UsageError(quoted(*operation) + ": " + problem)));
   }
+  return any;
+}
+
+void NamedOperations::add_work(NamedPart part, bool joins) {
+  under_way_ += part.bytes();
+  if (joins) return works_.back()->add(std::move(part));
+  works_.push_back(NamedWork::of(std::move(part)));
 }
 
 // Once a rank has left, whatever is not in the log.
@@ -409,12 +421,13 @@ void NamedOperations::run_works() {
     first.finish(*comm_);
     const auto parts = first.parts();
     const std::uint64_t started_ns = first.started_ns();
+    under_way_ -= first.bytes();
     works_.pop_front();
     for (const NamedPart& part : parts) {
       if (part.operation == nullptr) continue;
-      part.operation->times_.started_ns = started_ns;
+      if (part.chunk == 0) part.operation->times_.started_ns = started_ns;
       part.operation->times_.batch = parts.size();
-      finish(part.operation, nullptr);
+      if (part.is_last_chunk()) finish(part.operation, nullptr);
     }
     for (auto& work : works_) {
       if (!work->start(*comm_)) break;
@@ -426,7 +439,8 @@ void NamedOperations::run_works() {
 Progress NamedOperations::where() const {
   if (!works_.empty()) return stopped_;
   const std::lock_guard lock(intake_);
-  if (!backlog_.empty()) return {Progress::State::kPolls, {}};  // for room
+  const bool for_room = !backlog_.empty() || board_.waits_for_room();
+  if (for_room) return {Progress::State::kPolls, {}};
   return {Progress::State::kAwaits, board_.news()};
 }
 
@@ -503,7 +517,10 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
     }
   }
   works_.clear();
-  for (const Shared& operation : over) finish(operation, reason);
+  under_way_ = 0;
+  for (const Shared& operation : over) {  // several times where it has chunks
+    if (!operation->finished_.load(std::memory_order_relaxed)) finish(operation, reason);
+  }
   const FailureReport report = first_report_of(reason);
   if (is_usage_error(reason)) return leave("has failed: " + report.text);  // wakes them
   if (segment_ != nullptr) comm_->node_path().group()->poison(report);

@@ -27,6 +27,7 @@ namespace gradred {
 
 class NamedOperations;
 class NamedWork;
+struct NamedPart;
 
 struct NamedArray {
   const void* in = nullptr;
@@ -148,7 +149,9 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void go_on();
   void look_after_peers();
   void publish_backlog();
-  void take_entries();
+  bool is_hungry() const;
+  bool take_entries();
+  void add_work(NamedPart part, bool joins);
   void end_what_is_left_over();
   void run_works();
   Progress where() const;
@@ -178,6 +181,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
 
   std::mutex driving_;  // of what follows; taken before intake_
   std::deque<std::unique_ptr<NamedWork>> works_;
+  std::uint64_t under_way_ = 0;  // bytes of these
   Progress stopped_{};
   std::uint64_t looked_ns_ = 0;
 

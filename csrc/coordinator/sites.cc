@@ -23,6 +23,7 @@ struct Head {
   std::uint8_t more = 0, some_joined = 0;
   std::uint8_t failure = 0;  // 0: none; else its kind and 1
   std::int32_t rank = 0;
+  std::uint32_t chunk = 0;
   std::uint32_t known = 0;  // the number of name and submission
   std::uint32_t name_bytes = 0, text_bytes = 0, ranks = 0;
 };
@@ -68,6 +69,7 @@ void SiteEncoder::add(const SiteMessage& message, std::vector<std::byte>& bytes)
             .failure = static_cast<std::uint8_t>(
                 message.failure ? static_cast<unsigned>(*message.failure) + 1 : 0),
             .rank = message.rank,
+            .chunk = message.chunk,
             .text_bytes = static_cast<std::uint32_t>(message.text.size()),
             .ranks = static_cast<std::uint32_t>(message.ranks.size())};
   bool names = true;
@@ -121,6 +123,7 @@ SiteMessage SiteDecoder::decode(std::span<const std::byte> bytes) {
   SiteMessage message{.kind = head.kind,
                       .more = head.more != 0,
                       .some_joined = head.some_joined != 0,
+                      .chunk = head.chunk,
                       .rank = head.rank};
   if (head.failure != 0) message.failure = static_cast<Failure>(head.failure - 1);
   if (message.has_submission() && head.known != kNotKnown) {
@@ -136,6 +139,9 @@ SiteMessage SiteDecoder::decode(std::span<const std::byte> bytes) {
       if (known_.size() == kMostKnown) known_.clear();
       known_.push_back({message.name, message.submission});
     }
+  }
+  if (message.chunk != 0 && message.chunk >= message.submission.chunks()) {
+    throw TransportError("named operations: a chunk that the operation does not have");
   }
   message.text = reader.text(head.text_bytes);
   message.ranks.resize(head.ranks);
@@ -181,6 +187,8 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
                              : difference(pending.first.submission, names_.of(pending.first.rank),
                                           message.submission, names_.of(message.rank));
   }
+  std::int32_t& priority = pending.first.submission.priority;
+  priority = std::max(priority, message.submission.priority);
   pending.some_joined |= message.some_joined;
   pending.arrived[site] = true;
   ++pending.arrivals;
@@ -203,7 +211,9 @@ void Sites::agree(Pending&& pending) {
   if ((pending.some_joined || pending.arrivals != sites_) && entry.text.empty()) {
     entry.text = why_not_joined(entry.submission);
   }
-  agreed_.push_back(std::move(entry));
+  const Turn turn{entry.submission.priority, turns_++};
+  queue_.push_back({turn, std::move(entry)});
+  std::push_heap(queue_.begin(), queue_.end());
 }
 
 void Sites::join(std::size_t site, int last) {
@@ -217,7 +227,7 @@ void Sites::join(std::size_t site, int last) {
     next = complete ? pending_.erase(next) : std::next(next);
   }
   if (joins_ != sites_) return;
-  agreed_.push_back({.kind = Said::kAllJoined, .rank = last_joined_});
+  all_joined_ = true;
   joined_.assign(sites_, false);
   joins_ = 0;
 }
@@ -225,25 +235,44 @@ void Sites::join(std::size_t site, int last) {
 void Sites::left(const SiteMessage& message) {
   over_ = true;
   pending_.clear();
-  agreed_.push_back(message);
+  left_ = message;
 }
 
 std::vector<SiteMessage> Sites::take() {
-  std::vector<SiteMessage> taken(std::make_move_iterator(agreed_.begin()),
-                                 std::make_move_iterator(agreed_.end()));
-  agreed_.clear();
-  std::uint64_t batch_bytes = 0;
-  for (std::size_t i = 1; i < taken.size(); ++i) {
-    SiteMessage& before = taken[i - 1];
-    const SiteMessage& entry = taken[i];
-    batch_bytes += before.submission.bytes;
-    const bool alike = entry.kind == Said::kAgreed && before.kind == entry.kind &&
-                       entry.text.empty() && before.text.empty();
-    before.more = alike && entry.submission.may_join_a_batch(before.submission) &&
-                  batch_bytes + entry.submission.bytes <= most_fused_bytes_;
-    if (!before.more) batch_bytes = 0;
+  std::vector<SiteMessage> taken;
+  std::uint64_t bytes = 0;
+  while (!queue_.empty() && (over_ || bytes < Submission::kChunkBytes)) {
+    taken.push_back(next());
+    bytes += taken.back().submission.bytes_of(taken.back().chunk);
   }
+  form_batches(taken);
+  if (!queue_.empty()) return taken;
+  if (std::exchange(all_joined_, false)) {
+    taken.push_back({.kind = Said::kAllJoined, .rank = last_joined_});
+  }
+  if (left_) taken.push_back(*std::exchange(left_, std::nullopt));
   return taken;
+}
+
+// The most urgent entry, or the next chunk of it.
+SiteMessage Sites::next() {
+  SiteMessage& first = queue_.front().entry;
+  if (first.text.empty() && first.chunk + 1 < first.submission.chunks()) {
+    SiteMessage chunk = first;
+    ++first.chunk;
+    return chunk;
+  }
+  std::pop_heap(queue_.begin(), queue_.end());
+  SiteMessage last = std::move(queue_.back().entry);
+  queue_.pop_back();
+  return last;
+}
+
+void Sites::form_batches(std::vector<SiteMessage>& taken) const {
+  Batching batching(most_fused_bytes_);
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    if (batching.add(taken[i].submission, taken[i].text.empty())) taken[i - 1].more = true;
+  }
 }
 
 std::vector<SiteMessage> Sites::waiting(std::uint64_t since_ns) const {

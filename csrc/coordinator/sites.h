@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -38,6 +37,7 @@ struct SiteMessage {
   bool more = false;                 // kAgreed: the next entry is of the same batch
   bool some_joined = false;          // kReady: not every rank of the site has an array
   std::optional<Failure> failure{};  // kLeft: the kind of failure that made it leave
+  std::uint32_t chunk = 0;           // kAgreed: of submission.chunks()
   std::int32_t rank = -1;            // kReady: the first one; kJoined, kAllJoined: the last one
   std::string name{}, text{};        // the latter: of kReady and kAgreed, what is wrong
   Submission submission{};           // kReady, kAgreed
@@ -73,7 +73,7 @@ class SiteDecoder {
   std::vector<std::byte> pending_;
 };
 
-// What the coordinator knows: which sites are ready for what, and the order that they agree on.
+// What the coordinator knows: which sites are ready for what, and in which order it is carried out.
 class Sites {
  public:
   Sites(std::size_t sites, std::uint64_t most_fused_bytes, RankNames names)
@@ -83,10 +83,12 @@ class Sites {
         names_(std::move(names)) {}
 
   void hear(std::size_t site, const SiteMessage& message);
-  bool any_agreed() const { return !agreed_.empty(); }
+  bool any_agreed() const { return !queue_.empty() || all_joined_ || left_; }
   bool any_waiting() const { return !pending_.empty(); }
   bool is_over() const { return over_; }  // a rank has left: nothing more is agreed on
-  // For all sites, in this order. What is taken at once, and suits, is one batch.
+  // For all sites, in this order: what is most urgent, of the bytes of a chunk or somewhat more.
+  // What is taken at once, and suits, is one batch. The end of a join comes when nothing else is
+  // left, and so does the word that a rank has left: then all is taken at once.
   std::vector<SiteMessage> take();
   // Of names that some sites have waited for since before `since_ns`: kWaits.
   std::vector<SiteMessage> waiting(std::uint64_t since_ns) const;
@@ -101,20 +103,32 @@ class Sites {
     std::vector<std::vector<std::int32_t>> lacking;  // by site, as far as it has said
   };
 
+  struct Queued {
+    Turn turn;
+    SiteMessage entry;
+
+    bool operator<(const Queued& other) const { return turn < other.turn; }
+  };
+
   void arrive(std::size_t site, const SiteMessage& message);
   void join(std::size_t site, int last);
   bool is_complete(const Pending& pending) const;
   void agree(Pending&& pending);
   void left(const SiteMessage& message);
+  SiteMessage next();
+  void form_batches(std::vector<SiteMessage>& taken) const;
 
   const std::size_t sites_;
   const std::uint64_t most_fused_bytes_;
   std::unordered_map<std::string, Pending> pending_;
-  std::deque<SiteMessage> agreed_;
+  std::vector<Queued> queue_;  // a heap
+  std::uint64_t turns_ = 0;
   std::vector<bool> joined_;
   std::size_t joins_ = 0;
   int last_joined_ = -1;
-  bool over_ = false;  // a rank has left
+  bool all_joined_ = false;
+  bool over_ = false;                // a rank has left
+  std::optional<SiteMessage> left_;  // that is to be told
   const RankNames names_;
 };
 

@@ -59,6 +59,34 @@ std::optional<NamedKind> named_kind(std::string_view name) {
   return static_cast<NamedKind>(found - kNames.begin());
 }
 
+std::uint32_t Submission::chunks() const {
+  if (kind != NamedKind::kAllreduce || parts == 0) return 1;
+  const std::uint64_t nearest = (bytes + kChunkBytes / 2) / kChunkBytes;
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(nearest, 1));
+}
+
+Submission::Range Submission::chunk(std::uint32_t index) const {
+  constexpr std::uint64_t kAligned = 64;  // elements: where chunks begin, vector units like it
+  const std::uint64_t count = bytes / size_of(dtype), number = chunks();
+  const std::uint64_t share = (count + number - 1) / number;
+  const std::uint64_t each = (share + kAligned - 1) / kAligned * kAligned;
+  return {std::min(index * each, count), std::min((index + 1) * each, count)};
+}
+
+std::uint64_t Submission::bytes_of(std::uint32_t index) const {
+  if (chunks() == 1) return bytes;
+  const Range range = chunk(index);
+  return (range.end - range.begin) * size_of(dtype);
+}
+
+bool Batching::add(const Submission& next, bool well) {
+  const bool joins = before_ != nullptr && well && next.may_join_a_batch(*before_) &&
+                     bytes_ + next.bytes <= most_bytes_;
+  bytes_ = joins ? bytes_ + next.bytes : next.bytes;
+  before_ = well ? &next : nullptr;
+  return joins;
+}
+
 std::string difference(const Submission& one, std::string_view whose, const Submission& other,
                        std::string_view whose_other) {
   const auto told = [&](std::string_view what, const std::string& mine, const std::string& theirs) {

@@ -38,6 +38,7 @@ struct Submission {
   std::uint8_t axes = 0;        // of the first array; more than kMostAxes count in `rest` alone
   std::uint8_t parts = 0;       // arrays whose counts are below; 0: see kMostParts
   std::int32_t root = 0;
+  std::int32_t priority = 0;  // what is agreed on has the highest that a rank gave
   double prescale = 1.0, postscale = 1.0;
   std::array<std::int64_t, kMostAxes> shape{};
   std::uint64_t rest = 0;    // hash of the other arrays, and of further axes
@@ -48,8 +49,43 @@ struct Submission {
   bool may_join_a_batch(const Submission& before) const {
     return kind == NamedKind::kAllreduce && before.kind == kind && op == before.op &&
            dtype == before.dtype && prescale == before.prescale && postscale == before.postscale &&
-           parts != 0 && before.parts != 0;
+           parts != 0 && before.parts != 0 && chunks() == 1 && before.chunks() == 1;
   }
+
+  // Large allreduces are carried out chunk by chunk: what is more urgent goes between two of them.
+  static constexpr std::uint64_t kChunkBytes = std::uint64_t{8} << 20;  // more or less
+  std::uint32_t chunks() const;
+  // Elements of all arrays, as if they lay behind each other.
+  struct Range {
+    std::uint64_t begin, end;
+  };
+  Range chunk(std::uint32_t index) const;
+  std::uint64_t bytes_of(std::uint32_t chunk) const;
+};
+
+// Which of the operations that all ranks have submitted is the next one: the most urgent, of
+// several the oldest.
+struct Turn {
+  std::int32_t priority = 0;
+  std::uint64_t age = 0;  // counts up
+
+  bool operator<(const Turn& other) const {
+    return priority != other.priority ? priority < other.priority : age > other.age;
+  }
+};
+
+// Which entries of a log that come one after the other go together.
+class Batching {
+ public:
+  explicit Batching(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
+  // Whether the next entry joins the one before, which still lies where it lay. `well`: it does not
+  // end with an error.
+  bool add(const Submission& next, bool well);
+
+ private:
+  const std::uint64_t most_bytes_;
+  const Submission* before_ = nullptr;  // that may be joined
+  std::uint64_t bytes_ = 0;             // of the batch
 };
 
 // What differs, in words; empty: the ranks may carry it out together.

@@ -26,7 +26,7 @@ Factors factors_of(const Submission& what, int size) {
   return {what.op, what.prescale, what.postscale};
 }
 
-// Small arrays travel as one vector, large ones where they lie.
+// Small arrays travel as one vector, large ones where they lie. Or a chunk of one operation.
 class Allreduce final : public NamedWork {
  public:
   explicit Allreduce(NamedPart first) : NamedWork(std::move(first)) {}
@@ -52,9 +52,12 @@ class Allreduce final : public NamedWork {
     std::vector<Piece> pieces;
     std::uint64_t names = 0;
     for (const NamedPart& part : parts()) {
-      names = mix(names, part.submission.rest);
-      part.operation != nullptr ? add_arrays(*part.operation, factors, pieces)
+      names = mix(mix(names, part.submission.rest), part.chunk);
+      const std::size_t before = pieces.size();
+      part.operation != nullptr ? add_arrays(*part.operation, pieces)
                                 : add_zeros(part.submission, pieces);
+      if (part.submission.chunks() > 1) cut(pieces, part.submission.chunk(part.chunk));
+      for (std::size_t i = before; i < pieces.size(); ++i) prepare(pieces[i], factors);
     }
     buckets_ = buckets_of(pieces, packed_up_to(comm));
     for (const Bucket& bucket : buckets_) {
@@ -81,24 +84,46 @@ class Allreduce final : public NamedWork {
   }
 
  private:
-  static void add_arrays(NamedOperation& operation, const Factors& factors,
-                         std::vector<Piece>& pieces) {
+  static void add_arrays(NamedOperation& operation, std::vector<Piece>& pieces) {
     for (const NamedArray& array : operation.arrays()) {
       if (array.count == 0) continue;
-      const void* from = array.in;
-      if (factors.before != 1.0) {
-        if (array.in != array.out) std::memcpy(array.out, array.in, array.bytes());
-        scale(array.out, array.count, array.dtype, factors.before, false);
-        from = array.out;
-      }
-      pieces.push_back({from, array.out, array.count, array.dtype});
+      pieces.push_back({array.in, array.out, array.count, array.dtype});
     }
   }
-  void add_zeros(const Submission& what, std::vector<Piece>& pieces) {
+  // Without memory: prepare() makes it.
+  static void add_zeros(const Submission& what, std::vector<Piece>& pieces) {
     for (std::size_t i = 0; i < what.parts; ++i) {
-      if (what.counts[i] == 0) continue;
-      zeros_.push_back(std::make_unique<std::byte[]>(what.counts[i] * size_of(what.dtype)));
-      pieces.push_back({zeros_.back().get(), zeros_.back().get(), what.counts[i], what.dtype});
+      if (what.counts[i] != 0) pieces.push_back({nullptr, nullptr, what.counts[i], what.dtype});
+    }
+  }
+  // Leaves of the pieces, which are those of one operation, what lies in the range.
+  static void cut(std::vector<Piece>& pieces, const Submission::Range& range) {
+    std::vector<Piece> left;
+    std::uint64_t begin = 0;
+    for (const Piece& piece : pieces) {
+      const std::uint64_t end = begin + piece.count;
+      const std::uint64_t from = std::max(begin, range.begin), to = std::min(end, range.end);
+      if (from < to) left.push_back(part_of(piece, from - begin, to - from));
+      begin = end;
+    }
+    pieces = std::move(left);
+  }
+  static Piece part_of(const Piece& piece, std::size_t begin, std::size_t count) {
+    Piece part = piece;
+    part.count = count;
+    if (piece.recv == nullptr) return part;
+    part.send = static_cast<const std::byte*>(piece.send) + begin * size_of(piece.dtype);
+    part.recv = static_cast<std::byte*>(piece.recv) + begin * size_of(piece.dtype);
+    return part;
+  }
+  void prepare(Piece& piece, const Factors& factors) {
+    if (piece.recv == nullptr) {  // zeros of a rank that has joined
+      zeros_.push_back(std::make_unique<std::byte[]>(piece.bytes()));
+      piece.send = piece.recv = zeros_.back().get();
+    } else if (factors.before != 1.0) {
+      if (piece.send != piece.recv) std::memcpy(piece.recv, piece.send, piece.bytes());
+      scale(piece.recv, piece.count, piece.dtype, factors.before, false);
+      piece.send = piece.recv;
     }
   }
 
@@ -363,6 +388,12 @@ std::unique_ptr<NamedWork> NamedWork::of(NamedPart first) {
       break;
   }
   return std::make_unique<Barrier>(std::move(first));
+}
+
+std::uint64_t NamedWork::bytes() const {
+  return std::accumulate(
+      parts_.begin(), parts_.end(), std::uint64_t{0},
+      [](std::uint64_t sum, const NamedPart& part) { return sum + part.bytes(); });
 }
 
 bool NamedWork::start(Communicator& comm) {

@@ -1,6 +1,7 @@
 // What an entry of the log, or a batch of entries, makes a rank do: calls on its communicator.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,10 @@ namespace gradred {
 struct NamedPart {
   std::shared_ptr<NamedOperation> operation;
   Submission submission;
+  std::uint32_t chunk = 0;
+
+  bool is_last_chunk() const { return chunk + 1 == submission.chunks(); }
+  std::uint64_t bytes() const { return submission.bytes_of(chunk); }
 };
 
 class NamedWork {
@@ -22,6 +27,7 @@ class NamedWork {
 
   virtual void add(NamedPart part) { parts_.push_back(std::move(part)); }
   const std::vector<NamedPart>& parts() const { return parts_; }
+  std::uint64_t bytes() const;
   void note_start() { notes_start_ = true; }
   std::uint64_t started_ns() const { return started_ns_; }  // if that was asked for; else 0
 

@@ -128,6 +128,15 @@ std::string_view text_of(PyObject* object) {
   return {text, static_cast<std::size_t>(length)};
 }
 
+int priority_of(PyObject* object) {
+  const long number = PyLong_AsLong(object);
+  if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (number != static_cast<int>(number)) {
+    throw UsageError("a priority of " + std::to_string(number) + " does not fit 32 bits");
+  }
+  return static_cast<int>(number);
+}
+
 double number_of(PyObject* object) {
   const double number = PyFloat_AsDouble(object);
   if (number == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
@@ -147,6 +156,7 @@ py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
   what.op = op_named(text_of(given[3]));
   what.prescale = number_of(given[4]);
   what.postscale = number_of(given[5]);
+  what.priority = priority_of(given[6]);
   std::vector<NamedArray> arrays;
   arrays.reserve(1);
   add(what, arrays, array, from->shape);
@@ -164,8 +174,8 @@ py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
 }
 
 PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
-  if (count != 6) {
-    PyErr_SetString(PyExc_TypeError, "submit_tensor takes 6 arguments");
+  if (count != 7) {
+    PyErr_SetString(PyExc_TypeError, "submit_tensor takes 7 arguments");
     return nullptr;
   }
   try {
@@ -200,7 +210,8 @@ PyMethodDef submit_tensor_def = {"submit_tensor", as_method(submit_tensor_method
 
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
             const py::sequence& described, const std::string& op, double prescale, double postscale,
-            int root, const std::vector<std::int64_t>& splits, const py::object& held) {
+            int root, const std::vector<std::int64_t>& splits, const py::object& held,
+            int priority) {
   let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
@@ -212,6 +223,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   what.prescale = prescale;
   what.postscale = postscale;
   what.root = root;
+  what.priority = priority;
   std::vector<NamedArray> arrays;
   arrays.reserve(described.size());
   for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>());
@@ -272,7 +284,7 @@ void bind_named(py::module_& m) {
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
-           py::arg("held") = py::none())
+           py::arg("held") = py::none(), py::arg("priority") = 0)
       .def("join",
            [](NamedOperations& self) {
              return std::make_unique<PyNamedRequest>(self.join(), py::none());

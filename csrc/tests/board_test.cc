@@ -34,8 +34,9 @@ class Shared {
   std::byte* const data_;
 };
 
-Submission sum_of(std::size_t count) {
+Submission sum_of(std::size_t count, int priority = 0) {
   Submission what;
+  what.priority = priority;
   what.dtype = DType::kFloat32;
   what.axes = what.parts = 1;
   what.arrays = 1;
@@ -63,7 +64,12 @@ std::uint64_t all_saw_the_same(BoardBootstrap& bootstrap, std::uint64_t mine) {
   return mine;
 }
 
-// Each rank in an order of its own, with names that come again.
+// Some go chunk by chunk.
+std::size_t count_of(int name) {
+  return static_cast<std::size_t>(name % 9 == 8 ? 4'000'000 + name : name + 1);
+}
+
+// Each rank in an order of its own, with names that come again, and with priorities of its own.
 void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
                           std::uint64_t most_fused) {
   named::Board board = board_of(memory, bootstrap, most_fused);
@@ -76,33 +82,116 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
     for (int i = 0; i < kNames; ++i) order[static_cast<std::size_t>(i)] = i;
     std::ranges::shuffle(order, random);
     std::map<named::Board::Round, int> mine;
+    std::map<int, std::uint32_t> chunks;
     int taken = 0;
-    const auto take = [&] {
-      for (const auto& entry : board.take()) {
+    const auto take = [&](bool hungry) {
+      for (const auto& entry : board.take(hungry)) {
         const auto found = mine.find(entry.round);
         expect(found != mine.end(), "an entry that this rank has not submitted");
         expect(entry.problem.empty(), entry.problem);
-        expect(entry.submission.counts[0] == static_cast<std::uint64_t>(found->second + 1),
+        expect(entry.submission.counts[0] == count_of(found->second),
                "the entry is not what was submitted");
         expect(most_fused > 0 || !entry.joins, "a batch where there are none");
+        expect(entry.chunk == chunks[found->second]++, "chunks come one after the other");
         seen = (seen * 31 + static_cast<std::uint64_t>(found->second)) * 2 + (entry.joins ? 1 : 0);
+        seen = seen * 31 + entry.chunk;
+        if (!entry.is_last_chunk()) continue;
         mine.erase(found);
         ++taken;
       }
     };
     for (const int name : order) {
+      const int priority = static_cast<int>(random() % 5);
       const auto round =
-          board.arrive("name" + std::to_string(name), sum_of(static_cast<std::size_t>(name) + 1));
+          board.arrive("name" + std::to_string(name), sum_of(count_of(name), priority));
       expect(round.has_value(), "there is room");
       mine.emplace(*round, name);
-      if (random() % 4 == 0) take();
+      if (random() % 4 == 0) take(random() % 2 == 0);
     }
     while (taken < kNames) {
       if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
-      take();
+      take(true);
     }
   }
   all_saw_the_same(bootstrap, seen);
+}
+
+std::vector<std::uint64_t> counts_of(const std::vector<named::Board::Entry>& entries) {
+  std::vector<std::uint64_t> found;
+  for (const auto& entry : entries) found.push_back(entry.submission.counts[0]);
+  return found;
+}
+
+void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  constexpr std::size_t kLarge = 3 * Submission::kChunkBytes / 4;  // 3 chunks
+  using Counts = std::vector<std::uint64_t>;
+  bootstrap.barrier();
+  board.arrive("large", sum_of(kLarge));
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) {
+    expect(board.take(false).empty(), "nobody has decided");
+    expect(counts_of(board.take()) == Counts{kLarge}, "the first chunk");
+    expect(board.take(false).empty() && board.any() && !board.any(false), "the rest is left");
+  }
+  bootstrap.barrier();
+  board.arrive("of no hurry", sum_of(3, -1));
+  board.arrive("urgent", sum_of(1, bootstrap.rank() == 0 ? -2 : 2));  // the highest counts
+  board.arrive("more urgent", sum_of(2, 3));
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) {
+    const auto entries = board.take();
+    expect(counts_of(entries) == Counts{2, 1, kLarge} && entries[2].chunk == 1, "by priority");
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() == 1) {
+    expect(counts_of(board.take()) == Counts{kLarge, 2, 1, kLarge}, "what rank 0 has decided");
+    const auto entries = board.take();
+    expect(counts_of(entries) == Counts{kLarge} && entries[0].is_last_chunk(), "its last chunk");
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) {
+    expect(counts_of(board.take(false)) == Counts{kLarge}, "what rank 1 has decided");
+  }
+  bootstrap.barrier();
+  expect(counts_of(board.take()) == Counts{3} || bootstrap.rank() == 1, "the last one");
+  bootstrap.barrier();
+  board.take();
+  expect(!board.any(), "that was all");
+}
+
+void the_end_of_a_join_comes_behind_all_chunks(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) board.join();
+  bootstrap.barrier();
+  if (bootstrap.rank() == 1) {
+    board.arrive("large", sum_of(2 * Submission::kChunkBytes / 4));
+    board.join();
+  }
+  bootstrap.barrier();
+  std::vector<named::Board::Entry> entries;
+  while (entries.size() < 3) {
+    for (auto& entry : board.take()) entries.push_back(std::move(entry));
+  }
+  expect(entries[0].chunk == 0 && entries[1].chunk == 1, "two chunks");
+  expect(entries[2].submission.kind == NamedKind::kJoin, "then the join");
+}
+
+void chunks_are_all_of_it_and_alike(BoardBootstrap&) {
+  for (const std::uint64_t count : {1ULL, 1'000'000ULL, 1'572'863ULL, 1'572'864ULL, 5'000'001ULL,
+                                    67'108'864ULL, 4'000'000'003ULL}) {
+    const Submission what = sum_of(count);
+    std::uint64_t end = 0, bytes = 0;
+    for (std::uint32_t chunk = 0; chunk < what.chunks(); ++chunk) {
+      const auto range = what.chunk(chunk);
+      expect(range.begin == end && range.end > range.begin, "behind the one before");
+      expect(what.bytes_of(chunk) <= Submission::kChunkBytes * 3 / 2, "no chunk is too large");
+      end = range.end;
+      bytes += what.bytes_of(chunk);
+    }
+    expect(end == count && bytes == what.bytes, "all of it");
+  }
 }
 
 void runs_out_of_room(const Shared& memory, BoardBootstrap& bootstrap) {
@@ -229,6 +318,10 @@ int run_all(const std::string& part) {
          });
     }
   }
+  on_ranks(report, Ranks::kThreads)(1, "chunks_are_all_of_it_and_alike",
+                                    chunks_are_all_of_it_and_alike);
+  on(2, "the_most_urgent_goes_first_between_chunks", the_most_urgent_goes_first_between_chunks);
+  on(2, "the_end_of_a_join_comes_behind_all_chunks", the_end_of_a_join_comes_behind_all_chunks);
   on(2, "runs_out_of_room", runs_out_of_room);
   on(2, "joined_ranks_fall_behind", joined_ranks_fall_behind);
   on(3, "who_joins_after_a_name_counts_once", who_joins_after_a_name_counts_once);

@@ -26,8 +26,9 @@ namespace {
 
 namespace named = gradred;  // a Board of the tests is something else
 
-Submission sum_of(std::size_t count) {
+Submission sum_of(std::size_t count, int priority = 0) {
   Submission what;
+  what.priority = priority;
   what.dtype = DType::kFloat32;
   what.axes = what.parts = 1;
   what.arrays = 1;
@@ -45,6 +46,7 @@ SiteMessage ready(const std::string& name, std::size_t count, int rank) {
 
 bool same(const SiteMessage& one, const SiteMessage& other) {
   return one.kind == other.kind && one.more == other.more && one.some_joined == other.some_joined &&
+         one.chunk == other.chunk && one.submission.priority == other.submission.priority &&
          one.failure == other.failure && one.rank == other.rank && one.name == other.name &&
          one.text == other.text && one.ranks == other.ranks &&
          difference(one.submission, "one", other.submission, "other").empty();
@@ -59,7 +61,10 @@ SiteMessage any_message(std::mt19937& random) {
                    .name = "name" + std::to_string(below(9000)),
                    .text = std::string(static_cast<std::size_t>(below(300)), 't')};
   if (below(3) == 0) made.failure = static_cast<Failure>(below(3));
-  if (made.has_submission()) made.submission = sum_of(made.name.size());
+  if (made.has_submission()) {
+    made.submission = sum_of(made.name.size() + (below(9) == 0 ? 9'000'000 : 0), below(3));
+    made.chunk = static_cast<std::uint32_t>(random()) % made.submission.chunks();
+  }
   for (int i = below(5); i > 0; --i) made.ranks.push_back(below(1000));
   return made;
 }
@@ -148,6 +153,42 @@ void sites_that_differ_hear_of_it(BoardBootstrap&) {
              taken[0].text.find("rank 3") != std::string::npos && !taken[0].more,
          "the error names both: " + taken[0].text);
   expect(taken[1].text.empty(), "the next name is well");
+}
+
+void the_most_urgent_goes_first(BoardBootstrap&) {
+  Sites sites(2, 1000, RankNames());
+  const auto submit = [&](const std::string& name, std::size_t count, int priority) {
+    for (const int rank : {0, 2}) {
+      SiteMessage message = ready(name, count, rank);
+      message.submission.priority = rank == 0 ? priority : -5;  // the highest counts
+      sites.hear(static_cast<std::size_t>(rank / 2), message);
+    }
+  };
+  const auto next = [&] {
+    std::string names;
+    for (const SiteMessage& one : sites.take()) names += one.name + std::to_string(one.chunk);
+    return names;
+  };
+  submit("large", 3 * Submission::kChunkBytes / 4, 0);
+  expect(next() == "large0", "the first chunk alone");
+  submit("last", 1, -1);
+  submit("urgent", 1, 1);
+  for (const std::size_t site : {0, 1}) sites.hear(site, {.kind = Said::kJoined, .rank = 0});
+  expect(next() == "urgent0large1", "the urgent one, then the next chunk");
+  expect(next() == "large2", "the last chunk");
+  const auto taken = sites.take();
+  expect(taken.size() == 2 && taken[0].name == "last", "what has no hurry");
+  expect(taken[1].kind == Said::kAllJoined && !sites.any_agreed(), "the join comes last");
+}
+
+void what_was_agreed_on_comes_before_the_end(BoardBootstrap&) {
+  Sites sites(1, 1000, RankNames());
+  sites.hear(0, ready("large", 3 * Submission::kChunkBytes / 4, 0));
+  sites.hear(0, ready("small", 3, 0));
+  sites.hear(0, {.kind = Said::kLeft, .text = "rank 0 has left"});
+  const auto taken = sites.take();
+  expect(taken.size() == 5 && taken[2].chunk == 2 && taken[3].name == "small", "all of it");
+  expect(taken[4].kind == Said::kLeft && !sites.any_agreed(), "then the end");
 }
 
 void sites_join(BoardBootstrap&) {
@@ -239,28 +280,31 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
     std::ranges::shuffle(order, random);
     std::map<named::Board::Round, int> mine;
     int taken = 0;
-    const auto take = [&] {
-      for (const auto& entry : board.take()) {
+    const auto take = [&](bool hungry) {
+      for (const auto& entry : board.take(hungry)) {
         const auto found = mine.find(entry.round);
         expect(found != mine.end(), "an entry that this rank has not submitted");
         expect(entry.problem.empty(), entry.problem);
         seen = (seen * 31 + static_cast<std::uint64_t>(found->second)) * 2 + (entry.joins ? 1 : 0);
+        seen = seen * 31 + entry.chunk;
+        if (!entry.is_last_chunk()) continue;
         mine.erase(found);
         ++taken;
       }
       carry();
     };
     for (const int name : order) {
-      const auto round =
-          board.arrive("name" + std::to_string(name), sum_of(static_cast<std::size_t>(name) + 1));
+      const auto count = static_cast<std::size_t>(name % 7 == 6 ? 6'000'000 : name + 1);
+      const auto round = board.arrive("name" + std::to_string(name),
+                                      sum_of(count, static_cast<int>(random() % 4)));
       expect(round.has_value(), "there is room");
       mine.emplace(*round, name);
       carry();
-      if (random() % 4 == 0) take();
+      if (random() % 4 == 0) take(random() % 2 == 0);
     }
     while (taken < kNames) {
       if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
-      take();
+      take(true);
     }
   }
   all_saw_the_same(ranks, seen);
@@ -384,6 +428,8 @@ int run_all(const std::string& part) {
   alone("bytes_of_no_message_are_an_error", bytes_of_no_message_are_an_error);
   alone("the_last_site_completes_a_name", the_last_site_completes_a_name);
   alone("sites_that_differ_hear_of_it", sites_that_differ_hear_of_it);
+  alone("the_most_urgent_goes_first", the_most_urgent_goes_first);
+  alone("what_was_agreed_on_comes_before_the_end", what_was_agreed_on_comes_before_the_end);
   alone("sites_join", sites_join);
   alone("sites_meet_and_strangers_do_not", sites_meet_and_strangers_do_not);
   alone("an_address_where_nobody_listens_is_told", an_address_where_nobody_listens_is_told);

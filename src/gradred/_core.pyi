@@ -381,6 +381,7 @@ class NamedOperations(metaclass=_Pybind11Type):
         root: int = 0,
         splits: Sequence[int] = ...,
         held: Any = None,
+        priority: int = 0,
     ) -> NamedRequest: ...
     def submit_tensor(
         self,
@@ -390,6 +391,7 @@ class NamedOperations(metaclass=_Pybind11Type):
         op: str,
         prescale: float,
         postscale: float,
+        priority: int,
         /,
     ) -> NamedRequest | None: ...
     def join(self) -> NamedRequest: ...

@@ -23,8 +23,8 @@ FOLDER = pathlib.Path(sys.argv[1])
 ROUNDS = int(sys.argv[2]) if sys.argv[2:] and sys.argv[2] != "-" else None
 WORLD = MPI.COMM_WORLD
 COMM = gradred.Comm(WORLD)
-SIZES = (1, 1000, 300_000)
 NAMED = named.NamedOperations(COMM) if sys.argv[3:] == ["named"] else None
+SIZES = (1, 1000, 300_000) if NAMED is None else (1, 1000, 1_700_000)  # two chunks
 
 
 def one_round(number: int) -> bool:
@@ -37,9 +37,12 @@ def one_round(number: int) -> bool:
         order = arrays[WORLD.rank % 3 :] + arrays[: WORLD.rank % 3]
         requests = [
             NAMED.submit(
-                "allreduce", str(x.size), [(x.ctypes.data, x.ctypes.data, "float64", x.shape)]
+                "allreduce",
+                str(x.size),
+                [(x.ctypes.data, x.ctypes.data, "float64", x.shape)],
+                priority=WORLD.rank - place,
             )
-            for x in order
+            for place, x in enumerate(order)
         ]
         for request in requests:
             request.wait()

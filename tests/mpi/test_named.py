@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import random
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -231,6 +234,97 @@ def test_reducescatter_gives_the_first_ranks_one_row_more(
     np.testing.assert_allclose(got, whole[first:mine], rtol=1e-6)
 
 
+def test_large_arrays_and_small_ones_in_any_order_with_any_priority(
+    engine: named.NamedOperations, tmp_path: Path
+) -> None:
+    """Each rank has an order and priorities of its own; all end them in the same order."""
+    own = random.Random(RANK)
+    counts = [*(3, 5000, 400_000) * 3, 4_000_001, 8_000_000]
+    for turn in range(4):
+        file = tmp_path / f"{turn}.json"
+        engine.write_to(_core.Timeline(os.open(file, os.O_CREAT | os.O_RDWR), False))
+        order = list(range(len(counts)))
+        own.shuffle(order)
+        arrays = [np.arange(count, dtype="float32") % 50 + RANK for count in counts]
+        outs = [x if i % 2 else np.empty_like(x) for i, x in enumerate(arrays)]
+        requests = []
+        for i in order:
+            described = [of(arrays[i], outs[i])]
+            scales = {"prescale": 2.0, "postscale": 0.25} if i % 3 == 0 else {}
+            how: dict[str, Any] = {"priority": own.randrange(-3, 4), **scales}
+            requests.append(engine.submit("allreduce", f"any{i}", described, **how))
+        own.shuffle(requests)
+        for request in requests:
+            request.wait(60)
+        engine.write_to(None)
+        for i, out in enumerate(outs):
+            expected = SIZE * (np.arange(counts[i]) % 50) + SIZE * (SIZE - 1) // 2
+            np.testing.assert_array_equal(out, expected * (0.5 if i % 3 == 0 else 1))
+        orders = MPI.COMM_WORLD.allgather(names_as_they_ended(file))
+        assert len(orders[0]) == len(counts)
+        assert all(one == orders[0] for one in orders)
+
+
+def names_as_they_ended(file: Path) -> list[str]:
+    """By the timeline of this rank."""
+    events = json.loads(file.read_text())
+    ids = [event["pid"] for event in events if event["ph"] == "E"]
+    named_ones = [e for e in events if e.get("name") == "process_name" and e["pid"] != 0]
+    name_of = {event["pid"]: event["args"]["name"] for event in named_ones}
+    return [name_of[one] for one in reversed(dict.fromkeys(reversed(ids)))]
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a rank alone has nothing to reduce")
+def test_an_urgent_array_does_not_wait_for_a_large_one(engine: named.NamedOperations) -> None:
+    large, small = np.ones(1 << 26, "float32"), np.ones(1000)
+    for priority in (0, 1):
+        large[:], small[:] = RANK, RANK
+        first = engine.submit("allreduce", "256 MB", [of(large)])
+        while not engine_has_begun(first):
+            pass
+        begin = time.monotonic()
+        second = engine.submit("allreduce", "small", [of(small)], priority=priority)
+        second.wait(60)
+        assert first.done() == (priority == 0)
+        until_second = time.monotonic() - begin
+        first.wait(60)
+        if priority != 0:
+            assert until_second < (time.monotonic() - begin) / 2
+        for array in (large, small):
+            assert (array == SIZE * (SIZE - 1) // 2).all()
+
+
+def engine_has_begun(request: named.NamedRequest) -> bool:
+    """All ranks have submitted it."""
+    assert not request.done()
+    return "submitted" not in request.waits_for
+
+
+def test_groups_of_arrays_go_chunk_by_chunk(engine: named.NamedOperations) -> None:
+    counts = [7, 900_000, 0, 2_500_001, 3]
+    arrays = [np.arange(count, dtype="float64") % 9 + RANK for count in counts]
+    engine.submit("allreduce", name(), [of(array) for array in arrays]).wait(60)
+    for array in arrays:
+        expected = SIZE * (np.arange(array.size) % 9) + SIZE * (SIZE - 1) // 2
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_large_arrays_that_differ_are_an_error_and_the_rest_goes_on(
+    engine: named.NamedOperations,
+) -> None:
+    right, wrong = np.ones(4_000_000), np.ones(4_000_000 + RANK)
+    requests = [
+        engine.submit("allreduce", "large and wrong", [of(wrong)], priority=1),
+        engine.submit("allreduce", "large and right", [of(right)]),
+    ]
+    with pytest.raises(gradred.UsageError, match="Mismatched allreduce tensor shapes"):
+        requests[0].wait(60)
+    requests[1].wait(60)
+    assert (wrong == 1).all()
+    assert (right == SIZE).all()
+
+
 def test_a_barrier_does_not_wait_for_earlier_operations(engine: named.NamedOperations) -> None:
     x = np.ones(1)
     late = engine.submit("allreduce", "late", [of(x)]) if RANK == 0 else None
@@ -337,6 +431,14 @@ def test_a_rank_that_joins_with_a_submission_under_way_is_counted_once(
         request.wait(30)
         join.wait(30)
         np.testing.assert_array_equal(x, SIZE * (SIZE + 1) / 2)
+
+
+def test_large_sums_of_ranks_that_have_joined(engine: named.NamedOperations) -> None:
+    for turn in range(RANK + 1):
+        large = np.ones(5_000_001, "float32")  # two chunks
+        engine.submit("allreduce", "large", [of(large)], postscale=0.5).wait(60)
+        assert (large == 0.5 * (SIZE - turn)).all()
+    engine.join().wait(60)
 
 
 def test_a_join_comes_behind_names_that_wait_for_room(engine: named.NamedOperations) -> None:

@@ -22,7 +22,16 @@ from gradred import named
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
-KINDS = ["sum", "max", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"]
+KINDS = [
+    "sum",
+    "max",
+    "large sum",
+    "allgather",
+    "broadcast",
+    "alltoall",
+    "reducescatter",
+    "barrier",
+]
 names = itertools.count()
 
 
@@ -41,12 +50,14 @@ class Asked:
     dtype: str
     rows: int
     group: int  # arrays
+    priority: int
 
 
 def operations() -> st.SearchStrategy[Asked]:
     rows = st.sampled_from([0, 1, 3, 200, 5000, 70_000])
     types = st.sampled_from(["int16", "float32", "int64"])
-    return st.builds(Asked, st.sampled_from(KINDS), types, rows, st.integers(1, 20))
+    priority = st.integers(-2, 2)
+    return st.builds(Asked, st.sampled_from(KINDS), types, rows, st.integers(1, 20), priority)
 
 
 class Submitted:
@@ -54,16 +65,18 @@ class Submitted:
 
     def __init__(self, engine: named.NamedOperations, asked: Asked, name: str, number: int) -> None:
         self.asked, self.number = asked, number % 50
-        group = asked.group if asked.kind in ("sum", "max") else 0 if asked.kind == "barrier" else 1
+        reduced = asked.kind in ("sum", "large sum", "max")
+        group = {"sum": asked.group, "max": asked.group, "barrier": 0}.get(asked.kind, 1)
         rows = self.rows_of(RANK)
         self.arrays = [np.full(rows, self.value_of(RANK) + i, asked.dtype) for i in range(group)]
-        in_place = asked.kind in ("sum", "max", "broadcast")
+        in_place = reduced or asked.kind == "broadcast"
         arrays = [
             (x.ctypes.data, x.ctypes.data if in_place else 0, asked.dtype, x.shape)
             for x in self.arrays
         ]
-        kind = "allreduce" if asked.kind in ("sum", "max") else asked.kind
+        kind = "allreduce" if reduced else asked.kind
         how: dict[str, Any] = {"op": "max"} if asked.kind == "max" else {}
+        how |= {"priority": asked.priority * (RANK + 1)}
         how |= {"root": self.root} if kind == "broadcast" else {}
         how |= (
             {"splits": [self.split(RANK, to) for to in range(SIZE)]} if kind == "alltoall" else {}
@@ -81,6 +94,8 @@ class Submitted:
         return self.asked.rows // SIZE + (source + to) % 3
 
     def rows_of(self, rank: int) -> int:
+        if self.asked.kind == "large sum":  # of several chunks
+            return 14_000_000 // np.dtype(self.asked.dtype).itemsize + self.asked.rows
         if self.asked.kind == "allgather":
             return self.asked.rows // (rank + 1)
         if self.asked.kind == "alltoall":
@@ -90,9 +105,10 @@ class Submitted:
     def check(self) -> None:
         self.request.wait(30)
         kind, values = self.asked.kind, [self.value_of(rank) for rank in range(SIZE)]
-        if kind in ("sum", "max", "broadcast"):
+        if kind in ("sum", "large sum", "max", "broadcast"):
             for i, x in enumerate(self.arrays):
                 expected = {"sum": sum(values) + SIZE * i, "max": values[-1] + i}
+                expected["large sum"] = sum(values)
                 assert (x == expected.get(kind, values[self.root])).all()
         elif kind != "barrier":
             got = self.request.outputs[0].view(self.asked.dtype)

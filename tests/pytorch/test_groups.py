@@ -111,7 +111,7 @@ def test_a_group_is_reduced_before_the_step(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         hvd.optimizer,
         "grouped_allreduce_async_",
-        lambda tensors, *rest: started.append(len(tensors)) or begin(tensors, *rest),
+        lambda tensors, *rest, **how: started.append(len(tensors)) or begin(tensors, *rest, **how),
     )
     (first.sum() + second.sum() + third.sum()).backward()
     assert sorted(started) == [1, 2]

@@ -157,6 +157,7 @@ def _allreduce_async(
     postscale: float,
     process_set: ProcessSet,
     result: Any,
+    priority: int,
 ) -> int:
     engine = engine_of(process_set)
     if op == Adasum:
@@ -176,6 +177,7 @@ def _allreduce_async(
         op=operation,
         prescale=prescale,
         postscale=postscale * factor,
+        priority=priority,
     )
 
 
@@ -187,12 +189,18 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
+    *,
+    priority: int = 0,
 ) -> int:
-    """Start a reduction; the result is a new tensor. Returns a handle at once."""
+    """Start a reduction; the result is a new tensor. Returns a handle at once.
+
+    Of operations that all ranks have submitted those of a higher `priority` come first, also before
+    the rest of a large one that has begun. Not Horovod's.
+    """
     op = reduction(op, average)
     output = torch.empty_like(tensor, requires_grad=False)
     scales = (prescale_factor, postscale_factor)
-    return submit_tensor(tensor, output, name, op, *scales, process_set)
+    return submit_tensor(tensor, output, name, op, *scales, process_set, priority)
 
 
 def allreduce_async_(
@@ -203,10 +211,13 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
+    *,
+    priority: int = 0,
 ) -> int:
     """Start a reduction in place. Returns a handle at once."""
     op = reduction(op, average)
-    return submit_tensor(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    scales = (prescale_factor, postscale_factor)
+    return submit_tensor(tensor, tensor, name, op, *scales, process_set, priority)
 
 
 def allreduce_(
@@ -284,13 +295,16 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
+    *,
+    priority: int = 0,
 ) -> int:
     """Start one reduction of several tensors. `synchronize` gives a tuple of new ones."""
     op = reduction(op, average)
     inputs = _grouped(tensors, "grouped_allreduce")
     outputs = [torch.empty_like(tensor, requires_grad=False) for tensor in inputs]
     scales = (prescale_factor, postscale_factor)
-    return _allreduce_async(inputs, outputs, _group(name), op, *scales, process_set, tuple(outputs))
+    rest = (*scales, process_set, tuple(outputs), priority)
+    return _allreduce_async(inputs, outputs, _group(name), op, *rest)
 
 
 def grouped_allreduce_async_(
@@ -301,12 +315,15 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
+    *,
+    priority: int = 0,
 ) -> int:
     """Start one reduction of several tensors, in place."""
     op = reduction(op, average)
     inputs = _grouped(tensors, "grouped_allreduce")
     scales = (prescale_factor, postscale_factor)
-    return _allreduce_async(inputs, inputs, _group(name), op, *scales, process_set, tuple(inputs))
+    rest = (*scales, process_set, tuple(inputs), priority)
+    return _allreduce_async(inputs, inputs, _group(name), op, *rest)
 
 
 def _group(name: str | None) -> str | None:

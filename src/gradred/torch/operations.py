@@ -147,6 +147,7 @@ def submit(
     root: int = 0,
     splits: Sequence[int] = (),
     prefix: str | None = None,
+    priority: int = 0,
 ) -> int:
     """A handle of what is in flight from now on; `finish` makes the result of it.
 
@@ -156,7 +157,8 @@ def submit(
     prefix = kind if prefix is None else prefix
     full = f"{prefix}.{engine.next_name(prefix) if name is None else name}"
     try:
-        request = engine.submit(kind, full, tensors, op, prescale, postscale, root, splits, held)
+        how = (op, prescale, postscale, root, splits, held, priority)
+        request = engine.submit(kind, full, tensors, *how)
     except UsageError:
         raise
     except Error as error:
@@ -173,6 +175,7 @@ def submit_tensor(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    priority: int = 0,
 ) -> int:
     """As `submit`, for an allreduce of one tensor."""
     engine = process_set._engine
@@ -188,12 +191,13 @@ def submit_tensor(
     postscale *= factor
     full = f"allreduce.{engine.next_name('allreduce') if name is None else name}"
     try:
-        request = engine.submit_tensor(full, tensor, out, operation, prescale, postscale)
+        scales = (prescale, postscale)
+        request = engine.submit_tensor(full, tensor, out, operation, *scales, priority)
         if request is None:
             tensors = described(tensor, out, "allreduce")
             held = (tensor, out)
-            asked = (operation, prescale, postscale, 0, ())
-            request = engine.submit("allreduce", full, tensors, *asked, held)
+            asked = (operation, *scales, 0, (), held, priority)
+            request = engine.submit("allreduce", full, tensors, *asked)
             in_flight: _InFlight = (request, lambda _: out)
         else:
             in_flight = request

@@ -65,6 +65,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._how = how
         self._parameter_names = self._named(named_parameters)
         self._requires = {p for p in self._all_parameters() if p.requires_grad}
+        self._priorities: dict[Parameter, int] = {}
+        self._prioritise()
         self.backward_passes_per_step = backward_passes_per_step
         self._delay = dict.fromkeys(self._all_parameters(), backward_passes_per_step)
         self._handles: dict[Parameter, Any] = {}
@@ -116,6 +118,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if parameter.requires_grad:
                 self._requires.add(parameter)
                 self._hooks += [self._hook_of(parameter)] if self._reduces else []
+        self._prioritise()
+
+    def _prioritise(self) -> None:
+        """The next forward pass needs the first parameters first: that is how models list them."""
+        self._priorities = {p: -index for index, p in enumerate(self._all_parameters())}
 
     def _all_parameters(self) -> Iterator[Parameter]:
         for group in self.param_groups:
@@ -211,7 +218,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         bucket.begin_anew()
         name = "bucket." + self._parameter_names[bucket.parameters[0]]
         sent, context = self._how.compression.compress(bucket.vector)
-        handle = allreduce_async_(sent, None, name, *self._reduction())
+        priority = max(self._priorities[one] for one in bucket.parameters)
+        handle = allreduce_async_(sent, None, name, *self._reduction(), priority=priority)
 
         def finish(result: Any) -> None:
             received = self._how.compression.decompress(result, context)
@@ -267,7 +275,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
             return handle, put
         sent, finish = self._sent(parameter)
-        handle = allreduce_async_(sent, None, name, *self._reduction())
+        how = self._reduction()
+        handle = allreduce_async_(sent, None, name, *how, priority=self._priorities[parameter])
         return handle, finish
 
     def _reduce_group(self, group: Sequence[Parameter]) -> None:
@@ -281,7 +290,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return
         name = "grouped." + self._parameter_names[group[0]]
         sent = [tensor for tensor, _ in dense]
-        handle = grouped_allreduce_async_(sent, None, name, *self._reduction())
+        priority = max(self._priorities[one] for one in group)
+        handle = grouped_allreduce_async_(sent, None, name, *self._reduction(), priority=priority)
 
         def finish(results: Any) -> None:
             for (_, put), result in zip(dense, results, strict=True):
