@@ -297,14 +297,16 @@ void NamedOperations::go_on() {
     look_after_peers();
   }
   publish_backlog();
-  for (bool took = true; took;) {
-    took = board_.any(is_hungry()) && take_entries();
+  for (bool more = true; more;) {
+    const bool hungry = is_hungry();
+    const bool took = board_.any(hungry) && take_entries();
     if (relay_ != nullptr) relay_->carry();
     if (board_.any_left()) {
       look_after_peers();  // it may have left since it has failed
       end_what_is_left_over();
     }
     run_works();
+    more = took || (!hungry && board_.any(is_hungry()));
   }
 }
 
