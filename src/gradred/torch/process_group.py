@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
@@ -24,8 +25,10 @@ from mpi4py import MPI
 from gradred import _rank
 from gradred.comm import Comm
 from gradred.errors import UsageError, explain
+from gradred.memory import empty
 from gradred.named import NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
+from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
 from gradred.torch.operations import DTYPES, described
 from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
@@ -51,6 +54,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
         super().__init__(engine.rank, engine.size)
         self._own_rank, self._ranks = engine.rank, engine.size
         self._engine, self._messages = engine, messages
+        self._monitored = MonitoredBarrier(messages, engine.rank, engine.size)
         # Older PyTorch shuts down its own groups alone.
         self._free = weakref.finalize(self, _free, engine, messages)
         self._free.atexit = False
@@ -74,8 +78,18 @@ class ProcessGroupGradred(dist.ProcessGroup):
         return self if device.type == "cpu" else super()._get_backend(device)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether it has memory of its own for tensors, which would not be faster."""
-        return False
+        """Whether `allocate_tensor` gives memory of this device."""
+        return bool(device.type == "cpu")
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """One of `size` elements in memory of `gradred.empty`, which is there when it is written.
+
+        For FSDP2's buffers, by `set_allocate_memory_from_process_group_for_comm`.
+        """
+        if device.type != "cpu":
+            found = f"the device is {device}"
+            raise UsageError(explain("allocate_tensor", found, "Ask for memory of the host"))
+        return torch.from_numpy(empty(size * dtype.itemsize, np.uint8)).view(dtype)
 
     @property
     def supports_splitting(self) -> bool:
@@ -152,6 +166,15 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def barrier(self, opts: Any = None, timeout: Any = None) -> GradredWork:
         """All ranks have come here."""
         return self._work([self._submit("barrier", [], None)], lambda: None, [])
+
+    def wait_monitored(self, seconds: float | None, wait_all_ranks: bool = False) -> None:
+        """`torch.distributed.monitored_barrier`; blocks."""
+        limit = self._limit if seconds is None else seconds
+        self._monitored.wait(math.inf if limit is None else limit, wait_all_ranks)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Likewise, as a method of the group."""
+        self.wait_monitored(None if timeout is None else timeout.total_seconds(), wait_all_ranks)
 
     def _gather(
         self,
@@ -507,6 +530,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
             no memory.
     """
     _rank.spare_workers()
+    serve_monitored_barrier()
     size = options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
     if MPI.Is_initialized() and MPI.COMM_WORLD.Get_size() > 1:
