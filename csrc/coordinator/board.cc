@@ -33,11 +33,14 @@ struct Board::Header {
   std::uint64_t closed;                 // entries that a hungry rank has taken
   std::uint64_t most_fused_bytes;
   std::uint64_t rounds;
-  std::uint64_t turns;   // names that were queued
-  std::uint32_t queued;  // those that are
-  std::uint32_t hand;    // where the search for a slot goes on
-  std::uint32_t joined;  // ranks
-  std::uint32_t joins;   // those that wait behind the queue: 0 or 1
+  std::uint64_t ahead_bytes;  // of entries that were not queued, and that no hungry rank has taken
+  std::uint64_t batch_bytes;  // of the last batch of these
+  std::uint32_t open;         // it may be joined: nobody has taken its entries
+  std::uint64_t turns;        // names that were queued
+  std::uint32_t queued;       // those that are
+  std::uint32_t hand;         // where the search for a slot goes on
+  std::uint32_t joined;       // ranks
+  std::uint32_t joins;        // those that wait behind the queue: 0 or 1
   std::int32_t last_joined;
   char why_left[240];
   // Of one of several boards:
@@ -294,6 +297,7 @@ void Board::become_ready(std::uint32_t index) {
     if (ready.arrived != ranks_ && ready.problem[0] == '\0') {
       set_text(ready.problem, why_not_joined(ready.submission));
     }
+    if (append(index)) return wake();
     queue_[header_.queued++] = {{ready.submission.priority, header_.turns++}, index};
     std::push_heap(queue_, queue_ + header_.queued);
     return wake();
@@ -304,6 +308,26 @@ void Board::become_ready(std::uint32_t index) {
       index + 1;
   header_.last_ready = index + 1;
   tell();
+}
+
+// Small operations are not queued while nothing else is. False: this one must be.
+bool Board::append(std::uint32_t index) {
+  constexpr std::uint64_t kMostAhead = Submission::kChunkBytes / 8;
+  Slot& ready = slot(index);
+  const std::uint64_t bytes = ready.submission.bytes;
+  const bool may = header_.queued == 0 && header_.joins == 0 && ready.submission.chunks() == 1 &&
+                   header_.ahead_bytes + bytes <= kMostAhead && has_room();
+  if (!may) return false;
+  const Logged& before = log_[(header_.logged + kSlots - 1) % kSlots];
+  const bool well = ready.problem[0] == '\0';
+  const bool joins = header_.open != 0 && well &&
+                     ready.submission.may_join_a_batch(before.submission) &&
+                     header_.batch_bytes + bytes <= header_.most_fused_bytes;
+  header_.batch_bytes = joins ? header_.batch_bytes + bytes : bytes;
+  header_.ahead_bytes += bytes;
+  header_.open = well ? 1 : 0;
+  log_slot(index, ready.submission, ready.chunk, joins, ready.problem);
+  return true;
 }
 
 // What comes next, of the bytes of a chunk or somewhat more, as far as there is room. The end of a
@@ -388,8 +412,10 @@ std::vector<Board::Entry> Board::take(bool hungry) {
                     entry.last_joined,
                     entry.submission.kind == NamedKind::kJoin ? entry.last_joined : entry.last});
   }
+  header_.open = 0;
   if (hungry) {
     header_.closed = header_.logged;
+    header_.ahead_bytes = 0;
     if (std::exchange(header_.asks_for_taken, 0U) != 0) tell();
   }
   left_ = is_one_of_several_ ? header_.closed != header_.logged

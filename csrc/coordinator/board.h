@@ -115,6 +115,7 @@ class Board {
   bool is_complete(std::uint32_t index) const;
   void set_arrived(std::uint32_t index, std::size_t rank, bool here);
   void become_ready(std::uint32_t index);
+  bool append(std::uint32_t index);
   void decide();
   void log_slot(std::uint32_t index, const Submission& submission, std::uint32_t chunk, bool joins,
                 const char* problem);

@@ -306,15 +306,13 @@ void NamedOperations::go_on() {
       end_what_is_left_over();
     }
     run_works();
-    more = took || (!hungry && board_.any(is_hungry()));
+    more = (took || !hungry) && board_.any(is_hungry());
   }
 }
 
 // Only so much is decided on as keeps this rank busy: what becomes ready later may be more urgent.
-// Between hosts it takes a while to hear what comes next.
-bool NamedOperations::is_hungry() const {
-  return under_way_ < (needs_no_mpi() ? 1 : 2) * Submission::kChunkBytes;
-}
+// A rank that is through with a chunk goes on with the next while its peers are not.
+bool NamedOperations::is_hungry() const { return under_way_ < 2 * Submission::kChunkBytes; }
 
 void NamedOperations::look_after_peers() {
   comm_->liveness().throw_if_failed();

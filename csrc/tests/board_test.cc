@@ -267,7 +267,8 @@ void who_joins_after_a_name_counts_once(const Shared& memory, BoardBootstrap& bo
   bootstrap.barrier();
   if (bootstrap.rank() != 0) board.join();
   bootstrap.barrier();
-  const auto entries = board.take();
+  auto entries = board.take();
+  for (auto& later : board.take()) entries.push_back(std::move(later));
   expect(entries.size() == 3 && entries[2].submission.kind == NamedKind::kJoin, "a, b, the join");
   expect(entries[0].problem.empty(), "all have come with a");
   expect(!entries[1].problem.empty(), "rank 0 has none for b, and zeros make no maximum");

@@ -199,8 +199,8 @@ def allreduce_async(
     """
     op = reduction(op, average)
     output = torch.empty_like(tensor, requires_grad=False)
-    scales = (prescale_factor, postscale_factor)
-    return submit_tensor(tensor, output, name, op, *scales, process_set, priority)
+    before, after = prescale_factor, postscale_factor
+    return submit_tensor(tensor, output, name, op, before, after, process_set, priority)
 
 
 def allreduce_async_(
@@ -216,8 +216,8 @@ def allreduce_async_(
 ) -> int:
     """Start a reduction in place. Returns a handle at once."""
     op = reduction(op, average)
-    scales = (prescale_factor, postscale_factor)
-    return submit_tensor(tensor, tensor, name, op, *scales, process_set, priority)
+    before, after = prescale_factor, postscale_factor
+    return submit_tensor(tensor, tensor, name, op, before, after, process_set, priority)
 
 
 def allreduce_(
