@@ -38,6 +38,7 @@ struct Board::Header {
   std::uint32_t open;         // it may be joined: nobody has taken its entries
   std::uint64_t turns;        // names that were queued
   std::uint32_t queued;       // those that are
+  std::int32_t highest;       // priority so far, or 0
   std::uint32_t hand;         // where the search for a slot goes on
   std::uint32_t joined;       // ranks
   std::uint32_t joins;        // those that wait behind the queue: 0 or 1
@@ -237,6 +238,7 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
     set_text(mine.problem, differs);
   }
   mine.submission.priority = std::max(mine.submission.priority, submission.priority);
+  header_.highest = std::max(header_.highest, submission.priority);
   const Round round = mine.round;
   set_arrived(index, rank_, true);
   ++mine.arrived;
@@ -294,6 +296,7 @@ void Board::become_ready(std::uint32_t index) {
   ready.chunk = 0;
   if (!is_one_of_several_) {
     ready.last = names_.number(rank_);
+    ready.submission.in_chunks = ready.submission.priority < header_.highest;
     if (ready.arrived != ranks_ && ready.problem[0] == '\0') {
       set_text(ready.problem, why_not_joined(ready.submission));
     }

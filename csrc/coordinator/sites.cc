@@ -189,6 +189,7 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
   }
   std::int32_t& priority = pending.first.submission.priority;
   priority = std::max(priority, message.submission.priority);
+  highest_ = std::max(highest_, priority);
   pending.some_joined |= message.some_joined;
   pending.arrived[site] = true;
   ++pending.arrivals;
@@ -211,6 +212,7 @@ void Sites::agree(Pending&& pending) {
   if ((pending.some_joined || pending.arrivals != sites_) && entry.text.empty()) {
     entry.text = why_not_joined(entry.submission);
   }
+  entry.submission.in_chunks = entry.submission.priority < highest_;
   const Turn turn{entry.submission.priority, turns_++};
   queue_.push_back({turn, std::move(entry)});
   std::push_heap(queue_.begin(), queue_.end());

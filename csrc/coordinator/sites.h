@@ -123,6 +123,7 @@ class Sites {
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Queued> queue_;  // a heap
   std::uint64_t turns_ = 0;
+  std::int32_t highest_ = 0;  // priority so far
   std::vector<bool> joined_;
   std::size_t joins_ = 0;
   int last_joined_ = -1;

@@ -37,6 +37,7 @@ struct Submission {
   DType dtype = DType::kUInt8;  // of the first array
   std::uint8_t axes = 0;        // of the first array; more than kMostAxes count in `rest` alone
   std::uint8_t parts = 0;       // arrays whose counts are below; 0: see kMostParts
+  bool in_chunks = false;       // if it is large: said by who decides what comes next
   std::int32_t root = 0;
   std::int32_t priority = 0;  // what is agreed on has the highest that a rank gave
   double prescale = 1.0, postscale = 1.0;
@@ -52,7 +53,9 @@ struct Submission {
            parts != 0 && before.parts != 0 && chunks() == 1 && before.chunks() == 1;
   }
 
-  // Large allreduces are carried out chunk by chunk: what is more urgent goes between two of them.
+  // Large allreduces are carried out chunk by chunk once something has been more urgent than they
+  // are: it may come again, and go between two of them. Each chunk is a moment at which ranks wait
+  // for each other, so where there are no priorities there are no chunks.
   static constexpr std::uint64_t kChunkBytes = std::uint64_t{8} << 20;  // more or less
   std::uint32_t chunks() const;
   // Elements of all arrays, as if they lay behind each other.

@@ -129,6 +129,22 @@ void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootst
   bootstrap.barrier();
   board.arrive("large", sum_of(kLarge));
   bootstrap.barrier();
+  board.arrive("urgent", sum_of(1, 1));
+  bootstrap.barrier();
+  board.arrive("large again", sum_of(kLarge));
+  bootstrap.barrier();
+  if (bootstrap.rank() == 0) {
+    const auto entries = board.take();
+    expect(counts_of(entries) == Counts{1, kLarge}, "whole: nothing had been more urgent");
+    expect(counts_of(board.take()) == Counts{kLarge}, "the first chunk: something has been since");
+    board.take();
+    expect(counts_of(board.take()) == Counts{kLarge}, "the last chunk");
+  }
+  bootstrap.barrier();
+  if (bootstrap.rank() == 1) expect(board.take().size() == 5, "what rank 0 has decided");
+  bootstrap.barrier();
+  board.arrive("large", sum_of(kLarge));
+  bootstrap.barrier();
   if (bootstrap.rank() == 0) {
     expect(board.take(false).empty(), "nobody has decided");
     expect(counts_of(board.take()) == Counts{kLarge}, "the first chunk");
@@ -166,22 +182,25 @@ void the_end_of_a_join_comes_behind_all_chunks(const Shared& memory, BoardBootst
   if (bootstrap.rank() == 0) board.join();
   bootstrap.barrier();
   if (bootstrap.rank() == 1) {
+    board.arrive("urgent", sum_of(1, 1));
     board.arrive("large", sum_of(2 * Submission::kChunkBytes / 4));
     board.join();
   }
   bootstrap.barrier();
   std::vector<named::Board::Entry> entries;
-  while (entries.size() < 3) {
+  while (entries.size() < 4) {
     for (auto& entry : board.take()) entries.push_back(std::move(entry));
   }
-  expect(entries[0].chunk == 0 && entries[1].chunk == 1, "two chunks");
-  expect(entries[2].submission.kind == NamedKind::kJoin, "then the join");
+  expect(entries[1].chunk == 0 && entries[2].chunk == 1, "two chunks");
+  expect(entries[3].submission.kind == NamedKind::kJoin, "then the join");
 }
 
 void chunks_are_all_of_it_and_alike(BoardBootstrap&) {
   for (const std::uint64_t count : {1ULL, 1'000'000ULL, 1'572'863ULL, 1'572'864ULL, 5'000'001ULL,
                                     67'108'864ULL, 4'000'000'003ULL}) {
-    const Submission what = sum_of(count);
+    Submission what = sum_of(count);
+    expect(what.chunks() == 1, "whole, unless it is said");
+    what.in_chunks = true;
     std::uint64_t end = 0, bytes = 0;
     for (std::uint32_t chunk = 0; chunk < what.chunks(); ++chunk) {
       const auto range = what.chunk(chunk);

@@ -47,8 +47,9 @@ SiteMessage ready(const std::string& name, std::size_t count, int rank) {
 bool same(const SiteMessage& one, const SiteMessage& other) {
   return one.kind == other.kind && one.more == other.more && one.some_joined == other.some_joined &&
          one.chunk == other.chunk && one.submission.priority == other.submission.priority &&
-         one.failure == other.failure && one.rank == other.rank && one.name == other.name &&
-         one.text == other.text && one.ranks == other.ranks &&
+         one.submission.in_chunks == other.submission.in_chunks && one.failure == other.failure &&
+         one.rank == other.rank && one.name == other.name && one.text == other.text &&
+         one.ranks == other.ranks &&
          difference(one.submission, "one", other.submission, "other").empty();
 }
 
@@ -63,6 +64,7 @@ SiteMessage any_message(std::mt19937& random) {
   if (below(3) == 0) made.failure = static_cast<Failure>(below(3));
   if (made.has_submission()) {
     made.submission = sum_of(made.name.size() + (below(9) == 0 ? 9'000'000 : 0), below(3));
+    made.submission.in_chunks = below(2) == 0;
     made.chunk = static_cast<std::uint32_t>(random()) % made.submission.chunks();
   }
   for (int i = below(5); i > 0; --i) made.ranks.push_back(below(1000));
@@ -170,6 +172,10 @@ void the_most_urgent_goes_first(BoardBootstrap&) {
     return names;
   };
   submit("large", 3 * Submission::kChunkBytes / 4, 0);
+  expect(next() == "large0" && !sites.any_agreed(), "whole: nothing has been more urgent");
+  submit("urgent", 1, 1);
+  expect(next() == "urgent0", "from now on large ones go in chunks");
+  submit("large", 3 * Submission::kChunkBytes / 4, 0);
   expect(next() == "large0", "the first chunk alone");
   submit("last", 1, -1);
   submit("urgent", 1, 1);
@@ -183,11 +189,13 @@ void the_most_urgent_goes_first(BoardBootstrap&) {
 
 void what_was_agreed_on_comes_before_the_end(BoardBootstrap&) {
   Sites sites(1, 1000, RankNames());
-  sites.hear(0, ready("large", 3 * Submission::kChunkBytes / 4, 0));
+  SiteMessage large = ready("large", 3 * Submission::kChunkBytes / 4, 0);
+  large.submission.priority = -1;
+  sites.hear(0, large);
   sites.hear(0, ready("small", 3, 0));
   sites.hear(0, {.kind = Said::kLeft, .text = "rank 0 has left"});
   const auto taken = sites.take();
-  expect(taken.size() == 5 && taken[2].chunk == 2 && taken[3].name == "small", "all of it");
+  expect(taken.size() == 5 && taken[0].name == "small" && taken[3].chunk == 2, "all of it");
   expect(taken[4].kind == Said::kLeft && !sites.any_agreed(), "then the end");
 }
 

@@ -277,19 +277,16 @@ def names_as_they_ended(file: Path) -> list[str]:
 @pytest.mark.skipif(SIZE == 1, reason="a rank alone has nothing to reduce")
 def test_an_urgent_array_does_not_wait_for_a_large_one(engine: named.NamedOperations) -> None:
     large, small = np.ones(1 << 26, "float32"), np.ones(1000)
+    engine.submit("allreduce", "small", [of(small)], priority=1).wait(60)  # so large ones are cut
     for priority in (0, 1):
         large[:], small[:] = RANK, RANK
         first = engine.submit("allreduce", "256 MB", [of(large)])
         while not engine_has_begun(first):
             pass
-        begin = time.monotonic()
         second = engine.submit("allreduce", "small", [of(small)], priority=priority)
         second.wait(60)
         assert first.done() == (priority == 0)
-        until_second = time.monotonic() - begin
         first.wait(60)
-        if priority != 0:
-            assert until_second < (time.monotonic() - begin) / 2
         for array in (large, small):
             assert (array == SIZE * (SIZE - 1) // 2).all()
 
@@ -303,7 +300,7 @@ def engine_has_begun(request: named.NamedRequest) -> bool:
 def test_groups_of_arrays_go_chunk_by_chunk(engine: named.NamedOperations) -> None:
     counts = [7, 900_000, 0, 2_500_001, 3]
     arrays = [np.arange(count, dtype="float64") % 9 + RANK for count in counts]
-    engine.submit("allreduce", name(), [of(array) for array in arrays]).wait(60)
+    engine.submit("allreduce", name(), [of(array) for array in arrays], priority=-1).wait(60)
     for array in arrays:
         expected = SIZE * (np.arange(array.size) % 9) + SIZE * (SIZE - 1) // 2
         np.testing.assert_array_equal(array, expected)
@@ -436,7 +433,8 @@ def test_a_rank_that_joins_with_a_submission_under_way_is_counted_once(
 def test_large_sums_of_ranks_that_have_joined(engine: named.NamedOperations) -> None:
     for turn in range(RANK + 1):
         large = np.ones(5_000_001, "float32")  # two chunks
-        engine.submit("allreduce", "large", [of(large)], postscale=0.5).wait(60)
+        how: dict[str, Any] = {"postscale": 0.5, "priority": -1}
+        engine.submit("allreduce", "large", [of(large)], **how).wait(60)
         assert (large == 0.5 * (SIZE - turn)).all()
     engine.join().wait(60)
 
