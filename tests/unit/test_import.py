@@ -86,3 +86,15 @@ def test_without_mpi4py_the_error_says_how_to_install_it() -> None:
     kind, told = run_fresh(program)
     assert kind == "UsageError"
     assert told.startswith("gradred.allreduce: there is no mpi4py. Install it with: pip install")
+
+
+@pytest.mark.parametrize("name", ["gradred.torch", "horovod.torch"])
+def test_without_pytorch_the_front_end_says_what_to_install(name: str) -> None:
+    program = "import sys, gradred.horovod as h; sys.modules['torch'] = None; h.install()\n"
+    command = [sys.executable, "-c", program + f"import {name}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: import {name}")
+    assert f"this Python ({sys.executable}) has no PyTorch" in last
+    assert "pip install torch" in last

@@ -6,6 +6,23 @@ imports PyTorch before this module is imported.
 
 from __future__ import annotations
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    import sys
+
+    from gradred.errors import explain
+
+    asked = "horovod.torch, which is gradred.torch" if "horovod" in sys.modules else "gradred.torch"
+    text = explain(
+        f"import {asked}",
+        f"this Python ({sys.executable}) has no PyTorch",
+        "Install it, for example with pip install torch",
+    )
+    raise ModuleNotFoundError(text, name="torch") from None
+
 from gradred import torch_backend
 from gradred.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 from gradred.torch.compression import Compression
