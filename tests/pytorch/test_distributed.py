@@ -12,6 +12,8 @@ import pytest
 from pytorch.groups import RANK, SIZE, dist, group_of_all, torch
 
 from gradred import _core
+from gradred.torch import process_group
+from gradred.torch.work import GradredWork
 
 __all__ = ["group_of_all"]  # a fixture of this module
 TOTAL = SIZE * (SIZE + 1) // 2
@@ -509,6 +511,51 @@ def test_tensors_elsewhere_have_a_group_of_another_backend() -> None:
     dist.all_reduce(x, group=other)
     dist.all_reduce(x)
     assert (x == SIZE * SIZE).all()
+
+
+class Noting(dist.ProcessGroup):  # type: ignore[misc]
+    """A backend for another device, which notes what it is asked for."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__(RANK, SIZE)
+        self.noted: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in process_group.COLLECTIVES:
+            self.noted.append(name)
+            return lambda *_, **__: GradredWork([], lambda: None, [], None)
+        return super().__getattribute__(name)
+
+
+@pytest.fixture(scope="module")
+def of_two_devices() -> Any:
+    dist.Backend.register_backend("noting", Noting, devices=["meta"])
+    return dist.new_group(backend="cpu:gradred,meta:noting")
+
+
+@pytest.mark.parametrize("call", calls_with(torch.empty(0)))
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_tensors_on_other_devices_go_to_the_backend_asked_for(
+    call: str, of_two_devices: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist.distributed_c10d.GroupMember, "WORLD", of_two_devices)
+    calls_with(torch.ones(SIZE, device="meta"))[call]()
+    noting = of_two_devices.other_devices.group_for(torch.device("meta"))
+    assert isinstance(noting, Noting)
+    assert len(noting.noted) == 1
+    noting.noted.clear()
+    x = torch.ones(2)
+    dist.all_reduce(x, group=of_two_devices)
+    assert (x == SIZE).all()
+    assert noting.noted == []
+
+
+def test_a_group_of_two_backends_gives_each_device_its_own() -> None:
+    group = dist.new_group(backend="cpu:gradred,cuda:gloo")
+    assert group._get_backend(torch.device("cpu")) is group
+    assert isinstance(group._get_backend(torch.device("cuda")), dist.ProcessGroupGloo)
+    with pytest.raises(RuntimeError, match="backend"):
+        group._get_backend(torch.device("xpu"))
 
 
 def test_groups_that_are_destroyed_leave_memory_and_communicators_to_others() -> None:

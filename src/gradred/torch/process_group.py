@@ -30,6 +30,7 @@ from gradred.named import NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
 from gradred.torch.operations import DTYPES, described
+from gradred.torch.other_devices import OtherDevices, serve_other_devices
 from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
 
@@ -38,7 +39,33 @@ ReduceOp = dist.ReduceOp
 # Where gradred's name is not torch's in small letters.
 _OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
 
+# Those with tensors.
+COLLECTIVES = (
+    "allreduce",
+    "allreduce_coalesced",
+    "broadcast",
+    "allgather",
+    "all_gather_single",
+    "_allgather_base",
+    "all_gather_single_coalesced",
+    "allgather_coalesced",
+    "reduce_scatter_single",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all_single",
+    "alltoall_base",
+    "alltoall",
+    "send",
+    "recv",
+    "recv_anysource",
+)
 
+
+@serve_other_devices(COLLECTIVES)
 class ProcessGroupGradred(dist.ProcessGroup):
     """The ranks of a group of torch.distributed, as a communicator.
 
@@ -54,6 +81,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
         super().__init__(engine.rank, engine.size)
         self._own_rank, self._ranks = engine.rank, engine.size
         self._engine, self._messages = engine, messages
+        self.other_devices = OtherDevices(self)
         self._monitored = MonitoredBarrier(messages, engine.rank, engine.size)
         # Older PyTorch shuts down its own groups alone.
         self._free = weakref.finalize(self, _free, engine, messages)
@@ -74,8 +102,11 @@ class ProcessGroupGradred(dist.ProcessGroup):
         return [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """This group: it has no other for its device."""
-        return self if device.type == "cpu" else super()._get_backend(device)
+        """This group, or the backend that was asked for besides."""
+        if device.type == "cpu":
+            return self
+        other = self.other_devices.group_for(device)
+        return (super() if other is None else other)._get_backend(device)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether `allocate_tensor` gives memory of this device."""

@@ -1,0 +1,89 @@
+"""Tensors on devices that gradred does not serve, in groups such as `"cpu:gradred,cuda:nccl"`.
+
+torch asks a backend for each of these devices, and puts one that is written in Python in the place
+of the whole group. So the group hands such tensors on, to a group of the same ranks and of the
+backend that was asked for. It is made when the first comes: `new_group` by all of its ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+Group = TypeVar("Group", bound=type)
+
+
+def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
+    """Have the class's methods of these names hand on what `OtherDevices` knows better."""
+
+    def decorate(group: Group) -> Group:
+        for name in names:
+            setattr(group, name, _handing_on(name, getattr(group, name)))
+        return group
+
+    return decorate
+
+
+def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def handing_on(self: Any, *arguments: Any, **named: Any) -> Any:
+        device = device_of((*arguments, *named.values()))
+        if device is None or device.type == "cpu":
+            return method(self, *arguments, **named)
+        other = self.other_devices.group_for(device)
+        if other is None:
+            return method(self, *arguments, **named)  # it says what to do
+        return getattr(other, name)(*arguments, **named)
+
+    return handing_on
+
+
+def device_of(found: Any) -> torch.device | None:
+    """Of the first tensor in it, or in what it holds."""
+    if isinstance(found, torch.Tensor):
+        return found.device
+    if isinstance(found, (list, tuple)):
+        for one in found:
+            device = device_of(one)
+            if device is not None:
+                return device
+    return None
+
+
+class OtherDevices:
+    """The backends that were asked for besides, and their groups.
+
+    Args:
+        group: of gradred.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._made: dict[str, Any] = {}  # by backend
+        self._making = threading.Lock()
+
+    def backend_for(self, device: torch.device) -> str | None:
+        """Its name; None if none was asked for."""
+        asked = str(dist.distributed_c10d._world.pg_backend_config.get(self._group, ""))
+        pairs = (one.partition(":") for one in asked.split(","))
+        name = {kind: backend for kind, _, backend in pairs}.get(device.type)
+        return None if name in (None, "", "gradred") else name
+
+    def group_for(self, device: torch.device) -> Any:
+        """That serves it; None if there is none. The first time all ranks have to call it."""
+        name = self.backend_for(device)
+        if name is None:
+            return None
+        with self._making:
+            if name not in self._made:
+                self._made[name] = dist.new_group(
+                    dist.get_process_group_ranks(self._group),
+                    backend=name,
+                    use_local_synchronization=True,
+                )
+            return self._made[name]
