@@ -296,7 +296,7 @@ void Board::become_ready(std::uint32_t index) {
   ready.chunk = 0;
   if (!is_one_of_several_) {
     ready.last = names_.number(rank_);
-    ready.submission.in_chunks = ready.submission.priority < header_.highest;
+    ready.submission.in_chunks = ready.submission.priority < header_.highest ? 1 : 0;
     if (ready.arrived != ranks_ && ready.problem[0] == '\0') {
       set_text(ready.problem, why_not_joined(ready.submission));
     }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/types.h"
 
 namespace gradred {
 namespace {
@@ -51,6 +52,12 @@ class Reader {
  private:
   std::span<const std::byte> left_;
 };
+
+// What indexes tables is in them.
+bool is_known(const Submission& one) {
+  return one.kind <= NamedKind::kJoin && static_cast<std::size_t>(one.dtype) < kDTypes &&
+         one.parts <= Submission::kMostParts;
+}
 
 std::string key_of(const std::string& name, const Submission& submission) {
   std::string key(sizeof submission, '\0');
@@ -136,6 +143,9 @@ SiteMessage SiteDecoder::decode(std::span<const std::byte> bytes) {
     message.name = reader.text(head.name_bytes);
     if (message.has_submission()) {
       reader.read(&message.submission, sizeof message.submission);
+      if (!is_known(message.submission)) {
+        throw TransportError("named operations: a submission of no kind");
+      }
       if (known_.size() == kMostKnown) known_.clear();
       known_.push_back({message.name, message.submission});
     }
@@ -212,7 +222,7 @@ void Sites::agree(Pending&& pending) {
   if ((pending.some_joined || pending.arrivals != sites_) && entry.text.empty()) {
     entry.text = why_not_joined(entry.submission);
   }
-  entry.submission.in_chunks = entry.submission.priority < highest_;
+  entry.submission.in_chunks = entry.submission.priority < highest_ ? 1 : 0;
   const Turn turn{entry.submission.priority, turns_++};
   queue_.push_back({turn, std::move(entry)});
   std::push_heap(queue_.begin(), queue_.end());

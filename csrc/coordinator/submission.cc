@@ -60,7 +60,7 @@ std::optional<NamedKind> named_kind(std::string_view name) {
 }
 
 std::uint32_t Submission::chunks() const {
-  if (!in_chunks || kind != NamedKind::kAllreduce || parts == 0) return 1;
+  if (in_chunks == 0 || kind != NamedKind::kAllreduce || parts == 0) return 1;
   const std::uint64_t nearest = (bytes + kChunkBytes / 2) / kChunkBytes;
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(nearest, 1));
 }

@@ -37,7 +37,7 @@ struct Submission {
   DType dtype = DType::kUInt8;  // of the first array
   std::uint8_t axes = 0;        // of the first array; more than kMostAxes count in `rest` alone
   std::uint8_t parts = 0;       // arrays whose counts are below; 0: see kMostParts
-  bool in_chunks = false;       // if it is large: said by who decides what comes next
+  std::uint8_t in_chunks = 0;   // 1: if it is large; said by who decides what comes next
   std::int32_t root = 0;
   std::int32_t priority = 0;  // what is agreed on has the highest that a rank gave
   double prescale = 1.0, postscale = 1.0;

@@ -200,7 +200,7 @@ void chunks_are_all_of_it_and_alike(BoardBootstrap&) {
                                     67'108'864ULL, 4'000'000'003ULL}) {
     Submission what = sum_of(count);
     expect(what.chunks() == 1, "whole, unless it is said");
-    what.in_chunks = true;
+    what.in_chunks = 1;
     std::uint64_t end = 0, bytes = 0;
     for (std::uint32_t chunk = 0; chunk < what.chunks(); ++chunk) {
       const auto range = what.chunk(chunk);

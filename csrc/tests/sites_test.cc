@@ -64,7 +64,7 @@ SiteMessage any_message(std::mt19937& random) {
   if (below(3) == 0) made.failure = static_cast<Failure>(below(3));
   if (made.has_submission()) {
     made.submission = sum_of(made.name.size() + (below(9) == 0 ? 9'000'000 : 0), below(3));
-    made.submission.in_chunks = below(2) == 0;
+    made.submission.in_chunks = static_cast<std::uint8_t>(below(2));
     made.chunk = static_cast<std::uint32_t>(random()) % made.submission.chunks();
   }
   for (int i = below(5); i > 0; --i) made.ranks.push_back(below(1000));

@@ -163,7 +163,7 @@ def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(call,
 @pytest.mark.one_mpi
 def test_named_operations_of_ranks_on_several_hosts(start):
     with machines.Machines(2) as hosts:
-        job = start(hosts, "200", "named")
+        job = start(hosts, "60", "named")
         reports = job.reports("ended", within=55)
         assert job.end()[0] == 0
     assert len(reports) == RANKS
