@@ -464,26 +464,26 @@ def test_errors_of_functional_collectives_come_when_the_result_is_used() -> None
     assert (y + 0 == SIZE).all()
 
 
-def calls_with(x: Any) -> dict[str, Callable[[], Any]]:
-    """Every collective with this tensor of SIZE elements."""
-    host = torch.empty(SIZE, dtype=x.dtype)
+def calls_with(x: Any, group: Any = None, beside: str = "cpu") -> dict[str, Callable[[], Any]]:
+    """Every collective with this tensor of SIZE elements, and others on a device."""
+    host = torch.empty(SIZE, dtype=x.dtype, device=beside)
     return {
-        "all_reduce": lambda: dist.all_reduce(x),
-        "broadcast": lambda: dist.broadcast(x, 0),
-        "reduce": lambda: dist.reduce(x, 0),
-        "all_gather": lambda: dist.all_gather([host] * SIZE, x),
-        "all_gather of other sizes": lambda: dist.all_gather([x] * SIZE, host[:1]),
-        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(host, x[:1]),
-        "reduce_scatter": lambda: dist.reduce_scatter(x[:1], [host[:1]] * SIZE),
-        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(host[:1], x),
-        "reduce_scatter_tensor's output": lambda: dist.reduce_scatter_tensor(x[:1], host),
-        "gather": lambda: dist.gather(x, [host] * SIZE if RANK == 0 else None, 0),
-        "scatter": lambda: dist.scatter(x, [host] * SIZE if RANK == 0 else None, 0),
-        "all_to_all": lambda: dist.all_to_all(list(host.split(1)), list(x.split(1))),
-        "all_to_all_single": lambda: dist.all_to_all_single(host, x),
-        "all_to_all_single's output": lambda: dist.all_to_all_single(x, host),
-        "send": lambda: dist.isend(x, (RANK + 1) % SIZE),
-        "recv": lambda: dist.irecv(x, (RANK - 1) % SIZE),
+        "all_reduce": lambda: dist.all_reduce(x, group=group),
+        "broadcast": lambda: dist.broadcast(x, 0, group=group),
+        "reduce": lambda: dist.reduce(x, 0, group=group),
+        "all_gather": lambda: dist.all_gather([host] * SIZE, x, group=group),
+        "all_gather of other sizes": lambda: dist.all_gather([x] * SIZE, host[:1], group=group),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(host, x[:1], group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter(x[:1], [host[:1]] * SIZE, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(host[:1], x, group=group),
+        "reduce_scatter_tensor's output": lambda: dist.reduce_scatter_tensor(x[:1], host, group=group),
+        "gather": lambda: dist.gather(x, [host] * SIZE if RANK == 0 else None, 0, group=group),
+        "scatter": lambda: dist.scatter(x, [host] * SIZE if RANK == 0 else None, 0, group=group),
+        "all_to_all": lambda: dist.all_to_all(list(host.split(1)), list(x.split(1)), group=group),
+        "all_to_all_single": lambda: dist.all_to_all_single(host, x, group=group),
+        "all_to_all_single's output": lambda: dist.all_to_all_single(x, host, group=group),
+        "send": lambda: dist.isend(x, (RANK + 1) % SIZE, group=group),
+        "recv": lambda: dist.irecv(x, (RANK - 1) % SIZE, group=group),
     }
 
 
@@ -536,10 +536,9 @@ def of_two_devices() -> Any:
 @pytest.mark.parametrize("call", calls_with(torch.empty(0)))
 @pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
 def test_tensors_on_other_devices_go_to_the_backend_asked_for(
-    call: str, of_two_devices: Any, monkeypatch: pytest.MonkeyPatch
+    call: str, of_two_devices: Any
 ) -> None:
-    monkeypatch.setattr(dist.distributed_c10d.GroupMember, "WORLD", of_two_devices)
-    calls_with(torch.ones(SIZE, device="meta"))[call]()
+    calls_with(torch.ones(SIZE, device="meta"), of_two_devices, "meta")[call]()
     noting = of_two_devices.other_devices.group_for(torch.device("meta"))
     assert isinstance(noting, Noting)
     assert len(noting.noted) == 1

@@ -2,18 +2,21 @@
 
 torch asks a backend for each of these devices, and puts one that is written in Python in the place
 of the whole group. So the group hands such tensors on, to a group of the same ranks and of the
-backend that was asked for. It is made when the first comes: `new_group` by all of its ranks.
+backend that was asked for. It is made when the first comes, by all of its ranks.
 """
 
 from __future__ import annotations
 
+import datetime
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 Group = TypeVar("Group", bound=type)
 
@@ -60,16 +63,18 @@ class OtherDevices:
 
     Args:
         group: of gradred.
+        timeout: its time limit, which theirs have, too.
     """
 
-    def __init__(self, group: Any) -> None:
-        self._group = group
+    def __init__(self, group: Any, timeout: datetime.timedelta | None) -> None:
+        self._group = weakref.ref(group)  # which holds this
+        self._timeout = timeout or distributed_c10d.default_pg_timeout
         self._made: dict[str, Any] = {}  # by backend
         self._making = threading.Lock()
 
     def backend_for(self, device: torch.device) -> str | None:
         """Its name; None if none was asked for."""
-        asked = str(dist.distributed_c10d._world.pg_backend_config.get(self._group, ""))
+        asked = str(distributed_c10d._world.pg_backend_config.get(self._group(), ""))
         pairs = (one.partition(":") for one in asked.split(","))
         name = {kind: backend for kind, _, backend in pairs}.get(device.type)
         return None if name in (None, "", "gradred") else name
@@ -81,9 +86,21 @@ class OtherDevices:
             return None
         with self._making:
             if name not in self._made:
-                self._made[name] = dist.new_group(
-                    dist.get_process_group_ranks(self._group),
-                    backend=name,
-                    use_local_synchronization=True,
-                )
+                self._made[name] = self._make(name)
             return self._made[name]
+
+    def _make(self, backend: str) -> Any:
+        """As `new_group` does, which would want to hear of it from the ranks of no group, too."""
+        world, group = distributed_c10d._world, self._group()
+        ranks = dist.get_process_group_ranks(group)
+        made, _ = distributed_c10d._new_process_group_helper(
+            group.size(),
+            group.rank(),
+            ranks,
+            backend,
+            world.pg_map[group][1],
+            group_name=f"{world.pg_names[group]} {backend}",  # the same on all ranks
+            timeout=self._timeout,
+        )
+        world.pg_group_ranks[made] = {rank: place for place, rank in enumerate(ranks)}
+        return made

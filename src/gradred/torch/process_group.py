@@ -81,7 +81,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
         super().__init__(engine.rank, engine.size)
         self._own_rank, self._ranks = engine.rank, engine.size
         self._engine, self._messages = engine, messages
-        self.other_devices = OtherDevices(self)
+        self.other_devices = OtherDevices(self, timeout)
         self._monitored = MonitoredBarrier(messages, engine.rank, engine.size)
         # Older PyTorch shuts down its own groups alone.
         self._free = weakref.finalize(self, _free, engine, messages)
