@@ -476,7 +476,9 @@ def calls_with(x: Any, group: Any = None, beside: str = "cpu") -> dict[str, Call
         "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(host, x[:1], group=group),
         "reduce_scatter": lambda: dist.reduce_scatter(x[:1], [host[:1]] * SIZE, group=group),
         "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(host[:1], x, group=group),
-        "reduce_scatter_tensor's output": lambda: dist.reduce_scatter_tensor(x[:1], host, group=group),
+        "reduce_scatter_tensor's output": lambda: dist.reduce_scatter_tensor(
+            x[:1], host, group=group
+        ),
         "gather": lambda: dist.gather(x, [host] * SIZE if RANK == 0 else None, 0, group=group),
         "scatter": lambda: dist.scatter(x, [host] * SIZE if RANK == 0 else None, 0, group=group),
         "all_to_all": lambda: dist.all_to_all(list(host.split(1)), list(x.split(1)), group=group),

@@ -18,11 +18,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from gradred.errors import UsageError
+
 Group = TypeVar("Group", bound=type)
 
 
 def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
-    """Have the class's methods of these names hand on what `OtherDevices` knows better."""
+    """Have the class's methods of these names hand on what they refuse as elsewhere."""
 
     def decorate(group: Group) -> Group:
         for name in names:
@@ -35,27 +37,24 @@ def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
 def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def handing_on(self: Any, *arguments: Any, **named: Any) -> Any:
-        device = device_of((*arguments, *named.values()))
-        if device is None or device.type == "cpu":
+        try:
             return method(self, *arguments, **named)
-        other = self.other_devices.group_for(device)
+        except TensorElsewhereError as error:
+            refused = error
+        other = self.other_devices.group_for(refused.device)
         if other is None:
-            return method(self, *arguments, **named)  # it says what to do
+            raise UsageError(str(refused)) from None
         return getattr(other, name)(*arguments, **named)
 
     return handing_on
 
 
-def device_of(found: Any) -> torch.device | None:
-    """Of the first tensor in it, or in what it holds."""
-    if isinstance(found, torch.Tensor):
-        return found.device
-    if isinstance(found, (list, tuple)):
-        for one in found:
-            device = device_of(one)
-            if device is not None:
-                return device
-    return None
+class TensorElsewhereError(UsageError):
+    """What the methods raise before they have begun anything."""
+
+    def __init__(self, text: str, device: torch.device) -> None:
+        super().__init__(text)
+        self.device = device
 
 
 class OtherDevices:
@@ -67,7 +66,7 @@ class OtherDevices:
     """
 
     def __init__(self, group: Any, timeout: datetime.timedelta | None) -> None:
-        self._group = weakref.ref(group)  # which holds this
+        self._group: Callable[[], Any] = weakref.ref(group)  # which holds this
         self._timeout = timeout or distributed_c10d.default_pg_timeout
         self._made: dict[str, Any] = {}  # by backend
         self._making = threading.Lock()

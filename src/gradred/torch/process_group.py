@@ -30,7 +30,7 @@ from gradred.named import NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
 from gradred.torch.operations import DTYPES, described
-from gradred.torch.other_devices import OtherDevices, serve_other_devices
+from gradred.torch.other_devices import OtherDevices, TensorElsewhereError, serve_other_devices
 from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
 
@@ -106,7 +106,9 @@ class ProcessGroupGradred(dist.ProcessGroup):
         if device.type == "cpu":
             return self
         other = self.other_devices.group_for(device)
-        return (super() if other is None else other)._get_backend(device)
+        if other is None:
+            return super()._get_backend(device)
+        return other._get_backend(device)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether `allocate_tensor` gives memory of this device."""
@@ -497,11 +499,12 @@ def _on_host(tensor: Tensor, asked: str) -> Tensor:
     """The same, apart from what autograd knows of it: others write to it, or read its bytes."""
     if tensor.layout is torch.strided and tensor.device.type == "cpu":
         return tensor.detach()
+    if tensor.layout is not torch.strided:
+        found = f"the tensor is sparse ({tensor.layout})"
+        raise UsageError(explain(asked, found, "Pass a dense one"))
     found = f"the tensor is on {tensor.device}"
     remedy = "Make a group for such tensors, of another backend: new_group(backend=...)"
-    if tensor.layout is not torch.strided:
-        found, remedy = f"the tensor is sparse ({tensor.layout})", "Pass a dense one"
-    raise UsageError(explain(asked, found, remedy))
+    raise TensorElsewhereError(explain(asked, found, remedy), tensor.device)
 
 
 def _reducible(tensor: Tensor, asked: str) -> Tensor:
