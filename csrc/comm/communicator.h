@@ -142,6 +142,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  private:
   void set_up(WaitHook& hook);
   void set_up_parts(WaitHook& hook);
+  void observe(std::uint64_t began_ns);  // where there is shared memory alone
   Figures figures(SetUpCalls& calls, WaitHook& hook);
   void adopt(Established& made);
 

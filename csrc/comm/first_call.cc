@@ -45,7 +45,7 @@ void Communicator::set_up_parts(WaitHook& hook) {
   }
   choice_.settle(found);
   observer_.profile(set_up.profiles);
-  observer_.set_up(calls, decorations(settings_).trace, begin);
+  observer_.set_up(calls, decorations(settings_, rank_, size_).trace, begin);
   direct_ = observer_.idle();
 }
 

@@ -1,25 +1,38 @@
 // Communicators that have shared memory and nothing else: the MPI knows nothing of their ranks.
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/node_call.h"
+#include "comm/set_up.h"
 #include "comm/sharing.h"
 
 namespace gradred {
 
 std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
-  const Settings& settings = gradred::settings();
+  const std::uint64_t begin = now_ns();
+  Settings settings = gradred::settings();
   const int size = calls.size();
   if (size == 1) {
-    return std::make_shared<Communicator>(0, 1, settings, calls.names(), nullptr);
+    const auto made = std::make_shared<Communicator>(0, 1, settings, calls.names(), nullptr);
+    made->observe(begin);
+    return made;
   }
-  std::vector<MemoryOffer::Wish> wishes(static_cast<std::size_t>(size));
-  const MemoryOffer::Wish mine = memory_wish(settings);
-  calls.allgather(&mine, sizeof mine, wishes.data());
+  struct Wishes {
+    MemoryOffer::Wish memory;
+    std::uint64_t profile;
+  };
+  std::vector<Wishes> all(static_cast<std::size_t>(size));
+  const Wishes mine{memory_wish(settings), settings.profile ? 1U : 0U};
+  calls.allgather(&mine, sizeof mine, all.data());
+  settings.profile = all.front().profile != 0;
+  std::vector<MemoryOffer::Wish> wishes;
+  std::ranges::transform(all, std::back_inserter(wishes), &Wishes::memory);
   std::string why_not = why_no_memory(wishes, false);
   std::unique_ptr<NodeGroup> node;
   if (why_not.empty()) node = NodeGroup::create(calls, node_options(settings), why_not);
@@ -28,8 +41,16 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
                      "), and without an MPI there is nothing else. Start them with gradred run, "
                      "which serves several hosts.");
   }
-  return std::make_shared<Communicator>(calls.rank(), size, settings, calls.names(),
-                                        std::move(node));
+  const auto made =
+      std::make_shared<Communicator>(calls.rank(), size, settings, calls.names(), std::move(node));
+  made->observe(begin);
+  return made;
+}
+
+void Communicator::observe(std::uint64_t began_ns) {
+  observer_.profile(settings_.profile);
+  observer_.open(decorations(settings_, rank_, size_).trace, began_ns);
+  direct_ = observer_.idle();
 }
 
 Communicator::Communicator(int rank, int size, const Settings& settings, RankNames names,

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "comm/communicator.h"
+#include "comm/set_up.h"
 #include "comm/set_up_calls.h"
 #include "mpi/groups.h"
 
@@ -82,15 +83,21 @@ Observer::~Observer() {
 void Observer::profile(bool wanted) {
   if (!wanted) profile_ = nullptr;
   if (!wanted || profile_ != nullptr) return;
-  const mpi::Mpi& mpi = mpi::get();
-  int rank = 0, size = 0;
-  mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &rank), "MPI_Comm_rank");
-  mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &size), "MPI_Comm_size");
+  const auto [rank, size] = place_among_all(comm_.rank(), comm_.size());
   profile_ = std::make_shared<Profile>();
   profile_->started_at(now_ns(), rank, size);
 }
 
 void Observer::set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns) {
+  if (profile_ != nullptr) {
+    std::uint64_t compares = comm_.has_messages() && comparisons < kMostComparisons ? 1 : 0;
+    calls.bcast(&compares, sizeof compares);
+    if (compares != 0) comparison_ = make_comparison(calls);
+  }
+  open(trace, began_ns);
+}
+
+void Observer::open(Trace* trace, std::uint64_t began_ns) {
   trace_ = trace;
   if (trace_ != nullptr) trace_line_ = trace_->open_line();
   if (profile_ == nullptr) return;
@@ -99,9 +106,6 @@ void Observer::set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns) {
     world.resize(static_cast<std::size_t>(comm_.size()));
     std::iota(world.begin(), world.end(), 0);
   }
-  std::uint64_t compares = comm_.has_messages() && comparisons < kMostComparisons ? 1 : 0;
-  calls.bcast(&compares, sizeof compares);
-  if (compares != 0) comparison_ = make_comparison(calls);
   quick_profile_ = profile_.get();
   profile_->set_up(node() != nullptr && trace_ == nullptr, std::move(world), now_ns() - began_ns);
 }

@@ -27,6 +27,9 @@ class Observer {
   void profile(bool wanted);
   // Collective, in the set-up that began then. `trace` may be null.
   void set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns);
+  // Local: the same without an MPI to compare with.
+  void open(Trace* trace, std::uint64_t began_ns);
+  bool keeps_profile() const { return profile_ != nullptr; }
   // Whether nobody observes the calls.
   bool idle() const { return profile_ == nullptr && trace_ == nullptr; }
 

@@ -182,6 +182,7 @@ void Profile::started_at(std::uint64_t ns, int rank, int size) {
   const std::lock_guard lock(profiles().mutex);
   ProfileTotals& totals = profiles().ended;
   totals.since_ns = totals.since_ns == 0 ? ns : std::min(totals.since_ns, ns);
+  if (size < totals.size) return;  // without an MPI each communicator has ranks of its own
   totals.rank = rank;
   totals.size = size;
 }

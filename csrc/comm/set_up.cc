@@ -56,14 +56,24 @@ std::vector<Part> parts(const std::vector<Offer>& all, Part Offer::* which) {
 
 }  // namespace
 
-Decorations decorations(const Settings& settings) {
+PlaceAmongAll place_among_all(int rank, int size) {
+  const mpi::Mpi& mpi = mpi::get();
+  int finalized = 0;
+  mpi.call.Finalized(&finalized);
+  if (!mpi::initialized() || finalized != 0) return {rank, size};
+  PlaceAmongAll of_mpi{0, 1};
+  mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &of_mpi.rank), "MPI_Comm_rank");
+  mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &of_mpi.size), "MPI_Comm_size");
+  return of_mpi.size > 1 ? of_mpi
+                         : PlaceAmongAll{rank, size};  // an MPI that is alone knows of nobody
+}
+
+Decorations decorations(const Settings& settings, int rank, int size) {
   Decorations wanted;
   if (!settings.trace.empty()) {
     Context& context = Context::get();
-    std::call_once(context.trace_once, [&context] {
-      int rank = 0;
-      mpi::get().check(mpi::get().call.Comm_rank(mpi::get().is.comm_world, &rank), "MPI_Comm_rank");
-      context.trace = std::make_unique<Trace>(rank);
+    std::call_once(context.trace_once, [&] {
+      context.trace = std::make_unique<Trace>(place_among_all(rank, size).rank);
     });
     wanted.trace = context.trace.get();
   }
@@ -106,9 +116,10 @@ void SetUp::make_path(std::unique_ptr<TagRange> range) {
     if (deterministic) place.why_no_mpi = kNoneLeft;
     return;
   }
-  path = std::make_unique<SchedulePath>(
-      tag_range->duplicate->comm, calls_.rank(), calls_.size(),
-      TagSpace::make(tag_range->id, Registry::get().largest_tag()), decorations(settings_));
+  path =
+      std::make_unique<SchedulePath>(tag_range->duplicate->comm, calls_.rank(), calls_.size(),
+                                     TagSpace::make(tag_range->id, Registry::get().largest_tag()),
+                                     decorations(settings_, calls_.rank(), calls_.size()));
 }
 
 SettingsOffer SetUp::offered_settings() const {

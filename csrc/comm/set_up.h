@@ -18,8 +18,14 @@
 
 namespace gradred {
 
-// What stands between the executor and the MPI, as the settings say.
-Decorations decorations(const Settings& settings);
+// This process among all of the program, as the MPI counts them; else those of a communicator.
+struct PlaceAmongAll {
+  int rank, size;
+};
+PlaceAmongAll place_among_all(int rank, int size);
+
+// What stands between the executor and the MPI, as the settings say: of a communicator's rank.
+Decorations decorations(const Settings& settings, int rank, int size);
 
 // Agreed, rank 0's where it is not said otherwise, and what was found.
 struct Established {

@@ -1,4 +1,5 @@
 // A communicator of the ranks that live, which has shared memory and nothing else.
+#include "base/clock.h"
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
@@ -41,11 +42,15 @@ std::string no_memory_text(const std::string& reason) {
 }  // namespace
 
 std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<int>& ended) {
+  const std::uint64_t begin = now_ns();
   stop_driving_after_failure();
   Settings settings = settings_;
   settings.deterministic = deterministic_;
+  settings.profile = observer_.keeps_profile();
   if (size_ == 1) {
-    return std::make_shared<Communicator>(0, 1, settings, liveness_.names(), nullptr);
+    const auto alone = std::make_shared<Communicator>(0, 1, settings, liveness_.names(), nullptr);
+    alone->observe(begin);
+    return alone;
   }
   if (!process_poisoned) prepare(hook);
   if (!node_path_.serves_all()) throw UsageError(no_memory_text(choice_.place.why_no_memory));
@@ -59,8 +64,10 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   }
   tell_survived(ended);
   RankNames names = node->names();
-  return std::make_shared<Communicator>(shrinking.rank(), shrinking.size(), settings,
-                                        std::move(names), std::move(node));
+  const auto made = std::make_shared<Communicator>(shrinking.rank(), shrinking.size(), settings,
+                                                   std::move(names), std::move(node));
+  made->observe(begin);
+  return made;
 }
 
 }  // namespace gradred

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -45,6 +46,38 @@ def test_examples_learn(example: str) -> None:
     assert done.returncode == 0, done.stderr
     found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
     assert found[-1] > 85, done.stdout
+
+
+SUMS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gradred")
+for _ in range(20):
+    dist.all_reduce(torch.ones(1000))
+alone = dist.new_group([1])
+if dist.get_rank() == 1:
+    dist.barrier(alone)
+dist.destroy_process_group()
+"""
+
+
+def test_profile_and_trace_are_of_all_ranks(tmp_path: Path) -> None:
+    program = tmp_path / "sums.py"
+    program.write_text(SUMS)
+    wanted = {"GRADRED_PROFILE": f"{tmp_path}/p.json", "GRADRED_TRACE": f"{tmp_path}/t.json"}
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(program), **wanted)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("gradred profile of rank 0 of 2") == 1, done.stderr
+    assert "gradred profile of rank 1" not in done.stderr
+    for rank in range(2):
+        profile = json.loads((tmp_path / f"p.{rank}.json").read_text())
+        assert (profile["rank"], profile["size"]) == (rank, 2)
+        sums = [row for row in profile["rows"] if row["kind"] == "allreduce"]
+        assert sum(row["calls"] for row in sums) >= 1, profile
+        assert sum(row["bytes"] for row in sums) == 20 * 4000, profile
+        events = json.loads((tmp_path / f"t.{rank}.json").read_text())["traceEvents"]
+        assert any(event["ph"] == "X" for event in events)
 
 
 SPAWN = """
