@@ -207,6 +207,8 @@ def test_the_example_goes_on_with_one_rank_and_then_with_two() -> None:
     ("options", "expected"),
     [
         (["-np", "2", "--min-np", "3", "--max-np", "2"], "more than --max-np 2"),
+        (["-np", "2", "--min-np", "3"], "-np 2 is less than --min-np 3"),
+        (["-np", "2", "--slots-per-host", "2"], "there is no --host-discovery-script"),
         (["-np", "2", "--host-discovery-script", "/nowhere/script"], "cannot be run"),
         (["-np", "2", "--host-discovery-script", "/bin/false"], "ended with status 1"),
         (["-H", "localhost:2", "--host-discovery-script", "x"], "hosts are given as well"),

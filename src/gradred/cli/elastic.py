@@ -16,6 +16,8 @@ from gradred.launch import elastic, foreground, hosts, state_files
 from gradred.launch.discovery import Discovery, DiscoveryScript, FixedHosts
 from gradred.launch.job import Order
 
+_PATIENCE = 600.0  # seconds
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
@@ -48,7 +50,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--slots-per-host",
         type=positive,
-        default=1,
         metavar="N",
         help="ranks of a host for which the script prints no number (default: 1)",
     )
@@ -61,7 +62,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--elastic-timeout",
         type=duration(None),
-        default=600.0,
         metavar="SECONDS",
         help="how long to wait for hosts (default: 600)",
     )
@@ -72,7 +72,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def is_asked(arguments: argparse.Namespace) -> bool:
     """Whether any of them makes the job elastic."""
-    given = (arguments.least, arguments.most, arguments.script, arguments.elastic_dir)
+    given = (
+        *(arguments.least, arguments.most, arguments.script, arguments.slots_per_host),
+        *(arguments.elastic_dir, arguments.elastic_timeout, arguments.reset_limit),
+    )
     return any(one is not None for one in given)
 
 
@@ -93,12 +96,15 @@ def run(arguments: argparse.Namespace, job: JobOrder) -> int:
     if arguments.most is not None and least > arguments.most:
         found = f"--min-np {least} is more than --max-np {arguments.most}"
         raise UsageError(explain("an elastic job", found, "Ask for fewer"))
+    if arguments.ranks is not None and least > arguments.ranks:
+        found = f"-np {arguments.ranks} is less than --min-np {least}"
+        raise UsageError(explain("an elastic job", found, "Start with as many at least"))
     limits = elastic.Limits(
         start=start if arguments.most is None else min(start, arguments.most),
         least=least,
         most=arguments.most,
         resets=arguments.reset_limit,
-        patience=arguments.elastic_timeout,
+        patience=_PATIENCE if arguments.elastic_timeout is None else arguments.elastic_timeout,
     )
     with contextlib.ExitStack() as until_the_end:
         folder = arguments.elastic_dir
@@ -135,8 +141,11 @@ def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[D
             remedy = "Add -np N, or --min-np N"
             found = "nobody has said how many ranks it takes to start"
             raise UsageError(explain("an elastic job", found, remedy))
-        script = DiscoveryScript(arguments.script, arguments.slots_per_host)
+        script = DiscoveryScript(arguments.script, arguments.slots_per_host or 1)
         return script, arguments.ranks or arguments.least, f"hosts of {arguments.script}"
+    if arguments.slots_per_host is not None:
+        found = "there is no --host-discovery-script, whose hosts it counts"
+        raise UsageError(explain("--slots-per-host", found, "Say -H HOST:SLOTS"))
     placed, ranks, source = place(arguments, options)
     usable = placed or [hosts.Host("localhost", ranks)]
     if arguments.hosts is not None or arguments.hostfile is not None:
