@@ -28,6 +28,10 @@ class TimeoutError : public TransportError {
  private:
   std::uint64_t id_;
 };
+class WaitTimeout : public TimeoutError {  // the limit of one wait: what it waits for goes on
+ public:
+  using TimeoutError::TimeoutError;
+};
 class PeerLost : public TransportError {  // a peer's process is gone
  public:
   explicit PeerLost(const std::string& text, bool may_shrink = false)

@@ -217,7 +217,7 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
   }
   const std::uint64_t hash = hash_of(name);
   const Lock lock(*this);
-  if (header_.gone.load(std::memory_order_relaxed) != 0) throw Error(header_.why_left);
+  if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
   std::uint32_t index = find(name, hash);
   if (index == kSlots) {
     const auto claimed = claim(name, hash);
@@ -375,7 +375,7 @@ void Board::log_slot(std::uint32_t index, const Submission& submission, std::uin
 
 void Board::join() {
   const Lock lock(*this);
-  if (header_.gone.load(std::memory_order_relaxed) != 0) throw Error(header_.why_left);
+  if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
   joined_[rank_] = 1;
   ++header_.joined;
   header_.last_joined = names_.number(rank_);

@@ -27,11 +27,18 @@
 #include <vector>
 
 #include "base/bell.h"
+#include "base/errors.h"
 #include "base/rank_names.h"
 #include "coordinator/sites.h"
 #include "coordinator/submission.h"
 
 namespace gradred {
+
+// A rank has left, as the text says: nothing more is agreed on.
+class HasLeft : public Error {
+ public:
+  using Error::Error;
+};
 
 class Board {
  public:

@@ -18,6 +18,17 @@ namespace {
 
 constexpr std::uint64_t kLookEveryNs = 20'000'000;  // after the peers' processes
 
+// What ranks are told that use the operations by a front end: they have no communicator to shrink.
+std::exception_ptr without_shrink(const std::exception_ptr& reason) {
+  try {
+    std::rethrow_exception(reason);
+  } catch (const PeerLost& error) {
+    return std::make_exception_ptr(PeerLost(error.what()));
+  } catch (...) {
+    return reason;
+  }
+}
+
 // What the engine drives while anything is in flight.
 class Pump final : public Operation {
  public:
@@ -187,6 +198,9 @@ void NamedOperations::submit(const Shared& operation) {
           backlog_.push_back(operation);
         }
       }
+    } catch (const HasLeft& left) {
+      keys_.erase(operation->key());
+      std::rethrow_exception(loss(left.what()));
     } catch (...) {
       keys_.erase(operation->key());
       throw;
@@ -227,8 +241,15 @@ void NamedOperations::tell_timeline(const NamedOperation& operation,
 }
 
 void NamedOperations::close() noexcept {
-  leave("has left: named operations have been shut down");
+  closed_.store(true, std::memory_order_relaxed);
+  leave("has left: its operations have been shut down, as at the end of a program");
   if (relay_ != nullptr && !is_fork_of_rank()) relay_->settle();
+}
+
+// What an operation ends with where a rank has left. It may be this one.
+std::exception_ptr NamedOperations::loss(const std::string& text) const {
+  if (closed_.load(std::memory_order_relaxed)) return std::make_exception_ptr(Error(text));
+  return std::make_exception_ptr(PeerLost(text));
 }
 
 void NamedOperations::look_for_lost(std::string_view where) const {
@@ -403,7 +424,7 @@ void NamedOperations::end_what_is_left_over() {
     backlog_.clear();
   }
   for (const Shared& operation : over) {
-    finish(operation, std::make_exception_ptr(Error(quoted(*operation) + ": " + why)));
+    finish(operation, loss(quoted(*operation) + ": " + why));
   }
 }
 
@@ -501,9 +522,10 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
 // Nothing goes on: the ranks would not carry out the same calls.
 void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   std::vector<Shared> over;
+  const std::exception_ptr told = without_shrink(reason);
   {
     const std::lock_guard lock(intake_);
-    if (!failure_) failure_ = reason;
+    if (!failure_) failure_ = told;
     for (auto& [round, operation] : agreed_on_) over.push_back(std::move(operation));
     over.insert(over.end(), backlog_.begin(), backlog_.end());
     if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
@@ -519,7 +541,7 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   works_.clear();
   under_way_ = 0;
   for (const Shared& operation : over) {  // several times where it has chunks
-    if (!operation->finished_.load(std::memory_order_relaxed)) finish(operation, reason);
+    if (!operation->finished_.load(std::memory_order_relaxed)) finish(operation, told);
   }
   const FailureReport report = first_report_of(reason);
   if (is_usage_error(reason)) return leave("has failed: " + report.text);  // wakes them

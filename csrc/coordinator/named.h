@@ -157,6 +157,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   Progress where() const;
   void finish(const Shared& operation, std::exception_ptr failure);
   void fail(const std::exception_ptr& reason) noexcept;
+  std::exception_ptr loss(const std::string& text) const;
   void leave(const std::string& how, std::optional<Failure> failure = std::nullopt) noexcept;
   void hear_failure(const FailureReport& report);
   bool advance_finished(const Operation* except);
@@ -182,6 +183,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   std::mutex driving_;  // of what follows; taken before intake_
   std::deque<std::unique_ptr<NamedWork>> works_;
   std::uint64_t under_way_ = 0;  // bytes of these
+  std::atomic<bool> closed_{false};
   Progress stopped_{};
   std::uint64_t looked_ns_ = 0;
 

@@ -91,7 +91,8 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
                        std::string_view whose_other) {
   const auto told = [&](std::string_view what, const std::string& mine, const std::string& theirs) {
     return "Mismatched " + std::string(what) + ": " + std::string(whose) + " has " + mine + ", " +
-           std::string(whose_other) + " has " + theirs;
+           std::string(whose_other) + " has " + theirs +
+           ". All ranks have to submit the same by this name";
   };
   if (one.kind != other.kind) {
     return told("operations", std::string(name_of(one.kind)), std::string(name_of(other.kind)));

@@ -26,7 +26,10 @@ std::string with_hang_report(const TimeoutError& error) noexcept {
     });
   }
   const char* name = path != nullptr && path != Py_None ? PyUnicode_AsUTF8(path) : nullptr;
-  std::string whole = std::string(text) + ". GRADRED_TIMEOUT sets the limit";
+  std::string whole = text;
+  if (dynamic_cast<const WaitTimeout*>(&error) == nullptr) {
+    whole += ". GRADRED_TIMEOUT sets the limit";
+  }
   if (name != nullptr) whole += ". Where each rank is: " + std::string(name);
   Py_XDECREF(path);
   PyErr_Clear();  // the time limit is the error to report

@@ -75,8 +75,8 @@ class PyNamedRequest final : public PyOperation {
     std::string seconds = std::to_string(*timeout);
     seconds.erase(seconds.find_last_not_of('0') + 1);
     if (seconds.back() == '.') seconds.pop_back();
-    throw TimeoutError("wait of " + seconds + " s for " + named_->waits_for() +
-                       ": it has not ended, and goes on. Wait again.");
+    throw WaitTimeout("wait of " + seconds + " s for " + named_->waits_for() +
+                      ": it goes on. See what that rank does, and wait again or for longer");
   }
 
  private:

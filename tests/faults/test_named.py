@@ -23,8 +23,8 @@ PROGRAM = pathlib.Path(__file__).with_name("named.py")
     [
         ("killed,small", "PeerLost", "rank 1", 2.0),
         ("killed,large", "PeerLost", "rank 1", 2.0),
-        ("raises,small", "Error", "rank 1 has left", 2.0),
-        ("leaves,large", "Error", "rank 1 has left", 2.0),
+        ("raises,small", "PeerLost", "rank 1 has left", 2.0),
+        ("leaves,large", "PeerLost", "rank 1 has left", 2.0),
         ("never_submits,small", "TimeoutError", "has not been submitted by rank 1", 3.0),
     ],
 )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from gradred.errors import Error
+import os
+
+from gradred.errors import Error, TimeoutError  # noqa: A004
+
+_LIMIT, _OWN_LIMIT = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "GRADRED_TIMEOUT"
 
 
 class HorovodInternalError(RuntimeError):
@@ -34,7 +38,14 @@ def get_version_mismatch_message(name: str, version: str, installed_version: str
 
 def internal_error(error: Error) -> HorovodInternalError:
     """What a user of Horovod gets for gradred's own error, which stays the cause."""
-    return HorovodInternalError(str(error))
+    text = str(error)
+    if (
+        isinstance(error, TimeoutError)
+        and os.environ.get(_LIMIT)
+        and not os.environ.get(_OWN_LIMIT)
+    ):
+        text = text.replace(f"{_OWN_LIMIT} sets", f"{_LIMIT} sets")
+    return HorovodInternalError(text)
 
 
 NOT_INITIALISED = "gradred.torch has not been initialized; call init() first"

@@ -156,7 +156,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
         with self._numbering:
             self._numbers += 1
-            name = f"operation {self._numbers} of {self.pg_name}"
+            name = f"operation {self._numbers} of group {self.pg_name}"
             return self._engine.submit(kind, name, arrays, held=held, **how)
 
     def _work(
