@@ -17,6 +17,10 @@ HEAD = """\
 Each knob is an environment variable. In code, `gradred.config.set("timeout", "90s")` does the same
 as `GRADRED_TIMEOUT=90s` and wins over it. `gradred info` shows every value and where it comes from.
 
+A communicator keeps the values of the moment at which gradred first meets it (`gradred.Comm(c)`, or
+the first call): set them before. Ranks may have different ones; where that cannot be, rank 0's
+count for all.
+
 Durations are written `90`, `1.5s`, `200ms`, `2min` or `1h`; flags `1` or `0`. A `GRADRED_*`
 variable that is not in this table is an error, and so is a value that cannot be read.
 

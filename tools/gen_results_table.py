@@ -1,8 +1,9 @@
-"""Write README.md's table of measurements from benchmarks/results/; `--check` only compares.
+"""Write the tables of measurements of pages from benchmarks/results/; `--check` only compares.
 
 Of the records that benchmarks/allreduce.py wrote, the newest for each MPI and number of ranks and
 hosts is shown, with a link to the whole record: a few sizes, and below them each size at which
-gradred took longer by more than 2 %, with the ratio there.
+gradred took longer by more than 2 %, with the ratio there. README.md has those of one host, and of
+the others a line each; docs/measured.md has their tables.
 Where the ranks' cores lay near each other in some rounds and far in others, each has its row. Of
 records of one day whose cores lay near in one and far in the other, the newest of each is shown.
 """
@@ -13,12 +14,12 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-README = ROOT / "README.md"
 BEGIN, END = "<!-- results: begin (tools/gen_results_table.py) -->", "<!-- results: end -->"
 
 SCHEMAS = ("gradred-allreduce/1", "gradred-allreduce/2")  # the first has no placements
@@ -84,6 +85,21 @@ def mpi_name(record: Record) -> str:
     return str(text).split(",")[0][:40]
 
 
+def link(name: str) -> str:
+    """To a record, from the folder of README.md."""
+    return f"benchmarks/results/{name}"
+
+
+def slower(record: Record) -> str:
+    """The sizes at which gradred took longer, with the ratio."""
+    lost = [
+        f"{shown_bytes(row['bytes'])} ({lowest_ratio(row):.2f})"
+        for row in record["rows"]
+        if lowest_ratio(row) < SLOWER
+    ]
+    return ", ".join(lost) or "no size measured"
+
+
 def table(name: str, record: Record) -> str:
     """One measurement: where and when, the sizes, and where gradred was slower."""
     ranks = f"{record['ranks']} rank{'' if record['ranks'] == 1 else 's'}"
@@ -93,7 +109,7 @@ def table(name: str, record: Record) -> str:
     where = (
         f"{ranks} on {hosts}, {mpi_name(record)}, {what['type']} {what['op']}; {machine['cpu']}, "
         f"{machine['cores']} cores; gradred {versions['gradred']}, {record['date'][:10]}; "
-        f"[all sizes and rounds](benchmarks/results/{name})"
+        f"[all sizes and rounds]({link(name)})"
     )
     if note := what.get("note"):
         where += f". {note}"
@@ -108,15 +124,7 @@ def table(name: str, record: Record) -> str:
         *(line for row in rows for line in row_lines(row, both)),
         "",
     ]
-    lost = [
-        f"{shown_bytes(row['bytes'])} ({lowest_ratio(row):.2f})"
-        for row in record["rows"]
-        if lowest_ratio(row) < SLOWER
-    ]
-    lines += [
-        f"Slower than the MPI (lowest ratio) at: {', '.join(lost) or 'no size measured'}.",
-        "",
-    ]
+    lines += [f"Slower than the MPI (lowest ratio) at: {slower(record)}.", ""]
     flags = record.get("placements", {})
     told = [
         f"{placement(record) or name}: {flags[name]['rounds']} rounds, one-way latency "
@@ -163,31 +171,85 @@ def shown_time(us: float) -> str:
     return f"{us / 1000:.2f} ms" if us >= 1000 else f"{us:.2f} µs"
 
 
-def section(folder: Path = RESULTS) -> str:
-    """What stands between the two marks."""
-    tables = [table(name, record) for name, record in newest(folder).items()]
-    return "\n" + ("\n".join(tables) or NOTHING) + "\n"
+def line(name: str, record: Record) -> str:
+    """One measurement of several hosts, as a row of a table."""
+    per_host = record["ranks"] // record["hosts"]
+    layout = unequal(record) or " + ".join([str(per_host)] * record["hosts"])
+    ratios = sorted(float(row["ratio"]) for row in record["rows"])
+    median = ratios[len(ratios) // 2]
+    longest = max(record["rows"], key=lambda row: int(row["bytes"]))
+    cells = [
+        f"[{layout}]({link(name)})",
+        mpi_name(record),
+        f"{median:.2f}",
+        f"{longest['ratio']:.2f} at {shown_bytes(longest['bytes'])}",
+        slower(record),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
-def renewed(text: str, folder: Path = RESULTS) -> str:
-    """`text` with a new section between its marks; ValueError without marks."""
+def overview(records: dict[str, Record]) -> str:
+    """Those of several hosts, a row each."""
+    head = ["ranks on the hosts", "MPI", "median of all sizes", "longest", "slower than the MPI at"]
+    rows = [line(name, record) for name, record in records.items()]
+    return "\n".join([f"| {' | '.join(head)} |", "|---|---|---:|---:|---|", *rows, ""])
+
+
+def section(folder: Path = RESULTS, hosts: str = "any") -> str:
+    """What stands between two marks: of records of "one" host, of "several", or of any."""
+    records = newest(folder)
+    wanted = {
+        name: record
+        for name, record in records.items()
+        if hosts == "any" or (record["hosts"] == 1) == (hosts == "one")
+    }
+    parts = [table(name, record) for name, record in wanted.items()] or [NOTHING]
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def in_readme(folder: Path) -> str:
+    """One host's tables, and the lines of the others."""
+    several = {name: one for name, one in newest(folder).items() if one["hosts"] > 1}
+    if not several:
+        return section(folder, "one")
+    title = "Between hosts ([all of it](docs/measured.md)), as gradred's ratio to the MPI:\n"
+    return f"{section(folder, 'one')}\n{title}\n{overview(several)}\n"
+
+
+def in_measured(folder: Path) -> str:
+    """The others' tables."""
+    return section(folder, "several").replace("](benchmarks/", "](../benchmarks/")
+
+
+PAGES: dict[str, Callable[[Path], str]] = {
+    "README.md": in_readme,
+    "docs/measured.md": in_measured,
+}
+
+
+def renewed(page: str, text: str, folder: Path = RESULTS) -> str:
+    """The page's `text` with a new section between its marks; ValueError without marks."""
     before, found, rest = text.partition(BEGIN)
     _, found_end, after = rest.partition(END)
     if not found or not found_end:
-        raise ValueError(f"the text needs the marks {BEGIN} and {END}")
-    return before + BEGIN + "\n" + section(folder) + END + after
+        raise ValueError(f"{page} needs the marks {BEGIN} and {END}")
+    return before + BEGIN + "\n" + PAGES[page](folder) + END + after
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it has drifted")
-    text = README.read_text(encoding="utf-8")
-    if not parser.parse_args().check:
-        README.write_text(renewed(text), encoding="utf-8")
-    elif renewed(text) != text:
-        print("README.md has drifted: run python tools/gen_results_table.py", file=sys.stderr)
-        return 1
-    return 0
+    check = parser.parse_args().check
+    drifted = []
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        if check and renewed(page, text) != text:
+            drifted.append(page)
+        elif not check:
+            (ROOT / page).write_text(renewed(page, text), encoding="utf-8")
+    for page in drifted:
+        print(f"{page} has drifted: run python tools/gen_results_table.py", file=sys.stderr)
+    return 1 if drifted else 0
 
 
 if __name__ == "__main__":

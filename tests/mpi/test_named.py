@@ -288,6 +288,7 @@ def overtakes(engine: named.NamedOperations, priority: int) -> bool:
     return overtaken
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank is done before it submits the next")
 def test_an_urgent_array_does_not_wait_for_a_large_one(engine: named.NamedOperations) -> None:
     before = np.ones(1)
     engine.submit("allreduce", "before", [of(before)], priority=1).wait(60)  # so large ones are cut

@@ -64,9 +64,11 @@ def test_changed_missing_and_left_over_figures_are_found(
     assert generator.drifted() == stale
 
 
-def test_table_of_results_in_readme_is_up_to_date() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert tool("gen_results_table").renewed(text) == text
+def test_tables_of_results_are_up_to_date() -> None:
+    generator = tool("gen_results_table")
+    for page in generator.PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert generator.renewed(page, text) == text
 
 
 def test_families_in_the_page_on_plans_are_those_of_the_table() -> None:

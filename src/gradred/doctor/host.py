@@ -132,7 +132,7 @@ def gpu(driver: pathlib.Path = _NVIDIA, *, seconds: float = 4.0, load: float = 0
         said = _last_line(answer.stdout + answer.stderr)
         return warn(f"nvidia-smi finds none ({said})", "Load the driver, or ignore this")
     count = len(answer.stdout.strip().splitlines())
-    return ok(f"{count} x {'; '.join(lines)}; this version of gradred reduces host memory only")
+    return ok(f"{count} x {'; '.join(lines)}")
 
 
 def ssh(host: str, *, granted: bool = False, seconds: float = 4.0, load: float = 0.0) -> Finding:
