@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -334,21 +335,24 @@ class Verdict:
 
     stage: Stage
     seconds: float
+    core_seconds: float
+    """What its processes took of the processors, while it took as long."""
     word: str
     """"passed", "FAILED" or "skipped": well, but nothing could be checked."""
     skipped: Counter[str]
     again: Counter[str]
 
     @classmethod
-    def of(cls, stage: Stage, seconds: float, well: bool) -> Verdict:
+    def of(cls, stage: Stage, seconds: float, core_seconds: float, well: bool) -> Verdict:
         found = tally.read(tally_of(stage))
         only_skips = bool(found.skipped) and not found.passed
         word = ("skipped" if only_skips else "passed") if well else "FAILED"
-        return cls(stage, seconds, word, found.skipped, found.again)
+        return cls(stage, seconds, core_seconds, word, found.skipped, found.again)
 
     def __str__(self) -> str:
         reason = f": {', '.join(self.skipped)}" if self.word == "skipped" else ""
-        return f"{self.stage.name:24}{self.seconds:8.1f} s  {self.word}{reason}"
+        times = f"{self.seconds:8.1f} s {self.core_seconds:8.1f} core-s"
+        return f"{self.stage.name:24}{times}  {self.word}{reason}"
 
 
 def tally_of(stage: Stage) -> Path:
@@ -356,13 +360,21 @@ def tally_of(stage: Stage) -> Path:
     return BUILD / f"{stage.name}.tally"
 
 
+def used_core_seconds() -> float:
+    """By processes that have ended, but those of stages that run beside."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime - Beside.ended_core_seconds
+
+
 def check(stage: Stage) -> Verdict:
     print(f"\n==== {stage.name} ====", flush=True)
     begin = time.monotonic()
     tally_of(stage).unlink(missing_ok=True)
     os.environ[tally.VARIABLE] = str(tally_of(stage).absolute())
+    before = used_core_seconds()
     well = stage.check()
-    verdict = Verdict.of(stage, time.monotonic() - begin, well)
+    used = used_core_seconds() - before
+    verdict = Verdict.of(stage, time.monotonic() - begin, used, well)
     print(verdict, flush=True)
     return verdict
 
@@ -375,7 +387,7 @@ def run_stages(stages: list[Stage]) -> list[Verdict]:
     def join() -> None:
         for stage, one in beside:
             well = one.wait() == 0
-            verdicts.append(Verdict.of(stage, one.seconds, well))
+            verdicts.append(Verdict.of(stage, one.seconds, one.core_seconds, well))
         beside.clear()
 
     for stage in stages:

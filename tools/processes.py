@@ -16,6 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -56,6 +57,9 @@ def run_job(command: list[str], environment: dict[str, str], timeout: float) -> 
 class Beside:
     """A command that runs beside what this process does, and whose output is shown at its end."""
 
+    ended_core_seconds: ClassVar[float] = 0.0
+    """Of all that have ended."""
+
     def __init__(self, command: list[str], output: Path) -> None:
         self._output = output
         begin = time.monotonic()
@@ -64,10 +68,16 @@ class Beside:
         APART.add(self._process.pid)
         self.seconds = 0.0
         """What it took, once it has ended."""
+        self.core_seconds = 0.0
+        """Likewise, of processors, with all that it has waited for."""
+        self._status = 0
 
         def await_end() -> None:
-            self._process.wait()
+            _, status, used = os.wait4(self._process.pid, 0)
+            self._status = self._process.returncode = os.waitstatus_to_exitcode(status)
             self.seconds = time.monotonic() - begin
+            self.core_seconds = used.ru_utime + used.ru_stime
+            Beside.ended_core_seconds += self.core_seconds
 
         self._awaits = threading.Thread(target=await_end, daemon=True)
         self._awaits.start()
@@ -76,7 +86,7 @@ class Beside:
         """Its exit status, once it has ended."""
         self._awaits.join()
         print(self._output.read_text(), flush=True)
-        return self._process.wait()
+        return self._status
 
 
 def end_descendants(but: set[int]) -> list[str]:
