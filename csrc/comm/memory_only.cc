@@ -1,4 +1,6 @@
 // Communicators that have shared memory and nothing else: the MPI knows nothing of their ranks.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -11,6 +13,8 @@
 #include "comm/node_call.h"
 #include "comm/set_up.h"
 #include "comm/sharing.h"
+#include "liveness/shown_ranks.h"
+#include "liveness/status_page.h"
 
 namespace gradred {
 
@@ -22,6 +26,10 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
     const auto made = std::make_shared<Communicator>(0, 1, settings, calls.names(), nullptr);
     made->observe(begin);
     return made;
+  }
+  // Of the first one, which is of the whole program; as a rank that no launcher of an MPI knows.
+  if (status_file() < 0) {
+    show_rank({.pid = getpid(), .rank = calls.rank(), .size = size, .spawned = true});
   }
   struct Wishes {
     MemoryOffer::Wish memory;

@@ -21,9 +21,9 @@ namespace gradred {
 namespace {
 
 // Of processes above the ranks: on mpiexec's host, and on the others.
-constexpr std::array<std::string_view, 10> kLaunchers = {
-    "mpiexec", "mpirun",          "prterun", "prun",  "srun",
-    "orterun", "hydra_pmi_proxy", "prted",   "orted", "slurmstepd"};
+constexpr auto kLaunchers = std::to_array<std::string_view>(
+    {"mpiexec", "mpirun", "prterun", "prun", "srun", "orterun", "hydra_pmi_proxy", "prted", "orted",
+     "slurmstepd", "torchrun"});
 constexpr const char* kAbout = "gradred pid %lld rank %d size %d spawned %d";
 
 // The numbers among the names in a folder of /proc.

@@ -14,8 +14,8 @@ inline constexpr const char* kStatusFile = "gradred-rank";
 
 struct AboutRank {
   std::int64_t pid = 0;
-  int rank = 0, size = 0;  // in MPI_COMM_WORLD
-  bool spawned = false;    // by a program of MPI, which has the same launcher
+  int rank = 0, size = 0;  // in MPI_COMM_WORLD, or the first group without an MPI
+  bool spawned = false;    // by a program of MPI, which has the same launcher; or no MPI's rank
 };
 
 // A process that shows itself, and its descriptor of the status file.

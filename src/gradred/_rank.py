@@ -67,6 +67,11 @@ def configure() -> None:
     status.answer_with_stacks()
 
 
+def shown() -> None:
+    """The process has shown itself, and may be asked for its stacks."""
+    status.answer_with_stacks()
+
+
 def _leave() -> None:
     """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
     if os.getpid() != _process:

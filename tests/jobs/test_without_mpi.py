@@ -16,6 +16,7 @@ import pytest
 import gradred
 from gradred import UsageError, launch
 from gradred.named import NamedOperations
+from gradred.observe import status
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -143,6 +144,25 @@ def _errors(rank: int, size: int, allgather: Any) -> None:
     assert (gradred.allreduce(np.ones(3), comm=comm) == size).all()
 
 
+def _shown(rank: int, size: int, allgather: Any) -> None:
+    comm = gradred.connect(rank, size, allgather)
+    pids = gradred.allgather(np.array([os.getpid()]), comm=comm).ravel().tolist()
+    if rank == size - 1:
+        deadline = time.monotonic() + 20
+        seen: dict[int, status.Rank] = {}
+        while time.monotonic() < deadline:
+            seen = {one.rank: one for one in status.ranks() if one.pid in pids}
+            if all(seen[other].waits_s for other in range(rank) if other in seen):
+                break
+        assert {one.pid: one.rank for one in seen.values()} == {
+            pid: number for number, pid in enumerate(pids)
+        }
+        assert {one.size for one in seen.values()} == {size}
+        assert all(seen[other].missing == [rank] for other in range(rank)), seen
+        assert all("_shown" in "".join(one.stack) for one in seen.values()), seen
+    gradred.allreduce(np.ones(5), comm=comm)
+
+
 def _reduce_for_ever(comm: gradred.Comm) -> None:
     while True:
         gradred.allreduce(np.ones(100_000), comm=comm)
@@ -166,6 +186,10 @@ def _lose(rank: int, size: int, allgather: Any) -> None:
 @pytest.mark.parametrize("work", [_every_kind, _named], ids=lambda work: work.__name__[1:])
 def test_processes_need_no_mpi(size: int, work: Callable[..., None]) -> None:
     assert run(size, work) == [0] * size
+
+
+def test_the_ranks_are_seen() -> None:
+    assert run(3, _shown) == [0, 0, 0]
 
 
 def test_errors_reach_all_and_the_communicator_goes_on() -> None:

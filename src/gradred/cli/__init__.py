@@ -111,7 +111,7 @@ def _fill_closed_streams() -> None:
 
 def _unknown(word: str, help_text: str) -> str:
     options = re.findall(r"--[a-z][a-z-]*", help_text)
-    near = difflib.get_close_matches(word.partition("=")[0], options, n=1)
+    near = difflib.get_close_matches(word.partition("=")[0], options, n=1, cutoff=0.7)
     return f"there is no {word}" + (f"; did you mean {near[0]}?" if near else "")
 
 

