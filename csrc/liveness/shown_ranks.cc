@@ -23,7 +23,7 @@ namespace {
 // Of processes above the ranks: on mpiexec's host, and on the others.
 constexpr auto kLaunchers = std::to_array<std::string_view>(
     {"mpiexec", "mpirun", "prterun", "prun", "srun", "orterun", "hydra_pmi_proxy", "prted", "orted",
-     "slurmstepd", "torchrun"});
+     "slurmstepd", "torchrun", "pt_elastic"});
 constexpr const char* kAbout = "gradred pid %lld rank %d size %d spawned %d";
 
 // The numbers among the names in a folder of /proc.
