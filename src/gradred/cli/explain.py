@@ -54,7 +54,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o", "--op", choices=ops.OPS, default="sum", metavar="OP",
         help=f"{', '.join(ops.OPS)} (default: sum)",
     )  # fmt: skip
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
+    parser.add_argument(
+        "--collective",
+        choices=COLLECTIVES,
+        default="allreduce",
+        type=lambda name: name.removesuffix("_block"),  # as `gradred bench` calls it
+    )
     parser.add_argument(
         "--no-measure", action="store_true", help="start no job; the model's parameters are assumed"
     )
