@@ -27,9 +27,10 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
     made->observe(begin);
     return made;
   }
-  // Of the first one, which is of the whole program; as a rank that no launcher of an MPI knows.
+  // As a rank that no launcher of an MPI knows.
   if (status_file() < 0) {
-    show_rank({.pid = getpid(), .rank = calls.rank(), .size = size, .spawned = true});
+    const auto [rank, of] = place_among_all(calls.rank(), size);
+    show_rank({.pid = getpid(), .rank = rank, .size = of, .spawned = true});
   }
   struct Wishes {
     MemoryOffer::Wish memory;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -47,6 +49,14 @@ std::vector<int> number_hosts(const std::vector<HostName>& names) {
   return host_of;
 }
 
+// -1: none.
+int number_in(const char* variable) {
+  const char* const text = std::getenv(variable);
+  int number = -1;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), number);
+  return number;
+}
+
 template <class Part>
 std::vector<Part> parts(const std::vector<Offer>& all, Part Offer::* which) {
   std::vector<Part> found;
@@ -60,12 +70,15 @@ PlaceAmongAll place_among_all(int rank, int size) {
   const mpi::Mpi& mpi = mpi::get();
   int finalized = 0;
   mpi.call.Finalized(&finalized);
-  if (!mpi::initialized() || finalized != 0) return {rank, size};
-  PlaceAmongAll of_mpi{0, 1};
-  mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &of_mpi.rank), "MPI_Comm_rank");
-  mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &of_mpi.size), "MPI_Comm_size");
-  return of_mpi.size > 1 ? of_mpi
-                         : PlaceAmongAll{rank, size};  // an MPI that is alone knows of nobody
+  PlaceAmongAll found{0, 1};
+  if (mpi::initialized() && finalized == 0) {
+    mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &found.rank), "MPI_Comm_rank");
+    mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &found.size), "MPI_Comm_size");
+  }
+  if (found.size > 1) return found;  // an MPI that is alone knows of nobody
+  found = {number_in("RANK"), number_in("WORLD_SIZE")};
+  const bool fits = found.rank >= 0 && found.rank < found.size && found.size >= size;
+  return fits ? found : PlaceAmongAll{rank, size};
 }
 
 Decorations decorations(const Settings& settings, int rank, int size) {

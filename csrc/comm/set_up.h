@@ -18,7 +18,8 @@
 
 namespace gradred {
 
-// This process among all of the program, as the MPI counts them; else those of a communicator.
+// This process among all of the program, as the MPI counts them, or who set RANK and WORLD_SIZE, as
+// torchrun does; else as a communicator does.
 struct PlaceAmongAll {
   int rank, size;
 };

@@ -354,7 +354,7 @@ void NamedOperations::hear_failure(const FailureReport& report) {
   if (NodeGroup* const group = comm_->node_path().group()) group->poison(report);
 }
 
-void NamedOperations::publish_backlog() {
+void NamedOperations::publish_backlog() try {
   const std::lock_guard lock(intake_);
   while (!backlog_.empty()) {
     const Shared& next = backlog_.front();
@@ -365,6 +365,8 @@ void NamedOperations::publish_backlog() {
     backlog_.pop_front();
   }
   if (std::exchange(join_waits_, false)) board_.join();
+} catch (const HasLeft&) {
+  // What is left over ends, once what all have submitted is done.
 }
 
 bool NamedOperations::take_entries() {

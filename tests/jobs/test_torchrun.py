@@ -80,6 +80,50 @@ def test_profile_and_trace_are_of_all_ranks(tmp_path: Path) -> None:
         assert any(event["ph"] == "X" for event in events)
 
 
+LATE = """
+import datetime
+import time
+
+import torch.distributed as dist
+
+dist.init_process_group("gradred")
+dist.monitored_barrier()
+if dist.get_rank() == 0:
+    try:
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=1), wait_all_ranks=True)
+    except RuntimeError as error:
+        print(type(error).__name__, error)
+time.sleep(2 if dist.get_rank() else 0)
+dist.barrier()  # the group goes on
+print("went on")
+dist.destroy_process_group()
+"""
+
+
+def test_monitored_barrier_names_all_that_are_late(tmp_path: Path) -> None:
+    program = tmp_path / "late.py"
+    program.write_text(LATE)
+    done = run(*TORCHRUN, "--nproc-per-node=3", str(program))
+    assert done.returncode == 0, done.stderr
+    expected = (
+        "TimeoutError monitored_barrier: within 1 s it has not been reached by rank 1, rank 2"
+    )
+    assert expected in done.stdout, done.stdout
+    assert done.stdout.count("went on") == 3, done.stdout
+
+
+def test_groups_of_some_ranks_have_the_numbers_of_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "groups.py"
+    program.write_text(
+        SUMS.replace('"gradred"', '"gloo"')
+        .replace("[1]", "[1, 2], backend='gradred'")
+        .replace("get_rank() == 1", "get_rank() > 0")
+    )
+    done = run(*(*TORCHRUN, "--nproc-per-node=3", str(program)), GRADRED_TRACE=f"{tmp_path}/t.json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(file.name for file in tmp_path.glob("t.*")) == ["t.1.json", "t.2.json"]
+
+
 SPAWN = """
 import sys
 import time

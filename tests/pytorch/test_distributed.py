@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from pytorch.groups import RANK, SIZE, dist, group_of_all, torch
 
 from gradred import _core
-from gradred.torch import process_group
+from gradred.torch import other_devices, process_group
 from gradred.torch.work import GradredWork
 
 __all__ = ["group_of_all"]  # a fixture of this module
@@ -549,6 +551,46 @@ def test_tensors_on_other_devices_go_to_the_backend_asked_for(
     dist.all_reduce(x, group=of_two_devices)
     assert (x == SIZE).all()
     assert noting.noted == []
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_what_is_asked_for_is_handed_on_whole(of_two_devices: Any) -> None:
+    x, y = (torch.ones(SIZE, device="meta") for _ in range(2))
+    group = of_two_devices
+    calls = {
+        "allreduce_coalesced": ([x, y],),
+        "all_gather_single_coalesced": ([x], [y[:1]]),
+        "allgather_into_tensor_coalesced": ([x], [y[:1]]),
+        "allgather_coalesced": ([[x] * SIZE], [y]),
+        "reduce_scatter_single_coalesced": ([x[:1]], [y]),
+        "reduce_scatter_tensor_coalesced": ([x[:1]], [y]),
+    }
+    noting = group.other_devices.group_for(torch.device("meta"))
+    for name, arguments in calls.items():
+        getattr(group, name)(*arguments)
+        assert noting.noted == [name]
+        noting.noted.clear()
+    batch = [
+        dist.P2POp(dist.isend, x, (RANK + 1) % SIZE, group),
+        dist.P2POp(dist.irecv, y, (RANK - 1) % SIZE, group),
+    ]
+    assert [one.group for one in map(other_devices.served, batch)] == [noting, noting]
+    dist.batch_isend_irecv(batch)
+    assert sorted(noting.noted) == ["recv", "send"]
+    noting.noted.clear()
+
+
+def test_a_call_that_is_handed_on_keeps_no_tensor(of_two_devices: Any) -> None:
+    x = torch.ones(SIZE, device="meta")
+    seen = weakref.ref(x)
+    dist.all_reduce(x, group=of_two_devices)
+    of_two_devices.other_devices.group_for(torch.device("meta")).noted.clear()
+    gc.disable()
+    try:
+        del x
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_a_group_of_two_backends_gives_each_device_its_own() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradred.errors import TimeoutError, explain  # noqa: A004
+from gradred.errors import PeerLost, TimeoutError, TransportError, explain  # noqa: A004
 from gradred.torch.messages import Message, Messages
 
 _TAG = 32767  # the highest that each MPI knows; programs count from 0
@@ -46,10 +46,10 @@ class MonitoredBarrier:
         end = time.monotonic() + seconds
         if self._rank != 0:
             return self._wait_for_answer(end, seconds)
-        late = []
+        late: list[int] = []
         coming = [(rank, *self._receive(rank)) for rank in range(1, self._size)]
         for rank, message, word in coming:
-            if self._is_late(message, end):
+            if self._is_late(message, end, others=bool(late)):
                 self._open.append((message, word))
                 late.append(rank)
             if late and not wait_all_ranks:
@@ -72,10 +72,17 @@ class MonitoredBarrier:
         word = torch.zeros(1, dtype=torch.uint8)
         return self._messages.receive(word, source, _TAG), word
 
-    def _is_late(self, message: Message, end: float) -> bool:
+    def _is_late(self, message: Message, end: float, others: bool = False) -> bool:
+        """`others`: some are. At the first, gloo has closed its connections to all."""
         try:
             message.wait(max(0.001, end - time.monotonic()))
         except TimeoutError:
+            return True
+        except PeerLost:
+            raise
+        except TransportError:
+            if not others:
+                raise
             return True
         return False
 
@@ -104,7 +111,7 @@ def serve_monitored_barrier() -> None:
 
     @functools.wraps(torchs)
     def monitored_barrier(
-        group: Any = dist.GroupMember.WORLD, timeout: Any = None, wait_all_ranks: bool = False
+        group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
     ) -> None:
         own = dist.group.WORLD if group is None else group
         served = getattr(own, "wait_monitored", None)

@@ -24,7 +24,10 @@ Group = TypeVar("Group", bound=type)
 
 
 def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
-    """Have the class's methods of these names hand on what they refuse as elsewhere."""
+    """Have the class's methods of these names hand on what they refuse as elsewhere.
+
+    They call no other one of these: what was asked for is handed on, and no part of it.
+    """
 
     def decorate(group: Group) -> Group:
         for name in names:
@@ -39,11 +42,11 @@ def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def handing_on(self: Any, *arguments: Any, **named: Any) -> Any:
         try:
             return method(self, *arguments, **named)
-        except TensorElsewhereError as error:
-            refused = error
-        other = self.other_devices.group_for(refused.device)
+        except TensorElsewhereError as error:  # which holds the tensors by its traceback
+            device, text = error.device, str(error)
+        other = self.other_devices.group_for(device)
         if other is None:
-            raise UsageError(str(refused)) from None
+            raise UsageError(text)
         return getattr(other, name)(*arguments, **named)
 
     return handing_on
@@ -70,6 +73,10 @@ class OtherDevices:
         self._timeout = timeout or distributed_c10d.default_pg_timeout
         self._made: dict[str, Any] = {}  # by backend
         self._making = threading.Lock()
+
+    def is_being_made(self) -> bool:
+        """Torch asks for backends before it knows the group."""
+        return self._group() not in distributed_c10d._world.pg_map
 
     def backend_for(self, device: torch.device) -> str | None:
         """Its name; None if none was asked for."""
@@ -103,3 +110,29 @@ class OtherDevices:
         )
         world.pg_group_ranks[made] = {rank: place for place, rank in enumerate(ranks)}
         return made
+
+
+def serve_batches() -> None:
+    """Have torch's function give the operations to the groups that serve their devices; once.
+
+    It starts those of a group that is no class of its own together. By one, NCCL's messages
+    between two ranks would wait for each other.
+    """
+    torchs = distributed_c10d.batch_isend_irecv
+    if hasattr(torchs, "__wrapped__"):
+        return
+
+    @functools.wraps(torchs)
+    def batch_isend_irecv(p2p_op_list: Any) -> Any:
+        return torchs([served(one) for one in p2p_op_list])
+
+    distributed_c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
+
+
+def served(one: Any) -> Any:
+    """An operation of a batch, in the group that serves its tensor."""
+    if not isinstance(one, dist.P2POp) or one.tensor.device.type == "cpu":
+        return one
+    others = getattr(one.group or dist.group.WORLD, "other_devices", None)
+    other = None if others is None else others.group_for(one.tensor.device)
+    return one if other is None else dist.P2POp(one.op, one.tensor, one.peer, other, one.tag)

@@ -30,7 +30,12 @@ from gradred.named import NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
 from gradred.torch.operations import DTYPES, described
-from gradred.torch.other_devices import OtherDevices, TensorElsewhereError, serve_other_devices
+from gradred.torch.other_devices import (
+    OtherDevices,
+    TensorElsewhereError,
+    serve_batches,
+    serve_other_devices,
+)
 from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
 
@@ -48,10 +53,12 @@ COLLECTIVES = (
     "all_gather_single",
     "_allgather_base",
     "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
     "allgather_coalesced",
     "reduce_scatter_single",
     "_reduce_scatter_base",
     "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
     "reduce_scatter",
     "reduce",
     "gather",
@@ -65,8 +72,7 @@ COLLECTIVES = (
 )
 
 
-@serve_other_devices(COLLECTIVES)
-class ProcessGroupGradred(dist.ProcessGroup):
+class ProcessGroupOnHost(dist.ProcessGroup):
     """The ranks of a group of torch.distributed, as a communicator.
 
     Args:
@@ -103,7 +109,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
 
     def _get_backend(self, device: torch.device) -> Any:
         """This group, or the backend that was asked for besides."""
-        if device.type == "cpu":
+        if device.type == "cpu" or self.other_devices.is_being_made():
             return self
         other = self.other_devices.group_for(device)
         if other is None:
@@ -186,7 +192,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GradredWork:
         """Several tensors as one operation."""
-        return self.allreduce(tensors, opts)
+        return ProcessGroupOnHost.allreduce(self, tensors, opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root's tensor, in place."""
@@ -262,14 +268,16 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def _allgather_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
-        return self.all_gather_single(output, tensor, opts)
+        return ProcessGroupOnHost.all_gather_single(self, output, tensor, opts)
 
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
         """Several of them."""
         pairs = zip(outputs, inputs, strict=True)
-        return together([self.all_gather_single(*pair) for pair in pairs], self._limit)
+        return together(
+            [ProcessGroupOnHost.all_gather_single(self, *pair) for pair in pairs], self._limit
+        )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -277,7 +285,9 @@ class ProcessGroupGradred(dist.ProcessGroup):
         """Several, each into a list."""
         found = []
         for index, tensor in enumerate(inputs):
-            found.append(self.allgather([[row[index] for row in outputs]], [tensor]))
+            found.append(
+                ProcessGroupOnHost.allgather(self, [[row[index] for row in outputs]], [tensor])
+            )
         return together(found, self._limit)
 
     def reduce_scatter_single(
@@ -306,14 +316,14 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def _reduce_scatter_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
-        return self.reduce_scatter_single(output, tensor, opts)
+        return ProcessGroupOnHost.reduce_scatter_single(self, output, tensor, opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
         """Several of them."""
         pairs = zip(outputs, inputs, strict=True)
-        works = [self.reduce_scatter_single(*pair, opts) for pair in pairs]
+        works = [ProcessGroupOnHost.reduce_scatter_single(self, *pair, opts) for pair in pairs]
         return together(works, self._limit)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -327,10 +337,10 @@ class ProcessGroupGradred(dist.ProcessGroup):
         parts = [_on_host(part, "reduce_scatter") for part in found]
         if all(part.numel() == output.numel() for part in parts):
             whole = torch.cat([part.reshape(-1) for part in parts])
-            return self.reduce_scatter_single(output, whole, opts)
+            return ProcessGroupOnHost.reduce_scatter_single(self, output, whole, opts)
         target = _on_host(output, "reduce_scatter")
         sums = [part.clone(memory_format=torch.contiguous_format) for part in parts]
-        work = self.allreduce(sums, opts)
+        work = ProcessGroupOnHost.allreduce(self, sums, opts)
         return together([work], self._limit, lambda: _put(sums[self._own_rank], target), [output])
 
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
@@ -338,7 +348,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
         tensor = _list(tensors)[0]
         target = _on_host(tensor, "reduce")
         sums = target.clone(memory_format=torch.contiguous_format)
-        work = self.allreduce([sums], opts)
+        work = ProcessGroupOnHost.allreduce(self, [sums], opts)
 
         def finish() -> None:
             if self._own_rank == opts.rootRank:
@@ -422,7 +432,7 @@ class ProcessGroupGradred(dist.ProcessGroup):
         timeout: Any = None,
     ) -> GradredWork:
         """By its older name."""
-        return self.all_to_all_single(output, tensor, outs, ins, opts)
+        return ProcessGroupOnHost.all_to_all_single(self, output, tensor, outs, ins, opts)
 
     def alltoall(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
@@ -432,7 +442,9 @@ class ProcessGroupGradred(dist.ProcessGroup):
         targets = [_on_host(target, "all_to_all") for target in outputs]
         whole = torch.cat(flat)
         made = torch.empty(sum(target.numel() for target in targets), dtype=whole.dtype)
-        work = self.all_to_all_single(made, whole, None, [one.numel() for one in flat])
+        work = ProcessGroupOnHost.all_to_all_single(
+            self, made, whole, None, [one.numel() for one in flat]
+        )
         return together([work], self._limit, lambda: _put_behind(made, targets), list(outputs))
 
     # ---- messages ------------------------------------------------------------------------------
@@ -457,6 +469,11 @@ class ProcessGroupGradred(dist.ProcessGroup):
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GradredWork:
         """A message from any rank."""
         return self._receive(tensors, None, tag)
+
+
+@serve_other_devices(COLLECTIVES)
+class ProcessGroupGradred(ProcessGroupOnHost):
+    """The same, which hands on what it finds on other devices."""
 
 
 class _Dense:
@@ -565,6 +582,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     """
     _rank.spare_workers()
     serve_monitored_barrier()
+    serve_batches()
     size = options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
     if MPI.Is_initialized() and MPI.COMM_WORLD.Get_size() > 1:
