@@ -5,7 +5,8 @@
 Four parts, each in turn call by call or block by block, on the same buffers, results checked first:
 
 - ways: `Allreduce`, `Iallreduce` and `Wait`, `p()`, and the MPI's own `Iallreduce` and `Wait`;
-- waitall: two requests in `MPI.Request.Waitall` and in `gradred.Request.Waitall`;
+- waitall: two requests in `MPI.Request.Waitall` and in `gradred.Request.Waitall`, alone and while
+  --busy other processes compute without end;
 - late: rank 0 comes 300 microseconds late; what the others wait beyond that, in `Allreduce` on a
   communicator that shares memory, on one that does not, and of the MPI;
 - overlap: an operation of --overlap-bytes is begun, then matrices are multiplied for about
@@ -17,7 +18,7 @@ The JSON record (`schema` = "gradred-started/1"):
     flag      {what, us}: the time of one signal between ranks 0 and 1
     ways      [{bytes, calls, rounds_us{way: [...]}, us{way}, to_blocking{way: ratio},
                 to_mpi{way: ratio}}]; to_mpi is the MPI's time over the way's
-    waitall   [{bytes, us{how}}]
+    waitall   [{bytes, busy, us{how}, p90_us{how}}]; busy: how many others compute
     late      [{bytes, us{how}}]: medians over calls, of the slowest rank that waits
     overlap   {bytes, compute_ms, left_ms{how}, rounds_ms{how: [...]}}
 """
@@ -25,9 +26,12 @@ The JSON record (`schema` = "gradred-started/1"):
 from __future__ import annotations
 
 import argparse
+import itertools
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from timeit import Timer
 from typing import Any
@@ -65,6 +69,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=90.0, help="of the ways, about")
     parser.add_argument("--overlap-bytes", type=int, default=64_000_000)
     parser.add_argument("--overlap-ms", type=float, default=400.0)
+    parser.add_argument("--busy", type=int, default=2, help="other processes, in a part of waitall")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if given.rounds < 3 or given.seconds <= 0:
@@ -112,20 +117,40 @@ def ways(
         }
 
 
+@contextmanager
+def others_that_compute(count: int) -> Iterator[None]:
+    """Processes without MPI, as many."""
+    command = [sys.executable, "-c", "while True: pass"]
+    started = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 def waitall(
     comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
 ) -> Iterator[dict[str, Any]]:
     others = [gradred.Comm(world.Dup()), world.Dup(), world.Dup()]
     others[0].Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
-    for nbytes in (8, 64 << 10, 1 << 20):
+    for busy, nbytes in itertools.product((0, given.busy), (8, 64 << 10, 1 << 20)):
         names = buffers(nbytes) | dict(zip("abcd", [comm, *others], strict=True))
         names |= {"waitall": MPI.Request.Waitall, "own_waitall": gradred.Request.Waitall}
         checked(names, WAITALLS, world)
         timers = [Timer(statement, globals=names) for statement in WAITALLS.values()]
-        block = min(block_length(timer, 0.02, world) for timer in timers)
-        times = interleave(timers, given.rounds, block, world)
+        with others_that_compute(busy if world.rank == 0 else 0):
+            world.Barrier()
+            block = min(block_length(timer, 0.02, world) for timer in timers)
+            times = interleave(timers, given.rounds, block, world)
         by_how = dict(zip(WAITALLS, times.T, strict=True))
-        yield {"bytes": nbytes, "us": {how: microseconds(one) for how, one in by_how.items()}}
+        yield {
+            "bytes": nbytes,
+            "busy": busy,
+            "us": {how: microseconds(one) for how, one in by_how.items()},
+            "p90_us": {how: float(np.percentile(one, 90)) * 1e6 for how, one in by_how.items()},
+        }
 
 
 def wait_beyond(call: Callable[[], object], world: MPI.Intracomm) -> float:
@@ -221,7 +246,8 @@ def main() -> int:
         for row in part(comm, given, world):
             record[name].append(row)
             found = "  ".join(f"{how} {us:.2f}" for how, us in row["us"].items())
-            say(world, f"{name}: {row['bytes']:10}  {found}")
+            busy = f", {row['busy']} others compute" if row.get("busy") else ""
+            say(world, f"{name}: {row['bytes']:10}  {found}{busy}")
     record["overlap"] = found = overlap(comm, given, world)
     left = "  ".join(f"{how} {ms:.2f} ms" for how, ms in found["left_ms"].items())
     say(world, f"overlap: {found['bytes']} bytes, {found['compute_ms']:.0f} ms; left: {left}")
