@@ -42,7 +42,7 @@ def test_stage_that_checked_nothing_is_skipped_and_counted_apart(
     ]
     assert ci.report(ci.run_stages(stages), 12.0) == 0
     lines = capsys.readouterr().out.splitlines()
-    words = [line.split(" s  ")[1] for line in lines[-7:-3]]
+    words = [line.split(" core-s  ")[1] for line in lines[-7:-3]]
     assert words == ["passed", "passed", "skipped: no root", "skipped: no clang++"]
     assert lines[-3:] == [
         "skipped: no root (2 in some; 3 in none)",
