@@ -286,9 +286,6 @@ def predicted(question: Question, answer: Answer, model: Model) -> float | None:
     return model.seconds(answer.cost, question.vector_bytes, answer.slices)
 
 
-_LEGEND = "→1[3]: send chunk 3 to rank 1; ←1[3]: receive it from there; +[3]: reduce; =[3]: copy"
-
-
 def picture(answer: Answer, columns: int | None = None) -> tuple[str, int]:
     """The schedule as text, its beginning where it is long, and the number of its rounds.
 
@@ -314,7 +311,7 @@ def picture(answer: Answer, columns: int | None = None) -> tuple[str, int]:
         text += f"\n... and {more} more"
     if is_narrow:
         text += "; a pipe shows more"
-    return f"{text}\n{_LEGEND}", rounds
+    return text, rounds
 
 
 def _drawn(

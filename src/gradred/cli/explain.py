@@ -247,6 +247,9 @@ def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) 
 # ---- the answer -----------------------------------------------------------------------------
 
 
+_SIGNS = "→1[3]: chunk 3 to rank 1, ←1[3]: chunk 3 from it, + reduces, = copies"
+
+
 def describe(
     question: Question,
     answer: Answer,
@@ -308,7 +311,7 @@ def _report_text(report: dict[str, Any], columns: int | None) -> str:
         lines += [f"rounds: none of gradred's: {report['about']}", f"predicted: {told}"]
     lines.append(_measured(report))
     lines = [part for line in lines for part in _text.wrapped(line, columns)]
-    return "\n".join([*lines, *(["", report["picture"]] if report["picture"] else [])])
+    return "\n".join([*lines, *(["", _SIGNS, report["picture"]] if report["picture"] else [])])
 
 
 def _asked(question: dict[str, Any]) -> str:
