@@ -14,7 +14,7 @@ inline constexpr const char* kStatusFile = "gradred-rank";
 
 struct AboutRank {
   std::int64_t pid = 0;
-  int rank = 0, size = 0;  // in MPI_COMM_WORLD, or the first group without an MPI
+  int rank = 0, size = 0;  // in MPI_COMM_WORLD, or as place_among_all() says
   bool spawned = false;    // by a program of MPI, which has the same launcher; or no MPI's rank
 };
 

@@ -575,6 +575,7 @@ def test_what_is_asked_for_is_handed_on_whole(of_two_devices: Any) -> None:
         dist.P2POp(dist.irecv, y, (RANK - 1) % SIZE, group),
     ]
     assert [one.group for one in map(other_devices.served, batch)] == [noting, noting]
+    assert hasattr(dist.batch_isend_irecv, "__wrapped__"), "torch's own is asked"
     dist.batch_isend_irecv(batch)
     assert sorted(noting.noted) == ["recv", "send"]
     noting.noted.clear()

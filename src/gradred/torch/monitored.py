@@ -48,9 +48,8 @@ class MonitoredBarrier:
             return self._wait_for_answer(end, seconds)
         late: list[int] = []
         coming = [(rank, *self._receive(rank)) for rank in range(1, self._size)]
-        for rank, message, word in coming:
+        for rank, message, _ in coming:
             if self._is_late(message, end, others=bool(late)):
-                self._open.append((message, word))
                 late.append(rank)
             if late and not wait_all_ranks:
                 break
