@@ -37,7 +37,7 @@ WITHOUT_MPI = {
 # They assert deadlines, also on a busy machine: one that fails is tried again, and named.
 TRIED_AGAIN = {"commands and jobs": ["--reruns", "1", "--reruns-delay", "2"]}
 # Of so many ranks what depends on their number: results, plans, agreement.
-MANY_RANKS = 8
+MANY_RANKS = 5
 OF_MANY_RANKS = [
     f"tests/mpi/test_{name}.py"
     for name in ("results", "plans", "disagreement", "communicators", "random_use")
@@ -202,6 +202,7 @@ def main() -> int:
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
     parser.add_argument("--torch", action="store_true", help="only tests/pytorch, with ranks")
+    parser.add_argument("--on-devices", help="of tests/gpu only those whose name contains this")
     parser.add_argument("--part", choices=WITHOUT_MPI, help="only these of the tests without MPI")
     parser.add_argument(
         "--full",
@@ -228,7 +229,8 @@ def main() -> int:
         paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))
         if ranks == on_devices:
-            outcomes.append(run_pytest(f"device, {ranks} ranks", ["tests/gpu"], ranks, options))
+            paths = ["tests/gpu", *(["-k", options.on_devices] if options.on_devices else [])]
+            outcomes.append(run_pytest(f"device, {ranks} ranks", paths, ranks, options))
         if ranks == BESIDE_FOUR_DEVICES:
             outcomes.append(
                 run_pytest("devices, 4 ranks", ["tests/gpu/test_workspaces.py"], 4, options)

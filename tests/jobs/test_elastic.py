@@ -77,7 +77,7 @@ def test_survivors_go_on_where_the_job_is_not_elastic(
     assert "the others went on without it" in seen.stderr
 
 
-@pytest.mark.parametrize("least", [1, 3])
+@pytest.mark.parametrize("least", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_lost_ranks_are_replaced(tmp_path: pathlib.Path, unbroken: float, least: int) -> None:
     """With 1 by a start at the next commit; with 3 the two that live are too few."""
     seen = job(tmp_path, "-np", "3", "--min-np", str(least), ends=("1:7",))
