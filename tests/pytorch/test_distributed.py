@@ -594,6 +594,24 @@ def test_a_call_that_is_handed_on_keeps_no_tensor(of_two_devices: Any) -> None:
         gc.enable()
 
 
+def test_a_device_of_the_group_whose_backend_torch_asks_for_before_it_knows_the_group(
+    of_two_devices: Any,
+) -> None:
+    core, device = dist.distributed_c10d, torch.device("meta:0")
+    store = core._world.pg_map[of_two_devices][1]
+    ranks = list(range(SIZE))
+    named: dict[str, Any] = {"group_name": "bound", "device_id": device}
+    named["timeout"] = datetime.timedelta(seconds=60)
+    made, _ = core._new_process_group_helper(
+        SIZE, RANK, ranks, "cpu:gradred,meta:noting", store, **named
+    )
+    core._world.pg_group_ranks[made] = {rank: rank for rank in ranks}
+    assert isinstance(made.other_devices.group_for(device), Noting)
+    x = torch.ones(2)
+    dist.all_reduce(x, group=made)
+    assert (x == SIZE).all()
+
+
 def test_a_group_of_two_backends_gives_each_device_its_own() -> None:
     group = dist.new_group(backend="cpu:gradred,cuda:gloo")
     assert group._get_backend(torch.device("cpu")) is group
