@@ -326,10 +326,10 @@ STAGES = (
     Stage("jobs with torch", torch_jobs, beside=True),
     Stage("jobs with devices, mpich", lambda: jobs(MPICH, DEVICE_JOBS), beside=True),
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs", without=[DEVICE_JOBS]), beside=True),
-    Stage("mpi4py's tests", mpi4py_tests, beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs")),
     Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
+    Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI take a core
     Stage("torch", torch_ranks, all_cores=True),
 )
 
