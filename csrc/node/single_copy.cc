@@ -48,7 +48,7 @@ void allow_reading() noexcept {
 // ---- which way ----------------------------------------------------------------------------------
 
 namespace {
-constexpr unsigned kFirst = 6;  // operations that try both ways in turn
+constexpr unsigned kFirst = 6;  // operations that try all ways in turn
 }  // namespace
 
 FasterWay::Times& FasterWay::of(Kind kind, std::size_t bytes) {
@@ -56,20 +56,33 @@ FasterWay::Times& FasterWay::of(Kind kind, std::size_t bytes) {
   return times_[static_cast<std::size_t>(kind) % times_.size()][power % times_[0].size()];
 }
 
-// Each way is tried, and the slower one again now and then, since ranks move from core to core.
-bool FasterWay::single_copy(Kind kind, std::size_t bytes) {
-  constexpr unsigned kAgain = 64;
-  Times& times = of(kind, bytes);
-  const unsigned turn = times.operations++;
-  if (turn < kFirst) return turn % 2 == 1;
-  const bool faster = times.ns[1] != 0 && times.ns[1] < times.ns[0];
-  return turn % kAgain == 0 ? !faster : faster;
+std::size_t FasterWay::Times::fastest() const {
+  std::size_t found = 0;
+  for (std::size_t way = 1; way < ns.size(); ++way) {
+    if (ns[way] != 0 && ns[way] < ns[found]) found = way;
+  }
+  return found;
 }
 
-void FasterWay::took(Kind kind, std::size_t bytes, bool single_copy, std::uint64_t ns) {
+// Each way is tried, and the slower ones again now and then, since ranks move from core to core.
+Way FasterWay::choose(Kind kind, std::size_t bytes) {
+  constexpr unsigned kAgain = 64;
+  const std::size_t ways = kind == Kind::kAllreduce ? 3 : 2;  // others write their results once
+  Times& times = of(kind, bytes);
+  const unsigned turn = times.operations++;
+  std::size_t way = times.fastest();
+  if (turn < kFirst) {
+    way = turn % ways;
+  } else if (turn % kAgain == 0) {
+    way = (way + 1 + turn / kAgain % (ways - 1)) % ways;
+  }
+  return static_cast<Way>(way);
+}
+
+void FasterWay::took(Kind kind, std::size_t bytes, Way way, std::uint64_t ns) {
   constexpr double kShare = 0.3;  // of the new one
   const auto of_power = static_cast<double>(std::bit_floor(bytes)) / static_cast<double>(bytes);
-  double& known = of(kind, bytes).ns[single_copy ? 1 : 0];
+  double& known = of(kind, bytes).ns[static_cast<std::size_t>(way)];
   const double now = static_cast<double>(ns) * of_power;
   if (known == 0 ||
       of(kind, bytes).operations <= kFirst) {  // memory may be touched for the first time
@@ -107,7 +120,10 @@ std::uint64_t NodeGroup::begin_measuring(const NodeCall& call) const {
 }
 
 void NodeGroup::end_measuring(const NodeCall& call, std::uint64_t begin) {
-  faster_way_.took(call.kind, input_bytes(call), copies_once(call), now_ns() - begin);
+  const bool past = (offer_of(rank_).says & ReadOffer::kPast) != 0;
+  const Way read = past ? Way::kReadingPast : Way::kReading;
+  const Way way = copies_once(call) ? read : Way::kChunks;
+  faster_way_.took(call.kind, input_bytes(call), way, now_ns() - begin);
 }
 
 // What ranks say of a long operation beside its signature.
@@ -139,8 +155,10 @@ ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
     }
   }
   // By what end_measuring() knows it as, and not by what this rank gives.
-  if (rank_ == decider(call) && faster_way_.single_copy(call.kind, input_bytes(call))) {
-    offer.says |= ReadOffer::kWanted;
+  if (rank_ == decider(call)) {
+    const Way way = faster_way_.choose(call.kind, input_bytes(call));
+    if (way != Way::kChunks) offer.says |= ReadOffer::kWanted;
+    if (way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
   }
   return offer;
 }
@@ -256,7 +274,7 @@ Steps NodeGroup::fetch_by_reading(NodeCall call) {
 Steps NodeGroup::reduce_by_reading(NodeCall call) {
   const std::byte* const input = input_of(call);
   auto* const output = static_cast<std::byte*>(call.recv);
-  const bool streams = call.count * call.element >= options_.streaming_bytes;
+  const bool streams = (offer_of(decider(call)).says & ReadOffer::kPast) != 0;
   std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then the peers'
   // As long as there is room: each call of the kernel's costs some 2 us.
   const std::size_t piece = options_.depth * options_.chunk_bytes / size_ / kCacheLine * kCacheLine;

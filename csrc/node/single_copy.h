@@ -3,9 +3,9 @@
 //
 // Through shared memory every byte goes from one core's cache to another's. Where the cores are far
 // from each other that is what takes the time, and memory is nearer. Where they share a cache it is
-// the other way round, but for what is only moved. Nobody tells where the cores are, and the kernel
-// moves ranks between them: so one rank measures both ways and says with each operation which one
-// it is.
+// the other way round, but for what is only moved. So it is with results, which peers find either
+// in this core's cache or in memory. Nobody tells where the cores are, and the kernel moves ranks
+// between them: so one rank measures all ways and says with each operation which one it is.
 #pragma once
 
 #include <array>
@@ -23,6 +23,7 @@ struct ReadOffer {
   static constexpr std::uint64_t kWanted = 2;    // who decides: this operation is to be done so
   static constexpr std::uint64_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
   static constexpr std::uint64_t kUnknown = 8;   // of these, some that peers have not opened yet
+  static constexpr std::uint64_t kPast = 16;     // who decides: results bypass the caches
 
   const std::byte* input;  // on a device: the words of its SharedPlaces
   std::byte* output;
@@ -40,16 +41,20 @@ bool kernel_can_read(const void* memory, std::size_t bytes) noexcept;
 // `gradred run` each rank has a parent of its own.
 void allow_reading() noexcept;
 
-// Which way is the faster one, by what the rank that decides has measured.
+enum class Way : std::uint8_t { kChunks, kReading, kReadingPast };  // the last: past the caches
+
+// Which way is the fastest one, by what the rank that decides has measured.
 class FasterWay {
  public:
-  bool single_copy(Kind kind, std::size_t bytes);
-  void took(Kind kind, std::size_t bytes, bool single_copy, std::uint64_t ns);
+  Way choose(Kind kind, std::size_t bytes);
+  void took(Kind kind, std::size_t bytes, Way way, std::uint64_t ns);
 
  private:
   struct Times {
-    std::array<double, 2> ns{};  // of both ways, for so many bytes; 0: not known
+    std::array<double, 3> ns{};  // of each way, for so many bytes; 0: not known
     unsigned operations = 0;
+
+    std::size_t fastest() const;
   };
   Times& of(Kind kind, std::size_t bytes);
 
