@@ -202,7 +202,7 @@ def main() -> int:
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
     parser.add_argument("--torch", action="store_true", help="only tests/pytorch, with ranks")
-    parser.add_argument("--on-devices", help="of tests/gpu only those whose name contains this")
+    parser.add_argument("--on-devices", help="pytest's -k for tests/gpu")
     parser.add_argument("--part", choices=WITHOUT_MPI, help="only these of the tests without MPI")
     parser.add_argument(
         "--full",

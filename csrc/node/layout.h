@@ -38,7 +38,7 @@ struct NodeOptions {
   std::size_t one_shot_bytes = 128 << 10;  // of peers that every rank may read to reduce everything
   std::size_t piece_bytes = 64 << 10;      // of a chunk where two ranks both reduce everything
   std::size_t exchange_bytes = 4 << 20;    // from here two ranks reduce one half each
-  std::size_t streaming_bytes = 4 << 20;   // from here results bypass the caches
+  std::size_t streaming_bytes = 4 << 20;   // from here chunks' results bypass the caches
   // From here an allreduce may read peers' memory; from half of it an allgather or a broadcast, of
   // which each byte is read once.
   std::size_t single_copy_bytes = 256 << 10;

@@ -67,7 +67,7 @@ std::size_t FasterWay::Times::fastest() const {
 // Each way is tried, and the slower ones again now and then, since ranks move from core to core.
 Way FasterWay::choose(Kind kind, std::size_t bytes) {
   constexpr unsigned kAgain = 64;
-  const std::size_t ways = kind == Kind::kAllreduce ? 3 : 2;  // others write their results once
+  const std::size_t ways = kind == Kind::kAllreduce ? 3 : 2;  // of others peers read no results
   Times& times = of(kind, bytes);
   const unsigned turn = times.operations++;
   std::size_t way = times.fastest();
@@ -276,7 +276,7 @@ Steps NodeGroup::reduce_by_reading(NodeCall call) {
   auto* const output = static_cast<std::byte*>(call.recv);
   const bool streams = (offer_of(decider(call)).says & ReadOffer::kPast) != 0;
   std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then the peers'
-  // As long as there is room: each call of the kernel's costs some 2 us.
+  // As long as there is room: each call of the kernel's takes its time.
   const std::size_t piece = options_.depth * options_.chunk_bytes / size_ / kCacheLine * kCacheLine;
   const std::size_t per_piece = piece / call.element;
   const std::size_t per_block = std::max(size_, options_.block_bytes / call.element);

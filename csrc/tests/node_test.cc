@@ -194,16 +194,16 @@ bool is_slow(int ranks) {
 #endif
 }
 
-// Who decides tries both ways in the first operations of a kind and size.
+// Who decides tries all ways in the first operations of a kind and size: each in place, and not.
 void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   const auto group = make_group(bootstrap, small_paths());
   unsigned seed = 0;
   const std::size_t longest = is_slow(group->size()) ? 131'071 : 300'001;
   for (const std::size_t count : {20'000U, 40'011U, 131'071U, 300'001U}) {
     if (count > longest) continue;
-    for (unsigned turn = 0; turn < 6; ++turn) {
-      Call call{.kind = kind, .dtype = turn < 4 ? DType::kFloat32 : DType::kInt64, .count = count};
-      call.in_place = turn / 2 % 2 == 0;
+    for (unsigned turn = 0; turn < 9; ++turn) {
+      Call call{.kind = kind, .dtype = turn < 6 ? DType::kFloat32 : DType::kInt64, .count = count};
+      call.in_place = turn / 3 % 2 == 0;
       call.root = static_cast<int>(count) % group->size();
       call.steps = static_cast<InSteps>((turn + static_cast<unsigned>(group->rank())) % 4);
       run_call(*group, call, ++seed);
