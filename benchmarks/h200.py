@@ -21,6 +21,8 @@ left out and says so:
     order     calls in the order of a stream that has other work, also where all streams share one
               queue of the hardware and memory is freed meanwhile; times against blocking calls
     nccl      NCCL where it runs (a GPU for each rank, or 2.30 and later), and in a CUDA graph
+    training  PyTorch's CUDA tensors by both front ends: results, times against
+              copies by hand around the MPI's Allreduce, DDP's gradients against one process's
     death     a rank is killed whose memory others have open: what they meet, and whether their
               device can be used further
     crowd     8 ranks on the device for a minute, calls of all kinds, each result checked
@@ -177,6 +179,12 @@ def nccl(run: Run) -> None:
     run.job("2 ranks", "nccl", 2, 40, most, **several)
 
 
+def training(run: Run) -> None:
+    most = "1m" if run.given.short else "256m"
+    for ranks in (2,) if run.given.short else (2, 4):
+        run.job(f"{ranks} ranks", "training", ranks, 40, most)
+
+
 def death(run: Run) -> None:
     run.job("2 ranks", "death", 2, 30)
 
@@ -204,6 +212,7 @@ SECTIONS: dict[str, Callable[[Run], None]] = {
     "lookup": lookup,
     "order": order,
     "nccl": nccl,
+    "training": training,
     "death": death,
     "crowd": crowd,
     "host": host,

@@ -350,7 +350,15 @@ def death(comm: gradred.Comm, found: list[Library]) -> Record:
     return record | {"arrays": int(kept is not None)}
 
 
+def training(comm: gradred.Comm, found: list[Library], most: int) -> Record:
+    """PyTorch's tensors by the front ends."""
+    import training as measuring
+
+    return measuring.measure(comm, found[0], most)
+
+
 SIZED = {
+    "training": training,
     "allreduce": allreduce,
     "kernels": kernels,
     "order": order,

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
-#include "base/errors.h"
 #include "comm/communicator.h"
 
 namespace gradred {
@@ -21,31 +21,6 @@ constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return hash ^ hash >> 32;
 }
 
-// Each in the stream of its piece where that has one.
-class Copies {
- public:
-  void copy(const Piece& piece, Memory memory, void* target, const void* source) {
-    if (piece.count == 0) return;
-    if (memory.is_host()) {
-      std::memcpy(target, source, piece.bytes());
-      return;
-    }
-    auto stream = piece.elsewhere->before;
-    if (stream == nullptr) stream = std::make_shared<Stream>(memory);
-    stream->copy(target, source, piece.bytes());
-    streams_.push_back(std::move(stream));
-  }
-  // Also where one has failed: none writes to the vector afterwards.
-  void finish() {
-    bool well = true;
-    for (const auto& stream : streams_) well &= stream->finish();
-    if (!well) throw DeviceError("the device has failed while arrays were copied");
-  }
-
- private:
-  std::vector<std::shared_ptr<Stream>> streams_;
-};
-
 struct Extent {
   const std::byte *begin, *end;
   bool result;
@@ -60,22 +35,49 @@ std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const i
   return hash;
 }
 
-void Bucket::pack(std::byte* vector) const {
-  Copies copies;
+void PieceCopies::copy(const Piece& piece, Memory memory, void* target, const void* source) {
+  if (piece.count == 0) return;
+  if (memory.is_host()) {
+    std::memcpy(target, source, piece.bytes());
+    return;
+  }
+  auto stream = piece.elsewhere->before;
+  if (stream == nullptr) stream = std::make_shared<Stream>(memory);
+  stream->copy(target, source, piece.bytes());
+  if (streams_.empty() || streams_.back() != stream) streams_.push_back(std::move(stream));
+}
+
+void PieceCopies::add(PieceCopies others) {
+  std::ranges::move(others.streams_, std::back_inserter(streams_));
+}
+
+bool PieceCopies::ready() {
+  std::erase_if(streams_, [](const auto& stream) { return stream->ready(); });
+  return streams_.empty();
+}
+
+bool PieceCopies::finish() noexcept {
+  bool well = true;
+  for (const auto& stream : streams_) well &= stream->finish();
+  return well;
+}
+
+PieceCopies Bucket::pack(std::byte* vector) const {
+  PieceCopies copies;
   for (const Piece& piece : pieces) {
     copies.copy(piece, piece.elsewhere ? piece.elsewhere->input : Memory(), vector, piece.send);
     vector += piece.bytes();
   }
-  copies.finish();
+  return copies;
 }
 
-void Bucket::unpack(const std::byte* vector) const {
-  Copies copies;
+PieceCopies Bucket::unpack(const std::byte* vector) const {
+  PieceCopies copies;
   for (const Piece& piece : pieces) {
     copies.copy(piece, piece.elsewhere ? piece.elsewhere->result : Memory(), piece.recv, vector);
     vector += piece.bytes();
   }
-  copies.finish();
+  return copies;
 }
 
 std::size_t packed_up_to(const Communicator& comm) {

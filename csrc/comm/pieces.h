@@ -30,6 +30,21 @@ struct Piece {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
+// Copies of pieces between where they lie and the host's memory: those of a device go on after they
+// were given, each in the stream of its piece where that has one.
+class PieceCopies {
+ public:
+  void copy(const Piece& piece, Memory memory, void* target, const void* source);
+  void add(PieceCopies others);
+  bool ready();  // never blocks
+  // Blocks until nothing of them is under way. False where a device has failed, and may still
+  // write.
+  bool finish() noexcept;
+
+ private:
+  std::vector<std::shared_ptr<Stream>> streams_;
+};
+
 // Neighbours of one type that travel as one vector.
 struct Bucket {
   std::vector<Piece> pieces;
@@ -38,9 +53,9 @@ struct Bucket {
 
   std::size_t bytes() const { return count * size_of(dtype); }
   bool packed() const { return pieces.size() > 1; }
-  // To and from a vector in host memory. Block for what lies in the memory of a device.
-  void pack(std::byte* vector) const;
-  void unpack(const std::byte* vector) const;
+  // Begin to copy to and from a vector in host memory.
+  PieceCopies pack(std::byte* vector) const;
+  PieceCopies unpack(const std::byte* vector) const;
 };
 
 // What the pieces up to which packing pays have in bytes; all ranks find the same.

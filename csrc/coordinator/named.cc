@@ -102,12 +102,13 @@ void validate(const Communicator& comm, const Submission& what,
 // ---- one operation ------------------------------------------------------------------------------
 
 void* NamedOperation::make_output(std::size_t array, std::size_t bytes, std::size_t input_at) {
-  const NamedArray& given = arrays_[array];
+  NamedArray& given = arrays_[array];
   const auto* const in = static_cast<const std::byte*>(given.in);
   auto* const out = static_cast<std::byte*>(given.out);
   const bool apart = in + given.bytes() <= out || out + bytes <= in;
   const bool fits = out != nullptr && bytes == given.out_bytes;
-  if (fits && (apart || (input_at != kNowhere && in == out + input_at))) return out;
+  given.filled = fits && (apart || (input_at != kNowhere && in == out + input_at));
+  if (given.filled) return out;
   outputs.push_back(
       {std::make_shared_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1)), bytes});
   return outputs.back().memory.get();
@@ -441,7 +442,10 @@ void NamedOperations::run_works() {
       if (!first.start(*comm_)) return;  // the next phase, if its time has come
       if (!first.advance(stopped_)) return;
     }
-    first.finish(*comm_);
+    if (!first.finish(*comm_)) {
+      stopped_ = {Progress::State::kPolls, {}};
+      return;
+    }
     const auto parts = first.parts();
     const std::uint64_t started_ns = first.started_ns();
     under_way_ -= first.bytes();
@@ -535,9 +539,11 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
     backlog_.clear();
   }
   for (auto& work : works_) {
-    work->abandon(reason);
+    const bool holds_memory = !work->abandon(reason);
     for (const NamedPart& part : work->parts()) {
-      if (part.operation != nullptr) over.push_back(part.operation);
+      if (part.operation == nullptr) continue;
+      part.operation->holds_memory_ |= holds_memory;
+      over.push_back(part.operation);
     }
   }
   works_.clear();

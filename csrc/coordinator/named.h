@@ -38,6 +38,10 @@ struct NamedArray {
   DType dtype = DType::kUInt8;
   std::size_t count = 0;
   std::int64_t rows = 0;  // along the first axis
+  // As in a Call; null: in the host's memory. Memory that is made is the host's wherever the input
+  // lies.
+  std::shared_ptr<const Elsewhere> elsewhere{};
+  bool filled = false;  // the result went to `out`, and not to memory of its own
 
   std::size_t bytes() const { return count * size_of(dtype); }
   std::size_t row_bytes() const { return rows == 0 ? 0 : bytes() / static_cast<std::size_t>(rows); }
@@ -79,6 +83,8 @@ class NamedOperation final : public StartedOperation {
   bool needs_no_mpi() const override;
   bool spins() const override;
   std::size_t bytes() const override { return submission_.bytes; }
+  // After it has ended badly: a device may still use the arrays.
+  bool holds_memory() const override { return holds_memory_; }
 
  protected:
   bool step() override;
@@ -96,6 +102,7 @@ class NamedOperation final : public StartedOperation {
   Board::Round round_ = 0;  // under NamedOperations' intake_; 0: there was no room for it
   NamedTimes times_;        // where a timeline is written
   std::exception_ptr failed_with_;
+  bool holds_memory_ = false;          // as failed_with_: before finished_
   std::atomic<bool> finished_{false};  // it has a result, or failed_with_
 };
 

@@ -100,6 +100,12 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
   if (one.dtype != other.dtype) {
     return told("data types", std::string(name_of(one.dtype)), std::string(name_of(other.dtype)));
   }
+  if (one.on_device != other.on_device) {
+    const auto where = [](const Submission& of) {
+      return std::string(of.on_device != 0 ? "arrays in a GPU's memory" : "arrays in host memory");
+    };
+    return told("CPU/GPU device selection", where(one), where(other));
+  }
   if (!same_shapes(one, other)) {
     const std::string what = std::string(name_of(one.kind)) + " tensor shapes";
     if (arrays_of(one) == arrays_of(other)) {

@@ -38,6 +38,7 @@ struct Submission {
   std::uint8_t axes = 0;        // of the first array; more than kMostAxes count in `rest` alone
   std::uint8_t parts = 0;       // arrays whose counts are below; 0: see kMostParts
   std::uint8_t in_chunks = 0;   // 1: if it is large; said by who decides what comes next
+  std::uint8_t on_device = 0;   // 1: the arrays are in a device's memory, here as on all ranks
   std::int32_t root = 0;
   std::int32_t priority = 0;  // what is agreed on has the highest that a rank gave
   double prescale = 1.0, postscale = 1.0;
@@ -49,8 +50,9 @@ struct Submission {
 
   bool may_join_a_batch(const Submission& before) const {
     return kind == NamedKind::kAllreduce && before.kind == kind && op == before.op &&
-           dtype == before.dtype && prescale == before.prescale && postscale == before.postscale &&
-           parts != 0 && before.parts != 0 && chunks() == 1 && before.chunks() == 1;
+           dtype == before.dtype && on_device == before.on_device && prescale == before.prescale &&
+           postscale == before.postscale && parts != 0 && before.parts != 0 && chunks() == 1 &&
+           before.chunks() == 1;
   }
 
   // Large allreduces are carried out chunk by chunk once something has been more urgent than they

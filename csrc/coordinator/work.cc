@@ -26,68 +26,144 @@ Factors factors_of(const Submission& what, int size) {
   return {what.op, what.prescale, what.postscale};
 }
 
+bool is_on_device(const NamedArray& array) { return array.elsewhere != nullptr; }
+
+// With a result in what make_output() gave.
+std::shared_ptr<const Elsewhere> where_of(const NamedArray& array) {
+  if (!is_on_device(array) || array.filled) return array.elsewhere;
+  auto where = std::make_shared<Elsewhere>(*array.elsewhere);
+  where->result = Memory();
+  return where;
+}
+
+// Of an input to where its operation starts from, before anything else there.
+void copy(const NamedArray& array, void* to, std::size_t bytes) {
+  if (bytes == 0 || to == array.in) return;
+  if (!is_on_device(array)) {
+    std::memcpy(to, array.in, bytes);
+  } else {
+    array.elsewhere->before->copy(to, array.in, bytes);
+  }
+}
+
+// A vector of small arrays, or of arrays in a device's memory that takes a detour.
+class HostVector {
+ public:
+  HostVector() = default;
+  // For copies from and to the device; null: there is none.
+  HostVector(std::size_t bytes, DeviceMemory* device) {
+    if (device == nullptr) {
+      plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    } else {
+      pinned_ = HostAllocation(*device, bytes);
+    }
+  }
+
+  std::byte* data() const { return plain_ ? plain_.get() : pinned_.data(); }
+  explicit operator bool() const { return data() != nullptr; }
+  void keep_for_ever() noexcept { pinned_.keep_for_ever(); }
+
+ private:
+  std::unique_ptr<std::byte[]> plain_;
+  HostAllocation pinned_;
+};
+
+// What one copy to the host costs, there and back, is worth copying so much: a device takes some
+// microseconds to begin one, and each call on it is several.
+constexpr std::size_t kPackedFromDevice = std::size_t{256} << 10;
+
+DeviceMemory* device_of(const Bucket& bucket) {
+  for (const Piece& piece : bucket.pieces) {
+    if (piece.elsewhere == nullptr) continue;
+    const Memory input = piece.elsewhere->input;
+    return input.is_host() ? piece.elsewhere->result.device() : input.device();
+  }
+  return nullptr;
+}
+
 // Small arrays travel as one vector, large ones where they lie. Or a chunk of one operation.
 class Allreduce final : public NamedWork {
  public:
   explicit Allreduce(NamedPart first) : NamedWork(std::move(first)) {}
 
-  void finish(Communicator& comm) override {
+ protected:
+  bool start_phase(Communicator& comm, int phase) override {
+    const Factors factors = factors_of(parts().front().submission, comm.size());
+    if (phase == 0) pack(comm, factors);
+    if (!copies_.ready()) return false;
+    for (std::size_t i = 0; i < buckets_.size(); ++i) start_bucket(comm, i, factors);
+    return true;
+  }
+  bool inputs_are_there() override { return copies_.ready(); }
+
+  void conclude(Communicator& comm) override {
     const Factors factors = factors_of(parts().front().submission, comm.size());
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       const Bucket& bucket = buckets_[i];
-      if (bucket.packed()) {
-        if (factors.after != 1.0) {
-          scale(vectors_[i].get(), bucket.count, bucket.dtype, factors.after, false);
-        }
-        bucket.unpack(vectors_[i].get());
-      } else if (factors.after != 1.0) {
-        scale(bucket.pieces.front().recv, bucket.count, bucket.dtype, factors.after, false);
-      }
+      if (bucket.count == 0) continue;
+      void* const data = vectors_[i] ? vectors_[i].data() : bucket.pieces.front().recv;
+      if (factors.after != 1.0) scale(data, bucket.count, bucket.dtype, factors.after, false);
+      if (vectors_[i]) copies_.add(bucket.unpack(vectors_[i].data()));
     }
   }
+  bool results_are_there() override { return copies_.ready(); }
 
- protected:
-  bool start_phase(Communicator& comm, int) override {
-    const Factors factors = factors_of(parts().front().submission, comm.size());
+  bool give_up_copies() noexcept override {
+    const bool quiet = copies_.finish();
+    if (!quiet) {
+      for (HostVector& vector : vectors_) vector.keep_for_ever();
+    }
+    return quiet;
+  }
+
+ private:
+  void pack(Communicator& comm, const Factors& factors) {
     std::vector<Piece> pieces;
-    std::uint64_t names = 0;
     for (const NamedPart& part : parts()) {
-      names = mix(mix(names, part.submission.rest), part.chunk);
+      names_ = mix(mix(names_, part.submission.rest), part.chunk);
       const std::size_t before = pieces.size();
       part.operation != nullptr ? add_arrays(*part.operation, pieces)
                                 : add_zeros(part.submission, pieces);
       if (part.submission.chunks() > 1) cut(pieces, part.submission.chunk(part.chunk));
       for (std::size_t i = before; i < pieces.size(); ++i) prepare(pieces[i], factors);
     }
-    buckets_ = buckets_of(pieces, packed_up_to(comm));
+    const bool on_device = parts().front().submission.on_device != 0;
+    buckets_ = buckets_of(pieces, on_device ? kPackedFromDevice : packed_up_to(comm));
+    const bool scales = factors.before != 1.0 || factors.after != 1.0;
     for (const Bucket& bucket : buckets_) {
+      DeviceMemory* const device = device_of(bucket);
       vectors_.emplace_back();
-      if (bucket.count == 0) continue;
-      Call call{.kind = Kind::kAllreduce,
-                .count = bucket.count,
-                .dtype = bucket.dtype,
-                .op = factors.op,
-                .layout = names | 1,
-                .mpi_request = false};
-      if (bucket.packed()) {
-        vectors_.back() = std::make_unique_for_overwrite<std::byte[]>(bucket.bytes());
-        bucket.pack(vectors_.back().get());
-        call.recv = vectors_.back().get();
-      } else {
-        const Piece& piece = bucket.pieces.front();
-        call.recv = piece.recv;
-        if (piece.send != piece.recv) call.send = piece.send;
-      }
-      start_call(comm, call);
+      if (!bucket.packed() && !(device != nullptr && scales)) continue;
+      vectors_.back() = HostVector(bucket.bytes(), device);
+      copies_.add(bucket.pack(vectors_.back().data()));
     }
-    return true;
   }
-
- private:
+  void start_bucket(Communicator& comm, std::size_t index, const Factors& factors) {
+    const Bucket& bucket = buckets_[index];
+    if (bucket.count == 0) return;
+    Call call{.kind = Kind::kAllreduce,
+              .count = bucket.count,
+              .dtype = bucket.dtype,
+              .op = factors.op,
+              .layout = names_ | 1,
+              .mpi_request = false};
+    if (const HostVector& vector = vectors_[index]) {
+      call.recv = vector.data();
+      if (device_of(bucket) != nullptr && factors.before != 1.0) {
+        scale(call.recv, bucket.count, bucket.dtype, factors.before, false);
+      }
+    } else {
+      const Piece& piece = bucket.pieces.front();
+      call.recv = piece.recv;
+      call.elsewhere = piece.elsewhere;
+      if (piece.send != piece.recv) call.send = piece.send;
+    }
+    start_call(comm, call);
+  }
   static void add_arrays(NamedOperation& operation, std::vector<Piece>& pieces) {
     for (const NamedArray& array : operation.arrays()) {
       if (array.count == 0) continue;
-      pieces.push_back({array.in, array.out, array.count, array.dtype});
+      pieces.push_back({array.in, array.out, array.count, array.dtype, 0, array.elsewhere});
     }
   }
   // Without memory: prepare() makes it.
@@ -120,15 +196,17 @@ class Allreduce final : public NamedWork {
     if (piece.recv == nullptr) {  // zeros of a rank that has joined
       zeros_.push_back(std::make_unique<std::byte[]>(piece.bytes()));
       piece.send = piece.recv = zeros_.back().get();
-    } else if (factors.before != 1.0) {
+    } else if (factors.before != 1.0 && piece.elsewhere == nullptr) {
       if (piece.send != piece.recv) std::memcpy(piece.recv, piece.send, piece.bytes());
       scale(piece.recv, piece.count, piece.dtype, factors.before, false);
       piece.send = piece.recv;
     }
   }
 
+  std::uint64_t names_ = 0;
   std::vector<Bucket> buckets_;
-  std::vector<std::unique_ptr<std::byte[]>> vectors_;  // of packed ones
+  std::vector<HostVector> vectors_;  // of packed ones, and of such as take a detour
+  PieceCopies copies_;
   std::vector<std::unique_ptr<std::byte[]>> zeros_;
 };
 
@@ -140,10 +218,8 @@ class Broadcast final : public NamedWork {
   bool start_phase(Communicator& comm, int) override {
     const int root = operation().submission().root;
     for (const NamedArray& array : operation().arrays()) {
-      if (comm.rank() == root && array.in != array.out && array.count != 0) {
-        std::memcpy(array.out, array.in, array.bytes());
-      }
-      broadcast(comm, array.out, array.bytes(), root);
+      if (comm.rank() == root) copy(array, array.out, array.bytes());
+      broadcast(comm, array.out, array.bytes(), root, array.elsewhere);
     }
     return true;
   }
@@ -193,13 +269,13 @@ class Allgather final : public NamedWork {
       before += bytes_of(static_cast<std::size_t>(rank));
     auto* to = static_cast<std::byte*>(operation().make_output(index, total, before));
     if (std::ranges::count(rows, rows.front()) == static_cast<std::ptrdiff_t>(size)) {
-      allgather(comm, array.in == to + before ? kInPlace : array.in, to, bytes_of(0));
+      allgather(comm, array.in == to + before ? kInPlace : array.in, to, bytes_of(0),
+                where_of(array));
     } else {
+      const auto where = where_of(array);
       for (std::size_t rank = 0; rank < size; to += bytes_of(rank), ++rank) {
-        if (static_cast<int>(rank) == comm.rank() && bytes_of(rank) != 0 && to != array.in) {
-          std::memcpy(to, array.in, bytes_of(rank));
-        }
-        broadcast(comm, to, bytes_of(rank), static_cast<int>(rank));
+        if (static_cast<int>(rank) == comm.rank()) copy(array, to, bytes_of(rank));
+        broadcast(comm, to, bytes_of(rank), static_cast<int>(rank), where);
       }
     }
     operation().rows.push_back(std::move(rows));
@@ -214,7 +290,8 @@ class Alltoall final : public NamedWork {
  public:
   explicit Alltoall(NamedPart first) : NamedWork(std::move(first)) {}
 
-  void finish(Communicator& comm) override {
+ protected:
+  void conclude(Communicator& comm) override {
     const auto size = static_cast<std::size_t>(comm.size());
     const auto me = static_cast<std::size_t>(comm.rank());
     std::vector<std::int64_t> rows;
@@ -229,11 +306,11 @@ class Alltoall final : public NamedWork {
     }
   }
 
- protected:
   bool start_phase(Communicator& comm, int phase) override {
     const auto size = static_cast<std::size_t>(comm.size());
     NamedArray& array = operation().arrays()[0];
     if (phase == 0) {
+      if (is_on_device(array)) move_to_host();
       mine_ = operation().splits();
       mine_.push_back(static_cast<std::int64_t>(array.row_bytes()));
       all_.resize(size * mine_.size());
@@ -299,7 +376,8 @@ class ReduceScatter final : public NamedWork {
  public:
   explicit ReduceScatter(NamedPart first) : NamedWork(std::move(first)) {}
 
-  void finish(Communicator& comm) override {
+ protected:
+  void conclude(Communicator& comm) override {
     const Factors factors = factors_of(operation().submission(), comm.size());
     for (std::size_t i = 0; i < operation().arrays().size(); ++i) {
       const NamedArray& array = operation().arrays()[i];
@@ -318,10 +396,18 @@ class ReduceScatter final : public NamedWork {
     }
   }
 
- protected:
-  bool start_phase(Communicator& comm, int) override {
+  bool start_phase(Communicator& comm, int phase) override {
     const Factors factors = factors_of(operation().submission(), comm.size());
-    for (std::size_t i = 0; i < operation().arrays().size(); ++i) start(comm, i, factors);
+    auto& arrays = operation().arrays();
+    if (phase == 0 && std::ranges::any_of(arrays, is_on_device)) {
+      const auto is_even = [&](const NamedArray& one) { return one.rows % comm.size() == 0; };
+      const bool scales = factors.before != 1.0 || factors.after != 1.0;
+      if (scales || !std::ranges::all_of(arrays, is_even)) {
+        move_to_host();
+        return false;
+      }
+    }
+    for (std::size_t i = 0; i < arrays.size(); ++i) start(comm, i, factors);
     return true;
   }
 
@@ -346,6 +432,7 @@ class ReduceScatter final : public NamedWork {
     }
     Call call{.kind = more == 0 ? Kind::kReduceScatterBlock : Kind::kAllreduce,
               .send = from,
+              .elsewhere = where_of(array),
               .count = more == 0 ? array.count / static_cast<std::size_t>(size) : array.count,
               .dtype = array.dtype,
               .op = factors.op,
@@ -402,7 +489,10 @@ bool NamedWork::start(Communicator& comm) {
   if (!std::ranges::all_of(calls_, ended)) return false;
   for (const auto& call : calls_) call->rethrow();
   if (notes_start_ && phase_ == 0) started_ns_ = now_ns();
-  if (phase_ > 0) calls_.clear();
+  if (phase_ > 0) {
+    if (!inputs_are_there()) return false;
+    calls_.clear();
+  }
   started_ = start_phase(comm, phase_++);
   return started_;
 }
@@ -418,25 +508,43 @@ bool NamedWork::advance(Progress& stopped) {
   return started_;
 }
 
-void NamedWork::abandon(const std::exception_ptr& reason) noexcept {
-  for (const auto& call : calls_) call->abandon(reason);
+bool NamedWork::finish(Communicator& comm) {
+  if (!std::exchange(concluded_, true)) conclude(comm);
+  return results_are_there();
 }
 
-void NamedWork::broadcast(Communicator& comm, void* data, std::size_t bytes, int root) {
+bool NamedWork::inputs_are_there() { return !on_host_ || on_host_->inputs_are_there(); }
+bool NamedWork::results_are_there() { return !on_host_ || on_host_->results_are_there(); }
+bool NamedWork::give_up_copies() noexcept { return !on_host_ || on_host_->abandon(); }
+
+bool NamedWork::abandon(const std::exception_ptr& reason) noexcept {
+  bool free = true;
+  for (const auto& call : calls_) {
+    call->abandon(reason);
+    free &= !call->holds_memory();
+  }
+  return give_up_copies() && free;
+}
+
+void NamedWork::broadcast(Communicator& comm, void* data, std::size_t bytes, int root,
+                          Where where) {
   if (bytes == 0) return;
   start_call(comm, {.kind = Kind::kBcast,
                     .recv = data,
+                    .elsewhere = std::move(where),
                     .count = bytes,
                     .dtype = DType::kUInt8,
                     .root = root,
                     .mpi_request = false});
 }
 
-void NamedWork::allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes) {
+void NamedWork::allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes,
+                          Where where) {
   if (bytes == 0) return;
   start_call(comm, {.kind = Kind::kAllgather,
                     .send = mine,
                     .recv = all,
+                    .elsewhere = std::move(where),
                     .count = bytes,
                     .dtype = DType::kUInt8,
                     .mpi_request = false});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/pieces.h"
+#include "coordinator/arrays_on_host.h"
 #include "coordinator/named.h"
 
 namespace gradred {
@@ -36,17 +37,28 @@ class NamedWork {
   bool start(Communicator& comm);
   // Whether all calls have ended; throws what ended one of them. Else: what has to come first.
   bool advance(Progress& stopped);
-  virtual void finish(Communicator& /*comm*/) {}  // all have ended well
-  void abandon(const std::exception_ptr& reason) noexcept;
+  // All have ended well: whether the results are in place. If not, it has to be called again.
+  bool finish(Communicator& comm);
+  // Whether nobody uses the callers' arrays any more.
+  bool abandon(const std::exception_ptr& reason) noexcept;
 
  protected:
   explicit NamedWork(NamedPart first) { parts_.push_back(std::move(first)); }
   // Phase by phase, each after the calls of the one before have ended; whether it was the last one.
   virtual bool start_phase(Communicator& comm, int phase) = 0;
+  virtual void conclude(Communicator& /*comm*/) {}  // all calls have ended well
+  // Copies between devices and the host's memory. The first two never block.
+  virtual bool inputs_are_there();   // before a phase other than the first
+  virtual bool results_are_there();  // after conclude()
+  virtual bool give_up_copies() noexcept;
+  // Has the operation's arrays, which lie in a device's memory, copied to the host's.
+  void move_to_host() { on_host_ = std::make_unique<ArraysOnHost>(operation()); }
   void start_call(Communicator& comm, const Call& call) { calls_.push_back(comm.start(call)); }
   // Bytes as they are.
-  void broadcast(Communicator& comm, void* data, std::size_t bytes, int root);
-  void allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes);
+  using Where = std::shared_ptr<const Elsewhere>;
+  void broadcast(Communicator& comm, void* data, std::size_t bytes, int root, Where where = {});
+  void allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes,
+                 Where where = {});
   NamedOperation& operation() const { return *parts_.front().operation; }
 
  private:
@@ -54,8 +66,10 @@ class NamedWork {
   std::vector<std::shared_ptr<StartedOperation>> calls_;
   int phase_ = 0;
   bool started_ = false;
+  bool concluded_ = false;
   bool notes_start_ = false;
   std::uint64_t started_ns_ = 0;
+  std::unique_ptr<ArraysOnHost> on_host_;
 };
 
 }  // namespace gradred

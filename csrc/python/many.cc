@@ -46,15 +46,19 @@ class PyBucket {
   void pack() {
     if (!bucket_.packed()) return;
     vector_ = std::make_unique_for_overwrite<std::byte[]>(bucket_.bytes());
-    bucket_.pack(vector_.get());
+    finish(bucket_.pack(vector_.get()));
     made_->call.recv = vector_.get();
   }
   void unpack() {
-    if (vector_) bucket_.unpack(vector_.get());
+    if (vector_) finish(bucket_.unpack(vector_.get()));
     vector_.reset();
   }
 
  private:
+  static void finish(PieceCopies copies) {
+    if (!copies.finish()) throw DeviceError("the device has failed while arrays were copied");
+  }
+
   Bucket bucket_;
   std::shared_ptr<PyCall> made_;
   std::unique_ptr<std::byte[]> vector_;  // while a packed one is on its way

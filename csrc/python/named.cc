@@ -17,6 +17,7 @@
 #include "base/errors.h"
 #include "base/signature.h"
 #include "comm/communicator.h"
+#include "python/call.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/method.h"
@@ -43,7 +44,7 @@ void let_ended_go() {
   for (int looks = 0; looks < 2 && !kept().empty(); ++looks) {
     auto [operation, held] = std::move(kept().front());
     kept().pop_front();
-    if (operation->ended()) {
+    if (operation->ended() && !operation->holds_memory()) {
       Py_DECREF(held);
     } else {
       kept().emplace_back(std::move(operation), held);
@@ -60,7 +61,7 @@ class PyNamedRequest final : public PyOperation {
         held_(std::move(held)),
         input_(std::move(input)) {}
   ~PyNamedRequest() {
-    if (named_->ended()) return;
+    if (named_->ended() && !named_->holds_memory()) return;
     for (py::object* const one : {&held_, &input_}) {
       if (*one) kept().emplace_back(named_, one->release().ptr());
     }
@@ -95,6 +96,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
     what.axes = static_cast<std::uint8_t>(std::min<std::size_t>(shape.size(), 255));
   }
   what.rest = mix(what.rest, static_cast<std::uint64_t>(array.dtype) << 8 | shape.size());
+  if (array.elsewhere != nullptr) what.on_device = 1;
   const bool gathers = what.kind == NamedKind::kAllgather || what.kind == NamedKind::kAlltoall;
   for (std::size_t i = 0; i < shape.size(); ++i) {
     const std::int64_t length = shape[i];
@@ -115,6 +117,11 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   array.in = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
   array.out = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
   if (described.size() > 4) array.out_bytes = described[4].cast<std::size_t>();
+  if (described.size() > 5) {
+    const auto where = described[5].cast<Placement>();
+    array.elsewhere = std::make_shared<Elsewhere>(
+        Elsewhere{memory_of(where.send), memory_of(where.recv), where.order()});
+  }
   array.dtype = dtype_named(described[2].cast<std::string>());
   array.count = 1;
   for (const std::int64_t length : shape) array.count *= static_cast<std::size_t>(length);

@@ -374,7 +374,11 @@ class NamedOperations(metaclass=_Pybind11Type):
         self,
         kind: str,
         name: str,
-        arrays: Sequence[tuple[int, int, str, tuple[int, ...]]],
+        arrays: Sequence[
+            tuple[int, int, str, tuple[int, ...]]
+            | tuple[int, int, str, tuple[int, ...], int]
+            | tuple[int, int, str, tuple[int, ...], int, Placement]
+        ],
         op: str = "sum",
         prescale: float = 1.0,
         postscale: float = 1.0,

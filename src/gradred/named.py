@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from gradred.comm import Comm
 
 Described: TypeAlias = (
-    tuple[int, int, str, tuple[int, ...]] | tuple[int, int, str, tuple[int, ...], int]
+    tuple[int, int, str, tuple[int, ...]]
+    | tuple[int, int, str, tuple[int, ...], int]
+    | tuple[int, int, str, tuple[int, ...], int, _core.Placement]
 )
 """Address of the input, of the result (equal: in place; 0: make memory for it), element type,
-shape. Of an allgather, alltoall or reducescatter also the result's bytes: it gets memory of its own
-where it has other bytes than these."""
+shape. Of an allgather, alltoall or reducescatter also the result's bytes: it gets memory of its
+own, the host's, where it has other bytes than these. Of arrays on a GPU also where they lie, on all
+ranks of what they submit by one name."""
 
 MOST_FUSED_BYTES = 4 << 20
 """Small arrays that become ready together travel as one vector of at most so many bytes."""
@@ -80,7 +83,9 @@ class NamedRequest(Protocol):
 class NamedOperations(_core.NamedOperations):
     """Named operations over the ranks of a communicator, of which they use a duplicate.
 
-    Making them blocks and is collective. Any thread may submit and wait. Arrays are in host memory.
+    Making them blocks and is collective. Any thread may submit and wait. Arrays are in host memory,
+    or on a GPU: then what the program's stream has been given by now comes first, and the results
+    are there, for all streams, when the operation has ended.
     Ranks that share memory agree there; others connect to rank 0's host by TCP.
 
     `submit(kind, name, arrays, op="sum", prescale=1.0, postscale=1.0, root=0, splits=(),

@@ -18,7 +18,7 @@ def register() -> None:
     add = getattr(backend, "register_backend", None)
     if add is None or "gradred" in getattr(backend, "backend_list", ["gradred"]):
         return
-    add("gradred", _create, extended_api=True, devices=["cpu"])
+    add("gradred", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:

@@ -97,8 +97,8 @@ def start(
         if not tensor.dtype.is_floating_point:
             remedy = "Convert it, or use op=Sum"
             raise ValueError(explain("op=Adasum", f"{tensor.type()} is not supported", remedy))
-        address, _, dtype, in_memory = described(tensor, output, "allreduce")[0]
-        arrays.append((address, 0, dtype, (1, *in_memory)))
+        address, _, dtype, in_memory, *where = described(tensor, output, "allreduce")[0]
+        arrays.append((address, 0, dtype, (1, *in_memory), *where))
 
     def finish(request: NamedRequest) -> Any:
         for tensor, output, found in zip(tensors, outputs, request.outputs, strict=True):

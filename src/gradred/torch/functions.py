@@ -107,7 +107,7 @@ def broadcast_optimizer_state(
             if not isinstance(value, _Shape):
                 continue
             made = own["state"].get(number, {}).get(key) if rank() == root_rank else None
-            tensor = value.empty() if made is None else made.detach().clone().contiguous()
+            tensor = value.empty() if made is None else made.detach().cpu().clone().contiguous()
             state[number][key] = tensor
             named = f"optimizer.{number}.{key}"
             handles.append(broadcast_async_(tensor, root_rank, named))

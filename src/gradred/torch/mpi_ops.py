@@ -408,8 +408,9 @@ def _tensor_of(output: Any, like: Tensor, rows: int) -> Tensor:
     """What the engine made memory for, as a tensor."""
     shape = (rows, *like.shape[1:])
     if output.nbytes == 0:
-        return torch.empty(shape, dtype=like.dtype)
-    return torch.from_numpy(output).view(like.dtype).view(shape)
+        return like.new_empty(shape)
+    made = torch.from_numpy(output).view(like.dtype).view(shape)
+    return made if like.device.type == "cpu" else like.new_empty(shape).copy_(made)
 
 
 def _gather_async(

@@ -13,10 +13,11 @@ from gradred import _core
 from gradred.errors import Error, UsageError, explain
 from gradred.torch import basics
 from gradred.torch.errors import NOT_INITIALISED, HorovodInternalError, internal_error
+from gradred.torch.placed import SERVED, placement_of
 from gradred.torch.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
-    from gradred.named import NamedOperations, NamedRequest
+    from gradred.named import Described, NamedOperations, NamedRequest
 
 DTYPES = {
     torch.bool: "bool",
@@ -50,8 +51,6 @@ nothing that Python's garbage collector would have to look at is made for most o
 
 _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
-_Described = tuple[int, int, str, tuple[int, ...]]
-
 
 def reduction(op: int | None, average: bool | None) -> int:
     """The operation that the two arguments ask for."""
@@ -73,34 +72,51 @@ def reducing(op: int, process_set: ProcessSet) -> tuple[str, float]:
     return OPS[op], 1.0
 
 
-def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> list[_Described]:
+def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> list[Described]:
     """A tensor as the engine sees it; `out` None lets the engine make memory for the result.
 
     Raises:
         ValueError: its type, memory or layout is none that the engine serves.
+        gradred.DeviceError: it is no memory of this process.
     """
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         remedy = "Convert it first"
         raise ValueError(explain(asked, f"{tensor.type()} is not supported", remedy))
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-        raise ValueError(explain(asked, _why_not(tensor), "Pass a dense tensor in host memory"))
+    if tensor.layout is not torch.strided or tensor.device.type not in SERVED:
+        remedy = "Pass a dense tensor in host memory or on a GPU"
+        raise ValueError(explain(asked, _why_not(tensor), remedy))
     result = 0 if out is None else out.data_ptr()
     if tensor.is_contiguous():
-        return [(tensor.data_ptr(), result, dtype, tuple(tensor.shape))]
+        return [_placed(tensor, out, result, dtype, tuple(tensor.shape), asked)]
     if out is None or not _is_dense(tensor) or tensor.stride() != out.stride():
         found = "the tensor is not contiguous"
         raise ValueError(explain(asked, found, "Pass tensor.contiguous()"))
     order = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
     in_memory = tuple(tensor.shape[axis] for axis in order)
     # An array without elements, whose shape tells the order, which all ranks must have in common.
-    return [(tensor.data_ptr(), result, dtype, in_memory), (0, 0, dtype, (0, *order))]
+    lies = _placed(tensor, out, result, dtype, in_memory, asked)
+    return [lies, (0, 0, dtype, (0, *order))]
+
+
+def _placed(
+    tensor: torch.Tensor,
+    out: torch.Tensor | None,
+    result: int,
+    dtype: str,
+    shape: tuple[int, ...],
+    asked: str,
+) -> Described:
+    plain = (tensor.data_ptr(), result, dtype, shape)
+    if tensor.device.type == "cpu":
+        return plain
+    return (*plain, 0, placement_of(tensor, out, asked))
 
 
 def _why_not(tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"the tensor is sparse ({tensor.layout})"
-    return f"the tensor is on {tensor.device}; named operations work in host memory"
+    return f"the tensor is on {tensor.device}"
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -137,7 +153,7 @@ def submit(
     engine: NamedOperations,
     kind: str,
     name: str | None,
-    tensors: Sequence[_Described],
+    tensors: Sequence[Described],
     finish: Callable[[NamedRequest], Any],
     held: Any,
     *,

@@ -1,4 +1,4 @@
-"""Tensors on devices that gradred does not serve, in groups such as `"cpu:gradred,cuda:nccl"`.
+"""Tensors on devices for which another backend was asked for, as by `"cpu:gradred,cuda:nccl"`.
 
 torch asks a backend for each of these devices, and puts one that is written in Python in the place
 of the whole group. So the group hands such tensors on, to a group of the same ranks and of the
@@ -18,13 +18,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from gradred.errors import UsageError
-
 Group = TypeVar("Group", bound=type)
 
 
 def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
-    """Have the class's methods of these names hand on what they refuse as elsewhere.
+    """Have the class's methods of these names hand on what is not theirs.
 
     They call no other one of these: what was asked for is handed on, and no part of it.
     """
@@ -40,24 +38,25 @@ def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
 def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def handing_on(self: Any, *arguments: Any, **named: Any) -> Any:
-        try:
-            return method(self, *arguments, **named)
-        except TensorElsewhereError as error:  # which holds the tensors by its traceback
-            device, text = error.device, str(error)
-        other = self.other_devices.group_for(device)
+        device = _device_of(arguments) or _device_of(named.values())
+        other = None
+        if device is not None and device.type != "cpu":
+            other = self.other_devices.group_for(device)
         if other is None:
-            raise UsageError(text)
+            return method(self, *arguments, **named)
         return getattr(other, name)(*arguments, **named)
 
     return handing_on
 
 
-class TensorElsewhereError(UsageError):
-    """What the methods raise before they have begun anything."""
-
-    def __init__(self, text: str, device: torch.device) -> None:
-        super().__init__(text)
-        self.device = device
+def _device_of(arguments: Iterable[Any]) -> torch.device | None:
+    """Of the first tensor in them, or in lists of them."""
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            return one.device
+        if isinstance(one, (list, tuple)) and (found := _device_of(one)) is not None:
+            return found
+    return None
 
 
 class OtherDevices:

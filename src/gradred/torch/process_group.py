@@ -26,20 +26,18 @@ from gradred import _rank
 from gradred.comm import Comm
 from gradred.errors import UsageError, explain
 from gradred.memory import empty
-from gradred.named import NamedOperations
+from gradred.named import Described, NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
 from gradred.torch.operations import DTYPES, described
-from gradred.torch.other_devices import (
-    OtherDevices,
-    TensorElsewhereError,
-    serve_batches,
-    serve_other_devices,
-)
+from gradred.torch.other_devices import OtherDevices, serve_batches, serve_other_devices
+from gradred.torch.placed import SERVED, placement_of
 from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
 
 ReduceOp = dist.ReduceOp
+
+_A_GPU = torch.device("cuda")
 
 # Where gradred's name is not torch's in small letters.
 _OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
@@ -72,7 +70,7 @@ COLLECTIVES = (
 )
 
 
-class ProcessGroupOnHost(dist.ProcessGroup):
+class ProcessGroupOfRanks(dist.ProcessGroup):
     """The ranks of a group of torch.distributed, as a communicator.
 
     Args:
@@ -104,17 +102,18 @@ class ProcessGroupOnHost(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Of tensors that it serves."""
-        return [torch.device("cpu")]
+        """Of tensors that it serves; first the one that torch takes for what has no device."""
+        here = torch.cuda.is_available() and not self.other_devices.backend_for(_A_GPU)
+        return [torch.device("cpu"), *([_A_GPU] if here else [])]
 
     def _get_backend(self, device: torch.device) -> Any:
         """This group, or the backend that was asked for besides."""
         if device.type == "cpu" or self.other_devices.is_being_made():
             return self
         other = self.other_devices.group_for(device)
-        if other is None:
-            return super()._get_backend(device)
-        return other._get_backend(device)
+        if other is not None:
+            return other._get_backend(device)
+        return self if device.type in SERVED else super()._get_backend(device)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether `allocate_tensor` gives memory of this device."""
@@ -192,7 +191,7 @@ class ProcessGroupOnHost(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GradredWork:
         """Several tensors as one operation."""
-        return ProcessGroupOnHost.allreduce(self, tensors, opts)
+        return ProcessGroupOfRanks.allreduce(self, tensors, opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root's tensor, in place."""
@@ -223,11 +222,11 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         target: Tensor | None = None,
     ) -> GradredWork:
         """All ranks' tensors, of one shape, behind each other: in `target` if they can be."""
-        flat = _on_host(tensor, "all_gather").contiguous().reshape(-1)
+        flat = _dense(tensor, "all_gather").contiguous().reshape(-1)
         data = _bytes(flat)
-        place = _place_of(target, flat.dtype)
-        arrays = [(data.data_ptr(), place[0], "uint8", (1, data.numel()), place[1])]
-        request = self._submit("allgather", arrays, (data, target))
+        result = _Result(target, flat.dtype)
+        array = result.of(data, "uint8", (1, data.numel()), "all_gather")
+        request = self._submit("allgather", [array], (data, target))
 
         def finish() -> None:
             if not flat.numel():
@@ -242,7 +241,7 @@ class ProcessGroupOnHost(dist.ProcessGroup):
     ) -> GradredWork:
         """Each rank's tensor, in a list on all ranks."""
         found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
-        targets = [_on_host(target, "all_gather") for target in found]
+        targets = [_dense(target, "all_gather") for target in found]
         tensor = _list(inputs)[0]
         if any(target.numel() != tensor.numel() for target in targets):
             return self._uneven_allgather(targets, tensor, [list(found)])
@@ -252,7 +251,7 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any]
     ) -> GradredWork:
         """Tensors of other shapes on other ranks: a broadcast of each."""
-        targets[self._own_rank].copy_(_on_host(tensor, "all_gather"))
+        targets[self._own_rank].copy_(_dense(tensor, "all_gather"))
         parts = [_Dense(target, "all_gather") for target in targets]
         requests = [
             self._submit("broadcast", [part.described()], part, root=root)
@@ -262,13 +261,13 @@ class ProcessGroupOnHost(dist.ProcessGroup):
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
-        target = _on_host(output, "all_gather_single")
+        target = _dense(output, "all_gather_single")
         return self._gather(tensor, lambda whole: _put(whole, target), [output], target)
 
     def _allgather_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
-        return ProcessGroupOnHost.all_gather_single(self, output, tensor, opts)
+        return ProcessGroupOfRanks.all_gather_single(self, output, tensor, opts)
 
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
@@ -276,7 +275,7 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         """Several of them."""
         pairs = zip(outputs, inputs, strict=True)
         return together(
-            [ProcessGroupOnHost.all_gather_single(self, *pair) for pair in pairs], self._limit
+            [ProcessGroupOfRanks.all_gather_single(self, *pair) for pair in pairs], self._limit
         )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -286,7 +285,7 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         found = []
         for index, tensor in enumerate(inputs):
             found.append(
-                ProcessGroupOnHost.allgather(self, [[row[index] for row in outputs]], [tensor])
+                ProcessGroupOfRanks.allgather(self, [[row[index] for row in outputs]], [tensor])
             )
         return together(found, self._limit)
 
@@ -301,11 +300,10 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         if rest or each != target.numel():
             found = f"{tensor.numel()} elements are not {self._ranks} times {output.numel()}"
             raise UsageError(explain(asked, found, "Pass an output of one rank's part"))
-        place = _place_of(target, view.dtype)
-        shape = (self._ranks, each)
-        arrays = [(view.data_ptr(), place[0], DTYPES[view.dtype], shape, place[1])]
+        result = _Result(target, view.dtype)
+        array = result.of(view, DTYPES[view.dtype], (self._ranks, each), asked)
         held = (view, target)
-        request = self._submit("reducescatter", arrays, held, **self._reduction(op, view))
+        request = self._submit("reducescatter", [array], held, **self._reduction(op, view))
 
         def finish() -> None:
             if each and (made := request.outputs):
@@ -316,14 +314,14 @@ class ProcessGroupOnHost(dist.ProcessGroup):
     def _reduce_scatter_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
-        return ProcessGroupOnHost.reduce_scatter_single(self, output, tensor, opts)
+        return ProcessGroupOfRanks.reduce_scatter_single(self, output, tensor, opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
         """Several of them."""
         pairs = zip(outputs, inputs, strict=True)
-        works = [ProcessGroupOnHost.reduce_scatter_single(self, *pair, opts) for pair in pairs]
+        works = [ProcessGroupOfRanks.reduce_scatter_single(self, *pair, opts) for pair in pairs]
         return together(works, self._limit)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -334,21 +332,21 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         """The sums of lists of tensors, of which each rank gets its own."""
         output = _list(outputs)[0]
         found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
-        parts = [_on_host(part, "reduce_scatter") for part in found]
+        parts = [_dense(part, "reduce_scatter") for part in found]
         if all(part.numel() == output.numel() for part in parts):
             whole = torch.cat([part.reshape(-1) for part in parts])
-            return ProcessGroupOnHost.reduce_scatter_single(self, output, whole, opts)
-        target = _on_host(output, "reduce_scatter")
+            return ProcessGroupOfRanks.reduce_scatter_single(self, output, whole, opts)
+        target = _dense(output, "reduce_scatter")
         sums = [part.clone(memory_format=torch.contiguous_format) for part in parts]
-        work = ProcessGroupOnHost.allreduce(self, sums, opts)
+        work = ProcessGroupOfRanks.allreduce(self, sums, opts)
         return together([work], self._limit, lambda: _put(sums[self._own_rank], target), [output])
 
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root gets the sum; the others' tensors stay."""
         tensor = _list(tensors)[0]
-        target = _on_host(tensor, "reduce")
+        target = _dense(tensor, "reduce")
         sums = target.clone(memory_format=torch.contiguous_format)
-        work = ProcessGroupOnHost.allreduce(self, [sums], opts)
+        work = ProcessGroupOfRanks.allreduce(self, [sums], opts)
 
         def finish() -> None:
             if self._own_rank == opts.rootRank:
@@ -358,13 +356,13 @@ class ProcessGroupOnHost(dist.ProcessGroup):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
-        flat = _on_host(_list(inputs)[0], "gather").contiguous().reshape(-1)
+        flat = _dense(_list(inputs)[0], "gather").contiguous().reshape(-1)
         data = _bytes(flat)
         is_root = self._own_rank == opts.rootRank
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
-        targets = [_on_host(target, "gather") for target in found] if is_root else []
+        targets = [_dense(target, "gather") for target in found] if is_root else []
         splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
-        request = self._swap(data.reshape(1, data.numel()), splits, None)
+        request = self._swap(data.reshape(1, data.numel()), splits, _Result(None), "gather")
 
         def finish() -> None:
             if is_root and data.numel():
@@ -376,26 +374,25 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         """Each rank gets one of the root's tensors."""
         output = _list(outputs)[0]
         each = output.numel() * output.itemsize
-        data = torch.empty(0, each, dtype=torch.uint8)
+        data = output.new_empty((0, each), dtype=torch.uint8)
         splits = [0] * self._ranks
         if self._own_rank == opts.rootRank:
             found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
-            parts = [_on_host(part, "scatter").reshape(-1) for part in found]
+            parts = [_dense(part, "scatter").reshape(-1) for part in found]
             data = _bytes(torch.cat(parts)).reshape(len(parts), each)
             splits = [1] * self._ranks
         return self._result_of_swap(data, splits, output, "scatter")
 
-    def _swap(self, data: Tensor, splits: Sequence[int], target: Tensor | None) -> Any:
-        """An alltoall of rows of bytes, into `target` if they can be there."""
-        place = (0, 0) if target is None else _place_of(target, target.dtype)
-        arrays = [(data.data_ptr(), place[0], "uint8", tuple(data.shape), place[1])]
-        return self._submit("alltoall", arrays, (data, target), splits=list(splits))
+    def _swap(self, data: Tensor, splits: Sequence[int], result: _Result, asked: str) -> Any:
+        """An alltoall of rows of bytes."""
+        array = result.of(data, "uint8", tuple(data.shape), asked)
+        return self._submit("alltoall", [array], (data, result), splits=list(splits))
 
     def _result_of_swap(
         self, data: Tensor, splits: Sequence[int], output: Tensor, asked: str
     ) -> GradredWork:
-        target = _on_host(output, asked)
-        request = self._swap(data, splits, target)
+        target = _dense(output, asked)
+        request = self._swap(data, splits, _Result(target), asked)
 
         def finish() -> None:
             if target.numel() and (made := request.outputs):
@@ -413,7 +410,7 @@ class ProcessGroupOnHost(dist.ProcessGroup):
     ) -> GradredWork:
         """Each rank gets its rows of every rank's tensor."""
         asked = "all_to_all_single"
-        tensor = _on_host(tensor, asked)
+        tensor = _dense(tensor, asked)
         if output.dtype is not tensor.dtype:
             found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
             raise UsageError(explain(asked, found, "Pass tensors of one type"))
@@ -432,17 +429,17 @@ class ProcessGroupOnHost(dist.ProcessGroup):
         timeout: Any = None,
     ) -> GradredWork:
         """By its older name."""
-        return ProcessGroupOnHost.all_to_all_single(self, output, tensor, outs, ins, opts)
+        return ProcessGroupOfRanks.all_to_all_single(self, output, tensor, outs, ins, opts)
 
     def alltoall(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
         """Each rank gets one tensor of every rank's list."""
-        flat = [_on_host(tensor, "all_to_all").reshape(-1) for tensor in inputs]
-        targets = [_on_host(target, "all_to_all") for target in outputs]
+        flat = [_dense(tensor, "all_to_all").reshape(-1) for tensor in inputs]
+        targets = [_dense(target, "all_to_all") for target in outputs]
         whole = torch.cat(flat)
-        made = torch.empty(sum(target.numel() for target in targets), dtype=whole.dtype)
-        work = ProcessGroupOnHost.all_to_all_single(
+        made = whole.new_empty(sum(target.numel() for target in targets))
+        work = ProcessGroupOfRanks.all_to_all_single(
             self, made, whole, None, [one.numel() for one in flat]
         )
         return together([work], self._limit, lambda: _put_behind(made, targets), list(outputs))
@@ -451,12 +448,12 @@ class ProcessGroupOnHost(dist.ProcessGroup):
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
         """A message to one rank."""
-        data = _bytes(_on_host(_list(tensors)[0], "send").contiguous().reshape(-1))
+        data = _bytes(_dense(_list(tensors)[0], "send").cpu().contiguous().reshape(-1))
         return self._work([self._messages.send(data, dst, tag)], lambda: None, _list(tensors))
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
-        target = _on_host(_list(tensors)[0], "recv")
-        flat = torch.empty(target.numel(), dtype=target.dtype)
+        target = _dense(_list(tensors)[0], "recv")
+        flat = torch.empty(target.numel(), dtype=target.dtype)  # in the host's memory
         message = self._messages.receive(_bytes(flat), source, tag)
         work = self._work([message], lambda: _put(flat, target), _list(tensors))
         work._source_rank = message.source
@@ -472,7 +469,7 @@ class ProcessGroupOnHost(dist.ProcessGroup):
 
 
 @serve_other_devices(COLLECTIVES)
-class ProcessGroupGradred(ProcessGroupOnHost):
+class ProcessGroupGradred(ProcessGroupOfRanks):
     """The same, which hands on what it finds on other devices."""
 
 
@@ -480,18 +477,41 @@ class _Dense:
     """A tensor as bytes: where it lies if it can be, else a copy that is put back."""
 
     def __init__(self, tensor: Tensor, asked: str) -> None:
-        self.tensor = _on_host(tensor, asked)
+        self.tensor = _dense(tensor, asked)
         self.dense = self.tensor.contiguous()
 
-    def described(self) -> tuple[int, int, str, tuple[int, ...]]:
+    def described(self) -> Described:
         """For the engine."""
         data = _bytes(self.dense.reshape(-1))
-        return (data.data_ptr(), data.data_ptr(), "uint8", (data.numel(),))
+        return _Result(data).of(data, "uint8", (data.numel(),), "broadcast")
 
     def put_back(self) -> None:
         """After the end."""
         if self.dense.data_ptr() != self.tensor.data_ptr():
             self.tensor.copy_(self.dense)
+
+
+class _Result:
+    """Where the engine may put a result: in a tensor that can take it as it is, or nowhere.
+
+    Args:
+        target: the tensor; None: there is none.
+        dtype: of the result; None: the tensor's.
+    """
+
+    def __init__(self, target: Tensor | None, dtype: torch.dtype | None = None) -> None:
+        fits = target is not None and target.dtype is (dtype or target.dtype)
+        self.target = target if target is not None and fits and target.is_contiguous() else None
+
+    def of(self, data: Tensor, dtype: str, shape: tuple[int, ...], asked: str) -> Described:
+        """An input, for the engine."""
+        to, nbytes = 0, 0
+        if self.target is not None:
+            to, nbytes = self.target.data_ptr(), self.target.numel() * self.target.itemsize
+        array = (data.data_ptr(), to, dtype, shape, nbytes)
+        if data.device.type == "cpu":
+            return array
+        return (*array, placement_of(data, self.target, asked))
 
 
 def _put_back(parts: Sequence[_Dense]) -> None:
@@ -506,27 +526,26 @@ def _put(part: Tensor, target: Tensor) -> None:
 
 def _put_behind(whole: Tensor, targets: Sequence[Tensor]) -> None:
     """All that lies behind each other, to where its parts belong."""
-    begin = 0
-    for target in targets:
-        _put(whole[begin : begin + target.numel()], target)
-        begin += target.numel()
+    parts = whole.split([target.numel() for target in targets])
+    for part, target in zip(parts, targets, strict=True):
+        _put(part, target)
 
 
-def _on_host(tensor: Tensor, asked: str) -> Tensor:
+def _dense(tensor: Tensor, asked: str) -> Tensor:
     """The same, apart from what autograd knows of it: others write to it, or read its bytes."""
-    if tensor.layout is torch.strided and tensor.device.type == "cpu":
+    if tensor.layout is torch.strided and tensor.device.type in SERVED:
         return tensor.detach()
     if tensor.layout is not torch.strided:
         found = f"the tensor is sparse ({tensor.layout})"
         raise UsageError(explain(asked, found, "Pass a dense one"))
     found = f"the tensor is on {tensor.device}"
     remedy = "Make a group for such tensors, of another backend: new_group(backend=...)"
-    raise TensorElsewhereError(explain(asked, found, remedy), tensor.device)
+    raise UsageError(explain(asked, found, remedy))
 
 
 def _reducible(tensor: Tensor, asked: str) -> Tensor:
     """Likewise, of a type of which the engine knows sums."""
-    view = _on_host(tensor, asked)
+    view = _dense(tensor, asked)
     if view.dtype not in DTYPES:
         found = f"gradred does not reduce {view.dtype}"
         raise UsageError(explain(asked, found, "Convert it first"))
@@ -534,14 +553,7 @@ def _reducible(tensor: Tensor, asked: str) -> Tensor:
 
 
 def _bytes(flat: Tensor) -> Tensor:
-    return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
-
-
-def _place_of(target: Tensor | None, dtype: torch.dtype) -> tuple[int, int]:
-    """Address and bytes of what can take a result as it is; zeros where there is none."""
-    if target is None or target.dtype is not dtype or not target.is_contiguous():
-        return 0, 0
-    return target.data_ptr(), target.numel() * target.itemsize
+    return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 
 
 def _list(tensors: Any) -> list[Tensor]:

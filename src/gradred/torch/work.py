@@ -87,6 +87,8 @@ class GradredWork(dist.Work):
             if failure is None and finish is not None:
                 try:
                     finish()
+                    for gpu in _gpus_of(self._result):  # others look at it in other streams
+                        torch.cuda.current_stream(gpu).synchronize()
                 except Exception as error:
                     failure = error
             self._failure, self._concluded = failure, True
@@ -120,7 +122,7 @@ class GradredWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._ended = torch.futures.Future()
+            self._ended = torch.futures.Future(devices=_gpus_of(self._result))
             # What torch's set_exception sets is a value like others to C++, as to DDP. What a
             # callback raises is an error to both.
             self._future = self._ended.then(lambda _: self._outcome())
@@ -161,6 +163,13 @@ class GradredWork(dist.Work):
             late = TimeoutError(explain(asked, f"{going[0]} has not ended", remedy))
             self._complete_future(late)
         return None
+
+
+def _gpus_of(result: Any) -> list[torch.device]:
+    """Those of a result: tensors, or lists of them."""
+    if isinstance(result, torch.Tensor):
+        return [result.device] if result.is_cuda else []
+    return list(dict.fromkeys(device for one in result for device in _gpus_of(one)))
 
 
 def together(

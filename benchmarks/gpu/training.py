@@ -1,0 +1,148 @@
+"""Tensors of PyTorch on a GPU by the front ends for deep learning: a section of h200.py.
+
+Each result is checked; times are of blocks in turn, against what a program has to do without
+gradred: copy to the host, the MPI's Allreduce, copy back. Gloo's is the same by PyTorch's own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from timeit import Timer
+from typing import Any
+
+import numpy as np
+from libraries import Library
+from mpi4py import MPI
+
+import gradred
+from gradred.bench.timing import block_length, interleave, microseconds, ratio
+
+Record = dict[str, Any]
+WORLD = MPI.COMM_WORLD
+SIZES = [1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28]
+GRADIENTS = [64, 9408, 4096, 16384, 36864, 65536, 147456, 262144, 589824, 1048576, 2359296]
+"""Lengths as ResNet-50's gradients have them; a model has some of each."""
+
+
+def measure(comm: gradred.Comm, library: Library, most: int) -> Record:
+    """Tensors of up to `most` bytes; says why where PyTorch sees no GPU."""
+    try:
+        import torch
+    except ImportError as error:
+        return {"skipped": str(error)}
+    if library.name == "simulated":
+        return _on_simulated_driver(torch, comm, most)
+    if not torch.cuda.is_available():
+        return {"skipped": f"PyTorch {torch.__version__} sees no GPU"}
+    run = Run(torch, comm, lambda values: values.cuda(), torch.cuda.synchronize)
+    return run.sizes(most) | {"gradients": run.gradients(10), "ddp": run.ddp()}
+
+
+def _on_simulated_driver(torch: Any, comm: gradred.Comm, most: int) -> Record:
+    """All but DDP, which needs PyTorch's own tensors."""
+    from gpu.simulated import the_driver
+    from gpu.tensors import in_stream, on_gpu
+
+    driver = the_driver()
+    stream = driver.stream()
+    with in_stream(driver, stream):
+        run = Run(torch, comm, lambda values: on_gpu(values, stream), lambda: None)
+        return run.sizes(most) | {"gradients": run.gradients(1)}
+
+
+class Run:
+    """The ranks, and how tensors come to the GPU."""
+
+    def __init__(
+        self,
+        torch: Any,
+        comm: gradred.Comm,
+        put: Callable[[Any], Any],
+        synchronize: Callable[[], object],
+    ) -> None:
+        import gradred.torch as hvd
+
+        self.torch, self.hvd, self.dist = torch, hvd, torch.distributed
+        self.comm, self.put, self.synchronize = comm, put, synchronize
+        hvd.init()
+        folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
+        how = {"init_method": f"file://{folder}/store", "rank": comm.rank}
+        self.dist.init_process_group("gradred", world_size=comm.size, **how)
+
+    def given(self, count: int, rank: int) -> Any:
+        """A rank's whole numbers, on the host."""
+        return ((self.torch.arange(count) + rank) % 5).to(self.torch.float32)
+
+    def expect(self, x: Any, what: str) -> None:
+        """The sum of all ranks'."""
+        sums = sum(self.given(x.numel(), rank) for rank in range(self.comm.size))
+        if not self.torch.equal(x.cpu(), sums):
+            raise AssertionError(f"{what}: not the sum")
+
+    def sizes(self, most: int) -> Record:
+        """Single tensors, all ways in turn."""
+        rows = [self.one_size(nbytes) for nbytes in SIZES if nbytes <= most]
+        return {"torch": self.torch.__version__, "ranks": self.comm.size, "rows": rows}
+
+    def one_size(self, nbytes: int) -> Record:
+        x = self.put(self.given(nbytes // 4, self.comm.rank))
+        calls: dict[str, Callable[[], object]] = {
+            "by hand": lambda: self.by_hand(x),
+            "horovod": lambda: self.hvd.allreduce_(x, name=f"{nbytes}", op=self.hvd.Sum),
+            "distributed": lambda: self.dist.all_reduce(x),
+        }
+        for name, call in calls.items():
+            x.copy_(self.given(nbytes // 4, self.comm.rank))
+            call()
+            self.expect(x, f"{name}: {nbytes} bytes")
+        x.copy_(self.torch.zeros(nbytes // 4))
+        timers = [Timer(call) for call in calls.values()]
+        block = min(block_length(timer, 0.02, WORLD) for timer in timers)
+        times = interleave(timers, 9, block, WORLD)
+        row: Record = {"bytes": nbytes, "calls": block}
+        for place, name in enumerate(calls):
+            middle, low, high = ratio(times[:, 0], times[:, place])
+            row[name] = {"us": microseconds(times[:, place]), "by_hand_over_it": middle}
+            row[name] |= {"p10": low, "p90": high}
+        return row
+
+    def by_hand(self, x: Any) -> None:
+        on_host = x.cpu().numpy()
+        sums = np.empty_like(on_host)
+        MPI.Intracomm.Allreduce(WORLD, on_host, sums)
+        x.copy_(self.torch.from_numpy(sums))
+        self.synchronize()
+
+    def gradients(self, of_each: int) -> Record:
+        """Many in flight at once, in backward order."""
+        lengths = [length for length in GRADIENTS for _ in range(of_each)]
+        tensors = [self.put(self.given(length, self.comm.rank)) for length in lengths]
+        handles = [
+            self.hvd.allreduce_async_(x, name=f"gradient {number}", op=self.hvd.Sum)
+            for number, x in reversed(list(enumerate(tensors)))
+        ]
+        for handle in handles:
+            self.hvd.synchronize(handle)
+        for number, x in enumerate(tensors):
+            self.expect(x, f"gradient {number}")
+        return {"tensors": len(tensors)}
+
+    def ddp(self) -> Record:
+        """The ranks' gradients by DDP, against those of one process on the same batch."""
+        torch = self.torch
+        torch.manual_seed(3)
+        models = []
+        for _ in range(2):
+            layers = [torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)]
+            models.append(torch.nn.Sequential(*layers).cuda())
+        models[1].load_state_dict(models[0].state_dict())
+        batch = torch.randn(self.comm.size * 8, 512).cuda()
+        wrapped = torch.nn.parallel.DistributedDataParallel(models[0])
+        wrapped(batch[self.comm.rank * 8 :][:8]).square().mean().backward()
+        models[1](batch).square().mean().backward()
+        pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
+        apart = max(float((a.grad - b.grad).abs().max() / b.grad.abs().max()) for a, b in pairs)
+        if apart > 1e-4:
+            raise AssertionError(f"DDP's gradients are {apart} apart from one process's")
+        return {"largest_relative_difference": apart}

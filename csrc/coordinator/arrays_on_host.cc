@@ -1,0 +1,69 @@
+#include "coordinator/arrays_on_host.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gradred {
+namespace {
+
+DeviceMemory* device_of(const NamedArray& array) {
+  if (array.elsewhere == nullptr) return nullptr;
+  const Memory input = array.elsewhere->input, result = array.elsewhere->result;
+  return input.is_host() ? result.device() : input.device();
+}
+
+}  // namespace
+
+ArraysOnHost::ArraysOnHost(NamedOperation& operation) : operation_(operation) {
+  for (std::size_t i = 0; i < operation.arrays().size(); ++i) {
+    NamedArray& array = operation.arrays()[i];
+    DeviceMemory* const device = device_of(array);
+    if (device == nullptr) continue;  // it has no elements
+    const std::size_t room = array.out == nullptr ? 0 : array.out_bytes;
+    moved_.push_back({.index = i,
+                      .given = array,
+                      .stream = Stream(Memory(*device)),
+                      .input = HostAllocation(*device, array.bytes()),
+                      .result = HostAllocation(*device, room)});
+    Moved& moved = moved_.back();
+    array.in = moved.input.data();
+    array.out = moved.result.data();
+    array.elsewhere = nullptr;
+    if (array.count == 0) continue;
+    Stream* const before = moved.given.elsewhere->before.get();
+    (before != nullptr ? *before : moved.stream)
+        .copy(moved.input.data(), moved.given.in, moved.given.bytes());
+  }
+}
+
+bool ArraysOnHost::inputs_are_there() {
+  return std::ranges::all_of(moved_, [](Moved& one) {
+    Stream* const before = one.given.elsewhere->before.get();
+    return (before == nullptr || before->ready()) && one.stream.ready();
+  });
+}
+
+bool ArraysOnHost::results_are_there() {
+  if (!std::exchange(copies_results_, true)) {
+    for (Moved& one : moved_) {
+      if (!operation_.arrays()[one.index].filled) continue;
+      one.stream.copy(one.given.out, one.result.data(), one.given.out_bytes);
+    }
+  }
+  return std::ranges::all_of(moved_, [](Moved& one) { return one.stream.ready(); });
+}
+
+bool ArraysOnHost::abandon() noexcept {
+  bool all = true;
+  for (Moved& one : moved_) {
+    Stream* const before = one.given.elsewhere->before.get();
+    const bool quiet = (before == nullptr || before->finish()) && one.stream.finish();
+    if (quiet) continue;
+    one.input.keep_for_ever();
+    one.result.keep_for_ever();
+    all = false;
+  }
+  return all;
+}
+
+}  // namespace gradred

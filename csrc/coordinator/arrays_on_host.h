@@ -1,0 +1,39 @@
+// Arrays of a named operation that lie in a device's memory, while its work goes through the
+// host's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "coordinator/named.h"
+#include "memory/memory.h"
+
+namespace gradred {
+
+class ArraysOnHost {
+ public:
+  // From now on the operation's arrays are these, and their inputs are being copied.
+  explicit ArraysOnHost(NamedOperation& operation);
+
+  bool inputs_are_there();  // as the next one, never blocks
+  // Whether the caller's memory has all results that were put in these arrays. Begins to copy them
+  // when it is called first.
+  bool results_are_there();
+  // Whether nothing reads or writes the caller's memory any more. Blocks for what is under way.
+  bool abandon() noexcept;
+
+ private:
+  struct Moved {
+    std::size_t index;
+    NamedArray given;
+    Stream stream;
+    HostAllocation input, result;
+  };
+
+  NamedOperation& operation_;
+  std::vector<Moved> moved_;
+  bool copies_results_ = false;
+};
+
+}  // namespace gradred

@@ -1,0 +1,356 @@
+"""Tensors on a GPU in gradred.torch and in the backend of torch.distributed.
+
+The tensors are PyTorch's by type, and lie in the simulated driver's memory: no host thread can
+touch them, and what was written to them arrives late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+hvd = pytest.importorskip("gradred.torch")
+
+from gpu.simulated import Driver  # noqa: E402
+from gpu.tensors import OnGpu, in_stream, on_gpu  # noqa: E402
+from pytorch.groups import RANK, SIZE, dist, group_of_all  # noqa: E402
+
+import gradred  # noqa: E402
+
+__all__ = ["group_of_all"]  # a fixture of this module
+LENGTHS = (1, 7, 1000, 70_001, 1_200_003)  # packed, by way of the host, from device to device
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def initialised() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.barrier()
+
+
+@pytest.fixture(autouse=True)
+def stream(device: Driver) -> Iterator[int]:
+    """PyTorch's current one, which no other waits for."""
+    made = device.stream()
+    with in_stream(device, made):
+        yield made
+    device.destroy(made)
+
+
+def ours(length: int, dtype: Any = torch.float32, rank: int = RANK) -> Any:
+    """Whole numbers of one rank, whose sums are exact in any order."""
+    return ((torch.arange(length) + rank) % 5).to(dtype)
+
+
+def summed(length: int, dtype: Any = torch.float32) -> Any:
+    return torch.stack([ours(length, torch.float64, rank) for rank in range(SIZE)]).sum(0).to(dtype)
+
+
+def expect(found: Any, values: Any) -> None:
+    assert isinstance(found, OnGpu)
+    assert found.dtype is values.dtype
+    assert torch.equal(found.cpu(), values)
+
+
+# ---- gradred.torch ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_an_allreduce_comes_after_the_work_of_the_current_stream(length: int, stream: int) -> None:
+    x = on_gpu(ours(length), stream)
+    expect(hvd.allreduce(x, op=hvd.Sum), summed(length))
+    expect(x, ours(length))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_in_place(length: int, stream: int) -> None:
+    x = on_gpu(ours(length), stream)
+    assert hvd.allreduce_(x, op=hvd.Sum) is x
+    expect(x, summed(length))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("op", ["Sum", "Min", "Max", "Product"])
+def test_types_and_operations(op: str, dtype: Any, stream: int) -> None:
+    every = torch.stack([ours(999, torch.float64, rank) for rank in range(SIZE)])
+    found = {
+        "Sum": every.sum(0),
+        "Min": every.amin(0),
+        "Max": every.amax(0),
+        "Product": every.prod(0),
+    }[op]
+    x = on_gpu(ours(999, dtype), stream)
+    expect(hvd.allreduce(x, op=getattr(hvd, op)), found.to(dtype))
+
+
+@pytest.mark.parametrize("length", [1000, 1_200_003])
+def test_factors_before_and_after(length: int, stream: int) -> None:
+    x = on_gpu(ours(length), stream)
+    found = hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    expect(found, summed(length) * 2)
+    expect(x, ours(length))
+    expect(hvd.allreduce(x, op=hvd.Average), summed(length) / SIZE)
+
+
+def test_other_dense_layouts(stream: int) -> None:
+    values = ours(6 * 5 * 4 * 3).reshape(6, 5, 4, 3).to(memory_format=torch.channels_last)
+    found = hvd.allreduce(on_gpu(values, stream), op=hvd.Sum)
+    assert torch.equal(found.cpu(), summed(360).reshape(6, 5, 4, 3))
+    with pytest.raises(ValueError, match="not contiguous"):
+        hvd.allreduce(on_gpu(values.contiguous(), stream).narrow(1, 0, 3))
+
+
+def test_many_at_once_in_another_order_on_each_rank(stream: int) -> None:
+    lengths = [3 + 997 * number for number in range(40)]
+    handles = {}
+    for turn in range(len(lengths)):
+        number = (turn + 11 * RANK) % len(lengths)
+        x = on_gpu(ours(lengths[number]), stream)
+        handles[number] = hvd.allreduce_async(x, name=f"gpu {number}", op=hvd.Sum)
+    for number, length in enumerate(lengths):
+        expect(hvd.synchronize(handles[number]), summed(length))
+
+
+def test_a_group_of_small_and_large_ones(stream: int) -> None:
+    lengths = (5, 300_000, 1, 70_001, 0, 9)
+    found = hvd.grouped_allreduce([on_gpu(ours(n), stream) for n in lengths], op=hvd.Sum)
+    for one, length in zip(found, lengths, strict=True):
+        expect(one, summed(length))
+
+
+def test_chunks_of_a_large_one(stream: int) -> None:
+    """What is more urgent has something large go in chunks."""
+    large = on_gpu(ours(6_000_001), stream)
+    handles = [hvd.allreduce_async_(large, name="large", op=hvd.Sum, priority=-1)]
+    small = [on_gpu(ours(100), stream) for _ in range(8)]
+    for number, x in enumerate(small):
+        handles.append(hvd.allreduce_async_(x, name=f"small {number}", op=hvd.Sum, priority=1))
+    for handle in reversed(handles):
+        hvd.synchronize(handle)
+    expect(large, summed(6_000_001))
+    for x in small:
+        expect(x, summed(100))
+
+
+@pytest.mark.parametrize("length", [3, 400_000])
+def test_broadcast(length: int, stream: int) -> None:
+    root = SIZE - 1
+    x = on_gpu(ours(length), stream)
+    expect(hvd.broadcast(x, root), ours(length, rank=root))
+    expect(x, ours(length))
+    hvd.broadcast_(x, root)
+    expect(x, ours(length, rank=root))
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("columns", [3, 90_000])
+def test_allgather(columns: int, uneven: bool, stream: int) -> None:
+    rows = [rank if uneven else 2 for rank in range(SIZE)]
+    parts = [ours(rows[rank] * columns, rank=rank).reshape(-1, columns) for rank in range(SIZE)]
+    expect(hvd.allgather(on_gpu(parts[RANK], stream)), torch.cat(parts))
+
+
+def test_alltoall(stream: int) -> None:
+    splits = [1 + (RANK + to) % 3 for to in range(SIZE)]
+    x = on_gpu(torch.full((sum(splits), 300), float(RANK)), stream)
+    found, received = hvd.alltoall(x, torch.tensor(splits, dtype=torch.int32))
+    rows = [1 + (rank + RANK) % 3 for rank in range(SIZE)]
+    assert received.tolist() == rows
+    expected = [torch.full((n, 300), float(rank)) for rank, n in enumerate(rows)]
+    expect(found, torch.cat(expected))
+
+
+@pytest.mark.parametrize("rows", [2 * SIZE, 2 * SIZE + 1])
+@pytest.mark.parametrize("op", ["Sum", "Average"])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_reducescatter(op: str, rows: int, factor: float, stream: int) -> None:
+    columns = 40_000
+    x = on_gpu(ours(rows * columns).reshape(rows, columns), stream)
+    found = hvd.reducescatter(x, op=getattr(hvd, op), prescale_factor=factor)
+    each, more = divmod(rows, SIZE)
+    begin = RANK * each + min(RANK, more)
+    whole = factor * summed(rows * columns).reshape(rows, columns)
+    part = whole[begin : begin + each + (more > RANK)]
+    if op == "Sum":
+        expect(found, part)
+    else:
+        assert torch.allclose(found.cpu(), part / SIZE)
+
+
+@pytest.mark.skipif(SIZE & (SIZE - 1) != 0, reason="Adasum takes a power of two")
+def test_adasum(stream: int) -> None:
+    vectors = torch.eye(SIZE, 64)
+    found = hvd.allreduce(on_gpu(vectors[RANK], stream), op=hvd.Adasum)
+    expect(found, vectors.sum(0))  # what is orthogonal is added
+
+
+def test_a_rank_that_has_joined_takes_part_with_zeros(stream: int) -> None:
+    if RANK == 0:
+        found = [hvd.allreduce(on_gpu(ours(n), stream), name=f"j{n}", op=hvd.Sum) for n in LENGTHS]
+        for one, length in zip(found, LENGTHS, strict=True):
+            expect(one, ours(length))
+    hvd.join()
+
+
+def test_ranks_that_differ_in_the_device_get_an_error_and_go_on(stream: int) -> None:
+    if SIZE == 1:
+        pytest.skip("takes ranks that differ")
+    x = ours(50)
+    with pytest.raises(hvd.HorovodInternalError, match="Mismatched CPU/GPU device selection"):
+        hvd.allreduce(on_gpu(x, stream) if RANK == 0 else x, name="differs", op=hvd.Sum)
+    hvd.barrier()
+    expect(hvd.allreduce(on_gpu(x, stream), name="differs", op=hvd.Sum), summed(50))
+
+
+def test_input_and_result_on_different_devices(stream: int) -> None:
+    from gradred.torch.operations import described
+
+    with pytest.raises(gradred.UsageError, match="Pass tensors on one device"):
+        described(on_gpu(ours(5)), ours(5), "allreduce")
+
+
+def test_memory_that_has_been_freed(stream: int) -> None:
+    x = on_gpu(ours(5))
+    x.memory.free()
+    x.memory.address = 0x7F0000001000  # of nobody
+    try:
+        with pytest.raises(hvd.HorovodInternalError, match="Pass one that is alive"):
+            hvd.allreduce_(x)
+    finally:
+        x.memory.address = 0
+    hvd.barrier()
+
+
+# ---- torch.distributed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("op", ["SUM", "AVG", "MAX"])
+def test_all_reduce(op: str, length: int, stream: int) -> None:
+    x = on_gpu(ours(length), stream)
+    dist.all_reduce(x, getattr(dist.ReduceOp, op))
+    every = torch.stack([ours(length, rank=rank) for rank in range(SIZE)])
+    expect(x, {"SUM": every.sum(0), "AVG": every.mean(0), "MAX": every.amax(0)}[op])
+
+
+def test_work_that_is_waited_for_later(stream: int) -> None:
+    tensors = [on_gpu(ours(n), stream) for n in (70_001, 5, 300_000)]
+    works = [dist.all_reduce(x, async_op=True) for x in tensors]
+    for work, x in zip(reversed(works), reversed(tensors), strict=True):
+        assert work.wait()
+        expect(x, summed(x.numel()))
+
+
+def test_tensors_with_holes(stream: int) -> None:
+    x = on_gpu(torch.zeros(40, 30), stream)
+    part = x.narrow(1, 3, 5)
+    part.copy_(ours(200).reshape(40, 5))
+    dist.broadcast(part, SIZE - 1)
+    expect(part, ours(200, rank=SIZE - 1).reshape(40, 5))
+    assert x.cpu().sum() == part.cpu().sum()
+
+
+@pytest.mark.parametrize("length", [1, 300_001])
+def test_all_gather(length: int, stream: int) -> None:
+    parts = [ours(length, rank=rank) for rank in range(SIZE)]
+    whole = on_gpu(torch.zeros(SIZE * length), stream)
+    dist.all_gather_into_tensor(whole, on_gpu(parts[RANK], stream))
+    expect(whole, torch.cat(parts))
+    found = [on_gpu(torch.zeros(length), stream) for _ in range(SIZE)]
+    dist.all_gather(found, on_gpu(parts[RANK], stream))
+    for one, part in zip(found, parts, strict=True):
+        expect(one, part)
+    uneven = [on_gpu(torch.zeros(length + rank), stream) for rank in range(SIZE)]
+    dist.all_gather(uneven, on_gpu(ours(length + RANK), stream))
+    for rank, one in enumerate(uneven):
+        expect(one, ours(length + rank, rank=rank))
+
+
+@pytest.mark.parametrize("length", [1, 300_001])
+def test_reduce_scatter(length: int, stream: int) -> None:
+    whole = summed(SIZE * length)
+    mine = on_gpu(torch.zeros(length), stream)
+    dist.reduce_scatter_tensor(mine, on_gpu(ours(SIZE * length), stream))
+    expect(mine, whole[RANK * length :][:length])
+    mine = on_gpu(torch.zeros(length), stream)
+    parts = [on_gpu(part, stream) for part in ours(SIZE * length).split(length)]
+    dist.reduce_scatter(mine, parts)
+    expect(mine, whole[RANK * length :][:length])
+
+
+def test_reduce_gather_scatter(stream: int) -> None:
+    root = SIZE - 1
+    x = on_gpu(ours(500), stream)
+    dist.reduce(x, root)
+    expect(x, summed(500) if root == RANK else ours(500))
+    x = on_gpu(ours(500), stream)
+    found = [on_gpu(torch.zeros(500), stream) for _ in range(SIZE)]
+    dist.gather(x, found if root == RANK else None, root)
+    if root == RANK:
+        for rank, one in enumerate(found):
+            expect(one, ours(500, rank=rank))
+    parts = [on_gpu(ours(500, rank=rank), stream) for rank in range(SIZE)]
+    dist.scatter(x, parts if root == RANK else None, root)
+    expect(x, ours(500))
+
+
+def test_all_to_all(stream: int) -> None:
+    found = on_gpu(torch.zeros(SIZE * 30), stream)
+    dist.all_to_all_single(found, on_gpu(torch.arange(SIZE * 30.0) + RANK, stream))
+    mine = torch.arange(30.0) + 30 * RANK
+    expect(found, torch.cat([mine + rank for rank in range(SIZE)]))
+    outputs = [on_gpu(torch.zeros(10 + rank), stream) for rank in range(SIZE)]
+    inputs = [on_gpu(ours(10 + RANK, rank=to), stream) for to in range(SIZE)]
+    dist.all_to_all(outputs, inputs)
+    for rank, one in enumerate(outputs):
+        expect(one, ours(10 + rank, rank=RANK))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="takes two ranks")
+def test_messages(stream: int) -> None:
+    x = on_gpu(ours(70_001), stream)
+    found = on_gpu(torch.zeros(70_001), stream)
+    to, source = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    batch = [dist.P2POp(dist.isend, x, to), dist.P2POp(dist.irecv, found, source)]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    expect(found, ours(70_001, rank=source))
+
+
+def test_several_as_one(stream: int) -> None:
+    tensors = [on_gpu(ours(n), stream) for n in (3, 400_000, 17)]
+    dist.all_reduce_coalesced(tensors)
+    for x in tensors:
+        expect(x, summed(x.numel()))
+
+
+def test_the_group_serves_both_kinds_of_memory() -> None:
+    group = dist.group.WORLD
+    assert group._get_backend(torch.device("cuda")) is group
+    x = ours(9)
+    dist.all_reduce(x)
+    assert torch.equal(x, summed(9))
+
+
+def test_streams_are_given_back(device: Driver, stream: int) -> None:
+    """What operations take of the driver is used again."""
+
+    def run() -> None:
+        handles = [
+            hvd.allreduce_async(on_gpu(ours(n), stream), name=f"again {n}", op=hvd.Sum)
+            for n in range(1, 30)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    run()
+    streams, events = device.count("streams"), device.count("events")
+    for _ in range(5):
+        run()
+    most = 30  # at a time, of which the first run may have had fewer
+    assert device.count("streams") <= streams + most
+    assert device.count("events") <= events + most
