@@ -82,9 +82,9 @@ def full_sweep() -> bool:
     return run(python_of(MPICH), "tools/run_tests.py", *options)
 
 
-def more_ranks_mpich() -> bool:
+def more_ranks_mpich(ranks: str) -> bool:
     """What `make test` leaves out, which has run 2 and 3."""
-    return run(python_of(MPICH), "tools/run_tests.py", "--no-unit", "--ranks", "1,5")
+    return run(python_of(MPICH), "tools/run_tests.py", "--no-unit", "--ranks", ranks)
 
 
 def wheel() -> bool:
@@ -127,7 +127,7 @@ def more_ranks_openmpi() -> bool:
     Of the GPU's tests those in which the MPI carries the arrays.
     """
     command = ["tools/run_tests.py", "--no-unit", "--ranks", "2,8"]
-    return run(python_of(OPENMPI), *command, "--on-devices", "messages or other_plans")
+    return run(python_of(OPENMPI), *command, "--on-devices", "messages or other_plans or torch")
 
 
 def mpi4py_tests() -> bool:
@@ -326,8 +326,9 @@ STAGES = (
     Stage("jobs with torch", torch_jobs, beside=True),
     Stage("jobs with devices, mpich", lambda: jobs(MPICH, DEVICE_JOBS), beside=True),
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs", without=[DEVICE_JOBS]), beside=True),
+    Stage("mpich, 1 rank", lambda: more_ranks_mpich("1"), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs")),
-    Stage("mpich, more ranks", more_ranks_mpich, all_cores=True),
+    Stage("mpich, 5 ranks", lambda: more_ranks_mpich("5"), all_cores=True),
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI take a core
     Stage("torch", torch_ranks, all_cores=True),

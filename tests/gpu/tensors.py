@@ -65,8 +65,8 @@ class OnGpu(torch.Tensor):
         return on_gpu(self.cpu().contiguous(memory_format=memory_format))
 
     def bytes_on_host(self) -> torch.Tensor:
-        """A copy of all of the memory."""
-        self.memory.driver.must("cuCtxSynchronize")
+        """A copy of all of the memory, after what the current stream does and nothing else."""
+        torch.cuda.current_stream().synchronize()
         return torch.from_numpy(self.memory.get())
 
     def view_of(self, memory: torch.Tensor) -> torch.Tensor:

@@ -310,6 +310,17 @@ def test_all_to_all(stream: int) -> None:
         expect(one, ours(10 + rank, rank=RANK))
 
 
+def test_results_are_there_however_late_copies_are(device: Driver, stream: int) -> None:
+    device.set("most_delay", 20_000_000)
+    for turn in range(4):
+        found = on_gpu(torch.zeros(SIZE * 30), stream)
+        dist.all_to_all_single(found, on_gpu(ours(SIZE * 30), stream))
+        expect(found, torch.cat([ours(SIZE * 30, rank=r)[30 * RANK :][:30] for r in range(SIZE)]))
+        small = [on_gpu(ours(5 + turn), stream) for _ in range(3)]
+        for one in hvd.grouped_allreduce(small, op=hvd.Sum):
+            expect(one, summed(5 + turn))
+
+
 @pytest.mark.skipif(SIZE == 1, reason="takes two ranks")
 def test_messages(stream: int) -> None:
     x = on_gpu(ours(70_001), stream)

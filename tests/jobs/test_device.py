@@ -440,7 +440,8 @@ def script_for_a_real_gpu(
 SECTIONS = [
     ("machine", "handover", "memories", "lookup"),
     ("kernels", "allreduce", "staging"),
-    ("arrays", "order"),
+    ("arrays",),
+    ("order",),
     ("nccl", "death", "crowd"),
     ("host",),
 ]

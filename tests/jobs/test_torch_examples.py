@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from jobs.test_device import script_for_a_real_gpu
+
 from gradred import launch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -79,3 +81,12 @@ def test_stall_ends_in_an_error_after_horovods_limit(tmp_path: pathlib.Path) -> 
     assert "'allreduce.alone', which has not been submitted by rank 1" in found[2]
     before = [line for line in done.stderr.splitlines() if "allreduce.alone" in line]
     assert before, done.stderr  # the report after one second
+
+
+def test_script_for_a_real_gpu_takes_torchs_tensors(tmp_path: pathlib.Path) -> None:
+    """On the simulated driver; of the times nothing is said."""
+    done, record = script_for_a_real_gpu(tmp_path, "--only", "training")
+    assert done.returncode == 0, (done.stdout, done.stderr, record)
+    told = record["sections"]["training"]["jobs"]["2 ranks"]
+    assert [row["bytes"] for row in told["rows"]] == [1 << 10, 1 << 14, 1 << 17, 1 << 20]
+    assert told["gradients"]["tensors"] == 11
