@@ -38,10 +38,12 @@ def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
 def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def handing_on(self: Any, *arguments: Any, **named: Any) -> Any:
-        device = _device_of(arguments) or _device_of(named.values())
-        other = None
-        if device is not None and device.type != "cpu":
-            other = self.other_devices.group_for(device)
+        x = _first_tensor(arguments)
+        if x is None and named:
+            x = _first_tensor(named.values())
+        if x is None or x.is_cpu:
+            return method(self, *arguments, **named)
+        other = self.other_devices.group_for(x.device)
         if other is None:
             return method(self, *arguments, **named)
         return getattr(other, name)(*arguments, **named)
@@ -49,12 +51,12 @@ def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return handing_on
 
 
-def _device_of(arguments: Iterable[Any]) -> torch.device | None:
-    """Of the first tensor in them, or in lists of them."""
+def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:
+    """In them, or in lists of them."""
     for one in arguments:
         if isinstance(one, torch.Tensor):
-            return one.device
-        if isinstance(one, (list, tuple)) and (found := _device_of(one)) is not None:
+            return one
+        if isinstance(one, (list, tuple)) and (found := _first_tensor(one)) is not None:
             return found
     return None
 

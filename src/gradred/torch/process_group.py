@@ -41,6 +41,11 @@ _A_GPU = torch.device("cuda")
 
 # Where gradred's name is not torch's in small letters.
 _OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
+_REDUCTIONS = tuple(
+    (known, name, _OTHER_NAMES.get(name, name.lower()))
+    for name, known in ReduceOp.RedOpType.__members__.items()
+    if name not in ("PREMUL_SUM", "UNUSED")
+)
 
 # Those with tensors.
 COLLECTIVES = (
@@ -164,18 +169,28 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             name = f"operation {self._numbers} of group {self.pg_name}"
             return self._engine.submit(kind, name, arrays, held=held, **how)
 
+    def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
+        """An allreduce in place; None where it takes a closer look at the tensor."""
+        with self._numbering:
+            name = f"operation {self._numbers + 1} of group {self.pg_name}"
+            factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
+            request = self._engine.submit_tensor(name, tensor, tensor, how["op"], *factors, 0)
+            if request is not None:
+                self._numbers += 1
+            return request
+
     def _work(
-        self, requests: Sequence[Any], finish: Callable[[], None], result: list[Tensor]
+        self, requests: Sequence[Any], finish: Callable[[], None] | None, result: list[Tensor]
     ) -> GradredWork:
         return GradredWork(requests, finish, result, self._limit)
 
     def _reduction(self, op: Any, tensor: Tensor) -> dict[str, Any]:
+        for known, name, ours in _REDUCTIONS:
+            if op == known:
+                scale = {"postscale": 1.0 / self._ranks} if name == "AVG" else {}
+                return {"op": _of_bool(ours, tensor), **scale}
         if op == ReduceOp.PREMUL_SUM:
             return {"op": "sum", "prescale": float(_factor_of(op))}
-        for name, known in ReduceOp.RedOpType.__members__.items():
-            if op == known and name not in ("PREMUL_SUM", "UNUSED"):
-                scale = {"postscale": 1.0 / self._ranks} if name == "AVG" else {}
-                return {"op": _of_bool(_OTHER_NAMES.get(name, name.lower()), tensor), **scale}
         found = f"there is no reduction {op}"
         raise UsageError(explain("all_reduce", found, "Use SUM, AVG, MIN, MAX or PRODUCT"))
 
@@ -183,11 +198,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """Reduce in place, over all ranks."""
-        op = _op_of(opts)
-        views = [_reducible(tensor, "all_reduce") for tensor in _list(tensors)]
-        arrays = [array for view in views for array in described(view, view, "all_reduce")]
-        request = self._submit("allreduce", arrays, views, **self._reduction(op, views[0]))
-        return self._work([request], lambda: None, _list(tensors))
+        given, op = _list(tensors), _op_of(opts)
+        how = self._reduction(op, given[0])
+        request = self._submit_plain(given[0], how) if len(given) == 1 else None
+        if request is None:
+            views = [_reducible(tensor, "all_reduce") for tensor in given]
+            arrays = [array for view in views for array in described(view, view, "all_reduce")]
+            request = self._submit("allreduce", arrays, views, **how)
+        return self._work([request], None, given)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GradredWork:
         """Several tensors as one operation."""
@@ -203,7 +221,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> GradredWork:
         """All ranks have come here."""
-        return self._work([self._submit("barrier", [], None)], lambda: None, [])
+        return self._work([self._submit("barrier", [], None)], None, [])
 
     def wait_monitored(self, seconds: float | None, wait_all_ranks: bool = False) -> None:
         """`torch.distributed.monitored_barrier`; blocks."""
@@ -449,7 +467,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
         """A message to one rank."""
         data = _bytes(_dense(_list(tensors)[0], "send").cpu().contiguous().reshape(-1))
-        return self._work([self._messages.send(data, dst, tag)], lambda: None, _list(tensors))
+        return self._work([self._messages.send(data, dst, tag)], None, _list(tensors))
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
         target = _dense(_list(tensors)[0], "recv")

@@ -23,6 +23,7 @@ class GradredWork(dist.Work):
     Args:
         requests: all of which have to end.
         finish: puts the results where they belong; called once, by whoever sees the end first.
+            None: they are there.
         result: what the future gives.
         limit: seconds that `wait` waits at most unless it is told otherwise, and the future.
     """
@@ -30,13 +31,13 @@ class GradredWork(dist.Work):
     def __init__(
         self,
         requests: Sequence[Any],
-        finish: Callable[[], None],
+        finish: Callable[[], None] | None,
         result: list[Tensor],
         limit: float | None,
     ) -> None:
         super().__init__()
         self._requests, self._result, self._limit = list(requests), result, limit
-        self._finish: Callable[[], None] | None = finish
+        self._finish = finish
         self._lock = threading.Lock()
         self._concluded = False  # the results are in place, or there is a failure
         self._failure: Exception | None = None
@@ -74,7 +75,7 @@ class GradredWork(dist.Work):
                 if isinstance(error, TimeoutError) and not request.done():
                     raise
                 failure = failure or error
-            if seconds is not None:
+            if seconds is not None and len(self._requests) > 1:
                 left = max(0.0, round(begin + seconds - time.monotonic(), 3))
         return failure
 
