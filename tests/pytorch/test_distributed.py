@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that t
 DTYPES = [
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
 ]
 
 
@@ -502,8 +503,8 @@ def test_tensors_that_are_not_on_the_host_are_refused(call: str) -> None:
     "call", ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"]
 )
 def test_types_that_have_no_sum_here_are_refused_by_name_and_moved_all_the_same(call: str) -> None:
-    x = torch.ones(SIZE).to(torch.float8_e4m3fn)
-    with pytest.raises(ValueError, match=r"does not reduce torch\.float8_e4m3fn"):
+    x = torch.ones(SIZE).to(torch.float8_e4m3fnuz)
+    with pytest.raises(ValueError, match=r"does not reduce torch\.float8_e4m3fnuz"):
         calls_with(x)[call]()
     dist.broadcast(x, 0)
     dist.all_to_all_single(torch.empty_like(x), x)

@@ -34,6 +34,9 @@ DTYPES = {
     torch.complex128: "complex128",
 }
 """gradred's names of the element types."""
+for _name in ("float8_e4m3fn", "float8_e5m2"):  # which PyTorch 2.0 does not have
+    if hasattr(torch, _name):
+        DTYPES[getattr(torch, _name)] = _name
 
 OPS = {
     basics.Average: "sum",
