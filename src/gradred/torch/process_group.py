@@ -26,12 +26,23 @@ from gradred import _rank
 from gradred.comm import Comm
 from gradred.errors import UsageError, explain
 from gradred.memory import empty
-from gradred.named import Described, NamedOperations
+from gradred.named import NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
 from gradred.torch.operations import DTYPES, described
 from gradred.torch.other_devices import OtherDevices, serve_batches, serve_other_devices
-from gradred.torch.placed import SERVED, placement_of
+from gradred.torch.placed import SERVED
+from gradred.torch.tensors import (
+    DenseCopy,
+    ResultPlace,
+    as_bytes,
+    as_list,
+    dense,
+    put,
+    put_back,
+    put_behind,
+    reducible,
+)
 from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
 
@@ -198,11 +209,11 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """Reduce in place, over all ranks."""
-        given, op = _list(tensors), _op_of(opts)
+        given, op = as_list(tensors), _op_of(opts)
         how = self._reduction(op, given[0])
         request = self._submit_plain(given[0], how) if len(given) == 1 else None
         if request is None:
-            views = [_reducible(tensor, "all_reduce") for tensor in given]
+            views = [reducible(tensor, "all_reduce") for tensor in given]
             arrays = [array for view in views for array in described(view, view, "all_reduce")]
             request = self._submit("allreduce", arrays, views, **how)
         return self._work([request], None, given)
@@ -214,10 +225,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root's tensor, in place."""
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
-        parts = [_Dense(tensor, "broadcast") for tensor in _list(tensors)]
+        parts = [DenseCopy(tensor, "broadcast") for tensor in as_list(tensors)]
         arrays = [part.described() for part in parts]
         request = self._submit("broadcast", arrays, parts, root=root)
-        return self._work([request], lambda: _put_back(parts), _list(tensors))
+        return self._work([request], lambda: put_back(parts), as_list(tensors))
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> GradredWork:
         """All ranks have come here."""
@@ -235,22 +246,22 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _gather(
         self,
         tensor: Tensor,
-        put: Callable[[Tensor], None],
+        put_whole: Callable[[Tensor], None],
         out: Any,
         target: Tensor | None = None,
     ) -> GradredWork:
         """All ranks' tensors, of one shape, behind each other: in `target` if they can be."""
-        flat = _dense(tensor, "all_gather").contiguous().reshape(-1)
-        data = _bytes(flat)
-        result = _Result(target, flat.dtype)
+        flat = dense(tensor, "all_gather").contiguous().reshape(-1)
+        data = as_bytes(flat)
+        result = ResultPlace(target, flat.dtype)
         array = result.of(data, "uint8", (1, data.numel()), "all_gather")
         request = self._submit("allgather", [array], (data, target))
 
         def finish() -> None:
             if not flat.numel():
-                put(flat)
+                put_whole(flat)
             elif made := request.outputs:
-                put(torch.from_numpy(made[0]).view(flat.dtype))
+                put_whole(torch.from_numpy(made[0]).view(flat.dtype))
 
         return self._work([request], finish, out)
 
@@ -259,28 +270,28 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     ) -> GradredWork:
         """Each rank's tensor, in a list on all ranks."""
         found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
-        targets = [_dense(target, "all_gather") for target in found]
-        tensor = _list(inputs)[0]
+        targets = [dense(target, "all_gather") for target in found]
+        tensor = as_list(inputs)[0]
         if any(target.numel() != tensor.numel() for target in targets):
             return self._uneven_allgather(targets, tensor, [list(found)])
-        return self._gather(tensor, lambda whole: _put_behind(whole, targets), [list(found)])
+        return self._gather(tensor, lambda whole: put_behind(whole, targets), [list(found)])
 
     def _uneven_allgather(
         self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any]
     ) -> GradredWork:
         """Tensors of other shapes on other ranks: a broadcast of each."""
-        targets[self._own_rank].copy_(_dense(tensor, "all_gather"))
-        parts = [_Dense(target, "all_gather") for target in targets]
+        targets[self._own_rank].copy_(dense(tensor, "all_gather"))
+        parts = [DenseCopy(target, "all_gather") for target in targets]
         requests = [
             self._submit("broadcast", [part.described()], part, root=root)
             for root, part in enumerate(parts)
         ]
-        return self._work(requests, lambda: _put_back(parts), out)
+        return self._work(requests, lambda: put_back(parts), out)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
-        target = _dense(output, "all_gather_single")
-        return self._gather(tensor, lambda whole: _put(whole, target), [output], target)
+        target = dense(output, "all_gather_single")
+        return self._gather(tensor, lambda whole: put(whole, target), [output], target)
 
     def _allgather_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
@@ -312,20 +323,20 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     ) -> GradredWork:
         """The sum of which each rank gets its part."""
         op, asked = _op_of(opts), "reduce_scatter_single"
-        target = _reducible(output, asked)
-        view = _reducible(tensor, asked).contiguous()
+        target = reducible(output, asked)
+        view = reducible(tensor, asked).contiguous()
         each, rest = divmod(view.numel(), self._ranks)
         if rest or each != target.numel():
             found = f"{tensor.numel()} elements are not {self._ranks} times {output.numel()}"
             raise UsageError(explain(asked, found, "Pass an output of one rank's part"))
-        result = _Result(target, view.dtype)
+        result = ResultPlace(target, view.dtype)
         array = result.of(view, DTYPES[view.dtype], (self._ranks, each), asked)
         held = (view, target)
         request = self._submit("reducescatter", [array], held, **self._reduction(op, view))
 
         def finish() -> None:
             if each and (made := request.outputs):
-                _put(torch.from_numpy(made[0]).view(view.dtype), target)
+                put(torch.from_numpy(made[0]).view(view.dtype), target)
 
         return self._work([request], finish, [output])
 
@@ -348,21 +359,21 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
         """The sums of lists of tensors, of which each rank gets its own."""
-        output = _list(outputs)[0]
+        output = as_list(outputs)[0]
         found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
-        parts = [_dense(part, "reduce_scatter") for part in found]
+        parts = [dense(part, "reduce_scatter") for part in found]
         if all(part.numel() == output.numel() for part in parts):
             whole = torch.cat([part.reshape(-1) for part in parts])
             return ProcessGroupOfRanks.reduce_scatter_single(self, output, whole, opts)
-        target = _dense(output, "reduce_scatter")
+        target = dense(output, "reduce_scatter")
         sums = [part.clone(memory_format=torch.contiguous_format) for part in parts]
         work = ProcessGroupOfRanks.allreduce(self, sums, opts)
-        return together([work], self._limit, lambda: _put(sums[self._own_rank], target), [output])
+        return together([work], self._limit, lambda: put(sums[self._own_rank], target), [output])
 
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root gets the sum; the others' tensors stay."""
-        tensor = _list(tensors)[0]
-        target = _dense(tensor, "reduce")
+        tensor = as_list(tensors)[0]
+        target = dense(tensor, "reduce")
         sums = target.clone(memory_format=torch.contiguous_format)
         work = ProcessGroupOfRanks.allreduce(self, [sums], opts)
 
@@ -374,34 +385,34 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
-        flat = _dense(_list(inputs)[0], "gather").contiguous().reshape(-1)
-        data = _bytes(flat)
+        flat = dense(as_list(inputs)[0], "gather").contiguous().reshape(-1)
+        data = as_bytes(flat)
         is_root = self._own_rank == opts.rootRank
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
-        targets = [_dense(target, "gather") for target in found] if is_root else []
+        targets = [dense(target, "gather") for target in found] if is_root else []
         splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
-        request = self._swap(data.reshape(1, data.numel()), splits, _Result(None), "gather")
+        request = self._swap(data.reshape(1, data.numel()), splits, ResultPlace(None), "gather")
 
         def finish() -> None:
             if is_root and data.numel():
-                _put_behind(torch.from_numpy(request.outputs[0]).view(flat.dtype), targets)
+                put_behind(torch.from_numpy(request.outputs[0]).view(flat.dtype), targets)
 
         return self._work([request], finish, list(found) if is_root else [])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets one of the root's tensors."""
-        output = _list(outputs)[0]
+        output = as_list(outputs)[0]
         each = output.numel() * output.itemsize
         data = output.new_empty((0, each), dtype=torch.uint8)
         splits = [0] * self._ranks
         if self._own_rank == opts.rootRank:
             found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
-            parts = [_dense(part, "scatter").reshape(-1) for part in found]
-            data = _bytes(torch.cat(parts)).reshape(len(parts), each)
+            parts = [dense(part, "scatter").reshape(-1) for part in found]
+            data = as_bytes(torch.cat(parts)).reshape(len(parts), each)
             splits = [1] * self._ranks
         return self._result_of_swap(data, splits, output, "scatter")
 
-    def _swap(self, data: Tensor, splits: Sequence[int], result: _Result, asked: str) -> Any:
+    def _swap(self, data: Tensor, splits: Sequence[int], result: ResultPlace, asked: str) -> Any:
         """An alltoall of rows of bytes."""
         array = result.of(data, "uint8", tuple(data.shape), asked)
         return self._submit("alltoall", [array], (data, result), splits=list(splits))
@@ -409,12 +420,12 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _result_of_swap(
         self, data: Tensor, splits: Sequence[int], output: Tensor, asked: str
     ) -> GradredWork:
-        target = _dense(output, asked)
-        request = self._swap(data, splits, _Result(target), asked)
+        target = dense(output, asked)
+        request = self._swap(data, splits, ResultPlace(target), asked)
 
         def finish() -> None:
             if target.numel() and (made := request.outputs):
-                _put(torch.from_numpy(made[0]).view(target.dtype), target)
+                put(torch.from_numpy(made[0]).view(target.dtype), target)
 
         return self._work([request], finish, [output])
 
@@ -428,13 +439,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     ) -> GradredWork:
         """Each rank gets its rows of every rank's tensor."""
         asked = "all_to_all_single"
-        tensor = _dense(tensor, asked)
+        tensor = dense(tensor, asked)
         if output.dtype is not tensor.dtype:
             found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
             raise UsageError(explain(asked, found, "Pass tensors of one type"))
         rows = list(input_splits or []) or _even(tensor.shape[0], self._ranks)
         row_bytes = math.prod(tensor.shape[1:]) * tensor.itemsize  # also of a rank without rows
-        data = _bytes(tensor.contiguous().reshape(-1)).reshape(tensor.shape[0], row_bytes)
+        data = as_bytes(tensor.contiguous().reshape(-1)).reshape(tensor.shape[0], row_bytes)
         return self._result_of_swap(data, rows, output, asked)
 
     def alltoall_base(
@@ -453,27 +464,27 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
         """Each rank gets one tensor of every rank's list."""
-        flat = [_dense(tensor, "all_to_all").reshape(-1) for tensor in inputs]
-        targets = [_dense(target, "all_to_all") for target in outputs]
+        flat = [dense(tensor, "all_to_all").reshape(-1) for tensor in inputs]
+        targets = [dense(target, "all_to_all") for target in outputs]
         whole = torch.cat(flat)
         made = whole.new_empty(sum(target.numel() for target in targets))
         work = ProcessGroupOfRanks.all_to_all_single(
             self, made, whole, None, [one.numel() for one in flat]
         )
-        return together([work], self._limit, lambda: _put_behind(made, targets), list(outputs))
+        return together([work], self._limit, lambda: put_behind(made, targets), list(outputs))
 
     # ---- messages ------------------------------------------------------------------------------
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
         """A message to one rank."""
-        data = _bytes(_dense(_list(tensors)[0], "send").cpu().contiguous().reshape(-1))
-        return self._work([self._messages.send(data, dst, tag)], None, _list(tensors))
+        data = as_bytes(dense(as_list(tensors)[0], "send").cpu().contiguous().reshape(-1))
+        return self._work([self._messages.send(data, dst, tag)], None, as_list(tensors))
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
-        target = _dense(_list(tensors)[0], "recv")
+        target = dense(as_list(tensors)[0], "recv")
         flat = torch.empty(target.numel(), dtype=target.dtype)  # in the host's memory
-        message = self._messages.receive(_bytes(flat), source, tag)
-        work = self._work([message], lambda: _put(flat, target), _list(tensors))
+        message = self._messages.receive(as_bytes(flat), source, tag)
+        work = self._work([message], lambda: put(flat, target), as_list(tensors))
         work._source_rank = message.source
         return work
 
@@ -489,93 +500,6 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 @serve_other_devices(COLLECTIVES)
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The same, which hands on what it finds on other devices."""
-
-
-class _Dense:
-    """A tensor as bytes: where it lies if it can be, else a copy that is put back."""
-
-    def __init__(self, tensor: Tensor, asked: str) -> None:
-        self.tensor = _dense(tensor, asked)
-        self.dense = self.tensor.contiguous()
-
-    def described(self) -> Described:
-        """For the engine."""
-        data = _bytes(self.dense.reshape(-1))
-        return _Result(data).of(data, "uint8", (data.numel(),), "broadcast")
-
-    def put_back(self) -> None:
-        """After the end."""
-        if self.dense.data_ptr() != self.tensor.data_ptr():
-            self.tensor.copy_(self.dense)
-
-
-class _Result:
-    """Where the engine may put a result: in a tensor that can take it as it is, or nowhere.
-
-    Args:
-        target: the tensor; None: there is none.
-        dtype: of the result; None: the tensor's.
-    """
-
-    def __init__(self, target: Tensor | None, dtype: torch.dtype | None = None) -> None:
-        fits = target is not None and target.dtype is (dtype or target.dtype)
-        self.target = target if target is not None and fits and target.is_contiguous() else None
-
-    def of(self, data: Tensor, dtype: str, shape: tuple[int, ...], asked: str) -> Described:
-        """An input, for the engine."""
-        to, nbytes = 0, 0
-        if self.target is not None:
-            to, nbytes = self.target.data_ptr(), self.target.numel() * self.target.itemsize
-        array = (data.data_ptr(), to, dtype, shape, nbytes)
-        if data.device.type == "cpu":
-            return array
-        return (*array, placement_of(data, self.target, asked))
-
-
-def _put_back(parts: Sequence[_Dense]) -> None:
-    for part in parts:
-        part.put_back()
-
-
-def _put(part: Tensor, target: Tensor) -> None:
-    """As many elements to where they belong."""
-    target.copy_(part.view(target.shape))
-
-
-def _put_behind(whole: Tensor, targets: Sequence[Tensor]) -> None:
-    """All that lies behind each other, to where its parts belong."""
-    parts = whole.split([target.numel() for target in targets])
-    for part, target in zip(parts, targets, strict=True):
-        _put(part, target)
-
-
-def _dense(tensor: Tensor, asked: str) -> Tensor:
-    """The same, apart from what autograd knows of it: others write to it, or read its bytes."""
-    if tensor.layout is torch.strided and tensor.device.type in SERVED:
-        return tensor.detach()
-    if tensor.layout is not torch.strided:
-        found = f"the tensor is sparse ({tensor.layout})"
-        raise UsageError(explain(asked, found, "Pass a dense one"))
-    found = f"the tensor is on {tensor.device}"
-    remedy = "Make a group for such tensors, of another backend: new_group(backend=...)"
-    raise UsageError(explain(asked, found, remedy))
-
-
-def _reducible(tensor: Tensor, asked: str) -> Tensor:
-    """Likewise, of a type of which the engine knows sums."""
-    view = _dense(tensor, asked)
-    if view.dtype not in DTYPES:
-        found = f"gradred does not reduce {view.dtype}"
-        raise UsageError(explain(asked, found, "Convert it first"))
-    return torch.view_as_real(view) if view.is_complex() else view
-
-
-def _bytes(flat: Tensor) -> Tensor:
-    return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
-
-
-def _list(tensors: Any) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def _op_of(opts: Any) -> Any:
