@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "comm/communicator.h"
@@ -43,12 +42,8 @@ void PieceCopies::copy(const Piece& piece, Memory memory, void* target, const vo
   }
   auto stream = piece.elsewhere->before;
   if (stream == nullptr) stream = std::make_shared<Stream>(memory);
+  if (streams_.empty() || streams_.back() != stream) streams_.push_back(stream);
   stream->copy(target, source, piece.bytes());
-  if (streams_.empty() || streams_.back() != stream) streams_.push_back(std::move(stream));
-}
-
-void PieceCopies::add(PieceCopies others) {
-  std::ranges::move(others.streams_, std::back_inserter(streams_));
 }
 
 bool PieceCopies::ready() {
@@ -62,22 +57,24 @@ bool PieceCopies::finish() noexcept {
   return well;
 }
 
-PieceCopies Bucket::pack(std::byte* vector) const {
-  PieceCopies copies;
+bool PieceCopies::settle() noexcept {
+  bool well = true;
+  for (const auto& stream : streams_) well &= stream->settle();
+  return well;
+}
+
+void Bucket::pack(std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
     copies.copy(piece, piece.elsewhere ? piece.elsewhere->input : Memory(), vector, piece.send);
     vector += piece.bytes();
   }
-  return copies;
 }
 
-PieceCopies Bucket::unpack(const std::byte* vector) const {
-  PieceCopies copies;
+void Bucket::unpack(const std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
     copies.copy(piece, piece.elsewhere ? piece.elsewhere->result : Memory(), piece.recv, vector);
     vector += piece.bytes();
   }
-  return copies;
 }
 
 std::size_t packed_up_to(const Communicator& comm) {

@@ -35,11 +35,11 @@ struct Piece {
 class PieceCopies {
  public:
   void copy(const Piece& piece, Memory memory, void* target, const void* source);
-  void add(PieceCopies others);
   bool ready();  // never blocks
   // Blocks until nothing of them is under way. False where a device has failed, and may still
   // write.
   bool finish() noexcept;
+  bool settle() noexcept;  // the same for who gives up, as of a Stream
 
  private:
   std::vector<std::shared_ptr<Stream>> streams_;
@@ -54,8 +54,8 @@ struct Bucket {
   std::size_t bytes() const { return count * size_of(dtype); }
   bool packed() const { return pieces.size() > 1; }
   // Begin to copy to and from a vector in host memory.
-  PieceCopies pack(std::byte* vector) const;
-  PieceCopies unpack(const std::byte* vector) const;
+  void pack(std::byte* vector, PieceCopies& copies) const;
+  void unpack(const std::byte* vector, PieceCopies& copies) const;
 };
 
 // What the pieces up to which packing pays have in bytes; all ranks find the same.

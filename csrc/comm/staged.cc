@@ -196,7 +196,7 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
   if (device_ && device_->begun && !device_->done) {
     return device_->workspace->abandon() && !device_->is_open;
   }
-  const bool quiet = input_stream().finish() && result_stream().finish();
+  const bool quiet = input_stream().settle() && result_stream().settle();
   if (!quiet || !host_memory_is_free) keep_host_memory();
   return quiet;
 }

@@ -16,7 +16,7 @@ DeviceMemory* device_of(const NamedArray& array) {
 
 ArraysOnHost::ArraysOnHost(NamedOperation& operation) : operation_(operation) {
   for (std::size_t i = 0; i < operation.arrays().size(); ++i) {
-    NamedArray& array = operation.arrays()[i];
+    const NamedArray& array = operation.arrays()[i];
     DeviceMemory* const device = device_of(array);
     if (device == nullptr) continue;  // it has no elements
     const std::size_t room = array.out == nullptr ? 0 : array.out_bytes;
@@ -25,7 +25,12 @@ ArraysOnHost::ArraysOnHost(NamedOperation& operation) : operation_(operation) {
                       .stream = Stream(Memory(*device)),
                       .input = HostAllocation(*device, array.bytes()),
                       .result = HostAllocation(*device, room)});
-    Moved& moved = moved_.back();
+  }
+}
+
+void ArraysOnHost::take_over() {
+  for (Moved& moved : moved_) {
+    NamedArray& array = operation_.arrays()[moved.index];
     array.in = moved.input.data();
     array.out = moved.result.data();
     array.elsewhere = nullptr;
@@ -53,17 +58,11 @@ bool ArraysOnHost::results_are_there() {
   return std::ranges::all_of(moved_, [](Moved& one) { return one.stream.ready(); });
 }
 
-bool ArraysOnHost::abandon() noexcept {
-  bool all = true;
-  for (Moved& one : moved_) {
+bool ArraysOnHost::settle() noexcept {
+  return std::ranges::all_of(moved_, [](Moved& one) {
     Stream* const before = one.given.elsewhere->before.get();
-    const bool quiet = (before == nullptr || before->finish()) && one.stream.finish();
-    if (quiet) continue;
-    one.input.keep_for_ever();
-    one.result.keep_for_ever();
-    all = false;
-  }
-  return all;
+    return (before == nullptr || before->settle()) && one.stream.settle();
+  });
 }
 
 }  // namespace gradred

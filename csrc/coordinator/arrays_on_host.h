@@ -13,15 +13,16 @@ namespace gradred {
 
 class ArraysOnHost {
  public:
-  // From now on the operation's arrays are these, and their inputs are being copied.
   explicit ArraysOnHost(NamedOperation& operation);
+  // From now on the operation's arrays are these, and their inputs are being copied.
+  void take_over();
 
   bool inputs_are_there();  // as the next one, never blocks
   // Whether the caller's memory has all results that were put in these arrays. Begins to copy them
   // when it is called first.
   bool results_are_there();
-  // Whether nothing reads or writes the caller's memory any more. Blocks for what is under way.
-  bool abandon() noexcept;
+  // Whether nothing reads or writes the caller's memory any more, nor this. Waits a moment for it.
+  bool settle() noexcept;
 
  private:
   struct Moved {

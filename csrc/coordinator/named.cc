@@ -313,23 +313,30 @@ Progress NamedOperations::drive(Operation::Caller caller, const Operation* excep
 }
 
 void NamedOperations::go_on() {
-  const std::uint64_t now = now_ns();
-  if (now - looked_ns_ > kLookEveryNs) {
-    looked_ns_ = now;
-    look_after_peers();
-  }
   publish_backlog();
   for (bool more = true; more;) {
     const bool hungry = is_hungry();
     const bool took = board_.any(hungry) && take_entries();
     if (relay_ != nullptr) relay_->carry();
-    if (board_.any_left()) {
-      look_after_peers();  // it may have left since it has failed
-      end_what_is_left_over();
-    }
     run_works();
     more = (took || !hungry) && board_.any(is_hungry());
   }
+  // Last: a rank that has left, having done its part, is no loss to what can go on without it.
+  const bool left = board_.any_left();
+  const std::uint64_t now = now_ns();
+  if (left || now - looked_ns_ > kLookEveryNs) {
+    looked_ns_ = now;
+    comm_->liveness().throw_if_failed();
+    if (waits_for_ranks()) look_after_peers();  // who has left may have done so since it failed
+  }
+  if (left) end_what_is_left_over();
+}
+
+// Whether there is a name that not all have submitted. Calls look after the ranks they wait for.
+bool NamedOperations::waits_for_ranks() {
+  const std::lock_guard lock(intake_);
+  const bool any = !agreed_on_.empty() || !backlog_.empty() || joining_ != nullptr;
+  return any && !board_.any();
 }
 
 // Only so much is decided on as keeps this rank busy: what becomes ready later may be more urgent.
@@ -545,6 +552,7 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
       part.operation->holds_memory_ |= holds_memory;
       over.push_back(part.operation);
     }
+    if (holds_memory) static_cast<void>(work.release());  // a device, or the MPI, may still use it
   }
   works_.clear();
   under_way_ = 0;

@@ -155,6 +155,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void submit(const Shared& operation);
   void go_on();
   void look_after_peers();
+  bool waits_for_ranks();
   void publish_backlog();
   bool is_hungry() const;
   bool take_entries();

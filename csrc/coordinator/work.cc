@@ -61,7 +61,6 @@ class HostVector {
 
   std::byte* data() const { return plain_ ? plain_.get() : pinned_.data(); }
   explicit operator bool() const { return data() != nullptr; }
-  void keep_for_ever() noexcept { pinned_.keep_for_ever(); }
 
  private:
   std::unique_ptr<std::byte[]> plain_;
@@ -103,18 +102,12 @@ class Allreduce final : public NamedWork {
       if (bucket.count == 0) continue;
       void* const data = vectors_[i] ? vectors_[i].data() : bucket.pieces.front().recv;
       if (factors.after != 1.0) scale(data, bucket.count, bucket.dtype, factors.after, false);
-      if (vectors_[i]) copies_.add(bucket.unpack(vectors_[i].data()));
+      if (vectors_[i]) bucket.unpack(vectors_[i].data(), copies_);
     }
   }
   bool results_are_there() override { return copies_.ready(); }
 
-  bool give_up_copies() noexcept override {
-    const bool quiet = copies_.finish();
-    if (!quiet) {
-      for (HostVector& vector : vectors_) vector.keep_for_ever();
-    }
-    return quiet;
-  }
+  bool settle() noexcept override { return copies_.settle() && NamedWork::settle(); }
 
  private:
   void pack(Communicator& comm, const Factors& factors) {
@@ -135,7 +128,7 @@ class Allreduce final : public NamedWork {
       vectors_.emplace_back();
       if (!bucket.packed() && !(device != nullptr && scales)) continue;
       vectors_.back() = HostVector(bucket.bytes(), device);
-      copies_.add(bucket.pack(vectors_.back().data()));
+      bucket.pack(vectors_.back().data(), copies_);
     }
   }
   void start_bucket(Communicator& comm, std::size_t index, const Factors& factors) {
@@ -515,7 +508,18 @@ bool NamedWork::finish(Communicator& comm) {
 
 bool NamedWork::inputs_are_there() { return !on_host_ || on_host_->inputs_are_there(); }
 bool NamedWork::results_are_there() { return !on_host_ || on_host_->results_are_there(); }
-bool NamedWork::give_up_copies() noexcept { return !on_host_ || on_host_->abandon(); }
+
+bool NamedWork::settle() noexcept {
+  if (on_host_ && !on_host_->settle()) return false;
+  for (const NamedPart& part : parts_) {
+    if (part.operation == nullptr) continue;
+    for (const NamedArray& array : part.operation->arrays()) {
+      Stream* const before = array.elsewhere ? array.elsewhere->before.get() : nullptr;
+      if (before != nullptr && !before->settle()) return false;
+    }
+  }
+  return true;
+}
 
 bool NamedWork::abandon(const std::exception_ptr& reason) noexcept {
   bool free = true;
@@ -523,7 +527,7 @@ bool NamedWork::abandon(const std::exception_ptr& reason) noexcept {
     call->abandon(reason);
     free &= !call->holds_memory();
   }
-  return give_up_copies() && free;
+  return settle() && free;
 }
 
 void NamedWork::broadcast(Communicator& comm, void* data, std::size_t bytes, int root,

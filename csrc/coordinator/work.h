@@ -39,7 +39,7 @@ class NamedWork {
   bool advance(Progress& stopped);
   // All have ended well: whether the results are in place. If not, it has to be called again.
   bool finish(Communicator& comm);
-  // Whether nobody uses the callers' arrays any more.
+  // Whether nobody uses the callers' arrays, or memory of this, any more. Else it has to stay.
   bool abandon(const std::exception_ptr& reason) noexcept;
 
  protected:
@@ -50,9 +50,12 @@ class NamedWork {
   // Copies between devices and the host's memory. The first two never block.
   virtual bool inputs_are_there();   // before a phase other than the first
   virtual bool results_are_there();  // after conclude()
-  virtual bool give_up_copies() noexcept;
+  virtual bool settle() noexcept;    // whether none is under way; waits a moment for them
   // Has the operation's arrays, which lie in a device's memory, copied to the host's.
-  void move_to_host() { on_host_ = std::make_unique<ArraysOnHost>(operation()); }
+  void move_to_host() {
+    on_host_ = std::make_unique<ArraysOnHost>(operation());
+    on_host_->take_over();
+  }
   void start_call(Communicator& comm, const Call& call) { calls_.push_back(comm.start(call)); }
   // Bytes as they are.
   using Where = std::shared_ptr<const Elsewhere>;

@@ -1,8 +1,10 @@
 #include "memory/memory.h"
 
+#include <cstdint>
 #include <exception>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "memory/order.h"
 #include "memory/workspace.h"
@@ -60,6 +62,20 @@ std::shared_ptr<StreamOrder> DeviceMemory::open_order(std::uint64_t, std::string
 bool Stream::finish() noexcept {
   try {
     while (!ready()) std::this_thread::yield();
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+bool Stream::settle() noexcept {
+  constexpr std::uint64_t kMomentNs = 500'000'000;
+  try {
+    const std::uint64_t begin = now_ns();
+    while (!ready()) {
+      if (now_ns() - begin > kMomentNs) return false;
+      std::this_thread::yield();
+    }
   } catch (const std::exception&) {
     return false;
   }

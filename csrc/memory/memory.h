@@ -1,9 +1,9 @@
 // Memory of every kind, and what is done with the bytes in it: allocate, copy, reduce, ready.
 //
-// The executor, the transports and their decorators touch bytes by nothing else. Host memory is the
-// kind that the product has: there each operation is complete when it returns, and costs one
-// comparison more than the function it calls. A device brings its own memory by two classes,
-// DeviceMemory and DeviceStream; csrc/tests/late_memory.h is one that no host thread may touch.
+// The executor, the transports and their decorators touch bytes by nothing else. In host memory
+// each operation is complete when it returns, and costs one comparison more than the function it
+// calls. A device brings its own memory by two classes, DeviceMemory and DeviceStream:
+// device/memory.h has CUDA's, csrc/tests/late_memory.h one for tests that no host thread may touch.
 #pragma once
 
 #include <array>
@@ -203,6 +203,8 @@ class Stream {
   bool has_passed(std::uint64_t mark) { return !device_ || device_->has_passed(mark); }
   // Waits until ready(). False where the device has failed and may still write.
   bool finish() noexcept;
+  // The same for who gives up: waits a moment, for what comes first may never end.
+  bool settle() noexcept;
 
  private:
   std::unique_ptr<DeviceStream> device_;  // null for the host's

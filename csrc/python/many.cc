@@ -46,16 +46,22 @@ class PyBucket {
   void pack() {
     if (!bucket_.packed()) return;
     vector_ = std::make_unique_for_overwrite<std::byte[]>(bucket_.bytes());
-    finish(bucket_.pack(vector_.get()));
+    PieceCopies copies;
+    bucket_.pack(vector_.get(), copies);
+    finish(copies);
     made_->call.recv = vector_.get();
   }
   void unpack() {
-    if (vector_) finish(bucket_.unpack(vector_.get()));
+    if (vector_) {
+      PieceCopies copies;
+      bucket_.unpack(vector_.get(), copies);
+      finish(copies);
+    }
     vector_.reset();
   }
 
  private:
-  static void finish(PieceCopies copies) {
+  static void finish(PieceCopies& copies) {
     if (!copies.finish()) throw DeviceError("the device has failed while arrays were copied");
   }
 

@@ -55,14 +55,15 @@ void let_ended_go() {
 // An operation in flight as Python holds it, with what it works on.
 class PyNamedRequest final : public PyOperation {
  public:
-  PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held, py::object input = {})
+  // `memory`: what the operation works on, if that is not `held`.
+  PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held, py::object memory = {})
       : PyOperation(named),
         named_(std::move(named)),
         held_(std::move(held)),
-        input_(std::move(input)) {}
+        memory_(std::move(memory)) {}
   ~PyNamedRequest() {
     if (named_->ended() && !named_->holds_memory()) return;
-    for (py::object* const one : {&held_, &input_}) {
+    for (py::object* const one : {&held_, &memory_}) {
       if (*one) kept().emplace_back(named_, one->release().ptr());
     }
   }
@@ -82,7 +83,7 @@ class PyNamedRequest final : public PyOperation {
 
  private:
   std::shared_ptr<NamedOperation> named_;
-  py::object held_, input_;
+  py::object held_, memory_;
 };
 using Made = std::unique_ptr<PyNamedRequest>;
 
@@ -150,6 +151,14 @@ double number_of(PyObject* object) {
   return number;
 }
 
+// What keeps a tensor's memory alive, also where the tensor is given another one (`x.data = y`).
+py::object storage_of(PyObject* tensor) {
+  static PyObject* const name = PyUnicode_InternFromString("untyped_storage");
+  PyObject* const found = PyObject_CallMethodNoArgs(tensor, name);
+  if (found == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(found);
+}
+
 // An allreduce of one tensor, whose request holds the result; None where it takes a closer look.
 // The arguments are those of _core.pyi, by place.
 py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
@@ -174,10 +183,11 @@ py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
     arrays[0].out = to->data;
   }
   let_ended_go();
+  py::object memory = storage_of(result);
+  if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
   auto operation = self.submit(text_of(given[0]), what, std::move(arrays), {});
   return py::cast(std::make_unique<PyNamedRequest>(
-      std::move(operation), py::reinterpret_borrow<py::object>(result),
-      result == input ? py::object() : py::reinterpret_borrow<py::object>(input)));
+      std::move(operation), py::reinterpret_borrow<py::object>(result), std::move(memory)));
 }
 
 PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
@@ -235,6 +245,16 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   arrays.reserve(described.size());
   for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>());
   what.arrays = arrays.size();
+  const auto is_elsewhere = [](const NamedArray& one) { return one.elsewhere != nullptr; };
+  const auto is_on_host = [&](const NamedArray& one) {
+    return one.count > 0 && !is_elsewhere(one);
+  };
+  if (std::ranges::any_of(arrays, is_elsewhere) && std::ranges::any_of(arrays, is_on_host)) {
+    throw UsageError(
+        kind +
+        ": some arrays are on a GPU and others in host memory. Submit those on GPUs by "
+        "a name of their own");
+  }
   if (what.parts != arrays.size()) what.parts = 0;
   return std::make_unique<PyNamedRequest>(self.submit(name, what, std::move(arrays), splits), held);
 }

@@ -81,6 +81,15 @@ def test_calls_on_memory_of_devices_are_exact(ranks: int) -> None:
 
 
 @pytest.mark.one_mpi
+@pytest.mark.parametrize(("ranks", "shm"), [(1, "1"), (3, "1"), (2, "0")])
+def test_named_operations_on_memory_of_devices_are_exact(ranks: int, shm: str) -> None:
+    done = run(mpiexec(ranks), "named", shm=shm)
+    assert done.returncode == 0, done.stderr
+    said = sorted(line for line in done.stdout.splitlines() if line)
+    assert said == [f"rank {rank} of {ranks}: 297 checks passed" for rank in range(ranks)]
+
+
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(
     "hosts", ["", pytest.param("0,0,1", marks=pytest.mark.skipif(os.geteuid() != 0, reason="root"))]
 )

@@ -206,6 +206,13 @@ def test_ranks_that_differ_in_the_device_get_an_error_and_go_on(stream: int) -> 
     expect(hvd.allreduce(on_gpu(x, stream), name="differs", op=hvd.Sum), summed(50))
 
 
+def test_a_group_on_both_kinds_of_memory_is_refused(stream: int) -> None:
+    tensors = [ours(10), on_gpu(ours(10))]
+    with pytest.raises(gradred.UsageError, match="some arrays are on a GPU and others in host"):
+        hvd.grouped_allreduce(tensors, op=hvd.Sum, prescale_factor=0.5)
+    hvd.barrier()
+
+
 def test_input_and_result_on_different_devices(stream: int) -> None:
     from gradred.torch.operations import described
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -93,3 +94,48 @@ def as_processes(*words: str) -> tuple[dict[int, dict[str, Any]], str]:
     ]
     output = "".join(rank.communicate(timeout=60)[0] for rank in ranks)
     return seeing.reports_in(output.splitlines()), output
+
+
+STUCK = """
+import ctypes, os, sys, time
+import torch, gradred
+import gradred.torch as hvd
+from gpu.simulated import the_driver
+from gpu.tensors import in_stream, on_gpu
+hvd.init()
+driver = the_driver()
+stream = driver.stream()
+with in_stream(driver, stream):
+    x = on_gpu(torch.ones(int(sys.argv[1])))
+    if hvd.rank() == 0:  # its stream waits for what never comes
+        word = ctypes.c_void_p()
+        driver.must("cuMemHostAlloc", ctypes.byref(word), ctypes.c_size_t(64), 0)
+        ctypes.memset(word, 0, 64)
+        wait = (ctypes.c_void_p(stream), word, ctypes.c_uint32(1), 0)
+        driver.must("cuStreamWaitValue32_v2", *wait)
+    begin = time.monotonic()
+    try:
+        hvd.allreduce_(x, op=hvd.Sum, name="stuck")
+    except hvd.HorovodInternalError:
+        print(f"an error after {time.monotonic() - begin:.1f} s", flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("count", [1000, 300_000])
+def test_a_stream_that_never_comes_to_it_is_an_error_in_time(
+    tmp_path: pathlib.Path, count: int
+) -> None:
+    """On both ranks, of which one waits for the other and one for its own stream."""
+    file = tmp_path / "stuck.py"
+    file.write_text(STUCK)
+    tests = PROGRAM.parents[1]
+    environment = os.environ | {"PYTHONPATH": str(tests), "GRADRED_TIMEOUT": "1"}
+    environment["GRADRED_LIBCUDA"] = str(tests / "libsimulated_cuda.so")
+    command = [sys.executable, "-m", "gradred", "run", "-np", "2", sys.executable, str(file)]
+    done = subprocess.run(
+        [*command, str(count)], capture_output=True, text=True, timeout=30, env=environment
+    )
+    waited = [float(one) for one in re.findall(r"an error after ([\d.]+) s", done.stdout)]
+    assert len(waited) == 2, (done.stdout, done.stderr)
+    assert max(waited) < 4, done.stdout

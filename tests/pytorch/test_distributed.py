@@ -52,6 +52,31 @@ def test_other_reductions(op: str, expected: float) -> None:
     assert torch.allclose(x, torch.full((5, 4), float(expected)))
 
 
+def test_a_tensor_may_be_given_other_memory_while_it_is_reduced() -> None:
+    x = torch.ones(2_000_000)
+    work = None
+    if RANK == 0:
+        work = dist.all_reduce(x, async_op=True)
+        x.data = torch.zeros(1)
+    time.sleep(0.05)
+    work = dist.all_reduce(x, async_op=True) if work is None else work
+    assert work.wait()
+    assert RANK == 0 or (x == SIZE).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="takes ranks that take different ways")
+def test_a_refused_operation_counts_whatever_way_it_takes() -> None:
+    class Special(torch.Tensor):
+        """One that takes a closer look."""
+
+    x = torch.ones(5)
+    mine = x if RANK == 0 else x.as_subclass(Special)
+    with pytest.raises(ValueError, match="band is not defined for float32"):
+        dist.all_reduce(mine, op=dist.ReduceOp.BAND)
+    dist.all_reduce(mine)
+    assert (x == SIZE).all()
+
+
 def test_bits_and_truth() -> None:
     x = torch.tensor([1 << RANK, 3])
     dist.all_reduce(x, op=dist.ReduceOp.BOR)
@@ -610,6 +635,15 @@ def test_a_device_of_the_group_whose_backend_torch_asks_for_before_it_knows_the_
     assert isinstance(made.other_devices.group_for(device), Noting)
     x = torch.ones(2)
     dist.all_reduce(x, group=made)
+    assert (x == SIZE).all()
+
+
+def test_another_backend_may_have_the_host() -> None:
+    group = dist.new_group(backend="cpu:gloo,cuda:gradred")
+    assert isinstance(group._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
+    assert group._get_backend(torch.device("cuda")) is group
+    x = torch.ones(3)
+    dist.all_reduce(x, group=group)
     assert (x == SIZE).all()
 
 

@@ -16,10 +16,10 @@ using namespace gradred::testing;
 namespace {
 
 const std::map<std::string, void (*)(const Library&)> kCases = {
-    {"calls", make_all_calls},     {"devices", make_calls_on_devices},
-    {"lost", lose_a_rank},         {"leaves", leave_early},
-    {"late", come_late},           {"forks", fork_a_child},
-    {"steady", count_steady_calls}};
+    {"calls", make_all_calls},        {"devices", make_calls_on_devices},
+    {"named", make_named_operations}, {"lost", lose_a_rank},
+    {"leaves", leave_early},          {"late", come_late},
+    {"forks", fork_a_child},          {"steady", count_steady_calls}};
 
 // CASE:KIND, of calls that the MPI carries out.
 const std::map<std::string, void (*)(Kind)> kCasesOnMpi = {{"lost", lose_a_rank_on_mpi},
@@ -61,7 +61,7 @@ int run(const Library& mpi, const std::string& name) {
 int main(int argc, char** argv) {
   if (argc != 3) {
     std::fprintf(stderr,
-                 "usage: core_ranks LIBRARY calls|devices|lost|leaves|late|forks|steady\n"
+                 "usage: core_ranks LIBRARY calls|devices|named|lost|leaves|late|forks|steady\n"
                  "       core_ranks LIBRARY lost:KIND|late:KIND\n");
     return 1;
   }

@@ -50,11 +50,12 @@ class Library {
 
 void make_all_calls(const Library& mpi);  // calls.cc
 void make_calls_on_devices(const Library& mpi);
-void lose_a_rank(const Library& mpi);  // ends.cc: rank 1 kills itself
-void leave_early(const Library& mpi);  // rank 1 ends by an error
-void come_late(const Library& mpi);    // rank 1, beyond GRADRED_TIMEOUT
-void lose_a_rank_on_mpi(Kind kind);    // the same two, once all ranks have agreed on a call of
-void come_late_on_mpi(Kind kind);      // plan "mpi"
+void make_named_operations(const Library& mpi);  // named.cc
+void lose_a_rank(const Library& mpi);            // ends.cc: rank 1 kills itself
+void leave_early(const Library& mpi);            // rank 1 ends by an error
+void come_late(const Library& mpi);              // rank 1, beyond GRADRED_TIMEOUT
+void lose_a_rank_on_mpi(Kind kind);  // the same two, once all ranks have agreed on a call of
+void come_late_on_mpi(Kind kind);    // plan "mpi"
 void fork_a_child(const Library& mpi);
 void count_steady_calls(const Library& mpi);  // steady.cc: what they allocate, and their locks
 

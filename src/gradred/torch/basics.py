@@ -334,9 +334,11 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Whether the operations take tensors on a GPU: they do, also where there is none."""
+    """Whether PyTorch has tensors on GPUs; the operations take them."""
     del verbose
-    return True
+    import torch
+
+    return torch.version.cuda is not None
 
 
 def rocm_built(verbose: bool = False) -> bool:

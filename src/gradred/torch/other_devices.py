@@ -41,7 +41,7 @@ def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         x = _first_tensor(arguments)
         if x is None and named:
             x = _first_tensor(named.values())
-        if x is None or x.is_cpu:
+        if x is None or (x.is_cpu and not self.other_devices.has_the_host()):
             return method(self, *arguments, **named)
         other = self.other_devices.group_for(x.device)
         if other is None:
@@ -73,6 +73,7 @@ class OtherDevices:
         self._group: Callable[[], Any] = weakref.ref(group)  # which holds this
         self._timeout = timeout or distributed_c10d.default_pg_timeout
         self._made: dict[str, Any] = {}  # by backend
+        self._has_the_host: bool | None = None  # not known before torch knows the group
         self._making = threading.Lock()
 
     def is_being_made(self) -> bool:
@@ -85,6 +86,12 @@ class OtherDevices:
         pairs = (one.partition(":") for one in asked.split(","))
         name = {kind: backend for kind, _, backend in pairs}.get(device.type)
         return None if name in (None, "", "gradred") else name
+
+    def has_the_host(self) -> bool:
+        """Whether tensors in host memory are for another backend."""
+        if self._has_the_host is None:
+            self._has_the_host = self.backend_for(torch.device("cpu")) is not None
+        return self._has_the_host
 
     def group_for(self, device: torch.device) -> Any:
         """That serves it; None if there is none. The first time all ranks have to call it."""
@@ -132,7 +139,7 @@ def serve_batches() -> None:
 
 def served(one: Any) -> Any:
     """An operation of a batch, in the group that serves its tensor."""
-    if not isinstance(one, dist.P2POp) or one.tensor.device.type == "cpu":
+    if not isinstance(one, dist.P2POp):
         return one
     others = getattr(one.group or dist.group.WORLD, "other_devices", None)
     other = None if others is None else others.group_for(one.tensor.device)

@@ -48,8 +48,6 @@ from gradred.without_mpi import connect
 
 ReduceOp = dist.ReduceOp
 
-_A_GPU = torch.device("cuda")
-
 # Where gradred's name is not torch's in small letters.
 _OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
 _REDUCTIONS = tuple(
@@ -119,12 +117,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         """Of tensors that it serves; first the one that torch takes for what has no device."""
-        here = torch.cuda.is_available() and not self.other_devices.backend_for(_A_GPU)
-        return [torch.device("cpu"), *([_A_GPU] if here else [])]
+        kinds = SERVED if torch.cuda.is_available() else ("cpu",)
+        devices = [torch.device(kind) for kind in kinds]
+        return [one for one in devices if self.other_devices.backend_for(one) is None]
 
     def _get_backend(self, device: torch.device) -> Any:
         """This group, or the backend that was asked for besides."""
-        if device.type == "cpu" or self.other_devices.is_being_made():
+        if self.other_devices.is_being_made():
             return self
         other = self.other_devices.group_for(device)
         if other is not None:
@@ -183,11 +182,12 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
         """An allreduce in place; None where it takes a closer look at the tensor."""
         with self._numbering:
-            name = f"operation {self._numbers + 1} of group {self.pg_name}"
+            self._numbers += 1  # also where it is refused, as by _submit
+            name = f"operation {self._numbers} of group {self.pg_name}"
             factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
             request = self._engine.submit_tensor(name, tensor, tensor, how["op"], *factors, 0)
-            if request is not None:
-                self._numbers += 1
+            if request is None:
+                self._numbers -= 1
             return request
 
     def _work(
