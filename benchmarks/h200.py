@@ -47,6 +47,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gradred
+from gradred import _core
+
 HERE = Path(__file__).resolve().parent
 SIMULATED = HERE.parent / "tests" / "libsimulated_cuda.so"
 SCHEMA = "gradred-h200/2"
@@ -236,6 +239,11 @@ def main() -> int:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     run = Run(given)
+    if not run.simulated:
+        try:
+            _core.cuda_driver()
+        except gradred.DeviceError as error:
+            sys.exit(f"h200.py: this machine has no GPU: {error}")
     how = {}
     for name in given.only:
         how[name] = run.section(name)

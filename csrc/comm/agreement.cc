@@ -12,7 +12,7 @@
 namespace gradred {
 namespace {
 
-// Clears away what is left of such operations while the program goes on.
+// Receives the messages of such operations while the program goes on.
 class Settling final : public Operation {
   static constexpr unsigned kStepsPerLook = 64;
 
@@ -21,7 +21,7 @@ class Settling final : public Operation {
       : comm_(std::move(comm)), number_(number) {}
 
   std::string waiter() const override { return comm_->liveness().own_name(); }
-  std::string waits_for() const override { return "what is left of a refused operation"; }
+  std::string waits_for() const override { return messages(); }
   bool must_end() const override { return true; }
 
  protected:
@@ -32,12 +32,16 @@ class Settling final : public Operation {
     if (comm_->operation_log().progress()) return true;
     if (++looks_ % kStepsPerLook != 0) return false;
     comm_->liveness().throw_if_failed();
-    comm_->liveness().throw_if_lost("what is left of a refused operation", number_);
+    comm_->liveness().throw_if_lost(messages(), number_);
     return false;
   }
   void withdraw() noexcept override {}
 
  private:
+  std::string messages() const {
+    return "the messages of operation " + std::to_string(number_) + ", which a rank has refused";
+  }
+
   std::shared_ptr<Communicator> comm_;
   const std::uint64_t number_;
   unsigned looks_ = 0;

@@ -64,17 +64,17 @@ def _join(world: MPI.Intracomm) -> None:
     """Make the process group, once; rank 0 is where the others ask for addresses."""
     if torch.distributed.is_initialized():
         return
-    patience = datetime.timedelta(seconds=60)
+    limit = datetime.timedelta(seconds=60)
     host = world.bcast(socket.gethostname())
     if world.rank == 0:
         store = torch.distributed.TCPStore(
-            host, 0, world.size, is_master=True, wait_for_workers=False, timeout=patience
+            host, 0, world.size, is_master=True, wait_for_workers=False, timeout=limit
         )
         world.bcast(store.port)
     else:
         port = world.bcast(None)
-        store = torch.distributed.TCPStore(host, port, world.size, timeout=patience)
+        store = torch.distributed.TCPStore(host, port, world.size, timeout=limit)
     torch.distributed.init_process_group(
-        "gloo", store=store, rank=world.rank, world_size=world.size, timeout=patience
+        "gloo", store=store, rank=world.rank, world_size=world.size, timeout=limit
     )
     atexit.register(torch.distributed.destroy_process_group)

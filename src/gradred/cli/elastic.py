@@ -16,7 +16,7 @@ from gradred.launch import elastic, foreground, hosts, state_files
 from gradred.launch.discovery import Discovery, DiscoveryScript, FixedHosts
 from gradred.launch.job import Order
 
-_PATIENCE = 600.0  # seconds
+_WAIT_LIMIT = 600.0  # seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace, job: JobOrder) -> int:
         least=least,
         most=arguments.most,
         resets=arguments.reset_limit,
-        patience=_PATIENCE if arguments.elastic_timeout is None else arguments.elastic_timeout,
+        wait_limit=_WAIT_LIMIT if arguments.elastic_timeout is None else arguments.elastic_timeout,
     )
     with contextlib.ExitStack() as until_the_end:
         folder = arguments.elastic_dir

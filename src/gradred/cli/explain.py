@@ -12,13 +12,13 @@ import sys
 import tempfile
 from typing import Any
 
-from gradred import _cpu, _text, config, launch, ops, schedules
+from gradred import _core, _cpu, _text, config, launch, ops, schedules
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
 from gradred.bench.inputs import TYPES
 from gradred.bench.options import ACCELERATORS, OSU_TYPES, byte_count, positive
 from gradred.element_types import numpy_dtype
-from gradred.errors import UsageError, explain
+from gradred.errors import DeviceError, UsageError, explain
 from gradred.launch import processes
 from gradred.observe import figures
 
@@ -90,13 +90,20 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int:
     """Which way the data take there is known by measuring alone."""
-    asked = f"gradred explain -d {arguments.accelerator}"
+    asked = f"-d {arguments.accelerator}"
     reason = "--no-measure" if arguments.no_measure else why_not_here(question, arguments.hosts)
+    try:
+        if reason is None:
+            _core.cuda_driver()
+    except DeviceError as error:
+        remedy = "Measure host memory, with -d cpu"
+        raise UsageError(explain(asked, f"there is no CUDA driver ({error})", remedy)) from None
     found: dict[str, Any] | None = None
     if reason is None:
         found, reason = measure(question, arguments.accelerator)
     if found is None:
-        raise UsageError(explain(asked, f"nothing was measured: {reason}", "Ask for what can be"))
+        remedy = "Ask for what can be measured here"
+        raise UsageError(explain(asked, f"nothing was measured: {reason}", remedy))
     report = {
         "schema": SCHEMA,
         "question": dataclasses.asdict(question)

@@ -34,14 +34,14 @@ class Limits:
         least: ranks that there have to be later.
         most: ranks that there are at most; None for one per slot.
         resets: how often it is started again at most; None for no limit.
-        patience: seconds that it waits for hosts.
+        wait_limit: seconds that it waits for hosts.
     """
 
     start: int
     least: int
     most: int | None = None
     resets: int | None = None
-    patience: float = 600.0
+    wait_limit: float = 600.0
 
 
 def run(limits: Limits, discovery: Discovery, folder: str, make: Make) -> int:
@@ -127,7 +127,7 @@ class _Elastic:
 
     def _wait_for(self, ranks: int) -> bool:
         """Whether there is room for so many ranks, after a while at most."""
-        deadline = time.monotonic() + self._limits.patience
+        deadline = time.monotonic() + self._limits.wait_limit
         said = False
         while True:
             self._placed = self._plan()
@@ -142,7 +142,7 @@ class _Elastic:
                 _say(f"{why}: ended")
                 return False
             if not said:
-                _say(f"{why}; waiting for hosts, {self._limits.patience:g} s at most")
+                _say(f"{why}; waiting for hosts, {self._limits.wait_limit:g} s at most")
                 said = True
             time.sleep(_LOOK)
             self._listed = self._discovery.now()

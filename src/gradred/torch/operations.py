@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gradred import _core
+from gradred.element_types import ITEMSIZES
 from gradred.errors import Error, UsageError, explain
 from gradred.torch import basics
 from gradred.torch.errors import NOT_INITIALISED, HorovodInternalError, internal_error
@@ -20,23 +21,11 @@ if TYPE_CHECKING:
     from gradred.named import Described, NamedOperations, NamedRequest
 
 DTYPES = {
-    torch.bool: "bool",
-    torch.uint8: "uint8",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.complex64: "complex64",
-    torch.complex128: "complex128",
+    dtype: name
+    for name in ITEMSIZES
+    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
 }
-"""gradred's names of the element types."""
-for _name in ("float8_e4m3fn", "float8_e5m2"):  # which PyTorch 2.0 does not have
-    if hasattr(torch, _name):
-        DTYPES[getattr(torch, _name)] = _name
+"""gradred's names of the element types that this PyTorch has."""
 
 OPS = {
     basics.Average: "sum",
