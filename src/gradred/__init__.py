@@ -20,11 +20,11 @@ from gradred.errors import (
 )
 
 if TYPE_CHECKING:
+    from gradred.buffers.device_array import DeviceArray
     from gradred.calls.blocking import Allreduce, allreduce, allreduce_many
     from gradred.calls.nonblocking import ArrayRequest, iallreduce, iallreduce_many
     from gradred.calls.parts import allgather, bcast, reduce_scatter_block
     from gradred.comm import Comm
-    from gradred.device_array import DeviceArray
     from gradred.launch.run_function import run
     from gradred.memory import empty, empty_like, zeros
     from gradred.ops import OPS, Premul, premul
@@ -40,7 +40,7 @@ _LAZY = {
     "Allreduce": "calls.blocking",
     "ArrayRequest": "calls.nonblocking",
     "Comm": "comm",
-    "DeviceArray": "device_array",
+    "DeviceArray": "buffers.device_array",
     "OPS": "ops",
     "PersistentAllreduce": "persistent",
     "Premul": "ops",

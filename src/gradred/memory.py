@@ -18,7 +18,7 @@ from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
-    from gradred.device_array import DeviceArray
+    from gradred.buffers.device_array import DeviceArray
 
 _SHARED_BYTES = 64 << 10  # from which on forked children share an array
 _REMEDY = (
@@ -79,7 +79,7 @@ def empty(
     lengths, kind = _checked(shape, dtype, "empty")
     if device is None:
         return _on_host(lengths, kind, "empty")
-    from gradred import device_array
+    from gradred.buffers import device_array
 
     number = device_array.number_of(device, "empty")
     return device_array.empty(lengths, kind, number, "empty")
@@ -157,7 +157,7 @@ def empty_like(x: Any) -> Any:
     """
     given = arrays.describe(x, "empty_like")
     if given.memory is not None:
-        from gradred import device_array
+        from gradred.buffers import device_array
 
         return device_array.empty_like(x, given, "empty_like")
     order = given.layout.order

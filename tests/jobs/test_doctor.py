@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from gradred import __version__, _cpu, cli, config, doctor, launch
+from gradred import __version__, cli, config, doctor, launch
+from gradred._util import cpu
 from gradred.doctor import across, host, job
 from gradred.doctor.fabric import fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
@@ -109,7 +110,7 @@ def test_mpiexec_of_an_unknown_mpi_is_a_warning(program: Any) -> None:
 def test_quota_below_the_cores_is_a_warning(
     quota: float | None, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_cpu, "cgroup_quota", lambda: quota)
+    monkeypatch.setattr(cpu, "cgroup_quota", lambda: quota)
     assert host.cgroup().status == status
 
 
@@ -266,7 +267,7 @@ def test_binding(
 def test_more_threads_than_cores_are_a_warning(
     threads: str, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_cpu, "cores", lambda: 4)
+    monkeypatch.setattr(cpu, "cores", lambda: 4)
     assert job.threads(of(threads={"OMP_NUM_THREADS": threads})).status == status
 
 
@@ -375,7 +376,7 @@ def line(name: str, look: Callable[[Any], Finding]) -> doctor.Check:
 def test_check_that_hangs_is_a_failure_at_the_deadline_unless_the_machine_is_busy(
     load: float, status: str, no_job: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_cpu, "load", lambda: load)
+    monkeypatch.setattr(cpu, "load", lambda: load)
     checks = [
         line("slow", lambda _: time.sleep(30) or ok("late")),  # type: ignore[func-returns-value]
         line("quick", lambda _: ok("here")),
@@ -406,9 +407,9 @@ def test_load_counts_what_runs_now_and_not_the_asker(monkeypatch: pytest.MonkeyP
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(6)]
     try:
         deadline = time.monotonic() + 20
-        while _cpu.load() < len(loops) and time.monotonic() < deadline:
+        while cpu.load() < len(loops) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert _cpu.load() >= len(loops)
+        assert cpu.load() >= len(loops)
     finally:
         for loop in loops:
             loop.kill()

@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from gradred import UsageError, _core, _cpu, cli, config, launch, plans, schedules
+from gradred import UsageError, _core, cli, config, launch, plans, schedules
+from gradred._util import cpu
 from gradred.bench import explanation
 from gradred.bench.explanation import Question
 from gradred.launch import mpi as launch_mpi
@@ -261,7 +262,7 @@ def test_very_many_ranks_are_explained_in_seconds(capsys: pytest.CaptureFixture[
         ("-np 4 --hosts 2", "ranks on this host alone"),
         ("-np 2 --hosts far.away", "ranks on this host alone"),
         ("-np 1", "nothing to exchange"),
-        (f"-np {8 * _cpu.cores() + 1}", "too many for the"),
+        (f"-np {8 * cpu.cores() + 1}", "too many for the"),
         ("-np 2 --bytes 1024g", "MiB, more than is free here"),
     ],
 )

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gradred import UsageError, _files
+from gradred import UsageError
+from gradred._util import files
 from gradred.bench import options, plot, rank_zero
 from gradred.launch import output
 from gradred.observe import hang_report
@@ -41,7 +42,7 @@ def pipe(tmp_path: Path) -> Path:
 
 def test_pipe_that_nobody_reads_is_refused(pipe: Path) -> None:
     with pytest.raises(OSError, match=r"pipe that nobody reads.*pipe\.json"):
-        _files.create(pipe)
+        files.create(pipe)
 
 
 def test_pipe_that_is_read_gets_everything(pipe: Path) -> None:
@@ -51,7 +52,7 @@ def test_pipe_that_is_read_gets_everything(pipe: Path) -> None:
     file = None
     while file is None:
         try:
-            file = _files.create(pipe)
+            file = files.create(pipe)
         except OSError:
             continue
     with open(file, "wb") as out:
@@ -63,14 +64,14 @@ def test_pipe_that_is_read_gets_everything(pipe: Path) -> None:
 def test_file_is_replaced_or_continued_and_a_new_one_is_new(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for text, append in ((b"one", False), (b"two", False), (b"three", True)):
-        with open(_files.create(path, append=append), "wb") as out:
+        with open(files.create(path, append=append), "wb") as out:
             out.write(text)
     assert path.read_bytes() == b"twothree"
     with pytest.raises(FileExistsError):
-        _files.create(path, new=True)
+        files.create(path, new=True)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
-        _files.create(tmp_path / "link", new=True)
+        files.create(tmp_path / "link", new=True)
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from gradred import _cpu, launch
+from gradred import launch
+from gradred._util import cpu
 from gradred.errors import UsageError
 from gradred.launch import mpi as launch_mpi
 from gradred.launch import variables, wrong_launcher
@@ -223,14 +224,14 @@ def test_cgroup_quota_is_the_smallest_of_all_levels(tmp_path, membership, files,
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
     (tmp_path / "membership").write_text(membership)
-    assert _cpu.cgroup_quota(tmp_path, tmp_path / "membership") == quota
+    assert cpu.cgroup_quota(tmp_path, tmp_path / "membership") == quota
 
 
 def test_cores_respect_affinity_and_quota(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
     for quota, cores in ((None, 6), (2.5, 3), (0.2, 1), (64.0, 6)):
-        monkeypatch.setattr(_cpu, "cgroup_quota", lambda quota=quota: quota)
-        assert _cpu.cores() == cores
+        monkeypatch.setattr(cpu, "cgroup_quota", lambda quota=quota: quota)
+        assert cpu.cores() == cores
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,7 @@ CXX_LAYERS: dict[str, list[str]] = {
 # What each module or package of gradred imports, beside itself: the nearest layers below, which may
 # import what those import. Exactly so: an import that is not needed any more leaves no line here.
 PYTHON_LAYERS: dict[str, list[str]] = {
-    "_cpu": [],
-    "_files": [],
-    "_text": [],
+    "_util": [],
     "errors": [],
     "_core": ["errors"],
     "config": ["_core"],
@@ -48,15 +46,14 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "request": ["streams"],
     "schedules": ["_core"],
     "buffers": ["ops"],
-    "launch": ["_cpu", "_files", "_text", "config"],
+    "launch": ["_util", "config"],
     "persistent": ["request"],
     "plans": ["schedules"],
     "observe": ["launch"],
     "_rank": ["observe"],
     "comm": ["_rank", "buffers", "persistent"],
     "calls": ["comm", "plans"],
-    "device_array": ["buffers"],
-    "memory": ["device_array"],
+    "memory": ["buffers"],
     "named": ["comm"],
     "torch_backend": [],
     "torch": ["memory", "named", "torch_backend", "without_mpi"],

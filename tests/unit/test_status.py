@@ -9,7 +9,8 @@ import time
 import core_testing
 import pytest
 
-from gradred import _core, _text
+from gradred import _core
+from gradred._util import text
 from gradred.element_types import ELEMENT_TYPES
 from gradred.observe import status
 from gradred.observe.status import Rank
@@ -184,8 +185,8 @@ def test_ranks_with_equal_stacks_that_wait_for_others_are_told_apart() -> None:
 
 def test_lines_are_broken_at_the_width_of_the_terminal_and_nowhere_else() -> None:
     line = "  rank 0 (process 7): " + "a word and " * 20
-    assert _text.wrapped(line, None) == [line]
-    parts = _text.wrapped(line, 60)
+    assert text.wrapped(line, None) == [line]
+    parts = text.wrapped(line, 60)
     assert max(map(len, parts)) <= 60
     assert " ".join(part.strip() for part in parts) == line.strip()
     assert parts[0].startswith("  rank")

@@ -15,7 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core, _cpu
+from gradred import _core
+from gradred._util import cpu
 
 
 def describe(comm: MPI.Intracomm, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -31,10 +32,10 @@ def describe(comm: MPI.Intracomm, arguments: dict[str, Any]) -> dict[str, Any]:
         "hosts": len(ranks_on),
         "ranks_on_hosts": list(ranks_on.values()),
         "machine": {
-            "cpu": _cpu.model(),
+            "cpu": cpu.model(),
             "architecture": platform.machine(),
             "cores": os.cpu_count(),
-            "cores_of_rank_0": _cpu.cores(),
+            "cores_of_rank_0": cpu.cores(),
             "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             "kernel": platform.release(),
         },

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gradred import _files, ops, plans
+from gradred import ops, plans
+from gradred._util import files
 from gradred.bench import plot
 from gradred.bench.collectives import COLLECTIVES, Mode
 from gradred.bench.inputs import TYPES
@@ -271,7 +272,7 @@ def require_writable(options: Options) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             is_new = not path.exists()
             if not path.is_fifo():  # who reads a pipe takes its closing for the end
-                os.close(_files.create(path, append=True))
+                os.close(files.create(path, append=True))
             if is_new:
                 path.unlink(missing_ok=True)
         except OSError as error:

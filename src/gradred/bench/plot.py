@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradred import _files
+from gradred._util import files
 from gradred.errors import UsageError, explain
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def draw(path: Path, legend: Legend, lines: Sequence[Line]) -> None:
     for axes in above, under:
         axes.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(_files.create(path), "wb") as file:
+    with open(files.create(path), "wb") as file:
         figure.savefig(file, format=path.suffix[1:], dpi=_DPI)
     pyplot.close(figure)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradred import _files
+from gradred._util import files
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -40,7 +40,7 @@ def say(comm: MPI.Intracomm, text: str, *, error: bool = False) -> None:
 def write_json(path: Path, record: dict[str, Any], *, new: bool = False) -> None:
     """Write `record`, creating the folder of `path`; `new`: there must be nothing at it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(_files.create(path, new=new), "w", encoding="utf-8") as file:
+    with open(files.create(path, new=new), "w", encoding="utf-8") as file:
         file.write(_text(record))
 
 

@@ -12,7 +12,8 @@ import sys
 import tempfile
 from typing import Any
 
-from gradred import _core, _cpu, _text, config, launch, ops, schedules
+from gradred import _core, config, launch, ops, schedules
+from gradred._util import cpu, text
 from gradred.bench import explanation
 from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Question
 from gradred.bench.inputs import TYPES
@@ -82,7 +83,7 @@ def main(arguments: argparse.Namespace) -> int:
     if reason is None:
         measured, reason = measure(question)
     model = _model(question, answer, measured)
-    columns = None if arguments.json else _text.width()
+    columns = None if arguments.json else text.width()
     report = describe(question, answer, model, measured, reason, columns)
     print(json.dumps(report, indent=2) if arguments.json else _report_text(report, columns))
     return 0
@@ -129,7 +130,7 @@ def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int
         f"measured: {report['measured_us']:.2f} us, the median of {found['calls']} calls "
         f"(10-90 %: {spread})",
     ]
-    print("\n".join(part for line in lines for part in _text.wrapped(line, _text.width())))
+    print("\n".join(part for line in lines for part in text.wrapped(line, text.width())))
     return 0
 
 
@@ -167,9 +168,9 @@ def _host_of(hosts: tuple[str, ...], ranks: int | None) -> tuple[int, ...]:
     """The host of each rank: slots are filled in order, otherwise hosts get equal runs."""
     slots = [int(name.partition(":")[2] or 0) for name in hosts]
     if ranks is None:
-        ranks = sum(count or _cpu.cores() for count in slots)
+        ranks = sum(count or cpu.cores() for count in slots)
     if any(slots):
-        places = [host for host, count in enumerate(slots) for _ in range(count or _cpu.cores())]
+        places = [host for host, count in enumerate(slots) for _ in range(count or cpu.cores())]
         if ranks > len(places):
             found = f"these hosts have {len(places)} slots"
             raise UsageError(explain(f"-np {ranks}", found, "Give fewer ranks or more slots"))
@@ -202,8 +203,8 @@ def why_not_here(question: Question, hosts: tuple[str, ...]) -> str | None:
         return "one rank has nothing to exchange"
     if launch.inside_job() is not None:
         return "this process is a rank, from which no job can be started"
-    if question.ranks > _RANKS_PER_CORE * _cpu.cores():
-        return f"{question.ranks} ranks are too many for the {_cpu.cores()} cores here"
+    if question.ranks > _RANKS_PER_CORE * cpu.cores():
+        return f"{question.ranks} ranks are too many for the {cpu.cores()} cores here"
     needed = 4 * question.vector_bytes * question.ranks  # input, result, and what is in between
     if needed > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return f"it would take {needed >> 20} MiB, more than is free here"
@@ -294,7 +295,7 @@ def describe(
         "measured_p90_us": None if measured is None else measured["p90"] * 1e6,
         "measured_plan": None if measured is None else measured["plan"],
         "calls": 0 if measured is None else measured["calls"],
-        "cores": _cpu.cores(),
+        "cores": cpu.cores(),
         "not_measured": not_measured,
         "picture": picture,
     }
@@ -317,7 +318,7 @@ def _report_text(report: dict[str, Any], columns: int | None) -> str:
         told = "nothing" if predicted is None else f"{predicted:.2f} us ({source})"
         lines += [f"rounds: none of gradred's: {report['about']}", f"predicted: {told}"]
     lines.append(_measured(report))
-    lines = [part for line in lines for part in _text.wrapped(line, columns)]
+    lines = [part for line in lines for part in text.wrapped(line, columns)]
     return "\n".join([*lines, *(["", _SIGNS, report["picture"]] if report["picture"] else [])])
 
 

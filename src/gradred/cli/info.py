@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from gradred import __version__, _core, _cpu, config, horovod, launch
+from gradred import __version__, _core, config, horovod, launch
+from gradred._util import cpu
 from gradred.buffers import cuda_interface
 from gradred.errors import DeviceError, UsageError, explain
 from gradred.observe import figures
@@ -93,14 +94,14 @@ def _nccl() -> str:
 
 
 def _cpu_line() -> str:
-    features = " ".join(_cpu.features()) or "no vector extension that gradred uses"
-    return f"{_cpu.model()}, {_cpu.cores()} of {os.cpu_count()} cores usable, {features}"
+    features = " ".join(cpu.features()) or "no vector extension that gradred uses"
+    return f"{cpu.model()}, {cpu.cores()} of {os.cpu_count()} cores usable, {features}"
 
 
 def _topology() -> str:
     job = launch.inside_job()
     where = f"rank {job[0]} of {job[1]}" if job else "outside a job"
-    return f"host {os.uname().nodename}, memory nodes {_cpu.numa_nodes()}, {where}"
+    return f"host {os.uname().nodename}, memory nodes {cpu.numa_nodes()}, {where}"
 
 
 # The one table of facts: key -> its value as text.

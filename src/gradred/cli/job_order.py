@@ -9,7 +9,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from gradred import _cpu, launch
+from gradred import launch
+from gradred._util import cpu
 from gradred.errors import UsageError, explain
 from gradred.launch import foreground, hosts
 from gradred.launch.job import Order
@@ -80,7 +81,7 @@ class JobOrder:
             environment=for_mpiexec,
             carried=environment if self._carry else {},
             set={**_meeting_place(placed), **hidden, **self._variables, **(variables or {})},
-            cores=_cpu.cores(),
+            cores=cpu.cores(),
             remote=remote,
             stdin=foreground.has_input(),
             bound=arguments.bind != "none",

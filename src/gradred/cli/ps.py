@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-from gradred import _text
+from gradred._util import text
 from gradred.observe import status
 
 SCHEMA = "gradred-ps/1"
@@ -29,9 +29,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"schema": SCHEMA, "ranks": [dataclasses.asdict(one) for one in found]}))
     elif found:
-        columns = _text.width()
+        columns = text.width()
         for line in status.lines(found):
-            print(*_text.wrapped(line, columns), sep="\n")
+            print(*text.wrapped(line, columns), sep="\n")
     else:
         print("no ranks of this user on this host")
     return 0

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 
-from gradred import _cpu, launch
+from gradred import launch
+from gradred._util import cpu
 from gradred.doctor import across, host, job
 from gradred.doctor.fabric import fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, late, ok, warn
@@ -97,7 +98,7 @@ def examine(
         checks: the table of checks.
         timeout: what is not known by then is a failure, on a busy host a warning.
     """
-    begin, load = time.monotonic(), _cpu.load()
+    begin, load = time.monotonic(), cpu.load()
     runner, far = job.Runner(), across.Runner()
     mpi = in_background(launch.find_mpi)
     until = begin + _JOB * timeout

@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import IO, Any
 
-from gradred._text import ranks_text
+from gradred._util.text import ranks_text
 from gradred.doctor.across_rank import MARK, PARTS
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok
 from gradred.launch import hosts, processes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
-from gradred import _cpu
+from gradred._util import cpu
 
 Status = Literal["ok", "warn", "fail"]
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def late(found: str, fix: str, load: float) -> Finding:
         fix: what to do about it on an idle host.
         load: of this host, from before the doctor began.
     """
-    busy = _cpu.busy(load)
+    busy = cpu.busy(load)
     if busy is None:
         return fail(found, fix)
     fix = "Try again when less runs here, or with a longer --timeout"

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 
-from gradred import __version__, _cpu, launch
+from gradred import __version__, launch
+from gradred._util import cpu
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.errors import UsageError
 from gradred.launch.mpi import identify
@@ -74,14 +75,14 @@ def _whose(launcher: str | os.PathLike[str]) -> tuple[str, str] | None:
 
 def cgroup() -> Finding:
     """Whether a quota takes away cores that the affinity mask shows."""
-    quota, cores = _cpu.cgroup_quota(), len(os.sched_getaffinity(0))
+    quota, cores = cpu.cgroup_quota(), len(os.sched_getaffinity(0))
     if quota is None or quota >= cores:
         limit = "no quota" if quota is None else f"a quota of {quota:g} cores"
         return ok(f"{limit} on {cores} usable cores of {os.cpu_count()}")
     found = (
         f"a quota of {quota:g} cores on {cores}: beyond it all ranks are stopped again and again"
     )
-    return warn(found, f"Raise it (docker --cpus), or start at most {_cpu.cores()} ranks here")
+    return warn(found, f"Raise it (docker --cpus), or start at most {cpu.cores()} ranks here")
 
 
 def shm(path: pathlib.Path = _SHM) -> Finding:

@@ -12,7 +12,8 @@ import tempfile
 import time
 from typing import Any
 
-from gradred import _cpu, launch
+from gradred import launch
+from gradred._util import cpu
 from gradred.doctor.fabric import TALKATIVE
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.launch import processes, variables
@@ -80,7 +81,7 @@ class Runner:
         environment, _ = launch.without_allocation(launch.job_environment(mpi))
         environment |= TALKATIVE[mpi.family]
         for name in variables.THREAD_VARIABLES:  # as `gradred run` does it
-            environment.setdefault(name, str(max(1, _cpu.cores() // RANKS)))
+            environment.setdefault(name, str(max(1, cpu.cores() // RANKS)))
         command = launch.launcher_command(mpi, RANKS)
         command += [sys.executable, "-c", _RANK, folder, str(max(1, round(alarm)))]
         with output.open("wb") as stream:
@@ -147,7 +148,7 @@ def binding(job: Job) -> Finding:
 def threads(job: Job) -> Finding:
     """How many threads the numerical libraries of each rank start."""
     given = _whole(job).reports[0]["threads"]
-    usable = _cpu.cores()
+    usable = cpu.cores()
     text = ", ".join(f"{name}={value}" for name, value in given.items() if value)
     most = max((int(value) for value in given.values() if value.isdecimal()), default=1)
     if most * RANKS > max(usable, RANKS):

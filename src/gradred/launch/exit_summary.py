@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradred._text import ranks_text
+from gradred._util.text import ranks_text
 from gradred.launch.job import Cause, Failure
 
 

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from gradred._text import ranks_text
+from gradred._util.text import ranks_text
 from gradred.launch import exit_summary, output
 from gradred.launch.job import TERM_TO_KILL, Job, Order
 from gradred.launch.processes import signal_name

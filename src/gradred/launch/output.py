@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from gradred import _files
+from gradred._util import files
 from gradred.errors import UsageError, explain
 
 Stream = Literal["stdout", "stderr"]
@@ -181,7 +181,7 @@ class Files:
         try:
             os.makedirs(folder, exist_ok=True)
             for path in self._paths:
-                os.close(_files.create(path, append=append))
+                os.close(files.create(path, append=append))
         except OSError as error:
             found = f"{error.filename or folder} cannot be written ({error.strerror})"
             remedy = "Name a folder that exists or can be made"
@@ -195,7 +195,7 @@ class Files:
         """
         try:
             if rank not in self._opened:
-                self._opened[rank] = _files.create(self._paths[rank], append=True)
+                self._opened[rank] = files.create(self._paths[rank], append=True)
             while data:
                 data = data[os.write(self._opened[rank], data) :]
         except OSError as error:

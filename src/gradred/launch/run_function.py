@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gradred import _cpu, config
+from gradred import config
+from gradred._util import cpu
 from gradred.errors import Error, TimeoutError, UsageError, explain  # noqa: A004
 from gradred.launch import output, processes, run_function_rank
 from gradred.launch.job import Failure, Job, Order
@@ -162,7 +163,7 @@ class _Job:
             ranks=self._ranks,
             environment=without_allocation(environment)[0],
             carried=environment,
-            cores=_cpu.cores(),
+            cores=cpu.cores(),
         )
         self._job = Job(order, self._pass_on, self._selector)
 

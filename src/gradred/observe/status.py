@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from gradred import _core
-from gradred._text import ranges, ranks_text
+from gradred._util.text import ranges, ranks_text
 
 RANK, _STACK = "gradred-rank", "gradred-stack"
 _MOST_OF_STACKS = 1 << 20  # bytes

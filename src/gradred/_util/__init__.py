@@ -1,0 +1,1 @@
+"""What commands, jobs and reports share: this machine's cores, files that they make, words."""
