@@ -147,9 +147,9 @@ def has_torch() -> bool:
     return answer.returncode == 0
 
 
-def torch_jobs() -> bool:
-    """Examples for PyTorch, elastic training, jobs that fail or that torch starts."""
-    return not has_torch() or jobs(OPENMPI, *TORCH_JOBS)
+def torch_jobs(*tests: str) -> bool:
+    """Some of TORCH_JOBS."""
+    return not has_torch() or jobs(OPENMPI, *tests)
 
 
 def torch_ranks() -> bool:
@@ -287,13 +287,13 @@ def hosts() -> bool:
     return all(well)
 
 
-TORCH_JOBS = (
+ELASTIC_JOBS = ("jobs/test_elastic.py", "hosts/test_elastic.py")
+OTHER_TORCH_JOBS = (
     "jobs/test_torch_examples.py",
     "jobs/test_torchrun.py",
     "jobs/test_torch_failures.py",
-    "jobs/test_elastic.py",
-    "hosts/test_elastic.py",
 )
+TORCH_JOBS = (*ELASTIC_JOBS, *OTHER_TORCH_JOBS)
 
 DEVICE_JOBS = "jobs/test_device.py"  # with MPICH alone
 
@@ -323,7 +323,8 @@ STAGES = (
         beside=True,
     ),
     Stage("hosts", hosts, beside=True),
-    Stage("jobs with torch", torch_jobs, beside=True),
+    Stage("jobs with torch", lambda: torch_jobs(*OTHER_TORCH_JOBS), beside=True),
+    Stage("elastic jobs", lambda: torch_jobs(*ELASTIC_JOBS), beside=True),
     Stage("jobs with devices, mpich", lambda: jobs(MPICH, DEVICE_JOBS), beside=True),
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs", without=[DEVICE_JOBS]), beside=True),
     Stage("mpich, 1 rank", lambda: more_ranks_mpich("1"), beside=True),
