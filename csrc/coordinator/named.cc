@@ -445,14 +445,13 @@ void NamedOperations::run_works() {
   }
   while (!works_.empty()) {
     NamedWork& first = *works_.front();
+    stopped_ = {Progress::State::kPolls, {}};  // for copies, unless a call says otherwise
     if (!first.advance(stopped_)) {
       if (!first.start(*comm_)) return;  // the next phase, if its time has come
       if (!first.advance(stopped_)) return;
     }
-    if (!first.finish(*comm_)) {
-      stopped_ = {Progress::State::kPolls, {}};
-      return;
-    }
+    stopped_ = {Progress::State::kPolls, {}};
+    if (!first.finish(*comm_)) return;
     const auto parts = first.parts();
     const std::uint64_t started_ns = first.started_ns();
     under_way_ -= first.bytes();
