@@ -1,7 +1,7 @@
 """Tensors of PyTorch on a GPU by the front ends for deep learning: a section of h200.py.
 
 Each result is checked; times are of blocks in turn, against what a program has to do without
-gradred: copy to the host, the MPI's Allreduce, copy back. Gloo's is the same by PyTorch's own.
+gradred: copy to the host, the MPI's Allreduce, copy back.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ struct Elsewhere {
   std::shared_ptr<Stream> before{};      // its work on them comes first; null: there is none
   std::shared_ptr<StreamOrder> order{};  // of a program's stream; null: the host's, who waits
   std::shared_ptr<Flow> flow{};  // of what a plan takes in order (Family::flows); null: none
+
+  // In whose memory they are; null: they have no elements.
+  DeviceMemory* device() const { return input.is_host() ? result.device() : input.device(); }
 };
 
 // `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,

@@ -4,21 +4,12 @@
 #include <utility>
 
 namespace gradred {
-namespace {
-
-DeviceMemory* device_of(const NamedArray& array) {
-  if (array.elsewhere == nullptr) return nullptr;
-  const Memory input = array.elsewhere->input, result = array.elsewhere->result;
-  return input.is_host() ? result.device() : input.device();
-}
-
-}  // namespace
 
 ArraysOnHost::ArraysOnHost(NamedOperation& operation) : operation_(operation) {
   for (std::size_t i = 0; i < operation.arrays().size(); ++i) {
     const NamedArray& array = operation.arrays()[i];
-    DeviceMemory* const device = device_of(array);
-    if (device == nullptr) continue;  // it has no elements
+    DeviceMemory* const device = array.elsewhere ? array.elsewhere->device() : nullptr;
+    if (device == nullptr) continue;
     const std::size_t room = array.out == nullptr ? 0 : array.out_bytes;
     moved_.push_back({.index = i,
                       .given = array,

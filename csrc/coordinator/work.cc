@@ -73,9 +73,7 @@ constexpr std::size_t kPackedFromDevice = std::size_t{256} << 10;
 
 DeviceMemory* device_of(const Bucket& bucket) {
   for (const Piece& piece : bucket.pieces) {
-    if (piece.elsewhere == nullptr) continue;
-    const Memory input = piece.elsewhere->input;
-    return input.is_host() ? piece.elsewhere->result.device() : input.device();
+    if (piece.elsewhere != nullptr) return piece.elsewhere->device();
   }
   return nullptr;
 }
