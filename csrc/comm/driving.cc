@@ -77,7 +77,7 @@ int LeftOver::complete() {
     unused.swap(communicators_);
     any_ = false;
   }
-  for (const auto& operation : ended) operation->complete_request();
+  for (const auto& operation : ended) operation->generalized_request().complete();
   return static_cast<int>(ended.size());
 }
 
@@ -128,6 +128,7 @@ void stop_driving() {
   driving().stopped = true;
   const mpi::Functions& call = mpi::get().call;
   if (call.Progress_unregister != nullptr) call.Progress_unregister(on_progress_of_mpi);
+  driving().spare_requests.complete_all();
 }
 
 void stop_driving_after_failure() { driving().stops_after_failure = true; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/generalized_request.h"
 
 namespace gradred {
 
@@ -36,6 +37,7 @@ struct Driving {
   std::atomic<std::uint64_t> mpi_driven_ns{0};  // when that was last
   std::atomic<bool> stopped{false}, stops_after_failure{false};
   LeftOver left_over;
+  SpareRequests spare_requests;
 };
 
 // Lets the MPI underneath and all operations in flight get on; never blocks. Whatever waits calls

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 
+#include "comm/generalized_request.h"
 #include "comm/observation.h"
 #include "engine/operation.h"
 #include "liveness/watchdog.h"
@@ -15,9 +16,10 @@ class StartedOperation : public Operation {
  public:
   // MPI_REQUEST_NULL where there is none. Who takes it hands it to the MPI's Wait, Test or
   // Request_free.
-  mpi::Handle request() const { return request_; }
-  void open_request(const std::shared_ptr<StartedOperation>& self);
-  void complete_request() noexcept;  // once it has ended; again does nothing
+  mpi::Handle request() const {
+    return uses_mpi_request_ ? mpi_request_ : generalized_request_.handle();
+  }
+  GeneralizedRequest& generalized_request() { return generalized_request_; }
   // Makes the MPI's own request that of the program, who waits for it by the MPI's functions; false
   // where there is none that stands for all of the operation.
   virtual bool use_mpi_request() { return false; }
@@ -46,16 +48,15 @@ class StartedOperation : public Operation {
   void on_end(bool well) noexcept override;  // completes the request
 
   void set_mpi_request(mpi::Handle request) {
-    request_ = request;
+    mpi_request_ = request;
     uses_mpi_request_ = true;
   }
 
   std::shared_ptr<Observation> observation_;
 
  private:
-  mpi::Handle request_ = mpi::get().is.request_null;
-  std::weak_ptr<StartedOperation> self_;  // with a request
-  std::atomic<bool> open_{false};         // the request is to be completed
+  GeneralizedRequest generalized_request_;
+  mpi::Handle mpi_request_{};
   bool uses_mpi_request_ = false;
   std::atomic<bool> told_{false};
   std::atomic<std::uint64_t> tested_ns_{0};

@@ -49,9 +49,10 @@ void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, cons
   try {
     const bool found_by_mpi =
         thread_may_drive() || (operation->may_advance_in_mpi() && completes_inside_mpi());
-    if (call.mpi_request && found_by_mpi && mpi::initialized()) operation->open_request(operation);
-    if (!operation->ended()) return let_drive(operation);
-    operation->complete_request();
+    if (call.mpi_request && found_by_mpi && mpi::initialized()) {
+      operation->generalized_request().open(operation);
+    }
+    if (!operation->ended()) let_drive(operation);
   } catch (...) {  // it has its number: the peers would wait for it
     operation->abandon(std::current_exception());
     throw;

@@ -106,6 +106,11 @@ struct Mpi {
   Functions call;
   Constants is;
 
+  // The status of what has received nothing.
+  void make_empty(void* status) const {
+    call.Status_set_elements(status, is.byte_type, 0);
+    call.Status_set_cancelled(status, 0);
+  }
   Handle normalise(Handle handle) const {
     return is.handle_bytes == 4 ? handle & 0xffffffffU : handle;
   }

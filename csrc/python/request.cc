@@ -77,16 +77,20 @@ void let_go(PyObject* self) {
 
 // Completes the MPI's side of a request whose operation has ended. The GIL is held throughout: of
 // several threads that have waited, one gives the handle back.
-void release_handle(PyObject* request, void* status) {
+void release_handle(PyObject* request, const PyOperation& operation, void* status) {
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle handle = mpi.normalise(handle_of(request));
   if (handle == mpi.is.request_null) return;
   int finalized = 0;
   mpi.call.Finalized(&finalized);
   if (finalized != 0) return;
-  int done = 0;
-  // An error is that of the operation, of which the caller tells more.
-  static_cast<void>(mpi.call.Test(&handle, &done, status));
+  if (operation.take_request_back()) {
+    if (status != mpi.is.status_ignore) mpi.make_empty(status);
+  } else {
+    int done = 0;
+    // An error is that of the operation, of which the caller tells more.
+    static_cast<void>(mpi.call.Test(&handle, &done, status));
+  }
   put_handle(request, mpi.is.request_null);
 }
 
@@ -127,8 +131,8 @@ PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
 }
 
 // A second thread that waits for it, too, finds either the operation or the request null.
-void release_request(PyObject* self, void* status) {
-  release_handle(self, status);
+void release_request(PyObject* self, const PyOperation& operation, void* status) {
+  release_handle(self, operation, status);
   let_go(self);
 }
 
@@ -146,7 +150,7 @@ PyObject* wait_for_request(PyObject* self, PyObject* const* args, Py_ssize_t nar
     } catch (...) {
       failure = std::current_exception();
     }
-    if (operation->ended()) release_request(self, address);
+    if (operation->ended()) release_request(self, *operation, address);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -165,7 +169,7 @@ PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   try {
     void* const address = address_of(status);
     if (!operation->test()) Py_RETURN_FALSE;
-    release_request(self, address);
+    release_request(self, *operation, address);
     operation->rethrow();
   } catch (...) {
     set_python_error(std::current_exception());
@@ -314,11 +318,11 @@ void bind_request(py::module_& m) {
         "which of these operations have ended, and where that memory is kept.");
   m.def(
       "release_request",
-      [](const py::object& request, std::uintptr_t status) {
-        release_handle(request.ptr(),
+      [](const py::object& request, const PyOperation& operation, std::uintptr_t status) {
+        release_handle(request.ptr(), operation,
                        status == 0 ? mpi::get().is.status_ignore : reinterpret_cast<void*>(status));
       },
-      py::arg("request"), py::arg("status"),
+      py::arg("request"), py::arg("operation"), py::arg("status"),
       "Give the MPI's request of an ended operation back, and make it null; `status` is the "
       "address of a status, or 0.");
 }

@@ -170,4 +170,4 @@ class PersistentAllreduce(_Base):
 
     def _release(self, operation: _core.Operation, status: MPI.Status | None) -> None:
         self._forget(operation)
-        release_handle(self, status)
+        release_handle(self, operation, status)

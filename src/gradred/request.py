@@ -172,8 +172,11 @@ class Request(_Base):
             gradred.Error: what ended one of the operations; the others have ended as well.
         """
         failure: Exception | None = None
-        given = list(statuses or [])[: len(requests)]  # filled in place, as mpi4py does it
-        found = given + [MPI.Status() for _ in requests[len(given) :]]
+        found: list[MPI.Status | None] = [None] * len(requests)
+        if statuses is not None:  # filled in place, as mpi4py does it
+            statuses[:] = statuses[: len(requests)]
+            statuses += [MPI.Status() for _ in requests[len(statuses) :]]
+            found[:] = statuses
         pending = []
         for index, request in enumerate(requests):
             if getattr(request, "_operation", None) is None:
@@ -196,8 +199,6 @@ class Request(_Base):
             pause = 0.0 if len(pending) < before else min(pause + 1e-6, 1e-4)
             if pending:  # another thread may need the GIL to go on
                 time.sleep(pause)
-        if statuses is not None:
-            statuses[:] = found
         if failure is not None:
             raise failure
         return True
@@ -233,7 +234,10 @@ def start(comm: MPI.Comm, call: _core.Call, buffers: Any) -> _core.Operation:
 _core.use_request_class(Request, keep_alive, let_ended_go, _in_flight)
 
 
-def release_handle(request: MPI.Request, status: MPI.Status | None) -> None:
+def release_handle(
+    request: MPI.Request, operation: _core.Operation, status: MPI.Status | None
+) -> None:
     """Complete the MPI's side of a request whose operation has ended."""
     if request:
-        _core.release_request(request, 0 if status is None else MPI._addressof(status))
+        address = 0 if status is None else MPI._addressof(status)
+        _core.release_request(request, operation, address)

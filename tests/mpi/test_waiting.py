@@ -1,0 +1,95 @@
+"""The ways of waiting for a request, one after the other on requests that take each other's place.
+
+Where the program waits by gradred's functions the MPI does not hear of the end, and the next
+operation has its request: whoever waits for that one must not find the end of another.
+"""
+
+import random
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import gradred
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def ask_until_true(requests):
+    for request in requests:
+        while not request.Test():
+            pass
+
+
+def wait_for_each(requests):
+    for request in requests:
+        request.Wait()
+
+
+def let_the_mpi_test(requests):
+    while not MPI.Request.Testall(requests):
+        pass
+
+
+def ask_once_and_leave_the_rest_to_the_mpi(requests):
+    for request in requests:
+        request.Test()
+    MPI.Request.Waitall(requests)
+
+
+WAYS = [
+    ask_once_and_leave_the_rest_to_the_mpi,
+    wait_for_each,
+    ask_until_true,
+    gradred.Request.Waitall,
+    MPI.Request.Waitall,
+    let_the_mpi_test,
+]
+
+
+@pytest.fixture(name="comm")
+def duplicated_world():
+    plain = MPI.COMM_WORLD.Dup()
+    yield gradred.Comm(plain)
+    plain.Free()
+
+
+@pytest.mark.parametrize("count", [1, 30_000])
+def test_each_rank_waits_in_ways_of_its_own(comm, count):
+    own = random.Random(comm.rank)
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    for turn in range(200):
+        if own.randrange(8) == 0:
+            time.sleep(0.002)
+        inputs = [np.full(count, comm.rank + turn + i, np.int64) for i in range(3)]
+        results = [np.empty_like(x) for x in inputs]
+        requests = [comm.Iallreduce(x, y) for x, y in zip(inputs, results, strict=True)]
+        own.choice(WAYS)(requests)
+        ranks = comm.size * (comm.size - 1) // 2
+        for i, result in enumerate(results):
+            np.testing.assert_array_equal(result, ranks + comm.size * (turn + i))
+        assert not any(requests)  # null, whoever has waited
+
+
+@pytest.mark.parametrize("way", ["Wait", "Test"])
+def test_status_says_that_nothing_was_received(comm, way):
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    x = np.ones(30_000)
+    request = comm.Iallreduce(MPI.IN_PLACE, x)
+    status = MPI.Status()
+    status.Set_elements(MPI.BYTE, 17)
+    while not getattr(request, way)(status):
+        pass
+    assert status.Get_count(MPI.BYTE) == 0
+    assert not status.Is_cancelled()
+
+
+def test_waitall_fills_a_status_for_each_request(comm):
+    statuses = [MPI.Status()]
+    first = statuses[0]
+    requests = [comm.Iallreduce(MPI.IN_PLACE, np.ones(n)) for n in (1, 30_000, 3)]
+    gradred.Request.Waitall(requests, statuses)
+    assert len(statuses) == 3
+    assert statuses[0] is first
+    assert not any(status.Is_cancelled() for status in statuses)
