@@ -14,11 +14,6 @@
 
 namespace gradred {
 
-// What carries an operation out.
-inline constexpr const char* kSharedMemory = "shared memory";
-inline constexpr const char* kMessages = "messages";
-inline constexpr const char* kByMpi = "the MPI";
-
 struct TraceEvent {
   enum class Kind : std::uint8_t { kBegin, kRound, kSend, kReceive, kAbandon };
 
@@ -32,7 +27,7 @@ struct TraceEvent {
   std::uint64_t end_ns = 0;
   std::uint64_t bytes = 0;  // of a message, or of all messages of a round
   Signature signature;
-  const char* path = kMessages;
+  const char* path = "messages";  // what carries the operation out
   const char* mode = nullptr;  // how the program made the call, where that is known
 };
 

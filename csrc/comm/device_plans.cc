@@ -57,12 +57,10 @@ class Scratch {
   std::shared_ptr<const Elsewhere> where_;
 };
 
-// What takes arrays in devices' memory as they are: libraries, and an MPI that knows such memory.
 std::vector<std::string> worth_measuring(bool mpi_reads) {
   std::vector<std::string> plans;
   for (const Family* family : plan_families()) {
-    const Medium medium = family->medium();
-    if (medium != Medium::kLibrary && !(medium == Medium::kMpi && mpi_reads)) continue;
+    if (!family->rivals_on_devices(mpi_reads)) continue;
     std::ranges::copy(family->plans(Collective::kAllreduce), std::back_inserter(plans));
   }
   return plans;

@@ -4,6 +4,7 @@
 #include "comm/communicator.h"
 #include "comm/device_plans.h"
 #include "comm/driving.h"
+#include "comm/families.h"
 #include "comm/staged_calls.h"
 #include "comm/waiting.h"
 
@@ -53,10 +54,7 @@ void Dispatch::run_startable(const Call& call, WaitHook& hook) {
 
 // Messages move by calls of the MPI, which another thread has to be allowed to make.
 bool Dispatch::starts_by(const Plan& plan) const {
-  const Medium medium = plan.family->medium();
-  const bool by_messages = medium == Medium::kMessages ||
-                           (medium == Medium::kLibrary && !comm_.node_path().serves_all());
-  return comm_.starts() && (!by_messages || comm_.threads_drive());
+  return comm_.starts() && (!plan.family->sends(comm_.place()) || comm_.threads_drive());
 }
 
 bool Dispatch::keeps_streams(const Call& call) const {
@@ -69,14 +67,13 @@ bool Dispatch::keeps_streams(const Call& call) const {
   }
 }
 
-// What no plan can serve goes nowhere.
-Medium Dispatch::medium_of(const Call& call, bool started) const {
-  if (started && !comm_.starts()) return Medium::kMpi;
+const Family* Dispatch::family_for(const Call& call, bool started) const {
+  if (started && !comm_.starts()) return &mpi_family();
   try {
     const std::shared_ptr<const Plan> plan = comm_.choice().plan_for(call, !started);
-    return !started || starts_by(*plan) ? plan->family->medium() : Medium::kMpi;
+    return !started || starts_by(*plan) ? plan->family : &mpi_family();
   } catch (const UsageError&) {
-    return Medium::kNone;
+    return nullptr;
   }
 }
 

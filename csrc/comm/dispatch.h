@@ -35,8 +35,8 @@ class Dispatch {
   bool starts_by(const Plan& plan) const;
   // Whether the work of a call that starts is given to the stream in whose order it is.
   bool keeps_streams(const Call& call) const;
-  // Where the data of a call go.
-  Medium medium_of(const Call& call, bool started) const;
+  // Who carries a call out; null where no plan can serve it.
+  const Family* family_for(const Call& call, bool started) const;
 
   // Whether the program should be told now, and once, that the MPI carries out all that it starts,
   // and that ranks whose calls differ do not hear of it: no blocking call has come first. On rank

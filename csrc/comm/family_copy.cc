@@ -41,7 +41,8 @@ class CopyFamily final : public Family {
  public:
   std::string_view name() const override { return "copy"; }
   std::string_view about() const override { return "one rank: the input is the result"; }
-  Medium medium() const override { return Medium::kNone; }
+  std::string_view medium() const override { return "none"; }
+  const char* traced_as() const override { return "a copy"; }
   std::vector<std::string> plans(Collective) const override { return {}; }  // not to be asked for
 
   std::optional<std::string> why_not(const Question&, const Place& place) const override {

@@ -68,7 +68,9 @@ class HierarchicalFamily final : public Family {
   std::string_view about() const override {
     return "shared memory inside each host, messages between hosts";
   }
-  Medium medium() const override { return Medium::kMessages; }
+  std::string_view medium() const override { return "messages"; }
+  const char* traced_as() const override { return nullptr; }
+  bool sends(const Place&) const override { return true; }
   std::vector<std::string> plans(Collective) const override { return {std::string(kHierarchical)}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {

@@ -25,7 +25,10 @@ class LibraryFamily final : public Family {
 
   std::string_view name() const override { return name_; }
   std::string_view about() const override { return about_; }
-  Medium medium() const override { return Medium::kLibrary; }
+  std::string_view medium() const override { return "library"; }
+  const char* traced_as() const override { return name_.data(); }
+  // Those by which the ranks agree on the call.
+  bool sends(const Place& place) const override { return !place.why_no_memory.empty(); }
   std::vector<std::string> plans(Collective collective) const override {
     if (serves_ == Serves::kAllreduce && collective != Collective::kAllreduce) return {};
     return {std::string(name_)};
@@ -49,6 +52,7 @@ class LibraryFamily final : public Family {
   }
 
   bool reads(const Call&) const override { return true; }  // check() refuses what it cannot
+  bool rivals_on_devices(bool) const override { return true; }
   bool keeps_streams() const override { return true; }
   void check(Communicator& comm, const Call& call) const override {
     const std::string why = comm.libraries().ranks(name_, kind_).why_not(call);

@@ -19,7 +19,9 @@ class MpiFamily final : public Family {
  public:
   std::string_view name() const override { return "mpi"; }
   std::string_view about() const override { return "the MPI's own call"; }
-  Medium medium() const override { return Medium::kMpi; }
+  std::string_view medium() const override { return "mpi"; }
+  const char* traced_as() const override { return "the MPI"; }
+  bool leaves_to_mpi() const override { return true; }
   std::vector<std::string> plans(Collective) const override { return {"mpi"}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {
@@ -50,6 +52,7 @@ class MpiFamily final : public Family {
     const bool cuts = call.kind == Kind::kReduceScatterBlock;
     return call.on_host() || (!scales && !cuts && mpi_reads_devices());
   }
+  bool rivals_on_devices(bool mpi_reads) const override { return mpi_reads; }
   void check(Communicator&, const Call& call) const override { check_mpi_call(call); }
   void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
     run_agreed_on_mpi(comm, call, plan, hook);

@@ -29,7 +29,8 @@ class NodeFamily final : public Family {
   std::string_view about() const override {
     return "memory that all ranks share; long calls may read peers' own: no message is sent";
   }
-  Medium medium() const override { return Medium::kMemory; }
+  std::string_view medium() const override { return "memory"; }
+  const char* traced_as() const override { return "shared memory"; }
   std::vector<std::string> plans(Collective) const override { return {"node"}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {

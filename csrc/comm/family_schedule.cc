@@ -29,7 +29,9 @@ class ScheduleFamily final : public Family {
   std::string_view about() const override {
     return "messages between ranks, by an algorithm that is data";
   }
-  Medium medium() const override { return Medium::kMessages; }
+  std::string_view medium() const override { return "messages"; }
+  const char* traced_as() const override { return nullptr; }
+  bool sends(const Place&) const override { return true; }
 
   std::vector<std::string> plans(Collective collective) const override {
     std::vector<std::string> names;

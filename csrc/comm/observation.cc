@@ -29,7 +29,8 @@ const char* text_of(Mode mode) {
   }
 }
 
-Observation::Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call)
+Observation::Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call,
+                         const char* path)
     : profile_(std::move(profile)),
       row_(profile_ != nullptr ? &profile_->row(call, mode_of(call)) : nullptr),
       looks_(row_ != nullptr && row_->looks_at_started()),
@@ -41,7 +42,7 @@ Observation::Observation(std::shared_ptr<Profile> profile, Trace* trace, const C
   event_.operation = trace_->next_operation();
   event_.start_ns = start_ns_;
   event_.signature = call.signature();
-  event_.path = kSharedMemory;
+  event_.path = path;
   event_.mode = text_of(mode_of(call));
 }
 

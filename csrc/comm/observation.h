@@ -12,8 +12,8 @@ namespace gradred {
 
 class Observation {
  public:
-  // `profile` and `trace` may be null.
-  Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call);
+  // Both may be null; the trace is told by what `path` the call goes.
+  Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call, const char* path);
   ~Observation();
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;

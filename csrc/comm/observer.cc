@@ -156,12 +156,11 @@ void Observer::run_timed(const Call& call, WaitHook& hook, Mode mode) {
 void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
   if (trace_ == nullptr) return carry_out(comm_, call, hook, mode);
   const bool blocking = mode == Mode::kBlocking;
-  const Medium medium = comm_.dispatch().medium_of(call, !blocking);
-  if (medium == Medium::kMessages) {
-    return carry_out(comm_, call, hook, mode);  // the transport traces what goes by schedule
+  const Family* const family = comm_.dispatch().family_for(call, !blocking);
+  if (family == nullptr || family->traced_as() == nullptr) {
+    return carry_out(comm_, call, hook, mode);  // an error; or the transport traces it
   }
-  TracedCall traced(trace_, trace_line_, medium == Medium::kMemory ? kSharedMemory : kByMpi,
-                    text_of(mode), call.signature());
+  TracedCall traced(trace_, trace_line_, family->traced_as(), text_of(mode), call.signature());
   carry_out(comm_, call, hook, mode);
   traced.ended();
 }
@@ -170,9 +169,13 @@ void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
 
 std::shared_ptr<Observation> Observer::observation(const Call& call) const {
   if (profile_ == nullptr && trace_ == nullptr) return nullptr;
-  Trace* const trace = comm_.dispatch().medium_of(call, true) == Medium::kMemory ? trace_ : nullptr;
-  if (profile_ == nullptr && trace == nullptr) return nullptr;
-  return std::make_shared<Observation>(profile_, trace, call);
+  const Family* const family = comm_.dispatch().family_for(call, true);
+  // The MPI tells nobody of the end of its own.
+  const bool traced = trace_ != nullptr && family != nullptr && !family->leaves_to_mpi() &&
+                      family->traced_as() != nullptr;
+  if (profile_ == nullptr && !traced) return nullptr;
+  return std::make_shared<Observation>(profile_, traced ? trace_ : nullptr, call,
+                                       traced ? family->traced_as() : nullptr);
 }
 
 // ---- beside the MPI's own ---------------------------------------------------------------------
@@ -180,7 +183,8 @@ std::shared_ptr<Observation> Observer::observation(const Call& call) const {
 // Depends on what the ranks have agreed on.
 bool Observer::may_compare(const Call& call, Mode mode) const {
   if (comparison_ == nullptr || mode != Mode::kBlocking) return false;
-  if (comm_.dispatch().medium_of(call, false) == Medium::kMpi) return false;
+  const Family* const family = comm_.dispatch().family_for(call, false);
+  if (family != nullptr && family->leaves_to_mpi()) return false;
   // Ranks count a call that fails, and not one that they refuse themselves.
   if (node() != nullptr && node()->has_disagreed()) return false;
   if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() does it by another

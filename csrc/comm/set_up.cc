@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -49,14 +47,6 @@ std::vector<int> number_hosts(const std::vector<HostName>& names) {
   return host_of;
 }
 
-// -1: none.
-int number_in(const char* variable) {
-  const char* const text = std::getenv(variable);
-  int number = -1;
-  if (text != nullptr) std::from_chars(text, text + std::strlen(text), number);
-  return number;
-}
-
 template <class Part>
 std::vector<Part> parts(const std::vector<Offer>& all, Part Offer::* which) {
   std::vector<Part> found;
@@ -76,9 +66,9 @@ PlaceAmongAll place_among_all(int rank, int size) {
     mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &found.size), "MPI_Comm_size");
   }
   if (found.size > 1) return found;  // an MPI that is alone knows of nobody
-  found = {number_in("RANK"), number_in("WORLD_SIZE")};
-  const bool fits = found.rank >= 0 && found.rank < found.size && found.size >= size;
-  return fits ? found : PlaceAmongAll{rank, size};
+  const std::optional<RankOfJob> told = settings().rank_of_job;
+  return told && told->size >= size ? PlaceAmongAll{told->rank, told->size}
+                                    : PlaceAmongAll{rank, size};
 }
 
 Decorations decorations(const Settings& settings, int rank, int size) {

@@ -9,6 +9,10 @@
 
 namespace gradred {
 
+struct RankOfJob {
+  int rank, size;
+};
+
 // The same on all ranks unless said otherwise.
 struct Settings {
   bool shared_memory = true;
@@ -18,7 +22,9 @@ struct Settings {
   std::optional<bool> mpi_reads_devices;  // may differ; none: as the MPI itself says
   std::size_t slices = 0;                 // 0: the selector's
   std::size_t ranks_on_host = 0;          // of the whole program; 0: those of the communicator
-  bool progress_thread = true;            // may drive what is in flight, where the MPI allows that
+  // As a launcher of processes says that no MPI connects, such as torchrun; none: nobody says.
+  std::optional<RankOfJob> rank_of_job;  // this process; differs
+  bool progress_thread = true;           // may drive what is in flight, where the MPI allows that
   std::size_t ipc_bytes = std::size_t{32} << 20;  // of a workspace of devices; 0: none; may differ
   std::string trace;                       // file for a Chrome trace; empty: none; may differ
   std::string fault;                       // parse_fault(); empty: none

@@ -86,7 +86,7 @@ void run_staged(Communicator& comm, const Call& call, const Plan& plan, WaitHook
 std::shared_ptr<StartedOperation> staged_operation(Communicator& comm, const Call& call,
                                                    const Plan* plan,
                                                    const StagedOperation::Make& make) {
-  if (plan == nullptr || plan->family->medium() == Medium::kMpi) {
+  if (plan == nullptr || plan->family->leaves_to_mpi()) {
     return std::make_shared<StagedOperation>(call, comm.rank(), comm.size(), make,
                                              StagedOperation::ReadsAtOnce());
   }

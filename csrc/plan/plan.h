@@ -84,10 +84,6 @@ struct Plan {
   std::uint64_t hash() const;  // of what ranks must agree on; never 0
 };
 
-// What the parameters of a family's cost model describe, and where its data go.
-enum class Medium : std::uint8_t { kNone, kMemory, kMessages, kMpi, kLibrary };
-std::string_view name_of(Medium medium);
-
 // A way of carrying out calls. A new one is a file that implements this, and a row in
 // comm/families.cc.
 class Family {
@@ -95,7 +91,14 @@ class Family {
   virtual ~Family() = default;
   virtual std::string_view name() const = 0;
   virtual std::string_view about() const = 0;
-  virtual Medium medium() const = 0;
+  // Where its data go, for reports: memory, messages, mpi (its own calls), library or none.
+  virtual std::string_view medium() const = 0;
+  // What a timeline says of a whole call; null: each of its messages is told of.
+  virtual const char* traced_as() const = 0;
+  // Whether the ranks send each other messages, which takes calls of the MPI between start and end.
+  virtual bool sends(const Place& /*place*/) const { return false; }
+  // Whether the MPI's own collective call is all that happens: nothing to be compared with it.
+  virtual bool leaves_to_mpi() const { return false; }
   // The plans that a call may ask for by name.
   virtual std::vector<std::string> plans(Collective collective) const = 0;
   // Why none of them can serve the call; nullopt: they can.
@@ -110,6 +113,9 @@ class Family {
   // part of the choice: ranks may differ in it. Such calls have no order of a stream but where the
   // family keeps_streams().
   virtual bool reads(const Call& call) const;
+  // The same of the MPI's or a library's own allreduce, which then is to be compared with
+  // gradred's: on all ranks, some of which may have an MPI that reads no devices' memory.
+  virtual bool rivals_on_devices(bool /*mpi_reads*/) const { return false; }
   // Whether its operations give their work to the stream in whose order a call is.
   virtual bool keeps_streams() const { return false; }
   // Whether its operations read the input of such a call, and write the result, from beginning to

@@ -14,8 +14,6 @@
 namespace gradred {
 namespace {
 
-constexpr std::array<std::string_view, 5> kMedia = {"none", "memory", "messages", "mpi", "library"};
-
 bool has(const Family& family, Collective collective, std::string_view name) {
   const std::vector<std::string> names = family.plans(collective);
   return std::ranges::find(names, name) != names.end();
@@ -52,8 +50,6 @@ Plan cheapest(const std::vector<Plan>& plans) {
 }
 
 }  // namespace
-
-std::string_view name_of(Medium medium) { return kMedia[static_cast<std::size_t>(medium)]; }
 
 std::uint64_t Plan::hash() const {
   if (known_hash != 0) return known_hash;

@@ -142,7 +142,7 @@ py::dict described(const Plan& plan) {
   py::dict result;
   result["plan"] = plan.name;
   result["family"] = plan.family->name();
-  result["medium"] = name_of(plan.family->medium());
+  result["medium"] = plan.family->medium();
   result["about"] = plan.family->about();
   result["slices"] = plan.slices;
   result["reason"] = plan.reason;
@@ -229,7 +229,7 @@ py::list families() {
     }
     row["name"] = family->name();
     row["about"] = family->about();
-    row["medium"] = name_of(family->medium());
+    row["medium"] = family->medium();
     row["plans"] = plans;
     result.append(row);
   }

@@ -25,6 +25,16 @@ std::string home() {
   return found != nullptr && found->pw_dir != nullptr ? found->pw_dir : "";
 }
 
+// None: it is not there, or no number.
+template <class Number>
+std::optional<Number> number_in(const char* name) {
+  const std::string text = variable(name);
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && !text.empty() ? std::optional(number) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> environment() {
@@ -47,12 +57,15 @@ std::size_t ranks_on_host() {
   // Of Open MPI; of MPICH and Intel MPI; of others that speak PMI. src/gradred/launch/variables.py
   // asks the same for a rank that has not begun, without this library.
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}) {
-    const std::string text = variable(name);
-    std::size_t ranks = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-    if (!text.empty() && error == std::errc() && end == text.data() + text.size()) return ranks;
+    if (const auto ranks = number_in<std::size_t>(name)) return *ranks;
   }
   return 0;
+}
+
+std::optional<RankOfJob> rank_of_job() {
+  const auto rank = number_in<int>("RANK"), size = number_in<int>("WORLD_SIZE");
+  const bool fits = rank && size && *rank >= 0 && *rank < *size;
+  return fits ? std::optional(RankOfJob{*rank, *size}) : std::nullopt;
 }
 
 std::string figures_folder() {

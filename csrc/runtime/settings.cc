@@ -12,6 +12,7 @@ namespace gradred {
 void read_settings() {
   Settings found;
   found.ranks_on_host = ranks_on_host();
+  found.rank_of_job = rank_of_job();
   found.figures = figures_folder();
   for (const KnobState& state : knob_states()) {
     if (state.knob->apply != nullptr) state.knob->apply(state.value, found);

@@ -183,7 +183,7 @@ void schedules_alone_read_memory_that_is_not_the_hosts() {
       return family->reads(call);
     };
     // The one as the MPI says, the other nothing but devices', where it looks after them itself.
-    if (family == &mpi_family() || family->medium() == Medium::kLibrary) continue;
+    if (family->rivals_on_devices(true)) continue;
     const bool reads = reads_in(Memory(device), Memory(device));
     expect(reads == (family == &schedule_family()), "memory of a device and " + name);
     expect(reads_in(Memory(), Memory()), "host memory and " + name);
