@@ -87,7 +87,7 @@ NodeOperation::Alone NodeOperation::start_alone(const Call& call) {
 // the same time, it ends without them.
 bool NodeOperation::look_at_peers() {
   constexpr std::size_t kSmall = 4096;
-  constexpr int kLooks = 400;
+  constexpr int kLooks = 800;
   if (execution_.advance()) return true;
   if (bytes_ > kSmall || !spins()) return false;
   const Awaited& awaited = execution_.awaited();
