@@ -37,7 +37,10 @@ pytestmark = [
 def test_examples_learn(example: str) -> None:
     command = [sys.executable, "-m", "gradred", "run", *EXAMPLES[example], "-np", "2"]
     command += [sys.executable, str(ROOT / "examples" / example), *SMALL.get(example, [])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    lean = {"PYTHONPATH": str(ROOT / "tests" / "lean_torch")} if EXAMPLES[example] else {}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, env=os.environ | lean
+    )
     assert done.returncode == 0, done.stderr
     found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
     assert found[-1] > 85, done.stdout
