@@ -305,12 +305,12 @@ LONGEST = "faults/test_faults.py"
 STAGES = (
     Stage("make test", make_test, all_cores=True),
     Stage("full sweep", full_sweep, beside=True),
+    # Its tests keep one core busy, and it takes longest.
+    Stage("address sanitizer", lambda: core_tests("address"), beside=True),
     Stage("lint", lint),
     Stage("doctests", doctests),
     Stage("docs", docs),
     Stage("sdist and wheel", wheel),
-    # Their tests keep one core busy, so one builds while the other runs them.
-    Stage("address sanitizer", lambda: core_tests("address"), beside=True),
     Stage("thread sanitizer", lambda: core_tests("thread")),
     Stage("clang++", clang),
     # These wait, mostly, and so run beside each other.

@@ -28,7 +28,7 @@ struct TraceEvent {
   std::uint64_t bytes = 0;  // of a message, or of all messages of a round
   Signature signature;
   const char* path = "messages";  // what carries the operation out
-  const char* mode = nullptr;  // how the program made the call, where that is known
+  const char* mode = nullptr;     // how the program made the call, where that is known
 };
 
 // Thread-safe. Once full, each event replaces the oldest.
