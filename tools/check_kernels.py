@@ -33,12 +33,30 @@ ELEMENTS = (
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 OPERATIONS = ("sum", "prod", "min", "max", "scaled_sum")
 INPUTS = (0, 2, 4, 8)
-WANTED = {
-    "reduce.cu": {f"{operation}_{inputs}" for operation in OPERATIONS for inputs in INPUTS},
-    "shots.cu": {
-        f"{operation}_{shots}" for operation in OPERATIONS[:4] for shots in ("one", "two")
-    },
-}
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One way of compiling a source."""
+
+    source: str
+    kernels: set[str]
+    options: tuple[str, ...] = ("-cubin",)
+
+
+UNITS = (
+    Unit("reduce.cu", {f"{operation}_{inputs}" for operation in OPERATIONS for inputs in INPUTS}),
+    # For a program's own operation, whose function is linked to it.
+    Unit(
+        "reduce.cu",
+        {f"user_{inputs}" for inputs in INPUTS if inputs != 8},
+        ("-dc", "-DGRADRED_USER_OP"),
+    ),
+    Unit(
+        "shots.cu",
+        {f"{operation}_{shots}" for operation in OPERATIONS[:4] for shots in ("one", "two")},
+    ),
+)
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
@@ -58,18 +76,14 @@ class Compiled:
     problems: list[str]
 
 
-def compile_one(source: str, element: str, architecture: int) -> Compiled:
-    """One translation unit."""
+def compile_one(unit: Unit, element: str, architecture: int) -> Compiled:
+    """For one element type and architecture."""
     with tempfile.TemporaryDirectory() as folder:
-        command = ["nvcc", "-std=c++17", "-cubin", f"-arch=sm_{architecture}", "-Xptxas", "-v"]
-        command += [
-            f"-DGRADRED_ELEMENT={element}",
-            str(SOURCES / source),
-            "-o",
-            f"{folder}/out.cubin",
-        ]
+        command = ["nvcc", "-std=c++17", *unit.options, f"-arch=sm_{architecture}"]
+        command += ["-Xptxas", "-v", f"-DGRADRED_ELEMENT={element}"]
+        command += [str(SOURCES / unit.source), "-o", f"{folder}/out"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    where = f"{source}, {element} for sm_{architecture}"
+    where = f"{unit.source}, {element} for sm_{architecture}"
     if done.returncode != 0:
         return Compiled(element, architecture, {}, [f"{where}: {done.stderr.strip()}"])
     registers: dict[str, int] = {}
@@ -79,7 +93,7 @@ def compile_one(source: str, element: str, architecture: int) -> Compiled:
         registers[name] = int(found["registers"])
         if any(int(found[part]) for part in ("stack", "stores", "loads")):
             problems.append(f"{where}: {name} spills")
-    missing = WANTED[source] - set(registers)
+    missing = unit.kernels - set(registers)
     problems += [f"{where}: no kernel {name}" for name in sorted(missing)]
     return Compiled(element, architecture, registers, problems)
 
@@ -127,8 +141,8 @@ def main() -> int:
     for missing in [one for one in wanted if one not in known]:
         print(f"sm_{missing:<4} skipped: nvcc {nvcc_version()} does not know it")
     units = [
-        (source, element, one)
-        for source in WANTED
+        (unit, element, one)
+        for unit in UNITS
         for one in wanted
         if one in known
         for element in arguments.types.split(",")

@@ -127,7 +127,9 @@ def more_ranks_openmpi() -> bool:
     Of the GPU's tests those in which the MPI carries the arrays.
     """
     command = ["tools/run_tests.py", "--no-unit", "--ranks", "2,8"]
-    return run(python_of(OPENMPI), *command, "--on-devices", "messages or other_plans or torch")
+    return run(
+        python_of(OPENMPI), *command, "--on-devices", "messages or other_plans or torch or user_ops"
+    )
 
 
 def mpi4py_tests() -> bool:

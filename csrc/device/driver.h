@@ -20,6 +20,7 @@ using ContextHandle = struct OpaqueContext*;
 using StreamHandle = struct OpaqueStream*;
 using EventHandle = struct OpaqueEvent*;
 using ModuleHandle = struct OpaqueModule*;
+using LinkHandle = struct OpaqueLink*;
 using FunctionHandle = struct OpaqueFunction*;
 struct IpcHandle {
   std::byte bytes[64];
@@ -55,6 +56,8 @@ enum PointerAttribute : int {
   kDeviceOf = 9,
   kIsIpcCapable = 10,  // by cuIpcGetMemHandle: not so in pools and in mapped chunks
 };
+enum LinkInput : int { kCubin = 0, kPtx = 1 };
+enum LinkOption : int { kErrorLog = 5, kErrorLogBytes = 6 };
 enum DeviceAttribute : int {
   kMultiprocessors = 16,
   kCapabilityMajor = 75,
@@ -107,6 +110,11 @@ struct Functions {
   Result (*IpcCloseMemHandle)(Address address);
   Result (*IpcGetEventHandle)(IpcHandle* handle, EventHandle event);
   Result (*IpcOpenEventHandle)(EventHandle* event, IpcHandle handle);
+  Result (*LinkCreate)(unsigned options, int* names, void** values, LinkHandle* link);
+  Result (*LinkAddData)(LinkHandle link, int type, const void* data, std::size_t bytes,
+                        const char* name, unsigned options, int* names, void** values);
+  Result (*LinkComplete)(LinkHandle link, void** code, std::size_t* bytes);
+  Result (*LinkDestroy)(LinkHandle link);
   Result (*ModuleLoadData)(ModuleHandle* module, const void* image);
   Result (*ModuleUnload)(ModuleHandle module);
   Result (*ModuleGetFunction)(FunctionHandle* function, ModuleHandle module, const char* name);

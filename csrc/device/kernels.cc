@@ -11,6 +11,7 @@
 #include "device/compiler.h"
 #include "device/kernel_sources.h"
 #include "device/kernels/arguments.h"
+#include "device/user_functions.h"
 
 namespace gradred::device {
 namespace {
@@ -36,23 +37,45 @@ bool is_of_code(Result code) {
 // Behind gradred_ and the type's name.
 std::vector<std::string> names_of(KernelSource source) {
   std::vector<std::string> names;
-  const bool shots = source == KernelSource::kShots;
-  for (const char* const op : {"_sum", "_prod", "_min", "_max", "_scaled_sum"}) {
-    if (!shots) {
-      for (const char* const k : {"_0", "_2", "_4", "_8"}) names.push_back(std::string(op) + k);
-    } else if (op != std::string_view("_scaled_sum")) {
-      for (const char* const way : {"_one", "_two"}) names.push_back(std::string(op) + way);
+  const auto add = [&names](std::initializer_list<std::string_view> operations,
+                            std::initializer_list<std::string_view> ways) {
+    for (const std::string_view operation : operations) {
+      for (const std::string_view way : ways) {
+        names.push_back(std::string(operation) + std::string(way));
+      }
     }
+  };
+  switch (source) {
+    case KernelSource::kReduce:
+      add({"_sum", "_prod", "_min", "_max", "_scaled_sum"}, {"_0", "_2", "_4", "_8"});
+      break;
+    case KernelSource::kUser:
+      add({"_user"}, {"_0", "_2", "_4"});
+      break;
+    case KernelSource::kShots:
+      add({"_sum", "_prod", "_min", "_max"}, {"_one", "_two"});
+      break;
   }
   return names;
 }
 
 }  // namespace
 
-bool Kernels::serves(Op op, DType dtype) {
+std::string Kernels::why_not(Op op, DType dtype, bool waits_for_peers) {
   constexpr Op kOps[] = {Op::kSum, Op::kProd, Op::kMin, Op::kMax, Op::kAvg, Op::kPremul};
-  return std::ranges::find(kOps, op) != std::end(kOps) &&
-         std::ranges::find(kTypes, name_of(dtype)) != std::end(kTypes);
+  const std::string none =
+      "there is no kernel for " + std::string(name_of(op)) + " of " + std::string(name_of(dtype));
+  if (std::ranges::find(kTypes, name_of(dtype)) == std::end(kTypes)) return none;
+  if (std::ranges::find(kOps, op) != std::end(kOps)) return "";
+  const bool own = is_users(op) && !waits_for_peers;
+  const UserFunction* const function = own ? find_user_function(op, dtype) : nullptr;
+  if (function == nullptr) return none;
+  return function->code.empty() ? none + ": " + function->why_not : "";
+}
+
+Kernels::Key Kernels::key_of(Op op, DType dtype, bool waits_for_peers) {
+  if (waits_for_peers) return {dtype, KernelSource::kShots};
+  return is_users(op) ? Key{dtype, KernelSource::kUser, op} : Key{dtype, KernelSource::kReduce};
 }
 
 int Kernels::attribute(int which) const {
@@ -64,42 +87,56 @@ int Kernels::attribute(int which) const {
 std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capability,
                               const std::string& folder, KernelSource source) {
   const std::string element(name_of(dtype));
-  const bool shots = source == KernelSource::kShots;
+  const bool shots = source == KernelSource::kShots, user = source == KernelSource::kUser;
   const std::string by = std::to_string(compiler.version());
   const CodeCache cache(folder,
-                        element + (shots ? "-shots" : "") + "-sm_" + std::to_string(capability),
+                        element +
+                            (shots  ? "-shots"
+                             : user ? "-user"
+                                    : "") +
+                            "-sm_" + std::to_string(capability),
                         {kReduceSource, shots ? kShotsSource : "", kKernelArguments, by});
   if (std::optional<std::string> kept = cache.read()) return *std::move(kept);
+  std::vector<std::string> options{"--std=c++17", "-DGRADRED_ELEMENT=" + element};
+  if (user) {  // whose function is linked to it
+    options.insert(options.end(), {"-DGRADRED_USER_OP", "--relocatable-device-code=true"});
+  }
   const Compiler::File reduce{"reduce.cu", kReduceSource};
   const std::string code =
       compiler.compile(shots ? Compiler::File{"shots.cu", kShotsSource} : reduce,
-                       {{"arguments.h", kKernelArguments}, reduce}, capability,
-                       {"--std=c++17", "-DGRADRED_ELEMENT=" + element});
+                       {{"arguments.h", kKernelArguments}, reduce}, capability, options);
   cache.write(code);
   return code;
 }
 
+CudaModule Kernels::load_code(const std::string& code, const Key& key) const {
+  if (key.source != KernelSource::kUser) return CudaModule(driver_, code);
+  const UserFunction* const function = find_user_function(key.op, key.dtype);
+  check(function != nullptr, "kernels for a function that nobody has added");
+  return CudaModule(driver_, linked(driver_, {code, function->code}));
+}
+
 // A file that the driver refuses, damaged or of another version, is made again.
-CudaModule Kernels::load_by(const Compiler& compiler, DType dtype, KernelSource source) const {
+CudaModule Kernels::load_by(const Compiler& compiler, const Key& key) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
-  const std::string code = code_for(compiler, dtype, capability, options_.folder, source);
+  const std::string code = code_for(compiler, key.dtype, capability, options_.folder, key.source);
   try {
-    return CudaModule(driver_, code);
+    return load_code(code, key);
   } catch (const DriverError&) {
-    const std::string made = code_for(compiler, dtype, capability, "", source);
+    const std::string made = code_for(compiler, key.dtype, capability, "", key.source);
     if (made == code) throw;
-    return CudaModule(driver_, made);
+    return load_code(made, key);
   }
 }
 
 // By the first compiler whose code the driver takes; what is thrown is of the first one.
-CudaModule Kernels::load(DType dtype, KernelSource source) const {
+CudaModule Kernels::load(const Key& key) const {
   std::exception_ptr refusal;
   for (std::size_t turn = 0;; ++turn) {
     const Compiler* compiler = nullptr;
     try {
       compiler = &Compiler::load(options_.compilers, driver_.version, turn);
-      return load_by(*compiler, dtype, source);
+      return load_by(*compiler, key);
     } catch (const DriverError& error) {
       if (!is_of_code(error.code())) throw;
       if (refusal == nullptr) refusal = std::current_exception();
@@ -112,16 +149,16 @@ CudaModule Kernels::load(DType dtype, KernelSource source) const {
 }
 
 // Functions as well as modules are loaded when they are first asked for.
-void Kernels::prepare(DType dtype, KernelSource source) {
-  const std::pair key{dtype, source};
+void Kernels::prepare(Op op, DType dtype, bool waits_for_peers) {
+  const Key key = key_of(op, dtype, waits_for_peers);
   const std::lock_guard loading(loading_);
   {
     const std::lock_guard lock(mutex_);
     if (loaded_.contains(key)) return;
   }
   const auto units = static_cast<unsigned>(attribute(kMultiprocessors));
-  Loaded made{load(dtype, source)};
-  for (const std::string& name : names_of(source)) {
+  Loaded made{load(key)};
+  for (const std::string& name : names_of(key.source)) {
     made.functions[name] = made.module.function("gradred_" + std::string(name_of(dtype)) + name);
   }
   const std::lock_guard lock(mutex_);
@@ -129,9 +166,9 @@ void Kernels::prepare(DType dtype, KernelSource source) {
   loaded_.emplace(key, std::move(made));
 }
 
-FunctionHandle Kernels::function(DType dtype, KernelSource source, const std::string& name) const {
+FunctionHandle Kernels::function(const Key& key, const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  const auto found = loaded_.find({dtype, source});
+  const auto found = loaded_.find(key);
   check(found != loaded_.end(), "kernels that nobody has prepared");
   return found->second.functions.at(name);
 }
@@ -185,11 +222,12 @@ void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
     arguments.factor = call.scale->factor;
     arguments.divide = call.scale->divide;
   }
-  const bool special = k == 2 || k == 4 || k == 8;
-  const FunctionHandle code =
-      function(call.dtype, KernelSource::kReduce,
-               (call.scale ? "_scaled_sum_" : "_" + std::string(name_of(call.op)) + "_") +
-                   std::to_string(special ? k : 0));
+  const bool special = k == 2 || k == 4 || (k == 8 && !is_users(call.op));
+  const std::string operation = call.scale          ? "scaled_sum"
+                                : is_users(call.op) ? "user"
+                                                    : std::string(name_of(call.op));
+  const FunctionHandle code = function(key_of(call.op, call.dtype, false),
+                                       "_" + operation + "_" + std::to_string(special ? k : 0));
   const std::size_t per_block = kThreads * kBytesPerThread / element;
   const auto blocks = static_cast<unsigned>(
       std::clamp<std::size_t>((call.count + per_block - 1) / per_block, 1, most_blocks_));
@@ -198,7 +236,7 @@ void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
 
 unsigned Kernels::launch(StreamHandle stream, const ShotCall& call) {
   const FunctionHandle code =
-      function(call.dtype, KernelSource::kShots,
+      function(key_of(call.op, call.dtype, true),
                "_" + std::string(name_of(call.op)) + (call.two ? "_two" : "_one"));
   const std::size_t bytes = call.arguments.count * size_of(call.dtype);
   constexpr std::size_t kPerBlock = kThreads * kBytesPerThread;

@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "base/types.h"
 #include "device/kernels/arguments.h"
@@ -25,7 +24,7 @@ struct KernelCall {
     bool divide = false;
   };
 
-  Op op = Op::kSum;  // kSum, kProd, kMin or kMax; kSum if it is scaled
+  Op op = Op::kSum;  // kSum, kProd, kMin, kMax or a program's own; kSum if it is scaled
   DType dtype = DType::kFloat32;
   std::span<void* const> targets;       // each gets the result; they may be among the inputs
   std::span<const void* const> inputs;  // at least 2, or 1 that is scaled
@@ -33,7 +32,7 @@ struct KernelCall {
   std::optional<Scale> scale{};
 };
 
-// Of a kernel that waits for its peers' (shots.cu).
+// Of a kernel that waits for its peers' (shots.cu); of none of a program's own operations.
 struct ShotCall {
   Op op = Op::kSum;  // as above
   DType dtype = DType::kFloat32;
@@ -41,8 +40,8 @@ struct ShotCall {
   gradred_kernels::ShotArguments arguments{};
 };
 
-// The files of csrc/device/kernels.
-enum class KernelSource : std::uint8_t { kReduce, kShots };
+// The files of csrc/device/kernels: reduce.cu, also for a program's own operation, and shots.cu.
+enum class KernelSource : std::uint8_t { kReduce, kUser, kShots };
 
 // Of one context, which is current in each call. Thread-safe.
 class Kernels {
@@ -51,10 +50,11 @@ class Kernels {
       : driver_(driver), device_(device), options_(options) {}
 
   static constexpr std::size_t kMostTargets = 32;  // of a launch, all of whose inputs are as many
-  static bool serves(Op op, DType dtype);          // also Op::kAvg and kPremul, as scaled sums
+  // Empty: there are kernels for it, also for Op::kAvg and kPremul, as scaled sums. Else why not.
+  static std::string why_not(Op op, DType dtype, bool waits_for_peers = false);
   // Loads those of a type, which may take seconds the first time, and stop the device. Throws
   // DeviceError: there is no compiler, or it refuses.
-  void prepare(DType dtype, KernelSource source = KernelSource::kReduce);
+  void prepare(Op op, DType dtype, bool waits_for_peers = false);
   void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
   unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
 
@@ -65,16 +65,25 @@ class Kernels {
                               KernelSource source = KernelSource::kReduce);
 
  private:
+  struct Key {
+    DType dtype;
+    KernelSource source;
+    Op op = Op::kSum;  // kUser: which
+
+    auto operator<=>(const Key&) const = default;
+  };
   struct Loaded {
     CudaModule module;
     std::map<std::string, FunctionHandle, std::less<>> functions{};
   };
 
   int attribute(int which) const;
-  CudaModule load(DType dtype, KernelSource source) const;
-  CudaModule load_by(const Compiler& compiler, DType dtype, KernelSource source) const;
+  static Key key_of(Op op, DType dtype, bool waits_for_peers);
+  CudaModule load(const Key& key) const;
+  CudaModule load_by(const Compiler& compiler, const Key& key) const;
+  CudaModule load_code(const std::string& code, const Key& key) const;
   void launch_one(StreamHandle stream, const KernelCall& call);
-  FunctionHandle function(DType dtype, KernelSource source, const std::string& name) const;
+  FunctionHandle function(const Key& key, const std::string& name) const;
   void launch(StreamHandle stream, FunctionHandle code, unsigned blocks, void* arguments) const;
 
   const Driver& driver_;
@@ -82,7 +91,7 @@ class Kernels {
   const Options options_;
   std::mutex loading_;        // of who loads, which may take until the device has nothing to do
   mutable std::mutex mutex_;  // of what follows
-  std::map<std::pair<DType, KernelSource>, Loaded> loaded_;
+  std::map<Key, Loaded> loaded_;
   unsigned most_blocks_ = 0;  // of a launch
 };
 

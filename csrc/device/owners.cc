@@ -1,5 +1,7 @@
 #include "device/owners.h"
 
+#include <array>
+#include <cstring>
 #include <string>
 
 namespace gradred::device {
@@ -50,6 +52,7 @@ template class Owned<Address, &Functions::MemFree>;
 template class Owned<void*, &Functions::MemFreeHost>;
 template class Owned<Address, &Functions::IpcCloseMemHandle>;
 template class Owned<ModuleHandle, &Functions::ModuleUnload>;
+template class Owned<LinkHandle, &Functions::LinkDestroy>;
 
 PrimaryContext::PrimaryContext(const Driver& driver, Ordinal device)
     : driver_(driver), device_(device) {
@@ -142,6 +145,34 @@ FunctionHandle CudaModule::function(const std::string& name) const {
       driver(), "cuModuleGetFunction of " + name, [&](FunctionHandle* function) {
         return driver().call.ModuleGetFunction(function, get(), name.c_str());
       });
+}
+
+// The driver writes to the options as long as the link lives.
+std::string linked(const Driver& driver, const std::vector<std::string>& parts) {
+  std::array<char, 2048> log{};
+  std::array<int, 2> names = {kErrorLog, kErrorLogBytes};
+  std::array<void*, 2> values = {log.data(), reinterpret_cast<void*>(log.size() - 1)};
+  const auto what = [&log](const char* function) {
+    return std::string(function) + (log[0] != '\0' ? std::string(" (") + log.data() + ")" : "");
+  };
+  using Link = Owned<LinkHandle, &Functions::LinkDestroy>;
+  const Link link(driver, made<LinkHandle>(driver, "cuLinkCreate", [&](LinkHandle* handle) {
+                    return driver.call.LinkCreate(2, names.data(), values.data(), handle);
+                  }));
+  for (const std::string& part : parts) {
+    const bool binary = part.starts_with(
+        "\x7f"
+        "ELF");
+    const std::size_t bytes = binary ? part.size() : std::strlen(part.c_str()) + 1;
+    const Result code = driver.call.LinkAddData(link.get(), binary ? kCubin : kPtx, part.c_str(),
+                                                bytes, "gradred", 0, nullptr, nullptr);
+    driver.check(code, what("cuLinkAddData").c_str());
+  }
+  void* code = nullptr;
+  std::size_t bytes = 0;
+  const Result done = driver.call.LinkComplete(link.get(), &code, &bytes);
+  driver.check(done, what("cuLinkComplete").c_str());
+  return {static_cast<const char*>(code), bytes};
 }
 
 }  // namespace gradred::device

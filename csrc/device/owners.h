@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "device/driver.h"
 
@@ -142,6 +143,10 @@ class CudaModule : public Owned<ModuleHandle, &Functions::ModuleUnload> {
   CudaModule(const Driver& driver, const std::string& image);  // a cubin, or PTX
   FunctionHandle function(const std::string& name) const;
 };
+
+// Parts, each a cubin or PTX, linked to code for the current context's device. Throws DriverError
+// with what the linker says.
+std::string linked(const Driver& driver, const std::vector<std::string>& parts);
 
 // A DeviceAllocation of another process.
 class ImportedAllocation : public Owned<Address, &Functions::IpcCloseMemHandle> {

@@ -249,13 +249,11 @@ class ShotsLibrary final : public CollectiveLibrary {
 
   std::string name() const override { return "a kernel that waits for its peers"; }
   std::optional<std::string> why_not(Op op, DType dtype) override {
-    if (!Kernels::serves(op, dtype)) {
-      return "there is no kernel for " + std::string(name_of(op)) + " of " +
-             std::string(name_of(dtype));
-    }
+    const std::string why = Kernels::why_not(op, dtype, true);
+    if (!why.empty()) return why;
     try {
       const ScopedContext scope = memory_.scope();
-      memory_.kernels().prepare(dtype, KernelSource::kShots);
+      memory_.kernels().prepare(op, dtype, true);
     } catch (const DeviceError& error) {
       return error.what();
     }

@@ -72,14 +72,11 @@ void CudaWorkspace::open(std::size_t rank, const Ticket& ticket) {
 }
 
 bool CudaWorkspace::reduces(Op op, DType dtype, std::string& why) {
-  if (!Kernels::serves(op, dtype)) {
-    why =
-        "there is no kernel for " + std::string(name_of(op)) + " of " + std::string(name_of(dtype));
-    return false;
-  }
+  why = Kernels::why_not(op, dtype);
+  if (!why.empty()) return false;
   try {
     const ScopedContext scope = memory_.scope();
-    memory_.kernels().prepare(dtype);
+    memory_.kernels().prepare(op, dtype);
   } catch (const DeviceError& error) {
     why = error.what();
     return false;

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/types.h"
 #include "base/user_ops.h"
+#include "device/user_functions.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
 
@@ -67,6 +69,16 @@ void bind_reduce(py::module_& m) {
         py::arg("many"),
         "The addresses of C functions, as ReduceFunctions of csrc/reduce/reduce.h says, that stay "
         "as long as the process.");
+  m.def(
+      "add_device_reduction",
+      [](const std::string& op, const std::string& dtype, std::string code, std::string why_not) {
+        device::add_user_function(op_named(op), dtype_named(dtype),
+                                  {std::move(code), std::move(why_not)});
+      },
+      py::arg("op"), py::arg("dtype"), py::arg("code"), py::arg("why_not"),
+      "The same for GPUs: code as UserFunction of csrc/device/user_functions.h says, or why there "
+      "is "
+      "none.");
   m.def("reduce_pair", &reduce_pair, py::arg("op"), py::arg("dtype"), py::arg("target"),
         py::arg("a"), py::arg("b"), "target = a op b on buffers of `dtype`; target may be a or b.");
   m.def(

@@ -56,13 +56,14 @@ def premul(factor: float) -> Premul:
 OpLike: TypeAlias = "MPI.Op | str | Premul | user_ops.UserOp"
 
 
-def require(op: str, dtype: str, asked: str) -> None:
+def require(op: str, dtype: str, asked: str, *, on_device: bool = False) -> None:
     """Check that elements of this type have the operation.
 
     Args:
         op: a name from `OPS`, or `"premul"`.
         dtype: gradred's name of the type.
         asked: for the message.
+        on_device: some of them are in a GPU's memory.
 
     Raises:
         gradred.UsageError: they have not; the message lists those they have.
@@ -70,6 +71,8 @@ def require(op: str, dtype: str, asked: str) -> None:
     if not _has(op, dtype):
         has = ", ".join(name for name in OPS if _has(name, dtype))
         raise UsageError(explain(asked, f"{dtype} has no {op!r}", f"Use one of {has}"))
+    if on_device:
+        user_ops.compile_for_devices(op, dtype)
 
 
 @functools.cache

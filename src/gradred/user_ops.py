@@ -45,8 +45,10 @@ def user_op(function: Callable[[Any, Any], Any]) -> UserOp:
 
     Works in every reduction of gradred that takes an operation, but in named operations. The
     function is compiled for an element type when a call first has arrays of it, which takes some
-    0.3 seconds, without Python's lock being held while it runs later. Arrays in GPUs' memory are
-    staged through host memory and reduced there.
+    0.3 seconds, without Python's lock being held while it runs later. For arrays in GPUs' memory it
+    is compiled again, for GPUs. Where Numba cannot do that (it takes NVIDIA's libNVVM), or the
+    driver does not link it to gradred's kernels, such arrays are staged through host memory and
+    reduced there.
 
     The function must be commutative and associative: in which order and grouping the ranks'
     elements meet differs with the plan and the number of ranks, as in MPI with `commute=True`.
@@ -117,6 +119,49 @@ def compiled(op: str, dtype: str) -> bool:
     _kept.append((pair, many))
     _core.add_reduction(op, dtype, pair.address, many.address)
     return True
+
+
+@functools.cache
+def compile_for_devices(op: str, dtype: str) -> None:
+    """Give the core a function for GPUs if this is an operation of `user_op`, or why there is none.
+
+    Of another operation it does nothing. Whether the ranks reduce on GPUs they agree on in each
+    call: one rank without a function has all of them reduce on the host.
+    """
+    made = _made.get(op)
+    if made is None:
+        return
+    code, why_not = "", ""
+    try:
+        code = _ptx(made.function, dtype)
+    except Exception as error:  # Numba's own kinds differ with its version
+        first = str(error).strip().splitlines()[:1]
+        why_not = f"Numba cannot compile it for GPUs ({type(error).__name__}: {' '.join(first)})"
+    _core.add_device_reduction(op, dtype, code, why_not)
+
+
+_OLDEST_CAPABILITY: Final = (7, 5)  # whose PTX all later devices take
+
+
+def _ptx(function: Any, dtype: str) -> str:
+    """PTX of `T gradred_user_op(T, T)`, C's; floats of 16 and 8 bits are given as float32."""
+    import numba
+    from numba import cuda
+
+    row = ELEMENT_TYPES[dtype]
+    number = getattr(numba.types, dtype if _format(row) is None else "float32")
+    fast = bool(getattr(function, "targetoptions", {}).get("fastmath"))
+    code, _ = cuda.compile(
+        _plain(function),
+        number(number, number),
+        device=True,
+        fastmath=fast,
+        cc=_OLDEST_CAPABILITY,
+        abi="c",
+        abi_info={"abi_name": "gradred_user_op"},
+        output="ptx",
+    )
+    return str(code)
 
 
 def _plain(function: Any) -> types.FunctionType:

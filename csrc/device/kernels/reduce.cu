@@ -7,6 +7,8 @@
 // the result is scaled.
 //
 // GRADRED_ELEMENT: the one element type that is wanted, by its name; else all.
+// GRADRED_USER_OP: the operation is a function of the program's own, gradred_user_op, which is
+// linked to it; in tests all operations are there.
 
 #ifndef GRADRED_REDUCE_CU
 #define GRADRED_REDUCE_CU
@@ -99,7 +101,8 @@ using Max = Extremum<true>;
 
 // ---- element types ------------------------------------------------------------------------------
 //
-// An element's Bits in memory, and the Wide number that is computed with.
+// An element's Bits in memory, the Wide number that is computed with, and the Number of which a
+// function of the program's own is.
 
 template <class Wide>
 struct Scaling {
@@ -126,6 +129,7 @@ struct IntegerScaling {
 struct float32 : Scaling<float> {
   using Bits = unsigned;
   using Wide = float;
+  using Number = float;
   static constexpr unsigned kBytes = 4;
   __device__ static Wide widen(Bits bits) { return number_of(bits); }
   __device__ static Bits narrow(Wide x) { return x == x ? bits_of(x) : 0x7fc00000U; }
@@ -134,6 +138,7 @@ struct float32 : Scaling<float> {
 struct float64 : Scaling<double> {
   using Bits = u64;
   using Wide = double;
+  using Number = double;
   static constexpr unsigned kBytes = 8;
   __device__ static Wide widen(Bits bits) { return number_of(bits); }
   __device__ static Bits narrow(Wide x) { return x == x ? bits_of(x) : 0x7ff8000000000000ULL; }
@@ -142,6 +147,7 @@ struct float64 : Scaling<double> {
 struct float16 : Scaling<float> {
   using Bits = unsigned;
   using Wide = float;
+  using Number = float;
   static constexpr unsigned kBytes = 2;
   __device__ static Wide widen(Bits bits) { return gradred_from_half(bits); }
   __device__ static Bits narrow(Wide x) { return x == x ? gradred_to_half(x) : 0x7e00U; }
@@ -150,6 +156,7 @@ struct float16 : Scaling<float> {
 struct bfloat16 : Scaling<float> {
   using Bits = unsigned;
   using Wide = float;
+  using Number = float;
   static constexpr unsigned kBytes = 2;
   __device__ static Wide widen(Bits bits) { return number_of(bits << 16); }
   // To nearest, ties to even; a carry into the exponent is right, also up to infinity.
@@ -166,6 +173,7 @@ template <unsigned mantissa, unsigned bias, unsigned infinity, unsigned nan, uns
 struct Float8 : Scaling<float> {
   using Bits = unsigned;
   using Wide = float;
+  using Number = float;
   static constexpr unsigned kBytes = 1;
   static constexpr unsigned kShift = 23 - mantissa;
   static constexpr unsigned kRebias = (127 - bias) << 23;
@@ -202,6 +210,7 @@ using float8_e5m2 = Float8<2, 15, 0x7c, 0x7e, 0x47700000U, 0x7c>;
 struct int32 : IntegerScaling<int, -0x80000000LL, 0x80000000ULL> {
   using Bits = unsigned;
   using Wide = int;
+  using Number = int;
   static constexpr unsigned kBytes = 4;
   __device__ static Wide widen(Bits bits) { return static_cast<Wide>(bits); }
   __device__ static Bits narrow(Wide x) { return static_cast<Bits>(x); }
@@ -210,6 +219,7 @@ struct int32 : IntegerScaling<int, -0x80000000LL, 0x80000000ULL> {
 struct int64 : IntegerScaling<long long, -0x7fffffffffffffffLL - 1, 0x8000000000000000ULL> {
   using Bits = u64;
   using Wide = long long;
+  using Number = long long;
   static constexpr unsigned kBytes = 8;
   __device__ static Wide widen(Bits bits) { return static_cast<Wide>(bits); }
   __device__ static Bits narrow(Wide x) { return static_cast<Bits>(x); }
@@ -218,6 +228,7 @@ struct int64 : IntegerScaling<long long, -0x7fffffffffffffffLL - 1, 0x8000000000
 struct uint8 : IntegerScaling<unsigned, 0, 0x100> {
   using Bits = unsigned;
   using Wide = unsigned;
+  using Number = unsigned char;
   static constexpr unsigned kBytes = 1;
   __device__ static Wide widen(Bits bits) { return bits; }
   __device__ static Bits narrow(Wide x) { return x & 0xffU; }
@@ -225,6 +236,26 @@ struct uint8 : IntegerScaling<unsigned, 0, 0x100> {
     return IntegerScaling::apply(narrow(x), factor, divide);  // a sum has wrapped
   }
 };
+
+// ---- the program's own --------------------------------------------------------------------------
+
+#ifdef GRADRED_USER_OP
+}  // namespace gradred_kernels
+#ifdef __CUDACC__
+extern "C" __device__ gradred_kernels::GRADRED_ELEMENT::Number gradred_user_op(
+    gradred_kernels::GRADRED_ELEMENT::Number a, gradred_kernels::GRADRED_ELEMENT::Number b);
+#endif
+namespace gradred_kernels {
+
+template <class Element>
+struct User {
+  using Wide = typename Element::Wide;
+  using Number = typename Element::Number;
+  __device__ static Wide apply(Wide a, Wide b) {
+    return static_cast<Wide>(gradred_user_op(static_cast<Number>(a), static_cast<Number>(b)));
+  }
+};
+#endif
 
 // Widths of memory: an element of a block, and one that lies alone.
 template <unsigned bytes>
@@ -392,30 +423,41 @@ __device__ inline void reduce(const Arguments& call) {
 
 // ---- entry points: gradred_<element>_<operation>_<inputs>, of which 0 is any number -------------
 //
-// The bounds leave 80 registers and more to a thread: with the compiler's own choice some spill.
+// Bounds of so many blocks at a time leave 80 registers and more to a thread: with the compiler's
+// own choice some spill.
 
-#define GRADRED_ENTRY(element, operation, Op, inputs, scales)                                     \
-  extern "C" __global__ void __launch_bounds__(256, scales ? 2 : 3)                               \
+#define GRADRED_ENTRY(element, operation, Op, inputs, scales, blocks)                             \
+  extern "C" __global__ void __launch_bounds__(256, blocks)                                       \
       gradred_##element##_##operation##_##inputs(                                                 \
           const __grid_constant__ gradred_kernels::Arguments call) {                              \
     gradred_kernels::reduce<gradred_kernels::element, gradred_kernels::Op, inputs, scales>(call); \
   }
-#define GRADRED_ENTRIES_OF(element, operation, Op, scales) \
-  GRADRED_ENTRY(element, operation, Op, 0, scales)         \
-  GRADRED_ENTRY(element, operation, Op, 2, scales)         \
-  GRADRED_ENTRY(element, operation, Op, 4, scales)         \
-  GRADRED_ENTRY(element, operation, Op, 8, scales)
-#define GRADRED_ENTRIES(element)                 \
-  GRADRED_ENTRIES_OF(element, sum, Sum, false)   \
-  GRADRED_ENTRIES_OF(element, prod, Prod, false) \
-  GRADRED_ENTRIES_OF(element, min, Min, false)   \
-  GRADRED_ENTRIES_OF(element, max, Max, false)   \
-  GRADRED_ENTRIES_OF(element, scaled_sum, Sum, true)
+#define GRADRED_ENTRIES_OF(element, operation, Op, scales, blocks) \
+  GRADRED_ENTRY(element, operation, Op, 0, scales, blocks)         \
+  GRADRED_ENTRY(element, operation, Op, 2, scales, blocks)         \
+  GRADRED_ENTRY(element, operation, Op, 4, scales, blocks)         \
+  GRADRED_ENTRY(element, operation, Op, 8, scales, blocks)
+#define GRADRED_ENTRIES(element)                    \
+  GRADRED_ENTRIES_OF(element, sum, Sum, false, 3)   \
+  GRADRED_ENTRIES_OF(element, prod, Prod, false, 3) \
+  GRADRED_ENTRIES_OF(element, min, Min, false, 3)   \
+  GRADRED_ENTRIES_OF(element, max, Max, false, 3)   \
+  GRADRED_ENTRIES_OF(element, scaled_sum, Sum, true, 2)
+// Calls leave too few registers for eight inputs at once.
+#define GRADRED_USER_ENTRIES(element)                                       \
+  GRADRED_ENTRY(element, user, User<gradred_kernels::element>, 0, false, 2) \
+  GRADRED_ENTRY(element, user, User<gradred_kernels::element>, 2, false, 2) \
+  GRADRED_ENTRY(element, user, User<gradred_kernels::element>, 4, false, 2)
 
-#ifdef GRADRED_ELEMENT
+#if defined GRADRED_ELEMENT && defined GRADRED_USER_OP
+GRADRED_USER_ENTRIES(GRADRED_ELEMENT)
+#elif defined GRADRED_ELEMENT
 GRADRED_ENTRIES(GRADRED_ELEMENT)
 #else
 GRADRED_FOR_ELEMENTS(GRADRED_ENTRIES)
+#ifdef GRADRED_USER_OP
+GRADRED_FOR_ELEMENTS(GRADRED_USER_ENTRIES)
+#endif
 #endif
 #endif  // GRADRED_NO_ENTRIES
 #endif  // GRADRED_REDUCE_CU

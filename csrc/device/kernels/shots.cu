@@ -140,13 +140,13 @@ __device__ inline void shots(const ShotArguments& call) {
 
 // ---- entry points: gradred_<element>_<operation>_one and _two -----------------------------------
 
-#define GRADRED_SHOTS(element, operation, Op, shots_, two)                                  \
+#define GRADRED_SHOTS(element, operation, Op, shots_, two)                                         \
   extern "C" __global__ void __launch_bounds__(256, 2) gradred_##element##_##operation##_##shots_( \
-      const __grid_constant__ gradred_kernels::ShotArguments call) {                        \
-    gradred_kernels::shots<gradred_kernels::element, gradred_kernels::Op, two>(call);       \
+      const __grid_constant__ gradred_kernels::ShotArguments call) {                               \
+    gradred_kernels::shots<gradred_kernels::element, gradred_kernels::Op, two>(call);              \
   }
-#define GRADRED_SHOTS_OF(element, operation, Op)     \
-  GRADRED_SHOTS(element, operation, Op, one, false)  \
+#define GRADRED_SHOTS_OF(element, operation, Op)    \
+  GRADRED_SHOTS(element, operation, Op, one, false) \
   GRADRED_SHOTS(element, operation, Op, two, true)
 #define GRADRED_ALL_SHOTS(element)      \
   GRADRED_SHOTS_OF(element, sum, Sum)   \

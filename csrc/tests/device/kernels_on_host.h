@@ -60,6 +60,14 @@ inline void gradred_join_threads() {
   if (calls++ * 2654435761U >> 29 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
+// A program's own operation: the address of a function of two numbers.
+#define GRADRED_USER_OP
+inline thread_local void* gradred_user_address = nullptr;
+template <class Number>
+Number gradred_user_op(Number a, Number b) {
+  return reinterpret_cast<Number (*)(Number, Number)>(gradred_user_address)(a, b);
+}
+
 #include "device/kernels/reduce.cu"
 #include "device/kernels/shots.cu"
 
@@ -70,6 +78,7 @@ using Kernel = void (*)(Arguments);
 struct Named {
   const char* name;
   Kernel kernel;
+  void* user = nullptr;  // of user kernels: the function
 };
 
 #define GRADRED_NAMED(element, operation, inputs) \
@@ -77,10 +86,11 @@ struct Named {
 #define GRADRED_NAMED_OPERATION(element, operation)                           \
   GRADRED_NAMED(element, operation, 0), GRADRED_NAMED(element, operation, 2), \
       GRADRED_NAMED(element, operation, 4), GRADRED_NAMED(element, operation, 8)
-#define GRADRED_NAMED_ELEMENT(element)                                              \
-  GRADRED_NAMED_OPERATION(element, sum), GRADRED_NAMED_OPERATION(element, prod),    \
-      GRADRED_NAMED_OPERATION(element, min), GRADRED_NAMED_OPERATION(element, max), \
-      GRADRED_NAMED_OPERATION(element, scaled_sum),
+#define GRADRED_NAMED_ELEMENT(element)                                               \
+  GRADRED_NAMED_OPERATION(element, sum), GRADRED_NAMED_OPERATION(element, prod),     \
+      GRADRED_NAMED_OPERATION(element, min), GRADRED_NAMED_OPERATION(element, max),  \
+      GRADRED_NAMED_OPERATION(element, scaled_sum), GRADRED_NAMED(element, user, 0), \
+      GRADRED_NAMED(element, user, 2), GRADRED_NAMED(element, user, 4),
 inline constexpr Named kKernels[] = {GRADRED_FOR_ELEMENTS(GRADRED_NAMED_ELEMENT)};
 
 using Shots = void (*)(ShotArguments);

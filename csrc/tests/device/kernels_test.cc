@@ -23,7 +23,7 @@ constexpr DType kTypes[] = {DType::kFloat8E4M3FN, DType::kFloat8E5M2, DType::kFl
 constexpr Op kOps[] = {Op::kSum, Op::kProd, Op::kMin, Op::kMax};
 
 gradred_kernels::Kernel find(const std::string& name) {
-  for (const auto& [known, kernel] : gradred_kernels::kKernels) {
+  for (const auto& [known, kernel, user] : gradred_kernels::kKernels) {
     if (name == known) return kernel;
   }
   expect(false, "no kernel " + name);

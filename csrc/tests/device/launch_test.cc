@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/user_ops.h"
 #include "device/compiler.h"
 #include "device/kernels.h"
 #include "device/memory.h"
+#include "device/user_functions.h"
 #include "node_calls.h"
 #include "user.h"
 
@@ -76,13 +78,68 @@ Address written(const User& user, const std::vector<float>& values) {
   return address;
 }
 
+template <class Number>
+Number sum_of(Number a, Number b) {
+  return static_cast<Number>(a + b);
+}
+
+std::string code_of(void* function) {
+  char text[64];
+  std::snprintf(text, sizeof text, "simulated function at %p", function);
+  return text;
+}
+
+void operations_of_the_programs_own(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  const Op op = user_op("launch_test-1", 1), broken = user_op("launch_test-2", 2);
+  expect(Kernels::why_not(op, DType::kFloat32) == "there is no kernel for launch_test-1 of float32",
+         "nobody has asked for it");
+  device::add_user_function(op, DType::kFloat32,
+                            {code_of(reinterpret_cast<void*>(&sum_of<float>))});
+  device::add_user_function(op, DType::kInt32, {code_of(reinterpret_cast<void*>(&sum_of<int>))});
+  device::add_user_function(broken, DType::kFloat32, {"no code"});
+  device::add_user_function(broken, DType::kInt32, {"", "it cannot be compiled"});
+  expect(Kernels::why_not(op, DType::kFloat32).empty(), "it is there");
+  expect(!Kernels::why_not(op, DType::kFloat32, true).empty(), "not where kernels wait for peers");
+  expect(Kernels::why_not(broken, DType::kInt32) ==
+             "there is no kernel for launch_test-2 of int32: it cannot be compiled",
+         "why there is none");
+
+  Kernels kernels(driver(), 0, folder.options());
+  kernels.prepare(op, DType::kFloat32);
+  kernels.prepare(op, DType::kInt32);
+  expect(folder.compilations() == 2, "two types");
+  Kernels(driver(), 0, folder.options()).prepare(op, DType::kFloat32);
+  expect(folder.compilations() == 2, "what is linked to is kept");
+  const std::string said =
+      message_of<DeviceError>([&] { kernels.prepare(broken, DType::kFloat32); });
+  expect(said.find("cuLinkAddData") != std::string::npos, said);
+
+  CudaStream stream(driver());
+  for (const std::size_t k : {2U, 3U, 4U, 8U, 32U, 40U}) {
+    constexpr std::size_t kCount = 1003;
+    std::vector<const void*> inputs;
+    for (std::size_t i = 0; i < k; ++i) {
+      inputs.push_back(pointer_to(written(user, std::vector<float>(kCount, float(i + 1)))));
+    }
+    const Address target = user.allocate(kCount * sizeof(float));
+    void* const targets[] = {pointer_to(target)};
+    kernels.launch(stream.get(), {.op = op, .targets = targets, .inputs = inputs, .count = kCount});
+    stream.synchronize();
+    const float sum = static_cast<float>(k * (k + 1) / 2);
+    expect(read(user, target, kCount) == std::vector<float>(kCount, sum), "by the function");
+  }
+}
+
 // 40 inputs take two launches.
 void sums_and_means_of_many(BoardBootstrap&) {
   const Folder folder;
   const User user;
   user.make_current();
   Kernels kernels(driver(), 0, folder.options());
-  kernels.prepare(DType::kFloat32);
+  kernels.prepare(Op::kSum, DType::kFloat32);
   CudaStream stream(driver());
   for (const std::size_t k : {2U, 3U, 4U, 8U, 32U, 40U}) {
     constexpr std::size_t kCount = 1003;
@@ -115,7 +172,9 @@ void compiled_once_and_kept(BoardBootstrap&) {
   const Folder folder;
   const User user;
   user.make_current();
-  const auto prepared = [&](DType dtype) { Kernels(driver(), 0, folder.options()).prepare(dtype); };
+  const auto prepared = [&](DType dtype) {
+    Kernels(driver(), 0, folder.options()).prepare(Op::kSum, dtype);
+  };
   prepared(DType::kFloat32);
   prepared(DType::kFloat32);
   expect(folder.compilations() == 1 && folder.files().size() == 1, "compiled once");
@@ -137,13 +196,13 @@ void code_that_the_driver_refuses(BoardBootstrap&) {
   user.fail("cuModuleLoadData", 200);
   std::string said;
   try {
-    kernels.prepare(DType::kFloat32);
+    kernels.prepare(Op::kSum, DType::kFloat32);
   } catch (const DeviceError& error) {
     said = error.what();
   }
   expect(said.find("CUDA_ERROR_INVALID_IMAGE") != std::string::npos, "refused: " + said);
   user.fail("cuModuleLoadData", 0);
-  kernels.prepare(DType::kFloat32);
+  kernels.prepare(Op::kSum, DType::kFloat32);
 }
 
 // The device's work that comes before waits for a word of the host's, as calls in stream order do.
@@ -152,7 +211,7 @@ void nothing_is_loaded_once_it_is_prepared(BoardBootstrap&) {
   const User user;
   user.make_current();
   Kernels kernels(driver(), 0, folder.options());
-  kernels.prepare(DType::kFloat32);
+  kernels.prepare(Op::kSum, DType::kFloat32);
   CudaStream stream(driver()), waiting(driver());
   const PinnedAllocation page(driver(), 64);
   auto* const word = static_cast<std::atomic<std::uint32_t>*>(page.get());
@@ -188,10 +247,10 @@ void a_compiler_newer_than_the_driver_is_left_alone(BoardBootstrap&) {
   Options options = folder.options();
   options.compilers = compilers(folder, {"13.0", "11.4", "12.9"});
   expect(Compiler::load(options.compilers, driver().version).version() == 12090, "that of 12.9");
-  Kernels(driver(), 0, options).prepare(DType::kFloat32);
+  Kernels(driver(), 0, options).prepare(Op::kSum, DType::kFloat32);
   options.compilers = {options.compilers[0], options.compilers[1]};
-  const std::string said =
-      message_of<DeviceError>([&] { Kernels(driver(), 0, options).prepare(DType::kInt64); });
+  const std::string said = message_of<DeviceError>(
+      [&] { Kernels(driver(), 0, options).prepare(Op::kSum, DType::kInt64); });
   for (const char* const part :
        {"a driver of CUDA 12.8", "of CUDA 13.0", "NVRTC 11.4 is too old"}) {
     expect(said.find(part) != std::string::npos, said);
@@ -205,14 +264,14 @@ void where_the_driver_refuses_code_the_next_compiler_is_tried(BoardBootstrap&) {
   Options options = folder.options();
   options.compilers = compilers(folder, {"12.9", "12.4"});
   setenv("SIMULATED_CUDA_REFUSES", "12.9", 1);
-  Kernels(driver(), 0, options).prepare(DType::kFloat32);
+  Kernels(driver(), 0, options).prepare(Op::kSum, DType::kFloat32);
   setenv("SIMULATED_CUDA_REFUSES", "12.4", 1);
-  Kernels(driver(), 0, options).prepare(DType::kFloat32);
+  Kernels(driver(), 0, options).prepare(Op::kSum, DType::kFloat32);
   expect(folder.files().size() == 2, "each compiler's code is kept for itself");
   options.compilers.resize(1);
   setenv("SIMULATED_CUDA_REFUSES", "12.9", 1);
-  const std::string said =
-      message_of<DeviceError>([&] { Kernels(driver(), 0, options).prepare(DType::kFloat32); });
+  const std::string said = message_of<DeviceError>(
+      [&] { Kernels(driver(), 0, options).prepare(Op::kSum, DType::kFloat32); });
   expect(said.find("UNSUPPORTED_PTX") != std::string::npos, said);
   expect(said.find("The device can be used further") != std::string::npos, said);
   unsetenv("SIMULATED_CUDA_REFUSES");
@@ -225,7 +284,7 @@ void works_without_a_folder(BoardBootstrap&) {
   for (const std::string& where : {std::string(), std::string("/proc/none")}) {
     Options options = folder.options();
     options.folder = where;
-    Kernels(driver(), 0, options).prepare(DType::kFloat32);
+    Kernels(driver(), 0, options).prepare(Op::kSum, DType::kFloat32);
   }
   expect(folder.compilations() == 2, "nothing is kept");
 }
@@ -236,7 +295,7 @@ void says_what_is_missing(BoardBootstrap&) {
   Kernels kernels(driver(), 0, {kSimulated, {"libnone.so.1", "libnone.so.2"}});
   std::string said;
   try {
-    kernels.prepare(DType::kFloat32);
+    kernels.prepare(Op::kSum, DType::kFloat32);
   } catch (const DeviceError& error) {
     said = error.what();
   }
@@ -250,7 +309,7 @@ void addresses_that_are_none_of_the_devices(BoardBootstrap&) {
   const User user;
   user.make_current();
   Kernels kernels(driver(), 0, folder.options());
-  kernels.prepare(DType::kFloat32);
+  kernels.prepare(Op::kSum, DType::kFloat32);
   CudaStream stream(driver());
   const Address freed = written(user, {1, 2, 3}), target = user.allocate(1 << 20);
   user.free(freed);
@@ -289,6 +348,7 @@ int run_all(const std::string& part) {
   const auto on = on_ranks(report, Ranks::kProcesses);
   const auto alone = [&](const char* name, const Body& body) { on(1, name, body); };
   alone("sums_and_means_of_many", sums_and_means_of_many);
+  alone("operations_of_the_programs_own", operations_of_the_programs_own);
   alone("compiled_once_and_kept", compiled_once_and_kept);
   alone("code_that_the_driver_refuses", code_that_the_driver_refuses);
   alone("nothing_is_loaded_once_it_is_prepared", nothing_is_loaded_once_it_is_prepared);

@@ -1,5 +1,7 @@
 // The simulated driver's modules and launches, and a compiler (NVRTC) for them: what it compiles is
-// the name of an element type, whose kernels g++ has compiled into this library.
+// the name of an element type, whose kernels g++ has compiled into this library. To what is
+// compiled for a program's own operation it links "simulated function at ADDRESS", a host function
+// of two numbers.
 //
 // SIMULATED_NVRTC_COUNT names a file to which each compilation adds a byte. A copy of this library
 // whose name ends in a version, as libnvrtc.so.13.0 does, is a compiler of that version, else it is
@@ -10,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
@@ -22,22 +25,31 @@
 namespace simulated {
 namespace {
 
-constexpr int kUnsupportedPtx = 222;
+constexpr int kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr std::string_view kMark = "simulated kernels of ";
+constexpr std::string_view kOpenMark = "simulated open kernels of ";  // without their function
+constexpr std::string_view kFunctionMark = "simulated function at ";
 
 std::atomic<long> launched{0};
 
 struct Module {
   std::string element;
+  void* user = nullptr;            // function that is linked to it
   std::set<std::string> loaded{};  // functions: each when it is first asked for
+  std::deque<gradred_kernels::Named> own{};
+};
+struct Link {
+  std::string kernels, code;
+  void* user = nullptr;
 };
 struct Program {
   std::string element, log;
+  bool open = false;
 };
 
 bool has_kernels(const std::string& element) {
-  for (const auto& [name, kernel] : gradred_kernels::kKernels) {
-    if (std::string_view(name).starts_with("gradred_" + element + "_")) return true;
+  for (const gradred_kernels::Named& one : gradred_kernels::kKernels) {
+    if (std::string_view(one.name).starts_with("gradred_" + element + "_")) return true;
   }
   return false;
 }
@@ -75,6 +87,7 @@ bool carry_out(const gradred_kernels::Named& kernel, unsigned blocks, unsigned t
     call.targets[i] = translated(call.targets[i], kept[gradred_kernels::kMostInputs + i]);
     if (call.targets[i] == nullptr) return false;
   }
+  gradred_user_address = kernel.user;
   gradred_kernels::launch(kernel.kernel, blocks, threads, call);
   return true;
 }
@@ -124,7 +137,8 @@ std::string compiler_version() {
 }
 
 std::string code_of(void* program) {
-  return std::string(kMark) + static_cast<Program*>(program)->element + "@" + compiler_version();
+  const auto& [element, log, open] = *static_cast<Program*>(program);
+  return std::string(open ? kOpenMark : kMark) + element + "@" + compiler_version();
 }
 
 }  // namespace
@@ -132,8 +146,8 @@ std::string code_of(void* program) {
 long launches() { return launched; }
 
 void run_kernel(std::string_view name, const gradred_kernels::Arguments& call) {
-  for (const auto& [known, kernel] : gradred_kernels::kKernels) {
-    if (name == known) return gradred_kernels::launch(kernel, 2, 32, call);
+  for (const gradred_kernels::Named& one : gradred_kernels::kKernels) {
+    if (name == one.name) return gradred_kernels::launch(one.kernel, 2, 32, call);
   }
   std::abort();
 }
@@ -150,9 +164,47 @@ int cuModuleLoadData(void** module, const void* image) {
   const std::string text = static_cast<const char*>(image);
   const std::size_t end = text.find('@');
   if (!text.starts_with(kMark) || end == std::string::npos) return kInvalidImage;
+  const std::size_t hash = text.find('#');
   const char* const refused = std::getenv("SIMULATED_CUDA_REFUSES");
-  if (refused != nullptr && text.substr(end + 1) == refused) return kUnsupportedPtx;
-  *module = new Module{text.substr(kMark.size(), end - kMark.size())};
+  if (refused != nullptr && text.substr(end + 1, hash - end - 1) == refused) return kUnsupportedPtx;
+  auto* const made = new Module{text.substr(kMark.size(), end - kMark.size())};
+  if (hash != std::string::npos) std::sscanf(text.c_str() + hash, "#%p", &made->user);
+  *module = made;
+  return kSuccess;
+}
+int cuLinkCreate_v2(unsigned, int*, void**, void** link) {
+  if (const int code = failing_in_context("cuLinkCreate")) return code;
+  *link = new Link;
+  return kSuccess;
+}
+int cuLinkAddData_v2(void* link, int, const void* data, std::size_t bytes, const char*, unsigned,
+                     int*, void**) {
+  if (const int code = failing_in_context("cuLinkAddData")) return code;
+  const std::string text(static_cast<const char*>(data), bytes - 1);
+  auto* const into = static_cast<Link*>(link);
+  if (text.starts_with(kOpenMark)) {
+    into->kernels = text.substr(kOpenMark.size());
+    return kSuccess;
+  }
+  const bool function = text.starts_with(kFunctionMark);
+  return function && std::sscanf(text.c_str() + kFunctionMark.size(), "%p", &into->user) == 1
+             ? kSuccess
+             : kInvalidPtx;
+}
+int cuLinkComplete(void* link, void** image, std::size_t* bytes) {
+  if (const int code = failing_in_context("cuLinkComplete")) return code;
+  synchronise_context();
+  auto* const made = static_cast<Link*>(link);
+  if (made->kernels.empty() || made->user == nullptr) return kNotFound;
+  char address[40];
+  std::snprintf(address, sizeof address, "#%p", made->user);
+  made->code = std::string(kMark) + made->kernels + address;
+  *image = made->code.data();
+  *bytes = made->code.size();
+  return kSuccess;
+}
+int cuLinkDestroy(void* link) {
+  delete static_cast<Link*>(link);
   return kSuccess;
 }
 int cuModuleUnload(void* module) {
@@ -162,11 +214,16 @@ int cuModuleUnload(void* module) {
 }
 int cuModuleGetFunction(const void** function, void* module, const char* name) {
   if (const int code = failing_in_context("cuModuleGetFunction")) return code;
-  auto& [element, loaded] = *static_cast<Module*>(module);
-  if (!std::string_view(name).starts_with("gradred_" + element + "_")) return kNotFound;
+  auto& [element, user, loaded, own] = *static_cast<Module*>(module);
+  const bool of_user = std::string_view(name).find("_user_") != std::string_view::npos;
+  if (of_user != (user != nullptr) ||
+      !std::string_view(name).starts_with("gradred_" + element + "_"))
+    return kNotFound;
   if (loaded.insert(name).second) synchronise_context();
   for (const gradred_kernels::Named& one : gradred_kernels::kKernels) {
-    if (std::strcmp(one.name, name) == 0) return *function = &one, kSuccess;
+    if (std::strcmp(one.name, name) != 0) continue;
+    own.push_back({one.name, one.kernel, user});
+    return *function = &own.back(), kSuccess;
   }
   for (const gradred_kernels::NamedShots& one : gradred_kernels::kShots) {
     if (std::strcmp(one.name, name) == 0) return *function = &one, kSuccess;
@@ -229,6 +286,7 @@ int nvrtcCompileProgram(void* program, int count, const char* const* options) {
   for (int i = 0; i < count; ++i) {
     const std::string_view option = options[i];
     if (option.starts_with(kElement)) made->element = option.substr(kElement.size());
+    if (option == "-DGRADRED_USER_OP") made->open = true;
   }
   if (has_kernels(made->element)) return 0;
   made->log = "reduce.cu(1): error: no such element";

@@ -413,7 +413,8 @@ def reduction(
             return recv
         remedy = f"Use an MPI.Op, or one of the types {', '.join(ITEMSIZES)}"
         _refuse(f"{name} with {op!r}", "the type is known to the MPI alone", remedy)
-    ops.require(found[0], recv.dtype, f"{name} of {recv.dtype}")
+    on_device = recv.memory is not None
+    ops.require(found[0], recv.dtype, f"{name} of {recv.dtype}", on_device=on_device)
     send = None if in_place else read_input(kind, sendbuf, recv, blocks)
     finish_stream([send, recv], stream)
     call = _core.Call(

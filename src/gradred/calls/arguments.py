@@ -37,17 +37,21 @@ def communicator(comm: Any, asked: str) -> MPI.Intracomm:
     return comm  # a plain one serves as well
 
 
-def operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float] | None:
+def operation(
+    op: OpLike, dtype: str, asked: str, *, on_device: bool = False
+) -> tuple[str, float] | None:
     """Name and factor of an operation that the type has; None for the MPI's own."""
     found = ops.resolve(op)
     if found is not None:
-        ops.require(found[0], dtype, f"{asked} of {dtype}")
+        ops.require(found[0], dtype, f"{asked} of {dtype}", on_device=on_device)
     return found
 
 
-def own_operation(op: OpLike, dtype: str, asked: str) -> tuple[str, float]:
+def own_operation(
+    op: OpLike, dtype: str, asked: str, *, on_device: bool = False
+) -> tuple[str, float]:
     """Name and factor of an operation that is not the MPI's own."""
-    found = operation(op, dtype, asked)
+    found = operation(op, dtype, asked, on_device=on_device)
     if found is None:
         remedy = f"Use one of {', '.join(ops.OPS)} here, or allreduce"
         raise UsageError(explain(asked, "the MPI alone knows this operation", remedy))

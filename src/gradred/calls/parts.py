@@ -86,7 +86,8 @@ def reduce_scatter_block(
         handle = _handle(stream, asked)
         given = arrays.describe(x, asked + " of x")
         arguments.require_c_order(given, asked)
-        operation = arguments.own_operation(op, given.dtype, asked)
+        on_device = given.memory is not None
+        operation = arguments.own_operation(op, given.dtype, asked, on_device=on_device)
         if not given.shape or given.shape[0] % size != 0:
             found = f"x has shape {given.shape}: its first axis does not make {size} equal blocks"
             raise UsageError(explain(asked, found, "Pass a multiple of the number of ranks"))

@@ -59,7 +59,8 @@ def one(asked: Asked, x: Any, out: Any) -> One:
         stream = asked.resolve_stream()
         given = arrays.describe(x, f"{asked.name} of x")
         understand = arguments.operation if asked.blocking else arguments.own_operation
-        found = understand(asked.op, given.dtype, asked.name)
+        on_device = given.memory is not None
+        found = understand(asked.op, given.dtype, asked.name, on_device=on_device)
         result = arguments.result(x, given, out, asked.name)
         in_place = arguments.same(given, result.array, asked.name)
         chosen = asked.resolve_plan()
@@ -97,15 +98,17 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
         plain = None
         if type(arrays_in) is list and stream is None:
             plain = _core.plain_pieces(arrays_in, out)
+        on_device = False
         if plain is None:
             pieces, finish, held = _described(asked, arrays_in, out, stream)
+            on_device = any(each.memory is not None for each in held[0])
         else:
             pieces, results = plain
             finish, held = lambda: results, (arrays_in, results)
         chosen = asked.resolve_plan()
         # A list without arrays announces itself too, or ranks with another list would wait for it.
         operations = {
-            dtype: arguments.own_operation(asked.op, dtype, name)
+            dtype: arguments.own_operation(asked.op, dtype, name, on_device=on_device)
             for dtype in pieces.dtypes or ["uint8"]
         }
     buckets = _core.make_buckets(
