@@ -197,7 +197,29 @@ def kernels(comm: gradred.Comm, found: list[Library], most: int) -> Record:
     folder = pathlib.Path(os.environ["XDG_CACHE_HOME"])
     rows = measuring.measure(library, folder, sizes) if comm.rank == 0 else []
     WORLD.barrier()
-    return {"library": library.name, "first_calls_s": round(compiled, 2), "rows": rows}
+    record: Record = {"library": library.name, "first_calls_s": round(compiled, 2), "rows": rows}
+    record["user_op"] = _user_op(comm, library, min(most, 1 << 26))
+    return record
+
+
+def _user_op(comm: gradred.Comm, library: Library, nbytes: int) -> Record:
+    """An operation of the program's own, beside the sum of the same arrays."""
+    try:
+        op = gradred.user_op(lambda a, b: a if abs(a) > abs(b) else b)
+    except gradred.UsageError as error:  # there is no Numba
+        return {"not_measured": str(error)}
+    count = nbytes // 4
+    x = library.put(np.full(count, -(comm.rank + 1), np.float32))
+    y = library.put(np.zeros(count, np.float32))
+    comm.Allreduce(x, y, op=op)
+    _expect(library.get(y), -comm.size, "a user's operation")
+    path = comm.device_path
+    timers = [Timer(lambda op=op: comm.Allreduce(x, y, op=op)) for op in ("sum", op)]
+    times = interleave(timers, 9, 3, WORLD)
+    middle, low, high = ratio(times[:, 1], times[:, 0])
+    record: Record = {"bytes": nbytes, "path": path, "sum_us": microseconds(times[:, 0])}
+    record |= {"user_op_us": microseconds(times[:, 1])}
+    return record | {"over_sum": middle, "p10": low, "p90": high}
 
 
 def _reduce_in_bits(comm: gradred.Comm, library: Library, dtype: str, count: int) -> None:

@@ -9,6 +9,11 @@ namespace {
 constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are worth it
 constexpr std::size_t kLeastPerRank = 4096;            // of a workspace
 
+constexpr const char* kNotOnAll =
+    "not all ranks have passed such arrays, or one cannot reduce them on its device, and says why "
+    "by "
+    "its comm.device_path";
+
 // As kernels need what they read of the caller's. Blocks are as their vector.
 bool is_aligned(const Call& call) {
   const void* const input = call.send == kInPlace ? call.recv : call.send;
@@ -52,7 +57,7 @@ std::string DeviceWorkspace::text() const {
            (workspace_->arrays_taken() ? "; those of gradred.empty stay where they lie" : "");
   }
   const bool may = why_not_reduced_.empty();
-  return "host memory: " + (may ? "not all ranks have passed such arrays" : why_not_reduced_);
+  return "host memory: " + (may ? kNotOnAll : why_not_reduced_);
 }
 
 }  // namespace gradred
