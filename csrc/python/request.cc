@@ -80,10 +80,10 @@ void let_go(PyObject* self) {
 void release_handle(PyObject* request, const PyOperation& operation, void* status) {
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle handle = mpi.normalise(handle_of(request));
-  if (handle == mpi.is.request_null) return;
   int finalized = 0;
   mpi.call.Finalized(&finalized);
   if (finalized != 0) return;
+  if (handle == mpi.is.request_null) return operation.complete_request();  // freed by the program
   if (operation.take_request_back()) {
     if (status != mpi.is.status_ignore) mpi.make_empty(status);
   } else {

@@ -93,3 +93,18 @@ def test_waitall_fills_a_status_for_each_request(comm):
     assert len(statuses) == 3
     assert statuses[0] is first
     assert not any(status.Is_cancelled() for status in statuses)
+
+
+def test_a_request_that_was_freed_is_waited_for_all_the_same(comm):
+    """The MPI still has it: nobody else may get it, and it completes."""
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    for turn in range(20):
+        x = np.full(30_000, turn + comm.rank, np.int64)
+        freed, other = comm.Iallreduce(MPI.IN_PLACE, x), comm.Ibarrier()
+        freed.Free()
+        assert not freed
+        freed.Wait()
+        np.testing.assert_array_equal(x, comm.size * turn + comm.size * (comm.size - 1) // 2)
+        y = np.full(30_000, 1, np.int64)
+        MPI.Request.Waitall([comm.Iallreduce(MPI.IN_PLACE, y), other])
+        np.testing.assert_array_equal(y, comm.size)
