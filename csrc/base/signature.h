@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/types.h"
 
@@ -26,15 +27,18 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 
-// FNV-1a, for the parts of a call that are compared but not shown.
+// A hash of the parts of a call that are compared but not shown; of names and files as well.
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
-  for (int byte = 0; byte < 8; ++byte) {
-    hash = (hash ^ ((value >> (8 * byte)) & 0xff)) * 0x100000001b3ULL;
-  }
-  return hash;
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
+  return hash ^ (hash >> 29);
 }
 constexpr std::uint64_t mix(std::uint64_t hash, std::string_view text) {
-  for (const char letter : text) hash = mix(hash, static_cast<std::uint64_t>(letter));
+  hash = mix(hash, text.size());
+  std::uint64_t word = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    word = word << 8 | static_cast<unsigned char>(text[i]);
+    if (i % 8 == 7 || i + 1 == text.size()) hash = mix(hash, std::exchange(word, 0));
+  }
   return hash;
 }
 

@@ -47,9 +47,11 @@ std::string DeviceWorkspace::text() const {
   if (workspace_ == nullptr) return "host memory: " + why_none_;
   if (workspace_->refused()) return "host memory: " + workspace_->why_refused();
   if (workspace_->in_use()) {
-    const std::string text = workspace_->is_of_one_device()
-                                 ? "devices: all ranks' arrays are on one"
-                                 : "devices: the ranks' arrays are on several";
+    std::string text = workspace_->is_of_one_device() ? "devices: all ranks' arrays are on one"
+                                                      : "devices: the ranks' arrays are on several";
+    if (!why_not_reduced_.empty()) {
+      text += "; those of the last call went through host memory: " + why_not_reduced_;
+    }
     if (!workspace_->takes_arrays()) {
       return text + ", and are copied to be reduced: " + workspace_->why_no_arrays();
     }

@@ -127,10 +127,11 @@ GeneralizedRequest::Held::Held(GeneralizedRequest& request)
     : request_(request), held_(request.change(State::kOpen, State::kHeld)) {}
 
 GeneralizedRequest::Held::~Held() {
-  if (held_) request_.change(State::kHeld, State::kOpen);  // not where it has ended
+  if (held_ && !request_.change(State::kHeld, State::kOpen)) request_.complete();
 }
 
 bool GeneralizedRequest::take_back() {
+  if (Context::get().driving.stopped) return complete(), false;  // no other operation follows
   if (!change(State::kEnded, State::kOver)) return false;
   Context::get().driving.spare_requests.put(std::exchange(slot_, nullptr));
   return true;

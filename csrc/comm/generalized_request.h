@@ -31,8 +31,8 @@ class GeneralizedRequest {
   void complete() noexcept;
   std::shared_ptr<StartedOperation> operation() const;  // between end() and complete()
 
-  // By who waits in gradred's functions. Afterwards, if the operation has ended meanwhile,
-  // take_back() has the request.
+  // Of who waits in gradred's functions and may take_back() the request while this lives. If the
+  // operation has ended then, and nobody has, the MPI is told.
   class Held {
    public:
     explicit Held(GeneralizedRequest& request);
@@ -44,7 +44,8 @@ class GeneralizedRequest {
     GeneralizedRequest& request_;
     const bool held_;
   };
-  // Whether the request is gradred's again, so that the program's handle has to be made null.
+  // After the end: whether the request is gradred's again, so that the program's handle has to be
+  // made null.
   bool take_back();
 
   struct Slot;  // what the MPI hands to its callbacks

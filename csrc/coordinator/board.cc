@@ -232,7 +232,7 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
     mine.submission = submission;
     mine.problem[0] = '\0';
     mine.elsewhere[0] = '\0';
-  } else if (mine.problem[0] == '\0') {
+  } else if (mine.problem[0] == '\0' && !alike(mine.submission, submission)) {
     const std::string differs =
         difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_));
     set_text(mine.problem, differs);

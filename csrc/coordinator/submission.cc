@@ -87,6 +87,13 @@ bool Batching::add(const Submission& next, bool well) {
   return joins;
 }
 
+bool alike(const Submission& one, const Submission& other) {
+  return one.kind == other.kind && one.op == other.op && one.dtype == other.dtype &&
+         one.on_device == other.on_device && one.axes == other.axes && one.shape == other.shape &&
+         one.rest == other.rest && one.arrays == other.arrays && one.root == other.root &&
+         one.prescale == other.prescale && one.postscale == other.postscale;
+}
+
 std::string difference(const Submission& one, std::string_view whose, const Submission& other,
                        std::string_view whose_other) {
   const auto told = [&](std::string_view what, const std::string& mine, const std::string& theirs) {

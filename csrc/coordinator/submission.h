@@ -93,6 +93,9 @@ class Batching {
   std::uint64_t bytes_ = 0;             // of the batch
 };
 
+// Whether they are the same in all that ranks have to have in common; some that differ may go
+// together all the same.
+bool alike(const Submission& one, const Submission& other);
 // What differs, in words; empty: the ranks may carry it out together.
 std::string difference(const Submission& one, std::string_view whose, const Submission& other,
                        std::string_view whose_other);

@@ -61,11 +61,15 @@ std::vector<std::string> names_of(KernelSource source) {
 
 }  // namespace
 
+bool Kernels::has_type(DType dtype) {
+  return std::ranges::find(kTypes, name_of(dtype)) != std::end(kTypes);
+}
+
 std::string Kernels::why_not(Op op, DType dtype, bool waits_for_peers) {
   constexpr Op kOps[] = {Op::kSum, Op::kProd, Op::kMin, Op::kMax, Op::kAvg, Op::kPremul};
   const std::string none =
       "there is no kernel for " + std::string(name_of(op)) + " of " + std::string(name_of(dtype));
-  if (std::ranges::find(kTypes, name_of(dtype)) == std::end(kTypes)) return none;
+  if (!has_type(dtype)) return none;
   if (std::ranges::find(kOps, op) != std::end(kOps)) return "";
   const bool own = is_users(op) && !waits_for_peers;
   const UserFunction* const function = own ? find_user_function(op, dtype) : nullptr;
@@ -155,15 +159,31 @@ void Kernels::prepare(Op op, DType dtype, bool waits_for_peers) {
   {
     const std::lock_guard lock(mutex_);
     if (loaded_.contains(key)) return;
+    if (const auto found = refused_.find(key); found != refused_.end()) {
+      throw DeviceError(found->second);
+    }
   }
   const auto units = static_cast<unsigned>(attribute(kMultiprocessors));
-  Loaded made{load(key)};
+  Loaded made{load_once(key)};
   for (const std::string& name : names_of(key.source)) {
     made.functions[name] = made.module.function("gradred_" + std::string(name_of(dtype)) + name);
   }
   const std::lock_guard lock(mutex_);
   most_blocks_ = kBlocksPerUnit * units;
   loaded_.emplace(key, std::move(made));
+}
+
+// What is refused is compiled and linked for seconds while peers wait: not in each call.
+CudaModule Kernels::load_once(const Key& key) {
+  try {
+    return load(key);
+  } catch (const DriverError& error) {
+    if (key.source == KernelSource::kUser && is_of_code(error.code())) {
+      const std::lock_guard lock(mutex_);
+      refused_.emplace(key, error.what());
+    }
+    throw;
+  }
 }
 
 FunctionHandle Kernels::function(const Key& key, const std::string& name) const {

@@ -50,6 +50,7 @@ class Kernels {
       : driver_(driver), device_(device), options_(options) {}
 
   static constexpr std::size_t kMostTargets = 32;  // of a launch, all of whose inputs are as many
+  static bool has_type(DType dtype);
   // Empty: there are kernels for it, also for Op::kAvg and kPremul, as scaled sums. Else why not.
   static std::string why_not(Op op, DType dtype, bool waits_for_peers = false);
   // Loads those of a type, which may take seconds the first time, and stop the device. Throws
@@ -79,6 +80,7 @@ class Kernels {
 
   int attribute(int which) const;
   static Key key_of(Op op, DType dtype, bool waits_for_peers);
+  CudaModule load_once(const Key& key);
   CudaModule load(const Key& key) const;
   CudaModule load_by(const Compiler& compiler, const Key& key) const;
   CudaModule load_code(const std::string& code, const Key& key) const;
@@ -92,7 +94,8 @@ class Kernels {
   std::mutex loading_;        // of who loads, which may take until the device has nothing to do
   mutable std::mutex mutex_;  // of what follows
   std::map<Key, Loaded> loaded_;
-  unsigned most_blocks_ = 0;  // of a launch
+  std::map<Key, std::string> refused_;  // kUser: what the driver, or its linker, will say again
+  unsigned most_blocks_ = 0;            // of a launch
 };
 
 }  // namespace gradred::device

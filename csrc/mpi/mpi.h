@@ -5,8 +5,10 @@
 // (families.cc).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -110,6 +112,9 @@ struct Mpi {
   void make_empty(void* status) const {
     call.Status_set_elements(status, is.byte_type, 0);
     call.Status_set_cancelled(status, 0);
+    const std::array<int, 3> source_tag_error = {is.any_source, is.any_tag, 0};
+    std::memcpy(static_cast<std::byte*>(status) + is.status_source, source_tag_error.data(),
+                sizeof source_tag_error);
   }
   Handle normalise(Handle handle) const {
     return is.handle_bytes == 4 ? handle & 0xffffffffU : handle;

@@ -88,7 +88,6 @@ bool PyOperation::test() {
   if (!operation_->ended()) {
     const InCall in_call(operation_->observation());
     if (!testing_) testing_ = std::make_unique<Testing>();
-    const GeneralizedRequest::Held held(operation_->generalized_request());
     const WithoutGil released;
     if (!operation_->advance()) carry_on();
   }
@@ -106,7 +105,6 @@ bool PyOperation::wait(std::optional<double> seconds) {
   const std::uint64_t deadline = deadline_in(seconds);
   const DoneCallbacks::Waiter waiter(operation_.get());
   const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
-  const GeneralizedRequest::Held held(operation_->generalized_request());
   RequestHook with_gil;
   OrderHook hook(with_gil, order_.get());
   count_operation(hook);

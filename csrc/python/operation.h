@@ -46,10 +46,7 @@ class PyOperation {
   bool holds_memory() const { return operation_->holds_memory(); }
   bool uses_mpi_request() const { return operation_->uses_mpi_request(); }
   mpi::Handle request() const { return operation_->request(); }  // null: there is none
-  void complete_request() const { operation_->generalized_request().complete(); }
-  // After the end: whether the program's handle has to be made null, since the request is
-  // gradred's again.
-  bool take_request_back() const { return operation_->generalized_request().take_back(); }
+  GeneralizedRequest& generalized_request() const { return operation_->generalized_request(); }
 
  private:
   struct Testing {

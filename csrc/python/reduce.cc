@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/types.h"
 #include "base/user_ops.h"
+#include "device/kernels.h"
 #include "device/user_functions.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
@@ -69,6 +70,10 @@ void bind_reduce(py::module_& m) {
         py::arg("many"),
         "The addresses of C functions, as ReduceFunctions of csrc/reduce/reduce.h says, that stay "
         "as long as the process.");
+  m.def(
+      "has_device_type",
+      [](const std::string& dtype) { return device::Kernels::has_type(dtype_named(dtype)); },
+      py::arg("dtype"), "Whether there are kernels for elements of this type.");
   m.def(
       "add_device_reduction",
       [](const std::string& op, const std::string& dtype, std::string code, std::string why_not) {

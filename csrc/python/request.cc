@@ -83,8 +83,9 @@ void release_handle(PyObject* request, const PyOperation& operation, void* statu
   int finalized = 0;
   mpi.call.Finalized(&finalized);
   if (finalized != 0) return;
-  if (handle == mpi.is.request_null) return operation.complete_request();  // freed by the program
-  if (operation.take_request_back()) {
+  GeneralizedRequest& made = operation.generalized_request();
+  if (handle == mpi.is.request_null) return made.complete();  // the program has freed it
+  if (made.take_back()) {
     if (status != mpi.is.status_ignore) mpi.make_empty(status);
   } else {
     int done = 0;
@@ -142,6 +143,7 @@ PyObject* wait_for_request(PyObject* self, PyObject* const* args, Py_ssize_t nar
   if (status == nullptr) return nullptr;
   const std::shared_ptr<PyOperation> operation = operation_of(self);
   if (operation == nullptr) return of_mpi(self, "Wait", status);
+  const GeneralizedRequest::Held held(operation->generalized_request());
   std::exception_ptr failure;
   try {
     void* const address = address_of(status);
@@ -166,6 +168,7 @@ PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   if (status == nullptr) return nullptr;
   const std::shared_ptr<PyOperation> operation = operation_of(self);
   if (operation == nullptr) return of_mpi(self, "Test", status);
+  const GeneralizedRequest::Held held(operation->generalized_request());
   try {
     void* const address = address_of(status);
     if (!operation->test()) Py_RETURN_FALSE;

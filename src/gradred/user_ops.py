@@ -129,7 +129,7 @@ def compile_for_devices(op: str, dtype: str) -> None:
     call: one rank without a function has all of them reduce on the host.
     """
     made = _made.get(op)
-    if made is None:
+    if made is None or not _core.has_device_type(dtype):
         return
     code, why_not = "", ""
     try:
@@ -150,7 +150,7 @@ def _ptx(function: Any, dtype: str) -> str:
 
     row = ELEMENT_TYPES[dtype]
     number = getattr(numba.types, dtype if _format(row) is None else "float32")
-    fast = bool(getattr(function, "targetoptions", {}).get("fastmath"))
+    fast = getattr(function, "targetoptions", {}).get("fastmath") is True  # not for some of it
     code, _ = cuda.compile(
         _plain(function),
         number(number, number),

@@ -108,11 +108,17 @@ def test_one_rank_that_cannot_has_all_reduce_on_the_host(
             found = gradred.allreduce(x, op, comm=comm).get()
             np.testing.assert_array_equal(found, expected(count, "float32"))
             assert everyones(device.count("launches")) == before
+        why = "libNVVM cannot be found" if what == "Numba" else "cuLinkAddData"
         if SIZE > 1 and LAST:
-            why = "libNVVM cannot be found" if what == "Numba" else "cuLinkAddData"
             assert why in comm.device_path, comm.device_path
         total = gradred.allreduce(on_device(np.ones(300_001, "float32")), comm=comm).get()
         np.testing.assert_array_equal(total, np.full(300_001, SIZE, "float32"))
+        if SIZE == 1:
+            return
+        assert comm.device_path.startswith("devices: ")
+        found = gradred.allreduce(x, op, comm=comm).get()
+        np.testing.assert_array_equal(found, expected(COUNTS[-1], "float32"))
+        assert (why in comm.device_path) == LAST, comm.device_path
 
 
 def finds_nvvm() -> bool:

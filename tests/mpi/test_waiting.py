@@ -108,3 +108,16 @@ def test_a_request_that_was_freed_is_waited_for_all_the_same(comm):
         y = np.full(30_000, 1, np.int64)
         MPI.Request.Waitall([comm.Iallreduce(MPI.IN_PLACE, y), other])
         np.testing.assert_array_equal(y, comm.size)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_waiting_for_a_stream_leaves_the_request_to_be_waited_for(comm, way):
+    """Of arrays in host memory the host waits, and the request stays with the program."""
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    for turn in range(20):
+        x = np.full(30_000, turn, np.int64)
+        request = comm.Iallreduce(MPI.IN_PLACE, x)
+        request.wait_stream(1)
+        np.testing.assert_array_equal(x, comm.size * turn)
+        way([request])
+        assert not request
