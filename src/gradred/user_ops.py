@@ -69,8 +69,8 @@ def user_op(function: Callable[[Any, Any], Any]) -> UserOp:
 
     Example::
 
-        farthest = gradred.user_op(lambda a, b: a if abs(a) > abs(b) else b)
-        x = gradred.allreduce(x, farthest)
+        either = gradred.user_op(lambda a, b: a + b - a * b)
+        x = gradred.allreduce(x, either)
     """
     plain = _plain(function)
     asked = f"user_op({getattr(plain, '__name__', plain)!s})"
