@@ -150,13 +150,13 @@ IpcHandle ExportedMemory::handle_of(SharedPlace place) const {
 }
 
 ExportedArray::ExportedArray(std::size_t bytes, int device, const Options& options) {
-  const Driver* const driver = Driver::loaded(options.driver);
-  if (driver == nullptr || !driver->initialised()) {
+  const Driver& driver = Driver::load(options.driver);  // or says what is missing
+  if (!driver.initialised()) {
     throw DeviceError(
         "an array on a GPU: nobody in this process has initialised the CUDA driver. Do so first, "
         "for example by cupy.cuda.runtime.free(0) or torch.cuda.init()");
   }
-  CudaMemory& memory = memory_of(*driver, device, options);
+  CudaMemory& memory = memory_of(driver, device, options);
   range_.emplace(memory.exported(), bytes, Export::kIfPossible);
   device_ = memory.ordinal();
 }

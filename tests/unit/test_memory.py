@@ -202,3 +202,19 @@ def test_shapes_that_are_none_are_refused(shape: Any) -> None:
 def test_lengths_may_be_of_any_kind_of_whole_number() -> None:
     assert gradred.empty(np.int64(3)).shape == (3,)
     assert gradred.zeros([np.int8(2), 2]).shape == (2, 2)
+
+
+def test_memory_of_a_gpu_says_that_there_is_no_driver() -> None:
+    program = "import gradred\ngradred.empty(3, device='cuda')"
+    environment = os.environ | {"GRADRED_LIBCUDA": "/nowhere/libcuda.so"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "DeviceError" in done.stderr
+    assert "cannot be loaded: /nowhere/libcuda.so" in done.stderr, done.stderr
