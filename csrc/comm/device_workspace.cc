@@ -10,9 +10,8 @@ constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are wort
 constexpr std::size_t kLeastPerRank = 4096;            // of a workspace
 
 constexpr const char* kNotOnAll =
-    "not all ranks have passed such arrays, or one cannot reduce them on its device, and says why "
-    "by "
-    "its comm.device_path";
+    "not all ranks have passed such arrays, or one cannot reduce them on its device: its "
+    "comm.device_path says why";
 
 // As kernels need what they read of the caller's. Blocks are as their vector.
 bool is_aligned(const Call& call) {
@@ -49,14 +48,13 @@ std::string DeviceWorkspace::text() const {
   if (workspace_->in_use()) {
     std::string text = workspace_->is_of_one_device() ? "devices: all ranks' arrays are on one"
                                                       : "devices: the ranks' arrays are on several";
-    if (!why_not_reduced_.empty()) {
-      text += "; those of the last call went through host memory: " + why_not_reduced_;
-    }
     if (!workspace_->takes_arrays()) {
-      return text + ", and are copied to be reduced: " + workspace_->why_no_arrays();
+      text += ", and are copied to be reduced: " + workspace_->why_no_arrays();
+    } else if (workspace_->arrays_taken()) {
+      text += "; those of gradred.empty stay where they lie";
     }
-    return text +
-           (workspace_->arrays_taken() ? "; those of gradred.empty stay where they lie" : "");
+    const bool went = why_not_reduced_.empty();
+    return went ? text : text + "; the last ones went through host memory: " + why_not_reduced_;
   }
   const bool may = why_not_reduced_.empty();
   return "host memory: " + (may ? kNotOnAll : why_not_reduced_);

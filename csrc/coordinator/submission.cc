@@ -88,10 +88,10 @@ bool Batching::add(const Submission& next, bool well) {
 }
 
 bool alike(const Submission& one, const Submission& other) {
-  return one.kind == other.kind && one.op == other.op && one.dtype == other.dtype &&
-         one.on_device == other.on_device && one.axes == other.axes && one.shape == other.shape &&
-         one.rest == other.rest && one.arrays == other.arrays && one.root == other.root &&
-         one.prescale == other.prescale && one.postscale == other.postscale;
+  Submission same = one;
+  same.priority = other.priority;
+  same.in_chunks = other.in_chunks;
+  return same == other;
 }
 
 std::string difference(const Submission& one, std::string_view whose, const Submission& other,

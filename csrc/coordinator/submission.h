@@ -48,6 +48,7 @@ struct Submission {
   std::uint64_t bytes = 0;
   std::array<std::uint64_t, kMostParts> counts{};
 
+  bool operator==(const Submission&) const = default;
   bool may_join_a_batch(const Submission& before) const {
     return kind == NamedKind::kAllreduce && before.kind == kind && op == before.op &&
            dtype == before.dtype && on_device == before.on_device && prescale == before.prescale &&
@@ -93,8 +94,8 @@ class Batching {
   std::uint64_t bytes_ = 0;             // of the batch
 };
 
-// Whether they are the same in all that ranks have to have in common; some that differ may go
-// together all the same.
+// Whether they are the same but for what the ranks' own may differ in. Quick; some that are not may
+// go together all the same.
 bool alike(const Submission& one, const Submission& other);
 // What differs, in words; empty: the ranks may carry it out together.
 std::string difference(const Submission& one, std::string_view whose, const Submission& other,

@@ -10,11 +10,11 @@ import time
 import pytest
 from hosts.jobs import finish, start, why_not
 from hosts.machines import Machines
+from lean import LEAN
 
 pytest.importorskip("torch")
 
-TESTS = pathlib.Path(__file__).parents[1]
-PROGRAM = TESTS / "jobs" / "elastic_training.py"
+PROGRAM = pathlib.Path(__file__).parents[1] / "jobs" / "elastic_training.py"
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -41,7 +41,7 @@ def test_training_goes_on_without_a_host(tmp_path: pathlib.Path, how: str) -> No
     options += ["--elastic-dir", str(states), sys.executable, str(PROGRAM)]
     with Machines(2) as hosts:
         variables = {"MARK": str(tmp_path / "ended"), "PAUSE": "0.05", "STEPS": "100"}
-        variables |= {"PYTHONPATH": str(TESTS / "lean_torch"), "OMP_NUM_THREADS": "1"}
+        variables |= {**LEAN, "OMP_NUM_THREADS": "1"}
         process = start(hosts, tmp_path, *options, where="", **variables)
         until(lambda: states.exists() and len(list(states.glob("*.pt"))) > 1)
         listed.write_text("h1:2\n")

@@ -17,11 +17,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from lean import LEAN
+
 from gradred import launch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(__file__).with_name("elastic_training.py")
-LEAN = {"PYTHONPATH": str(ROOT / "tests" / "lean_torch")}
 
 pytestmark = [
     pytest.mark.timeout(180),

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from jobs.test_device import script_for_a_real_gpu
+from lean import LEAN
 
 from gradred import launch
 
@@ -37,7 +38,7 @@ pytestmark = [
 def test_examples_learn(example: str) -> None:
     command = [sys.executable, "-m", "gradred", "run", *EXAMPLES[example], "-np", "2"]
     command += [sys.executable, str(ROOT / "examples" / example), *SMALL.get(example, [])]
-    lean = {"PYTHONPATH": str(ROOT / "tests" / "lean_torch")} if EXAMPLES[example] else {}
+    lean = LEAN if EXAMPLES[example] else {}  # Horovod's
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=100, check=False, env=os.environ | lean
     )

@@ -78,6 +78,15 @@ Address written(const User& user, const std::vector<float>& values) {
   return address;
 }
 
+// Of k vectors the i-th has i + 1 throughout.
+std::vector<const void*> vectors(const User& user, std::size_t k, std::size_t count) {
+  std::vector<const void*> made;
+  for (std::size_t i = 0; i < k; ++i) {
+    made.push_back(pointer_to(written(user, std::vector<float>(count, float(i + 1)))));
+  }
+  return made;
+}
+
 template <class Number>
 Number sum_of(Number a, Number b) {
   return static_cast<Number>(a + b);
@@ -116,14 +125,15 @@ void operations_of_the_programs_own(BoardBootstrap&) {
   const std::string said =
       message_of<DeviceError>([&] { kernels.prepare(broken, DType::kFloat32); });
   expect(said.find("cuLinkAddData") != std::string::npos, said);
+  const std::size_t compiled = folder.compilations();
+  const auto again = [&] { kernels.prepare(broken, DType::kFloat32); };
+  expect(message_of<DeviceError>(again) == said, "the same answer");
+  expect(folder.compilations() == compiled, "and nothing is tried again");
 
   CudaStream stream(driver());
   for (const std::size_t k : {2U, 3U, 4U, 8U, 32U, 40U}) {
     constexpr std::size_t kCount = 1003;
-    std::vector<const void*> inputs;
-    for (std::size_t i = 0; i < k; ++i) {
-      inputs.push_back(pointer_to(written(user, std::vector<float>(kCount, float(i + 1)))));
-    }
+    const std::vector<const void*> inputs = vectors(user, k, kCount);
     const Address target = user.allocate(kCount * sizeof(float));
     void* const targets[] = {pointer_to(target)};
     kernels.launch(stream.get(), {.op = op, .targets = targets, .inputs = inputs, .count = kCount});
@@ -143,10 +153,7 @@ void sums_and_means_of_many(BoardBootstrap&) {
   CudaStream stream(driver());
   for (const std::size_t k : {2U, 3U, 4U, 8U, 32U, 40U}) {
     constexpr std::size_t kCount = 1003;
-    std::vector<const void*> inputs;
-    for (std::size_t i = 0; i < k; ++i) {
-      inputs.push_back(pointer_to(written(user, std::vector<float>(kCount, float(i + 1)))));
-    }
+    const std::vector<const void*> inputs = vectors(user, k, kCount);
     const Address target = user.allocate(kCount * sizeof(float));
     void* const targets[] = {pointer_to(target)};
     KernelCall call{.targets = targets, .inputs = inputs, .count = kCount};
