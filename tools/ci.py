@@ -88,7 +88,7 @@ def more_ranks_mpich(ranks: str) -> bool:
 
 
 def wheel() -> bool:
-    """A wheel made from the source distribution, in a new environment with the other MPI."""
+    """A wheel, in a new environment with the other MPI; the source distribution holds all of it."""
     shutil.rmtree(BUILD / "dist", ignore_errors=True)
     shutil.rmtree(OPENMPI, ignore_errors=True)
     dist = BUILD / "dist"
@@ -105,20 +105,21 @@ def wheel() -> bool:
 
 
 def build_wheel(dist: Path) -> Path | None:
-    """The wheel, by way of a source distribution; None if there is none."""
-    sdist_command = ["setup.py", "--quiet", "sdist", "--dist-dir", str(dist)]
-    if not run(python_of(MPICH), *sdist_command):
+    """The wheel, None if there is none; its extension is the one that `make test` has compiled."""
+    if not run(python_of(MPICH), "setup.py", "--quiet", "sdist", "--dist-dir", str(dist)):
         return None
-    (sdist,) = dist.glob("*.tar.gz")
+    for stale in Path("build").glob("lib*"):  # setuptools would take its files, too
+        shutil.rmtree(stale)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
-    if not run(python_of(MPICH), "-m", "pip", "wheel", *options, sdist):
+    command = [python_of(MPICH), "-m", "pip", "wheel", *options, "."]
+    if not run(*command, cmake_args=WARNINGS_ARE_ERRORS):
         return None
-    (built,) = dist.glob("*.whl")
+    (sdist,), (built,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
     extensions = [name for name in ZipFile(built).namelist() if name.endswith(".so")]
     if len(extensions) != 1 or not extensions[0].startswith("gradred/_core."):
         print(f"the wheel should hold gradred._core alone, and holds {extensions}")
         return None
-    return built
+    return built if run(python_of(MPICH), "tools/check_sdist.py", sdist, built) else None
 
 
 def more_ranks_openmpi() -> bool:

@@ -118,7 +118,10 @@ std::uint64_t parse_count(std::string_view given) {
   return count;
 }
 
-std::string parse_plan(std::string_view given) {
+namespace {
+
+/// One of `known`; an error names the nearest, or all.
+std::string parse_name(std::string_view given, const std::vector<std::string>& known) {
   const std::string name = stripped(given);
   constexpr std::string_view kOther = "_.+-";
   const bool is_name =
@@ -126,16 +129,21 @@ std::string parse_plan(std::string_view given) {
         return is_letter(c) || kDigits.find(c) != kDigits.npos || kOther.find(c) != kOther.npos;
       });
   if (!is_name) refuse("a name");
-  const std::vector<std::string> known = plan_names();
   if (std::ranges::find(known, name) != known.end()) return name;
   const std::vector<std::string_view> words(known.begin(), known.end());
   const auto near = meant(name, words);
-  throw Unreadable{"no plan has that name",
-                   near ? "Did you mean '" + known[*near] + "'" : "Use one of " + joined(known)};
+  throw Unreadable{"no plan has that name", near ? "Did you mean '" + known[*near] + "'"
+                                                 : "Use auto or one of " + joined(known)};
 }
 
+}  // namespace
+
+std::string parse_plan(std::string_view given) { return parse_name(given, plan_names()); }
+
 std::string parse_device_plan(std::string_view given) {
-  return stripped(given) == DevicePlans::kMeasured ? stripped(given) : parse_plan(given);
+  std::vector<std::string> known = plan_names();
+  known.emplace(known.begin(), DevicePlans::kMeasured);
+  return parse_name(given, known);
 }
 
 std::string parse_fault_knob(std::string_view given) {

@@ -110,15 +110,22 @@ def compiled(op: str, dtype: str) -> bool:
     try:
         pair, many = _compile(made.function, dtype)
     except numba.core.errors.NumbaError as error:
-        reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
-        found = f"Numba cannot compile it for this type: {' '.join(reasons[:1])}"
-        raise UsageError(
-            explain(asked, found, "Give a function that takes such elements")
-        ) from error
+        found = f"Numba cannot compile it for this type: {_reason(str(error))}"
+        remedy = "Mend the function; numba.njit(function)(x, y) shows all that Numba says of it"
+        raise UsageError(explain(asked, found, remedy)) from error
     _require_commutative(pair.address, dtype, asked)
     _kept.append((pair, many))
     _core.add_reduction(op, dtype, pair.address, many.address)
     return True
+
+
+def _reason(text: str) -> str:
+    """The first sentence of an error of Numba's, with the signature that it may announce."""
+    lines = [line.strip() for line in text.splitlines() if not line.startswith("Failed in")]
+    lines = [line for line in lines if line]
+    first, *rest = lines or ["it does not say why"]
+    call = next((line.removeprefix(">>>").strip() for line in rest if line.startswith(">>>")), "")
+    return f"{first} {call}" if first.endswith("signature:") and call else first
 
 
 @functools.cache
@@ -171,7 +178,7 @@ def _plain(function: Any) -> types.FunctionType:
     if not isinstance(found, types.FunctionType):
         message = explain(
             f"user_op({function!r})",
-            f"a {type(function).__name__} is no Python function",
+            f"it is of the type {type(function).__name__}, and no Python function",
             "Give a function of two elements",
         )
         raise UsageTypeError(message)

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -107,3 +108,35 @@ def test_skipped_tests_of_pytest_reach_the_tally(ci: ModuleType, tmp_path: Path)
     assert done.returncode == 0, done
     found = sys.modules["tally"].read(tmp_path / "tally")
     assert (found.passed, dict(found.skipped)) == (1, {"no root": 1})
+
+
+def test_file_that_a_source_distribution_lacks_or_has_otherwise_is_named(
+    ci: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check = importlib.import_module("check_sdist")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    for name in ("same.h", "other.h", "lost.h"):
+        (tmp_path / name).write_text(name)
+    packed = tmp_path / "it-1.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(tmp_path / "same.h", "it-1/same.h")
+        archive.add(tmp_path / "same.h", "it-1/other.h")
+    needed = [Path(name) for name in ("same.h", "other.h", "lost.h")]
+    assert check.differences(packed, needed) == [
+        "lost.h is not in it-1.tar.gz",
+        "other.h is another one in it-1.tar.gz",
+    ]
+
+
+def test_what_a_build_read_of_the_checkout_is_all_but_packages_and_what_it_made(
+    ci: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check = importlib.import_module("check_sdist")
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    for name in ("csrc/a.h", "build/cmake-1/made.h", ".venv-ci/numpy.h"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    lines = [f"    {tmp_path}/csrc/a.h", "  | ../../csrc/a.h", "    made.h", "a.o: #deps 3, VALID"]
+    lines += ["    /usr/include/stdio.h", f"    {tmp_path}/.venv-ci/numpy.h"]
+    found = set(check.of_the_checkout(lines, tmp_path / "build" / "cmake-1"))
+    assert found == {Path("csrc/a.h")}

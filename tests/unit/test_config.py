@@ -155,7 +155,7 @@ def test_plan_that_is_none_is_refused_with_the_nearest(monkeypatch):
     with pytest.raises(UsageError, match=r"^GRADRED_PLAN=rign: no plan .*Did you mean 'ring'\."):
         config.load()
     monkeypatch.setenv("GRADRED_PLAN", "x")
-    with pytest.raises(UsageError, match=r"no plan has that name. Use one of .*node, "):
+    with pytest.raises(UsageError, match=r"no plan has that name. Use auto or one of .*node, "):
         config.load()
 
 

@@ -98,17 +98,27 @@ class Model:
     beta_inside: float
     far: float
     source: str
+    call: float = 0.0
+    """Seconds of a call that moves nothing: where it was measured."""
 
     @classmethod
     def alike(
-        cls, alpha: float, beta: float, gamma: float, gap: float, delta: float, source: str
+        cls,
+        *,
+        alpha: float,
+        beta: float,
+        gamma: float,
+        gap: float,
+        delta: float,
+        source: str,
+        call: float = 0.0,
     ) -> Model:
         """Where all links are alike."""
-        return cls(alpha, beta, gamma, gap, delta, alpha, beta, 0.0, source)
+        return cls(alpha, beta, gamma, gap, delta, alpha, beta, 0.0, source, call)
 
     def seconds(self, cost: Cost, nbytes: int, slices: int) -> float:
         """The time of an operation on a vector of `nbytes` bytes."""
-        return cost.seconds(
+        return self.call + cost.seconds(
             nbytes,
             alpha=self.alpha,
             beta=self.beta,
@@ -235,7 +245,14 @@ def assumed_model(question: Question, answer: Answer) -> Model:
         return answer.model
     gamma, delta = reduction_cost(question), copy_cost(question)
     source = "alpha and beta are round figures for shared memory, not measured"
-    return Model.alike(_ALPHA_IN_MEMORY, _BETA_IN_MEMORY, gamma, 0.0, delta, source)
+    return Model.alike(
+        alpha=_ALPHA_IN_MEMORY,
+        beta=_BETA_IN_MEMORY,
+        gamma=gamma,
+        gap=0.0,
+        delta=delta,
+        source=source,
+    )
 
 
 def sample_bytes(question: Question) -> int:

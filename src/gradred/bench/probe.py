@@ -6,6 +6,7 @@ findings. On a GPU there is no model: the plans that are possible are measured a
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 from collections.abc import Callable
@@ -20,7 +21,13 @@ import gradred
 from gradred import _core, config
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
-from gradred.bench.explanation import Question, copy_cost, reduction_cost
+from gradred.bench.explanation import (
+    Question,
+    copy_cost,
+    median_seconds,
+    reduction_cost,
+    sample_bytes,
+)
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import write_json
 from gradred.bench.timing import call_by_call
@@ -28,6 +35,7 @@ from gradred.bench.vectors import Device
 from gradred.element_types import numpy_dtype
 
 _LONG = 256 << 10  # bytes of the message whose time, less that of a short one, gives beta
+_LONG_IN_MEMORY = 64 << 10  # the same for a broadcast on one host
 
 
 def main() -> int:
@@ -56,6 +64,7 @@ def main() -> int:
         "gamma": reduction_cost(question),
         "gap": 0.0 if shared or world.size == 1 else machine.message_gap(world),
         "delta": copy_cost(question),
+        "call": _call_alone(question),
     }
     found |= {"plan": plan, "shares_memory": shared}
     if world.rank == 0:
@@ -113,6 +122,12 @@ def described(question: Question) -> _core.Call:
 def call_seconds(question: Question, call: Callable[[], Any], world: MPI.Intracomm) -> list[float]:
     """The time of each call, the mean over the ranks."""
     calls, warmup = Options().calls(question.nbytes)
+    return _seconds(call, world, calls, warmup)
+
+
+def _seconds(
+    call: Callable[[], Any], world: MPI.Intracomm, calls: int, warmup: int = 10
+) -> list[float]:
     comm = world.Dup()
     call_by_call([call], warmup, comm)
     seconds = call_by_call([call], calls, comm)[:, 0]
@@ -120,12 +135,25 @@ def call_seconds(question: Question, call: Callable[[], Any], world: MPI.Intraco
     return mean
 
 
+def _call_alone(question: Question) -> float:
+    """Seconds of a call with nobody to wait for and one element to copy."""
+    item = numpy_dtype(question.dtype).itemsize
+    alone = dataclasses.replace(question, nbytes=item, host_of=(0,))
+    return median_seconds(bind(alone, gradred.Comm(MPI.COMM_SELF)), calls=500)
+
+
 def _beta(question: Question, world: MPI.Intracomm, shared: bool) -> float:
     """Seconds per byte from one rank to another: through memory, or by the MPI's messages."""
-    if world.size > 1 and not shared:
-        long, short = (machine.ping_pong(world, n, calls=20) for n in (_LONG, 1))
-        return max(0.0, long - short) / _LONG
-    return copy_cost(question)
+    if world.size == 1:
+        return copy_cost(question)
+    if shared:  # what a core reads that another has just written: a broadcast does only that
+        comm = gradred.Comm(world.Dup())
+        long = max(sample_bytes(question), _LONG_IN_MEMORY)
+        vectors = [np.zeros(nbytes, np.uint8) for nbytes in (long, 1)]
+        read, began = (_spread(_seconds(partial(comm.Bcast, one), world, 100)) for one in vectors)
+        return max(0.0, read["seconds"] - began["seconds"]) / long
+    exchanged, short = (machine.ping_pong(world, n, calls=20) for n in (_LONG, 1))
+    return max(0.0, exchanged - short) / _LONG
 
 
 if __name__ == "__main__":

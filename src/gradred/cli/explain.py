@@ -33,7 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Nothing is measured across hosts: run `gradred bench` in a job there. The times of the "
         "model are alpha for each round, gap for each further message of a rank in it, beta for "
-        "each byte sent, gamma for each byte reduced, delta for each byte copied."
+        "each byte sent, gamma for each byte reduced, delta for each byte copied. It knows nothing "
+        "of caches, of ranks that share a core and of how many memory serves at once: where it is "
+        "measured beside the call, the last line says how far from it the call is."
     )
     parser.add_argument(
         "--bytes", type=byte_count, required=True, metavar="N",
@@ -246,7 +248,7 @@ def measure(
 def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) -> Model:
     if measured is None:
         return explanation.assumed_model(question, answer)
-    names = ("alpha", "beta", "gamma", "gap", "delta")
+    names = ("alpha", "beta", "gamma", "gap", "delta", "call")
     return Model.alike(
         **{name: measured[name] for name in names}, source="measured beside the call"
     )
@@ -351,7 +353,8 @@ def _predicted(report: dict[str, Any]) -> str:
         f"beta {model['beta'] * 1e9:.3f} ns{inside}, gamma {model['gamma'] * 1e9:.3f} ns, "
         f"delta {model['delta'] * 1e9:.3f} ns; {model['source']}"
     )
-    return f"predicted: {report['predicted_us']:.2f} us ({parameters})"
+    call = f"the call itself {model['call'] * 1e6:.2f} us, " if model["call"] else ""
+    return f"predicted: {report['predicted_us']:.2f} us ({call}{parameters})"
 
 
 def _measured(report: dict[str, Any]) -> str:
@@ -362,7 +365,9 @@ def _measured(report: dict[str, Any]) -> str:
     if report["measured_plan"] != report["plan"]:  # such as a container without shared memory
         shared += f"; here the plan was {report['measured_plan']}"
     spread = f"{report['measured_p10_us']:.2f}-{report['measured_p90_us']:.2f}"
+    predicted = report["predicted_us"]
+    times = f", {report['measured_us'] / predicted:.1f} times the prediction" if predicted else ""
     return (
-        f"measured: {report['measured_us']:.2f} us, the median of {report['calls']} calls "
+        f"measured: {report['measured_us']:.2f} us{times}, the median of {report['calls']} calls "
         f"(10-90 %: {spread}{shared})"
     )
