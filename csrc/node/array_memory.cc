@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <mutex>
-#include <set>
+#include <new>
 
 #include "base/errors.h"
 #include "node/memory_file.h"
@@ -33,28 +35,40 @@ class Slab {
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
 
-  std::size_t room() const { return bytes_ - used_; }
+  bool has_room(std::size_t bytes) const { return start_of(bytes) + bytes <= bytes_; }
   std::byte* take(std::size_t bytes);  // addresses only
   void populate(std::byte* data, std::size_t bytes) const;
   void give_back(std::byte* data, std::size_t bytes) noexcept;
   void become_private() noexcept;  // in a forked child
   // A child may still read what is there now.
   void keep_all() noexcept { keeps_all_ = true; }
+  bool holds(const std::byte* data, std::size_t bytes) const {
+    return data >= data_ && data + bytes <= data_ + bytes_;
+  }
+  FilePlace place() const;
 
  private:
+  // Of the next array: huge pages hold what they can.
+  std::size_t start_of(std::size_t bytes) const {
+    return bytes < kHugePage ? used_ : (used_ + kHugePage - 1) / kHugePage * kHugePage;
+  }
+  FileNote& note() const { return *reinterpret_cast<FileNote*>(data_ + bytes_); }
+
   const File file_;
-  const std::size_t bytes_;
+  const std::size_t bytes_;  // of arrays; a note stands behind them
   std::byte* data_ = nullptr;
   std::size_t used_ = 0;
   bool keeps_all_ = false;
+  bool writable_ = true;
 };
 
 namespace {
 
 struct Slabs {
   std::mutex mutex;
-  std::set<Slab*> all;
-  std::weak_ptr<Slab> shared;  // by small arrays
+  std::map<const std::byte*, Slab*> all;  // by where they begin
+  std::uint32_t last = 0;                 // number of a file
+  std::weak_ptr<Slab> shared;             // by small arrays
 };
 
 Slabs& slabs() {
@@ -63,7 +77,7 @@ Slabs& slabs() {
 }
 
 void after_fork(void (Slab::*what)() noexcept) {
-  for (Slab* slab : slabs().all) (slab->*what)();
+  for (const auto& [begin, slab] : slabs().all) (slab->*what)();
   slabs().shared.reset();
   slabs().mutex.unlock();
 }
@@ -80,22 +94,38 @@ void watch_forks() {
 
 Slab::Slab(std::size_t bytes) : file_(open_anonymous("gradred-arrays")), bytes_(bytes) {
   if (!file_) throw TransportError(last_error("cannot create shared memory"));
-  if (ftruncate(file_.fd(), static_cast<off_t>(bytes)) != 0) {
+  if (ftruncate(file_.fd(), static_cast<off_t>(bytes + kFileNoteBytes)) != 0) {
     throw TransportError(last_error("cannot set the size of shared memory"));
   }
-  data_ = map_shared(file_.fd(), bytes);
-  slabs().all.insert(this);
+  data_ = map_shared(file_.fd(), bytes + kFileNoteBytes);
+  try {
+    allocate(file_, data_ + bytes, bytes, sizeof(FileNote));
+  } catch (...) {
+    munmap(data_, bytes + kFileNoteBytes);
+    throw;
+  }
+  new (data_ + bytes) FileNote{++slabs().last, data_, bytes, 0};
+  slabs().all.emplace(data_, this);
 }
 
+// Peers may have the file open for as long as they like: its memory goes back now.
 Slab::~Slab() {
-  slabs().all.erase(this);
-  munmap(data_, bytes_);
+  slabs().all.erase(data_);
+  if (writable_) note().ended.store(1, std::memory_order_relaxed);
+  if (used_ > 0) give_back(data_, used_);
+  munmap(data_, bytes_ + kFileNoteBytes);
+}
+
+// A descriptor with too high a number has no room in an announcement.
+FilePlace Slab::place() const {
+  if (file_.fd() > std::numeric_limits<std::uint16_t>::max()) return {};
+  return {static_cast<std::uint16_t>(file_.fd()), static_cast<std::uint32_t>(note().serial)};
 }
 
 std::byte* Slab::take(std::size_t bytes) {
-  std::byte* const data = data_ + used_;
-  used_ += bytes;
-  return data;
+  const std::size_t start = start_of(bytes);
+  used_ = start + bytes;
+  return data_ + start;
 }
 
 void Slab::populate(std::byte* data, std::size_t bytes) const {
@@ -113,8 +143,10 @@ void Slab::give_back(std::byte* data, std::size_t bytes) noexcept {
 void Slab::become_private() noexcept {
   keeps_all_ = true;
   const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
-  if (mmap(data_, bytes_, PROT_READ | PROT_WRITE, flags, file_.fd(), 0) == MAP_FAILED) {
-    mprotect(data_, bytes_, PROT_READ);  // a crash of the child, rather than changes in the parent
+  const std::size_t all = bytes_ + kFileNoteBytes;
+  if (mmap(data_, all, PROT_READ | PROT_WRITE, flags, file_.fd(), 0) == MAP_FAILED) {
+    mprotect(data_, all, PROT_READ);  // a crash of the child, rather than changes in the parent
+    writable_ = false;
   }
 }
 
@@ -125,7 +157,7 @@ ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
   {
     const std::lock_guard lock(slabs().mutex);
     std::shared_ptr<Slab> slab = own ? nullptr : slabs().shared.lock();
-    if (!slab || slab->room() < whole) slab = std::make_shared<Slab>(own ? whole : kSlab);
+    if (!slab || !slab->has_room(whole)) slab = std::make_shared<Slab>(own ? whole : kSlab);
     if (!own) slabs().shared = slab;
     data_ = slab->take(whole);
     slab_ = std::move(slab);
@@ -144,6 +176,15 @@ void ArrayMemory::release() noexcept {
   const std::lock_guard lock(slabs().mutex);
   if (slab_.use_count() > 1) slab_->give_back(data_, whole_pages(bytes_));
   slab_.reset();
+}
+
+FilePlace file_place(const void* data, std::size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(data);
+  const std::lock_guard lock(slabs().mutex);
+  auto found = slabs().all.upper_bound(begin);
+  if (found == slabs().all.begin()) return {};
+  --found;
+  return found->second->holds(begin, bytes) ? found->second->place() : FilePlace{};
 }
 
 }  // namespace gradred

@@ -4,10 +4,14 @@
 // writes: with private memory each page that the parent writes would be there twice. What the child
 // writes is its own: the parent never sees it. What the parent writes after the fork may show in
 // pages that the child has not written.
+//
+// Peers of the same host may map the files, to read arrays where they lie (peer_arrays.h).
 #pragma once
 
 #include <cstddef>
 #include <memory>
+
+#include "node/peer_arrays.h"
 
 namespace gradred {
 
@@ -32,5 +36,8 @@ class ArrayMemory {
   std::byte* data_ = nullptr;
   std::size_t bytes_;
 };
+
+// Where these bytes of this process lie for its peers; nowhere, unless all are of one file.
+FilePlace file_place(const void* data, std::size_t bytes);
 
 }  // namespace gradred

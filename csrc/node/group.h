@@ -33,6 +33,7 @@
 #include "liveness/wait_record.h"
 #include "node/bootstrap.h"
 #include "node/layout.h"
+#include "node/peer_arrays.h"
 #include "node/pool.h"
 #include "node/single_copy.h"
 #include "node/steps.h"
@@ -147,6 +148,8 @@ class NodeGroup final : private Guard {
 
   // How many operations have read peers' memory so far.
   std::uint64_t single_copies() const { return single_copies_; }
+  // How many peers' inputs this rank has read in them without the kernel.
+  std::uint64_t mapped_reads() const { return mapped_reads_; }
 
   // Whether ranks have disagreed, or one has aborted, in any operation so far.
   bool has_disagreed() const { return has_disagreed_; }
@@ -292,15 +295,29 @@ class NodeGroup final : private Guard {
   bool may_copy_once(const NodeCall& call) const;
   void announce_offer(const NodeCall& call);
   ReadOffer offer_memory(const NodeCall& call);
+  static void offer_places(std::size_t bytes, bool swaps, ReadOffer& offer);
   ReadOffer offer_of(std::size_t rank) const;
   std::size_t decider(const NodeCall& call) const;
   std::uint64_t begin_measuring(const NodeCall& call) const;
   void end_measuring(const NodeCall& call, std::uint64_t begin);
+  FasterWay::Calls measured_as(const NodeCall& call, const ReadOffer& offer) const;
   bool copies_once(const NodeCall& call);
   void try_peers();
-  void read_peer(std::size_t peer, void* target, const void* source, std::size_t bytes);
+  const std::byte* view_of(std::size_t peer, FilePlace place, const std::byte* address,
+                           std::size_t bytes);
+  void read_peer(std::size_t peer, std::byte* target, const std::byte* source, std::size_t bytes);
+  void read_input(std::size_t peer, std::byte* target, std::size_t begin, std::size_t bytes);
   Steps single_copy(const NodeCall& call);
+  struct Reading {
+    bool past;          // the caches: results
+    std::size_t piece;  // bytes that are reduced at a time
+  };
   Steps reduce_by_reading(NodeCall call);
+  Reading begin_reading(const NodeCall& call);
+  void reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
+                   std::size_t count);
+  void fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer, std::size_t first,
+                  std::size_t count);
   Steps gather_by_reading(NodeCall call);
   Steps fetch_by_reading(NodeCall call);
   Steps swap_by_reading(NodeCall call);
@@ -353,9 +370,12 @@ class NodeGroup final : private Guard {
   bool tried_peers_ = false;  // whether they can be read
   bool can_read_peers_ = false;
   std::uint64_t single_copies_ = 0;
+  std::uint64_t mapped_reads_ = 0;
   ReadOffer readable_{};  // the last one of memory that the kernel can read, so far
   std::size_t readable_bytes_ = 0;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
+  std::vector<PeerArrays> peer_arrays_;             // by rank; empty: none has been asked for
+  std::vector<const std::byte*> inputs_, outputs_;  // of peers, where they are mapped; by rank
   std::vector<const void*> operands_;    // one per rank, kept here so that no operation allocates
   std::vector<std::max_align_t> frame_;  // of the coroutine of the operation under way; likewise
   std::uint64_t looked_ns_ = 0;          // when NodeExecution looked after the peers

@@ -33,7 +33,10 @@ std::string last_error(const std::string& what);
 // -1 with errno set where there is none. `name` is what /proc shows of it.
 int open_anonymous(const char* name);
 
-// The first `bytes` of the file at an address that suits huge pages; throws TransportError.
+// The first `bytes` of the file at an address that suits huge pages; nullptr with errno set where
+// that is refused. `protection`: mmap's.
+std::byte* try_to_map(int fd, std::size_t bytes, int protection);
+// The same to read and write; throws TransportError.
 std::byte* map_shared(int fd, std::size_t bytes);
 
 // Reserves the pages from `offset` on, which are mapped at `data`: memory that is lacking must be

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "node/array_memory.h"
 #include "node/copy.h"
 #include "node/group.h"
 #include "schedule/partition.h"
@@ -51,9 +52,11 @@ namespace {
 constexpr unsigned kFirst = 6;  // operations that try all ways in turn
 }  // namespace
 
-FasterWay::Times& FasterWay::of(Kind kind, std::size_t bytes) {
-  const auto power = static_cast<std::size_t>(std::bit_width(bytes));
-  return times_[static_cast<std::size_t>(kind) % times_.size()][power % times_[0].size()];
+FasterWay::Times& FasterWay::of(const Calls& calls) {
+  const auto power = static_cast<std::size_t>(std::bit_width(calls.bytes));
+  const std::size_t index = std::clamp(power, kLeastPower, kLeastPower + kPowers - 1) - kLeastPower;
+  const std::size_t rest = 2 * std::size_t{calls.in_place} + std::size_t{calls.mapped};
+  return times_[static_cast<std::size_t>(calls.kind) % times_.size()][rest][index];
 }
 
 std::size_t FasterWay::Times::fastest() const {
@@ -65,10 +68,11 @@ std::size_t FasterWay::Times::fastest() const {
 }
 
 // Each way is tried, and the slower ones again now and then, since ranks move from core to core.
-Way FasterWay::choose(Kind kind, std::size_t bytes) {
+Way FasterWay::choose(const Calls& calls) {
   constexpr unsigned kAgain = 64;
-  const std::size_t ways = kind == Kind::kAllreduce ? 3 : 2;  // of others peers read no results
-  Times& times = of(kind, bytes);
+  const std::size_t ways =
+      calls.kind == Kind::kAllreduce ? 3 : 2;  // of others peers read no results
+  Times& times = of(calls);
   const unsigned turn = times.operations++;
   std::size_t way = times.fastest();
   if (turn < kFirst) {
@@ -79,13 +83,14 @@ Way FasterWay::choose(Kind kind, std::size_t bytes) {
   return static_cast<Way>(way);
 }
 
-void FasterWay::took(Kind kind, std::size_t bytes, Way way, std::uint64_t ns) {
+void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
   constexpr double kShare = 0.3;  // of the new one
-  const auto of_power = static_cast<double>(std::bit_floor(bytes)) / static_cast<double>(bytes);
-  double& known = of(kind, bytes).ns[static_cast<std::size_t>(way)];
+  const auto bytes = static_cast<double>(calls.bytes);
+  const auto of_power = static_cast<double>(std::bit_floor(calls.bytes)) / bytes;
+  Times& times = of(calls);
+  double& known = times.ns[static_cast<std::size_t>(way)];
   const double now = static_cast<double>(ns) * of_power;
-  if (known == 0 ||
-      of(kind, bytes).operations <= kFirst) {  // memory may be touched for the first time
+  if (known == 0 || times.operations <= kFirst) {  // memory may be touched for the first time
     known = known == 0 ? now : std::min(known, now);
   } else {
     known += kShare * (now - known);
@@ -120,10 +125,16 @@ std::uint64_t NodeGroup::begin_measuring(const NodeCall& call) const {
 }
 
 void NodeGroup::end_measuring(const NodeCall& call, std::uint64_t begin) {
-  const bool past = (offer_of(rank_).says & ReadOffer::kPast) != 0;
-  const Way read = past ? Way::kReadingPast : Way::kReading;
+  const ReadOffer offer = offer_of(rank_);
+  const Way read = (offer.says & ReadOffer::kPast) != 0 ? Way::kReadingPast : Way::kReading;
   const Way way = copies_once(call) ? read : Way::kChunks;
-  faster_way_.took(call.kind, input_bytes(call), way, now_ns() - begin);
+  faster_way_.took(measured_as(call, offer), way, now_ns() - begin);
+}
+
+// What the rank that decides knows them by.
+FasterWay::Calls NodeGroup::measured_as(const NodeCall& call, const ReadOffer& offer) const {
+  return {call.kind, input_bytes(call), call.send == kInPlace,
+          offer.input_place() && offer.output_place()};
 }
 
 // What ranks say of a long operation beside its signature.
@@ -141,7 +152,10 @@ ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
     beacon_ = now_ns() | 1;
     allow_reading();
   }
-  ReadOffer offer{input_of(call), static_cast<std::byte*>(call.recv), &beacon_, beacon_, 0};
+  ReadOffer offer{.input = input_of(call),
+                  .output = static_cast<std::byte*>(call.recv),
+                  .beacon = &beacon_,
+                  .beacon_content = beacon_};
   if (can_read_peers_ && call.flow == nullptr) {  // else it is not there yet
     const bool known = readable_.input == offer.input && readable_.output == offer.output &&
                        bytes <= readable_bytes_;
@@ -152,15 +166,25 @@ ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
       offer.says = ReadOffer::kReadable;
       readable_ = swaps ? ReadOffer{} : offer;
       readable_bytes_ = bytes;
+      offer_places(bytes, swaps, offer);
     }
   }
-  // By what end_measuring() knows it as, and not by what this rank gives.
   if (rank_ == decider(call)) {
-    const Way way = faster_way_.choose(call.kind, input_bytes(call));
+    const Way way = faster_way_.choose(measured_as(call, offer));
     if (way != Way::kChunks) offer.says |= ReadOffer::kWanted;
     if (way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
   }
   return offer;
+}
+
+void NodeGroup::offer_places(std::size_t bytes, bool swaps, ReadOffer& offer) {
+  const FilePlace input = file_place(offer.input, bytes);
+  FilePlace output;
+  if (!swaps) output = offer.output == offer.input ? input : file_place(offer.output, bytes);
+  offer.input_fd = input.fd;
+  offer.input_serial = input.serial;
+  offer.output_fd = output.fd;
+  offer.output_serial = output.serial;
 }
 
 ReadOffer NodeGroup::offer_of(std::size_t rank) const {
@@ -191,7 +215,28 @@ void NodeGroup::try_peers() {
   }
 }
 
-void NodeGroup::read_peer(std::size_t peer, void* target, const void* source, std::size_t bytes) {
+// Where a peer's `bytes` at `address` can be read here; nullptr: by the kernel alone.
+const std::byte* NodeGroup::view_of(std::size_t peer, FilePlace place, const std::byte* address,
+                                    std::size_t bytes) {
+  if (!place) return nullptr;
+  if (processes_[peer] == processes_[rank_]) return address;  // ranks that are threads
+  if (peer_arrays_.empty()) peer_arrays_.resize(size_);
+  return peer_arrays_[peer].find(processes_[peer], place, address, bytes);
+}
+
+// What a peer has offered as its input, or a part of that.
+void NodeGroup::read_input(std::size_t peer, std::byte* target, std::size_t begin,
+                           std::size_t bytes) {
+  const ReadOffer offer = offer_of(peer);
+  const std::byte* const source = offer.input + begin;
+  const std::byte* const here = view_of(peer, offer.input_place(), source, bytes);
+  if (here == nullptr) return read_peer(peer, target, source, bytes);
+  ++mapped_reads_;
+  std::memcpy(target, here, bytes);
+}
+
+void NodeGroup::read_peer(std::size_t peer, std::byte* target, const std::byte* source,
+                          std::size_t bytes) {
   const int error = read_process(processes_[peer].pid, target, source, bytes);
   if (error == 0) [[likely]] {
     return;
@@ -224,7 +269,7 @@ Steps NodeGroup::gather_by_reading(NodeCall call) {
   auto* const output = static_cast<std::byte*>(call.recv);
   for (std::size_t distance = 1; distance < size_; ++distance) {
     const std::size_t peer = peer_at(distance);
-    read_peer(peer, output + part_begin(call, peer), offer_of(peer).input, part_bytes(call, peer));
+    read_input(peer, output + part_begin(call, peer), 0, part_bytes(call, peer));
   }
   std::byte* const own = output + part_begin(call, rank_);
   if (own != input_of(call)) std::memcpy(own, input_of(call), part_bytes(call, rank_));
@@ -240,9 +285,8 @@ Steps NodeGroup::swap_by_reading(NodeCall call) {
   auto* const output = static_cast<std::byte*>(call.recv);
   for (std::size_t distance = 1; distance < size_; ++distance) {
     const std::size_t peer = peer_at(distance);
-    read_peer(peer, output + got_before(call, rank_, peer),
-              offer_of(peer).input + given_before(call, peer, rank_),
-              split_bytes(call, peer, rank_));
+    read_input(peer, output + got_before(call, rank_, peer), given_before(call, peer, rank_),
+               split_bytes(call, peer, rank_));
   }
   if (const std::size_t own = split_bytes(call, rank_, rank_); own > 0) {
     std::memcpy(output + got_before(call, rank_, rank_),
@@ -258,7 +302,8 @@ Steps NodeGroup::swap_by_reading(NodeCall call) {
 // Step 1: this rank has read the root, which leaves last.
 Steps NodeGroup::fetch_by_reading(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
-  if (rank_ != root) read_peer(root, call.recv, offer_of(root).input, call.count * call.element);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  if (rank_ != root) read_input(root, output, 0, call.count * call.element);
   step_done(1);
   for (std::size_t distance = 1; rank_ == root && distance < size_; ++distance) {
     co_await step_of(peer_at(distance), 1);
@@ -272,34 +317,12 @@ Steps NodeGroup::fetch_by_reading(NodeCall call) {
 // A peer's input is read up to its part's step 2 b + 1 there, and only then overwritten here in
 // place; its result is read up to 2 b + 2, and nobody leaves before.
 Steps NodeGroup::reduce_by_reading(NodeCall call) {
-  const std::byte* const input = input_of(call);
-  auto* const output = static_cast<std::byte*>(call.recv);
-  const bool streams = (offer_of(decider(call)).says & ReadOffer::kPast) != 0;
-  std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then the peers'
-  // As long as there is room: each call of the kernel's takes its time.
-  const std::size_t piece = options_.depth * options_.chunk_bytes / size_ / kCacheLine * kCacheLine;
-  const std::size_t per_piece = piece / call.element;
+  const Reading reading = begin_reading(call);
   const std::size_t per_block = std::max(size_, options_.block_bytes / call.element);
   std::size_t step = 0;
   for (std::size_t begin = 0; begin < call.count; begin += per_block, step += 2) {
     const Partition parts{std::min(per_block, call.count - begin), size_};
-    const std::size_t first = begin + parts.begin(rank_), last = first + parts.length(rank_);
-    for (std::size_t at = first; at < last; at += per_piece) {
-      const std::size_t count = std::min(per_piece, last - at), place = at * call.element;
-      std::byte* into = scratch + piece;
-      for (std::size_t distance = 1; distance < size_; ++distance, into += piece) {
-        const std::size_t peer = peer_at(distance);
-        read_peer(peer, into, offer_of(peer).input + place, count * call.element);
-        operands_[peer] = into;
-      }
-      operands_[rank_] = input + place;
-      if (streams) {
-        combine(call, scratch, count);
-        copy_streaming(output + place, scratch, count * call.element);
-      } else {
-        combine(call, output + place, count);
-      }
-    }
+    reduce_part(call, reading, begin + parts.begin(rank_), parts.length(rank_));
     step_done(step + 1);
     for (std::size_t distance = 1; distance < size_; ++distance) {
       const std::size_t peer = peer_at(distance);
@@ -307,9 +330,7 @@ Steps NodeGroup::reduce_by_reading(NodeCall call) {
     }
     for (std::size_t distance = 1; distance < size_; ++distance) {
       const std::size_t peer = peer_at(distance);
-      const std::size_t place = (begin + parts.begin(peer)) * call.element;
-      read_peer(peer, output + place, offer_of(peer).output + place,
-                parts.length(peer) * call.element);
+      fetch_part(call, reading, peer, begin + parts.begin(peer), parts.length(peer));
     }
     step_done(step + 2);
   }
@@ -317,6 +338,83 @@ Steps NodeGroup::reduce_by_reading(NodeCall call) {
     co_await step_of(peer_at(distance), step);
   }
   steps_end(step);
+}
+
+// What is the same for all of an allreduce, once all have announced.
+NodeGroup::Reading NodeGroup::begin_reading(const NodeCall& call) {
+  const std::size_t bytes = call.count * call.element;
+  bool by_kernel = false;
+  inputs_.resize(size_);
+  outputs_.resize(size_);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    const std::size_t peer = peer_at(distance);
+    const ReadOffer offer = offer_of(peer);
+    inputs_[peer] = view_of(peer, offer.input_place(), offer.input, bytes);
+    outputs_[peer] = view_of(peer, offer.output_place(), offer.output, bytes);
+    if (inputs_[peer] != nullptr) {
+      ++mapped_reads_;
+    } else {
+      by_kernel = true;
+    }
+  }
+  // As long as there is room, where each piece is a call of the kernel's, which takes its time;
+  // else so that a piece of the result stays in the first caches until it is written.
+  constexpr std::size_t kShort = 32 << 10;
+  const std::size_t room = options_.depth * options_.chunk_bytes / size_ / kCacheLine * kCacheLine;
+  return {.past = (offer_of(decider(call)).says & ReadOffer::kPast) != 0,
+          .piece = by_kernel ? room : std::min(room, kShort)};
+}
+
+// This rank's part of the result, `count` elements from `first` on.
+void NodeGroup::reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
+                            std::size_t count) {
+  auto* const output = static_cast<std::byte*>(call.recv);
+  std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then the peers'
+  const std::size_t per_piece = reading.piece / call.element;
+  for (std::size_t done = 0; done < count; done += per_piece) {
+    const std::size_t length = std::min(per_piece, count - done);
+    const std::size_t place = (first + done) * call.element;
+    std::byte* into = scratch + reading.piece;
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      if (inputs_[peer] != nullptr) {
+        operands_[peer] = inputs_[peer] + place;
+        continue;
+      }
+      read_peer(peer, into, offer_of(peer).input + place, length * call.element);
+      operands_[peer] = into;
+      into += reading.piece;
+    }
+    operands_[rank_] = input_of(call) + place;
+    if (reading.past) {
+      combine(call, scratch, length);
+      copy_streaming(output + place, scratch, length * call.element);
+    } else {
+      combine(call, output + place, length);
+    }
+  }
+}
+
+// A peer's part of the result. In place the peer has read these lines: to write them, too, past the
+// caches is far faster than to get them back from the peer's first.
+void NodeGroup::fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer,
+                           std::size_t first, std::size_t count) {
+  const std::size_t place = first * call.element, bytes = count * call.element;
+  std::byte* const target = static_cast<std::byte*>(call.recv) + place;
+  const bool past = reading.past && call.send == kInPlace;
+  if (const std::byte* const theirs = outputs_[peer]; theirs != nullptr) {
+    past ? copy_streaming(target, theirs + place, bytes)
+         : static_cast<void>(std::memcpy(target, theirs + place, bytes));
+    return;
+  }
+  const std::byte* const theirs = offer_of(peer).output + place;
+  if (!past) return read_peer(peer, target, theirs, bytes);
+  std::byte* const scratch = chunk(rank_, 0);
+  for (std::size_t done = 0; done < bytes; done += reading.piece) {
+    const std::size_t length = std::min(reading.piece, bytes - done);
+    read_peer(peer, scratch, theirs + done, length);
+    copy_streaming(target + done, scratch, length);
+  }
 }
 
 }  // namespace gradred

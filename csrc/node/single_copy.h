@@ -1,5 +1,6 @@
 // Long allreduces, allgathers and broadcasts for which each rank reads what it needs out of its
-// peers' memory: one copy, by the kernel, in place of two through shared memory.
+// peers' memory: one copy in place of two through shared memory, by the kernel, or where they lie
+// if that is in files of arrays (peer_arrays.h).
 //
 // Through shared memory every byte goes from one core's cache to another's. Where the cores are far
 // from each other that is what takes the time, and memory is nearer. Where they share a cache it is
@@ -14,22 +15,28 @@
 
 #include "base/signature.h"
 #include "node/layout.h"
+#include "node/peer_arrays.h"
 
 namespace gradred {
 
 // What a rank says of a long operation, in the place of the data.
 struct ReadOffer {
-  static constexpr std::uint64_t kReadable = 1;  // it can read all peers, and they its buffers
-  static constexpr std::uint64_t kWanted = 2;    // who decides: this operation is to be done so
-  static constexpr std::uint64_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
-  static constexpr std::uint64_t kUnknown = 8;   // of these, some that peers have not opened yet
-  static constexpr std::uint64_t kPast = 16;     // who decides: results bypass the caches
+  static constexpr std::uint16_t kReadable = 1;  // it can read all peers, and they its buffers
+  static constexpr std::uint16_t kWanted = 2;    // who decides: this operation is to be done so
+  static constexpr std::uint16_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
+  static constexpr std::uint16_t kUnknown = 8;   // of these, some that peers have not opened yet
+  static constexpr std::uint16_t kPast = 16;     // who decides: results bypass the caches
 
   const std::byte* input;  // on a device: the words of its SharedPlaces
   std::byte* output;
   const std::uint64_t* beacon;   // something to try whether this process can be read
   std::uint64_t beacon_content;  // what stands there
-  std::uint64_t says;
+  std::uint16_t says = 0;
+  std::uint16_t input_fd = 0, output_fd = 0;  // of FilePlace
+  std::uint32_t input_serial = 0, output_serial = 0;
+
+  FilePlace input_place() const { return {input_fd, input_serial}; }
+  FilePlace output_place() const { return {output_fd, output_serial}; }
 };
 static_assert(sizeof(ReadOffer) <= Announcement::kDataBytes);
 
@@ -46,8 +53,15 @@ enum class Way : std::uint8_t { kChunks, kReading, kReadingPast };  // the last:
 // Which way is the fastest one, by what the rank that decides has measured.
 class FasterWay {
  public:
-  Way choose(Kind kind, std::size_t bytes);
-  void took(Kind kind, std::size_t bytes, Way way, std::uint64_t ns);
+  // Whose times have nothing in common: ranks that read where they write, and so the lines that
+  // peers have read; memory that peers have mapped.
+  struct Calls {
+    Kind kind;
+    std::size_t bytes;
+    bool in_place, mapped;
+  };
+  Way choose(const Calls& calls);
+  void took(const Calls& calls, Way way, std::uint64_t ns);
 
  private:
   struct Times {
@@ -56,9 +70,10 @@ class FasterWay {
 
     std::size_t fastest() const;
   };
-  Times& of(Kind kind, std::size_t bytes);
+  static constexpr std::size_t kLeastPower = 16, kPowers = 24;  // the ends stand for all beyond
+  Times& of(const Calls& calls);
 
-  std::array<std::array<Times, 48>, 5> times_{};  // by the kind, and the power of two
+  std::array<std::array<std::array<Times, kPowers>, 4>, 5> times_{};  // by the kind and the rest
 };
 
 }  // namespace gradred

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 
+#include "node/array_memory.h"
 #include "node/execution.h"
 #include "node_ranks.h"
 
@@ -44,6 +46,7 @@ struct Call {
   bool in_place = false;
   int root = 0;
   InSteps steps = InSteps::kNone;  // may differ between ranks
+  bool mapped = false;             // in memory that peers may map; likewise
 };
 
 inline bool alike(std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -196,23 +199,43 @@ struct ManyOperations {
   }
 };
 
+// Bytes with a fence on each side, where the test wants them.
+class Fenced {
+ public:
+  Fenced(const Bytes& content, bool mapped)
+      : bytes_(mapped ? 0 : content.size() + 2 * kFence), content_(content.size()) {
+    if (mapped) memory_.emplace(content.size() + 2 * kFence);
+    std::memset(all(), 0x5A, content_ + 2 * kFence);
+    std::ranges::copy(content, data());
+  }
+  std::byte* data() { return all() + kFence; }
+  std::span<const std::byte> content() { return {data(), content_}; }
+  bool is_whole() {
+    const auto is_fence = [](std::byte one) { return one == std::byte{0x5A}; };
+    return std::all_of(all(), data(), is_fence) &&
+           std::all_of(data() + content_, data() + content_ + kFence, is_fence);
+  }
+
+ private:
+  static constexpr std::size_t kFence = 64;
+  std::byte* all() { return memory_ ? memory_->data() : bytes_.data(); }
+
+  Bytes bytes_;
+  std::size_t content_;
+  std::optional<ArrayMemory> memory_;
+};
+
 // One call on this rank, its result checked, and that nothing around it was touched.
 inline void run_call(NodeGroup& group, const Call& call, unsigned seed) {
-  const std::size_t fence = 64;
   const Case c = make_case(call, group.rank(), group.size(), seed);
-  const Bytes untouched = c.send;
-  Bytes fenced(c.recv.size() + 2 * fence, std::byte{0x5A});
-  std::copy(c.recv.begin(), c.recv.end(), fenced.begin() + fence);
-  perform(group, call, call.in_place ? kInPlace : c.send.data(), fenced.data() + fence);
+  Fenced send(c.send, call.mapped), recv(c.recv, call.mapped);
+  perform(group, call, call.in_place ? kInPlace : send.data(), recv.data());
 
   const std::string what = text_of(call, group.size());
-  const std::span<const std::byte> result(fenced.data() + fence, c.expected.size());
+  const auto result = recv.content().first(c.expected.size());
   expect(alike(c.expected, result), "wrong result: " + what);
-  expect(alike(c.send, untouched), "the input has changed: " + what);
-  for (std::size_t i = 0; i < fence; ++i) {
-    expect(fenced[i] == std::byte{0x5A} && fenced[fenced.size() - 1 - i] == std::byte{0x5A},
-           "written outside of the result: " + what);
-  }
+  expect(alike(c.send, send.content()), "the input has changed: " + what);
+  expect(send.is_whole() && recv.is_whole(), "written outside of the result: " + what);
 }
 
 template <class Function>

@@ -217,6 +217,30 @@ void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   }
 }
 
+// Memory that peers may map, of all ranks or of some: read where it lies, or by the kernel. Files
+// come and go with it.
+void long_operations_read_mapped_memory(BoardBootstrap& bootstrap, Kind kind) {
+  const auto group = make_group(bootstrap, small_paths());
+  unsigned seed = 0;
+  for (const std::size_t count : {20'000U, 40'011U}) {
+    for (unsigned turn = 0; turn < 12; ++turn) {
+      Call call{.kind = kind, .dtype = turn % 3 != 0 ? DType::kFloat32 : DType::kInt64};
+      call.count = count;
+      call.in_place = turn / 3 % 2 == 0;
+      call.steps = static_cast<InSteps>((turn + static_cast<unsigned>(group->rank())) % 4);
+      call.mapped = turn < 6 || group->rank() % 2 == 0;
+      run_call(*group, call, ++seed);
+    }
+  }
+  std::byte found{};
+  const bool allowed = read_process(getpid(), &found, &group, 1) == 0;  // some containers forbid it
+  if (!allowed || (kind == Kind::kBcast && group->rank() == 0)) return;
+  expect(group->mapped_reads() >= 4, "no rank's memory was mapped");
+  if (group->rank() != 0) return;
+  const auto peers = static_cast<std::uint64_t>(group->size() - 1);
+  expect(group->mapped_reads() < peers * group->single_copies(), "rank 1's was not always");
+}
+
 // The rank that decides gives little, and another one much. In chunks such a call has many waits,
 // of which each takes its time here, so to read is the faster way.
 void uneven_alltoalls_learn_the_faster_way(BoardBootstrap& bootstrap) {
@@ -547,6 +571,13 @@ int run_all(const std::string& part) {
            [first](BoardBootstrap& bootstrap) {
              old_steps_count_for_no_later_operation(bootstrap, first);
            });
+      }
+    }
+    for (const int size : {2, 3}) {
+      for (const Kind of : {Kind::kAllreduce, Kind::kAllgather, Kind::kBcast}) {
+        if (is_slow(size) && (size > 2 || of != Kind::kAllreduce)) continue;
+        on(size, "long_operations_read_mapped_memory, " + describe(make_signature(of, {}, {}, 1)),
+           [of](BoardBootstrap& bootstrap) { long_operations_read_mapped_memory(bootstrap, of); });
       }
     }
     for (const int size : {2, 4}) on(size, "long_waits_are_timed", long_waits_are_timed);
