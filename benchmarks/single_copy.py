@@ -1,17 +1,23 @@
-"""Compare the two ways of a long allreduce on one host, and the MPI's, in one run.
+"""Compare the ways of a long allreduce on one host, and the MPI's, in one run.
 
     gradred run -np 2 python benchmarks/single_copy.py --json out.json
 
-In turn, block by block, on the same buffers, results checked first: a communicator that may read
-peers' memory (`GRADRED_SINGLE_COPY=1`, the default: rank 0 measures and chooses), one that may not,
-and the MPI's own. Which way is the faster one depends on where the cores of the ranks are, so the
-one-way latency between ranks 0 and 1 stands beside each row.
+In turn, block by block, results checked first:
 
-The JSON record (`schema` = "gradred-single-copy/1"):
+- own: arrays of `gradred.empty`, which peers read where they lie;
+- numpy: NumPy's, which the kernel reads for peers (where rank 0 measures that it pays);
+- chunks: the same on a communicator that may not (`GRADRED_SINGLE_COPY=0`);
+- mpi: the same by the MPI's own Allreduce.
+
+Each out of place, in place, and in place after `x.fill(1)`, whose time counts: a program writes what
+it reduces, and lines that another core has read cost more to write. What is the fastest depends on
+where the cores of the ranks are, so the one-way latency between ranks 0 and 1 stands beside each row.
+
+The JSON record (`schema` = "gradred-single-copy/2"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
-    rows  [{bytes, calls, flag_us, us{way}, to_chunks, to_mpi{way: ratio},
-            rounds_us{way: [...]}}]; ratios are of the other's time over the way's
+    rows  [{bytes, use, calls, flag_us, us{way}, to_mpi{way: ratio}, rounds_us{way: [...]}}];
+          ratios are of the MPI's time over the way's
 """
 
 from __future__ import annotations
@@ -32,18 +38,22 @@ from gradred.bench.machine import describe
 from gradred.bench.rank_zero import parse_once, say, write_json
 from gradred.bench.timing import block_length, interleave, microseconds, ratio
 
-SCHEMA = "gradred-single-copy/1"
-MIB = 1 << 20
-WAYS = {"may read": "may.Allreduce(x, y)", "chunks": "may_not.Allreduce(x, y)"}
-OF_MPI = {"mpi": "plain.Allreduce(x, y)"}
+SCHEMA = "gradred-single-copy/2"
+KIB = 1 << 10
+WAYS = {"own": "may", "numpy": "may", "chunks": "may_not", "mpi": "plain"}  # by communicator
+USES = {
+    "out of place": "{comm}.Allreduce({x}, {y})",
+    "in place": "{comm}.Allreduce(MPI.IN_PLACE, {x})",
+    "written, in place": "{x}.fill(1); {comm}.Allreduce(MPI.IN_PLACE, {x})",
+}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="ways of a long allreduce")
-    sizes = [MIB, 2 * MIB, 3 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 64 * MIB]
+    sizes = [size * KIB for size in (256, 1024, 4096, 16384, 65536)]
     parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", default=sizes)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=20.0, help="in all, about")
+    parser.add_argument("--seconds", type=float, default=40.0, help="in all, about")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if given.rounds < 3 or given.seconds <= 0:
@@ -59,39 +69,59 @@ def made(world: MPI.Intracomm, single_copy: bool) -> gradred.Comm:
     return comm
 
 
-def check(names: dict[str, Any], world: MPI.Intracomm) -> None:
-    """Stop where a way's result is wrong; also makes rank 0 try both."""
-    names["x"][:] = world.rank + np.arange(len(names["x"])) % 7
+def statements(use: str) -> dict[str, str]:
+    """What each way does."""
+    return {
+        way: USES[use].format(
+            comm=comm, x="own_x" if way == "own" else "x", y="own_y" if way == "own" else "y"
+        )
+        for way, comm in WAYS.items()
+    }
+
+
+def check(use: str, names: dict[str, Any], world: MPI.Intracomm) -> None:
+    """Stop where a way's result is wrong; also makes rank 0 try all that it chooses from."""
+    numbers = world.rank + np.arange(len(names["x"])) % 7
     expected = sum(range(world.size)) + world.size * (np.arange(len(names["x"])) % 7)
-    for way, statement in [*WAYS.items()] * 6 + [*OF_MPI.items()]:
-        names["y"].fill(-1)
-        Timer(statement, globals=names).timeit(1)
-        if not world.allreduce(bool((names["y"] == expected).all()), MPI.LAND):
-            raise SystemExit(f"{way}: wrong result at {names['x'].nbytes} bytes")
+    for way, statement in [*statements(use).items()] * 6:
+        x, y = (names["own_" * (way == "own") + one] for one in "xy")
+        x[:] = numbers
+        y.fill(-1)
+        Timer(
+            statement.removeprefix("own_x.fill(1); ").removeprefix("x.fill(1); "), globals=names
+        ).timeit(1)
+        result = y if use == "out of place" else x
+        if not world.allreduce(bool((result == expected).all()), MPI.LAND):
+            raise SystemExit(f"{way}, {use}: wrong result at {x.nbytes} bytes")
 
 
 def rows(given: argparse.Namespace, world: MPI.Intracomm) -> Iterator[dict[str, Any]]:
-    """One for each size; collective on `world`."""
+    """One for each size and use; collective on `world`."""
     may, may_not = made(world, True), made(world, False)
-    each = given.seconds / len(given.sizes) / given.rounds / 3
+    each = given.seconds / len(given.sizes) / len(USES) / given.rounds / len(WAYS)
     for nbytes in given.sizes:
-        x = np.ones(nbytes // 4, np.float32)
-        names = {"x": x, "y": np.empty_like(x), "may": may, "may_not": may_not, "plain": world}
-        check(names, world)
-        timers = [Timer(statement, globals=names) for statement in (WAYS | OF_MPI).values()]
-        block = min(block_length(timer, each, world) for timer in timers)
-        flag = _core.one_way_latency(may_not, 200)
-        times = interleave(timers, given.rounds, block, world)
-        by_way = dict(zip(WAYS | OF_MPI, times.T, strict=True))
-        yield {
-            "bytes": nbytes,
-            "calls": block,
-            "flag_us": round(1e6 * flag, 3),
-            "us": {way: microseconds(one) for way, one in by_way.items()},
-            "to_chunks": ratio(by_way["chunks"], by_way["may read"]),
-            "to_mpi": {way: ratio(by_way["mpi"], by_way[way]) for way in WAYS},
-            "rounds_us": {way: (one * 1e6).tolist() for way, one in by_way.items()},
-        }
+        count = nbytes // 4
+        names = {"MPI": MPI, "may": may, "may_not": may_not, "plain": world}
+        names |= {name: np.zeros(count, np.float32) for name in "xy"}
+        names |= {f"own_{name}": gradred.zeros(count) for name in "xy"}
+        for use in USES:
+            check(use, names, world)
+            for name in ("x", "y", "own_x", "own_y"):
+                names[name].fill(0)
+            timers = [Timer(statement, globals=names) for statement in statements(use).values()]
+            block = min(block_length(timer, each, world) for timer in timers)
+            flag = _core.one_way_latency(may_not, 200)
+            times = interleave(timers, given.rounds, block, world)
+            by_way = dict(zip(WAYS, times.T, strict=True))
+            yield {
+                "bytes": nbytes,
+                "use": use,
+                "calls": block,
+                "flag_us": round(1e6 * flag, 3),
+                "us": {way: microseconds(one) for way, one in by_way.items()},
+                "to_mpi": {way: ratio(by_way["mpi"], one) for way, one in by_way.items()},
+                "rounds_us": {way: (one * 1e6).tolist() for way, one in by_way.items()},
+            }
 
 
 def main() -> int:
@@ -102,7 +132,8 @@ def main() -> int:
     for row in rows(given, world):
         record["rows"].append(row)
         found = "  ".join(f"{way} {us:.0f}" for way, us in row["us"].items())
-        say(world, f"{row['bytes'] / MIB:4.0f} MiB, flag {row['flag_us']:.3f} us:  {found} us")
+        where = f"{row['bytes'] / KIB:6.0f} KiB, flag {row['flag_us']:.3f} us"
+        say(world, f"{where}, {row['use']:18} {found} us")
     if world.rank == 0 and given.json:
         write_json(given.json, record)
     return 0

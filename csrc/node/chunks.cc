@@ -42,6 +42,7 @@ struct PartsOfChunks {
 Steps NodeGroup::chunks(const NodeCall& call) {
   if (!whole_) use_whole_if_said(operation_);
   if (may_copy_once(call) && copies_once(call)) return single_copy(call);
+  past_ = writes_past(call);
   switch (call.kind) {
     case Kind::kReduceScatterBlock:
       return scatter_chunks(call);
@@ -90,7 +91,7 @@ Steps NodeGroup::reduce_chunks(const NodeCall& call) {
   return pipeline(
       pieces, call.flow,
       [=, this](std::size_t c) {
-        copy_out(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
+        give(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
       },
       [=, this](std::size_t c) {
         for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = chunk(rank, c);
@@ -124,7 +125,7 @@ Steps NodeGroup::scatter_chunks(const NodeCall& call) {
           std::byte* const target = chunk(rank_, c) + place(peer);
           for_runs(call, part_begin(call, peer) + theirs.begin(c), theirs.length(c),
                    [&](std::size_t at, std::size_t before, std::size_t bytes) {
-                     copy_out(target + before, input + at, bytes);
+                     give(target + before, input + at, bytes);
                    });
         }
       },
@@ -155,12 +156,12 @@ Steps NodeGroup::gather_chunks(const NodeCall& call) {
       [=, this](std::size_t c) {
         const Pieces own{part_bytes(call, rank_), piece};
         if (call.order == nullptr) {
-          if (own.length(c) > 0) copy_out(chunk(rank_, c), input + own.begin(c), own.length(c));
+          if (own.length(c) > 0) give(chunk(rank_, c), input + own.begin(c), own.length(c));
           return;
         }
         for_runs(call, part_begin(call, rank_) + own.begin(c), own.length(c),
                  [&](std::size_t at, std::size_t before, std::size_t bytes) {
-                   copy_out(chunk(rank_, c) + before, output + at, bytes);
+                   give(chunk(rank_, c) + before, output + at, bytes);
                  });
       },
       [=, this](std::size_t c) {
@@ -215,8 +216,8 @@ Steps NodeGroup::swap_chunks(const NodeCall& call) {
           const std::size_t peer = peer_at(distance);
           const Pieces theirs{split_bytes(call, rank_, peer), piece};
           if (theirs.length(c) == 0) continue;
-          copy_out(chunk(rank_, c) + (distance - 1) * piece,
-                   input + given_before(call, rank_, peer) + theirs.begin(c), theirs.length(c));
+          give(chunk(rank_, c) + (distance - 1) * piece,
+               input + given_before(call, rank_, peer) + theirs.begin(c), theirs.length(c));
         }
       },
       [=, this](std::size_t c) {
@@ -249,7 +250,7 @@ Steps NodeGroup::fetch_chunks(NodeCall call) {
       for (std::size_t distance = 1; c >= options_.depth && distance < size_; ++distance) {
         co_await step_of(peer_at(distance), c - options_.depth + 1);
       }
-      copy_out(chunk(rank_, c), data + pieces.begin(c), pieces.length(c));
+      give(chunk(rank_, c), data + pieces.begin(c), pieces.length(c));
     } else {
       co_await step_of(root, c + 1);
       std::memcpy(data + pieces.begin(c), chunk(root, c), pieces.length(c));
@@ -258,6 +259,28 @@ Steps NodeGroup::fetch_chunks(NodeCall call) {
     step_done(c + 1);
   }
   steps_end(pieces.count());
+}
+
+// The operands, into memory that peers read and into the result.
+void NodeGroup::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result,
+                             std::size_t count) {
+  const bool streams = call.count * call.element >= options_.streaming_bytes;
+  if (!past_) {
+    combine(call, streams ? shared : result, count);
+    return streams ? copy_streaming(result, shared, count * call.element)
+                   : copy_out(shared, result, count * call.element);
+  }
+  constexpr std::size_t kShort = 16 << 10;  // stays in the first cache
+  scratch_.resize(kShort);
+  for (std::size_t done = 0; done < count; done += kShort / call.element) {
+    const std::size_t length = std::min(kShort / call.element, count - done);
+    const std::size_t bytes = length * call.element;
+    combine(call, scratch_.data(), length);
+    copy_streaming(shared + done * call.element, scratch_.data(), bytes);
+    streams ? copy_streaming(result + done * call.element, scratch_.data(), bytes)
+            : static_cast<void>(std::memcpy(result + done * call.element, scratch_.data(), bytes));
+    for (const void*& operand : operands_) operand = static_cast<const std::byte*>(operand) + bytes;
+  }
 }
 
 // Allreduce as reduce-scatter and allgather, chunk by chunk; of each chunk, rank r reduces part r.
@@ -283,7 +306,7 @@ Steps NodeGroup::exchange_chunks(NodeCall call) {
       }
       for (std::size_t distance = 1; distance < size_; ++distance) {
         const auto part = parts.place(time, peer_at(distance));
-        copy_out(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
+        give(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
       }
       step_done(2 * time + 1);
     }
@@ -296,14 +319,8 @@ Steps NodeGroup::exchange_chunks(NodeCall call) {
         operands_[rank] = chunk(rank, time - 1) + mine.in_chunk;
       }
       operands_[rank_] = input + mine.in_vector;
-      std::byte* const shared = chunk(rank_, time - 1) + mine.in_chunk;
-      if (streams) {
-        combine(call, shared, mine.count);
-        copy_streaming(output + mine.in_vector, shared, mine.bytes);
-      } else {
-        combine(call, output + mine.in_vector, mine.count);
-        copy_out(shared, output + mine.in_vector, mine.bytes);
-      }
+      reduce_twice(call, chunk(rank_, time - 1) + mine.in_chunk, output + mine.in_vector,
+                   mine.count);
       step_done(2 * time + 2);
     }
     for (std::size_t distance = 1; time >= 2 && distance < size_; ++distance) {

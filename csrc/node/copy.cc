@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -44,6 +45,28 @@ void copy_streaming(std::byte* target, const std::byte* source, std::size_t byte
   _mm_sfence();  // streaming stores are not ordered by a release
 }
 
+namespace {
+
+bool has_flushes() {
+  constexpr unsigned kClflushopt = 1U << 23;  // of the second register of leaf 7
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & kClflushopt) != 0;
+}
+
+__attribute__((target("clflushopt"))) void flush(const std::byte* line) {
+  _mm_clflushopt(const_cast<std::byte*>(line));
+}
+
+}  // namespace
+
+void hand_back(const std::byte* data, std::size_t bytes) {
+  static const bool can = has_flushes();
+  if (!can) return;
+  const std::size_t ahead = reinterpret_cast<std::uintptr_t>(data) % kStreamLine;
+  const std::byte* const end = data + bytes;
+  for (const std::byte* line = data - ahead; line < end; line += kStreamLine) flush(line);
+}
+
 #else
 
 void copy_out(std::byte* target, const std::byte* source, std::size_t bytes) {
@@ -53,6 +76,8 @@ void copy_out(std::byte* target, const std::byte* source, std::size_t bytes) {
 void copy_streaming(std::byte* target, const std::byte* source, std::size_t bytes) {
   std::memcpy(target, source, bytes);
 }
+
+void hand_back(const std::byte*, std::size_t) {}
 
 #endif
 

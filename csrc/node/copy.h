@@ -31,4 +31,9 @@ void copy_out(std::byte* target, const std::byte* source, std::size_t bytes);
 // next release operation on them, as with any store.
 void copy_streaming(std::byte* target, const std::byte* source, std::size_t bytes);
 
+// Takes lines out of all caches that this core has read and another one will write: to write them
+// while a far core holds them takes far longer than to fetch them from memory. Does nothing on
+// processors that cannot.
+void hand_back(const std::byte* data, std::size_t bytes);
+
 }  // namespace gradred

@@ -37,6 +37,7 @@
 #include "node/pool.h"
 #include "node/single_copy.h"
 #include "node/steps.h"
+#include "node/stores.h"
 #include "node/wait.h"
 #include "reduce/reduce.h"
 
@@ -265,6 +266,15 @@ class NodeGroup final : private Guard {
   const std::byte* input_of(const NodeCall& call) const;
   Path path_of(const NodeCall& call) const;
   void announce_input(const NodeCall& call, Path path);
+  // Allreduces through slots with which rank 0 says how to write from the next one on.
+  static bool chooses_stores(const NodeCall& call) {
+    return call.kind == Kind::kAllreduce && !call.led &&
+           call.count * call.element >= FasterStores::kLeast;
+  }
+  void announce_measured(const NodeCall& call);
+  void reduce_measured(const NodeCall& call);
+  // Into memory that peers read, the way of the operation under way.
+  void give(std::byte* target, const std::byte* source, std::size_t bytes) const;
   void take_inputs(const NodeCall& call, Path path);
   template <class Given>
   void take_parts(const NodeCall& call, Given given);
@@ -291,6 +301,7 @@ class NodeGroup final : private Guard {
   Steps pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk);
   Steps reduce_chunks(const NodeCall& call);
   Steps exchange_chunks(NodeCall call);
+  void reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result, std::size_t count);
   // single_copy.h
   bool may_copy_once(const NodeCall& call) const;
   void announce_offer(const NodeCall& call);
@@ -302,6 +313,7 @@ class NodeGroup final : private Guard {
   void end_measuring(const NodeCall& call, std::uint64_t begin);
   FasterWay::Calls measured_as(const NodeCall& call, const ReadOffer& offer) const;
   bool copies_once(const NodeCall& call);
+  bool writes_past(const NodeCall& call) const;
   void try_peers();
   const std::byte* view_of(std::size_t peer, FilePlace place, const std::byte* address,
                            std::size_t bytes);
@@ -365,9 +377,12 @@ class NodeGroup final : private Guard {
   std::uint64_t steps_ = 0;  // of all operations before this one; the same on all ranks
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
-  FasterWay faster_way_;      // of the rank that decides
-  std::uint64_t beacon_ = 0;  // read by peers, to try
-  bool tried_peers_ = false;  // whether they can be read
+  FasterWay faster_way_;  // of the rank that decides
+  FasterStores stores_;
+  bool past_ = false;           // of the operation under way
+  std::uint64_t store_ns_ = 0;  // what it has taken to write, if this is measured
+  std::uint64_t beacon_ = 0;    // read by peers, to try
+  bool tried_peers_ = false;    // whether they can be read
   bool can_read_peers_ = false;
   std::uint64_t single_copies_ = 0;
   std::uint64_t mapped_reads_ = 0;
@@ -377,6 +392,7 @@ class NodeGroup final : private Guard {
   std::vector<PeerArrays> peer_arrays_;             // by rank; empty: none has been asked for
   std::vector<const std::byte*> inputs_, outputs_;  // of peers, where they are mapped; by rank
   std::vector<const void*> operands_;    // one per rank, kept here so that no operation allocates
+  std::vector<std::byte> scratch_;       // a piece of a result; empty: none has been needed
   std::vector<std::max_align_t> frame_;  // of the coroutine of the operation under way; likewise
   std::uint64_t looked_ns_ = 0;          // when NodeExecution looked after the peers
   const RankNames names_;

@@ -50,7 +50,8 @@ void NodeGroup::pass_on(const NodeCall& call, Path path) {
   const std::size_t bytes = passed_on_bytes(call);
   const auto* const result = static_cast<const std::byte*>(call.recv);
   if (path == Path::kInLine) return announce(call.signature, result, bytes);
-  copy_out(slot(rank_), result, bytes);
+  past_ = stores_.past(bytes);
+  give(slot(rank_), result, bytes);
   announce(call.signature, nullptr, 0);
 }
 

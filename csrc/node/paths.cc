@@ -85,8 +85,35 @@ void NodeGroup::announce_input(const NodeCall& call, Path path) {
   if (path == Path::kInLine) return announce(call.signature, input_of(call), given_bytes(call));
   if (path == Path::kChunks && !whole_ && rank_ == 0) make_whole();
   if (path == Path::kChunks) return announce_offer(call);
-  if (path == Path::kSlots) copy_out(slot(rank_), input_of(call), given_bytes(call));
+  if (path == Path::kSlots && chooses_stores(call)) return announce_measured(call);
+  if (path == Path::kSlots) {
+    past_ = stores_.past(given_bytes(call));
+    give(slot(rank_), input_of(call), given_bytes(call));
+  }
   announce(call.signature, nullptr, 0);
+}
+
+void NodeGroup::announce_measured(const NodeCall& call) {
+  const std::size_t bytes = given_bytes(call);
+  const bool decides = rank_ == 0;
+  const std::uint64_t begin = decides && stores_.measures(bytes) ? now_ns() : 0;
+  past_ = stores_.past(bytes);
+  give(slot(rank_), input_of(call), bytes);
+  store_ns_ = begin != 0 ? now_ns() - begin : 0;
+  const std::uint8_t next = decides ? stores_.decide(bytes) : std::uint8_t{0};
+  announce(call.signature, &next, sizeof next);
+}
+
+void NodeGroup::give(std::byte* target, const std::byte* source, std::size_t bytes) const {
+  past_ ? copy_streaming(target, source, bytes) : copy_out(target, source, bytes);
+}
+
+// All have announced.
+void NodeGroup::reduce_measured(const NodeCall& call) {
+  const std::uint64_t begin = store_ns_ != 0 ? now_ns() : 0;
+  combine(call, call.recv, call.count);
+  if (begin != 0) stores_.took(given_bytes(call), store_ns_ + now_ns() - begin);
+  stores_.follow(std::to_integer<std::uint8_t>(announcement(0).data[0]));
 }
 
 // target = operands_[0] op ... op operands_[size - 1]
@@ -125,6 +152,7 @@ void NodeGroup::take_inputs(const NodeCall& call, Path path) {
   if (call.kind == Kind::kAllreduce) [[likely]] {
     for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = given(rank);
     operands_[rank_] = input_of(call);
+    if (chooses_stores(call)) return reduce_measured(call);
     return combine(call, output, call.count);
   }
   if (call.parts != nullptr) return take_parts(call, given);

@@ -49,7 +49,7 @@ void allow_reading() noexcept {
 // ---- which way ----------------------------------------------------------------------------------
 
 namespace {
-constexpr unsigned kFirst = 6;  // operations that try all ways in turn
+constexpr unsigned kFirst = 8;  // operations that try all ways in turn
 }  // namespace
 
 FasterWay::Times& FasterWay::of(const Calls& calls) {
@@ -59,10 +59,17 @@ FasterWay::Times& FasterWay::of(const Calls& calls) {
   return times_[static_cast<std::size_t>(calls.kind) % times_.size()][rest][index];
 }
 
-std::size_t FasterWay::Times::fastest() const {
+// Lines that the kernel has read for a peer stay in that core's cache, and the program pays when it
+// next writes them: such a way has to be faster by more than a little.
+std::size_t FasterWay::Times::fastest(bool mapped) const {
+  const double handicap = mapped ? 1.0 : 1.1;
   std::size_t found = 0;
+  double least = ns[0];
   for (std::size_t way = 1; way < ns.size(); ++way) {
-    if (ns[way] != 0 && ns[way] < ns[found]) found = way;
+    const double counts = static_cast<Way>(way) < Way::kReading ? ns[way] : handicap * ns[way];
+    if (ns[way] == 0 || counts >= least) continue;
+    found = way;
+    least = counts;
   }
   return found;
 }
@@ -71,10 +78,10 @@ std::size_t FasterWay::Times::fastest() const {
 Way FasterWay::choose(const Calls& calls) {
   constexpr unsigned kAgain = 64;
   const std::size_t ways =
-      calls.kind == Kind::kAllreduce ? 3 : 2;  // of others peers read no results
+      calls.kind == Kind::kAllreduce ? 4 : 3;  // of others peers read no results
   Times& times = of(calls);
   const unsigned turn = times.operations++;
-  std::size_t way = times.fastest();
+  std::size_t way = times.fastest(calls.mapped);
   if (turn < kFirst) {
     way = turn % ways;
   } else if (turn % kAgain == 0) {
@@ -126,9 +133,20 @@ std::uint64_t NodeGroup::begin_measuring(const NodeCall& call) const {
 
 void NodeGroup::end_measuring(const NodeCall& call, std::uint64_t begin) {
   const ReadOffer offer = offer_of(rank_);
-  const Way read = (offer.says & ReadOffer::kPast) != 0 ? Way::kReadingPast : Way::kReading;
-  const Way way = copies_once(call) ? read : Way::kChunks;
+  Way way = past_ ? Way::kChunksPast : Way::kChunks;
+  if (copies_once(call)) {
+    way = (offer.says & ReadOffer::kPast) != 0 ? Way::kReadingPast : Way::kReading;
+  }
   faster_way_.took(measured_as(call, offer), way, now_ns() - begin);
+}
+
+// Where an operation goes chunk by chunk: as who decides has said, if this was meant.
+bool NodeGroup::writes_past(const NodeCall& call) const {
+  if (may_copy_once(call)) {
+    const auto says = offer_of(decider(call)).says;
+    if ((says & ReadOffer::kWanted) == 0) return (says & ReadOffer::kPast) != 0;
+  }
+  return stores_.past(input_bytes(call));
 }
 
 // What the rank that decides knows them by.
@@ -171,8 +189,8 @@ ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
   }
   if (rank_ == decider(call)) {
     const Way way = faster_way_.choose(measured_as(call, offer));
-    if (way != Way::kChunks) offer.says |= ReadOffer::kWanted;
-    if (way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
+    if (way >= Way::kReading) offer.says |= ReadOffer::kWanted;
+    if (way == Way::kChunksPast || way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
   }
   return offer;
 }
@@ -389,6 +407,9 @@ void NodeGroup::reduce_part(const NodeCall& call, const Reading& reading, std::s
     if (reading.past) {
       combine(call, scratch, length);
       copy_streaming(output + place, scratch, length * call.element);
+      for (const std::byte* const input : inputs_) {
+        if (input != nullptr) hand_back(input + place, length * call.element);
+      }
     } else {
       combine(call, output + place, length);
     }
@@ -403,8 +424,12 @@ void NodeGroup::fetch_part(const NodeCall& call, const Reading& reading, std::si
   std::byte* const target = static_cast<std::byte*>(call.recv) + place;
   const bool past = reading.past && call.send == kInPlace;
   if (const std::byte* const theirs = outputs_[peer]; theirs != nullptr) {
-    past ? copy_streaming(target, theirs + place, bytes)
-         : static_cast<void>(std::memcpy(target, theirs + place, bytes));
+    if (!past) {
+      std::memcpy(target, theirs + place, bytes);
+    } else {
+      copy_streaming(target, theirs + place, bytes);
+    }
+    if (reading.past) hand_back(theirs + place, bytes);
     return;
   }
   const std::byte* const theirs = offer_of(peer).output + place;

@@ -25,7 +25,7 @@ struct ReadOffer {
   static constexpr std::uint16_t kWanted = 2;    // who decides: this operation is to be done so
   static constexpr std::uint16_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
   static constexpr std::uint16_t kUnknown = 8;   // of these, some that peers have not opened yet
-  static constexpr std::uint16_t kPast = 16;     // who decides: results bypass the caches
+  static constexpr std::uint16_t kPast = 16;     // who decides: past the caches
 
   const std::byte* input;  // on a device: the words of its SharedPlaces
   std::byte* output;
@@ -48,7 +48,8 @@ bool kernel_can_read(const void* memory, std::size_t bytes) noexcept;
 // `gradred run` each rank has a parent of its own.
 void allow_reading() noexcept;
 
-enum class Way : std::uint8_t { kChunks, kReading, kReadingPast };  // the last: past the caches
+// The second of each: what peers read is written past the caches.
+enum class Way : std::uint8_t { kChunks, kChunksPast, kReading, kReadingPast };
 
 // Which way is the fastest one, by what the rank that decides has measured.
 class FasterWay {
@@ -65,10 +66,10 @@ class FasterWay {
 
  private:
   struct Times {
-    std::array<double, 3> ns{};  // of each way, for so many bytes; 0: not known
+    std::array<double, 4> ns{};  // of each way, for so many bytes; 0: not known
     unsigned operations = 0;
 
-    std::size_t fastest() const;
+    std::size_t fastest(bool mapped) const;
   };
   static constexpr std::size_t kLeastPower = 16, kPowers = 24;  // the ends stand for all beyond
   Times& of(const Calls& calls);

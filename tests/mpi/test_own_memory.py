@@ -89,7 +89,9 @@ def test_other_collectives_are_exact(comm: gradred.Comm, which: str) -> None:
         block[:] = np.arange(count) + RANK * turn
         comm.Allgather(block, whole)
         for rank in range(SIZE):
-            np.testing.assert_array_equal(whole[rank * count :][:count], np.arange(count) + rank * turn)
+            np.testing.assert_array_equal(
+                whole[rank * count :][:count], np.arange(count) + rank * turn
+            )
         comm.Bcast(block, root=turn % SIZE)
         np.testing.assert_array_equal(block, np.arange(count) + turn % SIZE * turn)
         comm.Reduce_scatter_block(whole, block)

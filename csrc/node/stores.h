@@ -1,0 +1,47 @@
+// How ranks write what their peers are to read.
+//
+// Lines that a peer has read are in its cache, and to write them the ordinary way they have to come
+// back from there, one by one: between far cores that takes twenty times as long as to write past
+// the caches, and peers then read from memory, of which they fetch many lines at once. Between near
+// cores short data are there sooner the ordinary way. So rank 0 measures both, for each power of
+// two: what it takes to write its own and to read its peers', without the waiting in between. It
+// says with each allreduce through slots what all are to do from the next one on.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace gradred {
+
+class FasterStores {
+ public:
+  static constexpr std::size_t kLeast = 2048;  // bytes: below, past the caches is never faster
+
+  // Whether to write so many bytes past the caches.
+  bool past(std::size_t bytes) const {
+    return bytes >= kLeast && (past_ >> index_of(bytes) & 1) != 0;
+  }
+  // The rank that decides: whether took() wants to know of this operation, and what all follow when
+  // they have announced it.
+  bool measures(std::size_t bytes) const {
+    return bytes >= kLeast && (measures_ >> index_of(bytes) & 1) != 0;
+  }
+  std::uint8_t decide(std::size_t bytes);
+  void took(std::size_t bytes, std::uint64_t ns);
+  void follow(std::uint8_t past) { past_ = past; }
+
+ private:
+  struct Times {
+    std::array<double, 2> ns{};  // per byte: the ordinary way, and past the caches; 0: not known
+    unsigned operations = 0;
+  };
+  static constexpr std::size_t kPowers = 8;  // the last stands for all beyond
+  static std::size_t index_of(std::size_t bytes);
+
+  std::uint8_t past_ = 0xF0,
+               measures_ = 0xFF;  // a bit for each power; where unknown, from 32 KiB on
+  std::array<Times, kPowers> times_{};
+};
+
+}  // namespace gradred

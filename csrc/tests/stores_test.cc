@@ -1,0 +1,68 @@
+// What rank 0 learns of the two ways to write for peers, without ranks.
+#include "node/stores.h"
+
+#include "expect.h"
+
+namespace gradred::testing {
+namespace {
+
+// `operations` of so many bytes, which take as long as `ns` says of each way. How many went past.
+template <class Ns>
+int carry_out(FasterStores& stores, std::size_t bytes, int operations, Ns ns) {
+  int past = 0;
+  for (int i = 0; i < operations; ++i) {
+    const bool measures = stores.measures(bytes), now = stores.past(bytes);
+    past += now ? 1 : 0;
+    const std::uint8_t next = stores.decide(bytes);
+    if (measures) stores.took(bytes, ns(now));
+    stores.follow(next);
+  }
+  return past;
+}
+
+void both_are_tried_and_the_faster_one_is_taken() {
+  for (const std::size_t bytes : {2048U, 5000U, 40'000U, 1U << 20, 1U << 30}) {
+    for (const bool past_is_faster : {false, true}) {
+      FasterStores stores;
+      const auto ns = [&](bool past) { return past == past_is_faster ? 1000 : 2000; };
+      carry_out(stores, bytes, 8, ns);
+      const int past = carry_out(stores, bytes, 100, ns);
+      expect(past == (past_is_faster ? 100 : 0), "the faster one");
+    }
+  }
+}
+
+void a_change_is_noticed() {
+  FasterStores stores;
+  carry_out(stores, 8192, 500, [](bool past) { return past ? 2000 : 1000; });
+  expect(!stores.past(8192), "the ordinary way");
+  carry_out(stores, 8192, 1000, [](bool past) { return past ? 2000 : 30'000; });  // a rank moved
+  expect(stores.past(8192), "past the caches");
+}
+
+void sizes_are_apart() {
+  FasterStores stores;
+  carry_out(stores, 4096, 50, [](bool past) { return past ? 2000 : 1000; });
+  carry_out(stores, 8192, 50, [](bool past) { return past ? 1000 : 2000; });
+  expect(!stores.past(5000) && stores.past(9000), "each power of two has its own");
+}
+
+void short_data_go_the_ordinary_way() {
+  FasterStores stores;
+  for (int i = 0; i < 300; ++i) {
+    expect(!stores.past(2047) && !stores.measures(2047), "below 2 KiB");
+    stores.follow(stores.decide(2047));
+  }
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+int main() {
+  using namespace gradred::testing;
+  both_are_tried_and_the_faster_one_is_taken();
+  a_change_is_noticed();
+  sizes_are_apart();
+  short_data_go_the_ordinary_way();
+  return report("stores_test");
+}
