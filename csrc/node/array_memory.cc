@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -59,6 +60,7 @@ class Slab {
   std::byte* data_ = nullptr;
   std::size_t used_ = 0;
   bool keeps_all_ = false;
+  bool is_private_ = false;  // what the file holds is not what this process has
   bool writable_ = true;
 };
 
@@ -67,6 +69,7 @@ namespace {
 struct Slabs {
   std::mutex mutex;
   std::map<const std::byte*, Slab*> all;  // by where they begin
+  std::atomic<std::size_t> count = 0;     // of those, without the mutex
   std::uint32_t last = 0;                 // number of a file
   std::weak_ptr<Slab> shared;             // by small arrays
 };
@@ -106,11 +109,16 @@ Slab::Slab(std::size_t bytes) : file_(open_anonymous("gradred-arrays")), bytes_(
   }
   new (data_ + bytes) FileNote{++slabs().last, data_, bytes, 0};
   slabs().all.emplace(data_, this);
+  ++slabs().count;
 }
 
 // Peers may have the file open for as long as they like: its memory goes back now.
 Slab::~Slab() {
-  slabs().all.erase(data_);
+  {
+    const std::lock_guard lock(slabs().mutex);
+    slabs().all.erase(data_);
+    --slabs().count;
+  }
   if (writable_) note().ended.store(1, std::memory_order_relaxed);
   if (used_ > 0) give_back(data_, used_);
   munmap(data_, bytes_ + kFileNoteBytes);
@@ -118,7 +126,7 @@ Slab::~Slab() {
 
 // A descriptor with too high a number has no room in an announcement.
 FilePlace Slab::place() const {
-  if (file_.fd() > std::numeric_limits<std::uint16_t>::max()) return {};
+  if (is_private_ || file_.fd() > std::numeric_limits<std::uint16_t>::max()) return {};
   return {static_cast<std::uint16_t>(file_.fd()), static_cast<std::uint32_t>(note().serial)};
 }
 
@@ -141,7 +149,7 @@ void Slab::give_back(std::byte* data, std::size_t bytes) noexcept {
 }
 
 void Slab::become_private() noexcept {
-  keeps_all_ = true;
+  keeps_all_ = is_private_ = true;
   const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
   const std::size_t all = bytes_ + kFileNoteBytes;
   if (mmap(data_, all, PROT_READ | PROT_WRITE, flags, file_.fd(), 0) == MAP_FAILED) {
@@ -154,10 +162,12 @@ ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
   watch_forks();
   const std::size_t whole = whole_pages(std::max<std::size_t>(bytes, 1));
   const bool own = whole >= kOwnSlab;
+  std::shared_ptr<Slab> full;  // not let go with the mutex
   {
     const std::lock_guard lock(slabs().mutex);
     std::shared_ptr<Slab> slab = own ? nullptr : slabs().shared.lock();
-    if (!slab || !slab->has_room(whole)) slab = std::make_shared<Slab>(own ? whole : kSlab);
+    if (slab && !slab->has_room(whole)) full = std::move(slab);
+    if (!slab) slab = std::make_shared<Slab>(own ? whole : kSlab);
     if (!own) slabs().shared = slab;
     data_ = slab->take(whole);
     slab_ = std::move(slab);
@@ -172,14 +182,18 @@ ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
 
 ArrayMemory::~ArrayMemory() { release(); }
 
+// The last array of a file lets it go without the mutex: much memory takes its time.
 void ArrayMemory::release() noexcept {
-  const std::lock_guard lock(slabs().mutex);
-  if (slab_.use_count() > 1) slab_->give_back(data_, whole_pages(bytes_));
+  {
+    const std::lock_guard lock(slabs().mutex);
+    if (slab_.use_count() > 1) slab_->give_back(data_, whole_pages(bytes_));
+  }
   slab_.reset();
 }
 
 FilePlace file_place(const void* data, std::size_t bytes) {
   const auto* const begin = static_cast<const std::byte*>(data);
+  if (slabs().count.load(std::memory_order_relaxed) == 0) return {};
   const std::lock_guard lock(slabs().mutex);
   auto found = slabs().all.upper_bound(begin);
   if (found == slabs().all.begin()) return {};

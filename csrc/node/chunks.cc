@@ -270,6 +270,7 @@ void NodeGroup::reduce_twice(const NodeCall& call, std::byte* shared, std::byte*
     return streams ? copy_streaming(result, shared, count * call.element)
                    : copy_out(shared, result, count * call.element);
   }
+  ++stores_past_;
   constexpr std::size_t kShort = 16 << 10;  // stays in the first cache
   scratch_.resize(kShort);
   for (std::size_t done = 0; done < count; done += kShort / call.element) {
@@ -277,8 +278,11 @@ void NodeGroup::reduce_twice(const NodeCall& call, std::byte* shared, std::byte*
     const std::size_t bytes = length * call.element;
     combine(call, scratch_.data(), length);
     copy_streaming(shared + done * call.element, scratch_.data(), bytes);
-    streams ? copy_streaming(result + done * call.element, scratch_.data(), bytes)
-            : static_cast<void>(std::memcpy(result + done * call.element, scratch_.data(), bytes));
+    if (streams) {
+      copy_streaming(result + done * call.element, scratch_.data(), bytes);
+    } else {
+      std::memcpy(result + done * call.element, scratch_.data(), bytes);
+    }
     for (const void*& operand : operands_) operand = static_cast<const std::byte*>(operand) + bytes;
   }
 }

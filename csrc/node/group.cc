@@ -389,6 +389,7 @@ bool NodeGroup::departed_long_ago(std::size_t peer) const {
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {
+  peer_arrays_.clear();  // no operation follows, and a dead rank's memory is there as long as these
   if (header_.poison.load(std::memory_order_relaxed) != 0) return;
   try {
     poison({report.kind,

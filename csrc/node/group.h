@@ -32,6 +32,7 @@
 #include "liveness/process.h"
 #include "liveness/wait_record.h"
 #include "node/bootstrap.h"
+#include "node/faster_way.h"
 #include "node/layout.h"
 #include "node/peer_arrays.h"
 #include "node/pool.h"
@@ -151,6 +152,8 @@ class NodeGroup final : private Guard {
   std::uint64_t single_copies() const { return single_copies_; }
   // How many peers' inputs this rank has read in them without the kernel.
   std::uint64_t mapped_reads() const { return mapped_reads_; }
+  // How often this rank has written past the caches what peers read.
+  std::uint64_t stores_past() const { return stores_past_; }
 
   // Whether ranks have disagreed, or one has aborted, in any operation so far.
   bool has_disagreed() const { return has_disagreed_; }
@@ -274,7 +277,7 @@ class NodeGroup final : private Guard {
   void announce_measured(const NodeCall& call);
   void reduce_measured(const NodeCall& call);
   // Into memory that peers read, the way of the operation under way.
-  void give(std::byte* target, const std::byte* source, std::size_t bytes) const;
+  void give(std::byte* target, const std::byte* source, std::size_t bytes);
   void take_inputs(const NodeCall& call, Path path);
   template <class Given>
   void take_parts(const NodeCall& call, Given given);
@@ -305,13 +308,14 @@ class NodeGroup final : private Guard {
   // single_copy.h
   bool may_copy_once(const NodeCall& call) const;
   void announce_offer(const NodeCall& call);
-  ReadOffer offer_memory(const NodeCall& call);
+  void offer_memory(const NodeCall& call, ReadOffer& offer);
+  void choose_way(const NodeCall& call, ReadOffer& offer);
   static void offer_places(std::size_t bytes, bool swaps, ReadOffer& offer);
   ReadOffer offer_of(std::size_t rank) const;
   std::size_t decider(const NodeCall& call) const;
   std::uint64_t begin_measuring(const NodeCall& call) const;
   void end_measuring(const NodeCall& call, std::uint64_t begin);
-  FasterWay::Calls measured_as(const NodeCall& call, const ReadOffer& offer) const;
+  bool measures_ways(const NodeCall& call) const;
   bool copies_once(const NodeCall& call);
   bool writes_past(const NodeCall& call) const;
   void try_peers();
@@ -377,7 +381,8 @@ class NodeGroup final : private Guard {
   std::uint64_t steps_ = 0;  // of all operations before this one; the same on all ranks
   bool catch_up_ = false;    // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
-  FasterWay faster_way_;  // of the rank that decides
+  std::unique_ptr<FasterWay> faster_way_;  // of the rank that decides
+  FasterWay::Calls chosen_for_;            // the operation under way
   FasterStores stores_;
   bool past_ = false;           // of the operation under way
   std::uint64_t store_ns_ = 0;  // what it has taken to write, if this is measured
@@ -386,6 +391,7 @@ class NodeGroup final : private Guard {
   bool can_read_peers_ = false;
   std::uint64_t single_copies_ = 0;
   std::uint64_t mapped_reads_ = 0;
+  std::uint64_t stores_past_ = 0;
   ReadOffer readable_{};  // the last one of memory that the kernel can read, so far
   std::size_t readable_bytes_ = 0;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say

@@ -104,8 +104,10 @@ void NodeGroup::announce_measured(const NodeCall& call) {
   announce(call.signature, &next, sizeof next);
 }
 
-void NodeGroup::give(std::byte* target, const std::byte* source, std::size_t bytes) const {
-  past_ ? copy_streaming(target, source, bytes) : copy_out(target, source, bytes);
+void NodeGroup::give(std::byte* target, const std::byte* source, std::size_t bytes) {
+  if (!past_) return copy_out(target, source, bytes);
+  ++stores_past_;
+  copy_streaming(target, source, bytes);
 }
 
 // All have announced.

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <string>
 
 #include "node/memory_file.h"
@@ -11,19 +12,19 @@
 namespace gradred {
 namespace {
 
-std::size_t mapped_bytes(const FileNote& note) { return note.bytes + kFileNoteBytes; }
-
-bool holds(const FileNote& note, const std::byte* address, std::size_t bytes) {
-  return address >= note.data && address + bytes <= note.data + note.bytes;
-}
+// A process may have 65,530 mappings, and most of them are not ours.
+constexpr std::size_t kMost = 32;         // of one peer
+constexpr std::size_t kMostOfAll = 8192;  // of all peers, in all groups
+std::atomic<std::size_t> mapped_files = 0;
 
 }  // namespace
 
 // Nothing where there is no such file, or another one by now.
 PeerArrays::Mapped PeerArrays::map(const ProcessId& peer, FilePlace place) {
-  const Mapped nothing{place, nullptr, nullptr};
+  const Mapped nothing{.place = place};
+  if (mapped_files.load(std::memory_order_relaxed) >= kMostOfAll) return nothing;
   const std::string path = "/proc/" + std::to_string(peer.pid) + "/fd/" + std::to_string(place.fd);
-  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat status{};
   if (!file || fstat(file.fd(), &status) != 0 || !S_ISREG(status.st_mode)) return nothing;
   const auto bytes = static_cast<std::size_t>(status.st_size);
@@ -31,51 +32,69 @@ PeerArrays::Mapped PeerArrays::map(const ProcessId& peer, FilePlace place) {
   std::byte* const here = try_to_map(file.fd(), bytes, PROT_READ);
   if (here == nullptr) return nothing;
   const auto* const note = reinterpret_cast<const FileNote*>(here + bytes - kFileNoteBytes);
-  if (note->serial == place.serial && mapped_bytes(*note) == bytes) return {place, here, note};
-  munmap(here, bytes);
-  return nothing;
+  if (note->serial != place.serial || note->bytes + kFileNoteBytes != bytes) {
+    munmap(here, bytes);
+    return nothing;
+  }
+  madvise(here, bytes, MADV_DONTDUMP);  // it is the peer's
+  madvise(here, bytes, MADV_DONTFORK);  // no child keeps its memory
+  ++mapped_files;
+  return {place, here, bytes, note->data, note, getpid()};
 }
 
 PeerArrays::~PeerArrays() {
-  for (const Mapped& file : files_) {
-    if (file.here != nullptr) munmap(const_cast<std::byte*>(file.here), mapped_bytes(*file.note));
-  }
+  for (const Mapped& file : files_) forget(file);
+}
+
+// In a forked child something else may stand there.
+void PeerArrays::forget(const Mapped& file) {
+  if (file.here == nullptr || file.process != getpid()) return;
+  munmap(file.here, file.bytes);
+  --mapped_files;
 }
 
 // The pages of what is wanted first at once, where the kernel can: one by one they take longer.
 void PeerArrays::populate(const Mapped& file, const std::byte* address, std::size_t bytes) {
   constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers lack
-  if (!holds(*file.note, address, bytes)) return;
+  if (file.here == nullptr || !file.holds(address, bytes)) return;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = static_cast<std::size_t>(address - file.note->data) / page * page;
-  const auto end = static_cast<std::size_t>(address - file.note->data) + bytes;
-  madvise(const_cast<std::byte*>(file.here) + begin, end - begin, kPopulateRead);
+  const auto begin = static_cast<std::size_t>(address - file.data) / page * page;
+  const auto end = static_cast<std::size_t>(address - file.data) + bytes;
+  madvise(file.here + begin, end - begin, kPopulateRead);
 }
 
 void PeerArrays::forget_ended() {
-  std::erase_if(files_, [](const Mapped& file) {
-    if (file.here == nullptr) return true;  // perhaps it can, now
-    if (file.note->ended.load(std::memory_order_relaxed) == 0) return false;
-    munmap(const_cast<std::byte*>(file.here), mapped_bytes(*file.note));
+  bool any = false;
+  std::erase_if(files_, [&](const Mapped& file) {
+    if (file.here == nullptr || file.note->ended.load(std::memory_order_relaxed) == 0) return false;
+    any = true;
+    forget(file);
     return true;
   });
+  if (any) std::erase_if(files_, [](const Mapped& file) { return file.here == nullptr; });
+}
+
+const PeerArrays::Mapped& PeerArrays::add(const ProcessId& peer, FilePlace place) {
+  forget_ended();
+  if (files_.size() >= kMost) {
+    forget(files_.front());
+    files_.erase(files_.begin());
+  }
+  return files_.emplace_back(map(peer, place));
 }
 
 const std::byte* PeerArrays::find(const ProcessId& peer, FilePlace place, const std::byte* address,
                                   std::size_t bytes) {
   if (!place) return nullptr;
-  const Mapped* found = nullptr;
-  for (const Mapped& file : files_) {
-    if (file.place == place) found = &file;
+  const auto found = std::ranges::find(files_, place, &Mapped::place);
+  if (found == files_.end()) {
+    populate(add(peer, place), address, bytes);
+  } else if (found + 1 != files_.end()) {
+    std::rotate(found, found + 1, files_.end());
   }
-  if (found == nullptr) {
-    forget_ended();
-    found = &files_.emplace_back(map(peer, place));
-    if (found->here != nullptr) populate(*found, address, bytes);
-  }
-  if (found->here == nullptr) return nullptr;
-  const FileNote& note = *found->note;
-  return holds(note, address, bytes) ? found->here + (address - note.data) : nullptr;
+  const Mapped& file = files_.back();
+  return file.here != nullptr && file.holds(address, bytes) ? file.here + (address - file.data)
+                                                            : nullptr;
 }
 
 }  // namespace gradred

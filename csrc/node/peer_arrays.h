@@ -2,6 +2,8 @@
 // call of the kernel's, which takes longer for each page than it takes to read the page.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,22 +40,33 @@ class PeerArrays {
   PeerArrays& operator=(const PeerArrays&) = delete;
 
   // Where this process can read what `peer` has at `address`; nullptr: not here. Maps the file when
-  // it is first asked for, and forgets those that have ended.
+  // it is first asked for, and forgets those that have ended, and of many those not used for
+  // longest.
   const std::byte* find(const ProcessId& peer, FilePlace place, const std::byte* address,
                         std::size_t bytes);
 
  private:
+  // What the note said when it was mapped: a program may write over the end of an array.
   struct Mapped {
     FilePlace place;
-    const std::byte* here = nullptr;  // nullptr: it cannot be mapped
+    std::byte* here = nullptr;  // nullptr: it cannot be mapped
+    std::size_t bytes = 0;      // of the mapping
+    const std::byte* data = nullptr;
     const FileNote* note = nullptr;
+    pid_t process = 0;  // this one: a forked child has no such mapping
+
+    bool holds(const std::byte* address, std::size_t length) const {
+      return address >= data && address + length <= data + bytes - kFileNoteBytes;
+    }
   };
 
+  const Mapped& add(const ProcessId& peer, FilePlace place);
   static Mapped map(const ProcessId& peer, FilePlace place);
   static void populate(const Mapped& file, const std::byte* address, std::size_t bytes);
   void forget_ended();
+  static void forget(const Mapped& file);
 
-  std::vector<Mapped> files_;
+  std::vector<Mapped> files_;  // the last one was used last
 };
 
 }  // namespace gradred

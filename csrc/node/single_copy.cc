@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -46,66 +45,6 @@ void allow_reading() noexcept {
 #endif
 }
 
-// ---- which way ----------------------------------------------------------------------------------
-
-namespace {
-constexpr unsigned kFirst = 8;  // operations that try all ways in turn
-}  // namespace
-
-FasterWay::Times& FasterWay::of(const Calls& calls) {
-  const auto power = static_cast<std::size_t>(std::bit_width(calls.bytes));
-  const std::size_t index = std::clamp(power, kLeastPower, kLeastPower + kPowers - 1) - kLeastPower;
-  const std::size_t rest = 2 * std::size_t{calls.in_place} + std::size_t{calls.mapped};
-  return times_[static_cast<std::size_t>(calls.kind) % times_.size()][rest][index];
-}
-
-// Lines that the kernel has read for a peer stay in that core's cache, and the program pays when it
-// next writes them: such a way has to be faster by more than a little.
-std::size_t FasterWay::Times::fastest(bool mapped) const {
-  const double handicap = mapped ? 1.0 : 1.1;
-  std::size_t found = 0;
-  double least = ns[0];
-  for (std::size_t way = 1; way < ns.size(); ++way) {
-    const double counts = static_cast<Way>(way) < Way::kReading ? ns[way] : handicap * ns[way];
-    if (ns[way] == 0 || counts >= least) continue;
-    found = way;
-    least = counts;
-  }
-  return found;
-}
-
-// Each way is tried, and the slower ones again now and then, since ranks move from core to core.
-Way FasterWay::choose(const Calls& calls) {
-  constexpr unsigned kAgain = 64;
-  const std::size_t ways =
-      calls.kind == Kind::kAllreduce ? 4 : 3;  // of others peers read no results
-  Times& times = of(calls);
-  const unsigned turn = times.operations++;
-  std::size_t way = times.fastest(calls.mapped);
-  if (turn < kFirst) {
-    way = turn % ways;
-  } else if (turn % kAgain == 0) {
-    way = (way + 1 + turn / kAgain % (ways - 1)) % ways;
-  }
-  return static_cast<Way>(way);
-}
-
-void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
-  constexpr double kShare = 0.3;  // of the new one
-  const auto bytes = static_cast<double>(calls.bytes);
-  const auto of_power = static_cast<double>(std::bit_floor(calls.bytes)) / bytes;
-  Times& times = of(calls);
-  double& known = times.ns[static_cast<std::size_t>(way)];
-  const double now = static_cast<double>(ns) * of_power;
-  if (known == 0 || times.operations <= kFirst) {  // memory may be touched for the first time
-    known = known == 0 ? now : std::min(known, now);
-  } else {
-    known += kShare * (now - known);
-  }
-}
-
-// ---- an operation -------------------------------------------------------------------------------
-
 bool NodeGroup::may_copy_once(const NodeCall& call) const {
   if (size_ == 1 || call.parts != nullptr) return false;
   const std::size_t least = options_.single_copy_bytes;
@@ -126,73 +65,77 @@ std::size_t NodeGroup::decider(const NodeCall& call) const {
   return call.kind == Kind::kBcast && call.root == 0 ? 1 : 0;
 }
 
+// Whether rank 0, or who decides in its place, measures what such an operation takes.
+bool NodeGroup::measures_ways(const NodeCall& call) const {
+  return size_ > 1 && call.parts == nullptr && !call.led && input_bytes(call) > 0;
+}
+
 // Now, if this rank measures what the operation takes; else 0.
 std::uint64_t NodeGroup::begin_measuring(const NodeCall& call) const {
-  return may_copy_once(call) && rank_ == decider(call) ? now_ns() : 0;
+  return measures_ways(call) && rank_ == decider(call) ? now_ns() : 0;
 }
 
 void NodeGroup::end_measuring(const NodeCall& call, std::uint64_t begin) {
-  const ReadOffer offer = offer_of(rank_);
   Way way = past_ ? Way::kChunksPast : Way::kChunks;
-  if (copies_once(call)) {
-    way = (offer.says & ReadOffer::kPast) != 0 ? Way::kReadingPast : Way::kReading;
+  if (may_copy_once(call) && copies_once(call)) {
+    const bool past = (offer_of(rank_).says & ReadOffer::kPast) != 0;
+    way = past ? Way::kReadingPast : Way::kReading;
   }
-  faster_way_.took(measured_as(call, offer), way, now_ns() - begin);
+  faster_way_->took(chosen_for_, way, now_ns() - begin);
 }
 
 // Where an operation goes chunk by chunk: as who decides has said, if this was meant.
 bool NodeGroup::writes_past(const NodeCall& call) const {
-  if (may_copy_once(call)) {
+  if (measures_ways(call)) {
     const auto says = offer_of(decider(call)).says;
     if ((says & ReadOffer::kWanted) == 0) return (says & ReadOffer::kPast) != 0;
   }
   return stores_.past(input_bytes(call));
 }
 
-// What the rank that decides knows them by.
-FasterWay::Calls NodeGroup::measured_as(const NodeCall& call, const ReadOffer& offer) const {
-  return {call.kind, input_bytes(call), call.send == kInPlace,
-          offer.input_place() && offer.output_place()};
-}
-
 // What ranks say of a long operation beside its signature.
 void NodeGroup::announce_offer(const NodeCall& call) {
   ReadOffer offer{};
-  if (may_copy_once(call)) offer = offer_memory(call);
+  if (may_copy_once(call)) offer_memory(call, offer);
+  if (measures_ways(call) && rank_ == decider(call)) choose_way(call, offer);
   if (call.device != nullptr) offer_arrays(*call.device, offer);
   announce(call.signature, &offer, sizeof offer);
 }
 
-ReadOffer NodeGroup::offer_memory(const NodeCall& call) {
+void NodeGroup::choose_way(const NodeCall& call, ReadOffer& offer) {
+  if (faster_way_ == nullptr) faster_way_ = std::make_unique<FasterWay>();
+  chosen_for_ = {.kind = call.kind,
+                 .bytes = input_bytes(call),
+                 .reads = may_copy_once(call),
+                 .in_place = call.send == kInPlace,
+                 .mapped = offer.input_place() && offer.output_place()};
+  const Way way = faster_way_->choose(chosen_for_);
+  if (way >= Way::kReading) offer.says |= ReadOffer::kWanted;
+  if (way == Way::kChunksPast || way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
+}
+
+void NodeGroup::offer_memory(const NodeCall& call, ReadOffer& offer) {
   const bool swaps = call.kind == Kind::kAlltoall;
   const std::size_t bytes = swaps ? given_bytes(call) : input_bytes(call);
   if (beacon_ == 0) {
     beacon_ = now_ns() | 1;
     allow_reading();
   }
-  ReadOffer offer{.input = input_of(call),
-                  .output = static_cast<std::byte*>(call.recv),
-                  .beacon = &beacon_,
-                  .beacon_content = beacon_};
-  if (can_read_peers_ && call.flow == nullptr) {  // else it is not there yet
-    const bool known = readable_.input == offer.input && readable_.output == offer.output &&
-                       bytes <= readable_bytes_;
-    const auto readable = [bytes](const void* memory) {
-      return bytes == 0 || kernel_can_read(memory, bytes);
-    };
-    if (known || (readable(offer.input) && (swaps || readable(offer.output)))) {
-      offer.says = ReadOffer::kReadable;
-      readable_ = swaps ? ReadOffer{} : offer;
-      readable_bytes_ = bytes;
-      offer_places(bytes, swaps, offer);
-    }
-  }
-  if (rank_ == decider(call)) {
-    const Way way = faster_way_.choose(measured_as(call, offer));
-    if (way >= Way::kReading) offer.says |= ReadOffer::kWanted;
-    if (way == Way::kChunksPast || way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
-  }
-  return offer;
+  offer.input = input_of(call);
+  offer.output = static_cast<std::byte*>(call.recv);
+  offer.beacon = &beacon_;
+  offer.beacon_content = beacon_;
+  if (!can_read_peers_ || call.flow != nullptr) return;  // with a flow it is not there yet
+  const bool known = readable_.input == offer.input && readable_.output == offer.output &&
+                     bytes <= readable_bytes_;
+  const auto readable = [bytes](const void* memory) {
+    return bytes == 0 || kernel_can_read(memory, bytes);
+  };
+  if (!known && !(readable(offer.input) && (swaps || readable(offer.output)))) return;
+  offer.says = ReadOffer::kReadable;
+  readable_ = swaps ? ReadOffer{} : offer;
+  readable_bytes_ = bytes;
+  offer_places(bytes, swaps, offer);
 }
 
 void NodeGroup::offer_places(std::size_t bytes, bool swaps, ReadOffer& offer) {

@@ -9,11 +9,9 @@
 // between them: so one rank measures all ways and says with each operation which one it is.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
-#include "base/signature.h"
 #include "node/layout.h"
 #include "node/peer_arrays.h"
 
@@ -47,34 +45,5 @@ bool kernel_can_read(const void* memory, std::size_t bytes) noexcept;
 // Where only a parent may look at its children (Yama): lets the user's other processes do so. Under
 // `gradred run` each rank has a parent of its own.
 void allow_reading() noexcept;
-
-// The second of each: what peers read is written past the caches.
-enum class Way : std::uint8_t { kChunks, kChunksPast, kReading, kReadingPast };
-
-// Which way is the fastest one, by what the rank that decides has measured.
-class FasterWay {
- public:
-  // Whose times have nothing in common: ranks that read where they write, and so the lines that
-  // peers have read; memory that peers have mapped.
-  struct Calls {
-    Kind kind;
-    std::size_t bytes;
-    bool in_place, mapped;
-  };
-  Way choose(const Calls& calls);
-  void took(const Calls& calls, Way way, std::uint64_t ns);
-
- private:
-  struct Times {
-    std::array<double, 4> ns{};  // of each way, for so many bytes; 0: not known
-    unsigned operations = 0;
-
-    std::size_t fastest(bool mapped) const;
-  };
-  static constexpr std::size_t kLeastPower = 16, kPowers = 24;  // the ends stand for all beyond
-  Times& of(const Calls& calls);
-
-  std::array<std::array<std::array<Times, kPowers>, 4>, 5> times_{};  // by the kind and the rest
-};
 
 }  // namespace gradred

@@ -4,12 +4,6 @@
 #include <bit>
 
 namespace gradred {
-namespace {
-
-constexpr unsigned kTrials = 8;  // operations that try both, two of each in turn: slots alternate
-constexpr unsigned kBetween = 128;
-
-}  // namespace
 
 std::size_t FasterStores::index_of(std::size_t bytes) {
   constexpr auto kLeastPower = static_cast<std::size_t>(std::bit_width(kLeast));
@@ -17,28 +11,50 @@ std::size_t FasterStores::index_of(std::size_t bytes) {
   return std::clamp(power, kLeastPower, kLeastPower + kPowers - 1) - kLeastPower;
 }
 
-// Both again now and then, since ranks move from core to core.
+// A trial is four operations the other way, then four the usual one: operations alternate between
+// two slots, and what the first ones find in the caches was left by the way before. The rest is the
+// usual way, of which a glance now and then shows whether the ranks have moved from core to core.
 std::uint8_t FasterStores::decide(std::size_t bytes) {
-  if (bytes < kLeast) return past_;
+  constexpr unsigned kGlance = 64;
   const std::size_t index = index_of(bytes);
   Times& times = times_[index];
-  const unsigned next = ++times.operations, since = next % kBetween;
-  const auto bit = static_cast<std::uint8_t>(1U << index);
-  bool past = next / 2 % 2 != 0;
-  if (next >= kTrials) past = (times.ns[1] < times.ns[0]) != (since < 2);
-  const bool measured = next < kTrials || since < 4;
-  measures_ = static_cast<std::uint8_t>(measured ? measures_ | bit : measures_ & ~bit);
-  return static_cast<std::uint8_t>(past ? past_ | bit : past_ & ~bit);
+  const unsigned phase = ++times.operations - times.trial;
+  if (phase == kTrial + 1) times.end_trial();
+  const bool usual = times.ns[1] < times.ns[0];
+  if (phase == 0) times.tries_past = times.ns[0] == 0 || !usual;
+  const bool in_trial = phase < kTrial;
+  times.measures = in_trial ? phase % 4 >= 2 : times.operations % kGlance == 0;
+  const bool past = in_trial ? times.tries_past == (phase < 4) : usual;
+  unsigned bits = 1U << index;
+  for (std::size_t longer = index + 1; longer < kPowers && times_[longer].operations == 0;
+       ++longer) {
+    bits |= 1U << longer;
+  }
+  return static_cast<std::uint8_t>(past ? past_ | bits : past_ & ~bits);
+}
+
+// The clearer the difference, the longer until the next one.
+void FasterStores::Times::end_trial() {
+  constexpr double kClear = 1.3;
+  constexpr unsigned kMost = 4096;
+  const auto [least, most] = std::minmax(ns[0], ns[1]);
+  between = most > kClear * least ? std::min(2 * between, kMost) : kBetween;
+  trial = operations + between;
 }
 
 void FasterStores::took(std::size_t bytes, std::uint64_t ns) {
+  constexpr double kMoved = 1.5;
   Times& times = times_[index_of(bytes)];
   double& known = times.ns[std::size_t{past(bytes)}];
   const double now = static_cast<double>(ns) / static_cast<double>(bytes);
-  if (known == 0 || times.operations <= kTrials) {  // memory may be touched for the first time
-    known = known == 0 ? now : std::min(known, now);
+  const unsigned phase = times.operations - 1 - times.trial;  // decide() is one ahead
+  if (phase < kTrial) {
+    known = phase % 4 == 2 ? now : std::min(known, now);
+  } else if (now > kMoved * known || known > kMoved * now) {
+    times.between = kBetween;
+    times.trial = times.operations + 1;
   } else {
-    known += (now - known) / 2;
+    known += (now - known) / 4;
   }
 }
 

@@ -22,25 +22,31 @@ class FasterStores {
   bool past(std::size_t bytes) const {
     return bytes >= kLeast && (past_ >> index_of(bytes) & 1) != 0;
   }
-  // The rank that decides: whether took() wants to know of this operation, and what all follow when
-  // they have announced it.
-  bool measures(std::size_t bytes) const {
-    return bytes >= kLeast && (measures_ >> index_of(bytes) & 1) != 0;
-  }
+  // Of kLeast and more, on the rank that decides: whether took() wants to know of this operation,
+  // and what all follow when they have announced it.
+  bool measures(std::size_t bytes) const { return times_[index_of(bytes)].measures; }
   std::uint8_t decide(std::size_t bytes);
   void took(std::size_t bytes, std::uint64_t ns);
   void follow(std::uint8_t past) { past_ = past; }
 
  private:
+  static constexpr unsigned kBetween = 128;
   struct Times {
     std::array<double, 2> ns{};  // per byte: the ordinary way, and past the caches; 0: not known
     unsigned operations = 0;
+    unsigned trial = 1;           // the operation with which the next one begins
+    unsigned between = kBetween;  // trials
+    bool tries_past = true;       // in a trial: the other way
+    bool measures = false;
+
+    void end_trial();
   };
+  static constexpr unsigned kTrial = 8;
   static constexpr std::size_t kPowers = 8;  // the last stands for all beyond
   static std::size_t index_of(std::size_t bytes);
 
-  std::uint8_t past_ = 0xF0,
-               measures_ = 0xFF;  // a bit for each power; where unknown, from 32 KiB on
+  std::uint8_t past_ =
+      0;  // a bit for each power; what was never tried follows the next shorter one
   std::array<Times, kPowers> times_{};
 };
 

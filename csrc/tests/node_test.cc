@@ -49,8 +49,15 @@ void slots_are_written_in_both_ways(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, {});
   unsigned seed = 0;
   for (const std::size_t count : {511U, 600U, 1031U, 2503U, 5003U, 10'007U, 30'011U}) {
+    const std::uint64_t before = group->stores_past();
     for (unsigned turn = 0; turn < 10; ++turn) {
       run_call(*group, {.count = count, .in_place = turn % 2 == 0}, ++seed);
+    }
+    const std::uint64_t past = group->stores_past() - before;
+    const bool through_slots = group->options().fits_slots(4 * count, group->size());
+    if (count < 512) expect(past == 0, "below 2 KiB");
+    if (count >= 512 && group->size() > 1 && through_slots) {
+      expect(past >= 4 && past <= 6, std::to_string(past) + " of 10 past the caches");
     }
   }
 }
@@ -232,6 +239,7 @@ void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   }
   if (group->size() > 1 && kernel_reads()) {
     expect(group->single_copies() >= 2 * sizes, "each size was done by reading, too");
+    expect(group->stores_past() > 0, "and in chunks written past the caches");
   }
 }
 

@@ -1,6 +1,8 @@
 // What rank 0 learns of the two ways to write for peers, without ranks.
 #include "node/stores.h"
 
+#include <string>
+
 #include "expect.h"
 
 namespace gradred::testing {
@@ -11,7 +13,8 @@ template <class Ns>
 int carry_out(FasterStores& stores, std::size_t bytes, int operations, Ns ns) {
   int past = 0;
   for (int i = 0; i < operations; ++i) {
-    const bool measures = stores.measures(bytes), now = stores.past(bytes);
+    const bool now = stores.past(bytes);
+    const bool measures = stores.measures(bytes);
     past += now ? 1 : 0;
     const std::uint8_t next = stores.decide(bytes);
     if (measures) stores.took(bytes, ns(now));
@@ -25,7 +28,7 @@ void both_are_tried_and_the_faster_one_is_taken() {
     for (const bool past_is_faster : {false, true}) {
       FasterStores stores;
       const auto ns = [&](bool past) { return past == past_is_faster ? 1000 : 2000; };
-      carry_out(stores, bytes, 8, ns);
+      carry_out(stores, bytes, 10, ns);
       const int past = carry_out(stores, bytes, 100, ns);
       expect(past == (past_is_faster ? 100 : 0), "the faster one");
     }
@@ -47,12 +50,24 @@ void sizes_are_apart() {
   expect(!stores.past(5000) && stores.past(9000), "each power of two has its own");
 }
 
+void longer_ones_that_nobody_has_tried_follow() {
+  FasterStores stores;
+  expect(!stores.past(1 << 20), "nothing is known");
+  carry_out(stores, 40'000, 50, [](bool past) { return past ? 1000 : 2000; });
+  expect(stores.past(1 << 20) && !stores.past(4096), "as the longest one that is known");
+}
+
+void trials_become_rare_where_the_difference_is_clear() {
+  FasterStores stores;
+  const auto ns = [](bool past) { return past ? 1000 : 5000; };
+  carry_out(stores, 4096, 10'000, ns);
+  const int ordinary = 10'000 - carry_out(stores, 4096, 10'000, ns);
+  expect(ordinary > 0 && ordinary <= 12, "of ten thousand: " + std::to_string(ordinary));
+}
+
 void short_data_go_the_ordinary_way() {
   FasterStores stores;
-  for (int i = 0; i < 300; ++i) {
-    expect(!stores.past(2047) && !stores.measures(2047), "below 2 KiB");
-    stores.follow(stores.decide(2047));
-  }
+  for (const std::size_t bytes : {0U, 49U, 2047U}) expect(!stores.past(bytes), "below 2 KiB");
 }
 
 }  // namespace
@@ -63,6 +78,8 @@ int main() {
   both_are_tried_and_the_faster_one_is_taken();
   a_change_is_noticed();
   sizes_are_apart();
+  longer_ones_that_nobody_has_tried_follow();
+  trials_become_rare_where_the_difference_is_clear();
   short_data_go_the_ordinary_way();
   return report("stores_test");
 }

@@ -7,9 +7,11 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
+import mpi4py
 import numpy as np
 import pytest
 
@@ -180,6 +182,32 @@ def _lose(rank: int, size: int, allgather: Any) -> None:
     left = comm.shrink()
     assert left.Get_size() == size - 1
     assert (gradred.allreduce(np.ones(3), comm=left) == size - 1).all()
+
+
+def _fork_with_an_array(rank: int, size: int, allgather: Any) -> None:
+    x = gradred.zeros(1_000_000)
+    child = os.fork()
+    if child != 0:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not x.any()
+        mpi4py.rc.initialize = False  # this process is no rank
+        return
+    status = 1
+    try:
+        comm = gradred.connect(rank, size, allgather)
+        for turn in range(20):  # all ways are tried
+            x.fill(rank + turn)
+            gradred.allreduce(x, out=x, comm=comm)
+            assert (x == sum(range(size)) + size * turn).all(), f"turn {turn}"
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def test_an_array_that_a_fork_has_made_private_is_not_its_parents() -> None:
+    assert run(2, _fork_with_an_array) == [0, 0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

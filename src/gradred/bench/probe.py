@@ -146,7 +146,7 @@ def _beta(question: Question, world: MPI.Intracomm, shared: bool) -> float:
     """Seconds per byte from one rank to another: through memory, or by the MPI's messages."""
     if world.size == 1:
         return copy_cost(question)
-    if shared:  # what a core reads that another has just written: a broadcast does only that
+    if shared:  # written by one core and read by another: a broadcast does only that
         comm = gradred.Comm(world.Dup())
         long = max(sample_bytes(question), _LONG_IN_MEMORY)
         vectors = [np.zeros(nbytes, np.uint8) for nbytes in (long, 1)]

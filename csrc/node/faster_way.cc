@@ -1,0 +1,67 @@
+#include "node/faster_way.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace gradred {
+namespace {
+constexpr unsigned kFirst = 8;  // operations that try all ways in turn
+
+constexpr std::size_t at(Way way) { return static_cast<std::size_t>(way); }
+}  // namespace
+
+FasterWay::Times& FasterWay::of(const Calls& calls) {
+  const auto power = static_cast<std::size_t>(std::bit_width(calls.bytes));
+  const std::size_t index = std::clamp(power, kLeastPower, kLeastPower + kPowers - 1) - kLeastPower;
+  const std::size_t rest = 2 * std::size_t{calls.in_place} + std::size_t{calls.mapped};
+  return times_[static_cast<std::size_t>(calls.kind) % times_.size()][rest][index];
+}
+
+// Lines that a peer has read and not handed back stay in its cache, and the program pays when it
+// next writes them: such a way has to be faster by more than a little.
+std::size_t FasterWay::Times::fastest(bool mapped) const {
+  constexpr double kHandicap = 1.1;
+  std::size_t found = 0;
+  double least = ns[0];
+  for (std::size_t way = 1; way < ns.size(); ++way) {
+    const bool leaves_lines = way >= at(Way::kReading) && !(mapped && way == at(Way::kReadingPast));
+    const double counts = leaves_lines ? kHandicap * ns[way] : ns[way];
+    if (ns[way] == 0 || counts >= least) continue;
+    found = way;
+    least = counts;
+  }
+  return found;
+}
+
+// Each way is tried, and the slower ones again now and then, since ranks move from core to core.
+Way FasterWay::choose(const Calls& calls) {
+  constexpr unsigned kAgain = 64;
+  const std::size_t reading = calls.kind == Kind::kAllreduce ? 2 : 1;  // of others: no results
+  const std::size_t ways = calls.reads ? 2 + reading : 2;
+  Times& times = of(calls);
+  const unsigned turn = times.operations++;
+  std::size_t way = times.fastest(calls.mapped);
+  if (turn < kFirst) {
+    way = turn % ways;
+  } else if (turn % kAgain == 0) {
+    way = (way + 1 + turn / kAgain % (ways - 1)) % ways;
+  }
+  return static_cast<Way>(way);
+}
+
+// A call that took longer may have waited for a rank that was late: such ones count for less.
+void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
+  constexpr double kLonger = 0.1, kShorter = 0.5;  // the shares of the new one
+  const auto bytes = static_cast<double>(calls.bytes);
+  const auto of_power = static_cast<double>(std::bit_floor(calls.bytes)) / bytes;
+  Times& times = of(calls);
+  double& known = times.ns[static_cast<std::size_t>(way)];
+  const double now = static_cast<double>(ns) * of_power;
+  if (known == 0 || times.operations <= kFirst) {  // memory may be touched for the first time
+    known = known == 0 ? now : std::min(known, now);
+  } else {
+    known += (now > known ? kLonger : kShorter) * (now - known);
+  }
+}
+
+}  // namespace gradred
