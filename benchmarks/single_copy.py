@@ -9,9 +9,10 @@ In turn, block by block, results checked first:
 - chunks: the same on a communicator that may not (`GRADRED_SINGLE_COPY=0`);
 - mpi: the same by the MPI's own Allreduce.
 
-Each out of place, in place, and in place after `x.fill(1)`, whose time counts: a program writes what
-it reduces, and lines that another core has read cost more to write. What is the fastest depends on
-where the cores of the ranks are, so the one-way latency between ranks 0 and 1 stands beside each row.
+Each out of place, in place, and in place after `x.fill(1)`, whose time counts: a program writes
+what it reduces, and lines that another core has read cost more to write. What is the fastest
+depends on where the cores of the ranks are, so the one-way latency between ranks 0 and 1 stands
+beside each row.
 
 The JSON record (`schema` = "gradred-single-copy/2"):
 

@@ -111,8 +111,8 @@ def build_wheel(dist: Path) -> Path | None:
     for stale in Path("build").glob("lib*"):  # setuptools would take its files, too
         shutil.rmtree(stale)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
-    command = [python_of(MPICH), "-m", "pip", "wheel", *options, "."]
-    if not run(*command, cmake_args=WARNINGS_ARE_ERRORS):
+    python = python_of(MPICH)
+    if not run(python, "-m", "pip", "wheel", *options, ".", cmake_args=WARNINGS_ARE_ERRORS):
         return None
     (sdist,), (built,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
     extensions = [name for name in ZipFile(built).namelist() if name.endswith(".so")]

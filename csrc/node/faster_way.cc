@@ -33,9 +33,11 @@ std::size_t FasterWay::Times::fastest(bool mapped) const {
   return found;
 }
 
-// Each way is tried, and the slower ones again now and then, since ranks move from core to core.
+// Each way is tried, and the slower ones again now and then, since ranks move from core to core;
+// those that were far slower seldom.
 Way FasterWay::choose(const Calls& calls) {
-  constexpr unsigned kAgain = 64;
+  constexpr unsigned kAgain = 64, kSeldom = 8;
+  constexpr double kFar = 1.5;
   const std::size_t reading = calls.kind == Kind::kAllreduce ? 2 : 1;  // of others: no results
   const std::size_t ways = calls.reads ? 2 + reading : 2;
   Times& times = of(calls);
@@ -44,14 +46,19 @@ Way FasterWay::choose(const Calls& calls) {
   if (turn < kFirst) {
     way = turn % ways;
   } else if (turn % kAgain == 0) {
-    way = (way + 1 + turn / kAgain % (ways - 1)) % ways;
+    const unsigned trial = turn / kAgain;
+    const std::size_t other = (way + 1 + trial % (ways - 1)) % ways;
+    const bool far_slower = times.ns[other] > kFar * times.ns[way];
+    if (!far_slower || trial / ways % kSeldom == 0) way = other;
   }
   return static_cast<Way>(way);
 }
 
-// A call that took longer may have waited for a rank that was late: such ones count for less.
+// A call that took longer may have waited for a rank that was late: such ones count for less, and
+// one that took far longer no more than one that took thrice as long.
 void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
   constexpr double kLonger = 0.1, kShorter = 0.5;  // the shares of the new one
+  constexpr double kMost = 3;
   const auto bytes = static_cast<double>(calls.bytes);
   const auto of_power = static_cast<double>(std::bit_floor(calls.bytes)) / bytes;
   Times& times = of(calls);
@@ -60,7 +67,8 @@ void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
   if (known == 0 || times.operations <= kFirst) {  // memory may be touched for the first time
     known = known == 0 ? now : std::min(known, now);
   } else {
-    known += (now > known ? kLonger : kShorter) * (now - known);
+    known +=
+        now > known ? kLonger * (std::min(now, kMost * known) - known) : kShorter * (now - known);
   }
 }
 

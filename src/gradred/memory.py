@@ -53,11 +53,11 @@ def empty(
     On the host the memory begins at the start of a page and is allocated for real, so that writing
     to it later cannot fail, in huge pages where the system gives them. It is freed with the array.
     The other ranks of the host can read arrays from 64 KiB on where they lie, without the kernel's
-    help: one way more for long allreduces, allgathers and broadcasts, taken where it is the fastest,
-    as it mostly is where the ranks' cores share a cache. A forked child (a data loader's worker)
-    shares from 64 KiB on: however much the parent goes on writing, nothing is there twice. What the
-    child writes is its own, the parent never sees it; what the parent writes may show in pages that
-    the child has not written.
+    help: one way more for long allreduces, allgathers and broadcasts, taken where it is the
+    fastest, as it mostly is where the ranks' cores share a cache. A forked child (a data loader's
+    worker) shares from 64 KiB on: however much the parent goes on writing, nothing is there twice.
+    What the child writes is its own, the parent never sees it; what the parent writes may show in
+    pages that the child has not written.
 
     On a GPU gradred keeps the memory for later arrays when the array is gone, since other processes
     may hold it open. Where all ranks of a host pass such arrays their GPUs reduce them where they

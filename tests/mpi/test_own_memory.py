@@ -78,7 +78,8 @@ def test_allreduce_in_place_is_exact_for_parts_of_an_array(
         comm.Allreduce(MPI.IN_PLACE, x)
         expected = SIZE * numbers + sum(rank + turn % 2 for rank in range(SIZE))
         np.testing.assert_array_equal(x, expected.astype(dtype))
-        assert (whole[:1003] == 9).all() and (whole[-5:] == 9).all()
+        assert (whole[:1003] == 9).all()
+        assert (whole[-5:] == 9).all()
 
 
 @pytest.mark.parametrize("which", ["all", "some"])
