@@ -67,12 +67,13 @@ std::size_t NodeGroup::decider(const NodeCall& call) const {
 
 // Whether rank 0, or who decides in its place, measures what such an operation takes.
 bool NodeGroup::measures_ways(const NodeCall& call) const {
-  return size_ > 1 && call.parts == nullptr && !call.led && input_bytes(call) > 0;
+  return size_ > 1 && !call.led && input_bytes(call) > 0;
 }
 
 // Now, if this rank measures what the operation takes; else 0.
 std::uint64_t NodeGroup::begin_measuring(const NodeCall& call) const {
-  return measures_ways(call) && rank_ == decider(call) ? now_ns() : 0;
+  const bool is_there = call.flow == nullptr;  // the input: else it is waited for
+  return measures_ways(call) && is_there && rank_ == decider(call) ? now_ns() : 0;
 }
 
 void NodeGroup::end_measuring(const NodeCall& call, std::uint64_t begin) {
