@@ -89,7 +89,8 @@ constexpr std::array kKnobs = {
     Knob{.name = "plan",
          .initial = "auto",
          .unset = "auto",
-         .help = "Use the plan of this name wherever it can carry out the call.",
+         .help = "Use the plan of this name. An allreduce that it cannot carry out is an error; "
+                 "other calls that have no such plan choose as usual.",
          .read = [](std::string_view text) { return unless_unset(text, parse_plan); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.plan = text_or_empty(value); }},

@@ -92,9 +92,12 @@ def _checked(
     shape: int | Sequence[int], dtype: npt.DTypeLike, asked: str
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
     by_name = isinstance(dtype, str) and dtype in ITEMSIZES
-    kind: np.dtype[Any] = numpy_dtype(str(dtype)) if by_name else np.dtype(dtype)
+    remedy = f"Use one of {', '.join(ITEMSIZES)}"
+    try:
+        kind: np.dtype[Any] = numpy_dtype(str(dtype)) if by_name else np.dtype(dtype)
+    except TypeError as error:
+        raise UsageTypeError(explain(f"an array of {dtype!r}", str(error), remedy)) from None
     if arrays.dtype_name(kind) is None:
-        remedy = f"Use one of {', '.join(ITEMSIZES)}"
         raise UsageTypeError(explain(f"an array of {kind}", "gradred does not reduce it", remedy))
     return _lengths(shape, asked), kind
 

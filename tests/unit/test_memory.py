@@ -218,3 +218,10 @@ def test_memory_of_a_gpu_says_that_there_is_no_driver() -> None:
     assert done.returncode == 1
     assert "DeviceError" in done.stderr
     assert "cannot be loaded: /nowhere/libcuda.so" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float33", "datetime64[s]", "U3"])
+def test_type_that_is_none_or_is_not_reduced_is_a_usage_error(dtype: str) -> None:
+    with pytest.raises(gradred.UsageError, match=r"^an array of .* Use one of int8, ") as caught:
+        gradred.empty(4, dtype)
+    assert isinstance(caught.value, TypeError)
