@@ -62,9 +62,8 @@ namespace {
 constexpr int kPopulateWrite = 23, kCollapse = 25;  // of madvise(), which older headers lack
 
 // Files get huge pages by themselves where the administrator has asked for that, which few do. By
-// this call any process may: a page in each block, then all of it (since Linux 6.1). It also takes
-// a tenth of the time of page by page. The first refusal ends it: no block is free any more,
-// perhaps.
+// this call any process may: a page in each block, then all of it (since Linux 6.1), which also
+// takes less time than page by page. The first refusal ends it: perhaps no block is free any more.
 void ask_for_huge_pages(std::byte* data, std::size_t bytes) {
   const std::size_t ahead =
       (kHugePage - reinterpret_cast<std::uintptr_t>(data) % kHugePage) % kHugePage;

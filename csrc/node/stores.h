@@ -1,8 +1,8 @@
 // How ranks write what their peers are to read.
 //
 // Lines that a peer has read are in its cache, and to write them the ordinary way they have to come
-// back from there, one by one: between far cores that takes twenty times as long as to write past
-// the caches, and peers then read from memory, of which they fetch many lines at once. Between near
+// back from there, one by one: between far cores that takes far longer than to write past the
+// caches, and peers then read from memory, of which they fetch many lines at once. Between near
 // cores short data are there sooner the ordinary way. So rank 0 measures both, for each power of
 // two: what it takes to write its own and to read its peers', without the waiting in between. It
 // says with each allreduce through slots what all are to do from the next one on.

@@ -120,7 +120,7 @@ std::uint64_t parse_count(std::string_view given) {
 
 namespace {
 
-/// One of `known`; an error names the nearest, or all.
+// One of `known`; an error names the nearest, or all.
 std::string parse_name(std::string_view given, const std::vector<std::string>& known) {
   const std::string name = stripped(given);
   constexpr std::string_view kOther = "_.+-";
