@@ -15,25 +15,32 @@
 
 namespace gradred {
 
-// Of a call whose arrays are not all in host memory, or not all there yet.
-struct Elsewhere {
-  Memory input{};                        // where that is not in recv
-  Memory result{};                       // of recv
-  std::shared_ptr<Stream> before{};      // its work on them comes first; null: there is none
-  std::shared_ptr<StreamOrder> order{};  // of a program's stream; null: the host's, who waits
-  std::shared_ptr<Flow> flow{};  // of what a plan takes in order (Family::flows); null: none
+// Where the elements that a rank gives begin, and where those that it gets; how many there are is
+// the call's kind and count.
+struct InBuffer {
+  const void* data = kInPlace;  // then they are in the call's OutBuffer
+  Memory memory{};
+};
+struct OutBuffer {
+  void* data = nullptr;
+  Memory memory{};
+};
 
-  // In whose memory they are; null: they have no elements.
-  DeviceMemory* device() const { return input.is_host() ? result.device() : input.device(); }
+// In what order a call and other work on its buffers are done, where not all of that was done
+// before the call, or is the host's.
+struct CallOrder {
+  std::shared_ptr<Stream> before{};       // its work comes first; null: there is none
+  std::shared_ptr<StreamOrder> stream{};  // of a program's stream; null: the host waits
+  std::shared_ptr<Flow> flow{};  // of what a plan takes in pieces (Family::flows); null: none
 };
 
 // `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,
 // allgather).
 struct Call {
   Kind kind = Kind::kAllreduce;
-  const void* send = kInPlace;  // or where the input is
-  void* recv = nullptr;
-  std::shared_ptr<const Elsewhere> elsewhere{};  // null: in host memory, and nothing comes first
+  InBuffer in{};
+  OutBuffer out{};
+  std::shared_ptr<const CallOrder> order{};  // null: nothing comes first, and the host waits
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
@@ -53,21 +60,18 @@ struct Call {
   std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this
 
   Signature signature() const;
-  bool on_host() const {
-    return elsewhere == nullptr || (elsewhere->input.is_host() && elsewhere->result.is_host());
-  }
-  Memory result_memory() const { return elsewhere ? elsewhere->result : Memory(); }
-  Memory input_memory() const {
-    return elsewhere && send != kInPlace ? elsewhere->input : result_memory();
-  }
-  Stream* before() const { return elsewhere ? elsewhere->before.get() : nullptr; }
-  StreamOrder* order() const { return elsewhere ? elsewhere->order.get() : nullptr; }
+  bool in_place() const { return in.data == kInPlace; }
+  const void* input() const { return in_place() ? out.data : in.data; }
+  Memory input_memory() const { return in_place() ? out.memory : in.memory; }
+  bool on_host() const { return in.memory.is_host() && out.memory.is_host(); }
+  Stream* before() const { return order ? order->before.get() : nullptr; }
+  StreamOrder* stream_order() const { return order ? order->stream.get() : nullptr; }
   // Whether a plan that goes through its vector in pieces may begin before all of the input is
   // there: a factor is put on all of it at once, and other kinds have blocks.
   bool may_flow() const {
     return (kind == Kind::kAllreduce || kind == Kind::kBcast) && op != Op::kPremul;
   }
-  Flow* flow() const { return elsewhere ? elsewhere->flow.get() : nullptr; }
+  Flow* flow() const { return order ? order->flow.get() : nullptr; }
 };
 
 // Called again and again while a call waits: the place to release a lock, look for signals, or

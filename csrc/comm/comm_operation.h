@@ -59,7 +59,7 @@ class CommOperation : public StartedOperation {
   bool serves(const Call& call) const {
     return call_.path == call.path && call_.count == call.count && call_.kind == call.kind &&
            call_.dtype == call.dtype && call_.op == call.op &&
-           call_.result_memory() == call.result_memory() && call_.schedule == call.schedule &&
+           call_.out.memory == call.out.memory && call_.schedule == call.schedule &&
            reads_callers_input(call_) == reads_callers_input(call);
   }
   // Then begin() may be called again, for this call.

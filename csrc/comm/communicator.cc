@@ -58,7 +58,7 @@ void validate(const Call& call, int size) {
     throw UsageError("root " + std::to_string(call.root) + " is no rank of this communicator of " +
                      std::to_string(size));
   }
-  if (call.count > 0 && (call.send == nullptr || call.recv == nullptr)) {
+  if (call.count > 0 && (call.in.data == nullptr || call.out.data == nullptr)) {
     throw UsageError(std::to_string(call.count) + " elements at address 0: there is no memory");
   }
 }
@@ -167,7 +167,8 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   liveness_.throw_if_failed();
   // What has ended the one before, for which only a stream has waited.
-  if (call.order() != nullptr && node_path_.serves_all()) node_path_.node()->throw_if_poisoned();
+  if (call.stream_order() != nullptr && node_path_.serves_all())
+    node_path_.node()->throw_if_poisoned();
   return dispatch_.start(call, direct_ ? nullptr : observer_.observation(call));
 }
 

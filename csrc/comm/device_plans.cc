@@ -40,12 +40,12 @@ std::string time_text(double seconds) {
 class Scratch {
  public:
   explicit Scratch(Memory memory)
-      : input_(memory, kLengths.back()), result_(memory, kLengths.back()) {
-    where_ = std::make_shared<const Elsewhere>(
-        Elsewhere{.input = memory, .result = memory, .before = std::make_shared<Stream>(memory)});
+      : memory_(memory), input_(memory, kLengths.back()), result_(memory, kLengths.back()) {
+    order_ =
+        std::make_shared<const CallOrder>(CallOrder{.before = std::make_shared<Stream>(memory)});
   }
   Call call(std::size_t bytes, const char* plan) const {
-    Call made{.send = input_.data(), .recv = result_.data(), .elsewhere = where_};
+    Call made{.in = {input_.data(), memory_}, .out = {result_.data(), memory_}, .order = order_};
     made.count = bytes / sizeof(float);
     made.dtype = DType::kFloat32;
     made.plan = plan;
@@ -53,8 +53,9 @@ class Scratch {
   }
 
  private:
+  Memory memory_;
   Allocation input_, result_;
-  std::shared_ptr<const Elsewhere> where_;
+  std::shared_ptr<const CallOrder> order_;
 };
 
 std::vector<std::string> worth_measuring(bool mpi_reads) {
@@ -102,7 +103,7 @@ std::vector<std::string> DevicePlans::texts() const {
 void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook) {
   // The slowest rank counts; all give the same answer to what each can do.
   const auto on_all = [&](std::vector<double>& values) {
-    Call call{.recv = values.data(), .count = values.size(), .dtype = DType::kFloat64};
+    Call call{.out = {values.data()}, .count = values.size(), .dtype = DType::kFloat64};
     call.op = Op::kMax;
     call.plan = "";
     comm.dispatch().run(call, hook);

@@ -15,15 +15,16 @@ constexpr const char* kNotOnAll =
 
 // As kernels need what they read of the caller's. Blocks are as their vector.
 bool is_aligned(const Call& call) {
-  const void* const input = call.send == kInPlace ? call.recv : call.send;
+  const void* const input = call.input();
   return reinterpret_cast<std::uintptr_t>(input) % size_of(call.dtype) == 0;
 }
 
 }  // namespace
 
 Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
-  const Memory memory = call.result_memory();
-  if (call.order() != nullptr) return nullptr;  // whoever drives it must ask nothing of the device
+  const Memory memory = call.out.memory;
+  if (call.stream_order() != nullptr)
+    return nullptr;  // whoever drives it must ask nothing of the device
   if (!plan.family->shares_devices() || memory.is_host() || bytes_ == 0) return nullptr;
   const bool same = call.kind == Kind::kBcast || call.input_memory() == memory;
   if (!same || size_ == 1 || call.count * size_of(call.dtype) < kLeast) return nullptr;

@@ -19,9 +19,9 @@ void Dispatch::run(const Call& call, WaitHook& hook) {
     const Plan& usual = *choice.usual();
     return usual.family->run(comm_, usual, call, hook);
   }
-  if (choice.measures_devices() && !choice.device_plans.tried() &&
-      !call.result_memory().is_host() && call.plan == nullptr && comm_.size() > 1) {
-    measure_device_plans(comm_, call.result_memory(), hook);
+  if (choice.measures_devices() && !choice.device_plans.tried() && !call.out.memory.is_host() &&
+      call.plan == nullptr && comm_.size() > 1) {
+    measure_device_plans(comm_, call.out.memory, hook);
   }
   const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
   if (is_staged(call, *plan)) return run_staged(comm_, call, *plan, hook);

@@ -11,10 +11,10 @@ namespace {
 
 void run_alone(const Call& call) {
   const std::size_t bytes = call.count * size_of(call.dtype);
-  if (call.kind != Kind::kBcast && call.send != kInPlace && call.send != call.recv && bytes > 0) {
-    std::memcpy(call.recv, call.send, bytes);
+  if (call.kind != Kind::kBcast && !call.in_place() && call.in.data != call.out.data && bytes > 0) {
+    std::memcpy(call.out.data, call.in.data, bytes);
   }
-  scale_input(call, call.recv, call.count);  // an average over one rank is the input
+  scale_input(call, call.out.data, call.count);  // an average over one rank is the input
 }
 
 class Copying final : public StartedOperation {

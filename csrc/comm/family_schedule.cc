@@ -61,7 +61,7 @@ class ScheduleFamily final : public Family {
   }
 
   bool reads(const Call& call) const override {
-    const Memory result = call.result_memory();
+    const Memory result = call.out.memory;
     return call.input_memory() == result && (result.is_host() || result.device()->reduces());
   }
   bool flows(const Call& call) const override { return call.may_flow(); }

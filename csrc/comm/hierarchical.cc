@@ -50,7 +50,7 @@ std::size_t HierarchicalOperation::count() const { return count_of_vector(call_,
 
 std::byte* HierarchicalOperation::vector() const {
   if (is(Kind::kReduceScatterBlock)) return scheduled_.bound_plan().work.data();
-  return static_cast<std::byte*>(call_.recv);
+  return static_cast<std::byte*>(call_.out.data);
 }
 
 std::unique_ptr<BoundPlan> HierarchicalOperation::take_bound_plan() {
@@ -85,7 +85,7 @@ void HierarchicalOperation::put_input() {
   const auto rank = static_cast<std::size_t>(comm_->rank());
   const bool blocks = is(Kind::kReduceScatterBlock);
   if (blocks && bound_plan.work.bytes() < bytes) bound_plan.work = Allocation(Memory(), bytes);
-  const void* const from = input() == kInPlace ? call_.recv : input();
+  const void* const from = input() == kInPlace ? call_.out.data : input();
   std::byte* to = nullptr;
   std::size_t length = 0;
   if (is(Kind::kAllgather)) {
@@ -99,10 +99,10 @@ void HierarchicalOperation::put_input() {
 void HierarchicalOperation::take_result() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   if (is(Kind::kReduceScatterBlock) && bytes > 0) {
-    std::memcpy(call_.recv, vector() + static_cast<std::size_t>(comm_->rank()) * bytes, bytes);
+    std::memcpy(call_.out.data, vector() + static_cast<std::size_t>(comm_->rank()) * bytes, bytes);
   }
   const bool reduces = is(Kind::kAllreduce) || is(Kind::kReduceScatterBlock);
-  if (reduces) scale_result(call_, call_.recv, call_.count, comm_->size());
+  if (reduces) scale_result(call_, call_.out.data, call_.count, comm_->size());
 }
 
 // ---- the way ------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ NodeCall HierarchicalOperation::led_call() {
   made.root = roots_place_;
   if (is(Kind::kAllgather)) made.count = call_.count;
   if (is(Kind::kAllreduce) && !in_place()) made.send = input();
-  if (is(Kind::kReduceScatterBlock)) made.send = input() == kInPlace ? call_.recv : input();
+  if (is(Kind::kReduceScatterBlock)) made.send = input() == kInPlace ? call_.out.data : input();
   return made;
 }
 
@@ -230,7 +230,7 @@ std::optional<NodeCall> HierarchicalOperation::call_before(std::size_t piece) {
   }
   NodeCall made = on_vector(Kind::kReduceScatterBlock, piece);
   if (is(Kind::kReduceScatterBlock)) {
-    made.send = input() == kInPlace ? call_.recv : input();
+    made.send = input() == kInPlace ? call_.out.data : input();
   } else if (!in_place()) {
     made.send = static_cast<const std::byte*>(input()) + pieces().begin(piece) * made.element;
   }

@@ -46,8 +46,8 @@ class HierarchicalOperation final : public HostedOperation {
   bool is(Kind kind) const { return call_.kind == kind; }
   bool has_blocks() const { return is(Kind::kReduceScatterBlock) || is(Kind::kAllgather); }
   bool on_roots_host() const { return roots_place_ >= 0; }
-  const void* input() const { return scaled_.empty() ? call_.send : scaled_.data(); }
-  bool in_place() const { return input() == kInPlace || input() == call_.recv; }
+  const void* input() const { return scaled_.empty() ? call_.in.data : scaled_.data(); }
+  bool in_place() const { return input() == kInPlace || input() == call_.out.data; }
   // Of the vector that is combined, crosses and is shared.
   std::size_t count() const;
   std::byte* vector() const;

@@ -54,7 +54,7 @@ DeviceFigures device_place(Communicator& comm, DeviceMemory& memory,
                            const DevicePlans::Candidates& candidates, WaitHook& hook) {
   const Where mine = own_place(memory);
   std::vector<Where> all(static_cast<std::size_t>(comm.size()));
-  Call gather{.kind = Kind::kAllgather, .send = &mine, .recv = all.data(), .count = sizeof mine};
+  Call gather{.kind = Kind::kAllgather, .in = {&mine}, .out = {all.data()}, .count = sizeof mine};
   gather.plan = "";
   comm.dispatch().run(gather, hook);
   DeviceFigures made;
@@ -84,7 +84,7 @@ bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
     }
     if (found.size() == values.size()) values = found;
   }
-  Call share{.kind = Kind::kBcast, .recv = values.data(), .count = values.size() * sizeof(double)};
+  Call share{.kind = Kind::kBcast, .out = {values.data()}, .count = values.size() * sizeof(double)};
   share.plan = "";
   comm.dispatch().run(share, hook);
   if (values.front() == 0) return false;

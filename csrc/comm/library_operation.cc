@@ -17,7 +17,7 @@ namespace gradred {
 
 std::string LibraryRanks::why_not(const Call& call) {
   if (!why_not_.empty()) return why_not_;
-  const Memory memory = call.result_memory();
+  const Memory memory = call.out.memory;
   if (memory.is_host()) return "it takes arrays in GPUs' memory, and this rank's lie in the host's";
   if (call.kind != Kind::kBcast && call.input_memory() != memory) {
     return "input and result lie in different memories";
@@ -29,8 +29,8 @@ std::string LibraryRanks::why_not(const Call& call) {
   std::string why;
   CollectiveLibrary* const library = memory.device()->collectives(kind_, why);
   if (library == nullptr) return why;
-  if (call.order() != nullptr && call.order()->stream()) {
-    library->check_stream(*call.order()->stream());
+  if (call.stream_order() != nullptr && call.stream_order()->stream()) {
+    library->check_stream(*call.stream_order()->stream());
   }
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
   return reduces ? library->why_not(call.op, call.dtype).value_or("") : "";
@@ -49,7 +49,7 @@ void LibraryRanks::pass(std::uint64_t turn) {
 
 LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noexcept {
   Told told;
-  memory_ = call.result_memory().device();
+  memory_ = call.out.memory.device();
   const std::lock_guard lock(mutex_);
   try {
     std::string why;
@@ -146,7 +146,7 @@ class LibraryOperation final : public StartedOperation {
   bool is_given() const override { return ended() || (stream() && phase_ == Phase::kRuns); }
   // A dead peer's work leaves the program's stream waiting, whatever the program's threads do.
   bool is_left() const override {
-    return stream() && phase_ == Phase::kRuns && !call_.order()->asks_driver();
+    return stream() && phase_ == Phase::kRuns && !call_.stream_order()->asks_driver();
   }
 
  protected:
@@ -156,12 +156,12 @@ class LibraryOperation final : public StartedOperation {
     if (phase_ == Phase::kWaits && !start()) return look();
     if (phase_ == Phase::kStarts) {
       if (!ranks_.use([](LibraryGroup& group) { return group.is_started(); })) return look();
-      if (stream() && !call_.order()->mark()) captured_ = true;
+      if (stream() && !call_.stream_order()->mark()) captured_ = true;
       ranks_.pass(turn_);
       phase_ = Phase::kRuns;
     }
     if (captured_) return true;
-    if (stream()) return call_.order()->has_passed() || look();
+    if (stream()) return call_.stream_order()->has_passed() || look();
     return ranks_.use([](LibraryGroup& group) { return group.ready(); }) || look();
   }
 
@@ -198,7 +198,7 @@ class LibraryOperation final : public StartedOperation {
   }
 
   std::optional<std::uint64_t> stream() const {
-    return call_.order() != nullptr ? call_.order()->stream() : std::nullopt;
+    return call_.stream_order() != nullptr ? call_.stream_order()->stream() : std::nullopt;
   }
 
   bool agree() {
@@ -230,12 +230,12 @@ class LibraryOperation final : public StartedOperation {
   LibraryCall library_call() const {
     const bool gathers = call_.kind == Kind::kAllgather;
     const std::size_t block = call_.count * size_of(call_.dtype);
-    const auto* const place = static_cast<const std::byte*>(call_.recv) +
+    const auto* const place = static_cast<const std::byte*>(call_.out.data) +
                               (gathers ? block * static_cast<std::size_t>(comm_->rank()) : 0);
     const bool moves = gathers || call_.kind == Kind::kBcast;
     return {.kind = call_.kind,
-            .input = call_.send == kInPlace ? place : call_.send,
-            .result = call_.recv,
+            .input = call_.in_place() ? place : call_.in.data,
+            .result = call_.out.data,
             .count = moves ? block : call_.count,
             .dtype = moves ? DType::kUInt8 : call_.dtype,
             .op = moves ? Op::kSum : call_.op,
@@ -307,7 +307,7 @@ std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Ca
     exchange = std::make_unique<LibraryOperation::Exchange>();
     exchange->mine = ranks.told(call, comm.rank(), comm.size());
     exchange->all.resize(static_cast<std::size_t>(comm.size()));
-    Call gather{.kind = Kind::kAllgather, .send = &exchange->mine, .recv = exchange->all.data()};
+    Call gather{.kind = Kind::kAllgather, .in = {&exchange->mine}, .out = {exchange->all.data()}};
     gather.count = sizeof(Told);
     gather.plan = "";  // the selector's, whatever the settings ask for
     gather.layout = mix(signature.what, signature.detail);

@@ -291,8 +291,10 @@ class Measuring {
                              MeasuredSize& found) {
     const std::uint64_t begin = now_ns();
     std::vector<float> input(bytes / size_of(kMeasuredType)), output(input.size());
-    const Call call{
-        .send = input.data(), .recv = output.data(), .count = input.size(), .dtype = kMeasuredType};
+    const Call call{.in = {input.data()},
+                    .out = {output.data()},
+                    .count = input.size(),
+                    .dtype = kMeasuredType};
     const auto way = [&](std::size_t number) {
       number == plans.size() ? run_on_mpi(input, output) : trials_.run(call, plans[number]);
     };

@@ -115,9 +115,9 @@ class MpiOperation final : public StartedOperation {
     const bool blocks = call_.kind == Kind::kReduceScatterBlock;
     const std::size_t ranks = blocks ? static_cast<std::size_t>(comm_->size()) : 1;
     const std::size_t bytes = call_.count * ranks * size_of(call_.dtype);
-    const void* send = call_.send;
+    const void* send = call_.in.data;
     if (call_.op == Op::kPremul && bytes > 0) {
-      const auto* input = static_cast<const std::byte*>(send != kInPlace ? send : call_.recv);
+      const auto* input = static_cast<const std::byte*>(send != kInPlace ? send : call_.out.data);
       work_.assign(input, input + bytes);
       scale_input(call_, work_.data(), call_.count * ranks);
       send = work_.data();
@@ -142,7 +142,7 @@ class MpiOperation final : public StartedOperation {
     const mpi::Mpi& mpi = mpi::get();
     const MpiHandles handles = mpi_or_own_handles(combined(call_.op), call_.dtype);
     const std::size_t element = size_of(call_.dtype);
-    auto* recv = static_cast<std::byte*>(call_.recv);
+    auto* recv = static_cast<std::byte*>(call_.out.data);
     for (std::size_t at = 0; at == 0 || at < call_.count; at += kLargestMpiCount) {
       const auto count = static_cast<int>(std::min(call_.count - at, kLargestMpiCount));
       const void* from =
@@ -162,7 +162,7 @@ class MpiOperation final : public StartedOperation {
     }
     const MpiHandles handles = mpi_or_own_handles(combined(call_.op), call_.dtype);
     mpi.check(
-        mpi.call.Ireduce_scatter_block(send != kInPlace ? send : mpi.is.in_place, call_.recv,
+        mpi.call.Ireduce_scatter_block(send != kInPlace ? send : mpi.is.in_place, call_.out.data,
                                        static_cast<int>(call_.count), handles.type, handles.op,
                                        comm_->handle(), &requests_.emplace_back(0)),
         "MPI_Ireduce_scatter_block");
@@ -173,7 +173,7 @@ class MpiOperation final : public StartedOperation {
     const mpi::Mpi& mpi = mpi::get();
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
     mpi.check(mpi.call.Iallgather(send != kInPlace ? send : mpi.is.in_place, bytes,
-                                  mpi.is.byte_type, call_.recv, bytes, mpi.is.byte_type,
+                                  mpi.is.byte_type, call_.out.data, bytes, mpi.is.byte_type,
                                   comm_->handle(), &requests_.emplace_back(0)),
               "MPI_Iallgather");
   }
@@ -181,12 +181,12 @@ class MpiOperation final : public StartedOperation {
   void bcast() {
     const mpi::Mpi& mpi = mpi::get();
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
-    mpi.check(mpi.call.Ibcast(call_.recv, bytes, mpi.is.byte_type, call_.root, comm_->handle(),
+    mpi.check(mpi.call.Ibcast(call_.out.data, bytes, mpi.is.byte_type, call_.root, comm_->handle(),
                               &requests_.emplace_back(0)),
               "MPI_Ibcast");
   }
 
-  void put_result() { scale_result(call_, call_.recv, call_.count, comm_->size()); }
+  void put_result() { scale_result(call_, call_.out.data, call_.count, comm_->size()); }
 
   void throw_if_lost() { comm_->liveness().throw_if_lost_on_mpi(lost_, begun_); }
 

@@ -6,8 +6,8 @@ namespace gradred {
 
 NodeCall node_call(const Call& call) {
   return {.kind = call.kind,
-          .send = call.send,
-          .recv = call.recv,
+          .send = call.in.data,
+          .recv = call.out.data,
           .count = call.count,
           .element = size_of(call.dtype),
           .reduce = find_reduction(call.op, call.dtype),
@@ -21,7 +21,7 @@ NodeCall node_call(const Call& call) {
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {
   const bool blocks = call.kind == Kind::kReduceScatterBlock;
   const std::size_t count = call.count * (blocks ? static_cast<std::size_t>(size) : 1);
-  const auto* input = static_cast<const std::byte*>(call.send != kInPlace ? call.send : call.recv);
+  const auto* input = static_cast<const std::byte*>(call.input());
   storage.assign(input, input + count * size_of(call.dtype));
   scale_input(call, storage.data(), count);
   return storage.data();

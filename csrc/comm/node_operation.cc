@@ -75,7 +75,7 @@ NodeOperation::Alone NodeOperation::start_alone(const Call& call) {
   bytes_ = call.count * size_of(call.dtype);
   try {
     if (!look_at_peers()) return Alone::kGoesOn;
-    scale_result(call, call.recv, call.count, group_.size());
+    scale_result(call, call.out.data, call.count, group_.size());
     return Alone::kEndedWell;
   } catch (...) {
     end(std::current_exception());

@@ -73,7 +73,7 @@ void NodePath::run(const Call& call, WaitHook& hook) {
   }
   node_->run(made, &poll);
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
-  if (reduces) scale_result(call, call.recv, call.count, node_->size());
+  if (reduces) scale_result(call, call.out.data, call.count, node_->size());
 }
 
 void NodePath::agree(const Signature& signature, WaitHook& hook) {

@@ -29,8 +29,8 @@ std::size_t bytes_of(const Call& call) { return call.count * size_of(call.dtype)
 
 // Of the buffer that the call writes.
 std::size_t result_bytes(const Call& call, int size) {
-  const bool all = call.kind == Kind::kAllgather ||
-                   (call.kind == Kind::kReduceScatterBlock && call.send == kInPlace);
+  const bool all =
+      call.kind == Kind::kAllgather || (call.kind == Kind::kReduceScatterBlock && call.in_place());
   return bytes_of(call) * (all ? static_cast<std::size_t>(size) : 1);
 }
 
@@ -204,15 +204,15 @@ void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hoo
                      mix(call.count, std::string_view("profile"))),
       hook);
   Call copy = call;
-  if (!call.input_memory().is_host()) copy.send = kInPlace;  // the MPI reads the host's memory
-  copy.elsewhere = nullptr;
+  if (!call.input_memory().is_host()) copy.in = {};  // the MPI reads the host's memory
+  copy.order = nullptr;
   const std::size_t bytes = result_bytes(copy, comm_.size());
   const std::unique_ptr<std::byte[]> scratch(new (std::nothrow) std::byte[bytes]());
   std::array<std::uint64_t, 1> lacking = {scratch == nullptr ? 1U : 0U};
   agree_on_largest(lacking, comparison_->comm);
   if (lacking[0] != 0) return row.plan_comparison(1, 1);
 
-  copy.recv = scratch.get();
+  copy.out = {.data = scratch.get()};
   const bool brief = bytes <= kShortBytes;
   const unsigned turns = brief ? kTurns : 1;
   const auto by_mpi = [&] { run_on_mpi(copy, comm_.size(), comparison_->comm); };

@@ -11,7 +11,7 @@ void OwnCalls::barrier() {
 }
 
 void OwnCalls::allgather(const void* mine, std::size_t bytes, void* all) {
-  comm_.run({.kind = Kind::kAllgather, .send = mine, .recv = all, .count = bytes, .waited = true},
+  comm_.run({.kind = Kind::kAllgather, .in = {mine}, .out = {all}, .count = bytes, .waited = true},
             hook_);
 }
 

@@ -52,7 +52,7 @@ std::unique_ptr<BoundPlan> SchedulePath::take(const Call& call, const Plan& plan
       call.dtype,
       call.op,
       !reads_callers_input(call),
-      call.result_memory()};
+      call.out.memory};
   return take(key, [&] { return schedule_for(call, plan); });
 }
 

@@ -40,7 +40,7 @@ void PieceCopies::copy(const Piece& piece, Memory memory, void* target, const vo
     std::memcpy(target, source, piece.bytes());
     return;
   }
-  auto stream = piece.elsewhere->before;
+  auto stream = piece.order->before;
   if (stream == nullptr) stream = std::make_shared<Stream>(memory);
   if (streams_.empty() || streams_.back() != stream) streams_.push_back(stream);
   stream->copy(target, source, piece.bytes());
@@ -65,14 +65,14 @@ bool PieceCopies::settle() noexcept {
 
 void Bucket::pack(std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
-    copies.copy(piece, piece.elsewhere ? piece.elsewhere->input : Memory(), vector, piece.send);
+    copies.copy(piece, piece.in.memory, vector, piece.in.data);
     vector += piece.bytes();
   }
 }
 
 void Bucket::unpack(const std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
-    copies.copy(piece, piece.elsewhere ? piece.elsewhere->result : Memory(), piece.recv, vector);
+    copies.copy(piece, piece.out.memory, piece.out.data, vector);
     vector += piece.bytes();
   }
 }
@@ -115,10 +115,10 @@ bool apart(std::span<const Piece> pieces) {
   std::vector<Extent> extents;
   for (const Piece& piece : pieces) {
     if (piece.count == 0) continue;
-    const auto* result = static_cast<const std::byte*>(piece.recv);
+    const auto* result = static_cast<const std::byte*>(piece.out.data);
     extents.push_back({result, result + piece.bytes(), true});
-    if (piece.send == piece.recv) continue;
-    const auto* input = static_cast<const std::byte*>(piece.send);
+    if (piece.in_place()) continue;
+    const auto* input = static_cast<const std::byte*>(piece.in.data);
     extents.push_back({input, input + piece.bytes(), false});
   }
   std::ranges::sort(extents, {}, &Extent::begin);

@@ -20,14 +20,18 @@ class Communicator;
 std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const int> order);
 
 struct Piece {
-  const void* send = nullptr;  // recv: in place
-  void* recv = nullptr;
+  InBuffer in{};
+  OutBuffer out{};  // of the same address: in place
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   std::uint64_t layout = 0;
-  std::shared_ptr<const Elsewhere> elsewhere{};  // as in a Call
+  std::shared_ptr<const CallOrder> order{};  // as in a Call
 
   std::size_t bytes() const { return count * size_of(dtype); }
+  bool in_place() const { return in.data == out.data; }
+  DeviceMemory* device() const {  // null: the host's memory
+    return in.memory.is_host() ? out.memory.device() : in.memory.device();
+  }
 };
 
 // Copies of pieces between where they lie and the host's memory: those of a device go on after they

@@ -37,17 +37,17 @@ void allreduce(const Call& call, mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
   const MpiHandles handles = handles_for(call);
   const std::size_t element = size_of(call.dtype);
-  auto* recv = static_cast<std::byte*>(call.recv);
-  bool in_place = call.send == kInPlace;
+  auto* recv = static_cast<std::byte*>(call.out.data);
+  bool in_place = call.in_place();
   if (call.op == Op::kPremul && call.count > 0) {
-    if (!in_place) std::memcpy(recv, call.send, call.count * element);
+    if (!in_place) std::memcpy(recv, call.in.data, call.count * element);
     in_place = true;
     scale_input(call, recv, call.count);
   }
   for (std::size_t begin = 0; begin == 0 || begin < call.count; begin += kLargestMpiCount) {
     const std::size_t count = std::min(call.count - begin, kLargestMpiCount);
     const void* from =
-        in_place ? kInPlace : static_cast<const std::byte*>(call.send) + begin * element;
+        in_place ? kInPlace : static_cast<const std::byte*>(call.in.data) + begin * element;
     mpi.check(mpi.call.Allreduce(or_in_place(from), recv + begin * element, static_cast<int>(count),
                                  handles.type, handles.op, comm),
               "MPI_Allreduce");
@@ -71,19 +71,19 @@ void run_on_mpi(const Call& call, int size, mpi::Handle comm) {
   switch (call.kind) {
     case Kind::kAllgather:
       mpi.check(
-          mpi.call.Allgather(or_in_place(call.send), static_cast<int>(bytes), mpi.is.byte_type,
-                             call.recv, static_cast<int>(bytes), mpi.is.byte_type, comm),
+          mpi.call.Allgather(or_in_place(call.in.data), static_cast<int>(bytes), mpi.is.byte_type,
+                             call.out.data, static_cast<int>(bytes), mpi.is.byte_type, comm),
           "MPI_Allgather");
       return;
     case Kind::kBcast:
       mpi.check(
-          mpi.call.Bcast(call.recv, static_cast<int>(bytes), mpi.is.byte_type, call.root, comm),
+          mpi.call.Bcast(call.out.data, static_cast<int>(bytes), mpi.is.byte_type, call.root, comm),
           "MPI_Bcast");
       return;
     default:
       allreduce(call, comm);
   }
-  scale_result(call, call.recv, call.count, size);
+  scale_result(call, call.out.data, call.count, size);
 }
 
 }  // namespace gradred

@@ -31,7 +31,7 @@ std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Sch
 bool reads_callers_input(const Call& call) {
   if (call.op == Op::kPremul) return false;
   if (call.kind == Kind::kReduceScatterBlock) return true;  // work is the bound plan's
-  return call.kind == Kind::kAllreduce && call.send != kInPlace && call.send != call.recv;
+  return call.kind == Kind::kAllreduce && !call.in_place() && call.in.data != call.out.data;
 }
 
 void scale_input(const Call& call, void* data, std::size_t count) {
@@ -117,10 +117,10 @@ void ScheduledCall::put_input() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   const bool blocks = call_.kind == Kind::kReduceScatterBlock;
   const std::size_t all = blocks ? bytes * static_cast<std::size_t>(size_) : bytes;
-  const void* const input = call_.send == kInPlace ? call_.recv : call_.send;
-  work_ = static_cast<std::byte*>(call_.recv);
+  const void* const input = call_.input();
+  work_ = static_cast<std::byte*>(call_.out.data);
   if (blocks) {
-    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.result_memory(), all);
+    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.out.memory, all);
     work_ = bound_plan_->work.data();
   }
   if (!bound_plan_->key.in_place) {
@@ -129,7 +129,7 @@ void ScheduledCall::put_input() {
   }
   std::byte* place =
       call_.kind == Kind::kAllgather ? work_ + bytes * static_cast<std::size_t>(rank_) : work_;
-  if ((blocks || call_.send != kInPlace) && input != place) {
+  if ((blocks || !call_.in_place()) && input != place) {
     bound_plan_->stream.copy(place, input, all);
   }
   if (call_.op == Op::kPremul) {
@@ -140,10 +140,11 @@ void ScheduledCall::put_input() {
 void ScheduledCall::put_result() {
   if (call_.kind == Kind::kReduceScatterBlock) {
     const std::size_t bytes = call_.count * size_of(call_.dtype);
-    bound_plan_->stream.copy(call_.recv, work_ + bytes * static_cast<std::size_t>(rank_), bytes);
+    bound_plan_->stream.copy(call_.out.data, work_ + bytes * static_cast<std::size_t>(rank_),
+                             bytes);
   }
   if (call_.op == Op::kAvg) {
-    bound_plan_->stream.scale(call_.recv, call_.count, call_.dtype, size_, true);
+    bound_plan_->stream.scale(call_.out.data, call_.count, call_.dtype, size_, true);
   }
 }
 

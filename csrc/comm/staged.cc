@@ -29,20 +29,20 @@ struct Lengths {  // in bytes
     if (call.kind == Kind::kBcast && !root) input = 0;
     result = gathers ? all : one;
     if (root) result = 0;
-    room = gathers || (scatters && call.send == kInPlace) ? all : one;
+    room = gathers || (scatters && call.in_place()) ? all : one;
     place = gathers ? one * static_cast<std::size_t>(rank) : 0;
   }
 };
 
-std::shared_ptr<const Elsewhere> after(const std::shared_ptr<Stream>& stream) {
-  return std::make_shared<const Elsewhere>(Elsewhere{.before = stream});
+std::shared_ptr<const CallOrder> after(const std::shared_ptr<Stream>& stream) {
+  return std::make_shared<const CallOrder>(CallOrder{.before = stream});
 }
 
 // As far as peers may reach the arrays where they lie. Of a reduce-scatter in place they may not:
 // what they read of the input is where the result goes.
 void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
   const bool scatters = call.kind == Kind::kReduceScatterBlock;
-  if (bytes.input > 0 && !(scatters && call.send == kInPlace)) {
+  if (bytes.input > 0 && !(scatters && call.in_place())) {
     device.input_place = device.workspace->find(device.input, bytes.input);
   }
   if (call.kind == Kind::kAllreduce) {
@@ -59,10 +59,11 @@ bool Staging::is_long(const Call& call) { return call.count * size_of(call.dtype
 // Where input and result are the device's, one vector on the host serves both, but for
 // reduce-scatters, whose input is longer.
 Staging::Staging(const Call& call, int rank, int size)
-    : call_(call), rank_(rank), size_(size), on_host_(call), before_(call.elsewhere->before) {
+    : call_(call), rank_(rank), size_(size), on_host_(call), before_(call.order->before) {
+  on_host_.in.memory = on_host_.out.memory = Memory();
   const Memory from = call.input_memory();
   if (before_ == nullptr) {
-    before_ = std::make_shared<Stream>(from.is_host() ? call.result_memory() : from);
+    before_ = std::make_shared<Stream>(from.is_host() ? call.out.memory : from);
   }
 }
 
@@ -72,13 +73,13 @@ Staging::Staging(const Call& call, int rank, int size, bool flows, Workspace* wo
     to_host(flows);
     return;
   }
-  const bool in_place = call.send == kInPlace || call.kind == Kind::kBcast;
-  const auto* const given = static_cast<const std::byte*>(in_place ? call.recv : call.send);
+  const bool in_place = call.in_place() || call.kind == Kind::kBcast;
+  const auto* const given = static_cast<const std::byte*>(in_place ? call.out.data : call.in.data);
   device_.emplace();
   device_->workspace = workspace;
   device_->before = before_.get();
   device_->input = given + (in_place ? Lengths(call, rank, size).place : 0);
-  device_->result = static_cast<std::byte*>(call.recv);
+  device_->result = static_cast<std::byte*>(call.out.data);
   device_->op = call.op;
   device_->dtype = call.dtype;
   device_->factor = call.factor;
@@ -89,40 +90,41 @@ void Staging::to_host(const void*& send, void*& recv) {
   device_.reset();
   to_host(true);
   scales_ = call_.op == Op::kPremul && !marks_.empty();
-  send = on_host_.send;
-  recv = on_host_.recv;
+  send = on_host_.in.data;
+  recv = on_host_.out.data;
 }
 
 void Staging::to_host(bool flows) {
   const Call& call = call_;
   const Lengths bytes(call, rank_, size_);
-  const Memory from = call.input_memory(), to = call.result_memory();
-  on_host_.elsewhere = flows ? nullptr : after(before_);
-  StreamOrder* const order = call.order();
+  const Memory from = call.input_memory(), to = call.out.memory;
+  on_host_.order = flows ? nullptr : after(before_);
+  StreamOrder* const stream = call.stream_order();
   const bool own = flows || (to != from && !from.is_host());
-  if (!to.is_host() && own && order == nullptr) result_.emplace(to);
+  if (!to.is_host() && own && stream == nullptr) result_.emplace(to);
   if (!to.is_host()) {
     room_ = HostAllocation(*to.device(), bytes.room);
-    on_host_.recv = room_.data();
+    on_host_.out.data = room_.data();
     result_bytes_ = bytes.result;
   }
   if (!from.is_host()) {
-    const bool in_place = call.send == kInPlace;
+    const bool in_place = call.in_place();
     const bool one_vector = in_place || (!to.is_host() && call.kind != Kind::kReduceScatterBlock);
-    const auto* const given = static_cast<const std::byte*>(in_place ? call.recv : call.send);
+    const auto* const given =
+        static_cast<const std::byte*>(in_place ? call.out.data : call.in.data);
     const std::byte* const source = in_place ? given + bytes.place : given;
     std::byte* target = room_.data() + bytes.place;
     if (one_vector) {
-      on_host_.send = kInPlace;
+      on_host_.in.data = kInPlace;
     } else {
       input_ = HostAllocation(*from.device(), bytes.input);
-      on_host_.send = target = input_.data();
+      on_host_.in.data = target = input_.data();
     }
     copy_input(target, source, bytes.input, flows);
   }
-  if (order != nullptr) {
+  if (stream != nullptr) {
     const std::size_t piece = flows ? kPiece : std::max<std::size_t>(result_bytes_, 1);
-    result_.emplace(order->result(call.recv, room_.data(), result_bytes_, piece));
+    result_.emplace(stream->result(call.out.data, room_.data(), result_bytes_, piece));
   }
 }
 
@@ -157,14 +159,14 @@ bool Staging::has_scaled_input() {
 // An average is divided in the end, when all of the sum is there.
 void Staging::has_result(std::size_t end) {
   if (call_.op == Op::kAvg || end > result_bytes_ || end < copied_ + kPiece) return;
-  auto* const target = static_cast<std::byte*>(call_.recv);
+  auto* const target = static_cast<std::byte*>(call_.out.data);
   result_stream().copy(target + copied_, room_.data() + copied_, end - copied_);
   copied_ = end;
 }
 
 void Staging::copy_result() {
   if (copied_ == result_bytes_) return;  // also where the result is the device's own
-  auto* const target = static_cast<std::byte*>(call_.recv);
+  auto* const target = static_cast<std::byte*>(call_.out.data);
   result_stream().copy(target + copied_, room_.data() + copied_, result_bytes_ - copied_);
   copied_ = result_bytes_;
 }
@@ -187,8 +189,8 @@ void Staging::keep_host_memory() noexcept {
 }
 
 bool Staging::abandon(bool host_memory_is_free) noexcept {
-  if (StreamOrder* const order = call_.order()) {  // nobody waits for a program's stream
-    order->release();
+  if (StreamOrder* const stream = call_.stream_order()) {  // nobody waits for it
+    stream->release();
     const bool quiet = is_quiet();
     if (!quiet || !host_memory_is_free) keep_host_memory();
     return quiet;
@@ -206,19 +208,19 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
 StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flows,
                                  Workspace* workspace, const Make& make)
     : staging_(std::make_shared<Staging>(call, rank, size, flows, workspace)),
-      is_left_(call.order() != nullptr) {
+      is_left_(call.stream_order() != nullptr) {
   Call on_host = staging_->on_host();
-  if (flows) on_host.elsewhere = std::make_shared<const Elsewhere>(Elsewhere{.flow = staging_});
+  if (flows) on_host.order = std::make_shared<const CallOrder>(CallOrder{.flow = staging_});
   inner_ = make(on_host);
 }
 
 StagedOperation::StagedOperation(const Call& call, int rank, int size, const Make& make,
                                  ReadsAtOnce)
     : staging_(std::make_shared<Staging>(call, rank, size, false)),
-      is_left_(call.order() != nullptr) {
+      is_left_(call.stream_order() != nullptr) {
   while (!staging_->input_is_there()) sched_yield();
   Call on_host = staging_->on_host();
-  on_host.elsewhere = nullptr;
+  on_host.order = nullptr;
   inner_ = make(on_host);
 }
 

@@ -46,7 +46,7 @@ void run_flowing(Communicator& comm, const Call& call, const Plan& plan, WaitHoo
 }  // namespace
 
 bool is_staged(const Call& call, const Plan& plan) {
-  if (call.order() != nullptr && !plan.family->keeps_streams()) return true;
+  if (call.stream_order() != nullptr && !plan.family->keeps_streams()) return true;
   return !plan.family->reads(call);
 }
 
@@ -68,8 +68,7 @@ void run_staged(Communicator& comm, const Call& call, const Plan& plan, WaitHook
     throw;
   }
   Call on_host = staging->on_host();
-  on_host.elsewhere =
-      flowing ? std::make_shared<const Elsewhere>(Elsewhere{.flow = staging}) : nullptr;
+  on_host.order = flowing ? std::make_shared<const CallOrder>(CallOrder{.flow = staging}) : nullptr;
   try {
     plan.family->run(comm, plan, on_host, hook);
     staging->copy_result();

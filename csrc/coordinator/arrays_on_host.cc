@@ -8,9 +8,9 @@ namespace gradred {
 ArraysOnHost::ArraysOnHost(NamedOperation& operation) : operation_(operation) {
   for (std::size_t i = 0; i < operation.arrays().size(); ++i) {
     const NamedArray& array = operation.arrays()[i];
-    DeviceMemory* const device = array.elsewhere ? array.elsewhere->device() : nullptr;
+    DeviceMemory* const device = array.device();
     if (device == nullptr) continue;
-    const std::size_t room = array.out == nullptr ? 0 : array.out_bytes;
+    const std::size_t room = array.out.data == nullptr ? 0 : array.out_bytes;
     moved_.push_back({.index = i,
                       .given = array,
                       .stream = Stream(Memory(*device)),
@@ -22,19 +22,20 @@ ArraysOnHost::ArraysOnHost(NamedOperation& operation) : operation_(operation) {
 void ArraysOnHost::take_over() {
   for (Moved& moved : moved_) {
     NamedArray& array = operation_.arrays()[moved.index];
-    array.in = moved.input.data();
-    array.out = moved.result.data();
-    array.elsewhere = nullptr;
+    array.in = {moved.input.data()};
+    array.out = {moved.result.data()};
+    array.on_device = false;
+    array.order = nullptr;
     if (array.count == 0) continue;
-    Stream* const before = moved.given.elsewhere->before.get();
+    Stream* const before = moved.given.order->before.get();
     (before != nullptr ? *before : moved.stream)
-        .copy(moved.input.data(), moved.given.in, moved.given.bytes());
+        .copy(moved.input.data(), moved.given.in.data, moved.given.bytes());
   }
 }
 
 bool ArraysOnHost::inputs_are_there() {
   return std::ranges::all_of(moved_, [](Moved& one) {
-    Stream* const before = one.given.elsewhere->before.get();
+    Stream* const before = one.given.order->before.get();
     return (before == nullptr || before->ready()) && one.stream.ready();
   });
 }
@@ -43,7 +44,7 @@ bool ArraysOnHost::results_are_there() {
   if (!std::exchange(copies_results_, true)) {
     for (Moved& one : moved_) {
       if (!operation_.arrays()[one.index].filled) continue;
-      one.stream.copy(one.given.out, one.result.data(), one.given.out_bytes);
+      one.stream.copy(one.given.out.data, one.result.data(), one.given.out_bytes);
     }
   }
   return std::ranges::all_of(moved_, [](Moved& one) { return one.stream.ready(); });
@@ -51,7 +52,7 @@ bool ArraysOnHost::results_are_there() {
 
 bool ArraysOnHost::settle() noexcept {
   return std::ranges::all_of(moved_, [](Moved& one) {
-    Stream* const before = one.given.elsewhere->before.get();
+    Stream* const before = one.given.order->before.get();
     return (before == nullptr || before->settle()) && one.stream.settle();
   });
 }

@@ -101,17 +101,17 @@ void validate(const Communicator& comm, const Submission& what,
 
 // ---- one operation ------------------------------------------------------------------------------
 
-void* NamedOperation::make_output(std::size_t array, std::size_t bytes, std::size_t input_at) {
+OutBuffer NamedOperation::make_output(std::size_t array, std::size_t bytes, std::size_t input_at) {
   NamedArray& given = arrays_[array];
-  const auto* const in = static_cast<const std::byte*>(given.in);
-  auto* const out = static_cast<std::byte*>(given.out);
+  const auto* const in = static_cast<const std::byte*>(given.in.data);
+  auto* const out = static_cast<std::byte*>(given.out.data);
   const bool apart = in + given.bytes() <= out || out + bytes <= in;
   const bool fits = out != nullptr && bytes == given.out_bytes;
   given.filled = fits && (apart || (input_at != kNowhere && in == out + input_at));
-  if (given.filled) return out;
+  if (given.filled) return given.out;
   outputs.push_back(
       {std::make_shared_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1)), bytes});
-  return outputs.back().memory.get();
+  return {outputs.back().memory.get()};
 }
 
 std::string NamedOperation::waiter() const { return all_->own_name(); }

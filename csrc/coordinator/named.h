@@ -30,20 +30,22 @@ class NamedWork;
 struct NamedPart;
 
 struct NamedArray {
-  const void* in = nullptr;
-  void* out = nullptr;  // in: in place; null: memory is made for the result
+  InBuffer in{};
+  OutBuffer out{};  // of the same address: in place; of none: host memory is made for the result
   // Of a result that is not as long as the input: how long it has to be to go to `out`; of another
   // length it gets memory of its own.
   std::size_t out_bytes = 0;
   DType dtype = DType::kUInt8;
   std::size_t count = 0;
-  std::int64_t rows = 0;  // along the first axis
-  // As in a Call; null: in the host's memory. Memory that is made is the host's wherever the input
-  // lies.
-  std::shared_ptr<const Elsewhere> elsewhere{};
+  std::int64_t rows = 0;                     // along the first axis
+  bool on_device = false;                    // also where it has no elements
+  std::shared_ptr<const CallOrder> order{};  // as in a Call
   bool filled = false;  // the result went to `out`, and not to memory of its own
 
   std::size_t bytes() const { return count * size_of(dtype); }
+  DeviceMemory* device() const {
+    return in.memory.is_host() ? out.memory.device() : in.memory.device();
+  }
   std::size_t row_bytes() const { return rows == 0 ? 0 : bytes() / static_cast<std::size_t>(rows); }
 };
 
@@ -70,7 +72,7 @@ class NamedOperation final : public StartedOperation {
   const std::vector<std::int64_t>& splits() const { return splits_; }  // of an alltoall: rows
   // Where a result of so many bytes goes: to memory of the caller's that has this length, and
   // shares none with the input, unless that lies at `input_at` of it.
-  void* make_output(std::size_t array, std::size_t bytes, std::size_t input_at = kNowhere);
+  OutBuffer make_output(std::size_t array, std::size_t bytes, std::size_t input_at = kNowhere);
   static constexpr std::size_t kNowhere = ~std::size_t{0};
 
   // After it has ended well. By array, what memory was made for; by array and rank, the rows.

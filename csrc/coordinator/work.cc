@@ -26,23 +26,13 @@ Factors factors_of(const Submission& what, int size) {
   return {what.op, what.prescale, what.postscale};
 }
 
-bool is_on_device(const NamedArray& array) { return array.elsewhere != nullptr; }
-
-// With a result in what make_output() gave.
-std::shared_ptr<const Elsewhere> where_of(const NamedArray& array) {
-  if (!is_on_device(array) || array.filled) return array.elsewhere;
-  auto where = std::make_shared<Elsewhere>(*array.elsewhere);
-  where->result = Memory();
-  return where;
-}
-
 // Of an input to where its operation starts from, before anything else there.
 void copy(const NamedArray& array, void* to, std::size_t bytes) {
-  if (bytes == 0 || to == array.in) return;
-  if (!is_on_device(array)) {
-    std::memcpy(to, array.in, bytes);
+  if (bytes == 0 || to == array.in.data) return;
+  if (!array.on_device) {
+    std::memcpy(to, array.in.data, bytes);
   } else {
-    array.elsewhere->before->copy(to, array.in, bytes);
+    array.order->before->copy(to, array.in.data, bytes);
   }
 }
 
@@ -73,7 +63,7 @@ constexpr std::size_t kPackedFromDevice = std::size_t{256} << 10;
 
 DeviceMemory* device_of(const Bucket& bucket) {
   for (const Piece& piece : bucket.pieces) {
-    if (piece.elsewhere != nullptr) return piece.elsewhere->device();
+    if (DeviceMemory* const device = piece.device()) return device;
   }
   return nullptr;
 }
@@ -98,7 +88,7 @@ class Allreduce final : public NamedWork {
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       const Bucket& bucket = buckets_[i];
       if (bucket.count == 0) continue;
-      void* const data = vectors_[i] ? vectors_[i].data() : bucket.pieces.front().recv;
+      void* const data = vectors_[i] ? vectors_[i].data() : bucket.pieces.front().out.data;
       if (factors.after != 1.0) scale(data, bucket.count, bucket.dtype, factors.after, false);
       if (vectors_[i]) bucket.unpack(vectors_[i].data(), copies_);
     }
@@ -139,28 +129,28 @@ class Allreduce final : public NamedWork {
               .layout = names_ | 1,
               .mpi_request = false};
     if (const HostVector& vector = vectors_[index]) {
-      call.recv = vector.data();
+      call.out.data = vector.data();
       if (device_of(bucket) != nullptr && factors.before != 1.0) {
-        scale(call.recv, bucket.count, bucket.dtype, factors.before, false);
+        scale(call.out.data, bucket.count, bucket.dtype, factors.before, false);
       }
     } else {
       const Piece& piece = bucket.pieces.front();
-      call.recv = piece.recv;
-      call.elsewhere = piece.elsewhere;
-      if (piece.send != piece.recv) call.send = piece.send;
+      call.out = piece.out;
+      call.order = piece.order;
+      if (!piece.in_place()) call.in = piece.in;
     }
     start_call(comm, call);
   }
   static void add_arrays(NamedOperation& operation, std::vector<Piece>& pieces) {
     for (const NamedArray& array : operation.arrays()) {
       if (array.count == 0) continue;
-      pieces.push_back({array.in, array.out, array.count, array.dtype, 0, array.elsewhere});
+      pieces.push_back({array.in, array.out, array.count, array.dtype, 0, array.order});
     }
   }
   // Without memory: prepare() makes it.
   static void add_zeros(const Submission& what, std::vector<Piece>& pieces) {
     for (std::size_t i = 0; i < what.parts; ++i) {
-      if (what.counts[i] != 0) pieces.push_back({nullptr, nullptr, what.counts[i], what.dtype});
+      if (what.counts[i] != 0) pieces.push_back({.count = what.counts[i], .dtype = what.dtype});
     }
   }
   // Leaves of the pieces, which are those of one operation, what lies in the range.
@@ -178,19 +168,19 @@ class Allreduce final : public NamedWork {
   static Piece part_of(const Piece& piece, std::size_t begin, std::size_t count) {
     Piece part = piece;
     part.count = count;
-    if (piece.recv == nullptr) return part;
-    part.send = static_cast<const std::byte*>(piece.send) + begin * size_of(piece.dtype);
-    part.recv = static_cast<std::byte*>(piece.recv) + begin * size_of(piece.dtype);
+    if (piece.out.data == nullptr) return part;
+    part.in.data = static_cast<const std::byte*>(piece.in.data) + begin * size_of(piece.dtype);
+    part.out.data = static_cast<std::byte*>(piece.out.data) + begin * size_of(piece.dtype);
     return part;
   }
   void prepare(Piece& piece, const Factors& factors) {
-    if (piece.recv == nullptr) {  // zeros of a rank that has joined
+    if (piece.out.data == nullptr) {  // zeros of a rank that has joined
       zeros_.push_back(std::make_unique<std::byte[]>(piece.bytes()));
-      piece.send = piece.recv = zeros_.back().get();
-    } else if (factors.before != 1.0 && piece.elsewhere == nullptr) {
-      if (piece.send != piece.recv) std::memcpy(piece.recv, piece.send, piece.bytes());
-      scale(piece.recv, piece.count, piece.dtype, factors.before, false);
-      piece.send = piece.recv;
+      piece.in.data = piece.out.data = zeros_.back().get();
+    } else if (factors.before != 1.0 && piece.device() == nullptr) {
+      if (!piece.in_place()) std::memcpy(piece.out.data, piece.in.data, piece.bytes());
+      scale(piece.out.data, piece.count, piece.dtype, factors.before, false);
+      piece.in.data = piece.out.data;
     }
   }
 
@@ -209,8 +199,8 @@ class Broadcast final : public NamedWork {
   bool start_phase(Communicator& comm, int) override {
     const int root = operation().submission().root;
     for (const NamedArray& array : operation().arrays()) {
-      if (comm.rank() == root) copy(array, array.out, array.bytes());
-      broadcast(comm, array.out, array.bytes(), root, array.elsewhere);
+      if (comm.rank() == root) copy(array, array.out.data, array.bytes());
+      broadcast(comm, array.out, array.bytes(), root, array.order);
     }
     return true;
   }
@@ -231,7 +221,7 @@ class Allgather final : public NamedWork {
         mine_.push_back(static_cast<std::int64_t>(array.row_bytes()));
       }
       all_.resize(size * mine_.size());
-      allgather(comm, mine_.data(), all_.data(), mine_.size() * sizeof mine_[0]);
+      allgather(comm, {mine_.data()}, {all_.data()}, mine_.size() * sizeof mine_[0]);
       return false;
     }
     for (std::size_t i = 0; i < arrays.size(); ++i) gather(comm, i);
@@ -258,15 +248,16 @@ class Allgather final : public NamedWork {
     std::size_t before = 0;
     for (int rank = 0; rank < comm.rank(); ++rank)
       before += bytes_of(static_cast<std::size_t>(rank));
-    auto* to = static_cast<std::byte*>(operation().make_output(index, total, before));
+    OutBuffer to = operation().make_output(index, total, before);
+    auto* at = static_cast<std::byte*>(to.data);
     if (std::ranges::count(rows, rows.front()) == static_cast<std::ptrdiff_t>(size)) {
-      allgather(comm, array.in == to + before ? kInPlace : array.in, to, bytes_of(0),
-                where_of(array));
+      allgather(comm, array.in.data == at + before ? InBuffer() : array.in, to, bytes_of(0),
+                array.order);
     } else {
-      const auto where = where_of(array);
-      for (std::size_t rank = 0; rank < size; to += bytes_of(rank), ++rank) {
-        if (static_cast<int>(rank) == comm.rank()) copy(array, to, bytes_of(rank));
-        broadcast(comm, to, bytes_of(rank), static_cast<int>(rank), where);
+      for (std::size_t rank = 0; rank < size; at += bytes_of(rank), ++rank) {
+        if (static_cast<int>(rank) == comm.rank()) copy(array, at, bytes_of(rank));
+        to.data = at;
+        broadcast(comm, to, bytes_of(rank), static_cast<int>(rank), array.order);
       }
     }
     operation().rows.push_back(std::move(rows));
@@ -301,11 +292,11 @@ class Alltoall final : public NamedWork {
     const auto size = static_cast<std::size_t>(comm.size());
     NamedArray& array = operation().arrays()[0];
     if (phase == 0) {
-      if (is_on_device(array)) move_to_host();
+      if (array.on_device) move_to_host();
       mine_ = operation().splits();
       mine_.push_back(static_cast<std::int64_t>(array.row_bytes()));
       all_.resize(size * mine_.size());
-      allgather(comm, mine_.data(), all_.data(), mine_.size() * sizeof mine_[0]);
+      allgather(comm, {mine_.data()}, {all_.data()}, mine_.size() * sizeof mine_[0]);
       return false;
     }
     std::size_t row_bytes = 0;
@@ -323,11 +314,11 @@ class Alltoall final : public NamedWork {
       }
     }
     to_ = static_cast<std::byte*>(
-        operation().make_output(0, gets[static_cast<std::size_t>(comm.rank())]));
+        operation().make_output(0, gets[static_cast<std::size_t>(comm.rank())]).data);
     if (comm.dispatch().starts_on_node({.kind = Kind::kAlltoall})) {
       start_call(comm, {.kind = Kind::kAlltoall,
-                        .send = array.in != nullptr ? array.in : to_,
-                        .recv = to_,
+                        .in = {array.in.data != nullptr ? array.in.data : to_},
+                        .out = {to_},
                         .count = std::ranges::max(gives),
                         .dtype = DType::kUInt8,
                         .layout = hash | 1,
@@ -344,9 +335,9 @@ class Alltoall final : public NamedWork {
     for (std::size_t rank = 0; rank < gives.size(); ++rank) {
       shown_.push_back(std::make_unique_for_overwrite<std::byte[]>(gives[rank]));
       if (static_cast<int>(rank) == comm.rank() && gives[rank] != 0) {
-        std::memcpy(shown_[rank].get(), operation().arrays()[0].in, gives[rank]);
+        std::memcpy(shown_[rank].get(), operation().arrays()[0].in.data, gives[rank]);
       }
-      broadcast(comm, shown_[rank].get(), gives[rank], static_cast<int>(rank));
+      broadcast(comm, {shown_[rank].get()}, gives[rank], static_cast<int>(rank));
     }
   }
   std::int64_t rows_of(std::size_t from, std::size_t to) const {
@@ -379,10 +370,10 @@ class ReduceScatter final : public NamedWork {
         const std::int64_t before =
             std::accumulate(rows.begin(), rows.begin() + comm.rank(), std::int64_t{0});
         const std::size_t from = static_cast<std::size_t>(before) * array.row_bytes();
-        if (mine != 0) std::memcpy(outputs_[i], whole_[i].get() + from, mine);
+        if (mine != 0) std::memcpy(outputs_[i].data, whole_[i].get() + from, mine);
       }
       if (factors.after != 1.0) {
-        scale(outputs_[i], mine / size_of(array.dtype), array.dtype, factors.after, false);
+        scale(outputs_[i].data, mine / size_of(array.dtype), array.dtype, factors.after, false);
       }
     }
   }
@@ -390,7 +381,7 @@ class ReduceScatter final : public NamedWork {
   bool start_phase(Communicator& comm, int phase) override {
     const Factors factors = factors_of(operation().submission(), comm.size());
     auto& arrays = operation().arrays();
-    if (phase == 0 && std::ranges::any_of(arrays, is_on_device)) {
+    if (phase == 0 && operation().submission().on_device != 0) {
       const auto is_even = [&](const NamedArray& one) { return one.rows % comm.size() == 0; };
       const bool scales = factors.before != 1.0 || factors.after != 1.0;
       if (scales || !std::ranges::all_of(arrays, is_even)) {
@@ -414,26 +405,26 @@ class ReduceScatter final : public NamedWork {
     operation().rows.push_back(std::move(rows));
     whole_.emplace_back();
     if (array.count == 0) return;
-    const void* from = array.in;
+    InBuffer from = array.in;
     if (factors.before != 1.0) {
       scaled_.push_back(std::make_unique_for_overwrite<std::byte[]>(array.bytes()));
-      std::memcpy(scaled_.back().get(), array.in, array.bytes());
+      std::memcpy(scaled_.back().get(), array.in.data, array.bytes());
       scale(scaled_.back().get(), array.count, array.dtype, factors.before, false);
-      from = scaled_.back().get();
+      from = {scaled_.back().get()};
     }
     Call call{.kind = more == 0 ? Kind::kReduceScatterBlock : Kind::kAllreduce,
-              .send = from,
-              .elsewhere = where_of(array),
+              .in = from,
+              .order = array.order,
               .count = more == 0 ? array.count / static_cast<std::size_t>(size) : array.count,
               .dtype = array.dtype,
               .op = factors.op,
               .mpi_request = false};
     if (more != 0) whole_.back() = std::make_unique_for_overwrite<std::byte[]>(array.bytes());
-    call.recv = more == 0 ? outputs_.back() : whole_.back().get();
+    call.out = more == 0 ? outputs_.back() : OutBuffer{whole_.back().get()};
     start_call(comm, call);
   }
 
-  std::vector<void*> outputs_;
+  std::vector<OutBuffer> outputs_;
   std::vector<std::unique_ptr<std::byte[]>> whole_;  // null: the call gives the part alone
   std::vector<std::unique_ptr<std::byte[]>> scaled_;
 };
@@ -512,7 +503,7 @@ bool NamedWork::settle() noexcept {
   for (const NamedPart& part : parts_) {
     if (part.operation == nullptr) continue;
     for (const NamedArray& array : part.operation->arrays()) {
-      Stream* const before = array.elsewhere ? array.elsewhere->before.get() : nullptr;
+      Stream* const before = array.order ? array.order->before.get() : nullptr;
       if (before != nullptr && !before->settle()) return false;
     }
   }
@@ -528,25 +519,25 @@ bool NamedWork::abandon(const std::exception_ptr& reason) noexcept {
   return settle() && free;
 }
 
-void NamedWork::broadcast(Communicator& comm, void* data, std::size_t bytes, int root,
-                          Where where) {
+void NamedWork::broadcast(Communicator& comm, OutBuffer data, std::size_t bytes, int root,
+                          Order order) {
   if (bytes == 0) return;
   start_call(comm, {.kind = Kind::kBcast,
-                    .recv = data,
-                    .elsewhere = std::move(where),
+                    .out = data,
+                    .order = std::move(order),
                     .count = bytes,
                     .dtype = DType::kUInt8,
                     .root = root,
                     .mpi_request = false});
 }
 
-void NamedWork::allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes,
-                          Where where) {
+void NamedWork::allgather(Communicator& comm, InBuffer mine, OutBuffer all, std::size_t bytes,
+                          Order order) {
   if (bytes == 0) return;
   start_call(comm, {.kind = Kind::kAllgather,
-                    .send = mine,
-                    .recv = all,
-                    .elsewhere = std::move(where),
+                    .in = mine,
+                    .out = all,
+                    .order = std::move(order),
                     .count = bytes,
                     .dtype = DType::kUInt8,
                     .mpi_request = false});

@@ -58,10 +58,10 @@ class NamedWork {
   }
   void start_call(Communicator& comm, const Call& call) { calls_.push_back(comm.start(call)); }
   // Bytes as they are.
-  using Where = std::shared_ptr<const Elsewhere>;
-  void broadcast(Communicator& comm, void* data, std::size_t bytes, int root, Where where = {});
-  void allgather(Communicator& comm, const void* mine, void* all, std::size_t bytes,
-                 Where where = {});
+  using Order = std::shared_ptr<const CallOrder>;
+  void broadcast(Communicator& comm, OutBuffer data, std::size_t bytes, int root, Order order = {});
+  void allgather(Communicator& comm, InBuffer mine, OutBuffer all, std::size_t bytes,
+                 Order order = {});
   NamedOperation& operation() const { return *parts_.front().operation; }
 
  private:

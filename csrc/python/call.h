@@ -62,12 +62,12 @@ struct PyCall {  // what it points to must outlive it
   Call ordered(Communicator& comm, std::string& why_waits) const {
     Call made = call;
     if (call.on_host()) return made;
-    auto where = std::make_shared<Elsewhere>(*call.elsewhere);
+    auto order = std::make_shared<CallOrder>();
     const bool direct = placement.stream && comm.dispatch().keeps_streams(call);
-    where->order = placement.stream_order(direct, why_waits);
-    where->before =
-        where->order ? std::make_shared<Stream>(where->order->input()) : placement.order();
-    made.elsewhere = std::move(where);
+    order->stream = placement.stream_order(direct, why_waits);
+    order->before =
+        order->stream ? std::make_shared<Stream>(order->stream->input()) : placement.order();
+    made.order = std::move(order);
     return made;
   }
 };

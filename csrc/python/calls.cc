@@ -48,12 +48,9 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
   made->plan = plan;
   if (placement) made->placement = *placement;
   made->call = {.kind = find_tag<Kind>(kKindNames, kind, "kind of call"),
-                .send = send ? reinterpret_cast<const void*>(*send) : kInPlace,
-                .recv = reinterpret_cast<void*>(recv),
-                .elsewhere = placement
-                                 ? std::make_shared<const Elsewhere>(Elsewhere{
-                                       memory_of(placement->send), memory_of(placement->recv)})
-                                 : nullptr,
+                .in = {send ? reinterpret_cast<const void*>(*send) : kInPlace,
+                       memory_of(made->placement.send)},
+                .out = {reinterpret_cast<void*>(recv), memory_of(made->placement.recv)},
                 .count = count,
                 .dtype = dtype_named(dtype),
                 .op = op_named(op),
@@ -103,7 +100,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
     throw;
   }
   started.mpi_request = mpi_request;
-  const auto order = started.elsewhere ? started.elsewhere->order : nullptr;
+  const auto order = started.order ? started.order->stream : nullptr;
   auto made =
       std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
   if (order != nullptr && order->stream()) made->wait_until_given();

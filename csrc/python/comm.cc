@@ -95,8 +95,8 @@ std::optional<Call> scatter_call(const Communicator& comm, Arguments args, Py_ss
     return std::nullopt;
   }
   return Call{.kind = Kind::kReduceScatterBlock,
-              .send = both->send.data,
-              .recv = both->recv.data,
+              .in = {both->send.data},
+              .out = {both->recv.data},
               .count = both->recv.count,
               .dtype = both->recv.dtype,
               .op = *known};
@@ -111,8 +111,8 @@ std::optional<Call> gather_call(const Communicator& comm, Arguments args, Py_ssi
     return std::nullopt;
   }
   return Call{.kind = Kind::kAllgather,
-              .send = both->send.data,
-              .recv = both->recv.data,
+              .in = {both->send.data},
+              .out = {both->recv.data},
               .count = both->send.count,
               .dtype = both->send.dtype};
 }
@@ -128,7 +128,7 @@ std::optional<Call> bcast_call(const Communicator& comm, Arguments args, Py_ssiz
   const auto data = view_of(args[0]);
   if (!data || data->count == 0 || (!data->writable && root != comm.rank())) return std::nullopt;
   return Call{.kind = Kind::kBcast,
-              .recv = data->data,
+              .out = {data->data},
               .count = data->count,
               .dtype = data->dtype,
               .root = static_cast<int>(root)};
@@ -262,8 +262,8 @@ std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op
   const auto known_op = op == nullptr ? std::optional(Op::kSum) : op_of(op);
   if (!known_op || find_reduction(*known_op, result->dtype) == nullptr) return std::nullopt;
   return Call{.kind = Kind::kAllreduce,
-              .send = from,
-              .recv = result->data,
+              .in = {from},
+              .out = {result->data},
               .count = result->count,
               .dtype = result->dtype,
               .op = *known_op};

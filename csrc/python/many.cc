@@ -49,7 +49,7 @@ class PyBucket {
     PieceCopies copies;
     bucket_.pack(vector_.get(), copies);
     finish(copies);
-    made_->call.recv = vector_.get();
+    made_->call.out.data = vector_.get();
   }
   void unpack() {
     if (vector_) {
@@ -74,11 +74,16 @@ using PyBuckets = std::vector<std::shared_ptr<PyBucket>>;
 Pieces pieces_of(const std::vector<Described>& described) {
   Pieces made;
   for (const auto& [send, recv, count, dtype, layout, placement] : described) {
-    made.all.push_back({reinterpret_cast<const void*>(send), reinterpret_cast<void*>(recv), count,
-                        dtype_named(dtype), layout});
+    Piece& piece = made.all.emplace_back();
+    piece.in.data = reinterpret_cast<const void*>(send);
+    piece.out.data = reinterpret_cast<void*>(recv);
+    piece.count = count;
+    piece.dtype = dtype_named(dtype);
+    piece.layout = layout;
     if (!placement) continue;
-    made.all.back().elsewhere = std::make_shared<Elsewhere>(
-        Elsewhere{memory_of(placement->send), memory_of(placement->recv), placement->order()});
+    piece.in.memory = memory_of(placement->send);
+    piece.out.memory = memory_of(placement->recv);
+    piece.order = std::make_shared<CallOrder>(CallOrder{.before = placement->order()});
   }
   return made;
 }
@@ -103,7 +108,7 @@ py::object plain_pieces(const py::list& inputs, const py::object& outputs) {
     if (!into || !into->writable || into->dtype != from->dtype) return py::none();
     const std::uint64_t layout = layout_of_plain(input.ptr());
     if (given && layout_of_plain(output.ptr()) != layout) return py::none();
-    made.all.push_back({from->data, into->data, from->count, from->dtype, layout});
+    made.all.push_back({{from->data}, {into->data}, from->count, from->dtype, layout});
     results[i] = output;
   }
   if (given && !apart(made.all)) return py::none();
@@ -126,9 +131,9 @@ std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operatio
                 .schedule = schedule};
   if (bucket.pieces.size() == 1) {
     const Piece& piece = bucket.pieces.front();
-    made->call.recv = piece.recv;
-    made->call.elsewhere = piece.elsewhere;
-    if (piece.send != piece.recv) made->call.send = piece.send;
+    made->call.out = piece.out;
+    made->call.order = piece.order;
+    if (!piece.in_place()) made->call.in = piece.in;
   }
   return made;
 }

@@ -97,7 +97,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
     what.axes = static_cast<std::uint8_t>(std::min<std::size_t>(shape.size(), 255));
   }
   what.rest = mix(what.rest, static_cast<std::uint64_t>(array.dtype) << 8 | shape.size());
-  if (array.elsewhere != nullptr) what.on_device = 1;
+  if (array.on_device) what.on_device = 1;
   const bool gathers = what.kind == NamedKind::kAllgather || what.kind == NamedKind::kAlltoall;
   for (std::size_t i = 0; i < shape.size(); ++i) {
     const std::int64_t length = shape[i];
@@ -115,13 +115,15 @@ void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
 void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described) {
   const auto shape = described[3].cast<std::vector<std::int64_t>>();
   NamedArray array;
-  array.in = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
-  array.out = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
+  array.in.data = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
+  array.out.data = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
   if (described.size() > 4) array.out_bytes = described[4].cast<std::size_t>();
   if (described.size() > 5) {
     const auto where = described[5].cast<Placement>();
-    array.elsewhere = std::make_shared<Elsewhere>(
-        Elsewhere{memory_of(where.send), memory_of(where.recv), where.order()});
+    array.on_device = true;
+    array.in.memory = memory_of(where.send);
+    array.out.memory = memory_of(where.recv);
+    array.order = std::make_shared<CallOrder>(CallOrder{.before = where.order()});
   }
   array.dtype = dtype_named(described[2].cast<std::string>());
   array.count = 1;
@@ -166,7 +168,8 @@ py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
   PyObject* const result = given[2];
   const auto from = tensor_view(input);
   if (!from) return py::none();
-  NamedArray array{.in = from->data, .out = from->data, .dtype = from->dtype, .count = from->count};
+  NamedArray array{
+      .in = {from->data}, .out = {from->data}, .dtype = from->dtype, .count = from->count};
   Submission what;
   what.kind = NamedKind::kAllreduce;
   what.op = op_named(text_of(given[3]));
@@ -180,7 +183,7 @@ py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
   if (result != input) {
     const auto to = tensor_view(result);
     if (!to || to->dtype != from->dtype || to->count != from->count) return py::none();
-    arrays[0].out = to->data;
+    arrays[0].out = {to->data};
   }
   let_ended_go();
   py::object memory = storage_of(result);
@@ -245,11 +248,8 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   arrays.reserve(described.size());
   for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>());
   what.arrays = arrays.size();
-  const auto is_elsewhere = [](const NamedArray& one) { return one.elsewhere != nullptr; };
-  const auto is_on_host = [&](const NamedArray& one) {
-    return one.count > 0 && !is_elsewhere(one);
-  };
-  if (std::ranges::any_of(arrays, is_elsewhere) && std::ranges::any_of(arrays, is_on_host)) {
+  const auto is_on_host = [](const NamedArray& one) { return one.count > 0 && !one.on_device; };
+  if (what.on_device != 0 && std::ranges::any_of(arrays, is_on_host)) {
     throw UsageError(
         kind +
         ": some arrays are on a GPU and others in host memory. Submit those on GPUs by "

@@ -98,10 +98,10 @@ class Rank {
  private:
   void carry_out(const std::byte* send, std::byte* recv, std::size_t work_count) {
     Call call{.kind = case_.kind,
-              .send = case_.in_place ? kInPlace : send,
-              .recv = recv,
-              .elsewhere = std::make_shared<const Elsewhere>(
-                  Elsewhere{memory_, memory_, {std::shared_ptr<Stream>(), &stream_}}),
+              .in = {case_.in_place ? kInPlace : send, memory_},
+              .out = {recv, memory_},
+              .order = std::make_shared<const CallOrder>(
+                  CallOrder{.before = {std::shared_ptr<Stream>(), &stream_}}),
               .count = kCount,
               .dtype = DType::kFloat32,
               .op = case_.op};
@@ -178,8 +178,8 @@ void schedules_alone_read_memory_that_is_not_the_hosts() {
     const std::string name(family->name());
     const auto reads_in = [&](Memory input, Memory result) {
       Call call;
-      call.send = &call;
-      call.elsewhere = std::make_shared<Elsewhere>(Elsewhere{.input = input, .result = result});
+      call.in = {&call, input};
+      call.out.memory = result;
       return family->reads(call);
     };
     // The one as the MPI says, the other nothing but devices', where it looks after them itself.
@@ -251,8 +251,8 @@ void memory_of_an_abandoned_call_is_given_to_nobody_else() {
   StuckTransport transport(stuck);
   {
     const Call call{.kind = Kind::kReduceScatterBlock,
-                    .send = input.data(),
-                    .recv = output.data(),
+                    .in = {input.data()},
+                    .out = {output.data()},
                     .count = kCount,
                     .dtype = DType::kFloat32};
     const BoundPlanKey key{.collective = kCollective,

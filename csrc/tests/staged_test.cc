@@ -55,8 +55,8 @@ class Slow final : public DeviceMemory {
 Call call_on(Slow& device, std::vector<std::byte>& data) {
   const Memory memory(device);
   return {.kind = Kind::kAllreduce,
-          .recv = data.data(),
-          .elsewhere = std::make_shared<const Elsewhere>(Elsewhere{memory, memory}),
+          .out = {data.data(), memory},
+          .order = std::make_shared<const CallOrder>(),
           .count = data.size()};
 }
 

@@ -113,9 +113,10 @@ class Array {
   Stream stream_;
 };
 
-std::shared_ptr<const Elsewhere> lies(Memory input, Memory result) {
+// What calls on a device's memory have.
+std::shared_ptr<const CallOrder> order_of(Memory input, Memory result) {
   if (input.is_host() && result.is_host()) return nullptr;
-  return std::make_shared<const Elsewhere>(Elsewhere{input, result});
+  return std::make_shared<const CallOrder>();
 }
 
 class Check {
@@ -183,8 +184,8 @@ class Check {
     Array data(place_.result, comm_.rank() == root ? wanted : filled(type_, count_, nothing));
     carry_out(mpi_, comm_,
               {.kind = Kind::kBcast,
-               .recv = data.data(),
-               .elsewhere = lies(Memory(), data.memory()),
+               .out = {data.data(), data.memory()},
+               .order = order_of(Memory(), data.memory()),
                .count = count_,
                .dtype = type_.dtype,
                .root = root},
@@ -194,8 +195,8 @@ class Check {
   void in_place(Call call, const std::vector<std::byte>& send, const std::vector<std::byte>& wanted,
                 std::size_t length) {
     Array data(place_.result, send);
-    call.recv = data.data();
-    call.elsewhere = lies(Memory(), data.memory());
+    call.out = {data.data(), data.memory()};
+    call.order = order_of(Memory(), data.memory());
     call.count = count_;
     call.dtype = type_.dtype;
     carry_out(mpi_, comm_, call, way_);
@@ -207,9 +208,9 @@ class Check {
   void made(Call call, const char* name, const std::vector<std::byte>& send,
             const std::vector<std::byte>& wanted) {
     Array from(place_.input, send), to(place_.result, std::vector<std::byte>(wanted.size()));
-    call.send = from.data();
-    call.recv = to.data();
-    call.elsewhere = lies(from.memory(), to.memory());
+    call.in = {from.data(), from.memory()};
+    call.out = {to.data(), to.memory()};
+    call.order = order_of(from.memory(), to.memory());
     call.count = count_;
     call.dtype = type_.dtype;
     carry_out(mpi_, comm_, call, way_);

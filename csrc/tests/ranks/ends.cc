@@ -20,7 +20,7 @@ namespace {
 void add_ones(Communicator& comm) {
   PlainWait hook;
   std::vector<float> ones(1000, 1.0F), result(1000);
-  comm.run({.send = ones.data(), .recv = result.data(), .count = 1000, .dtype = DType::kFloat32},
+  comm.run({.in = {ones.data()}, .out = {result.data()}, .count = 1000, .dtype = DType::kFloat32},
            hook);
   expect(result == std::vector<float>(1000, static_cast<float>(comm.size())), "another sum");
 }
@@ -31,7 +31,7 @@ class OnMpi {
  public:
   OnMpi(Kind kind, Communicator& comm)
       : comm_(comm), send_(kCount * static_cast<std::size_t>(comm.size()), 1.0F), recv_(send_) {
-    call_ = {.kind = kind, .send = send_.data(), .recv = recv_.data(), .count = kCount};
+    call_ = {.kind = kind, .in = {send_.data()}, .out = {recv_.data()}, .count = kCount};
     call_.dtype = DType::kFloat32;
     call_.root = kind == Kind::kBcast ? 1 : 0;
     call_.plan = "mpi";

@@ -164,15 +164,16 @@ void submit(NamedOperations& all, Case& one, Memory memory) {
   one.out = std::make_unique<NumbersThere>(memory, Numbers(one.expected.size(), -1));
   const bool has_rows =
       one.what.kind != NamedKind::kAllreduce && one.what.kind != NamedKind::kBroadcast;
-  NamedArray array{.in = one.in->data(),
-                   .out = one.makes_memory ? nullptr : one.out->data(),
+  NamedArray array{.in = {one.in->data(), memory},
+                   .out = {one.makes_memory ? nullptr : one.out->data(), memory},
                    .out_bytes = one.out->bytes(),
                    .dtype = DType::kFloat32,
                    .count = one.input.size()};
   array.rows = static_cast<std::int64_t>(one.input.size() / (has_rows ? kColumns : 1));
   if (!memory.is_host()) {
-    array.elsewhere = std::make_shared<const Elsewhere>(
-        Elsewhere{memory, memory, std::make_shared<Stream>(memory)});
+    array.on_device = true;
+    array.order =
+        std::make_shared<const CallOrder>(CallOrder{.before = std::make_shared<Stream>(memory)});
     one.what.on_device = 1;
   }
   one.what.dtype = array.dtype;

@@ -106,16 +106,16 @@ class Steady {
   void all_kinds() {
     for (const std::size_t count : {std::size_t{2}, std::size_t{256}, kMostElements}) {
       const std::string of = " of " + std::to_string(count);
-      steady("allreduce" + of, {.send = send_.data(), .count = count});
+      steady("allreduce" + of, {.in = {send_.data()}, .count = count});
       steady("allreduce in place" + of, {.count = count});
       steady("persistent allreduce" + of,
-             {.send = send_.data(), .count = count, .persistent = true});
-      steady("premul" + of, {.send = send_.data(), .count = count, .op = Op::kPremul});
-      steady("average" + of, {.send = send_.data(), .count = count, .op = Op::kAvg});
-      steady("ring" + of, {.send = send_.data(), .count = count, .plan = "ring"});
+             {.in = {send_.data()}, .count = count, .persistent = true});
+      steady("premul" + of, {.in = {send_.data()}, .count = count, .op = Op::kPremul});
+      steady("average" + of, {.in = {send_.data()}, .count = count, .op = Op::kAvg});
+      steady("ring" + of, {.in = {send_.data()}, .count = count, .plan = "ring"});
       steady("reduce_scatter_block" + of,
-             {.kind = Kind::kReduceScatterBlock, .send = send_.data(), .count = count});
-      steady("allgather" + of, {.kind = Kind::kAllgather, .send = send_.data(), .count = count});
+             {.kind = Kind::kReduceScatterBlock, .in = {send_.data()}, .count = count});
+      steady("allgather" + of, {.kind = Kind::kAllgather, .in = {send_.data()}, .count = count});
       // It is agreed on before, which is an operation more.
       steady("bcast" + of, {.kind = Kind::kBcast, .count = count}, 2);
     }
@@ -141,14 +141,16 @@ class Steady {
     std::vector<double> seconds;
     for (const Taken& one : all) seconds.push_back(one.seconds);
     PlainWait hook;
-    comm_.run(
-        {.recv = seconds.data(), .count = seconds.size(), .dtype = DType::kFloat64, .op = Op::kMax},
-        hook);
+    comm_.run({.out = {seconds.data()},
+               .count = seconds.size(),
+               .dtype = DType::kFloat64,
+               .op = Op::kMax},
+              hook);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].seconds = seconds[i];
   }
 
   void steady(const std::string& name, Call call, unsigned locks = 1) {
-    call.recv = recv_.data();
+    call.out.data = recv_.data();
     call.dtype = DType::kFloat32;
     for (int time = 0; time < 20; ++time) carry_out(call);
     std::vector<Taken> all(kCalls);
