@@ -27,21 +27,23 @@ struct Board::Header {
   alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
   alignas(kLine) std::atomic<std::uint64_t> news;   // counts up where there is something to take
   Bell bell;
-  std::atomic<std::uint32_t> gone;  // a rank has left
-  // Under the lock, all of these:
+  // Under the lock, all of these. What most submissions write, in one line:
   alignas(kLine) std::uint64_t logged;  // entries
-  std::uint64_t closed;                 // entries that a hungry rank has taken
-  std::uint64_t most_fused_bytes;
   std::uint64_t rounds;
   std::uint64_t ahead_bytes;  // of entries that were not queued, and that no hungry rank has taken
   std::uint64_t batch_bytes;  // of the last batch of these
   std::uint32_t open;         // it may be joined: nobody has taken its entries
-  std::uint64_t turns;        // names that were queued
-  std::uint32_t queued;       // those that are
-  std::int32_t highest;       // priority so far, or 0
-  std::uint32_t hand;         // where the search for a slot goes on
-  std::uint32_t joined;       // ranks
-  std::uint32_t joins;        // those that wait behind the queue: 0 or 1
+  // What they read:
+  alignas(kLine) std::atomic<std::uint32_t> gone;  // a rank has left
+  std::uint64_t most_fused_bytes;
+  std::uint32_t queued;  // names
+  std::int32_t highest;  // priority so far, or 0
+  std::uint32_t joined;  // ranks
+  std::uint32_t joins;   // those that wait behind the queue: 0 or 1
+  // The rest:
+  alignas(kLine) std::uint64_t closed;  // entries that a hungry rank has taken
+  std::uint64_t turns;                  // names that were queued
+  std::uint32_t hand;                   // where the search for a slot goes on
   std::int32_t last_joined;
   char why_left[240];
   // Of one of several boards:
@@ -54,18 +56,26 @@ struct Board::Header {
   char why_leaves[240];
 };
 
+// What each submission writes makes a line, with the first word of the arrivals, which lies before
+// it. The rest stays as it is while a name comes with the same arrays, and so in all ranks' caches.
 struct Board::Slot {
   std::uint64_t hash;
-  Round round;         // 0: no rank has arrived
-  std::uint32_t next;  // in its chain; index + 1
-  std::uint32_t next_ready;
+  Round round;            // 0: no rank has arrived
+  std::uint64_t entry;    // the number of its last one in the log, from 1
   std::uint32_t arrived;  // ranks
-  std::uint32_t used;     // it has a name
-  std::uint32_t ready;    // it is queued, or waits for the other sites
   std::uint32_t chunk;    // that is logged next
   std::int32_t first;     // the rank that came first
   std::int32_t last;      // with which it became ready
-  Submission submission;  // of that rank
+  std::int32_t priority;  // the highest
+  std::uint16_t next;     // in its chain; index + 1
+  std::uint16_t next_ready;
+  bool used;         // it has a name
+  bool ready;        // it is queued, or waits for the other sites
+  bool in_chunks;    // as of a Submission
+  bool has_problem;  // the text below
+  bool is_missed;    // elsewhere
+
+  Submission submission;  // of the first rank, without what stands above
   char name[kNameBytes];
   char problem[kProblemBytes];
   char elsewhere[kElsewhereBytes];  // ranks of other sites that have not submitted it
@@ -78,13 +88,20 @@ struct Board::Queued {
   bool operator<(const Queued& other) const { return turn < other.turn; }
 };
 
-struct Board::Logged {
+// One line, and what few entries have.
+struct alignas(kLine) Board::Logged {
   Round round;
-  Submission submission;
+  BatchKey key;
   std::uint32_t chunk;
-  std::uint32_t joins;
   std::int32_t last_joined;
   std::int32_t last;
+  std::int32_t priority;
+  std::uint32_t slot;  // that has the submission; kSlots: it is here
+  bool in_chunks;
+  bool joins;
+  bool has_problem;
+
+  Submission submission;
   char problem[kProblemBytes];
 };
 
@@ -94,9 +111,9 @@ class Board::Lock {
   explicit Lock(const Board& board) : owner_(board.header_.owner) {
     const auto mine = static_cast<std::uint32_t>(board.rank_) + 1;
     for (unsigned tries = 1;; ++tries) {
-      std::uint32_t free = 0;
-      if (owner_.compare_exchange_weak(free, mine, std::memory_order_acquire,
-                                       std::memory_order_relaxed)) {
+      std::uint32_t free = owner_.load(std::memory_order_relaxed);
+      if (free == 0 && owner_.compare_exchange_weak(free, mine, std::memory_order_acquire,
+                                                    std::memory_order_relaxed)) {
         return;
       }
       if (tries % 64 == 0) sched_yield();
@@ -114,9 +131,9 @@ class Board::Lock {
 std::size_t Board::bytes(std::size_t ranks) {
   const std::size_t words = (ranks + 63) / 64;
   return aligned(sizeof(Header)) + aligned(ranks * sizeof(std::uint64_t)) +
-         aligned(ranks * sizeof(std::uint32_t)) + aligned(kChains * sizeof(std::uint32_t)) +
+         aligned(ranks * sizeof(std::uint32_t)) + aligned(kChains * sizeof(std::uint16_t)) +
          aligned(kSlots * sizeof(Logged)) + aligned(kSlots * sizeof(Queued)) +
-         kSlots * aligned(sizeof(Slot) + words * sizeof(std::uint64_t));
+         kSlots * aligned(words * sizeof(std::uint64_t) + sizeof(Slot));
 }
 
 Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64_t most_fused_bytes,
@@ -136,22 +153,22 @@ Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64
   };
   part(taken_, ranks * sizeof(std::uint64_t));
   part(joined_, ranks * sizeof(std::uint32_t));
-  part(heads_, kChains * sizeof(std::uint32_t));
+  part(heads_, kChains * sizeof(std::uint16_t));
   part(log_, kSlots * sizeof(Logged));
   part(queue_, kSlots * sizeof(Queued));
   slots_ = place;
-  slot_bytes_ = aligned(sizeof(Slot) + words_ * sizeof(std::uint64_t));
+  slot_bytes_ = aligned(words_ * sizeof(std::uint64_t) + sizeof(Slot));
   if (rank_ != 0) return;
   const Lock lock(*this);
   header_.most_fused_bytes = most_fused_bytes;  // rank 0's counts
 }
 
 Board::Slot& Board::slot(std::uint32_t index) const {
-  return *reinterpret_cast<Slot*>(slots_ + index * slot_bytes_);
+  return *reinterpret_cast<Slot*>(slots_ + index * slot_bytes_ + words_ * sizeof(std::uint64_t));
 }
 
 std::atomic<std::uint64_t>* Board::arrivals(std::uint32_t index) const {
-  return reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + index * slot_bytes_ + sizeof(Slot));
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(slots_ + index * slot_bytes_);
 }
 
 bool Board::has_arrived(std::uint32_t index, std::size_t rank) const {
@@ -186,25 +203,26 @@ std::uint32_t Board::find(std::string_view name, std::uint64_t hash) const {
   return kSlots;
 }
 
-// A slot that no rank waits at.
+// A slot that no rank waits at, nor will look at for an entry.
 std::optional<std::uint32_t> Board::claim(std::string_view name, std::uint64_t hash) {
+  const std::uint64_t slowest = taken_by_all();
   for (std::uint32_t tried = 0; tried < kSlots; ++tried) {
     const std::uint32_t index = header_.hand++ % kSlots;
     Slot& found = slot(index);
-    if (found.arrived != 0 || found.ready != 0) continue;
-    if (found.used != 0) unlink(index);
-    found.used = 1;
+    if (found.arrived != 0 || found.ready || found.entry > slowest) continue;
+    if (found.used) unlink(index);
+    found.used = true;
     found.hash = hash;
     set_text(found.name, name);
-    found.next = std::exchange(heads_[hash % kChains], index + 1);
+    found.next = std::exchange(heads_[hash % kChains], static_cast<std::uint16_t>(index + 1));
     return index;
   }
   return std::nullopt;
 }
 
 void Board::unlink(std::uint32_t index) {
-  std::uint32_t* link = &heads_[slot(index).hash % kChains];
-  while (*link != index + 1) link = &slot(*link - 1).next;
+  std::uint16_t* link = &heads_[slot(index).hash % kChains];
+  while (*link != index + 1) link = &slot(*link - 1u).next;
   *link = slot(index).next;
 }
 
@@ -225,20 +243,22 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
     index = *claimed;
   }
   Slot& mine = slot(index);
-  if (mine.ready != 0) return std::nullopt;  // the round before is not in the log yet
+  if (mine.ready) return std::nullopt;  // the round before is not in the log yet
   if (mine.arrived == 0) {
+    if (!alike(mine.submission, submission)) {
+      if (mine.entry > taken_by_all()) return std::nullopt;  // some may still read it
+      mine.submission = submission;
+    }
     mine.round = ++header_.rounds;
     mine.first = static_cast<std::int32_t>(rank_);
-    mine.submission = submission;
-    mine.problem[0] = '\0';
-    mine.elsewhere[0] = '\0';
-  } else if (mine.problem[0] == '\0' && !alike(mine.submission, submission)) {
-    const std::string differs =
-        difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_));
-    set_text(mine.problem, differs);
+    mine.priority = submission.priority;
+    mine.has_problem = mine.is_missed = false;
+  } else if (!mine.has_problem && !alike(mine.submission, submission)) {
+    set_problem(mine,
+                difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_)));
   }
-  mine.submission.priority = std::max(mine.submission.priority, submission.priority);
-  header_.highest = std::max(header_.highest, submission.priority);
+  mine.priority = std::max(mine.priority, submission.priority);
+  if (submission.priority > header_.highest) header_.highest = submission.priority;
   const Round round = mine.round;
   set_arrived(index, rank_, true);
   ++mine.arrived;
@@ -250,7 +270,7 @@ bool Board::retract(Round round) {
   const Lock lock(*this);
   for (std::uint32_t index = 0; index < kSlots; ++index) {
     Slot& found = slot(index);
-    if (found.round != round || found.arrived == 0 || found.ready != 0) continue;
+    if (found.round != round || found.arrived == 0 || found.ready) continue;
     if (!has_arrived(index, rank_)) return false;
     set_arrived(index, rank_, false);
     --found.arrived;
@@ -267,7 +287,7 @@ std::vector<std::string> Board::missing(Round round) const {
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       if (!has_arrived(index, rank) && joined_[rank] == 0) found.push_back(names_.of(rank));
     }
-    if (slot(index).elsewhere[0] != '\0') found.emplace_back(slot(index).elsewhere);
+    if (slot(index).is_missed) found.emplace_back(slot(index).elsewhere);
   }
   return found;
 }
@@ -277,9 +297,10 @@ std::vector<std::string> Board::missing(Round round) const {
 // A rank that has not taken what is in the log keeps its place; only one that has joined, or does
 // not look, can fall so far behind that there is none.
 bool Board::has_room(std::uint64_t entries) const {
-  const std::uint64_t slowest = *std::min_element(taken_, taken_ + ranks_);
-  return header_.logged - slowest + entries <= kSlots;
+  return header_.logged - taken_by_all() + entries <= kSlots;
 }
+
+std::uint64_t Board::taken_by_all() const { return *std::min_element(taken_, taken_ + ranks_); }
 
 Board::Logged& Board::next_entry() { return log_[header_.logged++ % kSlots]; }
 
@@ -292,44 +313,60 @@ void Board::wake() {
 
 void Board::become_ready(std::uint32_t index) {
   Slot& ready = slot(index);
-  ready.ready = 1;
+  ready.ready = true;
   ready.chunk = 0;
   if (!is_one_of_several_) {
     ready.last = names_.number(rank_);
-    ready.submission.in_chunks = ready.submission.priority < header_.highest ? 1 : 0;
-    if (ready.arrived != ranks_ && ready.problem[0] == '\0') {
-      set_text(ready.problem, why_not_joined(ready.submission));
+    ready.in_chunks = ready.priority < header_.highest;
+    if (ready.arrived != ranks_ && !ready.has_problem) {
+      set_problem(ready, why_not_joined(ready.submission));
     }
     if (append(index)) return wake();
-    queue_[header_.queued++] = {{ready.submission.priority, header_.turns++}, index};
+    queue_[header_.queued++] = {{ready.priority, header_.turns++}, index};
     std::push_heap(queue_, queue_ + header_.queued);
     return wake();
   }
   ready.last = -1;
   ready.next_ready = 0;
-  (header_.last_ready == 0 ? header_.first_ready : slot(header_.last_ready - 1).next_ready) =
-      index + 1;
+  if (header_.last_ready == 0) {
+    header_.first_ready = index + 1;
+  } else {
+    slot(header_.last_ready - 1).next_ready = static_cast<std::uint16_t>(index + 1);
+  }
   header_.last_ready = index + 1;
   tell();
+}
+
+void Board::set_problem(Slot& slot, const std::string& text) {
+  slot.has_problem = !text.empty();
+  if (slot.has_problem) set_text(slot.problem, text);
+}
+
+// As all ranks have it.
+Submission Board::agreed(std::uint32_t index) const {
+  Submission made = slot(index).submission;
+  made.priority = slot(index).priority;
+  made.in_chunks = slot(index).in_chunks ? 1 : 0;
+  return made;
 }
 
 // Small operations are not queued while nothing else is. False: this one must be.
 bool Board::append(std::uint32_t index) {
   constexpr std::uint64_t kMostAhead = Submission::kChunkBytes / 8;
-  Slot& ready = slot(index);
+  const Slot& ready = slot(index);
   const std::uint64_t bytes = ready.submission.bytes;
-  const bool may = header_.queued == 0 && header_.joins == 0 && ready.submission.chunks() == 1 &&
+  const bool may = header_.queued == 0 && header_.joins == 0 &&
                    header_.ahead_bytes + bytes <= kMostAhead && has_room();
   if (!may) return false;
   const Logged& before = log_[(header_.logged + kSlots - 1) % kSlots];
-  const bool well = ready.problem[0] == '\0';
+  const bool well = !ready.has_problem;
   const bool joins = header_.open != 0 && well &&
-                     ready.submission.may_join_a_batch(before.submission) &&
+                     BatchKey::of(ready.submission).suits(before.key) &&
                      header_.batch_bytes + bytes <= header_.most_fused_bytes;
   header_.batch_bytes = joins ? header_.batch_bytes + bytes : bytes;
   header_.ahead_bytes += bytes;
   header_.open = well ? 1 : 0;
-  log_slot(index, ready.submission, ready.chunk, joins, ready.problem);
+  log_slot(index, joins);
   return true;
 }
 
@@ -340,11 +377,11 @@ void Board::decide() {
   std::uint64_t bytes = 0;
   while (header_.queued != 0 && bytes < Submission::kChunkBytes && has_room()) {
     const std::uint32_t index = queue_[0].index;
-    Slot& next = slot(index);
-    const bool joins = batching.add(next.submission, next.problem[0] == '\0');
-    bytes += next.submission.bytes_of(next.chunk);
-    log_slot(index, next.submission, next.chunk++, joins, next.problem);
-    if (next.ready == 0) std::pop_heap(queue_, queue_ + header_.queued--);
+    const Slot& next = slot(index);
+    const Submission submission = agreed(index);
+    bytes += submission.bytes_of(next.chunk);
+    log_slot(index, batching.add(submission, !next.has_problem));
+    if (!next.ready) std::pop_heap(queue_, queue_ + header_.queued--);
   }
   if (header_.queued == 0 && header_.joins != 0 && has_room()) {
     header_.joins = 0;
@@ -352,25 +389,51 @@ void Board::decide() {
   }
 }
 
-// There is room. With its last chunk the slot is free.
-void Board::log_slot(std::uint32_t index, const Submission& submission, std::uint32_t chunk,
-                     bool joins, const char* problem) {
+// Its next chunk. There is room. With its last one the slot is free.
+void Board::log_slot(std::uint32_t index, bool joins) {
   Slot& ready = slot(index);
+  const Submission submission = agreed(index);
   Logged& entry = next_entry();
   entry.round = ready.round;
-  entry.submission = submission;
-  entry.chunk = chunk;
-  entry.joins = joins ? 1 : 0;
+  entry.key = BatchKey::of(submission);
+  entry.chunk = ready.chunk++;
   entry.last_joined = -1;
   entry.last = ready.last;
-  set_text(entry.problem, problem);
-  if (entry.problem[0] == '\0' && chunk + 1 != submission.chunks()) return;
-  ready.ready = 0;
-  ready.arrived = 0;
-  ready.round = 0;
+  entry.priority = ready.priority;
+  entry.slot = index;
+  entry.in_chunks = ready.in_chunks;
+  entry.joins = joins;
+  entry.has_problem = ready.has_problem;
+  if (entry.has_problem) set_text(entry.problem, ready.problem);
+  ready.entry = header_.logged;
+  if (entry.has_problem || ready.chunk == submission.chunks()) set_free(index);
+}
+
+void Board::set_free(std::uint32_t index) {
+  Slot& free = slot(index);
+  free.ready = false;
+  free.arrived = 0;
+  free.round = 0;
   for (std::size_t word = 0; word < words_; ++word) {
     arrivals(index)[word].store(0, std::memory_order_relaxed);
   }
+}
+
+// An entry of what the coordinator says.
+Board::Logged& Board::log_message(const SiteMessage& message, bool joins) {
+  Logged& entry = next_entry();
+  entry = Logged{};
+  entry.key = BatchKey::of(message.submission);
+  entry.chunk = message.chunk;
+  entry.last_joined = entry.last = -1;
+  entry.priority = message.submission.priority;
+  entry.slot = kSlots;
+  entry.in_chunks = message.submission.in_chunks != 0;
+  entry.joins = joins;
+  entry.submission = message.submission;
+  entry.has_problem = !message.text.empty();
+  if (entry.has_problem) set_text(entry.problem, message.text);
+  return entry;
 }
 
 void Board::join() {
@@ -381,7 +444,7 @@ void Board::join() {
   header_.last_joined = names_.number(rank_);
   for (std::uint32_t index = 0; index < kSlots; ++index) {  // whom the others have waited for
     const Slot& one = slot(index);
-    if (one.arrived != 0 && one.ready == 0 && is_complete(index)) become_ready(index);
+    if (one.arrived != 0 && !one.ready && is_complete(index)) become_ready(index);
   }
   if (header_.joined == ranks_) {
     header_.joins = 1;
@@ -390,10 +453,9 @@ void Board::join() {
 }
 
 void Board::append_join(int last) {
-  Logged& entry = next_entry();
-  entry = Logged{};
-  entry.submission.kind = NamedKind::kJoin;
-  entry.last_joined = last;
+  SiteMessage message;
+  message.submission.kind = NamedKind::kJoin;
+  log_message(message, false).last_joined = last;
   header_.joined = 0;
   std::fill_n(joined_, ranks_, 0U);
 }
@@ -411,9 +473,16 @@ std::vector<Board::Entry> Board::take(bool hungry) {
   made.reserve(header_.logged - taken);
   for (; taken < header_.logged; ++taken) {
     const Logged& entry = log_[taken % kSlots];
-    made.push_back({entry.round, entry.submission, entry.chunk, entry.joins != 0, entry.problem,
-                    entry.last_joined,
-                    entry.submission.kind == NamedKind::kJoin ? entry.last_joined : entry.last});
+    Entry& one = made.emplace_back();
+    one.round = entry.round;
+    one.submission = entry.slot != kSlots ? slot(entry.slot).submission : entry.submission;
+    one.submission.priority = entry.priority;
+    one.submission.in_chunks = entry.in_chunks ? 1 : 0;
+    one.chunk = entry.chunk;
+    one.joins = entry.joins;
+    if (entry.has_problem) one.problem = entry.problem;
+    one.last_joined = entry.last_joined;
+    one.last = one.submission.kind == NamedKind::kJoin ? entry.last_joined : entry.last;
   }
   header_.open = 0;
   if (hungry) {
@@ -469,8 +538,8 @@ std::vector<SiteMessage> Board::take_outgoing() {
                     .some_joined = ready.arrived != ranks_,
                     .rank = names_.number(static_cast<std::size_t>(ready.first)),
                     .name = ready.name,
-                    .text = ready.problem,
-                    .submission = ready.submission});
+                    .text = ready.has_problem ? ready.problem : "",
+                    .submission = agreed(header_.first_ready - 1)});
   }
   header_.last_ready = 0;
   if (std::exchange(header_.joins, 0U) != 0) {
@@ -524,16 +593,11 @@ bool Board::hear(std::span<const SiteMessage> messages) {
 // Ranks that have all joined have no slot of this name.
 void Board::hear_agreed(const SiteMessage& message, bool joins) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
-  if (index != kSlots && slot(index).ready != 0) {
-    return log_slot(index, message.submission, message.chunk, joins, message.text.c_str());
-  }
-  Logged& entry = next_entry();
-  entry = Logged{};
-  entry.submission = message.submission;
-  entry.chunk = message.chunk;
-  entry.joins = joins ? 1 : 0;
-  entry.last_joined = entry.last = -1;
-  set_text(entry.problem, message.text);
+  Logged& entry = log_message(message, joins);
+  if (index == kSlots || !slot(index).ready) return;
+  entry.round = slot(index).round;
+  entry.last = slot(index).last;
+  if (entry.has_problem || message.chunk + 1 == message.submission.chunks()) set_free(index);
 }
 
 void Board::hear_waits(const SiteMessage& message) {
@@ -544,6 +608,7 @@ void Board::hear_waits(const SiteMessage& message) {
     text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
   }
   set_text(slot(index).elsewhere, text);
+  slot(index).is_missed = !text.empty();
 }
 
 bool Board::is_taken() {
@@ -557,7 +622,7 @@ std::vector<std::int32_t> Board::lacking(std::string_view name) const {
   const Lock lock(*this);
   const std::uint32_t index = find(name, hash_of(name));
   std::vector<std::int32_t> found;
-  if (index != kSlots && slot(index).ready != 0) return found;
+  if (index != kSlots && slot(index).ready) return found;
   const bool known = index != kSlots && slot(index).arrived != 0;
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
     if ((!known || !has_arrived(index, rank)) && joined_[rank] == 0) {

@@ -124,14 +124,18 @@ class Board {
   void become_ready(std::uint32_t index);
   bool append(std::uint32_t index);
   void decide();
-  void log_slot(std::uint32_t index, const Submission& submission, std::uint32_t chunk, bool joins,
-                const char* problem);
+  static void set_problem(Slot& slot, const std::string& text);
+  Submission agreed(std::uint32_t index) const;
+  void log_slot(std::uint32_t index, bool joins);
+  void set_free(std::uint32_t index);
+  Logged& log_message(const SiteMessage& message, bool joins);
   void append_join(int last);
   void tell();
   void hear_agreed(const SiteMessage& message, bool joins);
   void hear_waits(const SiteMessage& message);
   void end(std::string_view why);
   bool has_room(std::uint64_t entries = 1) const;
+  std::uint64_t taken_by_all() const;  // entries
   Logged& next_entry();
   void wake();
 
@@ -140,7 +144,7 @@ class Board {
   Header& header_;
   std::uint64_t* taken_;   // by rank: entries
   std::uint32_t* joined_;  // by rank
-  std::uint32_t* heads_;   // of the chains of slots, by hash; index + 1
+  std::uint16_t* heads_;   // of the chains of slots, by hash; index + 1
   Logged* log_;
   Queued* queue_;  // a heap
   std::byte* slots_;

@@ -79,11 +79,20 @@ std::uint64_t Submission::bytes_of(std::uint32_t index) const {
   return (range.end - range.begin) * size_of(dtype);
 }
 
+BatchKey BatchKey::of(const Submission& one) {
+  return {.prescale = one.prescale,
+          .postscale = one.postscale,
+          .op = one.op,
+          .dtype = one.dtype,
+          .on_device = one.on_device,
+          .joins = one.kind == NamedKind::kAllreduce && one.parts != 0 && one.chunks() == 1};
+}
+
 bool Batching::add(const Submission& next, bool well) {
-  const bool joins = before_ != nullptr && well && next.may_join_a_batch(*before_) &&
-                     bytes_ + next.bytes <= most_bytes_;
+  const BatchKey key = BatchKey::of(next);
+  const bool joins = before_ && well && key.suits(*before_) && bytes_ + next.bytes <= most_bytes_;
   bytes_ = joins ? bytes_ + next.bytes : next.bytes;
-  before_ = well ? &next : nullptr;
+  before_ = well ? std::optional(key) : std::nullopt;
   return joins;
 }
 

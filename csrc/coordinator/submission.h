@@ -49,12 +49,6 @@ struct Submission {
   std::array<std::uint64_t, kMostParts> counts{};
 
   bool operator==(const Submission&) const = default;
-  bool may_join_a_batch(const Submission& before) const {
-    return kind == NamedKind::kAllreduce && before.kind == kind && op == before.op &&
-           dtype == before.dtype && on_device == before.on_device && prescale == before.prescale &&
-           postscale == before.postscale && parts != 0 && before.parts != 0 && chunks() == 1 &&
-           before.chunks() == 1;
-  }
 
   // Large allreduces are carried out chunk by chunk once something has been more urgent than they
   // are: it may come again, and go between two of them. Each chunk is a moment at which ranks wait
@@ -80,18 +74,30 @@ struct Turn {
   }
 };
 
+// What operations of one batch have in common.
+struct BatchKey {
+  double prescale = 1.0, postscale = 1.0;
+  Op op = Op::kSum;
+  DType dtype = DType::kUInt8;
+  std::uint8_t on_device = 0;
+  bool joins = false;  // it can be of one at all
+
+  static BatchKey of(const Submission& submission);
+  bool suits(const BatchKey& before) const { return joins && *this == before; }
+  bool operator==(const BatchKey&) const = default;
+};
+
 // Which entries of a log that come one after the other go together.
 class Batching {
  public:
   explicit Batching(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
-  // Whether the next entry joins the one before, which still lies where it lay. `well`: it does not
-  // end with an error.
+  // Whether the next entry joins the one before. `well`: it does not end with an error.
   bool add(const Submission& next, bool well);
 
  private:
   const std::uint64_t most_bytes_;
-  const Submission* before_ = nullptr;  // that may be joined
-  std::uint64_t bytes_ = 0;             // of the batch
+  std::optional<BatchKey> before_;  // that may be joined
+  std::uint64_t bytes_ = 0;         // of the batch
 };
 
 // Whether they are the same but for what the ranks' own may differ in. Quick; some that are not may
