@@ -100,6 +100,7 @@ struct alignas(kLine) Board::Logged {
   bool in_chunks;
   bool joins;
   bool has_problem;
+  bool is_last;
 
   Submission submission;
   char problem[kProblemBytes];
@@ -405,8 +406,9 @@ void Board::log_slot(std::uint32_t index, bool joins) {
   entry.joins = joins;
   entry.has_problem = ready.has_problem;
   if (entry.has_problem) set_text(entry.problem, ready.problem);
+  entry.is_last = entry.has_problem || ready.chunk == submission.chunks();
   ready.entry = header_.logged;
-  if (entry.has_problem || ready.chunk == submission.chunks()) set_free(index);
+  if (entry.is_last) set_free(index);
 }
 
 void Board::set_free(std::uint32_t index) {
@@ -433,6 +435,7 @@ Board::Logged& Board::log_message(const SiteMessage& message, bool joins) {
   entry.submission = message.submission;
   entry.has_problem = !message.text.empty();
   if (entry.has_problem) set_text(entry.problem, message.text);
+  entry.is_last = entry.has_problem || message.chunk + 1 == message.submission.chunks();
   return entry;
 }
 
@@ -464,8 +467,8 @@ bool Board::any(bool hungry) const {
   return header_.news.load(std::memory_order_acquire) != seen_ || (hungry && left_);
 }
 
-std::vector<Board::Entry> Board::take(bool hungry) {
-  std::vector<Entry> made;
+void Board::take(bool hungry, std::vector<Entry>& made) {
+  made.clear();
   const Lock lock(*this);
   std::uint64_t& taken = taken_[rank_];
   if (hungry && taken == header_.logged && !is_one_of_several_) decide();
@@ -475,14 +478,19 @@ std::vector<Board::Entry> Board::take(bool hungry) {
     const Logged& entry = log_[taken % kSlots];
     Entry& one = made.emplace_back();
     one.round = entry.round;
-    one.submission = entry.slot != kSlots ? slot(entry.slot).submission : entry.submission;
-    one.submission.priority = entry.priority;
-    one.submission.in_chunks = entry.in_chunks ? 1 : 0;
     one.chunk = entry.chunk;
+    one.is_last_chunk = entry.is_last;
     one.joins = entry.joins;
-    if (entry.has_problem) one.problem = entry.problem;
+    one.in_chunks = entry.in_chunks;
+    one.priority = entry.priority;
     one.last_joined = entry.last_joined;
-    one.last = one.submission.kind == NamedKind::kJoin ? entry.last_joined : entry.last;
+    one.last = entry.last_joined != -1 ? entry.last_joined : entry.last;
+    if (entry.has_problem) one.problem = entry.problem;
+    if (joined_[rank_] == 0 && entry.slot != kSlots) continue;
+    Submission agreed = entry.slot != kSlots ? slot(entry.slot).submission : entry.submission;
+    agreed.priority = entry.priority;
+    agreed.in_chunks = entry.in_chunks ? 1 : 0;
+    one.submission = std::make_shared<const Submission>(agreed);
   }
   header_.open = 0;
   if (hungry) {
@@ -492,7 +500,6 @@ std::vector<Board::Entry> Board::take(bool hungry) {
   }
   left_ = is_one_of_several_ ? header_.closed != header_.logged
                              : header_.queued != 0 || header_.joins != 0;
-  return made;
 }
 
 Awaited Board::news() const { return {&header_.news, seen_ + 1, &header_.bell, nullptr}; }
@@ -597,7 +604,7 @@ void Board::hear_agreed(const SiteMessage& message, bool joins) {
   if (index == kSlots || !slot(index).ready) return;
   entry.round = slot(index).round;
   entry.last = slot(index).last;
-  if (entry.has_problem || message.chunk + 1 == message.submission.chunks()) set_free(index);
+  if (entry.is_last) set_free(index);
 }
 
 void Board::hear_waits(const SiteMessage& message) {

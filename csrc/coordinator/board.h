@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -70,21 +71,29 @@ class Board {
   std::string why_left() const;
 
   struct Entry {
-    Round round;
-    Submission submission;
-    std::uint32_t chunk;  // of submission.chunks()
-    bool joins;           // the batch of the entry before
-    std::string problem;  // it ends with this error; empty: there is none
-    int last_joined;      // of a join
-    int last;             // the rank that submitted it last; -1: unknown
+    Round round = 0;
+    std::uint32_t chunk = 0;
+    bool is_last_chunk = true;
+    bool joins = false;      // the batch of the entry before
+    bool in_chunks = false;  // as of the submission, which is this rank's but for these two
+    std::int32_t priority = 0;
+    int last_joined = -1;   // of a join
+    int last = -1;          // the rank that submitted it last; -1: unknown
+    std::string problem{};  // it ends with this error; empty: there is none
+    std::shared_ptr<const Submission> submission{};  // where this rank may have none
 
-    bool is_last_chunk() const { return !problem.empty() || chunk + 1 == submission.chunks(); }
+    bool is_join() const { return last_joined != -1; }
   };
   // Whether there may be something for this rank to take. `hungry`: it has too little to do.
   bool any(bool hungry = true) const;
   // Entries that this rank has not taken, in the order of the log: whole batches. If it is hungry,
   // and there are none, what comes next is decided.
-  std::vector<Entry> take(bool hungry = true);
+  std::vector<Entry> take(bool hungry = true) {
+    std::vector<Entry> made;
+    take(hungry, made);
+    return made;
+  }
+  void take(bool hungry, std::vector<Entry>& made);  // in the place of what is in there
   // Whether a hungry rank has left something, for which there was no room in the log.
   bool waits_for_room() const { return left_; }
   // Changes when there is more to take, or a rank leaves; for who has taken all.

@@ -155,13 +155,12 @@ NamedOperations::~NamedOperations() {
   if (is_fork_of_rank()) static_cast<void>(relay_.release());
 }
 
-std::shared_ptr<NamedOperation> NamedOperations::submit(std::string_view name,
-                                                        const Submission& what,
+std::shared_ptr<NamedOperation> NamedOperations::submit(std::string name, const Submission& what,
                                                         std::vector<NamedArray> arrays,
                                                         std::vector<std::int64_t> splits) {
   require_rank();
   validate(*comm_, what, arrays, splits);
-  auto operation = std::make_shared<NamedOperation>(shared_from_this(), std::string(name), what,
+  auto operation = std::make_shared<NamedOperation>(shared_from_this(), std::move(name), what,
                                                     std::move(arrays), std::move(splits));
   submit(operation);
   return operation;
@@ -383,15 +382,18 @@ bool NamedOperations::take_entries() {
   {
     const std::lock_guard lock(intake_);
     const std::uint64_t now = timeline_ == nullptr ? 0 : now_ns();
-    for (Board::Entry& entry : board_.take(is_hungry())) {
+    board_.take(is_hungry(), entries_);
+    for (Board::Entry& entry : entries_) {
       any = true;
       Shared mine;
-      if (entry.submission.kind == NamedKind::kJoin) {
+      if (entry.is_join()) {
         mine = std::exchange(joining_, nullptr);
         if (mine != nullptr) mine->last_joined = entry.last_joined;
       } else if (const auto found = agreed_on_.find(entry.round); found != agreed_on_.end()) {
         mine = found->second;
-        if (entry.is_last_chunk()) agreed_on_.erase(found);
+        mine->submission_.priority = entry.priority;
+        mine->submission_.in_chunks = entry.in_chunks ? 1 : 0;
+        if (entry.is_last_chunk) agreed_on_.erase(found);
       } else {
         check(joining_ != nullptr, "only a rank that has joined takes part with zeros");
       }
@@ -403,7 +405,7 @@ bool NamedOperations::take_entries() {
         if (mine != nullptr) refused.emplace_back(std::move(mine), std::move(entry.problem));
         continue;
       }
-      add_work({std::move(mine), entry.submission, entry.chunk}, entry.joins);
+      add_work({std::move(mine), std::move(entry.submission), entry.chunk}, entry.joins);
       if (now != 0) works_.back()->note_start();
     }
   }
@@ -416,7 +418,7 @@ bool NamedOperations::take_entries() {
 void NamedOperations::add_work(NamedPart part, bool joins) {
   under_way_ += part.bytes();
   if (joins) return works_.back()->add(std::move(part));
-  works_.push_back(NamedWork::of(std::move(part)));
+  works_.push_back(NamedWork::of(std::move(part), kept_vectors_));
 }
 
 // Once a rank has left, whatever is not in the log.
@@ -452,14 +454,13 @@ void NamedOperations::run_works() {
     }
     stopped_ = {Progress::State::kPolls, {}};
     if (!first.finish(*comm_)) return;
-    const auto parts = first.parts();
-    const std::uint64_t started_ns = first.started_ns();
-    under_way_ -= first.bytes();
+    const std::unique_ptr<NamedWork> done = std::move(works_.front());
+    under_way_ -= done->bytes();
     works_.pop_front();
-    for (const NamedPart& part : parts) {
+    for (const NamedPart& part : done->parts()) {
       if (part.operation == nullptr) continue;
-      if (part.chunk == 0) part.operation->times_.started_ns = started_ns;
-      part.operation->times_.batch = parts.size();
+      if (part.chunk == 0) part.operation->times_.started_ns = done->started_ns();
+      part.operation->times_.batch = done->parts().size();
       if (part.is_last_chunk()) finish(part.operation, nullptr);
     }
     for (auto& work : works_) {

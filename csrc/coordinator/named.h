@@ -18,6 +18,7 @@
 #include "comm/communicator.h"
 #include "comm/started.h"
 #include "coordinator/board.h"
+#include "coordinator/kept_vectors.h"
 #include "coordinator/relay.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
@@ -97,7 +98,7 @@ class NamedOperation final : public StartedOperation {
   friend class NamedOperations;
 
   const std::string key_;
-  const Submission submission_;
+  Submission submission_;  // once it is agreed on, priority and chunks as on all ranks
   std::vector<NamedArray> arrays_;
   const std::vector<std::int64_t> splits_;
   const std::shared_ptr<NamedOperations> all_;
@@ -128,7 +129,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
 
   // Local. Throws UsageError for what no rank could carry out, and where an operation of this name
   // is in flight; Error once a rank has left. `arrays` live until the operation has ended.
-  std::shared_ptr<NamedOperation> submit(std::string_view name, const Submission& what,
+  std::shared_ptr<NamedOperation> submit(std::string name, const Submission& what,
                                          std::vector<NamedArray> arrays,
                                          std::vector<std::int64_t> splits);
   // This rank has no more arrays of its own: see Board::join().
@@ -191,8 +192,10 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   std::string timeline_prefix_;
 
   std::mutex driving_;  // of what follows; taken before intake_
+  KeptVectors kept_vectors_;
   std::deque<std::unique_ptr<NamedWork>> works_;
-  std::uint64_t under_way_ = 0;  // bytes of these
+  std::vector<Board::Entry> entries_;  // as they are taken
+  std::uint64_t under_way_ = 0;        // bytes of these
   std::atomic<bool> closed_{false};
   Progress stopped_{};
   std::uint64_t looked_ns_ = 0;

@@ -41,18 +41,23 @@ class HostVector {
  public:
   HostVector() = default;
   // For copies from and to the device; null: there is none.
-  HostVector(std::size_t bytes, DeviceMemory* device) {
-    if (device == nullptr) {
-      plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    } else {
+  HostVector(std::size_t bytes, DeviceMemory* device, KeptVectors& kept) {
+    if (device != nullptr) {
       pinned_ = HostAllocation(*device, bytes);
+    } else if (kept_ = kept.take(bytes); kept_ == nullptr) {
+      plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     }
   }
 
-  std::byte* data() const { return plain_ ? plain_.get() : pinned_.data(); }
+  std::byte* data() const {
+    if (kept_ != nullptr) return kept_->data();
+    return plain_ ? plain_.get() : pinned_.data();
+  }
   explicit operator bool() const { return data() != nullptr; }
+  void give_back(KeptVectors& kept) { kept.give_back(std::move(kept_)); }
 
  private:
+  KeptVectors::Vector kept_;
   std::unique_ptr<std::byte[]> plain_;
   HostAllocation pinned_;
 };
@@ -71,11 +76,11 @@ DeviceMemory* device_of(const Bucket& bucket) {
 // Small arrays travel as one vector, large ones where they lie. Or a chunk of one operation.
 class Allreduce final : public NamedWork {
  public:
-  explicit Allreduce(NamedPart first) : NamedWork(std::move(first)) {}
+  Allreduce(NamedPart first, KeptVectors& kept) : NamedWork(std::move(first)), kept_(kept) {}
 
  protected:
   bool start_phase(Communicator& comm, int phase) override {
-    const Factors factors = factors_of(parts().front().submission, comm.size());
+    const Factors factors = factors_of(parts().front().submission(), comm.size());
     if (phase == 0) pack(comm, factors);
     if (!copies_.ready()) return false;
     for (std::size_t i = 0; i < buckets_.size(); ++i) start_bucket(comm, i, factors);
@@ -84,7 +89,7 @@ class Allreduce final : public NamedWork {
   bool inputs_are_there() override { return copies_.ready(); }
 
   void conclude(Communicator& comm) override {
-    const Factors factors = factors_of(parts().front().submission, comm.size());
+    const Factors factors = factors_of(parts().front().submission(), comm.size());
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       const Bucket& bucket = buckets_[i];
       if (bucket.count == 0) continue;
@@ -93,7 +98,11 @@ class Allreduce final : public NamedWork {
       if (vectors_[i]) bucket.unpack(vectors_[i].data(), copies_);
     }
   }
-  bool results_are_there() override { return copies_.ready(); }
+  bool results_are_there() override {
+    if (!copies_.ready()) return false;
+    for (HostVector& vector : vectors_) vector.give_back(kept_);
+    return true;
+  }
 
   bool settle() noexcept override { return copies_.settle() && NamedWork::settle(); }
 
@@ -101,21 +110,21 @@ class Allreduce final : public NamedWork {
   void pack(Communicator& comm, const Factors& factors) {
     std::vector<Piece> pieces;
     for (const NamedPart& part : parts()) {
-      names_ = mix(mix(names_, part.submission.rest), part.chunk);
+      names_ = mix(mix(names_, part.submission().rest), part.chunk);
       const std::size_t before = pieces.size();
       part.operation != nullptr ? add_arrays(*part.operation, pieces)
-                                : add_zeros(part.submission, pieces);
-      if (part.submission.chunks() > 1) cut(pieces, part.submission.chunk(part.chunk));
+                                : add_zeros(part.submission(), pieces);
+      if (part.submission().chunks() > 1) cut(pieces, part.submission().chunk(part.chunk));
       for (std::size_t i = before; i < pieces.size(); ++i) prepare(pieces[i], factors);
     }
-    const bool on_device = parts().front().submission.on_device != 0;
+    const bool on_device = parts().front().submission().on_device != 0;
     buckets_ = buckets_of(pieces, on_device ? kPackedFromDevice : packed_up_to(comm));
     const bool scales = factors.before != 1.0 || factors.after != 1.0;
     for (const Bucket& bucket : buckets_) {
       DeviceMemory* const device = device_of(bucket);
       vectors_.emplace_back();
       if (!bucket.packed() && !(device != nullptr && scales)) continue;
-      vectors_.back() = HostVector(bucket.bytes(), device);
+      vectors_.back() = HostVector(bucket.bytes(), device, kept_);
       bucket.pack(vectors_.back().data(), copies_);
     }
   }
@@ -184,6 +193,7 @@ class Allreduce final : public NamedWork {
     }
   }
 
+  KeptVectors& kept_;
   std::uint64_t names_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<HostVector> vectors_;  // of packed ones, and of such as take a detour
@@ -440,10 +450,10 @@ class Barrier final : public NamedWork {
 
 }  // namespace
 
-std::unique_ptr<NamedWork> NamedWork::of(NamedPart first) {
-  switch (first.submission.kind) {
+std::unique_ptr<NamedWork> NamedWork::of(NamedPart first, KeptVectors& kept) {
+  switch (first.submission().kind) {
     case NamedKind::kAllreduce:
-      return std::make_unique<Allreduce>(std::move(first));
+      return std::make_unique<Allreduce>(std::move(first), kept);
     case NamedKind::kAllgather:
       return std::make_unique<Allgather>(std::move(first));
     case NamedKind::kBroadcast:

@@ -7,27 +7,32 @@
 
 #include "comm/pieces.h"
 #include "coordinator/arrays_on_host.h"
+#include "coordinator/kept_vectors.h"
 #include "coordinator/named.h"
 
 namespace gradred {
 
-// One operation of a work; null: this rank has joined, and takes part with zeros.
+// One operation of a work, or a chunk of it.
 struct NamedPart {
-  std::shared_ptr<NamedOperation> operation;
-  Submission submission;
+  std::shared_ptr<NamedOperation> operation;      // null: this rank has joined, and has zeros
+  std::shared_ptr<const Submission> others_have;  // then
   std::uint32_t chunk = 0;
 
-  bool is_last_chunk() const { return chunk + 1 == submission.chunks(); }
-  std::uint64_t bytes() const { return submission.bytes_of(chunk); }
+  const Submission& submission() const {
+    return operation != nullptr ? operation->submission() : *others_have;
+  }
+  bool is_last_chunk() const { return chunk + 1 == submission().chunks(); }
+  std::uint64_t bytes() const { return submission().bytes_of(chunk); }
 };
 
 class NamedWork {
  public:
-  static std::unique_ptr<NamedWork> of(NamedPart first);
+  // `kept` outlives it.
+  static std::unique_ptr<NamedWork> of(NamedPart first, KeptVectors& kept);
   virtual ~NamedWork() = default;
 
   virtual void add(NamedPart part) { parts_.push_back(std::move(part)); }
-  const std::vector<NamedPart>& parts() const { return parts_; }
+  const std::vector<NamedPart>& parts() const { return parts_; }  // at least one
   std::uint64_t bytes() const;
   void note_start() { notes_start_ = true; }
   std::uint64_t started_ns() const { return started_ns_; }  // if that was asked for; else 0

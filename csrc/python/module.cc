@@ -15,6 +15,7 @@ void bind_knobs(pybind11::module_& m);
 void bind_liveness(pybind11::module_& m);
 void bind_many(pybind11::module_& m);
 void bind_named(pybind11::module_& m);
+void bind_handles(pybind11::module_& m);
 void bind_tensors(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_mpi4py(pybind11::module_& m);
@@ -46,6 +47,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_calls(m);
   gradred::bind_many(m);
   gradred::bind_named(m);
+  gradred::bind_handles(m);
   gradred::bind_tensors(m);
   gradred::bind_knobs(m);
   gradred::bind_liveness(m);

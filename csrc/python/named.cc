@@ -1,5 +1,5 @@
 // Named operations: what the front ends for deep learning build on.
-#include "coordinator/named.h"
+#include "python/named.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -24,7 +24,6 @@
 #include "python/mpi4py.h"
 #include "python/names.h"
 #include "python/one_thread.h"
-#include "python/operation.h"
 #include "python/tensors.h"
 #include "python/wait_hook.h"
 
@@ -52,39 +51,6 @@ void let_ended_go() {
   }
 }
 
-// An operation in flight as Python holds it, with what it works on.
-class PyNamedRequest final : public PyOperation {
- public:
-  // `memory`: what the operation works on, if that is not `held`.
-  PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held, py::object memory = {})
-      : PyOperation(named),
-        named_(std::move(named)),
-        held_(std::move(held)),
-        memory_(std::move(memory)) {}
-  ~PyNamedRequest() {
-    if (named_->ended() && !named_->holds_memory()) return;
-    for (py::object* const one : {&held_, &memory_}) {
-      if (*one) kept().emplace_back(named_, one->release().ptr());
-    }
-  }
-  PyNamedRequest(const PyNamedRequest&) = delete;
-  PyNamedRequest& operator=(const PyNamedRequest&) = delete;
-
-  const NamedOperation& named() const { return *named_; }
-  const py::object& held() const { return held_; }
-  void wait_at_most(std::optional<double> timeout) {
-    if (wait(timeout)) return;
-    std::string seconds = std::to_string(*timeout);
-    seconds.erase(seconds.find_last_not_of('0') + 1);
-    if (seconds.back() == '.') seconds.pop_back();
-    throw WaitTimeout("wait of " + seconds + " s for " + named_->waits_for() +
-                      ": it goes on. See what that rank does, and wait again or for longer");
-  }
-
- private:
-  std::shared_ptr<NamedOperation> named_;
-  py::object held_, memory_;
-};
 using Made = std::unique_ptr<PyNamedRequest>;
 
 // Adds one array to what is submitted.
@@ -109,7 +75,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
   if (arrays.size() >= Submission::kMostParts || array.dtype != what.dtype) what.parts = 0;
   if (what.parts == arrays.size() && array.dtype == what.dtype) ++what.parts;
   what.bytes += array.bytes();
-  arrays.push_back(array);
+  arrays.push_back(std::move(array));
 }
 
 void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described) {
@@ -128,29 +94,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   array.dtype = dtype_named(described[2].cast<std::string>());
   array.count = 1;
   for (const std::int64_t length : shape) array.count *= static_cast<std::size_t>(length);
-  add(what, arrays, array, shape);
-}
-
-std::string_view text_of(PyObject* object) {
-  Py_ssize_t length = 0;
-  const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
-  if (text == nullptr) throw py::error_already_set();
-  return {text, static_cast<std::size_t>(length)};
-}
-
-int priority_of(PyObject* object) {
-  const long number = PyLong_AsLong(object);
-  if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  if (number != static_cast<int>(number)) {
-    throw UsageError("a priority of " + std::to_string(number) + " does not fit 32 bits");
-  }
-  return static_cast<int>(number);
-}
-
-double number_of(PyObject* object) {
-  const double number = PyFloat_AsDouble(object);
-  if (number == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-  return number;
+  add(what, arrays, std::move(array), shape);
 }
 
 // What keeps a tensor's memory alive, also where the tensor is given another one (`x.data = y`).
@@ -161,57 +105,30 @@ py::object storage_of(PyObject* tensor) {
   return py::reinterpret_steal<py::object>(found);
 }
 
-// An allreduce of one tensor, whose request holds the result; None where it takes a closer look.
-// The arguments are those of _core.pyi, by place.
-py::object submit_tensor(NamedOperations& self, PyObject* const* given) {
-  PyObject* const input = given[1];
-  PyObject* const result = given[2];
-  const auto from = tensor_view(input);
-  if (!from) return py::none();
-  NamedArray array{
-      .in = {from->data}, .out = {from->data}, .dtype = from->dtype, .count = from->count};
-  Submission what;
-  what.kind = NamedKind::kAllreduce;
-  what.op = op_named(text_of(given[3]));
-  what.prescale = number_of(given[4]);
-  what.postscale = number_of(given[5]);
-  what.priority = priority_of(given[6]);
-  std::vector<NamedArray> arrays;
-  arrays.reserve(1);
-  add(what, arrays, array, from->shape);
-  what.arrays = 1;
-  if (result != input) {
-    const auto to = tensor_view(result);
-    if (!to || to->dtype != from->dtype || to->count != from->count) return py::none();
-    arrays[0].out = {to->data};
-  }
-  let_ended_go();
-  py::object memory = storage_of(result);
-  if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
-  auto operation = self.submit(text_of(given[0]), what, std::move(arrays), {});
-  return py::cast(std::make_unique<PyNamedRequest>(
-      std::move(operation), py::reinterpret_borrow<py::object>(result), std::move(memory)));
-}
-
 PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   if (count != 7) {
     PyErr_SetString(PyExc_TypeError, "submit_tensor takes 7 arguments");
     return nullptr;
   }
   try {
-    return submit_tensor(py::handle(self).cast<NamedOperations&>(), given).release().ptr();
+    const TensorReduction how{.op = op_named(text_of(given[3])),
+                              .prescale = number_of(given[4]),
+                              .postscale = number_of(given[5]),
+                              .priority = priority_of(given[6])};
+    return py::cast(submit_tensor(py::handle(self).cast<NamedOperations&>(),
+                                  std::string(text_of(given[0])), given[1], given[2], how))
+        .release()
+        .ptr();
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
   }
 }
 
-// Waits, and gives what the request has held. It has no callbacks.
+// Of a request that has no callbacks.
 PyObject* wait_for_held(PyObject* self, PyObject*) {
   try {
-    auto& request = py::handle(self).cast<PyNamedRequest&>();
-    request.ended() ? request.rethrow() : static_cast<void>(request.wait(std::nullopt));
-    return py::object(request.held()).release().ptr();
+    return py::handle(self).cast<PyNamedRequest&>().wait_for_held().release().ptr();
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
@@ -281,6 +198,86 @@ py::list outputs_of(const PyNamedRequest& self) {
 }
 
 }  // namespace
+
+PyNamedRequest::PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held,
+                               py::object memory)
+    : PyOperation(named),
+      named_(std::move(named)),
+      held_(std::move(held)),
+      memory_(std::move(memory)) {}
+
+PyNamedRequest::~PyNamedRequest() {
+  if (named_->ended() && !named_->holds_memory()) return;
+  for (py::object* const one : {&held_, &memory_}) {
+    if (*one) kept().emplace_back(named_, one->release().ptr());
+  }
+}
+
+void PyNamedRequest::wait_at_most(std::optional<double> timeout) {
+  if (wait(timeout)) return;
+  std::string seconds = std::to_string(*timeout);
+  seconds.erase(seconds.find_last_not_of('0') + 1);
+  if (seconds.back() == '.') seconds.pop_back();
+  throw WaitTimeout("wait of " + seconds + " s for " + named_->waits_for() +
+                    ": it goes on. See what that rank does, and wait again or for longer");
+}
+
+py::object PyNamedRequest::wait_for_held() {
+  ended() ? rethrow() : static_cast<void>(wait(std::nullopt));
+  return held_;
+}
+
+std::string_view text_of(PyObject* object) {
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
+  if (text == nullptr) throw py::error_already_set();
+  return {text, static_cast<std::size_t>(length)};
+}
+
+int priority_of(PyObject* object) {
+  const long number = PyLong_AsLong(object);
+  if (number == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  if (number != static_cast<int>(number)) {
+    throw UsageError("a priority of " + std::to_string(number) + " does not fit 32 bits");
+  }
+  return static_cast<int>(number);
+}
+
+double number_of(PyObject* object) {
+  const double number = PyFloat_AsDouble(object);
+  if (number == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return number;
+}
+
+std::unique_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
+                                              PyObject* input, PyObject* result,
+                                              const TensorReduction& how) {
+  const auto from = tensor_view(input);
+  if (!from) return nullptr;
+  NamedArray array{
+      .in = {from->data}, .out = {from->data}, .dtype = from->dtype, .count = from->count};
+  if (result != input) {
+    const auto to = tensor_view(result);
+    if (!to || to->dtype != from->dtype || to->count != from->count) return nullptr;
+    array.out = {to->data};
+  }
+  Submission what;
+  what.kind = NamedKind::kAllreduce;
+  what.op = how.op;
+  what.prescale = how.prescale;
+  what.postscale = how.postscale;
+  what.priority = how.priority;
+  std::vector<NamedArray> arrays;
+  arrays.reserve(1);
+  add(what, arrays, std::move(array), from->shape);
+  what.arrays = 1;
+  let_ended_go();
+  py::object memory = storage_of(result);
+  if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
+  auto operation = all.submit(std::move(name), what, std::move(arrays), {});
+  return std::make_unique<PyNamedRequest>(
+      std::move(operation), py::reinterpret_borrow<py::object>(result), std::move(memory));
+}
 
 void bind_named(py::module_& m) {
   py::class_<PyNamedRequest> request(m, "NamedRequest");

@@ -89,13 +89,12 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
         const auto found = mine.find(entry.round);
         expect(found != mine.end(), "an entry that this rank has not submitted");
         expect(entry.problem.empty(), entry.problem);
-        expect(entry.submission.counts[0] == count_of(found->second),
-               "the entry is not what was submitted");
+        expect(entry.submission == nullptr, "this rank has its array");
         expect(most_fused > 0 || !entry.joins, "a batch where there are none");
         expect(entry.chunk == chunks[found->second]++, "chunks come one after the other");
         seen = (seen * 31 + static_cast<std::uint64_t>(found->second)) * 2 + (entry.joins ? 1 : 0);
         seen = seen * 31 + entry.chunk;
-        if (!entry.is_last_chunk()) continue;
+        if (!entry.is_last_chunk) continue;
         mine.erase(found);
         ++taken;
       }
@@ -116,22 +115,25 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
   all_saw_the_same(bootstrap, seen);
 }
 
-std::vector<std::uint64_t> counts_of(const std::vector<named::Board::Entry>& entries) {
-  std::vector<std::uint64_t> found;
-  for (const auto& entry : entries) found.push_back(entry.submission.counts[0]);
-  return found;
-}
-
 void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
+  std::map<named::Board::Round, std::uint64_t> counts;
+  const auto arrive = [&](const std::string& name, const Submission& what) {
+    counts[board.arrive(name, what).value()] = what.counts[0];
+  };
+  const auto counts_of = [&](const std::vector<named::Board::Entry>& entries) {
+    std::vector<std::uint64_t> found;
+    for (const auto& entry : entries) found.push_back(counts.at(entry.round));
+    return found;
+  };
   constexpr std::size_t kLarge = 3 * Submission::kChunkBytes / 4;  // 3 chunks
   using Counts = std::vector<std::uint64_t>;
   bootstrap.barrier();
-  board.arrive("large", sum_of(kLarge));
+  arrive("large", sum_of(kLarge));
   bootstrap.barrier();
-  board.arrive("urgent", sum_of(1, 1));
+  arrive("urgent", sum_of(1, 1));
   bootstrap.barrier();
-  board.arrive("large again", sum_of(kLarge));
+  arrive("large again", sum_of(kLarge));
   bootstrap.barrier();
   if (bootstrap.rank() == 0) {
     const auto entries = board.take();
@@ -143,7 +145,7 @@ void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootst
   bootstrap.barrier();
   if (bootstrap.rank() == 1) expect(board.take().size() == 5, "what rank 0 has decided");
   bootstrap.barrier();
-  board.arrive("large", sum_of(kLarge));
+  arrive("large", sum_of(kLarge));
   bootstrap.barrier();
   if (bootstrap.rank() == 0) {
     expect(board.take(false).empty(), "nobody has decided");
@@ -151,9 +153,9 @@ void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootst
     expect(board.take(false).empty() && board.any() && !board.any(false), "the rest is left");
   }
   bootstrap.barrier();
-  board.arrive("of no hurry", sum_of(3, -1));
-  board.arrive("urgent", sum_of(1, bootstrap.rank() == 0 ? -2 : 2));  // the highest counts
-  board.arrive("more urgent", sum_of(2, 3));
+  arrive("of no hurry", sum_of(3, -1));
+  arrive("urgent", sum_of(1, bootstrap.rank() == 0 ? -2 : 2));  // the highest counts
+  arrive("more urgent", sum_of(2, 3));
   bootstrap.barrier();
   if (bootstrap.rank() == 0) {
     const auto entries = board.take();
@@ -163,7 +165,7 @@ void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootst
   if (bootstrap.rank() == 1) {
     expect(counts_of(board.take()) == Counts{kLarge, 2, 1, kLarge}, "what rank 0 has decided");
     const auto entries = board.take();
-    expect(counts_of(entries) == Counts{kLarge} && entries[0].is_last_chunk(), "its last chunk");
+    expect(counts_of(entries) == Counts{kLarge} && entries[0].is_last_chunk, "its last chunk");
   }
   bootstrap.barrier();
   if (bootstrap.rank() == 0) {
@@ -192,7 +194,7 @@ void the_end_of_a_join_comes_behind_all_chunks(const Shared& memory, BoardBootst
     for (auto& entry : board.take()) entries.push_back(std::move(entry));
   }
   expect(entries[1].chunk == 0 && entries[2].chunk == 1, "two chunks");
-  expect(entries[3].submission.kind == NamedKind::kJoin, "then the join");
+  expect(entries[3].is_join(), "then the join");
 }
 
 void chunks_are_all_of_it_and_alike(BoardBootstrap&) {
@@ -288,7 +290,7 @@ void who_joins_after_a_name_counts_once(const Shared& memory, BoardBootstrap& bo
   bootstrap.barrier();
   auto entries = board.take();
   for (auto& later : board.take()) entries.push_back(std::move(later));
-  expect(entries.size() == 3 && entries[2].submission.kind == NamedKind::kJoin, "a, b, the join");
+  expect(entries.size() == 3 && entries[2].is_join(), "a, b, the join");
   expect(entries[0].problem.empty(), "all have come with a");
   expect(!entries[1].problem.empty(), "rank 0 has none for b, and zeros make no maximum");
 }

@@ -295,7 +295,7 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
         expect(entry.problem.empty(), entry.problem);
         seen = (seen * 31 + static_cast<std::uint64_t>(found->second)) * 2 + (entry.joins ? 1 : 0);
         seen = seen * 31 + entry.chunk;
-        if (!entry.is_last_chunk()) continue;
+        if (!entry.is_last_chunk) continue;
         mine.erase(found);
         ++taken;
       }
@@ -343,9 +343,9 @@ void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
     for (auto& entry : board.take()) entries.push_back(std::move(entry));
     if (relay != nullptr) relay->carry();
   }
-  expect(entries[0].submission.counts[0] == 7 && entries[0].problem.empty(), "a sum with zeros");
+  expect(entries[0].submission->counts[0] == 7 && entries[0].problem.empty(), "a sum with zeros");
   expect((entries[0].round == 0) == (rank / Job::kRanks == 1), "whose site has no array");
-  expect(entries[1].submission.kind == NamedKind::kJoin && entries[1].last_joined != 1, "all");
+  expect(entries[1].is_join() && entries[1].last_joined != 1, "all");
   ranks.barrier();
 }
 

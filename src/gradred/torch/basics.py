@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradred import _core
 from gradred.errors import explain
 from gradred.torch.errors import NOT_INITIALISED
 
@@ -43,7 +44,7 @@ class _State:
         self.engine: NamedOperations | None = None
         self.timeline: Timeline | None = None
         self.dynamic_sets = False
-        self.generation = 0  # counts init()
+        self.handles = _core.Handles()  # of what is in flight; they count from 1 after each init()
         self.asked: tuple[Any, int] = (None, 0)  # of the last one: its communicator, its ranks
 
 
@@ -135,7 +136,7 @@ def _begin(comm: Any) -> None:
     with stall_limits():
         state.engine = NamedOperations(mine, most_fused_bytes=most_fused_bytes())
     state.place = _place_of(MPI, mine)
-    state.generation += 1
+    state.handles.clear()
     state.asked = (comm, state.place.size)
     sets.begin(state.place.size, comm if isinstance(comm, MPI.Comm) else None)
     path = os.environ.get("HOROVOD_TIMELINE", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -35,11 +34,9 @@ OPS = {
     basics.Product: "prod",
 }
 
-_numbers = itertools.count(1)
-_InFlight: TypeAlias = "_core.NamedRequest | tuple[NamedRequest, Callable[[NamedRequest], Any]]"
-_in_flight: dict[int, _InFlight] = {}
-"""By handle: the request, and what makes the result of it; alone where it holds the result. So
-nothing that Python's garbage collector would have to look at is made for most of them."""
+_InFlight: TypeAlias = "tuple[NamedRequest, Callable[[NamedRequest], Any]]"
+"""What stands behind a handle: the request, and what makes the result of it. Allreduces of one
+tensor are `basics.state.handles`' own: most are, and no object of Python's is made for them."""
 
 _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
@@ -115,28 +112,8 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
 
 
-def next_handle() -> int:
-    """Counts up from 1, and from 1 again after `shutdown` and `init`."""
-    return next(_numbers)
-
-
-_generation = 0
-
-
-def begin_anew() -> None:
-    """Handles count from 1 again, and the old ones are forgotten."""
-    global _numbers, _generation
-    if _generation == basics.state.generation:
-        return
-    _generation = basics.state.generation
-    _numbers = itertools.count(1)
-    _in_flight.clear()
-
-
 def engine_of(process_set: ProcessSet) -> NamedOperations:
     """What carries out the set's operations."""
-    if _generation != basics.state.generation:
-        begin_anew()
     engine = process_set._engine
     return process_set.engine() if engine is None else engine
 
@@ -161,7 +138,6 @@ def submit(
 
     Names are apart by their kinds, unless `prefix` says otherwise.
     """
-    handle = next_handle()
     prefix = kind if prefix is None else prefix
     full = f"{prefix}.{engine.next_name(prefix) if name is None else name}"
     try:
@@ -171,8 +147,12 @@ def submit(
         raise
     except Error as error:
         raise internal_error(error) from error
-    _in_flight[handle] = (request, finish)
-    return handle
+    return put((request, finish))
+
+
+def put(in_flight: _InFlight) -> int:
+    """Its handle."""
+    return basics.state.handles.put(in_flight)
 
 
 def submit_tensor(
@@ -186,37 +166,50 @@ def submit_tensor(
     priority: int = 0,
 ) -> int:
     """As `submit`, for an allreduce of one tensor."""
-    engine = process_set._engine
-    if engine is None or _generation != basics.state.generation:
-        engine = engine_of(process_set)
-    operation, factor = "sum", 1.0
-    if op == basics.Adasum:
-        from gradred.torch import adasum
-
-        return adasum.start([tensor], [out], name, prescale, postscale, process_set, out)
-    if op != basics.Sum:
-        operation, factor = reducing(op, process_set)
-    postscale *= factor
-    full = f"allreduce.{engine.next_name('allreduce') if name is None else name}"
+    if name is None:
+        name = engine_of(process_set).next_name("allreduce")
+    engine, start = process_set._engine, basics.state.handles.start_allreduce
     try:
-        request = engine.submit_tensor(
-            full, tensor, out, operation, prescale, postscale, priority
-        )  # spelled out: to unpack a tuple here costs a quarter of a microsecond
-        if request is None:
-            tensors = described(tensor, out, "allreduce")
-            held = (tensor, out)
-            asked = (operation, prescale, postscale, 0, (), held, priority)
-            request = engine.submit("allreduce", full, tensors, *asked)
-            in_flight: _InFlight = (request, lambda _: out)
-        else:
-            in_flight = request
+        handle = start(engine, tensor, out, name, op, prescale, postscale, priority)
+        if handle is not None:
+            return handle
+        asked = (prescale, postscale, process_set, priority)
+        return _submit_looked_at(tensor, out, name, op, *asked)
     except UsageError:
         raise
     except Error as error:
         raise internal_error(error) from error
-    handle = next(_numbers)
-    _in_flight[handle] = in_flight
-    return handle
+
+
+def _submit_looked_at(
+    tensor: torch.Tensor,
+    out: torch.Tensor,
+    name: str,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    priority: int,
+) -> int:
+    """The same for what the core leaves alone: other layouts, GPUs, subclasses of tensors."""
+    engine = engine_of(process_set)
+    if op == basics.Adasum:
+        from gradred.torch import adasum
+
+        return adasum.start([tensor], [out], name, prescale, postscale, process_set, out)
+    operation, factor = reducing(op, process_set)
+    return submit(
+        engine,
+        "allreduce",
+        name,
+        described(tensor, out, "allreduce"),
+        lambda _: out,
+        (tensor, out),
+        op=operation,
+        prescale=prescale,
+        postscale=postscale * factor,
+        priority=priority,
+    )
 
 
 def poll(handle: int) -> bool:
@@ -225,11 +218,11 @@ def poll(handle: int) -> bool:
     Raises:
         ValueError: there is none of this handle, or it has been synchronised.
     """
-    found = _in_flight.get(handle)
+    found = basics.state.handles.get(handle)
     if found is None:
         remedy = "Poll what an _async function gave, before synchronize"
         raise ValueError(explain(f"poll({handle})", "there is no such handle", remedy))
-    return found[0].done() if isinstance(found, tuple) else found.done()
+    return bool(found[0].done()) if isinstance(found, tuple) else found
 
 
 def synchronize(handle: int | Callable[[], Any] | None) -> Any:
@@ -238,12 +231,14 @@ def synchronize(handle: int | Callable[[], Any] | None) -> Any:
     Raises:
         HorovodInternalError: it has ended badly.
     """
-    found = _in_flight.pop(handle, None)  # type: ignore[arg-type]
-    if found is None:
-        return handle() if callable(handle) else None
+    handles = basics.state.handles
     try:
-        if not isinstance(found, tuple):
-            return found.wait_for_held()
+        result = handles.wait(handle)
+        if result is not NotImplemented:
+            return result
+        found: _InFlight | None = handles.take(handle)
+        if found is None:
+            return handle() if callable(handle) else None
         request, finish = found
         request.wait()
     except Error as error:

@@ -1,0 +1,216 @@
+// Operations in flight by number, as programs written for Horovod hold them: a type of Python's
+// without pybind11, whose calls take longer than all that these do.
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include "base/errors.h"
+#include "python/errors.h"
+#include "python/method.h"
+#include "python/named.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+class Handles {
+ public:
+  using Request = std::unique_ptr<PyNamedRequest>;
+  using Entry = std::variant<Request, py::object>;  // the latter: Python knows what it is
+
+  long long add(Entry entry) {
+    entries_.emplace(next_, std::move(entry));
+    return next_++;
+  }
+  const Entry* find(long long handle) const {
+    const auto found = entries_.find(handle);
+    return found == entries_.end() ? nullptr : &found->second;
+  }
+  std::optional<Entry> take(long long handle) {
+    const auto found = entries_.extract(handle);
+    if (found.empty()) return std::nullopt;
+    return std::move(found.mapped());
+  }
+  NamedOperations& engine_of(PyObject* object) {
+    if (engine_.ptr() != object) {
+      known_ = py::handle(object).cast<std::shared_ptr<NamedOperations>>();
+      engine_ = py::reinterpret_borrow<py::object>(object);
+    }
+    return *known_;
+  }
+  void clear() {
+    auto entries = std::exchange(entries_, {});
+    auto engine = std::exchange(engine_, {});
+    known_.reset();
+    next_ = 1;
+  }
+
+ private:
+  std::unordered_map<long long, Entry> entries_;
+  long long next_ = 1;
+  py::object engine_;  // the last one
+  std::shared_ptr<NamedOperations> known_;
+};
+
+struct Object {
+  PyObject_HEAD  //
+      Handles* handles;
+};
+
+Handles& handles_of(PyObject* self) { return *reinterpret_cast<Object*>(self)->handles; }
+
+template <class Body>
+PyObject* guarded(Body body) {
+  try {
+    return body();
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+PyObject* none() { return py::none().release().ptr(); }
+
+std::optional<long long> handle_of(PyObject* object) {
+  if (!PyLong_CheckExact(object)) return std::nullopt;
+  const long long handle = PyLong_AsLongLong(object);
+  if (handle == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();  // more than there will ever be
+    return std::nullopt;
+  }
+  return handle;
+}
+
+// Horovod's numbers; an average is a sum and a factor. Adasum is none of the engine's.
+std::optional<TensorReduction> reduction_of(PyObject* number, int ranks) {
+  constexpr std::array<std::optional<Op>, 6> kOps = {Op::kSum, Op::kSum, std::nullopt,
+                                                     Op::kMin, Op::kMax, Op::kProd};
+  const auto index = handle_of(number);
+  if (!index || *index < 0 || *index >= static_cast<long long>(kOps.size())) return std::nullopt;
+  const std::optional<Op> op = kOps[static_cast<std::size_t>(*index)];
+  if (!op) return std::nullopt;
+  return TensorReduction{.op = *op, .postscale = *index == 0 ? 1.0 / ranks : 1.0};
+}
+
+// start_allreduce(engine, tensor, out, name, op, prescale, postscale, priority)
+PyObject* start_allreduce(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  if (count != 8) {
+    PyErr_SetString(PyExc_TypeError, "start_allreduce takes 8 arguments");
+    return nullptr;
+  }
+  return guarded([&]() -> PyObject* {
+    if (given[0] == Py_None || !PyUnicode_CheckExact(given[3])) return none();
+    Handles& handles = handles_of(self);
+    NamedOperations& engine = handles.engine_of(given[0]);
+    auto how = reduction_of(given[4], engine.size());
+    if (!how) return none();
+    how->prescale = number_of(given[5]);
+    how->postscale *= number_of(given[6]);
+    how->priority = priority_of(given[7]);
+    std::string name = "allreduce.";
+    name += text_of(given[3]);
+    Handles::Request request = submit_tensor(engine, std::move(name), given[1], given[2], *how);
+    if (request == nullptr) return none();
+    return PyLong_FromLongLong(handles.add(std::move(request)));
+  });
+}
+
+// wait(handle): NotImplemented where it has to be taken.
+PyObject* wait_handle(PyObject* self, PyObject* given) {
+  return guarded([&]() -> PyObject* {
+    Handles& handles = handles_of(self);
+    const auto handle = handle_of(given);
+    const auto* const found = handle ? handles.find(*handle) : nullptr;
+    if (found == nullptr || !std::holds_alternative<Handles::Request>(*found)) {
+      return Py_NewRef(Py_NotImplemented);
+    }
+    const auto taken = handles.take(*handle);
+    return std::get<Handles::Request>(*taken)->wait_for_held().release().ptr();
+  });
+}
+
+PyObject* put_handle(PyObject* self, PyObject* given) {
+  return guarded([&] {
+    return PyLong_FromLongLong(handles_of(self).add(py::reinterpret_borrow<py::object>(given)));
+  });
+}
+
+// take(handle): what was put; None: nothing has been.
+PyObject* take_handle(PyObject* self, PyObject* given) {
+  return guarded([&]() -> PyObject* {
+    const auto handle = handle_of(given);
+    auto found = handle ? handles_of(self).take(*handle) : std::nullopt;
+    if (!found) return none();
+    return std::get<py::object>(*found).release().ptr();
+  });
+}
+
+// get(handle): the same, which stays; or whether the request of a tensor has ended.
+PyObject* get_handle(PyObject* self, PyObject* given) {
+  return guarded([&]() -> PyObject* {
+    const auto handle = handle_of(given);
+    const auto* const found = handle ? handles_of(self).find(*handle) : nullptr;
+    if (found == nullptr) return none();
+    if (const auto* const put = std::get_if<py::object>(found)) {
+      return py::object(*put).release().ptr();
+    }
+    return py::bool_(std::get<Handles::Request>(*found)->test()).release().ptr();
+  });
+}
+
+PyObject* clear_handles(PyObject* self, PyObject*) {
+  return guarded([&] {
+    handles_of(self).clear();
+    return none();
+  });
+}
+
+PyObject* make_handles(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  if (PyTuple_GET_SIZE(args) != 0 || (kwargs != nullptr && PyDict_GET_SIZE(kwargs) != 0)) {
+    PyErr_SetString(PyExc_TypeError, "Handles takes no arguments");
+    return nullptr;
+  }
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self != nullptr) reinterpret_cast<Object*>(self)->handles = new Handles;
+  return self;
+}
+
+void destroy_handles(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  delete reinterpret_cast<Object*>(self)->handles;
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+std::array<PyMethodDef, 7> handles_methods = {{
+    {"start_allreduce", as_method(start_allreduce), METH_FASTCALL, nullptr},
+    {"wait", wait_handle, METH_O, nullptr},
+    {"put", put_handle, METH_O, nullptr},
+    {"take", take_handle, METH_O, nullptr},
+    {"get", get_handle, METH_O, nullptr},
+    {"clear", clear_handles, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+}};
+
+}  // namespace
+
+void bind_handles(py::module_& m) {
+  static std::array<PyType_Slot, 4> slots = {{
+      {Py_tp_new, reinterpret_cast<void*>(make_handles)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(destroy_handles)},
+      {Py_tp_methods, handles_methods.data()},
+      {0, nullptr},
+  }};
+  static PyType_Spec spec = {"gradred._core.Handles", sizeof(Object), 0, Py_TPFLAGS_DEFAULT,
+                             slots.data()};
+  m.attr("Handles") = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
+}
+
+}  // namespace gradred
