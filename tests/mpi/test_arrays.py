@@ -122,6 +122,33 @@ def test_torch_tensors() -> None:
         gradred.allreduce(torch.ones(2, requires_grad=True))
 
 
+@pytest.mark.filterwarnings("error")
+def test_methods_of_mpi4py_take_dense_arrays_with_axes_in_any_order() -> None:
+    torch = pytest.importorskip("torch")
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    x = torch.full((2, 3, 4, 5), RANK + 1.0).contiguous(memory_format=torch.channels_last)
+    turned = np.full((4, 3, 2), RANK + 1.0).transpose(1, 0, 2)
+    for given, empty in ((x, torch.empty_like(x)), (turned, np.empty_like(turned))):
+        comm.Allreduce(given, empty)
+        assert (empty == TOTAL).all()
+        empty[:] = 0
+        comm.Iallreduce(given, empty).Wait()
+        assert (empty == TOTAL).all()
+        request = comm.Allreduce_init(MPI.IN_PLACE, empty)
+        request.Start()
+        request.Wait()
+        assert (empty == TOTAL * SIZE).all()
+        with pytest.raises(UsageError, match="axes in different orders"):
+            comm.Allreduce(given, np.ascontiguousarray(empty))
+    if SIZE > 1:
+        mine = x if RANK == 0 else x.contiguous()
+        with pytest.raises(UsageError, match="order of axes"):
+            comm.Allreduce(MPI.IN_PLACE, mine)
+    with pytest.raises(UsageError, match="axes are in another order"):
+        comm.Bcast(x)
+    comm.Free()
+
+
 def test_out_receives_the_result() -> None:
     x, y = np.full(3, RANK + 1), np.zeros(3, int)
     assert gradred.allreduce(x, out=y) is y

@@ -140,7 +140,12 @@ def test_masked_arrays_are_refused() -> None:
         describe(np.ma.masked_array([1.0, 2.0], [True, False]), ASKED)
 
 
-@pytest.mark.parametrize("x", [None, 3.0, "text", [1.0, 2.0], {"a": 1}])
+def test_none_gets_advice_for_gradients() -> None:
+    with pytest.raises(TypeError, match="None, as the gradient of a parameter.*pass zeros"):
+        describe(None, ASKED)
+
+
+@pytest.mark.parametrize("x", [3.0, "text", [1.0, 2.0], {"a": 1}])
 def test_what_is_no_array_is_refused(x: Any) -> None:
     with pytest.raises(TypeError, match=r"is no array\. Pass an array.*comm\.allreduce"):
         describe(x, ASKED)

@@ -35,6 +35,8 @@ class Layout:
     order: tuple[int, ...]
     """The axes from the slowest to the fastest, those of length 1 where they stand."""
     hash: int
+    straight: bool
+    """Row by row or column by column: as MPI's buffers lie."""
 
 
 @dataclasses.dataclass(slots=True)  # not frozen: making one would take three times as long
@@ -100,6 +102,7 @@ def layout_of(
     """The layout of memory with these strides (in bytes, None for C order); None if not dense."""
     count = math.prod(shape)
     order = tuple(range(len(shape)))
+    straight = True
     if strides is not None and count > 1:
         long = [axis for axis in order if shape[axis] > 1]
         by_stride = sorted(long, key=lambda axis: -strides[axis])
@@ -108,9 +111,10 @@ def layout_of(
             if strides[axis] != expected:
                 return None
             expected *= shape[axis]
+        straight = by_stride in (long, long[::-1])
         sorted_axes = iter(by_stride)
         order = tuple(next(sorted_axes) if shape[axis] > 1 else axis for axis in order)
-    return Layout(count, order, _core.layout_hash(shape, order))
+    return Layout(count, order, _core.layout_hash(shape, order), straight)
 
 
 def exported(x: Any, asked: str) -> dlpack.Exported | None:
@@ -195,13 +199,13 @@ def _from_torch(x: Any, asked: str) -> Array:
         raise UsageError(message)
     if x.device.type not in ("cpu", "cuda"):
         _refuse_device(x.device.type, asked)
-    if str(x.layout) != "torch.strided" or x.is_conj() or x.is_neg():
-        message = explain(
-            asked,
-            "the tensor is sparse, or a conjugated or negated view",
-            "Pass x.to_dense().resolve_conj().resolve_neg()",
-        )
-        raise UsageError(message)
+    if str(x.layout) != "torch.strided":
+        found = f"the tensor is sparse ({x.layout})"
+        remedy = "Pass x.to_dense(), or have dense gradients, as of Embedding(sparse=False)"
+        raise UsageError(explain(asked, found, remedy))
+    if x.is_conj() or x.is_neg():
+        found = "the tensor is a conjugated or negated view"
+        raise UsageError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in ITEMSIZES:
         _refuse_type(x.dtype, asked)
@@ -282,6 +286,10 @@ def memory_of(x: Any, asked: str) -> memoryview:
     try:
         return memoryview(x)
     except TypeError:
+        if x is None:
+            found = "it is None, as the gradient of a parameter that no loss depends on"
+            remedy = "Leave it out on all ranks, or pass zeros where another rank has a gradient"
+            raise UsageTypeError(explain(asked, found, remedy)) from None
         message = explain(
             asked,
             f"a {type(x).__name__} is no array",

@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from gradred import _core, ops
 from gradred.buffers.arrays import (
+    Layout,
     describe,
     dtype_name,
     exported,
@@ -56,6 +57,8 @@ class Message:
     """None: the host's."""
     stream: int | None = None
     """In which the program works on a device's memory."""
+    layout: int = 0
+    """Of an array whose axes are neither in C's order nor in Fortran's, as ranks compare it."""
 
     @property
     def itemsize(self) -> int:
@@ -95,6 +98,7 @@ class _Memory(NamedTuple):
     owner: Any
     memory: _core.DeviceMemory | None = None
     stream: int | None = None
+    layout: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -105,7 +109,9 @@ class _Parts:
     datatype: Any = None
 
 
-def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
+def read(
+    spec: Any, asked: str, *, writable: bool, blocks: int = 1, any_order: bool = False
+) -> Message:
     """Understand one specification.
 
     Args:
@@ -113,6 +119,7 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
         asked: for messages: `"Allreduce's recvbuf"`.
         writable: whether the call writes there.
         blocks: into how many blocks the elements are cut; `count` is that of one.
+        any_order: whether a dense array may have its axes in any order, as channels_last tensors.
 
     Raises:
         gradred.UsageError: it means nothing, or more than the memory holds.
@@ -120,6 +127,8 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
     """
     parts = _take_apart(spec, asked)
     memory = _memory(parts.buffer, asked, typed=parts.datatype is not None)
+    if memory.layout and not any_order:
+        _refuse(asked, "the array's axes are in another order", "Pass a contiguous copy")
     if writable and not memory.writable:
         _refuse(asked, "the memory is read-only", "Pass a writable array")
     dtype, datatype = _type_of(parts.datatype, memory, asked)
@@ -128,7 +137,9 @@ def read(spec: Any, asked: str, *, writable: bool, blocks: int = 1) -> Message:
     address, count = _cut(parts, memory, extent, blocks, gap, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
         _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
-    return Message(address, count, dtype, datatype, memory.owner, memory.memory, memory.stream)
+    return Message(
+        address, count, dtype, datatype, memory.owner, memory.memory, memory.stream, memory.layout
+    )
 
 
 def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
@@ -196,9 +207,7 @@ def _memory(x: Any, asked: str, *, typed: bool) -> _Memory:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         array = describe(x, asked)
-        if not (x.is_contiguous() or x.T.is_contiguous()):
-            _refuse(asked, "the tensor is not contiguous", "Pass x.contiguous()")
-        where = (array.memory, array.stream)
+        where = (array.memory, array.stream, _compared(array.layout))
         return _Memory(array.address, array.nbytes, array.dtype, None, True, x, *where)
     tensor = exported(x, asked)
     if tensor is not None:
@@ -209,8 +218,14 @@ def _memory(x: Any, asked: str, *, typed: bool) -> _Memory:
     return _buffer_memory(view, asked)
 
 
+def _compared(layout: Layout) -> int:
+    """What ranks compare of it."""
+    return 0 if layout.straight else layout.hash
+
+
 def _numpy_memory(x: np.ndarray[Any, Any], asked: str) -> _Memory:
-    if not x.flags.forc:
+    layout = None if x.flags.forc else layout_of(x.shape, x.strides, x.itemsize)
+    if not (x.flags.forc or layout):
         found = f"the array is not contiguous: shape {x.shape}, strides {x.strides} bytes"
         _refuse(asked, found, "Pass a contiguous copy, for example numpy.ascontiguousarray(x)")
     address, readonly = x.__array_interface__["data"]
@@ -227,7 +242,8 @@ def _numpy_memory(x: np.ndarray[Any, Any], asked: str) -> _Memory:
             asked, "the array holds Python objects", "Use the lower-case method, which pickles"
         )
         raise UsageTypeError(message)
-    return _Memory(address, x.nbytes, name, code, not readonly, x)
+    compared = 0 if layout is None else _compared(layout)
+    return _Memory(address, x.nbytes, name, code, not readonly, x, layout=compared)
 
 
 # The types of such arrays that the MPI may know and gradred does not, by their buffer formats.
@@ -236,15 +252,14 @@ _FORMATS = {"float128": "g", "complex256": "Zg"}
 
 def _exported_memory(x: Any, tensor: Exported, asked: str) -> _Memory:
     layout = layout_of(tensor.shape, tensor.strides, tensor.itemsize)
-    straight = tuple(range(len(tensor.shape)))
-    if layout is None or layout.order not in (straight, straight[::-1]):
+    if layout is None:
         _refuse(asked, "the array is not contiguous", "Pass a contiguous copy")
     name = tensor.dtype if tensor.dtype in ITEMSIZES else None
     code = None if name else _FORMATS.get(tensor.dtype, tensor.dtype)
     nbytes = layout.count * tensor.itemsize
     require_memory(tensor.address, layout.count, asked)
     owner = (x, tensor.owner)
-    where = (tensor.memory, tensor.stream)
+    where = (tensor.memory, tensor.stream, _compared(layout))
     return _Memory(tensor.address, nbytes, name, code, tensor.writable, owner, *where)
 
 
@@ -403,7 +418,9 @@ def reduction(
     found = ops.resolve(op)
     blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
     in_place = is_in_place(sendbuf)
-    recv = read(recvbuf, f"{name}'s recvbuf", writable=True, blocks=blocks if in_place else 1)
+    whole = kind == "allreduce"
+    cut = blocks if in_place else 1
+    recv = read(recvbuf, f"{name}'s recvbuf", writable=True, blocks=cut, any_order=whole)
     if recv.dtype is None or found is None:
         if found is None or found[0] in MPI_OPS:
             require_host(recv, name)
@@ -425,6 +442,7 @@ def reduction(
         recv.dtype,
         found[0],
         factor=found[1],
+        layout=recv.layout,
         placement=placement(send, recv, stream),
     )
     return Reduction(call, (send, recv))
@@ -442,7 +460,11 @@ def read_input(kind: Kind, sendbuf: Any, recv: Message, blocks: int) -> Message:
         gradred.UsageError: it means nothing, or does not fit `recv`.
     """
     name = NAMES[kind]
-    send = read(sendbuf, f"{name}'s sendbuf", writable=False, blocks=blocks)
+    whole = kind == "allreduce"
+    send = read(sendbuf, f"{name}'s sendbuf", writable=False, blocks=blocks, any_order=whole)
+    if send.layout != recv.layout:
+        found = "sendbuf and recvbuf have their axes in different orders, or other shapes"
+        _refuse(name, found, "Pass two arrays of one layout, for example numpy.empty_like(x)")
     if send.dtype != recv.dtype or (send.dtype is None and send.datatype != recv.datatype):
         found = f"sendbuf has {send.type_text}, recvbuf {recv.type_text}"
         _refuse(name, found, "Pass two buffers of one type")
