@@ -206,7 +206,7 @@ class Fenced {
       : bytes_(mapped ? 0 : content.size() + 2 * kFence), content_(content.size()) {
     if (mapped) memory_.emplace(content.size() + 2 * kFence);
     std::memset(all(), 0x5A, content_ + 2 * kFence);
-    std::ranges::copy(content, data());
+    std::copy_n(content.data(), content_, data());
   }
   std::byte* data() { return all() + kFence; }
   std::span<const std::byte> content() { return {data(), content_}; }
