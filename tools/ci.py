@@ -161,9 +161,6 @@ def torch_ranks() -> bool:
     return not has_torch() or run(python_of(OPENMPI), *words)
 
 
-ONE_THREAD = ("kernels_test",)  # nothing for ThreadSanitizer, and much of its time
-
-
 def core_tests(sanitizer: str) -> bool:
     """csrc/tests under a sanitizer; a program's name and verdict per line."""
     build = BUILD / sanitizer
@@ -183,8 +180,6 @@ def core_tests(sanitizer: str) -> bool:
     threads = ["threads"]
     among_processes = ("node_test", "node_led_test", "node_faults_test", "node_pool_test")
     parts = dict.fromkeys(among_processes, threads) if sanitizer == "thread" else {}
-    if sanitizer == "thread":
-        programs = [one for one in programs if one.name not in ONE_THREAD]
     verdicts = {one.name: run(*prefix, one, *parts.get(one.name, [])) for one in programs}
     for name, passed in verdicts.items():
         print(f"{name}: {'passed' if passed else 'FAILED'}")
