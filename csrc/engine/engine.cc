@@ -54,8 +54,8 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
   if (left) {
     nap_ns_ = kShortestNap;
     added_ns_ = 0;
-  } else if (added_ns_.load(std::memory_order_relaxed) == 0) {
-    added_ns_ = now_ns();
+  } else if (waiting_.load() == 0 && added_ns_.load(std::memory_order_relaxed) == 0) {
+    added_ns_ = now_ns();  // what is started by who waits is no sign that nobody will
   }
   idle_ = 0;
   if (threaded && (left || (soon && waiting_.load() == 0))) wake();
