@@ -24,11 +24,11 @@ std::uint64_t hash_of(std::string_view name) { return mix(0xcbf29ce484222325ULL,
 }  // namespace
 
 struct Board::Header {
-  alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
-  alignas(kLine) std::atomic<std::uint64_t> news;   // counts up where there is something to take
+  alignas(kLine) std::atomic<std::uint64_t> news;  // counts up where there is something to take
   Bell bell;
-  // Under the lock, all of these. What most submissions write, in one line:
-  alignas(kLine) std::uint64_t logged;  // entries
+  alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
+  // Under the lock, all of these. What most submissions write, in the lock's line:
+  std::uint64_t logged;  // entries
   std::uint64_t rounds;
   std::uint64_t ahead_bytes;  // of entries that were not queued, and that no hungry rank has taken
   std::uint64_t batch_bytes;  // of the last batch of these
