@@ -20,7 +20,7 @@ class Communicator;
 std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const int> order);
 
 struct Piece {
-  InBuffer in{};
+  InBuffer in{.data = nullptr};
   OutBuffer out{};  // of the same address: in place
   std::size_t count = 0;
   DType dtype = DType::kUInt8;

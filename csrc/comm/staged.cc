@@ -59,7 +59,9 @@ bool Staging::is_long(const Call& call) { return call.count * size_of(call.dtype
 // Where input and result are the device's, one vector on the host serves both, but for
 // reduce-scatters, whose input is longer.
 Staging::Staging(const Call& call, int rank, int size)
-    : call_(call), rank_(rank), size_(size), on_host_(call), before_(call.order->before) {
+    : call_(call), rank_(rank), size_(size), on_host_(call) {
+  check(call.order != nullptr, "a call on a device's memory says what comes before it");
+  before_ = call.order->before;
   on_host_.in.memory = on_host_.out.memory = Memory();
   const Memory from = call.input_memory();
   if (before_ == nullptr) {

@@ -3,7 +3,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/errors.h"
@@ -22,6 +24,8 @@ constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kLine - 1) / 
 std::uint64_t hash_of(std::string_view name) { return mix(0xcbf29ce484222325ULL, name); }
 
 }  // namespace
+
+static_assert(Board::kSlots < std::numeric_limits<std::uint16_t>::max(), "an index and 1 fit");
 
 struct Board::Header {
   alignas(kLine) std::atomic<std::uint64_t> news;  // counts up where there is something to take
@@ -101,6 +105,7 @@ struct alignas(kLine) Board::Logged {
   bool joins;
   bool has_problem;
   bool is_last;
+  bool some_lack;  // ranks that had joined have no submission
 
   Submission submission;
   char problem[kProblemBytes];
@@ -130,6 +135,8 @@ class Board::Lock {
 };
 
 std::size_t Board::bytes(std::size_t ranks) {
+  static_assert(offsetof(Slot, submission) + sizeof(std::uint64_t) <= kLine);
+  static_assert(offsetof(Logged, submission) <= kLine);
   const std::size_t words = (ranks + 63) / 64;
   return aligned(sizeof(Header)) + aligned(ranks * sizeof(std::uint64_t)) +
          aligned(ranks * sizeof(std::uint32_t)) + aligned(kChains * sizeof(std::uint16_t)) +
@@ -404,6 +411,7 @@ void Board::log_slot(std::uint32_t index, bool joins) {
   entry.slot = index;
   entry.in_chunks = ready.in_chunks;
   entry.joins = joins;
+  entry.some_lack = ready.arrived != ranks_;
   entry.has_problem = ready.has_problem;
   if (entry.has_problem) set_text(entry.problem, ready.problem);
   entry.is_last = entry.has_problem || ready.chunk == submission.chunks();
@@ -486,7 +494,7 @@ void Board::take(bool hungry, std::vector<Entry>& made) {
     one.last_joined = entry.last_joined;
     one.last = entry.last_joined != -1 ? entry.last_joined : entry.last;
     if (entry.has_problem) one.problem = entry.problem;
-    if (joined_[rank_] == 0 && entry.slot != kSlots) continue;
+    if (!entry.some_lack && entry.slot != kSlots) continue;
     Submission agreed = entry.slot != kSlots ? slot(entry.slot).submission : entry.submission;
     agreed.priority = entry.priority;
     agreed.in_chunks = entry.in_chunks ? 1 : 0;

@@ -80,7 +80,7 @@ class Board {
     int last_joined = -1;   // of a join
     int last = -1;          // the rank that submitted it last; -1: unknown
     std::string problem{};  // it ends with this error; empty: there is none
-    std::shared_ptr<const Submission> submission{};  // where this rank may have none
+    std::shared_ptr<const Submission> submission{};  // where some ranks have none
 
     bool is_join() const { return last_joined != -1; }
   };

@@ -142,9 +142,11 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
                                  std::uint64_t most_fused_bytes)
     : comm_(std::move(comm)),
       segment_(std::move(segment)),
-      alone_(segment_ == nullptr ? std::make_unique<std::byte[]>(Board::bytes(1)) : nullptr),
+      alone_(segment_ == nullptr ? std::make_unique<Line[]>(Board::bytes(1) / sizeof(Line) + 1)
+                                 : nullptr),
       board_(
-          segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_.get(), site.size(),
+          segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_[0].bytes,
+          site.size(),
           static_cast<std::size_t>(std::ranges::find(site, comm_->rank()) - site.begin()),
           most_fused_bytes, names_among(comm_->liveness().names(), site),
           [this] { look_after_peers(); }, site.size() < static_cast<std::size_t>(comm_->size())) {}

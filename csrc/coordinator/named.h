@@ -31,7 +31,7 @@ class NamedWork;
 struct NamedPart;
 
 struct NamedArray {
-  InBuffer in{};
+  InBuffer in{.data = nullptr};
   OutBuffer out{};  // of the same address: in place; of none: host memory is made for the result
   // Of a result that is not as long as the input: how long it has to be to go to `out`; of another
   // length it gets memory of its own.
@@ -174,10 +174,14 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   bool advance_finished(const Operation* except);
   void tell_timeline(const NamedOperation& operation, const std::exception_ptr& failure) const;
 
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+
   const std::shared_ptr<Communicator> comm_;
-  const std::shared_ptr<Segment> segment_;    // null: no rank shares memory with this one
-  const std::unique_ptr<std::byte[]> alone_;  // then
-  mutable std::mutex intake_;                 // of what follows, held for moments
+  const std::shared_ptr<Segment> segment_;  // null: no rank shares memory with this one
+  const std::unique_ptr<Line[]> alone_;     // then
+  mutable std::mutex intake_;               // of what follows, held for moments
   Board board_;
   std::unordered_map<Board::Round, Shared> agreed_on_;  // by whom it will be, or is now
   std::deque<Shared> backlog_;                          // for which the board had no room

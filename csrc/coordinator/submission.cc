@@ -90,9 +90,9 @@ BatchKey BatchKey::of(const Submission& one) {
 
 bool Batching::add(const Submission& next, bool well) {
   const BatchKey key = BatchKey::of(next);
-  const bool joins = before_ && well && key.suits(*before_) && bytes_ + next.bytes <= most_bytes_;
+  const bool joins = well && key.suits(before_) && bytes_ + next.bytes <= most_bytes_;
   bytes_ = joins ? bytes_ + next.bytes : next.bytes;
-  before_ = well ? std::optional(key) : std::nullopt;
+  before_ = well ? key : BatchKey{};
   return joins;
 }
 

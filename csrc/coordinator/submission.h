@@ -96,8 +96,8 @@ class Batching {
 
  private:
   const std::uint64_t most_bytes_;
-  std::optional<BatchKey> before_;  // that may be joined
-  std::uint64_t bytes_ = 0;         // of the batch
+  BatchKey before_;          // of one that may be joined
+  std::uint64_t bytes_ = 0;  // of the batch
 };
 
 // Whether they are the same but for what the ranks' own may differ in. Quick; some that are not may

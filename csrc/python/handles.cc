@@ -1,5 +1,6 @@
 // Operations in flight by number, as programs written for Horovod hold them: a type of Python's
-// without pybind11, whose calls take longer than all that these do.
+// without pybind11, whose calls take longer than all that these do. Its garbage collector knows
+// nothing of it: a process has one, which lives as long.
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -22,7 +23,7 @@ namespace {
 
 class Handles {
  public:
-  using Request = std::unique_ptr<PyNamedRequest>;
+  using Request = std::shared_ptr<PyNamedRequest>;  // somebody may ask of it while another waits
   using Entry = std::variant<Request, py::object>;  // the latter: Python knows what it is
 
   long long add(Entry entry) {
@@ -45,11 +46,14 @@ class Handles {
     }
     return *known_;
   }
-  void clear() {
-    auto entries = std::exchange(entries_, {});
-    auto engine = std::exchange(engine_, {});
+  void forget_engine() {
     known_.reset();
+    const auto engine = std::exchange(engine_, {});
+  }
+  void clear() {
+    forget_engine();
     next_ = 1;
+    const auto entries = std::exchange(entries_, {});
   }
 
  private:
@@ -78,11 +82,13 @@ PyObject* guarded(Body body) {
 
 PyObject* none() { return py::none().release().ptr(); }
 
+// NumPy's integers, too.
 std::optional<long long> handle_of(PyObject* object) {
-  if (!PyLong_CheckExact(object)) return std::nullopt;
-  const long long handle = PyLong_AsLongLong(object);
-  if (handle == -1 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();  // more than there will ever be
+  if (!PyIndex_Check(object)) return std::nullopt;
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(object));
+  const long long handle = number ? PyLong_AsLongLong(number.ptr()) : -1;
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();  // no number, or more than there will ever be
     return std::nullopt;
   }
   return handle;
@@ -161,7 +167,16 @@ PyObject* get_handle(PyObject* self, PyObject* given) {
     if (const auto* const put = std::get_if<py::object>(found)) {
       return py::object(*put).release().ptr();
     }
-    return py::bool_(std::get<Handles::Request>(*found)->test()).release().ptr();
+    const Handles::Request request = std::get<Handles::Request>(*found);
+    return py::bool_(request->test()).release().ptr();
+  });
+}
+
+// What the last engine holds goes with it: memory, connections.
+PyObject* forget_engine(PyObject* self, PyObject*) {
+  return guarded([&] {
+    handles_of(self).forget_engine();
+    return none();
   });
 }
 
@@ -177,9 +192,12 @@ PyObject* make_handles(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     PyErr_SetString(PyExc_TypeError, "Handles takes no arguments");
     return nullptr;
   }
-  PyObject* const self = type->tp_alloc(type, 0);
-  if (self != nullptr) reinterpret_cast<Object*>(self)->handles = new Handles;
-  return self;
+  return guarded([&] {
+    auto handles = std::make_unique<Handles>();
+    PyObject* const self = type->tp_alloc(type, 0);
+    if (self != nullptr) reinterpret_cast<Object*>(self)->handles = handles.release();
+    return self;
+  });
 }
 
 void destroy_handles(PyObject* self) {
@@ -189,12 +207,13 @@ void destroy_handles(PyObject* self) {
   Py_DECREF(type);
 }
 
-std::array<PyMethodDef, 7> handles_methods = {{
+std::array<PyMethodDef, 8> handles_methods = {{
     {"start_allreduce", as_method(start_allreduce), METH_FASTCALL, nullptr},
     {"wait", wait_handle, METH_O, nullptr},
     {"put", put_handle, METH_O, nullptr},
     {"take", take_handle, METH_O, nullptr},
     {"get", get_handle, METH_O, nullptr},
+    {"forget_engine", forget_engine, METH_NOARGS, nullptr},
     {"clear", clear_handles, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 }};
@@ -210,7 +229,9 @@ void bind_handles(py::module_& m) {
   }};
   static PyType_Spec spec = {"gradred._core.Handles", sizeof(Object), 0, Py_TPFLAGS_DEFAULT,
                              slots.data()};
-  m.attr("Handles") = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
+  const auto type = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
+  if (!type) throw py::error_already_set();
+  m.attr("Handles") = type;
 }
 
 }  // namespace gradred

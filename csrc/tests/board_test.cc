@@ -195,6 +195,9 @@ void the_end_of_a_join_comes_behind_all_chunks(const Shared& memory, BoardBootst
   }
   expect(entries[1].chunk == 0 && entries[2].chunk == 1, "two chunks");
   expect(entries[3].is_join(), "then the join");
+  for (const auto& entry : entries) {  // also for who takes it when all have joined
+    expect(entry.submission != nullptr, "what rank 0 has no array of");
+  }
 }
 
 void chunks_are_all_of_it_and_alike(BoardBootstrap&) {

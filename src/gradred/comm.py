@@ -130,7 +130,8 @@ class Comm(MPI.Intracomm):
         own = isinstance(found, Reduction) and (_core.starts(self) or not _core.mpi_has(found.call))
         if isinstance(found, Reduction) and not own:
             with refusing(self):
-                recv = messages.read(recvbuf, "Allreduce's recvbuf", writable=True)
+                asked = "Allreduce's recvbuf"
+                recv = messages.read(recvbuf, asked, writable=True, any_order=True)
                 found = mpi_fallback.checked("allreduce", self, sendbuf, recv, op, also="init")
         if isinstance(found, MpiCall):
             found.agree(self)
@@ -401,6 +402,8 @@ def _iallreduce(
     with refusing(comm, blocking=False):
         handle = None if stream is None else handle_of(stream, "Iallreduce")
         found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op, handle)
+        if isinstance(found, Message):
+            messages.require_straight(found, "Iallreduce's recvbuf")
     if isinstance(found, Message):
         return MPI.Intracomm.Iallreduce(comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op))
     return Request.start(comm, found.call, found.owners)

@@ -146,6 +146,16 @@ def test_methods_of_mpi4py_take_dense_arrays_with_axes_in_any_order() -> None:
             comm.Allreduce(MPI.IN_PLACE, mine)
     with pytest.raises(UsageError, match="axes are in another order"):
         comm.Bcast(x)
+    # Types that are the MPI's alone.
+    wide = np.full((4, 3, 2), RANK + 1.0, np.longdouble).transpose(1, 0, 2)
+    comm.Allreduce(MPI.IN_PLACE, wide)
+    assert (wide == TOTAL).all()
+    if SIZE > 1:
+        mine = wide if RANK == 0 else np.ascontiguousarray(wide)
+        with pytest.raises(UsageError, match="disagree"):
+            comm.Allreduce(MPI.IN_PLACE, mine)
+    with pytest.raises(UsageError, match="axes are in another order"):
+        comm.Iallreduce(MPI.IN_PLACE, wide)
     comm.Free()
 
 

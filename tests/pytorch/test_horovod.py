@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from pytorch.given import FLOATS, INTEGERS, RANKS, name
 
@@ -220,6 +223,36 @@ def test_ranks_that_differ_get_an_error_on_all_and_go_on() -> None:
         if other != hvd.rank():
             hvd.allreduce(torch.ones(1), name=f"twice.{other}")
     assert hvd.synchronize(handle).item() == 1
+
+
+def test_handles_are_numbers_of_any_kind_and_may_be_polled_while_another_thread_waits() -> None:
+    x = torch.ones(4)
+    handle = hvd.allreduce_async_(x, name=name(), op=hvd.Sum)
+    assert hvd.synchronize(np.int64(handle)) is x
+    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError, match="no such handle"):
+        hvd.poll(handle)
+    for _ in range(50):
+        handle = hvd.allreduce_async_(x, name=name(), op=hvd.Sum)
+        waiting = threading.Thread(target=hvd.synchronize, args=(handle,))
+        waiting.start()
+        while waiting.is_alive():
+            with contextlib.suppress(ValueError):  # it has been synchronised
+                hvd.poll(handle)
+        waiting.join()
+
+
+def test_a_rank_that_joins_first_takes_part_in_what_makes_no_call() -> None:
+    """It takes the log's entries when all have joined."""
+    for turn in range(20):
+        if hvd.rank() == turn % hvd.size():
+            handles = []
+        else:
+            handles = [hvd.allreduce_async(torch.ones(0), name=f"empty.{turn}", op=hvd.Sum)]
+            hvd.barrier()
+        hvd.join()
+        for handle in handles:
+            hvd.synchronize(handle)
 
 
 def test_join() -> None:

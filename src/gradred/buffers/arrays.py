@@ -287,8 +287,8 @@ def memory_of(x: Any, asked: str) -> memoryview:
         return memoryview(x)
     except TypeError:
         if x is None:
-            found = "it is None, as the gradient of a parameter that no loss depends on"
-            remedy = "Leave it out on all ranks, or pass zeros where another rank has a gradient"
+            found = "it is None, as is the gradient of a parameter that no loss depends on"
+            remedy = "Pass an array: of a gradient zeros, or leave it out where no rank has one"
             raise UsageTypeError(explain(asked, found, remedy)) from None
         message = explain(
             asked,

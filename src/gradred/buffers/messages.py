@@ -58,7 +58,8 @@ class Message:
     stream: int | None = None
     """In which the program works on a device's memory."""
     layout: int = 0
-    """Of an array whose axes are neither in C's order nor in Fortran's, as ranks compare it."""
+    """Of an array whose axes are neither in C's order nor in Fortran's, as ranks compare it; of all
+    others 0: they are the same message however they are written."""
 
     @property
     def itemsize(self) -> int:
@@ -127,8 +128,8 @@ def read(
     """
     parts = _take_apart(spec, asked)
     memory = _memory(parts.buffer, asked, typed=parts.datatype is not None)
-    if memory.layout and not any_order:
-        _refuse(asked, "the array's axes are in another order", "Pass a contiguous copy")
+    if not any_order:
+        require_straight(memory, asked)
     if writable and not memory.writable:
         _refuse(asked, "the memory is read-only", "Pass a writable array")
     dtype, datatype = _type_of(parts.datatype, memory, asked)
@@ -140,6 +141,12 @@ def read(
     return Message(
         address, count, dtype, datatype, memory.owner, memory.memory, memory.stream, memory.layout
     )
+
+
+def require_straight(x: Message | _Memory, asked: str) -> None:
+    """UsageError unless the axes are in C's order or in Fortran's."""
+    if x.layout:
+        _refuse(asked, "the array's axes are in another order", "Pass a contiguous copy")
 
 
 def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
@@ -426,7 +433,8 @@ def reduction(
             require_host(recv, name)
             finish_stream([recv], stream)
             if not in_place:
-                require_host(read(sendbuf, f"{name}'s sendbuf", writable=False), name)
+                sent = read(sendbuf, f"{name}'s sendbuf", writable=False, any_order=whole)
+                require_host(sent, name)
             return recv
         remedy = f"Use an MPI.Op, or one of the types {', '.join(ITEMSIZES)}"
         _refuse(f"{name} with {op!r}", "the type is known to the MPI alone", remedy)

@@ -107,7 +107,7 @@ def of_messages(
     if not datatype.is_predefined:
         datatype.Commit()  # or the MPI would refuse it, perhaps on this rank alone
     basics = typemaps.of_message(recv)
-    told = (kind, recv.count, basics.length, basics.hash, _compared(op), also)
+    told = (kind, recv.count, basics.length, basics.hash, _compared(op), also, recv.layout)
     return MpiCall(
         kind,
         (send, recv),

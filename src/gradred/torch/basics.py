@@ -234,6 +234,7 @@ def shutdown() -> None:
     if state.engine is not None:
         state.engine.close()
     state.place = state.comm = state.engine = None
+    state.handles.forget_engine()
     state.dynamic_sets = False
 
 
@@ -362,7 +363,6 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         ValueError: before `init`.
         OSError: the file cannot be written.
     """
-    from gradred import _core
     from gradred.torch import process_sets as sets
 
     place = _place()

@@ -257,6 +257,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if process_set._engine is not None:
         process_set._engine.free()
         process_set._engine = None
+        state.handles.forget_engine()
     del _registered[number]
     _free_ids.append(number)
     process_set.process_set_id = None
