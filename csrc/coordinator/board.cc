@@ -1,138 +1,16 @@
 #include "coordinator/board.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/signature.h"
 #include "base/text.h"
+#include "coordinator/board_layout.h"
 
 namespace gradred {
-namespace {
-
-constexpr std::uint32_t kChains = 8192;
-constexpr std::size_t kLine = 64;
-constexpr std::size_t kElsewhereBytes = 120;
-
-constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-std::uint64_t hash_of(std::string_view name) { return mix(0xcbf29ce484222325ULL, name); }
-
-}  // namespace
-
-static_assert(Board::kSlots < std::numeric_limits<std::uint16_t>::max(), "an index and 1 fit");
-
-struct Board::Header {
-  alignas(kLine) std::atomic<std::uint64_t> news;  // counts up where there is something to take
-  Bell bell;
-  alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
-  // Under the lock, all of these. What most submissions write, in the lock's line:
-  std::uint64_t logged;  // entries
-  std::uint64_t rounds;
-  std::uint64_t ahead_bytes;  // of entries that were not queued, and that no hungry rank has taken
-  std::uint64_t batch_bytes;  // of the last batch of these
-  std::uint32_t open;         // it may be joined: nobody has taken its entries
-  // What they read:
-  alignas(kLine) std::atomic<std::uint32_t> gone;  // a rank has left
-  std::uint64_t most_fused_bytes;
-  std::uint32_t queued;  // names
-  std::int32_t highest;  // priority so far, or 0
-  std::uint32_t joined;  // ranks
-  std::uint32_t joins;   // those that wait behind the queue: 0 or 1
-  // The rest:
-  alignas(kLine) std::uint64_t closed;  // entries that a hungry rank has taken
-  std::uint64_t turns;                  // names that were queued
-  std::uint32_t hand;                   // where the search for a slot goes on
-  std::int32_t last_joined;
-  char why_left[240];
-  // Of one of several boards:
-  std::uint32_t first_ready, last_ready;  // slots that wait to be told; index + 1
-  alignas(kLine) std::atomic<std::uint64_t> outgoing;
-  Bell outgoing_bell;
-  std::uint32_t asks_for_taken;  // is_taken() has said no
-  std::uint32_t leaves;          // a rank has left, which is to be told
-  std::uint32_t failure;         // of that rank; 0: none, else its kind and 1
-  char why_leaves[240];
-};
-
-// What each submission writes makes a line, with the first word of the arrivals, which lies before
-// it. The rest stays as it is while a name comes with the same arrays, and so in all ranks' caches.
-struct Board::Slot {
-  std::uint64_t hash;
-  Round round;            // 0: no rank has arrived
-  std::uint64_t entry;    // the number of its last one in the log, from 1
-  std::uint32_t arrived;  // ranks
-  std::uint32_t chunk;    // that is logged next
-  std::int32_t first;     // the rank that came first
-  std::int32_t last;      // with which it became ready
-  std::int32_t priority;  // the highest
-  std::uint16_t next;     // in its chain; index + 1
-  std::uint16_t next_ready;
-  bool used;         // it has a name
-  bool ready;        // it is queued, or waits for the other sites
-  bool in_chunks;    // as of a Submission
-  bool has_problem;  // the text below
-  bool is_missed;    // elsewhere
-
-  Submission submission;  // of the first rank, without what stands above
-  char name[kNameBytes];
-  char problem[kProblemBytes];
-  char elsewhere[kElsewhereBytes];  // ranks of other sites that have not submitted it
-};
-
-struct Board::Queued {
-  Turn turn;
-  std::uint32_t index;  // of its slot
-
-  bool operator<(const Queued& other) const { return turn < other.turn; }
-};
-
-// One line, and what few entries have.
-struct alignas(kLine) Board::Logged {
-  Round round;
-  BatchKey key;
-  std::uint32_t chunk;
-  std::int32_t last_joined;
-  std::int32_t last;
-  std::int32_t priority;
-  std::uint32_t slot;  // that has the submission; kSlots: it is here
-  bool in_chunks;
-  bool joins;
-  bool has_problem;
-  bool is_last;
-  bool some_lack;  // ranks that had joined have no submission
-
-  Submission submission;
-  char problem[kProblemBytes];
-};
-
-// Held for some hundred nanoseconds.
-class Board::Lock {
- public:
-  explicit Lock(const Board& board) : owner_(board.header_.owner) {
-    const auto mine = static_cast<std::uint32_t>(board.rank_) + 1;
-    for (unsigned tries = 1;; ++tries) {
-      std::uint32_t free = owner_.load(std::memory_order_relaxed);
-      if (free == 0 && owner_.compare_exchange_weak(free, mine, std::memory_order_acquire,
-                                                    std::memory_order_relaxed)) {
-        return;
-      }
-      if (tries % 64 == 0) sched_yield();
-      if (tries % 65536 == 0 && board.look_) board.look_();
-    }
-  }
-  ~Lock() { owner_.store(0, std::memory_order_release); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-
- private:
-  std::atomic<std::uint32_t>& owner_;
-};
 
 std::size_t Board::bytes(std::size_t ranks) {
   static_assert(offsetof(Slot, submission) + sizeof(std::uint64_t) <= kLine);
@@ -199,6 +77,8 @@ void Board::set_arrived(std::uint32_t index, std::size_t rank, bool here) {
   const std::uint64_t before = word.load(std::memory_order_relaxed);
   word.store(here ? before | bit : before & ~bit, std::memory_order_relaxed);
 }
+
+std::uint64_t Board::hash_of(std::string_view name) { return mix(0xcbf29ce484222325ULL, name); }
 
 // ---- names --------------------------------------------------------------------------------------
 
@@ -534,117 +414,6 @@ bool Board::any_left() const { return header_.gone.load(std::memory_order_acquir
 std::string Board::why_left() const {
   const Lock lock(*this);
   return header_.why_left;
-}
-
-// ---- one of several -----------------------------------------------------------------------------
-
-void Board::tell() {
-  if (!is_one_of_several_) return;
-  header_.outgoing.fetch_add(1, std::memory_order_release);
-  if (rank_ != 0) ring_for_sleepers(header_.outgoing_bell, nullptr);
-}
-
-std::vector<SiteMessage> Board::take_outgoing() {
-  std::vector<SiteMessage> made;
-  const Lock lock(*this);
-  for (; header_.first_ready != 0; header_.first_ready = slot(header_.first_ready - 1).next_ready) {
-    const Slot& ready = slot(header_.first_ready - 1);
-    made.push_back({.kind = Said::kReady,
-                    .some_joined = ready.arrived != ranks_,
-                    .rank = names_.number(static_cast<std::size_t>(ready.first)),
-                    .name = ready.name,
-                    .text = ready.has_problem ? ready.problem : "",
-                    .submission = agreed(header_.first_ready - 1)});
-  }
-  header_.last_ready = 0;
-  if (std::exchange(header_.joins, 0U) != 0) {
-    made.push_back({.kind = Said::kJoined, .rank = header_.last_joined});
-  }
-  if (std::exchange(header_.leaves, 0U) != 0) {
-    made.push_back({.kind = Said::kLeft, .text = header_.why_leaves});
-    if (header_.failure != 0) made.back().failure = static_cast<Failure>(header_.failure - 1);
-  }
-  return made;
-}
-
-void Board::ring_outgoing() {
-  header_.outgoing.fetch_add(1, std::memory_order_release);
-  ring_for_sleepers(header_.outgoing_bell, nullptr);
-}
-
-Awaited Board::outgoing() const {
-  return {&header_.outgoing, header_.outgoing.load(std::memory_order_relaxed) + 1,
-          &header_.outgoing_bell, nullptr};
-}
-
-bool Board::hear(std::span<const SiteMessage> messages) {
-  const Lock lock(*this);
-  const SiteMessage& first = messages.front();
-  switch (first.kind) {
-    case Said::kAgreed:
-      if (!has_room(messages.size())) return false;
-      for (const SiteMessage& one : messages) hear_agreed(one, &one != &first);
-      wake();
-      return true;
-    case Said::kAllJoined:
-      if (!has_room()) return false;
-      append_join(first.rank);
-      wake();
-      return true;
-    case Said::kWaits:
-      hear_waits(first);
-      return true;
-    case Said::kLeft:
-      end(first.text);
-      return true;
-    case Said::kReady:
-    case Said::kJoined:
-    case Said::kLacks:
-      break;
-  }
-  throw TransportError("named operations: the coordinator has sent what only sites send");
-}
-
-// Ranks that have all joined have no slot of this name.
-void Board::hear_agreed(const SiteMessage& message, bool joins) {
-  const std::uint32_t index = find(message.name, hash_of(message.name));
-  Logged& entry = log_message(message, joins);
-  if (index == kSlots || !slot(index).ready) return;
-  entry.round = slot(index).round;
-  entry.last = slot(index).last;
-  if (entry.is_last) set_free(index);
-}
-
-void Board::hear_waits(const SiteMessage& message) {
-  const std::uint32_t index = find(message.name, hash_of(message.name));
-  if (index == kSlots || slot(index).arrived == 0) return;
-  std::string text;
-  for (const std::int32_t rank : message.ranks) {
-    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
-  }
-  set_text(slot(index).elsewhere, text);
-  slot(index).is_missed = !text.empty();
-}
-
-bool Board::is_taken() {
-  const Lock lock(*this);
-  const bool taken = header_.closed == header_.logged;
-  header_.asks_for_taken = taken ? 0 : 1;
-  return taken;
-}
-
-std::vector<std::int32_t> Board::lacking(std::string_view name) const {
-  const Lock lock(*this);
-  const std::uint32_t index = find(name, hash_of(name));
-  std::vector<std::int32_t> found;
-  if (index != kSlots && slot(index).ready) return found;
-  const bool known = index != kSlots && slot(index).arrived != 0;
-  for (std::size_t rank = 0; rank < ranks_; ++rank) {
-    if ((!known || !has_arrived(index, rank)) && joined_[rank] == 0) {
-      found.push_back(names_.number(rank));
-    }
-  }
-  return found;
 }
 
 }  // namespace gradred

@@ -116,12 +116,20 @@ class Board {
   std::vector<std::int32_t> lacking(std::string_view name) const;
 
  private:
-  struct Header;
+  static constexpr std::uint32_t kChains = 8192;
+  static constexpr std::size_t kLine = 64;
+  static constexpr std::size_t kElsewhereBytes = 120;
+
+  struct Header;  // board_layout.h
   struct Slot;
   struct Logged;
   struct Queued;
   class Lock;
 
+  static constexpr std::size_t aligned(std::size_t bytes) {
+    return (bytes + kLine - 1) / kLine * kLine;
+  }
+  static std::uint64_t hash_of(std::string_view name);
   Slot& slot(std::uint32_t index) const;
   std::atomic<std::uint64_t>* arrivals(std::uint32_t index) const;
   std::uint32_t find(std::string_view name, std::uint64_t hash) const;

@@ -16,8 +16,6 @@
 namespace gradred {
 namespace {
 
-constexpr std::uint64_t kLookEveryNs = 20'000'000;  // after the peers' processes
-
 // What ranks are told that use the operations by a front end: they have no communicator to shrink.
 std::exception_ptr without_shrink(const std::exception_ptr& reason) {
   try {
@@ -54,8 +52,6 @@ class Pump final : public Operation {
  private:
   const std::shared_ptr<NamedOperations> all_;
 };
-
-std::string quoted(const NamedOperation& operation) { return "'" + operation.key() + "'"; }
 
 // UsageError for what no rank could carry out.
 void validate(const Communicator& comm, const Submission& what,
@@ -175,12 +171,12 @@ void NamedOperations::submit(const Shared& operation) {
     const std::uint64_t begin_ns = timeline_ == nullptr ? 0 : now_ns();
     if (failure_) std::rethrow_exception(failure_);
     if (joining_ != nullptr) {
-      throw UsageError("submitting " + quoted(*operation) +
+      throw UsageError("submitting " + operation->quoted() +
                        ": this rank has joined, and takes part with zeros until all have. Wait "
                        "for the join first");
     }
     if (!keys_.insert(operation->key()).second) {
-      throw UsageError("submitting " + quoted(*operation) +
+      throw UsageError("submitting " + operation->quoted() +
                        ": an operation of this name has been submitted and has not ended. Wait "
                        "for it first, or give this one another name");
     }
@@ -286,225 +282,11 @@ std::string NamedOperations::missing(const NamedOperation& operation) const {
   } catch (const Error&) {
     // It is only told here; who waits hears of it.
   }
-  std::string text = "the named operation " + quoted(operation);
+  std::string text = "the named operation " + operation.quoted();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     text += (i == 0 ? ", which has not been submitted by " : ", ") + ranks[i];
   }
   return text;
-}
-
-// ---- driving ------------------------------------------------------------------------------------
-
-Progress NamedOperations::drive(Operation::Caller caller, const Operation* except) {
-  std::unique_lock lock(driving_, std::defer_lock);
-  if (caller == Operation::Caller::kPatient) {
-    lock.lock();
-  } else if (!lock.try_lock()) {
-    return {Progress::State::kTaken, {}};
-  }
-  try {
-    go_on();
-  } catch (...) {
-    fail(std::current_exception());
-  }
-  const Progress stopped = where();
-  lock.unlock();
-  const bool all_told = advance_finished(except);
-  return all_told ? stopped : Progress{Progress::State::kPolls, {}};
-}
-
-void NamedOperations::go_on() {
-  publish_backlog();
-  for (bool more = true; more;) {
-    const bool hungry = is_hungry();
-    const bool took = board_.any(hungry) && take_entries();
-    if (relay_ != nullptr) relay_->carry();
-    run_works();
-    more = (took || !hungry) && board_.any(is_hungry());
-  }
-  // Last: a rank that has left, having done its part, is no loss to what can go on without it.
-  const bool left = board_.any_left();
-  const std::uint64_t now = now_ns();
-  if (left || now - looked_ns_ > kLookEveryNs) {
-    looked_ns_ = now;
-    comm_->liveness().throw_if_failed();
-    if (waits_for_ranks()) look_after_peers();  // who has left may have done so since it failed
-  }
-  if (left) end_what_is_left_over();
-}
-
-// Whether there is a name that not all have submitted. Calls look after the ranks they wait for.
-bool NamedOperations::waits_for_ranks() {
-  const std::lock_guard lock(intake_);
-  const bool any = !agreed_on_.empty() || !backlog_.empty() || joining_ != nullptr;
-  return any && !board_.any();
-}
-
-// Only so much is decided on as keeps this rank busy: what becomes ready later may be more urgent.
-// A rank that is through with a chunk goes on with the next while its peers are not.
-bool NamedOperations::is_hungry() const { return under_way_ < 2 * Submission::kChunkBytes; }
-
-void NamedOperations::look_after_peers() {
-  comm_->liveness().throw_if_failed();
-  if (const NodeGroup* const group = comm_->node_path().group()) group->check_peers();
-  if (comm_->node_path().serves_all()) return;
-  {
-    const std::lock_guard lock(heard_mutex_);
-    if (heard_) throw_report(*heard_, false);
-  }
-  comm_->liveness().throw_if_lost("named operations");
-}
-
-void NamedOperations::hear_failure(const FailureReport& report) {
-  {
-    const std::lock_guard lock(heard_mutex_);
-    heard_ = report;
-  }
-  if (NodeGroup* const group = comm_->node_path().group()) group->poison(report);
-}
-
-void NamedOperations::publish_backlog() try {
-  const std::lock_guard lock(intake_);
-  while (!backlog_.empty()) {
-    const Shared& next = backlog_.front();
-    const auto round = board_.arrive(next->key(), next->submission());
-    if (!round) return;
-    next->round_ = *round;
-    agreed_on_.emplace(*round, next);
-    backlog_.pop_front();
-  }
-  if (std::exchange(join_waits_, false)) board_.join();
-} catch (const HasLeft&) {
-  // What is left over ends, once what all have submitted is done.
-}
-
-bool NamedOperations::take_entries() {
-  bool any = false;
-  std::vector<std::pair<Shared, std::string>> refused;
-  {
-    const std::lock_guard lock(intake_);
-    const std::uint64_t now = timeline_ == nullptr ? 0 : now_ns();
-    board_.take(is_hungry(), entries_);
-    for (Board::Entry& entry : entries_) {
-      any = true;
-      Shared mine;
-      if (entry.is_join()) {
-        mine = std::exchange(joining_, nullptr);
-        if (mine != nullptr) mine->last_joined = entry.last_joined;
-      } else if (const auto found = agreed_on_.find(entry.round); found != agreed_on_.end()) {
-        mine = found->second;
-        mine->submission_.priority = entry.priority;
-        mine->submission_.in_chunks = entry.in_chunks ? 1 : 0;
-        if (entry.is_last_chunk) agreed_on_.erase(found);
-      } else {
-        check(joining_ != nullptr, "only a rank that has joined takes part with zeros");
-      }
-      if (mine != nullptr && now != 0 && entry.chunk == 0) {
-        mine->times_ = {.agreed_ns = now, .last_rank = entry.last};
-      }
-      if (now != 0 && !entry.joins && entry.chunk == 0) timeline_->batch_began(now);
-      if (!entry.problem.empty()) {
-        if (mine != nullptr) refused.emplace_back(std::move(mine), std::move(entry.problem));
-        continue;
-      }
-      add_work({std::move(mine), std::move(entry.submission), entry.chunk}, entry.joins);
-      if (now != 0) works_.back()->note_start();
-    }
-  }
-  for (auto& [operation, problem] : refused) {
-    finish(operation, std::make_exception_ptr(UsageError(quoted(*operation) + ": " + problem)));
-  }
-  return any;
-}
-
-void NamedOperations::add_work(NamedPart part, bool joins) {
-  under_way_ += part.bytes();
-  if (joins) return works_.back()->add(std::move(part));
-  works_.push_back(NamedWork::of(std::move(part), kept_vectors_));
-}
-
-// Once a rank has left, whatever is not in the log.
-void NamedOperations::end_what_is_left_over() {
-  std::vector<Shared> over;
-  std::string why;
-  {
-    const std::lock_guard lock(intake_);
-    if (board_.any()) return;  // they come first
-    why = board_.why_left();
-    for (auto& [round, operation] : agreed_on_) over.push_back(std::move(operation));
-    over.insert(over.end(), backlog_.begin(), backlog_.end());
-    if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
-    agreed_on_.clear();
-    backlog_.clear();
-  }
-  for (const Shared& operation : over) {
-    finish(operation, loss(quoted(*operation) + ": " + why));
-  }
-}
-
-void NamedOperations::run_works() {
-  stopped_ = {Progress::State::kPolls, {}};
-  for (auto& work : works_) {
-    if (!work->start(*comm_)) break;
-  }
-  while (!works_.empty()) {
-    NamedWork& first = *works_.front();
-    stopped_ = {Progress::State::kPolls, {}};  // for copies, unless a call says otherwise
-    if (!first.advance(stopped_)) {
-      if (!first.start(*comm_)) return;  // the next phase, if its time has come
-      if (!first.advance(stopped_)) return;
-    }
-    stopped_ = {Progress::State::kPolls, {}};
-    if (!first.finish(*comm_)) return;
-    const std::unique_ptr<NamedWork> done = std::move(works_.front());
-    under_way_ -= done->bytes();
-    works_.pop_front();
-    for (const NamedPart& part : done->parts()) {
-      if (part.operation == nullptr) continue;
-      if (part.chunk == 0) part.operation->times_.started_ns = done->started_ns();
-      part.operation->times_.batch = done->parts().size();
-      if (part.is_last_chunk()) finish(part.operation, nullptr);
-    }
-    for (auto& work : works_) {
-      if (!work->start(*comm_)) break;
-    }
-  }
-}
-
-// What somebody has to wait for.
-Progress NamedOperations::where() const {
-  if (!works_.empty()) return stopped_;
-  const std::lock_guard lock(intake_);
-  const bool for_room = !backlog_.empty() || board_.waits_for_room();
-  if (for_room) return {Progress::State::kPolls, {}};
-  return {Progress::State::kAwaits, board_.news()};
-}
-
-void NamedOperations::finish(const Shared& operation, std::exception_ptr failure) {
-  const std::lock_guard lock(intake_);
-  tell_timeline(*operation, failure);
-  operation->failed_with_ = std::move(failure);
-  keys_.erase(operation->key());  // first: who sees the end may use the name again
-  finished_.push_back(operation);
-  --in_flight_;
-  operation->finished_.store(true, std::memory_order_release);
-}
-
-// Those that another thread advances just now stay for the next time: it may not have seen it.
-bool NamedOperations::advance_finished(const Operation* except) {
-  std::vector<Shared> finished;
-  {
-    const std::lock_guard lock(intake_);
-    if (finished_.empty()) return true;
-    finished.swap(finished_);
-  }
-  std::erase_if(finished, [&](const Shared& one) {
-    return one.get() == except || static_cast<bool>(one->advance());
-  });
-  if (finished.empty()) return true;
-  const std::lock_guard lock(intake_);
-  finished_.insert(finished_.end(), finished.begin(), finished.end());
-  return false;
 }
 
 // ---- the end ------------------------------------------------------------------------------------

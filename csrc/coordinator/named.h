@@ -68,6 +68,7 @@ class NamedOperation final : public StartedOperation {
         all_(std::move(all)) {}
 
   const std::string& key() const { return key_; }  // its name
+  std::string quoted() const { return "'" + key_ + "'"; }
   const Submission& submission() const { return submission_; }
   std::vector<NamedArray>& arrays() { return arrays_; }
   const std::vector<std::int64_t>& splits() const { return splits_; }  // of an alltoall: rows

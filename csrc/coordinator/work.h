@@ -25,6 +25,13 @@ struct NamedPart {
   std::uint64_t bytes() const { return submission().bytes_of(chunk); }
 };
 
+// How the factors of a submission are applied: an average in the reduction itself.
+struct Factors {
+  Op op;
+  double before, after;
+};
+Factors factors_of(const Submission& what, int size);
+
 class NamedWork {
  public:
   // `kept` outlives it.
@@ -79,5 +86,8 @@ class NamedWork {
   std::uint64_t started_ns_ = 0;
   std::unique_ptr<ArraysOnHost> on_host_;
 };
+
+// allreduce_work.cc
+std::unique_ptr<NamedWork> make_allreduce(NamedPart first, KeptVectors& kept);
 
 }  // namespace gradred

@@ -69,10 +69,8 @@ def test_every_kind_of_call_in_every_way_is_exact(ranks: int) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    "ranks",
-    [pytest.param(1, marks=pytest.mark.one_mpi), 2, pytest.param(3, marks=pytest.mark.one_mpi)],
-)
+@pytest.mark.one_mpi
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_calls_on_memory_of_devices_are_exact(ranks: int) -> None:
     done = run(mpiexec(ranks), "devices")
     assert done.returncode == 0, done.stderr
