@@ -35,8 +35,11 @@ std::shared_ptr<const Plan> Dispatch::plan_or_refuse(const Call& call, WaitHook&
     plan->family->check(comm_, call);
     return plan;
   } catch (const UsageError& error) {
-    comm_.agreement().refuse(error.what(), hook);
-    throw;
+    const std::string who_asks = comm_.choice().who_asks(call);
+    const std::string objection = error.what() + who_asks;
+    comm_.agreement().refuse(objection, hook);
+    if (who_asks.empty()) throw;
+    throw UsageError(objection);
   }
 }
 

@@ -78,4 +78,12 @@ std::shared_ptr<const Plan> PlanChoice::plan_for(const Call& call, bool waits) c
   return plans_->get(key, [&] { return choose(plan_families(), question(call, waits), place); });
 }
 
+std::string PlanChoice::who_asks(const Call& call) const {
+  const std::string_view wished = plan_asked(call);
+  if (call.plan != nullptr || call.schedule || wished.empty()) return {};
+  const bool of_devices = !call.on_host() && !wish.device_plan.empty();
+  const std::string knob = of_devices ? "GRADRED_DEVICE_PLAN" : "GRADRED_PLAN";
+  return ". It is " + knob + " that asks for " + std::string(wished);
+}
+
 }  // namespace gradred

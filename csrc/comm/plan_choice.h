@@ -41,6 +41,9 @@ class PlanChoice {
   // `waits`: who makes the call waits for it, so that it may begin with an announcement. Throws
   // UsageError where no plan can serve the call.
   std::shared_ptr<const Plan> plan_for(const Call& call, bool waits) const;
+  // What follows the reason why a plan cannot serve the call: the setting that asks for that plan;
+  // empty: the call does.
+  std::string who_asks(const Call& call) const;
 
  private:
   std::size_t slices_asked(const Call& call) const;

@@ -66,8 +66,11 @@ std::shared_ptr<StartedOperation> Dispatch::operation_for(const Call& call) {
     if (comm_.size() > 1 && !comm_.is_set_up()) ++started_on_mpi_;
     if (plan) plan->family->check(comm_, call);
   } catch (const UsageError& error) {
-    comm_.agreement().refuse_started(error.what());
-    throw;
+    const std::string who_asks = comm_.choice().who_asks(call);
+    const std::string objection = error.what() + who_asks;
+    comm_.agreement().refuse_started(objection);
+    if (who_asks.empty()) throw;
+    throw UsageError(objection);
   }
   if (plan && !starts_by(*plan)) plan = nullptr;
   const auto make = [&](const Call& made) {

@@ -182,6 +182,17 @@ def test_plan_that_is_named_is_the_one_that_runs(plan: str) -> None:
     assert chosen("allreduce", 100, comm=comm) == plan
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank only copies")
+def test_setting_whose_plan_cannot_serve_is_named() -> None:
+    comm = configured("nccl")
+    for call in (comm.Allreduce, lambda *buffers: comm.Iallreduce(*buffers).Wait()):
+        with pytest.raises(UsageError, match=r"plan 'nccl' cannot.* It is GRADRED_PLAN that asks"):
+            call(MPI.IN_PLACE, np.zeros(3, "float32"))
+    with pytest.raises(UsageError, match="plan 'nccl' cannot serve") as caught:
+        gradred.allreduce(np.zeros(3, "float32"), plan="nccl", comm=comm)
+    assert "GRADRED_PLAN" not in str(caught.value)
+
+
 @pytest.mark.skipif(SIZE == 1, reason="one rank needs no MPI")
 @pytest.mark.parametrize(("dtype", "op"), [("bool", "bxor"), ("bool", "min"), ("bfloat16", "sum")])
 def test_plan_mpi_refuses_what_the_mpi_lacks(dtype: str, op: str) -> None:
