@@ -1,12 +1,14 @@
 #include "coordinator/submission.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradred {
 namespace {
 
-constexpr std::array<std::string_view, 7> kNames = {
-    "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join"};
+constexpr std::array<std::string_view, 8> kNames = {"allreduce", "allgather",     "broadcast",
+                                                    "alltoall",  "reducescatter", "barrier",
+                                                    "refusal",   "join"};
 
 // Whose first axis may differ from rank to rank.
 bool gathers(NamedKind kind) {
@@ -111,6 +113,10 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
            ". All ranks have to submit the same by this name";
   };
   if (one.kind != other.kind) {
+    for (const auto& [of, who] : {std::pair(one.kind, whose), std::pair(other.kind, whose_other)}) {
+      if (of != NamedKind::kRefusal) continue;
+      return std::string(who) + " has refused its arguments, as its own error says";
+    }
     return told("operations", std::string(name_of(one.kind)), std::string(name_of(other.kind)));
   }
   if (one.dtype != other.dtype) {
@@ -147,7 +153,7 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
 
 std::string why_not_joined(const Submission& submission) {
   const std::string what(name_of(submission.kind));
-  if (submission.kind == NamedKind::kBarrier) return {};
+  if (submission.kind == NamedKind::kBarrier || submission.kind == NamedKind::kRefusal) return {};
   if (submission.kind != NamedKind::kAllreduce) {
     return what + " is not supported with join: a rank has joined, and has no array for it";
   }

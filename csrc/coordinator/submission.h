@@ -20,6 +20,7 @@ enum class NamedKind : std::uint8_t {
   kAlltoall,       // of rows; how many for whom may differ
   kReduceScatter,  // of rows: the first ranks get one more where they do not divide evenly
   kBarrier,
+  kRefusal,  // this rank has refused its arguments: whatever the others have submitted is an error
   kJoin,
 };
 std::string_view name_of(NamedKind kind);  // "allreduce"

@@ -122,7 +122,8 @@ void Timeline::ended(std::string_view name, const Submission& what, const NamedT
                   {{"name", std::to_string(times.last_rank)}, {"dur", 0}, {"args", args}});
   }
   text += event('E', number, agreed);
-  const bool moves = what.kind != NamedKind::kBarrier && what.kind != NamedKind::kJoin;
+  const bool moves = what.kind != NamedKind::kBarrier && what.kind != NamedKind::kRefusal &&
+                     what.kind != NamedKind::kJoin;
   if (moves || !problem.empty()) {
     const std::string kind = in_capitals(name_of(what.kind));
     text += event('B', number, agreed, {{"name", problem.empty() ? kind : "ERROR"}});

@@ -292,6 +292,7 @@ std::unique_ptr<NamedWork> NamedWork::of(NamedPart first, KeptVectors& kept) {
     case NamedKind::kReduceScatter:
       return std::make_unique<ReduceScatter>(std::move(first));
     case NamedKind::kBarrier:
+    case NamedKind::kRefusal:
     case NamedKind::kJoin:
       break;
   }

@@ -518,3 +518,22 @@ def test_workers_of_data_loaders_live_beside_it(way: str) -> None:
     weights = [parameter.detach().reshape(1, -1) for parameter in model.parameters()]
     for all_of_them in hvd.grouped_allgather(weights):
         assert all_of_them.unique(dim=0).shape[0] == 1
+
+
+@pytest.mark.parametrize("differs", ["layout", "shape", "sizes"])
+def test_buckets_of_other_parameters_are_an_error_on_all_ranks(differs: str) -> None:
+    if hvd.size() == 1:
+        pytest.skip("takes several ranks")
+    mine = hvd.rank() == 0
+    shapes = {"layout": [(4, 3, 2, 2)], "shape": [(6, 4) if mine else (4, 6)]}
+    sizes = [(4,), (6 if mine else 8,), (4 if mine else 2,)]
+    made = [torch.zeros(shape) for shape in shapes.get(differs, sizes)]
+    if differs == "layout" and mine:
+        made = [made[0].to(memory_format=torch.channels_last)]
+    parameters = [torch.nn.Parameter(one) for one in made]
+    named = [(f"{differs}.{index}", one) for index, one in enumerate(parameters)]
+    sgd = torch.optim.SGD(parameters, lr=0.1)
+    optimizer = hvd.DistributedOptimizer(sgd, named, gradient_as_bucket_view=True)
+    sum(one.sum() for one in parameters).backward()
+    with pytest.raises(hvd.HorovodInternalError, match=r"other parameters in a bucket; here \["):
+        optimizer.step()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from gradred.errors import explain
 from gradred.memory import empty
+from gradred.torch.errors import HorovodInternalError
+from gradred.torch.operations import engine_of, submit, synchronize
+from gradred.torch.process_sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
 """A bucket is full at so many bytes; a larger gradient has one of its own."""
@@ -56,6 +60,39 @@ class GradientBucket:
             parameter.grad = view
         self._missing.discard(parameter)
         return not self._missing
+
+    def _layout(self, names: Mapping[torch.nn.Parameter, str]) -> list[str]:
+        return [
+            f"{names[one]} {list(one.shape)} with strides "
+            f"{[step for step, length in zip(one.stride(), one.shape, strict=True) if length > 1]}"
+            for one in self.parameters
+        ]
+
+    def compare_layout(
+        self, name: str, names: Mapping[torch.nn.Parameter, str], process_set: ProcessSet
+    ) -> int:
+        """The handle of an operation that fails where ranks have other gradients in this bucket."""
+        text = "\n".join([str(self.vector.dtype), *self._layout(names)])
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        told = (0, 0, "uint8", (0, int.from_bytes(digest, "little") >> 2))  # without elements
+        engine = engine_of(process_set)
+        return submit(engine, "allreduce", f"layout of {name}", [told], lambda _: None, None)
+
+    def require_one_layout(self, handle: int, names: Mapping[torch.nn.Parameter, str]) -> None:
+        """Wait for that.
+
+        Raises:
+            HorovodInternalError: ranks differ.
+        """
+        try:
+            synchronize(handle)
+        except HorovodInternalError as error:
+            if "Mismatched" not in str(error):
+                raise
+            found = f"other ranks have other parameters in a bucket; here {self._layout(names)}"
+            remedy = "Give each parameter one name, shape and memory format on all ranks"
+            asked = "gradient_as_bucket_view=True"
+            raise HorovodInternalError(explain(asked, found, remedy)) from error
 
     def begin_anew(self) -> None:
         """All gradients are missing again."""

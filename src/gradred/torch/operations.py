@@ -55,7 +55,11 @@ def reduction(op: int | None, average: bool | None) -> int:
 def reducing(op: int, process_set: ProcessSet) -> tuple[str, float]:
     """The engine's operation, and the factor for its results."""
     if op not in OPS:
-        raise ValueError(explain(f"op={op}", "there is no such operation", "Use Average or Sum"))
+        raise ValueError(
+            explain(
+                f"op={op}", "there is no such operation", "Use Average, Sum, Min, Max or Product"
+            )
+        )
     if op == basics.Average:
         return "sum", 1.0 / (process_set.size() or 1)
     return OPS[op], 1.0

@@ -76,6 +76,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized, self._should_synchronize = False, True
         self._groups: dict[Parameter, list[Parameter]] = {}
         self._buckets: dict[Parameter, GradientBucket] = {}
+        self._agreed: set[GradientBucket] = set()  # whose layout has been compared
         included = how.process_set.included()
         self._reduces = bool(included) and (size() > 1 or basics.is_true("HOROVOD_ELASTIC"))
         lists = self._listed(groups)
@@ -221,7 +222,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         priority = max(self._priorities[one] for one in bucket.parameters)
         handle = allreduce_async_(sent, None, name, *self._reduction(), priority=priority)
 
+        layout = None
+        if bucket not in self._agreed:
+            self._agreed.add(bucket)
+            layout = bucket.compare_layout(name, self._parameter_names, self._how.process_set)
+
         def finish(result: Any) -> None:
+            if layout is not None:
+                bucket.require_one_layout(layout, self._parameter_names)
             received = self._how.compression.decompress(result, context)
             if received is not bucket.vector:
                 bucket.vector.copy_(received)

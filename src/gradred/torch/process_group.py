@@ -8,14 +8,16 @@ begun.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import functools
 import itertools
 import math
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ from mpi4py import MPI
 
 from gradred import _rank
 from gradred.comm import Comm
-from gradred.errors import UsageError, explain
+from gradred.errors import Error, UsageError, explain
 from gradred.memory import empty
 from gradred.named import NamedOperations
 from gradred.torch.messages import Messages, OfGloo, OfMpi
@@ -82,6 +84,25 @@ COLLECTIVES = (
     "recv",
     "recv_anysource",
 )
+
+
+_Collective = TypeVar("_Collective", bound=Callable[..., Any])
+
+
+def _told(collective: _Collective) -> _Collective:
+    """Where this rank's arguments are refused the others hear of it: it is a call of the group."""
+
+    @functools.wraps(collective)
+    def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
+        before = self._numbers
+        try:
+            return collective(self, *args, **kwargs)
+        except Exception:
+            if self._numbers == before:  # nothing has been submitted
+                self._refuse()
+            raise
+
+    return cast("_Collective", call)
 
 
 class ProcessGroupOfRanks(dist.ProcessGroup):
@@ -179,6 +200,11 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             name = f"operation {self._numbers} of group {self.pg_name}"
             return self._engine.submit(kind, name, arrays, held=held, **how)
 
+    def _refuse(self) -> None:
+        """The other ranks' next operation ends with an error: this rank's arguments were wrong."""
+        with contextlib.suppress(Error):  # the group has failed, and all know
+            self._submit("refusal", [], None)
+
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
         """An allreduce in place; None where it takes a closer look at the tensor."""
         with self._numbering:
@@ -207,6 +233,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     # ---- collectives ---------------------------------------------------------------------------
 
+    @_told
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """Reduce in place, over all ranks."""
         given, op = as_list(tensors), _op_of(opts)
@@ -222,6 +249,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Several tensors as one operation."""
         return ProcessGroupOfRanks.allreduce(self, tensors, opts)
 
+    @_told
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root's tensor, in place."""
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
@@ -265,6 +293,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, out)
 
+    @_told
     def allgather(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
@@ -288,6 +317,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         ]
         return self._work(requests, lambda: put_back(parts), out)
 
+    @_told
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
         target = dense(output, "all_gather_single")
@@ -318,6 +348,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             )
         return together(found, self._limit)
 
+    @_told
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: Any = None
     ) -> GradredWork:
@@ -355,6 +386,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @_told
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
@@ -370,6 +402,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         work = ProcessGroupOfRanks.allreduce(self, sums, opts)
         return together([work], self._limit, lambda: put(sums[self._own_rank], target), [output])
 
+    @_told
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root gets the sum; the others' tensors stay."""
         tensor = as_list(tensors)[0]
@@ -383,6 +416,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return together([work], self._limit, finish, [tensor])
 
+    @_told
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
         flat = dense(as_list(inputs)[0], "gather").contiguous().reshape(-1)
@@ -399,6 +433,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, list(found) if is_root else [])
 
+    @_told
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets one of the root's tensors."""
         output = as_list(outputs)[0]
@@ -429,6 +464,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [output])
 
+    @_told
     def all_to_all_single(
         self,
         output: Tensor,
@@ -460,6 +496,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """By its older name."""
         return ProcessGroupOfRanks.all_to_all_single(self, output, tensor, outs, ins, opts)
 
+    @_told
     def alltoall(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
