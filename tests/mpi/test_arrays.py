@@ -144,6 +144,14 @@ def test_methods_of_mpi4py_take_dense_arrays_with_axes_in_any_order() -> None:
         mine = x if RANK == 0 else x.contiguous()
         with pytest.raises(UsageError, match="order of axes"):
             comm.Allreduce(MPI.IN_PLACE, mine)
+        square = torch.ones(3, 4) if RANK == 0 else torch.ones(4, 3).T
+        with pytest.raises(UsageError, match="order of axes"):
+            comm.Allreduce(MPI.IN_PLACE, square)
+    turned_twice = torch.full((4, 3), RANK + 1.0).T
+    comm.Allreduce(MPI.IN_PLACE, turned_twice)
+    assert (turned_twice == TOTAL).all()
+    with pytest.raises(UsageError, match="axes in different orders"):
+        comm.Allreduce(turned_twice, torch.ones(3, 4))
     with pytest.raises(UsageError, match="axes are in another order"):
         comm.Bcast(x)
     # Types that are the MPI's alone.

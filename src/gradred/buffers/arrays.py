@@ -37,6 +37,7 @@ class Layout:
     hash: int
     straight: bool
     """Row by row or column by column: as MPI's buffers lie."""
+    by_rows: bool
 
 
 @dataclasses.dataclass(slots=True)  # not frozen: making one would take three times as long
@@ -102,7 +103,7 @@ def layout_of(
     """The layout of memory with these strides (in bytes, None for C order); None if not dense."""
     count = math.prod(shape)
     order = tuple(range(len(shape)))
-    straight = True
+    straight = by_rows = True
     if strides is not None and count > 1:
         long = [axis for axis in order if shape[axis] > 1]
         by_stride = sorted(long, key=lambda axis: -strides[axis])
@@ -111,10 +112,10 @@ def layout_of(
             if strides[axis] != expected:
                 return None
             expected *= shape[axis]
-        straight = by_stride in (long, long[::-1])
+        straight, by_rows = by_stride in (long, long[::-1]), by_stride == long
         sorted_axes = iter(by_stride)
         order = tuple(next(sorted_axes) if shape[axis] > 1 else axis for axis in order)
-    return Layout(count, order, _core.layout_hash(shape, order), straight)
+    return Layout(count, order, _core.layout_hash(shape, order), straight, by_rows)
 
 
 def exported(x: Any, asked: str) -> dlpack.Exported | None:

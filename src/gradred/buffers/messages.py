@@ -58,8 +58,10 @@ class Message:
     stream: int | None = None
     """In which the program works on a device's memory."""
     layout: int = 0
-    """Of an array whose axes are neither in C's order nor in Fortran's, as ranks compare it; of all
-    others 0: they are the same message however they are written."""
+    """As ranks compare it. 0: they do not, since it lies row by row, or column by column and is no
+    tensor of PyTorch's: to the MPI these are the same message however they are written."""
+    straight: bool = True
+    """Its axes are in C's order or in Fortran's."""
 
     @property
     def itemsize(self) -> int:
@@ -100,6 +102,7 @@ class _Memory(NamedTuple):
     memory: _core.DeviceMemory | None = None
     stream: int | None = None
     layout: int = 0
+    straight: bool = True
 
 
 @dataclasses.dataclass(slots=True)
@@ -138,14 +141,13 @@ def read(
     address, count = _cut(parts, memory, extent, blocks, gap, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
         _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
-    return Message(
-        address, count, dtype, datatype, memory.owner, memory.memory, memory.stream, memory.layout
-    )
+    where = (memory.memory, memory.stream, memory.layout, memory.straight)
+    return Message(address, count, dtype, datatype, memory.owner, *where)
 
 
 def require_straight(x: Message | _Memory, asked: str) -> None:
     """UsageError unless the axes are in C's order or in Fortran's."""
-    if x.layout:
+    if not x.straight:
         _refuse(asked, "the array's axes are in another order", "Pass a contiguous copy")
 
 
@@ -214,7 +216,9 @@ def _memory(x: Any, asked: str, *, typed: bool) -> _Memory:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         array = describe(x, asked)
-        where = (array.memory, array.stream, _compared(array.layout))
+        layout = array.layout
+        compared = 0 if layout.by_rows else layout.hash
+        where = (array.memory, array.stream, compared, layout.straight)
         return _Memory(array.address, array.nbytes, array.dtype, None, True, x, *where)
     tensor = exported(x, asked)
     if tensor is not None:
@@ -249,8 +253,10 @@ def _numpy_memory(x: np.ndarray[Any, Any], asked: str) -> _Memory:
             asked, "the array holds Python objects", "Use the lower-case method, which pickles"
         )
         raise UsageTypeError(message)
-    compared = 0 if layout is None else _compared(layout)
-    return _Memory(address, x.nbytes, name, code, not readonly, x, layout=compared)
+    whole = _Memory(address, x.nbytes, name, code, not readonly, x)
+    if layout is None:
+        return whole
+    return whole._replace(layout=_compared(layout), straight=layout.straight)
 
 
 # The types of such arrays that the MPI may know and gradred does not, by their buffer formats.
@@ -266,7 +272,7 @@ def _exported_memory(x: Any, tensor: Exported, asked: str) -> _Memory:
     nbytes = layout.count * tensor.itemsize
     require_memory(tensor.address, layout.count, asked)
     owner = (x, tensor.owner)
-    where = (tensor.memory, tensor.stream, _compared(layout))
+    where = (tensor.memory, tensor.stream, _compared(layout), layout.straight)
     return _Memory(tensor.address, nbytes, name, code, tensor.writable, owner, *where)
 
 
