@@ -54,7 +54,7 @@ def reduction(op: int | None, average: bool | None) -> int:
 
 def reducing(op: int, process_set: ProcessSet) -> tuple[str, float]:
     """The engine's operation, and the factor for its results."""
-    if op not in OPS:
+    if not isinstance(op, int) or op not in OPS:
         raise ValueError(
             explain(
                 f"op={op}", "there is no such operation", "Use Average, Sum, Min, Max or Product"
