@@ -147,6 +147,10 @@ def test_methods_of_mpi4py_take_dense_arrays_with_axes_in_any_order() -> None:
         square = torch.ones(3, 4) if RANK == 0 else torch.ones(4, 3).T
         with pytest.raises(UsageError, match="order of axes"):
             comm.Allreduce(MPI.IN_PLACE, square)
+    columns = torch.full((4 * SIZE, 3), RANK + 1.0)
+    part = torch.zeros(3, 4).T  # bytes, as the MPI sees them
+    comm.Reduce_scatter_block(columns.T, part)
+    assert (part == TOTAL).all()
     turned_twice = torch.full((4, 3), RANK + 1.0).T
     comm.Allreduce(MPI.IN_PLACE, turned_twice)
     assert (turned_twice == TOTAL).all()

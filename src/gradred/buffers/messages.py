@@ -141,7 +141,8 @@ def read(
     address, count = _cut(parts, memory, extent, blocks, gap, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
         _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
-    where = (memory.memory, memory.stream, memory.layout, memory.straight)
+    layout = memory.layout if any_order else 0
+    where = (memory.memory, memory.stream, layout, memory.straight)
     return Message(address, count, dtype, datatype, memory.owner, *where)
 
 
