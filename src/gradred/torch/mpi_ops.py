@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from gradred.errors import explain
-from gradred.torch import adasum
 from gradred.torch.basics import (
     Adasum,
     Average,
@@ -55,6 +54,7 @@ from gradred.torch.operations import (
     reduction,
     submit,
     submit_tensor,
+    submit_tensors,
     synchronize,
 )
 from gradred.torch.process_sets import ProcessSet, global_process_set
@@ -146,39 +146,6 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 
 # ---- allreduce ----------------------------------------------------------------------------------
-
-
-def _allreduce_async(
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    name: str | None,
-    op: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-    result: Any,
-    priority: int,
-) -> int:
-    engine = engine_of(process_set)
-    if op == Adasum:
-        return adasum.start(inputs, outputs, name, prescale, postscale, process_set, result)
-    operation, factor = reducing(op, process_set)
-    return submit(
-        engine,
-        "allreduce",
-        name,
-        [
-            array
-            for x, y in zip(inputs, outputs, strict=True)
-            for array in described(x, y, "allreduce")
-        ],
-        lambda _: result,
-        (inputs, outputs),
-        op=operation,
-        prescale=prescale,
-        postscale=postscale * factor,
-        priority=priority,
-    )
 
 
 def allreduce_async(
@@ -304,7 +271,7 @@ def grouped_allreduce_async(
     outputs = [torch.empty_like(tensor, requires_grad=False) for tensor in inputs]
     scales = (prescale_factor, postscale_factor)
     rest = (*scales, process_set, tuple(outputs), priority)
-    return _allreduce_async(inputs, outputs, _group(name), op, *rest)
+    return submit_tensors(inputs, outputs, _group(name), op, *rest)
 
 
 def grouped_allreduce_async_(
@@ -323,7 +290,7 @@ def grouped_allreduce_async_(
     inputs = _grouped(tensors, "grouped_allreduce")
     scales = (prescale_factor, postscale_factor)
     rest = (*scales, process_set, tuple(inputs), priority)
-    return _allreduce_async(inputs, inputs, _group(name), op, *rest)
+    return submit_tensors(inputs, inputs, _group(name), op, *rest)
 
 
 def _group(name: str | None) -> str | None:

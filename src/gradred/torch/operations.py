@@ -177,38 +177,43 @@ def submit_tensor(
         handle = start(engine, tensor, out, name, op, prescale, postscale, priority)
         if handle is not None:
             return handle
-        asked = (prescale, postscale, process_set, priority)
-        return _submit_looked_at(tensor, out, name, op, *asked)
+        asked = (prescale, postscale, process_set, out, priority)
+        return submit_tensors([tensor], [out], name, op, *asked)
     except UsageError:
         raise
     except Error as error:
         raise internal_error(error) from error
 
 
-def _submit_looked_at(
-    tensor: torch.Tensor,
-    out: torch.Tensor,
-    name: str,
+def submit_tensors(
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    name: str | None,
     op: int,
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    result: Any,
     priority: int,
 ) -> int:
-    """The same for what the core leaves alone: other layouts, GPUs, subclasses of tensors."""
+    """As `submit`, for an allreduce of several tensors, or of one that the core leaves alone."""
     engine = engine_of(process_set)
     if op == basics.Adasum:
         from gradred.torch import adasum
 
-        return adasum.start([tensor], [out], name, prescale, postscale, process_set, out)
+        return adasum.start(inputs, outputs, name, prescale, postscale, process_set, result)
     operation, factor = reducing(op, process_set)
     return submit(
         engine,
         "allreduce",
         name,
-        described(tensor, out, "allreduce"),
-        lambda _: out,
-        (tensor, out),
+        [
+            array
+            for x, y in zip(inputs, outputs, strict=True)
+            for array in described(x, y, "allreduce")
+        ],
+        lambda _: result,
+        (inputs, outputs),
         op=operation,
         prescale=prescale,
         postscale=postscale * factor,
