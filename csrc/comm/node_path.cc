@@ -92,7 +92,7 @@ double NodePath::one_way_latency(WaitHook& hook, unsigned turns) {
   if (node_ == nullptr) return 0;
   finish_queue(hook);
   NodePoll poll(*group(), log_, hook);
-  return 1e-9 * node_->one_way_latency_ns(turns, &poll);
+  return 1e-9 * one_way_latency_ns(*node_, turns, &poll);
 }
 
 }  // namespace gradred

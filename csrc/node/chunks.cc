@@ -1,10 +1,9 @@
-// Collective operations within one host whose data pass through shared memory chunk by chunk, with
-// several chunks in flight.
+#include "node/chunks.h"
+
 #include <algorithm>
 #include <cstring>
 
 #include "node/copy.h"
-#include "node/group.h"
 #include "schedule/partition.h"
 
 namespace gradred {
@@ -39,22 +38,18 @@ struct PartsOfChunks {
 
 }  // namespace
 
-Steps NodeGroup::chunks(const NodeCall& call) {
-  if (!whole_) use_whole_if_said(operation_);
-  if (may_copy_once(call) && copies_once(call)) return single_copy(call);
-  past_ = writes_past(call);
+Steps Chunks::steps(const NodeCall& call) {
   switch (call.kind) {
     case Kind::kReduceScatterBlock:
-      return scatter_chunks(call);
+      return scatter(call);
     case Kind::kAllgather:
-      return gather_chunks(call);
+      return gather(call);
     case Kind::kBcast:
-      return fetch_chunks(call);
+      return fetch(call);
     case Kind::kAlltoall:
-      return swap_chunks(call);
+      return swap(call);
     default:
-      return usable_.reduces_everything(call.count * call.element, size_) ? reduce_chunks(call)
-                                                                          : exchange_chunks(call);
+      return usable().reduces_everything(call.bytes(), size_) ? reduce(call) : exchange(call);
   }
 }
 
@@ -64,7 +59,7 @@ Steps NodeGroup::chunks(const NodeCall& call) {
 // overwrites chunk t - depth, which a peer has used once it has done step t - depth + 3; at time t
 // - 1 we saw its step t - 1, so a depth of 4 is enough.
 template <class Export, class Use>
-Steps NodeGroup::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk) {
+Steps Chunks::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk) {
   const std::size_t chunks = pieces.count();
   for (std::size_t time = 0; time <= chunks; ++time) {
     if (time < chunks) {
@@ -84,14 +79,14 @@ Steps NodeGroup::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use us
 
 // Allreduce in which every rank reduces everything: while a peer reads one chunk, the next is
 // written.
-Steps NodeGroup::reduce_chunks(const NodeCall& call) {
-  const std::size_t piece = usable_.piece_bytes / call.element * call.element;
-  const Pieces pieces{call.count * call.element, piece};
-  const std::byte* const input = input_of(call);
+Steps Chunks::reduce(const NodeCall& call) {
+  const std::size_t piece = usable().piece_bytes / call.element * call.element;
+  const Pieces pieces{call.bytes(), piece};
+  const std::byte* const input = call.input(rank_);
   return pipeline(
       pieces, call.flow,
       [=, this](std::size_t c) {
-        give(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
+        stores_.give(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
       },
       [=, this](std::size_t c) {
         for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = chunk(rank, c);
@@ -102,131 +97,131 @@ Steps NodeGroup::reduce_chunks(const NodeCall& call) {
 }
 
 // A chunk holds one piece of every rank's block or part; its owner reduces that piece.
-Steps NodeGroup::scatter_chunks(const NodeCall& call) {
+Steps Chunks::scatter(const NodeCall& call) {
   std::size_t owners = 0;  // parts may be empty
-  for (std::size_t rank = 0; rank < size_; ++rank) owners += part_bytes(call, rank) > 0 ? 1 : 0;
-  const std::size_t room = usable_.chunk_bytes / std::max<std::size_t>(owners, 1);
+  for (std::size_t rank = 0; rank < size_; ++rank) owners += call.part_bytes(rank) > 0 ? 1 : 0;
+  const std::size_t room = usable().chunk_bytes / std::max<std::size_t>(owners, 1);
   const std::size_t per_rank = room / call.element * call.element;
-  const std::byte* const input = input_of(call);
+  const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
   const auto place = [=, this](std::size_t owner) {  // of its piece in a chunk
     std::size_t before = 0;
-    for (std::size_t rank = 0; rank < owner; ++rank) before += part_bytes(call, rank) > 0 ? 1 : 0;
+    for (std::size_t rank = 0; rank < owner; ++rank) before += call.part_bytes(rank) > 0 ? 1 : 0;
     return before * per_rank;
   };
   const std::size_t own_place = place(rank_);
   return pipeline(
-      Pieces{longest_part(call), per_rank}, nullptr,
+      Pieces{call.longest_part(size_), per_rank}, nullptr,
       [=, this](std::size_t c) {
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
-          const Pieces theirs{part_bytes(call, peer), per_rank};
+          const Pieces theirs{call.part_bytes(peer), per_rank};
           if (theirs.length(c) == 0) continue;
           std::byte* const target = chunk(rank_, c) + place(peer);
-          for_runs(call, part_begin(call, peer) + theirs.begin(c), theirs.length(c),
-                   [&](std::size_t at, std::size_t before, std::size_t bytes) {
-                     give(target + before, input + at, bytes);
-                   });
+          call.for_runs(call.part_begin(peer) + theirs.begin(c), theirs.length(c),
+                        [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                          stores_.give(target + before, input + at, bytes);
+                        });
         }
       },
       [=, this](std::size_t c) {
-        const Pieces own{part_bytes(call, rank_), per_rank};
+        const Pieces own{call.part_bytes(rank_), per_rank};
         if (own.length(c) == 0) return;
-        for_runs(call, part_begin(call, rank_) + own.begin(c), own.length(c),
-                 [&](std::size_t at, std::size_t before, std::size_t bytes) {
-                   for (std::size_t rank = 0; rank < size_; ++rank) {
-                     operands_[rank] = chunk(rank, c) + own_place + before;
-                   }
-                   operands_[rank_] = input + at;
-                   combine(call, output + (call.parts != nullptr ? at : own.begin(c)),
-                           bytes / call.element);
-                 });
+        call.for_runs(call.part_begin(rank_) + own.begin(c), own.length(c),
+                      [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                        for (std::size_t rank = 0; rank < size_; ++rank) {
+                          operands_[rank] = chunk(rank, c) + own_place + before;
+                        }
+                        operands_[rank_] = input + at;
+                        combine(call, output + (call.parts != nullptr ? at : own.begin(c)),
+                                bytes / call.element);
+                      });
       });
 }
 
-Steps NodeGroup::gather_chunks(const NodeCall& call) {
-  const std::size_t piece = usable_.piece_bytes;
-  const std::byte* const input = input_of(call);
+Steps Chunks::gather(const NodeCall& call) {
+  const std::size_t piece = usable().piece_bytes;
+  const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
   const bool in_place = call.send == kInPlace;
-  const bool streams =
-      call.parts != nullptr && call.count * call.element >= options_.streaming_bytes;
+  const bool streams = call.parts != nullptr && call.bytes() >= options().streaming_bytes;
   return pipeline(
-      Pieces{longest_part(call), piece}, nullptr,
+      Pieces{call.longest_part(size_), piece}, nullptr,
       [=, this](std::size_t c) {
-        const Pieces own{part_bytes(call, rank_), piece};
+        const Pieces own{call.part_bytes(rank_), piece};
         if (call.order == nullptr) {
-          if (own.length(c) > 0) give(chunk(rank_, c), input + own.begin(c), own.length(c));
+          if (own.length(c) > 0) stores_.give(chunk(rank_, c), input + own.begin(c), own.length(c));
           return;
         }
-        for_runs(call, part_begin(call, rank_) + own.begin(c), own.length(c),
-                 [&](std::size_t at, std::size_t before, std::size_t bytes) {
-                   give(chunk(rank_, c) + before, output + at, bytes);
-                 });
+        call.for_runs(call.part_begin(rank_) + own.begin(c), own.length(c),
+                      [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                        stores_.give(chunk(rank_, c) + before, output + at, bytes);
+                      });
       },
       [=, this](std::size_t c) {
-        const Pieces own{part_bytes(call, rank_), piece};
+        const Pieces own{call.part_bytes(rank_), piece};
         if (!in_place && own.length(c) > 0) {  // while peers read theirs
-          std::memcpy(output + part_begin(call, rank_) + own.begin(c), input + own.begin(c),
+          std::memcpy(output + call.part_begin(rank_) + own.begin(c), input + own.begin(c),
                       own.length(c));
         }
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
-          const Pieces theirs{part_bytes(call, peer), piece};
+          const Pieces theirs{call.part_bytes(peer), piece};
           if (theirs.length(c) == 0) continue;
-          for_runs(call, part_begin(call, peer) + theirs.begin(c), theirs.length(c),
-                   [&](std::size_t at, std::size_t before, std::size_t bytes) {
-                     const std::byte* const source = chunk(peer, c) + before;
-                     if (streams) {
-                       copy_streaming(output + at, source, bytes);
-                     } else {
-                       std::memcpy(output + at, source, bytes);
-                     }
-                   });
+          call.for_runs(call.part_begin(peer) + theirs.begin(c), theirs.length(c),
+                        [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                          const std::byte* const source = chunk(peer, c) + before;
+                          if (streams) {
+                            copy_streaming(output + at, source, bytes);
+                          } else {
+                            std::memcpy(output + at, source, bytes);
+                          }
+                        });
         }
       });
 }
 
 // Alltoall. A chunk holds one piece for each peer, in the order of their distances.
-Steps NodeGroup::swap_chunks(const NodeCall& call) {
+Steps Chunks::swap(const NodeCall& call) {
   const std::size_t peers = std::max<std::size_t>(size_ - 1, 1);
-  const std::size_t piece = usable_.chunk_bytes / peers / kCacheLine * kCacheLine;
-  const std::byte* const input = input_of(call);
+  const std::size_t piece = usable().chunk_bytes / peers / kCacheLine * kCacheLine;
+  const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
   std::size_t longest = 0;
   for (std::size_t from = 0; from < size_; ++from) {
     for (std::size_t distance = 1; distance < size_; ++distance) {
-      longest = std::max(longest, split_bytes(call, from, (from + distance) % size_));
+      longest = std::max(longest, call.split_bytes(from, (from + distance) % size_, size_));
     }
   }
   const Pieces pieces{longest, piece};
-  const std::size_t own_bytes = split_bytes(call, rank_, rank_), turns = pieces.count();
+  const std::size_t own_bytes = call.split_bytes(rank_, rank_, size_), turns = pieces.count();
   const Pieces own{own_bytes, turns > 0 ? (own_bytes + turns - 1) / turns : own_bytes};
   const auto copy_own = [=, this](std::size_t c) {  // while peers read theirs
     if (own_bytes == 0 || own.length(c) == 0) return;
-    std::memcpy(output + got_before(call, rank_, rank_) + own.begin(c),
-                input + given_before(call, rank_, rank_) + own.begin(c), own.length(c));
+    std::memcpy(output + call.got_before(rank_, rank_, size_) + own.begin(c),
+                input + call.given_before(rank_, rank_, size_) + own.begin(c), own.length(c));
   };
   if (turns == 0) copy_own(0);
-  const bool streams = got_before(call, rank_, size_) >= options_.streaming_bytes;
+  const bool streams = call.got_before(rank_, size_, size_) >= options().streaming_bytes;
   return pipeline(
       pieces, nullptr,
       [=, this](std::size_t c) {
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
-          const Pieces theirs{split_bytes(call, rank_, peer), piece};
+          const Pieces theirs{call.split_bytes(rank_, peer, size_), piece};
           if (theirs.length(c) == 0) continue;
-          give(chunk(rank_, c) + (distance - 1) * piece,
-               input + given_before(call, rank_, peer) + theirs.begin(c), theirs.length(c));
+          stores_.give(chunk(rank_, c) + (distance - 1) * piece,
+                       input + call.given_before(rank_, peer, size_) + theirs.begin(c),
+                       theirs.length(c));
         }
       },
       [=, this](std::size_t c) {
         copy_own(c);
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
-          const Pieces theirs{split_bytes(call, peer, rank_), piece};
+          const Pieces theirs{call.split_bytes(peer, rank_, size_), piece};
           if (theirs.length(c) == 0) continue;
-          std::byte* const target = output + got_before(call, rank_, peer) + theirs.begin(c);
+          std::byte* const target = output + call.got_before(rank_, peer, size_) + theirs.begin(c);
           const std::byte* const source = chunk(peer, c) + (size_ - distance - 1) * piece;
           if (streams) {
             copy_streaming(target, source, theirs.length(c));
@@ -238,19 +233,19 @@ Steps NodeGroup::swap_chunks(const NodeCall& call) {
 }
 
 // Broadcast. The root's step c + 1: chunk c can be read. A reader's: it has read chunk c.
-Steps NodeGroup::fetch_chunks(NodeCall call) {
+Steps Chunks::fetch(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const data = static_cast<std::byte*>(call.recv);
-  const Pieces pieces{call.count * call.element, usable_.piece_bytes};
+  const Pieces pieces{call.bytes(), usable().piece_bytes};
   for (std::size_t c = 0; c < pieces.count(); ++c) {
     if (rank_ == root) {
       while (call.flow != nullptr && !call.flow->has_input(pieces.end(c))) {
         co_await Steps::LookAgain();
       }
-      for (std::size_t distance = 1; c >= options_.depth && distance < size_; ++distance) {
-        co_await step_of(peer_at(distance), c - options_.depth + 1);
+      for (std::size_t distance = 1; c >= options().depth && distance < size_; ++distance) {
+        co_await step_of(peer_at(distance), c - options().depth + 1);
       }
-      give(chunk(rank_, c), data + pieces.begin(c), pieces.length(c));
+      stores_.give(chunk(rank_, c), data + pieces.begin(c), pieces.length(c));
     } else {
       co_await step_of(root, c + 1);
       std::memcpy(data + pieces.begin(c), chunk(root, c), pieces.length(c));
@@ -262,22 +257,21 @@ Steps NodeGroup::fetch_chunks(NodeCall call) {
 }
 
 // The operands, into memory that peers read and into the result.
-void NodeGroup::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result,
-                             std::size_t count) {
-  const bool streams = call.count * call.element >= options_.streaming_bytes;
-  if (!past_) {
+void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result,
+                          std::size_t count) {
+  const bool streams = call.bytes() >= options().streaming_bytes;
+  if (!stores_.past()) {
     combine(call, streams ? shared : result, count);
     return streams ? copy_streaming(result, shared, count * call.element)
                    : copy_out(shared, result, count * call.element);
   }
-  ++stores_past_;
   constexpr std::size_t kShort = 16 << 10;  // stays in the first cache
   scratch_.resize(kShort);
   for (std::size_t done = 0; done < count; done += kShort / call.element) {
     const std::size_t length = std::min(kShort / call.element, count - done);
     const std::size_t bytes = length * call.element;
     combine(call, scratch_.data(), length);
-    copy_streaming(shared + done * call.element, scratch_.data(), bytes);
+    stores_.write_past(shared + done * call.element, scratch_.data(), bytes);
     if (streams) {
       copy_streaming(result + done * call.element, scratch_.data(), bytes);
     } else {
@@ -297,11 +291,11 @@ void NodeGroup::reduce_twice(const NodeCall& call, std::byte* shared, std::byte*
 // Both overwrite chunk copies of `depth` times ago. The export at t: peers have read those in step
 // 2(t - depth) + 4; at t - 1 we saw 2t - 2. The result at t: peers have fetched its predecessor
 // before step 2(t + 2 - depth) + 1; just before we saw 2t - 1. Both hold from a depth of 3 on.
-Steps NodeGroup::exchange_chunks(NodeCall call) {
-  const std::byte* const input = input_of(call);
+Steps Chunks::exchange(NodeCall call) {
+  const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
-  const bool streams = call.count * call.element >= options_.streaming_bytes;
-  const PartsOfChunks parts(call, usable_.chunk_bytes, size_);
+  const bool streams = call.bytes() >= options().streaming_bytes;
+  const PartsOfChunks parts(call, usable().chunk_bytes, size_);
   const std::size_t chunks = parts.chunks();
   for (std::size_t time = 0; time <= chunks + 1; ++time) {
     if (time < chunks) {
@@ -310,7 +304,7 @@ Steps NodeGroup::exchange_chunks(NodeCall call) {
       }
       for (std::size_t distance = 1; distance < size_; ++distance) {
         const auto part = parts.place(time, peer_at(distance));
-        give(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
+        stores_.give(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
       }
       step_done(2 * time + 1);
     }

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/clock.h"
 #include "base/errors.h"
 #include "memory/workspace.h"
 
@@ -26,7 +25,7 @@ void NodeExecution::start_refusal(std::string text) {
 
 void NodeExecution::pass_on() {
   guarded([&] {
-    group_.pass_on(call_, path_);
+    ways_.led().pass_on(call_, path_);
     group_.finish();
     end();
     return true;
@@ -59,14 +58,14 @@ bool NodeExecution::go_on() {
   if (state_ == State::kAnnounced && call_.led) {
     if (!await_leader()) return false;
   } else if (state_ == State::kAnnounced) {
-    if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
+    if (const auto missing = group_.missing_announcement()) return await(*missing);
     group_.await_announcements(call_.signature);  // which are there: only compares
-    if (path_ == NodeGroup::Path::kChunks) {
-      on_devices_ = group_.all_on_devices(call_);
+    if (path_ == DataPath::kChunks) {
+      on_devices_ = ways_.long_ways().all_on_devices(call_);
       if (!on_devices_) to_host();
       state_ = State::kInChunks;
     } else {
-      group_.take_inputs(call_, path_);
+      ways_.slots().take(call_, path_);
     }
   }
   if (state_ == State::kInChunks && !in_chunks()) return false;
@@ -78,7 +77,7 @@ bool NodeExecution::go_on() {
 // Devices that cannot read each other's memory leave the operation to the host, on all ranks.
 bool NodeExecution::in_chunks() {
   if (on_devices_) {
-    if (!steps_) steps_ = group_.on_devices(call_);
+    if (!steps_) steps_ = ways_.long_ways().on_devices(call_);
     if (!steps_->advance()) return await(steps_->awaited());
     steps_.reset();
     if (call_.device->done) return true;
@@ -87,11 +86,11 @@ bool NodeExecution::in_chunks() {
   }
   if (!steps_) {
     if (!has_whole_input()) return await({});
-    measured_from_ns_ = group_.begin_measuring(call_);
-    steps_ = group_.chunks(call_);
+    measured_from_ns_ = ways_.long_ways().begin_measuring(call_);
+    steps_ = ways_.long_ways().steps(call_);
   }
   if (!steps_->advance()) return await(steps_->awaited());
-  if (measured_from_ns_ != 0) group_.end_measuring(call_, measured_from_ns_);
+  if (measured_from_ns_ != 0) ways_.long_ways().end_measuring(measured_from_ns_);
   return true;
 }
 
@@ -109,24 +108,22 @@ bool NodeExecution::has_whole_input() {
 }
 
 bool NodeExecution::gather() {
-  if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
-  group_.take_charge(call_, path_);
+  if (const auto missing = group_.missing_announcement()) return await(*missing);
+  ways_.led().take_charge(call_, path_);
   state_ = State::kLeads;
   return true;
 }
 
 bool NodeExecution::await_leader() {
-  const Awaited leaders = group_.announcement_of(0, group_.operation_);
+  const Awaited leaders = group_.announcement_of_leader();
   if (!leaders.reached()) return await(leaders);
-  group_.take_passed_on(call_, path_);
+  ways_.led().take_passed_on(call_, path_);
   return true;
 }
 
 // Not until all have announced the operation before, if this rank has refused it.
 bool NodeExecution::enter() {
-  if (group_.catch_up_) {
-    if (const auto missing = group_.missing_announcement(group_.operation_)) return await(*missing);
-  }
+  if (const auto missing = group_.missing_to_enter()) return await(*missing);
   group_.enter();
   entered_ = true;
   return true;
@@ -138,16 +135,16 @@ bool NodeExecution::announce() {
     group_.announce_refusal(*refusal_);
     group_.finish();
     end();
-  } else if (call_.led && group_.rank_ == 0) {
-    path_ = group_.path_of(call_);
+  } else if (call_.led && group_.rank() == 0) {
+    path_ = ways_.path_of(call_);
     group_.lead(call_.signature);
     state_ = State::kGathers;
   } else {
-    path_ = group_.path_of(call_);
-    const bool reads_now = path_ != NodeGroup::Path::kChunks;
+    path_ = ways_.path_of(call_);
+    const bool reads_now = path_ != DataPath::kChunks;
     if (reads_now) to_host();
     if (call_.flow != nullptr && reads_now && !call_.flow->has_input(kAll)) return await({});
-    group_.announce_input(call_, path_);
+    ways_.announce(call_, path_);
     state_ = State::kAnnounced;
   }
   return true;
@@ -156,21 +153,8 @@ bool NodeExecution::announce() {
 bool NodeExecution::await(const Awaited& awaited) {
   awaited_ = awaited;
   group_.glance();
-  look_after_peers();
+  group_.look_after_peers(awaited);
   return false;
-}
-
-void NodeExecution::look_after_peers() {
-  constexpr std::uint64_t kEveryNs = 50'000'000;
-  const std::uint64_t now = now_ns();
-  if (now - group_.looked_ns_ < kEveryNs) return;
-  group_.looked_ns_ = now;
-  try {
-    group_.check_awaited();
-  } catch (const PeerLost&) {
-    // A peer may end right after its last publication.
-    if (awaited_.word == nullptr || !awaited_.reached()) throw;
-  }
 }
 
 void NodeExecution::end() {

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "node/group.h"
+#include "node/steps.h"
+#include "node/ways.h"
 
 namespace gradred {
 
@@ -14,7 +16,7 @@ namespace gradred {
 // out the same operation by NodeGroup::run(). The group must outlive it.
 class NodeExecution {
  public:
-  explicit NodeExecution(NodeGroup& group) : group_(group) {}
+  explicit NodeExecution(NodeGroup& group) : group_(group), ways_(group.ways()) {}
   NodeExecution(const NodeExecution&) = delete;
   NodeExecution& operator=(const NodeExecution&) = delete;
 
@@ -23,7 +25,7 @@ class NodeExecution {
   // Or: this rank takes no part, as in NodeGroup::abort(). The peers throw UsageError with `text`.
   void start_refusal(std::string text);
   // Whether it takes but one look at the peers, as far as that is known before it has begun.
-  bool is_short() const { return refusal_ || group_.path_of(call_) != NodeGroup::Path::kChunks; }
+  bool is_short() const { return refusal_ || ways_.path_of(call_) != DataPath::kChunks; }
   // Of a led operation on the rank that leads: advance() has said true, and recv holds the sums.
   // The others wait for pass_on(), which gives them what is there now.
   bool leads() const { return state_ == State::kLeads; }
@@ -64,12 +66,12 @@ class NodeExecution {
   bool has_whole_input();
   bool await(const Awaited& awaited);
   void end();
-  void look_after_peers();
 
   NodeGroup& group_;
+  NodeWays& ways_;
   NodeCall call_;
   std::optional<std::string> refusal_;
-  NodeGroup::Path path_ = NodeGroup::Path::kInLine;
+  DataPath path_ = DataPath::kInLine;
   State state_ = State::kEnded;
   bool entered_ = false;
   bool on_devices_ = false;

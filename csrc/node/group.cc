@@ -15,6 +15,7 @@
 #include "liveness/status_page.h"
 #include "node/copy.h"
 #include "node/cores.h"
+#include "node/ways.h"
 
 namespace gradred {
 namespace {
@@ -25,16 +26,6 @@ struct Introduction {
   std::size_t begin = 0;  // rank 0: where the group's memory begins
   char error[160] = {};   // rank 0: why there is none
 };
-
-// Sizes that the paths can work with, whatever was asked for.
-NodeOptions usable(NodeOptions options, std::size_t ranks) {
-  const auto pages = [](std::size_t bytes) { return std::max(kPage, bytes / kPage * kPage); };
-  options.slot_bytes = pages(options.slot_bytes);
-  options.chunk_bytes = pages(std::max(options.chunk_bytes, ranks * kCacheLine));
-  options.piece_bytes = pages(std::min(options.piece_bytes, options.chunk_bytes));
-  options.depth = std::max<std::size_t>(4, options.depth);
-  return options;
-}
 
 // The announcement has 32 bits for it; a full comparison of `what` stands beside.
 std::uint32_t hash_of(std::uint64_t detail) {
@@ -47,7 +38,7 @@ std::uint32_t hash_of(std::uint64_t detail) {
 std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOptions& wanted,
                                              std::string& reason) {
   const auto size = static_cast<std::size_t>(bootstrap.size());
-  const NodeOptions options = usable(wanted, size);
+  const NodeOptions options = SharedPart::usable(wanted, size);
   auto pool = Pool::create(bootstrap, Layout(size, options).bytes, reason);
   if (pool == nullptr) return nullptr;
   Introduction mine{.member = {this_process(), cores_of_this_thread()}};
@@ -55,8 +46,7 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
     try {
       PoolPart* part = pool->take(Layout(size, options).bytes);
       check(part != nullptr, "a new pool has room for a group of all");
-      populate(*pool, *part, size, options, PoolPart::Real::kAll);
-      prepare(*pool, *part, size, options);
+      SharedPart::prepare(*pool, *part, size, options, PoolPart::Real::kAll);
       mine.begin = part->begin;
     } catch (const TransportError& error) {
       set_text(mine.error, error.what());
@@ -78,16 +68,15 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
 }
 
 PoolPart* NodeGroup::reserve(Pool& pool, std::size_t ranks, const NodeOptions& wanted) {
-  const NodeOptions options = usable(wanted, ranks);
+  const NodeOptions options = SharedPart::usable(wanted, ranks);
   PoolPart* part = pool.take(Layout(ranks, options).bytes);
   if (part == nullptr) return nullptr;
   try {
-    populate(pool, *part, ranks, options, PoolPart::Real::kBeginnings);
+    SharedPart::prepare(pool, *part, ranks, options, PoolPart::Real::kBeginnings);
   } catch (const TransportError&) {
     pool.free(*part);
     return nullptr;
   }
-  prepare(pool, *part, ranks, options);
   return part;
 }
 
@@ -107,103 +96,38 @@ std::unique_ptr<NodeGroup> NodeGroup::join(std::shared_ptr<Pool> pool, std::size
       new NodeGroup(std::move(pool), begin, rank, std::move(processes), std::move(names), spins));
 }
 
-// Makes so much of a part memory, unless it is.
-void NodeGroup::populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
-                         PoolPart::Real wanted) {
-  if (part.real >= wanted) return;
-  const Layout layout(ranks, options);
-  if (wanted == PoolPart::Real::kAll) {
-    pool.populate(part, 0, layout.bytes);
-  } else {
-    const NodeOptions beginning = options.beginning(ranks);
-    pool.populate(part, 0, layout.slots);
-    for (std::size_t slot = 0; slot < 2 * ranks; ++slot) {
-      pool.populate(part, layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
-    }
-    for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
-      pool.populate(part, layout.chunks + chunk * options.chunk_bytes, beginning.chunk_bytes);
-    }
-  }
-  part.real = wanted;
-}
-
-// As if the operation before the first had just ended. The part may have been another group's.
-void NodeGroup::prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options) {
-  std::byte* const memory = pool.at(part.begin);
-  const Layout layout(ranks, options);
-  std::memset(memory, 0, layout.slots);
-  auto& header = *reinterpret_cast<Header*>(memory);
-  auto* states = reinterpret_cast<RankState*>(memory + layout.states);
-  const std::uint64_t last = options.first_operation - 1;
-  header.options = options;
-  header.whole_from = part.real == PoolPart::Real::kAll ? last : Header::kNotYet;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    states[rank].announcement[last & 1].head.store(last << 32, std::memory_order_relaxed);
-    states[rank].announcement[~last & 1].head.store((last - 1) << 32, std::memory_order_relaxed);
-  }
-  header.users.store(static_cast<std::uint32_t>(ranks), std::memory_order_release);
-  pool.hand_over(part);
-}
-
 NodeGroup::NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank,
                      std::vector<ProcessId> processes, RankNames names, bool spins)
-    : pool_(std::move(pool)),
-      memory_(pool_->at(begin)),
-      part_(rank == 0 ? pool_->part_at(begin) : nullptr),
-      rank_(rank),
+    : rank_(rank),
       size_(processes.size()),
       processes_(std::move(processes)),
-      header_(*reinterpret_cast<Header*>(memory_)),
-      options_(header_.options),
-      usable_(options_.beginning(size_)),
-      whole_(false),
+      names_(std::move(names)),
+      part_(std::move(pool), begin, rank_, size_),
       waiter_(spins, *this,
-              spins && !header_.options.sleeps ? &header_.sleepers_expected : nullptr),
-      operation_(options_.first_operation - 1),
-      operands_(size_),
-      names_(std::move(names)) {
-  const Layout layout(size_, options_);
-  states_ = reinterpret_cast<RankState*>(memory_ + layout.states);
-  slots_ = memory_ + layout.slots;
-  chunks_ = memory_ + layout.chunks;
-  use_whole_if_said(operation_);
-  led_ = usable_;
-}
+              spins && !options().sleeps ? &part_.header().sleepers_expected : nullptr),
+      operation_(options().first_operation - 1),
+      ways_(std::make_unique<NodeWays>(*this)) {}
 
 NodeGroup::~NodeGroup() {
   // A forked child that drops its copy of this object has not left the group.
   if (processes_[rank_].pid != getpid()) return;
-  states_[rank_].departed.store(1, std::memory_order_release);
-  ring(states_[rank_].bell);
-  header_.users.fetch_sub(1, std::memory_order_acq_rel);  // nothing here is touched after this
+  RankState& mine = part_.state(rank_);
+  mine.departed.store(1, std::memory_order_release);
+  ring(mine.bell);
+  // Nothing here is touched after this.
+  part_.header().users.fetch_sub(1, std::memory_order_acq_rel);
 }
+
+void NodeGroup::run(const NodeCall& call, Poll* poll) { ways_->run(call, poll); }
 
 void NodeGroup::enter() {
   glance();
   if (catch_up_) [[unlikely]] {
-    await_peers(operation_);
+    await_peers();
     catch_up_ = false;
   }
-  if (!whole_) [[unlikely]] {
-    use_whole_if_said(operation_);
-  }
+  part_.use_whole_if_said(operation_);
   ++operation_;
-}
-
-void NodeGroup::make_whole() noexcept {
-  if (std::exchange(tried_, true)) return;
-  try {
-    populate(*pool_, *part_, size_, options_, PoolPart::Real::kAll);
-    header_.whole_from.store(operation_, std::memory_order_release);
-  } catch (const TransportError&) {
-    // The data go on in small chunks: slower, and right.
-  }
-}
-
-void NodeGroup::use_whole_if_said(std::uint64_t until) {
-  if (header_.whole_from.load(std::memory_order_acquire) > until) return;
-  usable_ = options_;
-  whole_ = true;
 }
 
 std::uint64_t NodeGroup::head(const Signature& signature) const {
@@ -211,16 +135,16 @@ std::uint64_t NodeGroup::head(const Signature& signature) const {
 }
 
 void NodeGroup::announce(const Signature& signature, const void* data, std::size_t bytes) {
-  RankState& state = states_[rank_];
   Announcement& mine = announcement(rank_);
-  state.particulars[operation_ & 1].detail = signature.detail;
+  Particulars& told = particulars(rank_);
+  told.detail = signature.detail;
   if (arrival_ns_ != 0) [[unlikely]] {
-    state.particulars[operation_ & 1].arrival_ns = std::exchange(arrival_ns_, 0);
-    state.particulars[operation_ & 1].arrival_of = operation_;
+    told.arrival_ns = std::exchange(arrival_ns_, 0);
+    told.arrival_of = operation_;
   }
   mine.what = signature.what;
   copy_few(mine.data, static_cast<const std::byte*>(data), bytes);
-  waiter_.publish(mine.head, head(signature), state.bell);
+  waiter_.publish(mine.head, head(signature), part_.state(rank_).bell);
   post_begun(operation_, signature);  // afterwards: the peers need not wait for it
 }
 
@@ -230,7 +154,7 @@ void NodeGroup::await_announcements(const Signature& signature) {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const Announcement& theirs = announcement(peer);
-    waiter_.wait(announcement_of(peer, operation_));
+    waiter_.wait(announcement_of(peer));
     same &= theirs.head.load(std::memory_order_relaxed) == agreed && theirs.what == signature.what;
   }
   if (!same) [[unlikely]] {
@@ -238,23 +162,56 @@ void NodeGroup::await_announcements(const Signature& signature) {
   }
 }
 
-void NodeGroup::await_peers(std::uint64_t operation) {
+void NodeGroup::await_peers() {
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) waiter_.wait(announcement_of(peer, operation));
+    if (peer != rank_) waiter_.wait(announcement_of(peer));
   }
 }
 
-std::optional<Awaited> NodeGroup::missing_announcement(std::uint64_t operation) const {
+std::optional<Awaited> NodeGroup::missing_announcement() const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const Awaited awaited = announcement_of(peer, operation);
+    const Awaited awaited = announcement_of(peer);
     if (!awaited.reached()) return awaited;
   }
   return std::nullopt;
 }
 
 Signature NodeGroup::announced(std::size_t rank) const {
-  return {announcement(rank).what, states_[rank].particulars[operation_ & 1].detail};
+  return {announcement(rank).what, particulars(rank).detail};
+}
+
+// It is there, and says so without an announcement.
+void NodeGroup::lead(const Signature& signature) {
+  particulars(rank_).detail = signature.detail;
+  announcement(rank_).what = signature.what;
+  part_.state(rank_).leading.store(operation_, std::memory_order_relaxed);
+}
+
+void NodeGroup::compare_with_followers(const Signature& signature) {
+  try {
+    await_announcements(signature);  // which are there: only compares
+  } catch (const Disagreement& error) {
+    announce_refusal(error.what());
+    catch_up_ = false;
+    throw;
+  }
+}
+
+// A leader that refuses has not seen all announcements, nor has who leaves because of it.
+void NodeGroup::compare_with_leader(const Signature& signature) {
+  const Announcement& leaders = announcement(0);
+  const bool same = leaders.head.load(std::memory_order_relaxed) == head(signature) &&
+                    leaders.what == signature.what;
+  if (same) [[likely]] {
+    return;
+  }
+  const Signature theirs = announced(0);
+  catch_up_ = true;
+  const bool refused = theirs.what >> 60 == static_cast<std::uint64_t>(Kind::kAborted);
+  throw Disagreement(
+      refused ? particulars(0).reason
+              : disagreement_text(names_.number(rank_), signature, names_.number(0), theirs));
 }
 
 // Not all announcements are equal, so every rank sees one that differs from its own. An aborted one
@@ -263,7 +220,7 @@ void NodeGroup::throw_disagreement(const Signature& signature) const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     const bool refused = announced(peer).what >> 60 == static_cast<std::uint64_t>(Kind::kAborted);
     if (peer == rank_ || !refused) continue;  // who leads has not announced yet
-    throw Disagreement(states_[peer].particulars[operation_ & 1].reason);
+    throw Disagreement(particulars(peer).reason);
   }
   std::size_t other = 0;
   while (other == rank_ || announced(other) == signature) ++other;
@@ -273,7 +230,7 @@ void NodeGroup::throw_disagreement(const Signature& signature) const {
 
 void NodeGroup::announce_refusal(std::string_view text) {
   has_disagreed_ = true;
-  set_text(states_[rank_].particulars[operation_ & 1].reason, text);
+  set_text(particulars(rank_).reason, text);
   announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);
   catch_up_ = true;
 }
@@ -316,7 +273,7 @@ WaitRecord NodeGroup::wait_record() const {
 
 bool NodeGroup::is_here(std::size_t peer) const {
   return has_reached(announcement(peer).head, operation_ << 32) ||
-         states_[peer].leading.load(std::memory_order_relaxed) == operation_;
+         part_.state(peer).leading.load(std::memory_order_relaxed) == operation_;
 }
 
 bool NodeGroup::is_first_to_wait() const {
@@ -327,10 +284,6 @@ bool NodeGroup::is_first_to_wait() const {
   return true;
 }
 
-void NodeGroup::step_done(std::uint64_t step) {
-  waiter_.publish(states_[rank_].progress, steps_ + step, states_[rank_].bell);
-}
-
 void* NodeGroup::frame(std::size_t bytes) {
   const std::size_t units = (bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t);
   if (units > frame_.size()) frame_.resize(units);
@@ -338,7 +291,7 @@ void* NodeGroup::frame(std::size_t bytes) {
 }
 
 void NodeGroup::glance() {
-  if (header_.poison.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+  if (poisoned()) [[unlikely]] {
     throw_poisoned();
   }
 }
@@ -347,7 +300,7 @@ void NodeGroup::glance() {
 // still in it: they need nothing more from that rank.
 void NodeGroup::check_awaited() {
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    const std::atomic<std::uint64_t>& finished = states_[peer].finished;
+    const std::atomic<std::uint64_t>& finished = part_.state(peer).finished;
     if (finished.load(std::memory_order_acquire) == operation_) continue;
     try {
       check_peer(peer);
@@ -358,8 +311,21 @@ void NodeGroup::check_awaited() {
   }
 }
 
+void NodeGroup::look_after_peers(const Awaited& awaited) {
+  constexpr std::uint64_t kEveryNs = 50'000'000;
+  const std::uint64_t now = now_ns();
+  if (now - looked_ns_ < kEveryNs) return;
+  looked_ns_ = now;
+  try {
+    check_awaited();
+  } catch (const PeerLost&) {
+    // A peer may end right after its last publication.
+    if (awaited.word == nullptr || !awaited.reached()) throw;
+  }
+}
+
 void NodeGroup::check_peers() const {
-  if (header_.poison.load(std::memory_order_relaxed) != 0) throw_poisoned();
+  throw_if_poisoned();
   for (std::size_t peer = 0; peer < size_; ++peer) check_peer(peer);
 }
 
@@ -374,7 +340,7 @@ void NodeGroup::check_peer(std::size_t peer) const {
   }
   if (shutdown_record == nullptr && (same || is_alive(process))) return;
   // It may have left because of an earlier failure, which it has written down before.
-  if (header_.poison.load(std::memory_order_acquire) != 0) throw_poisoned();
+  if (part_.header().poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(names_.of(peer, process_text(process)) + " " +
                      (shutdown_record != nullptr ? shutdown_record->reason : "has ended"),
                  true);
@@ -383,14 +349,14 @@ void NodeGroup::check_peer(std::size_t peer) const {
 // A program that ends lets go of its communicators a moment before it can say that it ends.
 bool NodeGroup::departed_long_ago(std::size_t peer) const {
   constexpr std::uint64_t kMomentNs = 1'000'000'000;
-  if (states_[peer].departed.load(std::memory_order_acquire) == 0) return false;
+  if (part_.state(peer).departed.load(std::memory_order_acquire) == 0) return false;
   if (departed_ns_ == 0) departed_ns_ = now_ns();
   return now_ns() - departed_ns_ >= kMomentNs;
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {
-  peer_arrays_.clear();  // no operation follows, and a dead rank's memory is there as long as these
-  if (header_.poison.load(std::memory_order_relaxed) != 0) return;
+  ways_->forget_peers();
+  if (part_.header().poison.load(std::memory_order_relaxed) != 0) return;
   try {
     poison({report.kind,
             report.text + " (found by " + own_name() + " in operation " +
@@ -404,23 +370,24 @@ void NodeGroup::fail(const FailureReport& report) noexcept {
 void NodeGroup::poison(const FailureReport& report) noexcept {
   process_poisoned.store(true, std::memory_order_relaxed);
   std::uint32_t sound = 0;
-  if (!header_.poison.compare_exchange_strong(sound, 1, std::memory_order_acq_rel)) return;
-  header_.failure = report.kind;
-  header_.failure_id = report.id;
-  set_text(header_.reason, report.text);
-  header_.poison.store(2, std::memory_order_release);
-  for (std::size_t rank = 0; rank < size_; ++rank) ring(states_[rank].bell);
+  if (!part_.header().poison.compare_exchange_strong(sound, 1, std::memory_order_acq_rel)) return;
+  part_.header().failure = report.kind;
+  part_.header().failure_id = report.id;
+  set_text(part_.header().reason, report.text);
+  part_.header().poison.store(2, std::memory_order_release);
+  for (std::size_t rank = 0; rank < size_; ++rank) ring(part_.state(rank).bell);
 }
 
 void NodeGroup::throw_poisoned() const {
   // It takes a moment to write the reason; who began to may have died over it.
-  for (int look = 0; look < 1000 && header_.poison.load(std::memory_order_acquire) != 2; ++look) {
+  for (int look = 0; look < 1000 && part_.header().poison.load(std::memory_order_acquire) != 2;
+       ++look) {
     usleep(100);
   }
-  if (header_.poison.load(std::memory_order_acquire) != 2) {
+  if (part_.header().poison.load(std::memory_order_acquire) != 2) {
     throw_report({Failure::kPeerLost, "a rank ended while it told the others why it failed"}, true);
   }
-  throw_report({header_.failure, header_.reason, header_.failure_id}, true);
+  throw_report({part_.header().failure, part_.header().reason, part_.header().failure_id}, true);
 }
 
 }  // namespace gradred

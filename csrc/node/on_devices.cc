@@ -1,18 +1,11 @@
-// Collective operations within one host on arrays in devices' memory, piece by piece through parts
-// of it that all ranks' devices read: nothing but words about how far they are goes through the
-// host's.
-//
-// A part has room for three pieces. At time t a rank copies piece t of its input into its part,
-// reduces its share of piece t - 1, and copies piece t - 2 of the result out of the parts. Step t +
-// 1 says that all of that is done; time t begins when all ranks have done step t. So a piece is put
-// where piece t - 3 was, which all had copied at time t - 1.
+#include "node/on_devices.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <vector>
 
 #include "memory/workspace.h"
-#include "node/group.h"
 
 namespace gradred {
 namespace {
@@ -162,7 +155,7 @@ Told told_by(const DeviceCall& device) {
 
 }  // namespace
 
-void NodeGroup::offer_arrays(const DeviceCall& device, ReadOffer& offer) {
+void OnDevices::offer(const DeviceCall& device, ReadOffer& offer) {
   offer.says |= ReadOffer::kOnDevice;
   offer.input = nullptr;
   offer.output = nullptr;
@@ -174,7 +167,7 @@ void NodeGroup::offer_arrays(const DeviceCall& device, ReadOffer& offer) {
   offer.output = std::bit_cast<std::byte*>(device.result_place.word());
 }
 
-bool NodeGroup::all_on_devices(const NodeCall& call) const {
+bool OnDevices::all_are(const NodeCall& call) const {
   if (call.device == nullptr) return false;
   for (std::size_t rank = 0; rank < size_; ++rank) {
     if ((offer_of(rank).says & ReadOffer::kOnDevice) == 0) return false;
@@ -182,7 +175,7 @@ bool NodeGroup::all_on_devices(const NodeCall& call) const {
   return true;
 }
 
-bool NodeGroup::any_is_unknown() const {
+bool OnDevices::any_is_unknown() const {
   for (std::size_t rank = 0; rank < size_; ++rank) {
     if ((offer_of(rank).says & ReadOffer::kUnknown) != 0) return true;
   }
@@ -191,7 +184,7 @@ bool NodeGroup::any_is_unknown() const {
 
 // Whether each rank's device can have what it needs from where peers' arrays lie. All ranks come to
 // the same answer, from what all have said.
-bool NodeGroup::takes_arrays(const NodeCall& call) const {
+bool OnDevices::takes_arrays(const NodeCall& call) const {
   const Workspace& workspace = *call.device->workspace;
   const bool reduces = is_reduction(call.kind);
   if (!workspace.takes_arrays() || (reduces && call.device->op == Op::kPremul)) return false;
@@ -206,7 +199,7 @@ bool NodeGroup::takes_arrays(const NodeCall& call) const {
 }
 
 // All peers', by what they have told in their chunks.
-void NodeGroup::open_all(Workspace& workspace, std::span<char> why,
+void OnDevices::open_all(Workspace& workspace, std::span<char> why,
                          std::span<char> why_no_arrays) const {
   for (std::size_t distance = 1; distance < size_; ++distance) {
     const std::size_t peer = peer_at(distance);
@@ -215,22 +208,22 @@ void NodeGroup::open_all(Workspace& workspace, std::span<char> why,
     try {
       if (!workspace.in_use() && why[0] == '\0') workspace.open(peer, told.part);
     } catch (const std::exception& error) {
-      write(own_name() + ": " + error.what(), why);
+      write(group_.own_name() + ": " + error.what(), why);
     }
     try {
       if (told.input) workspace.open_array(peer, told.input, told.of_input);
       if (told.result) workspace.open_array(peer, told.result, told.of_result);
     } catch (const std::exception& error) {
-      write(own_name() + ": " + error.what(), why_no_arrays);
+      write(group_.own_name() + ": " + error.what(), why_no_arrays);
     }
   }
 }
 
 // This rank's share, in one piece, from the arrays of all into theirs.
-void NodeGroup::work_on_arrays(const NodeCall& call) {
+void OnDevices::work_on_arrays(const NodeCall& call) {
   const DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
-  const std::size_t bytes = call.count * call.element;
+  const std::size_t bytes = call.bytes();
   std::vector<const std::byte*> inputs(size_);
   std::vector<std::byte*> results(size_);
   for (std::size_t rank = 0; rank < size_; ++rank) {
@@ -267,7 +260,7 @@ void NodeGroup::work_on_arrays(const NodeCall& call) {
   workspace.reduce(device.op, device.dtype, targets, sources, mine.count);
 }
 
-Steps NodeGroup::on_devices(NodeCall call) {
+Steps OnDevices::steps(NodeCall call) {
   DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps of this operation

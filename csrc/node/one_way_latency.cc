@@ -3,25 +3,30 @@
 
 namespace gradred {
 
-double NodeGroup::one_way_latency_ns(unsigned turns, Poll* poll) {
+double one_way_latency_ns(NodeGroup& group, unsigned turns, Poll* poll) {
   double nanoseconds = 0;
   const Signature signature = make_signature(Kind::kAllreduce, Op::kMax, DType::kUInt8, turns);
-  operate(poll, [&] {
-    announce(signature, nullptr, 0);
-    await_announcements(signature);
-    if (rank_ > 1) return;
-    std::atomic<std::uint64_t>& mine = rank_ == 0 ? header_.ping : header_.pong;
-    std::atomic<std::uint64_t>& theirs = rank_ == 0 ? header_.pong : header_.ping;
-    const std::uint64_t first = mine.load(std::memory_order_relaxed);
+  group.operate(poll, [&] {
+    group.announce(signature, nullptr, 0);
+    group.await_announcements(signature);
+    if (group.rank() > 1) return;
+    const SharedPart& part = group.part();
+    const bool first = group.rank() == 0;
+    std::atomic<std::uint64_t>& mine = first ? part.header().ping : part.header().pong;
+    std::atomic<std::uint64_t>& theirs = first ? part.header().pong : part.header().ping;
+    Bell& own_bell = part.state(first ? 0 : 1).bell;
+    Bell& their_bell = part.state(first ? 1 : 0).bell;
+    Waiter& waiter = group.waiter();
+    const std::uint64_t before = mine.load(std::memory_order_relaxed);
     const std::uint64_t start = now_ns();
     for (std::uint64_t turn = 1; turn <= turns; ++turn) {
-      if (rank_ == 0) waiter_.publish(mine, first + turn, states_[rank_].bell);
-      waiter_.wait({&theirs, first + turn, &states_[1 - rank_].bell, waiter_.expected()});
-      if (rank_ == 1) waiter_.publish(mine, first + turn, states_[rank_].bell);
+      if (first) waiter.publish(mine, before + turn, own_bell);
+      waiter.wait({&theirs, before + turn, &their_bell, waiter.expected()});
+      if (!first) waiter.publish(mine, before + turn, own_bell);
     }
     nanoseconds = static_cast<double>(now_ns() - start) / (2.0 * turns);
   });
-  return rank_ > 1 ? 0 : nanoseconds;
+  return group.rank() > 1 ? 0 : nanoseconds;
 }
 
 }  // namespace gradred

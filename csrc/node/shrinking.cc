@@ -26,11 +26,12 @@ bool has_ended(const ProcessId& process) {
 
 Shrinking::Shrinking(const NodeGroup& group)
     : group_(group),
-      states_(reinterpret_cast<ShrinkState*>(group.memory_ +
-                                             Layout(group.size_, group.options_).shrinks)),
+      part_(group.part()),
+      rank_(static_cast<std::size_t>(group.rank())),
+      size_(static_cast<std::size_t>(group.size())),
       waiter_(group.spins(), *this),
-      awaited_(group.size_) {
-  if (group.size_ > ShrinkState::kMostRanks) {
+      awaited_(size_) {
+  if (size_ > ShrinkState::kMostRanks) {
     throw UsageError("a communicator of more than " + std::to_string(ShrinkState::kMostRanks) +
                      " ranks cannot be shrunk");
   }
@@ -57,14 +58,14 @@ std::unique_ptr<NodeGroup> Shrinking::run(Poll* poll) {
     process_poisoned = true;
     throw;
   }
-  if (members_.size() < group_.size_ && !ended().empty()) process_poisoned = true;
+  if (members_.size() < size_ && !ended().empty()) process_poisoned = true;
   return made;
 }
 
 // In a handler: what was thrown ends the attempt, unless that has ended already.
 void Shrinking::give_up() {
   const FailureReport report = report_of(std::current_exception());
-  ShrinkState& mine = state(group_.rank_);
+  ShrinkState& mine = state(rank_);
   if (!ended_so_far().include(attempt_)) {
     mine.failure = report.kind;
     set_text(mine.reason, report.text);
@@ -76,8 +77,8 @@ void Shrinking::attempt(std::unique_ptr<NodeGroup>& made) {
   publish(kHere);
   await_all();
   decide();
-  NodeOptions options = group_.options_;
-  const std::size_t lost = group_.size_ - members_.size();
+  NodeOptions options = part_.options();
+  const std::size_t lost = size_ - members_.size();
   options.ranks_on_host -= std::min(options.ranks_on_host, lost);
   std::string reason;
   made = NodeGroup::create(*this, options, reason);
@@ -89,41 +90,40 @@ void Shrinking::attempt(std::unique_ptr<NodeGroup>& made) {
 
 // Whoever neither comes nor ends makes this rank wait for as long as Poll allows.
 void Shrinking::await_all() {
-  for (std::size_t peer = 0; peer < group_.size_; ++peer) {
-    if (peer == group_.rank_ || has_done(peer, kHere) || has_left(peer)) continue;
+  for (std::size_t peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || has_done(peer, kHere) || has_left(peer)) continue;
     awaited_ = peer;
     try {
-      waiter_.wait({&state(peer).steps, attempt_ << 32 | kHere, &group_.states_[peer].bell});
+      waiter_.wait({&state(peer).steps, attempt_ << 32 | kHere, &part_.state(peer).bell});
     } catch (const HasLeft&) {
     }
   }
-  awaited_ = group_.size_;
+  awaited_ = size_;
   glance();
 }
 
 void Shrinking::decide() {
-  ShrinkState& mine = state(group_.rank_);
+  ShrinkState& mine = state(rank_);
   std::memset(mine.members, 0, sizeof mine.members);
-  for (std::size_t rank = 0; rank < group_.size_; ++rank) {
-    const bool alive = rank == group_.rank_ || (has_done(rank, kHere) && !has_left(rank));
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    const bool alive = rank == rank_ || (has_done(rank, kHere) && !has_left(rank));
     if (alive) mine.members[rank / kBits] |= std::uint64_t{1} << rank % kBits;
   }
-  std::atomic<std::uint64_t>& decided = group_.header_.shrink_decided;
+  std::atomic<std::uint64_t>& decided = part_.header().shrink_decided;
   std::uint64_t seen = decided.load(std::memory_order_acquire);
   while (seen >> 32 < attempt_ &&
-         !decided.compare_exchange_weak(seen, attempt_ << 32 | group_.rank_,
-                                        std::memory_order_acq_rel)) {
+         !decided.compare_exchange_weak(seen, attempt_ << 32 | rank_, std::memory_order_acq_rel)) {
   }
   const std::size_t by = decided.load(std::memory_order_acquire) & 0xffffffff;
   const auto counted = [&](std::size_t rank) {
     return (state(by).members[rank / kBits] >> rank % kBits & 1) != 0;
   };
-  for (std::size_t rank = 0; rank < group_.size_; ++rank) {
-    if (rank == group_.rank_) new_rank_ = members_.size();
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) new_rank_ = members_.size();
     if (counted(rank)) members_.push_back(rank);
   }
-  if (!counted(group_.rank_)) {
-    throw TransportError(group_.names_.of(by) + " takes this process for ended");
+  if (!counted(rank_)) {
+    throw TransportError(group_.names().of(by) + " takes this process for ended");
   }
 }
 
@@ -131,7 +131,7 @@ void Shrinking::allgather(const void* mine, std::size_t bytes, void* all) {
   check(bytes <= ShrinkState::kCellBytes, "a cell holds what a rank gives");
   const std::uint64_t step = step_ + 1;
   const auto cell = [&](std::size_t rank) { return state(rank).cells[step & 1]; };
-  if (bytes > 0) std::memcpy(cell(group_.rank_), mine, bytes);
+  if (bytes > 0) std::memcpy(cell(rank_), mine, bytes);
   publish(step);
   await_members();
   auto* target = static_cast<std::byte*>(all);
@@ -143,7 +143,7 @@ void Shrinking::allgather(const void* mine, std::size_t bytes, void* all) {
 void Shrinking::barrier() { allgather(nullptr, 0, nullptr); }
 
 RankNames Shrinking::names() const {
-  const std::vector<int>& known = group_.names_.world_ranks();
+  const std::vector<int>& known = group_.names().world_ranks();
   std::vector<int> world_ranks;
   for (const std::size_t member : members_) {
     if (!known.empty()) world_ranks.push_back(known[member]);
@@ -153,13 +153,12 @@ RankNames Shrinking::names() const {
 
 void Shrinking::publish(std::uint64_t step) {
   step_ = step;
-  waiter_.publish(state(group_.rank_).steps, attempt_ << 32 | step,
-                  group_.states_[group_.rank_].bell);
+  waiter_.publish(state(rank_).steps, attempt_ << 32 | step, part_.state(rank_).bell);
 }
 
 void Shrinking::await_members() {
   for (const std::size_t member : members_) {
-    waiter_.wait({&state(member).steps, attempt_ << 32 | step_, &group_.states_[member].bell});
+    waiter_.wait({&state(member).steps, attempt_ << 32 | step_, &part_.state(member).bell});
   }
   glance();  // a member that counts as done may be in the next attempt already
 }
@@ -168,18 +167,18 @@ void Shrinking::await_members() {
 void Shrinking::end(bool well) noexcept {
   std::uint64_t seen = ended_so_far().word;
   while (!AttemptsEnded{seen}.include(attempt_)) {
-    const AttemptsEnded next = AttemptsEnded{seen}.and_next(group_.rank_, well);
-    if (group_.header_.shrink_ended.compare_exchange_weak(seen, next.word,
+    const AttemptsEnded next = AttemptsEnded{seen}.and_next(rank_, well);
+    if (part_.header().shrink_ended.compare_exchange_weak(seen, next.word,
                                                           std::memory_order_acq_rel)) {
-      for (std::size_t rank = 0; rank < group_.size_; ++rank) {
-        ring(group_.states_[rank].bell);
+      for (std::size_t rank = 0; rank < size_; ++rank) {
+        ring(part_.state(rank).bell);
       }
     }
   }
 }
 
 AttemptsEnded Shrinking::ended_so_far() const {
-  return {group_.header_.shrink_ended.load(std::memory_order_acquire)};
+  return {part_.header().shrink_ended.load(std::memory_order_acquire)};
 }
 
 // Throws what ended this attempt, if that was no success.
@@ -190,13 +189,13 @@ void Shrinking::throw_failed(AttemptsEnded ended) const {
   const std::string text = by.reason;
   if (by.failure == Failure::kPeerLost) throw PeerLost(text, true);
   if (by.failure == Failure::kTimeout) throw TimeoutError(text);
-  throw TransportError(group_.names_.of(ended.by()) + " gave up shrinking: " + text);
+  throw TransportError(group_.names().of(ended.by()) + " gave up shrinking: " + text);
 }
 
 void Shrinking::glance() { throw_failed(ended_so_far()); }
 
 void Shrinking::check_awaited() {
-  if (awaited_ < group_.size_) {
+  if (awaited_ < size_) {
     if (has_left(awaited_)) throw HasLeft{};
     return;
   }
@@ -216,31 +215,31 @@ bool Shrinking::has_done(std::size_t rank, std::uint64_t step) const {
 }
 
 bool Shrinking::has_left(std::size_t rank) const {
-  const ProcessId& process = group_.processes_[rank];
-  if (group_.states_[rank].departed.load(std::memory_order_acquire) != 0) return true;
-  return !(process == group_.processes_[group_.rank_]) && has_ended(process);
+  const ProcessId& process = process_of(rank);
+  if (part_.state(rank).departed.load(std::memory_order_acquire) != 0) return true;
+  return !(process == process_of(rank_)) && has_ended(process);
 }
 
 std::vector<std::size_t> Shrinking::ended() const {
   std::vector<std::size_t> found;
-  for (std::size_t rank = 0; rank < group_.size_; ++rank) {
+  for (std::size_t rank = 0; rank < size_; ++rank) {
     const bool member = std::ranges::find(members_, rank) != members_.end();
-    if (!member && has_ended(group_.processes_[rank])) found.push_back(rank);
+    if (!member && has_ended(process_of(rank))) found.push_back(rank);
   }
   return found;
 }
 
 std::string Shrinking::described(std::size_t rank) const {
-  const ProcessId& process = group_.processes_[rank];
-  return group_.names_.of(rank, process_text(process) + ", " + state_text(process));
+  const ProcessId& process = process_of(rank);
+  return group_.names().of(rank, process_text(process) + ", " + state_text(process));
 }
 
 // Of those that live, who keeps this rank waiting.
 std::vector<std::size_t> Shrinking::absent() const {
   std::vector<std::size_t> found;
-  if (awaited_ < group_.size_) {
-    for (std::size_t rank = 0; rank < group_.size_; ++rank) {
-      if (rank != group_.rank_ && !has_done(rank, kHere) && !has_left(rank)) found.push_back(rank);
+  if (awaited_ < size_) {
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      if (rank != rank_ && !has_done(rank, kHere) && !has_left(rank)) found.push_back(rank);
     }
     return found;
   }
@@ -254,24 +253,23 @@ std::string Shrinking::missing() const {
   for (const std::size_t rank : this->absent()) {
     absent += (absent.empty() ? "" : ", ") + described(rank);
   }
-  if (awaited_ < group_.size_) {
-    return "shrink() of a communicator of " + std::to_string(group_.size_) +
+  if (awaited_ < size_) {
+    return "shrink() of a communicator of " + std::to_string(size_) +
            " ranks, which every rank that lives has to call; missing: " + absent;
   }
   return "shrink() to " + std::to_string(members_.size()) + " ranks; missing: " + absent;
 }
 
 WaitRecord Shrinking::wait_record() const {
-  WaitRecord found{.state = WaitRecord::State::kShrink,
-                   .ranks = static_cast<std::uint32_t>(group_.size_)};
+  WaitRecord found{.state = WaitRecord::State::kShrink, .ranks = static_cast<std::uint32_t>(size_)};
   for (const std::size_t rank : absent()) {
-    found.add_missing(static_cast<std::size_t>(group_.names_.number(rank)));
+    found.add_missing(static_cast<std::size_t>(group_.names().number(rank)));
   }
   return found;
 }
 
 bool Shrinking::is_first_to_wait() const {
-  for (std::size_t rank = 0; rank < group_.rank_; ++rank) {
+  for (std::size_t rank = 0; rank < rank_; ++rank) {
     if (has_done(rank, kHere) && !has_left(rank)) return false;
   }
   return true;

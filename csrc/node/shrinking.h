@@ -85,14 +85,18 @@ class Shrinking final : public Bootstrap, private Guard {
   void throw_failed(AttemptsEnded ended) const;
 
   AttemptsEnded ended_so_far() const;
-  ShrinkState& state(std::size_t rank) const { return states_[rank]; }
+  ShrinkState& state(std::size_t rank) const { return part_.shrink_state(rank); }
+  const ProcessId& process_of(std::size_t rank) const {
+    return group_.process(static_cast<int>(rank));
+  }
   bool has_done(std::size_t rank, std::uint64_t step) const;
   bool has_left(std::size_t rank) const;
   std::vector<std::size_t> absent() const;
   std::string described(std::size_t rank) const;
 
   const NodeGroup& group_;
-  ShrinkState* const states_;
+  const SharedPart& part_;
+  const std::size_t rank_, size_;  // in the group
   Waiter waiter_;
   std::uint64_t attempt_ = 0;
   std::uint64_t step_ = 0;  // the last that this rank has done

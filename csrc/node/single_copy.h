@@ -6,44 +6,73 @@
 // from each other that is what takes the time, and memory is nearer. Where they share a cache it is
 // the other way round, but for what is only moved. So it is with results, which peers find either
 // in this core's cache or in memory. Nobody tells where the cores are, and the kernel moves ranks
-// between them: so one rank measures all ways and says with each operation which one it is.
+// between them: so one rank measures all ways and says with each operation which one it is
+// (long_ways.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "node/layout.h"
 #include "node/peer_arrays.h"
+#include "node/read_offer.h"
+#include "node/steps.h"
+#include "node/way.h"
 
 namespace gradred {
 
-// What a rank says of a long operation, in the place of the data.
-struct ReadOffer {
-  static constexpr std::uint16_t kReadable = 1;  // it can read all peers, and they its buffers
-  static constexpr std::uint16_t kWanted = 2;    // who decides: this operation is to be done so
-  static constexpr std::uint16_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
-  static constexpr std::uint16_t kUnknown = 8;   // of these, some that peers have not opened yet
-  static constexpr std::uint16_t kPast = 16;     // who decides: past the caches
+class SingleCopy final : public NodeWay {
+ public:
+  using NodeWay::NodeWay;
 
-  const std::byte* input;  // on a device: the words of its SharedPlaces
-  std::byte* output;
-  const std::uint64_t* beacon;   // something to try whether this process can be read
-  std::uint64_t beacon_content;  // what stands there
-  std::uint16_t says = 0;
-  std::uint16_t input_fd = 0, output_fd = 0;  // of FilePlace
-  std::uint32_t input_serial = 0, output_serial = 0;
+  // Whether it comes into question for such a call.
+  bool serves(const NodeCall& call) const;
+  // Before this rank announces: what peers have to know to read its memory.
+  void offer(const NodeCall& call, ReadOffer& offer);
+  // All have announced: whether all can read all. What each rank finds follows from what all of
+  // them have said; the first time they try, and the next operation knows.
+  bool all_can_read();
+  // If so. `past`: results are written past the caches.
+  Steps steps(const NodeCall& call, bool past);
 
-  FilePlace input_place() const { return {input_fd, input_serial}; }
-  FilePlace output_place() const { return {output_fd, output_serial}; }
+  // No operation follows: a dead peer's memory is there as long as it is mapped here.
+  void forget_peers() noexcept { peer_arrays_.clear(); }
+  std::uint64_t operations() const { return operations_; }  // so far
+  // How many peers' inputs this rank has read in them without the kernel.
+  std::uint64_t mapped_reads() const { return mapped_reads_; }
+
+ private:
+  struct Reading {
+    bool past;          // the caches: results
+    std::size_t piece;  // bytes that are reduced at a time
+  };
+
+  ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
+  static void offer_places(std::size_t bytes, bool swaps, ReadOffer& offer);
+  void try_peers();
+  const std::byte* view_of(std::size_t peer, FilePlace place, const std::byte* address,
+                           std::size_t bytes);
+  void read_peer(std::size_t peer, std::byte* target, const std::byte* source, std::size_t bytes);
+  void read_input(std::size_t peer, std::byte* target, std::size_t begin, std::size_t bytes);
+  Steps gather(NodeCall call);
+  Steps fetch(NodeCall call);
+  Steps swap(NodeCall call);
+  Steps reduce(NodeCall call, bool past);
+  Reading begin_reading(const NodeCall& call, bool past);
+  void reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
+                   std::size_t count);
+  void fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer, std::size_t first,
+                  std::size_t count);
+
+  std::uint64_t beacon_ = 0;  // read by peers, to try
+  bool tried_peers_ = false;  // whether they can be read
+  bool can_read_peers_ = false;
+  ReadOffer readable_{};  // the last one of memory that the kernel can read, so far
+  std::size_t readable_bytes_ = 0;
+  std::vector<PeerArrays> peer_arrays_;             // by rank; empty: none has been asked for
+  std::vector<const std::byte*> inputs_, outputs_;  // of peers, where they are mapped; by rank
+  std::uint64_t operations_ = 0;
+  std::uint64_t mapped_reads_ = 0;
 };
-static_assert(sizeof(ReadOffer) <= Announcement::kDataBytes);
-
-// Reads another process's memory. 0, or the error number.
-int read_process(std::int64_t pid, void* target, const void* source, std::size_t bytes) noexcept;
-// Whether the kernel can read this memory of ours for a peer; false for that of some devices.
-bool kernel_can_read(const void* memory, std::size_t bytes) noexcept;
-// Where only a parent may look at its children (Yama): lets the user's other processes do so. Under
-// `gradred run` each rank has a parent of its own.
-void allow_reading() noexcept;
 
 }  // namespace gradred

@@ -7,14 +7,12 @@
 #include <utility>
 
 #include "base/bell.h"
+#include "node/way.h"
 
 namespace gradred {
 
-class NodeGroup;
-
-// What a member function of NodeGroup returns that has `co_await <Awaited>` in it, or `co_await
-// Steps::LookAgain()`. Its frame lies
-// in memory of the group, which has one operation at a time.
+// What a member function of a NodeWay returns that has `co_await <Awaited>` in it, or `co_await
+// Steps::LookAgain()`. Its frame lies in memory of the group, which has one operation at a time.
 class [[nodiscard]] Steps {
  public:
   struct LookAgain {};  // to wait for: whatever has no word
@@ -32,7 +30,9 @@ class [[nodiscard]] Steps {
     };
 
     template <class... Arguments>
-    static void* operator new(std::size_t bytes, NodeGroup& group, const Arguments&...);
+    static void* operator new(std::size_t bytes, NodeWay& way, const Arguments&...) {
+      return way.frame(bytes);
+    }
     static void operator delete(void*, std::size_t) noexcept {}
 
     Steps get_return_object() { return Steps(Handle::from_promise(*this)); }

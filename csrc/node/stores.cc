@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "node/copy.h"
+
 namespace gradred {
 
 std::size_t FasterStores::index_of(std::size_t bytes) {
@@ -56,6 +58,16 @@ void FasterStores::took(std::size_t bytes, std::uint64_t ns) {
   } else {
     known += (now - known) / 4;
   }
+}
+
+void PeerStores::give(std::byte* target, const std::byte* source, std::size_t bytes) {
+  if (past_) return write_past(target, source, bytes);
+  copy_out(target, source, bytes);
+}
+
+void PeerStores::write_past(std::byte* target, const std::byte* source, std::size_t bytes) {
+  ++written_past_;
+  copy_streaming(target, source, bytes);
 }
 
 }  // namespace gradred

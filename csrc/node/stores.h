@@ -45,9 +45,27 @@ class FasterStores {
   static constexpr std::size_t kPowers = 8;  // the last stands for all beyond
   static std::size_t index_of(std::size_t bytes);
 
-  std::uint8_t past_ =
-      0;  // a bit for each power; what was never tried follows the next shorter one
+  // A bit for each power; what was never tried follows the next shorter one.
+  std::uint8_t past_ = 0;
   std::array<Times, kPowers> times_{};
+};
+
+// What a rank writes for its peers to read, in the way of the operation under way.
+class PeerStores {
+ public:
+  FasterStores& faster() { return faster_; }
+  void begin(bool past) { past_ = past; }                            // the caches
+  void begin_on(std::size_t bytes) { past_ = faster_.past(bytes); }  // so many, as measured
+  bool past() const { return past_; }
+  void give(std::byte* target, const std::byte* source, std::size_t bytes);
+  // As give() past the caches.
+  void write_past(std::byte* target, const std::byte* source, std::size_t bytes);
+  std::uint64_t written_past() const { return written_past_; }  // how often
+
+ private:
+  FasterStores faster_;
+  bool past_ = false;
+  std::uint64_t written_past_ = 0;
 };
 
 }  // namespace gradred

@@ -190,7 +190,7 @@ struct ManyOperations {
   static void pass(NodeGroup& group, std::uint64_t count, BoardBootstrap& bootstrap) {
     bootstrap.barrier();  // all have left the last operation
     group.operation_ += count;
-    RankState& mine = group.states_[group.rank_];
+    RankState& mine = group.part().state(static_cast<std::size_t>(group.rank()));
     const std::uint64_t last = group.operation_;
     mine.announcement[last & 1].head.store(last << 32);
     mine.announcement[~last & 1].head.store((last - 1) << 32);

@@ -10,8 +10,7 @@ namespace gradred::testing {
 
 // Rank 0 never gets more of its slots and chunks than their beginnings.
 struct NoMoreMemory {
-  static void from_now_on(NodeGroup& group) { group.tried_ = true; }
-  static bool is_whole(const NodeGroup& group) { return group.whole_; }
+  static void from_now_on(NodeGroup& group) { group.part().tried_ = true; }
 };
 
 namespace {
@@ -96,7 +95,7 @@ void a_part_is_used_again_when_all_ranks_have_left(BoardBootstrap& bootstrap) {
   bootstrap.barrier();
   const auto three = make_part(bootstrap, *first, all, small_paths(), &again);
   expect(again == at_first, "nobody uses it any more");
-  expect(NoMoreMemory::is_whole(*three), "and all of it is memory");
+  expect(three->part().is_whole(), "and all of it is memory");
   run_call(*two, {.count = 5000}, 2);
   run_call(*three, {.count = 5000}, 3);
 }
@@ -126,7 +125,7 @@ void a_group_begins_small_and_grows(BoardBootstrap& bootstrap, bool grows) {
       auto& group = *kept.emplace_back(make_part(bootstrap, *first, all, options));
       if (!grows) NoMoreMemory::from_now_on(group);
       run_call(group, {.count = 1500}, ++seed);
-      expect(!NoMoreMemory::is_whole(group), "what fits needs no more memory");
+      expect(!group.part().is_whole(), "what fits needs no more memory");
       if (differs >= 0) {
         const bool odd = group.rank() == differs;
         std::vector<float> data(30'000 * all.size());
@@ -142,7 +141,7 @@ void a_group_begins_small_and_grows(BoardBootstrap& bootstrap, bool grows) {
             ++seed);
         if (static_cast<int>(seed) % group.size() == group.rank()) usleep(200);
       }
-      expect(NoMoreMemory::is_whole(group) == grows, "as much memory as there is");
+      expect(group.part().is_whole() == grows, "as much memory as there is");
     }
   }
 }

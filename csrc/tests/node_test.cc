@@ -3,6 +3,8 @@
 #include <chrono>
 #include <random>
 
+#include "node/process_memory.h"
+#include "node/ways.h"
 #include "node_calls.h"
 
 namespace gradred::testing {
@@ -44,16 +46,18 @@ void default_sizes_give_exact_sums(BoardBootstrap& bootstrap) {
   }
 }
 
+const SingleCopy& reading(NodeGroup& group) { return group.ways().long_ways().single_copy(); }
+
 // Rank 0 tries both ways to write in the first of each size.
 void slots_are_written_in_both_ways(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, {});
   unsigned seed = 0;
   for (const std::size_t count : {511U, 600U, 1031U, 2503U, 5003U, 10'007U, 30'011U}) {
-    const std::uint64_t before = group->stores_past();
+    const std::uint64_t before = group->ways().stores().written_past();
     for (unsigned turn = 0; turn < 10; ++turn) {
       run_call(*group, {.count = count, .in_place = turn % 2 == 0}, ++seed);
     }
-    const std::uint64_t past = group->stores_past() - before;
+    const std::uint64_t past = group->ways().stores().written_past() - before;
     const bool through_slots = group->options().fits_slots(4 * count, group->size());
     if (count < 512) expect(past == 0, "below 2 KiB");
     if (count >= 512 && group->size() > 1 && through_slots) {
@@ -238,9 +242,10 @@ void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
     all_ways(*group, {.kind = kind, .dtype = type, .count = count, .root = root}, seed);
   }
   if (group->size() > 1 && kernel_reads()) {
-    expect(group->single_copies() >= 2 * sizes, "each size was done by reading, too");
+    expect(reading(*group).operations() >= 2 * sizes, "each size was done by reading, too");
     const bool writes = kind != Kind::kBcast;  // of which the root writes alone
-    if (writes) expect(group->stores_past() > 0, "and in chunks written past the caches");
+    if (writes)
+      expect(group->ways().stores().written_past() > 0, "and in chunks written past the caches");
   }
 }
 
@@ -259,8 +264,9 @@ void long_operations_read_mapped_memory(BoardBootstrap& bootstrap, Kind kind) {
       const bool reads = kind == Kind::kBcast ? rank == 0 : rank != group->rank();
       if (reads && (all || rank % 2 == 0)) ++mapped;
     }
-    expect(group->single_copies() > 0, "none was done by reading");
-    expect(group->mapped_reads() == mapped * group->single_copies(), "not where they are mapped");
+    expect(reading(*group).operations() > 0, "none was done by reading");
+    expect(reading(*group).mapped_reads() == mapped * reading(*group).operations(),
+           "not where they are mapped");
   }
 }
 
@@ -277,8 +283,8 @@ void uneven_alltoalls_learn_the_faster_way(BoardBootstrap& bootstrap) {
   for (std::size_t to = 0; to < size; ++to) splits[(size - 1) * size + to] = 50'000;
   constexpr unsigned kTurns = 30;
   for (unsigned turn = 0; turn < kTurns; ++turn) swap_all(*group, splits, InSteps::kSeldom);
-  expect(group->single_copies() > kTurns / 2,
-         "only " + std::to_string(group->single_copies()) + " were done by reading");
+  expect(reading(*group).operations() > kTurns / 2,
+         "only " + std::to_string(reading(*group).operations()) + " were done by reading");
 }
 
 // Of each kind one that goes chunk by chunk, and an allreduce of each way to do so.

@@ -1,0 +1,81 @@
+#include "node/long_ways.h"
+
+#include "base/clock.h"
+
+namespace gradred {
+
+LongWays::LongWays(NodeGroup& group, PeerStores& stores)
+    : NodeWay(group, stores),
+      chunks_(group, stores),
+      single_copy_(group, stores),
+      on_devices_(group, stores) {}
+
+// Who measures. The root of a broadcast by chunks is done before the others are.
+std::size_t LongWays::decider(const NodeCall& call) {
+  return call.kind == Kind::kBcast && call.root == 0 ? 1 : 0;
+}
+
+// Whether who decides measures what such an operation takes.
+bool LongWays::measures(const NodeCall& call) const {
+  return size_ > 1 && !call.led && call.input_bytes(size_) > 0;
+}
+
+// What who decides has said. All have announced.
+bool LongWays::decided(const NodeCall& call, std::uint16_t what) const {
+  return (ReadOffer::of(announcement(decider(call))).says & what) != 0;
+}
+
+// What ranks say of a long operation beside its signature.
+void LongWays::announce(const NodeCall& call) {
+  ReadOffer offer{};
+  if (single_copy_.serves(call)) single_copy_.offer(call, offer);
+  if (measures(call) && rank_ == decider(call)) choose(call, offer);
+  if (call.device != nullptr) OnDevices::offer(*call.device, offer);
+  group_.announce(call.signature, &offer, sizeof offer);
+}
+
+void LongWays::choose(const NodeCall& call, ReadOffer& offer) {
+  if (faster_way_ == nullptr) faster_way_ = std::make_unique<FasterWay>();
+  chosen_for_ = {.kind = call.kind,
+                 .bytes = call.input_bytes(size_),
+                 .reads = single_copy_.serves(call),
+                 .in_place = call.send == kInPlace,
+                 .mapped = offer.input_place() && offer.output_place()};
+  const Way way = faster_way_->choose(chosen_for_);
+  if (way >= Way::kReading) offer.says |= ReadOffer::kWanted;
+  if (way == Way::kChunksPast || way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
+}
+
+bool LongWays::reads(const NodeCall& call) {
+  return single_copy_.serves(call) && single_copy_.all_can_read() && part_.is_whole() &&
+         decided(call, ReadOffer::kWanted);
+}
+
+std::uint64_t LongWays::begin_measuring(const NodeCall& call) const {
+  const bool is_there = call.flow == nullptr;  // the input: else it is waited for
+  return measures(call) && is_there && rank_ == decider(call) ? now_ns() : 0;
+}
+
+void LongWays::end_measuring(std::uint64_t begin) {
+  faster_way_->took(chosen_for_, taken_, now_ns() - begin);
+}
+
+// Where reading was decided and some cannot read, stores go as usual.
+Steps LongWays::steps(const NodeCall& call) {
+  group_.part().use_whole_if_said(group_.operation());
+  const bool measured = measures(call);
+  const bool past = measured && decided(call, ReadOffer::kPast);
+  if (measured && reads(call)) {
+    taken_ = past ? Way::kReadingPast : Way::kReading;
+    return single_copy_.steps(call, past);
+  }
+  if (measured && !decided(call, ReadOffer::kWanted)) {
+    stores_.begin(past);
+  } else {
+    stores_.begin_on(call.input_bytes(size_));
+  }
+  taken_ = stores_.past() ? Way::kChunksPast : Way::kChunks;
+  return chunks_.steps(call);
+}
+
+}  // namespace gradred

@@ -1,0 +1,41 @@
+// Collective operations within one host on arrays in devices' memory, piece by piece through parts
+// of it that all ranks' devices read: nothing but words about how far they are goes through the
+// host's.
+//
+// A part has room for three pieces. At time t a rank copies piece t of its input into its part,
+// reduces its share of piece t - 1, and copies piece t - 2 of the result out of the parts. Step t +
+// 1 says that all of that is done; time t begins when all ranks have done step t. So a piece is put
+// where piece t - 3 was, which all had copied at time t - 1.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "node/read_offer.h"
+#include "node/steps.h"
+#include "node/way.h"
+
+namespace gradred {
+
+class Workspace;
+
+class OnDevices final : public NodeWay {
+ public:
+  using NodeWay::NodeWay;
+
+  // Before this rank announces.
+  static void offer(const DeviceCall& device, ReadOffer& offer);
+  // All have announced: whether the arrays of all are on devices.
+  bool all_are(const NodeCall& call) const;
+  // If so. Afterwards the call's device says whether it has been done.
+  Steps steps(NodeCall call);
+
+ private:
+  ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
+  bool any_is_unknown() const;
+  bool takes_arrays(const NodeCall& call) const;
+  void open_all(Workspace& workspace, std::span<char> why, std::span<char> why_no_arrays) const;
+  void work_on_arrays(const NodeCall& call);
+};
+
+}  // namespace gradred

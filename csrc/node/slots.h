@@ -1,0 +1,31 @@
+// Operations in which each rank publishes once: its data lie beside its announcement, or in a slot.
+#pragma once
+
+#include "node/way.h"
+
+namespace gradred {
+
+class Slots final : public NodeWay {
+ public:
+  using NodeWay::NodeWay;
+
+  // Up to 48 bytes travel in the cache line of the announcement, one transfer each way; inputs in
+  // slots lie there when it appears.
+  void announce(const NodeCall& call, DataPath path);
+  void take(const NodeCall& call, DataPath path);  // all have announced the same
+
+ private:
+  // Allreduces through slots with which rank 0 says how to write from the next one on.
+  static bool chooses_stores(const NodeCall& call) {
+    return call.kind == Kind::kAllreduce && !call.led && call.bytes() >= FasterStores::kLeast;
+  }
+  void announce_measured(const NodeCall& call);
+  void reduce_measured(const NodeCall& call);
+  void take_parts(const NodeCall& call, DataPath path);
+  void take_blocks(const NodeCall& call, DataPath path);
+  void take_splits(const NodeCall& call, DataPath path);
+
+  std::uint64_t store_ns_ = 0;  // what it has taken to write, if this is measured
+};
+
+}  // namespace gradred

@@ -1,0 +1,65 @@
+// What the ways in which a node group's operations are carried out have in common.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "node/group.h"
+#include "node/stores.h"
+
+namespace gradred {
+
+// In all of them an element is folded in order of rank, so all ranks get the same bits, whatever
+// the way. The group and the stores outlive it.
+class NodeWay {
+ public:
+  NodeWay(NodeGroup& group, PeerStores& stores);
+  NodeWay(const NodeWay&) = delete;
+  NodeWay& operator=(const NodeWay&) = delete;
+
+  void* frame(std::size_t bytes) { return group_.frame(bytes); }  // for Steps
+
+ protected:
+  ~NodeWay() = default;
+
+  std::size_t peer_at(std::size_t distance) const { return (rank_ + distance) % size_; }
+  Announcement& announcement(std::size_t rank) const { return group_.announcement(rank); }
+  // What a rank has given in an operation whose data lie in line or in slots.
+  std::byte* given(std::size_t rank, DataPath path) const {
+    return path == DataPath::kInLine ? announcement(rank).data
+                                     : part_.slot(rank, group_.operation());
+  }
+  std::byte* own_slot() const { return part_.slot(rank_, group_.operation()); }
+  std::byte* chunk(std::size_t rank, std::size_t index) const { return part_.chunk(rank, index); }
+  const NodeOptions& options() const { return part_.options(); }
+  const NodeOptions& usable() const { return part_.usable(); }
+
+  void step_done(std::uint64_t step) { group_.step_done(step); }
+  Awaited step_of(std::size_t rank, std::uint64_t step) const { return group_.step_of(rank, step); }
+  void steps_end(std::uint64_t steps) { group_.steps_end(steps); }
+
+  // target = operands_[0] op ... op operands_[size - 1]
+  void combine(const NodeCall& call, void* target, std::size_t count) {
+    if (size_ == 2) {
+      call.reduce->pair(target, operands_[0], operands_[1], count);
+    } else {
+      call.reduce->many(target, operands_.data(), size_, count);
+    }
+  }
+
+  NodeGroup& group_;
+  const SharedPart& part_;
+  PeerStores& stores_;
+  const std::size_t rank_, size_;
+  std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
+};
+
+inline NodeWay::NodeWay(NodeGroup& group, PeerStores& stores)
+    : group_(group),
+      part_(group.part()),
+      stores_(stores),
+      rank_(static_cast<std::size_t>(group.rank())),
+      size_(static_cast<std::size_t>(group.size())),
+      operands_(size_) {}
+
+}  // namespace gradred

@@ -1,0 +1,38 @@
+// Which way an operation of a node group goes, by its size and what is asked of it.
+#pragma once
+
+#include "node/led.h"
+#include "node/long_ways.h"
+#include "node/slots.h"
+#include "node/stores.h"
+
+namespace gradred {
+
+class NodeWays {
+ public:
+  explicit NodeWays(NodeGroup& group);
+
+  void run(const NodeCall& call, Poll* poll);  // NodeGroup::run()
+
+  // Of the operation that this rank has entered; the same on all ranks, once their signatures
+  // agree.
+  DataPath path_of(const NodeCall& call) const;
+  void announce(const NodeCall& call, DataPath path);
+
+  Slots& slots() { return slots_; }  // of what goes in line, too
+  Led& led() { return led_; }
+  LongWays& long_ways() { return long_ways_; }
+  const PeerStores& stores() const { return stores_; }
+
+  void forget_peers() noexcept { long_ways_.single_copy().forget_peers(); }
+
+ private:
+  NodeGroup& group_;
+  const std::size_t size_;
+  PeerStores stores_;
+  Slots slots_;
+  Led led_;
+  LongWays long_ways_;
+};
+
+}  // namespace gradred
