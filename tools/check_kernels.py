@@ -42,6 +42,8 @@ class Unit:
     source: str
     kernels: set[str]
     options: tuple[str, ...] = ("-cubin",)
+    typed: bool = True
+    """Whether it is compiled for each element type."""
 
 
 UNITS = (
@@ -56,6 +58,7 @@ UNITS = (
         "shots.cu",
         {f"{operation}_{shots}" for operation in OPERATIONS[:4] for shots in ("one", "two")},
     ),
+    Unit("copies.cu", {"gradred_copies"}, typed=False),
 )
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?"
@@ -72,7 +75,7 @@ class Compiled:
     element: str
     architecture: int
     registers: dict[str, int]
-    """By the kernel: operation_inputs, or operation_shots."""
+    """By the kernel: operation_inputs, operation_shots, or its whole name where it has no type."""
     problems: list[str]
 
 
@@ -145,7 +148,7 @@ def main() -> int:
         for unit in UNITS
         for one in wanted
         if one in known
-        for element in arguments.types.split(",")
+        for element in (arguments.types.split(",") if unit.typed else ["bytes"])
     ]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         compiled = list(pool.map(lambda unit: compile_one(*unit), units))

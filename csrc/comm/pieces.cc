@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "comm/communicator.h"
@@ -20,6 +21,10 @@ constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return hash ^ hash >> 32;
 }
 
+std::shared_ptr<Stream> before_of(const Piece& piece) {
+  return piece.order != nullptr ? piece.order->before : nullptr;
+}
+
 struct Extent {
   const std::byte *begin, *end;
   bool result;
@@ -34,45 +39,93 @@ std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const i
   return hash;
 }
 
-void PieceCopies::copy(const Piece& piece, Memory memory, void* target, const void* source) {
-  if (piece.count == 0) return;
+void PieceCopies::add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before) {
+  if (part.bytes == 0) return;
   if (memory.is_host()) {
-    std::memcpy(target, source, piece.bytes());
+    std::memcpy(part.target, part.source, part.bytes);
     return;
   }
-  auto stream = piece.order->before;
-  if (stream == nullptr) stream = std::make_shared<Stream>(memory);
-  if (streams_.empty() || streams_.back() != stream) streams_.push_back(stream);
-  stream->copy(target, source, piece.bytes());
+  auto found = std::ranges::find(batches_, memory.device(), &Batch::device);
+  if (found == batches_.end() || found->parts.empty()) {
+    found = batches_.insert(batches_.end(), {.device = memory.device()});
+  }
+  found->parts.push_back(part);
+  const bool known =
+      before == nullptr || std::ranges::find(found->before, before) != found->before.end();
+  if (!known) found->before.push_back(before);
+}
+
+// After one stream's work they are given to that stream, after several streams' to one of their own
+// when these are done. False: not yet.
+bool PieceCopies::Batch::begin() {
+  if (parts.empty()) return true;
+  if (before.size() > 1) {
+    const auto done = [](const std::shared_ptr<Stream>& one) { return one->ready(); };
+    if (!std::ranges::all_of(before, done)) return false;
+  }
+  give();
+  return true;
+}
+
+void PieceCopies::Batch::give() {
+  stream = before.size() == 1 ? before.front() : std::make_shared<Stream>(Memory(*device));
+  stream->copy_many(std::exchange(parts, {}));
 }
 
 bool PieceCopies::ready() {
-  std::erase_if(streams_, [](const auto& stream) { return stream->ready(); });
-  return streams_.empty();
+  bool all = true;  // of each device's, so that all begin
+  std::erase_if(batches_, [&all](Batch& batch) {
+    const bool done = batch.ready();
+    all &= done;
+    return done;
+  });
+  return all;
 }
 
-bool PieceCopies::finish() noexcept {
-  bool well = true;
-  for (const auto& stream : streams_) well &= stream->finish();
-  return well;
+void PieceCopies::finish() {
+  try {
+    while (!ready()) std::this_thread::yield();
+  } catch (...) {
+    settle();
+    throw;
+  }
 }
 
 bool PieceCopies::settle() noexcept {
   bool well = true;
-  for (const auto& stream : streams_) well &= stream->settle();
+  for (Batch& batch : batches_) {
+    for (const auto& before : batch.before) well &= before->settle();
+    if (batch.stream != nullptr) well &= batch.stream->settle();
+  }
   return well;
+}
+
+HostVector::HostVector(std::size_t bytes, DeviceMemory* device) {
+  if (device != nullptr) {
+    pinned_ = HostAllocation(*device, bytes);
+  } else {
+    plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  }
+}
+
+DeviceMemory* Bucket::device() const {
+  for (const Piece& piece : pieces) {
+    if (DeviceMemory* const found = piece.device()) return found;
+  }
+  return nullptr;
 }
 
 void Bucket::pack(std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
-    copies.copy(piece, piece.in.memory, vector, piece.in.data);
+    const CopyPart part{vector, piece.in.data, piece.bytes()};
+    copies.add(piece.in.memory, part, before_of(piece));
     vector += piece.bytes();
   }
 }
 
 void Bucket::unpack(const std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
-    copies.copy(piece, piece.out.memory, piece.out.data, vector);
+    copies.add(piece.out.memory, {piece.out.data, vector, piece.bytes()}, before_of(piece));
     vector += piece.bytes();
   }
 }

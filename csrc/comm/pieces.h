@@ -34,19 +34,44 @@ struct Piece {
   }
 };
 
-// Copies of pieces between where they lie and the host's memory: those of a device go on after they
-// were given, each in the stream of its piece where that has one.
+// Copies of many pieces between where they lie and the host's memory.
 class PieceCopies {
  public:
-  void copy(const Piece& piece, Memory memory, void* target, const void* source);
-  bool ready();  // never blocks
-  // Blocks until nothing of them is under way. False where a device has failed, and may still
-  // write.
-  bool finish() noexcept;
-  bool settle() noexcept;  // the same for who gives up, as of a Stream
+  // In host memory at once; a device's begin with ready(), together. What `before` has been given
+  // comes first.
+  void add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before);
+  bool ready();            // never blocks
+  void finish();           // blocks until all are done; throws where a device has failed
+  bool settle() noexcept;  // for who gives up, as of a Stream; what has not begun will not
 
  private:
-  std::vector<std::shared_ptr<Stream>> streams_;
+  // Of one device.
+  struct Batch {
+    DeviceMemory* device = nullptr;
+    std::vector<CopyPart> parts{};  // empty: they have begun, in `stream`
+    std::vector<std::shared_ptr<Stream>> before{};
+    std::shared_ptr<Stream> stream{};
+
+    bool begin();
+    void give();
+    bool ready() { return begin() && stream->ready(); }
+  };
+
+  std::vector<Batch> batches_;
+};
+
+// A vector in host memory of pieces that travel as one.
+class HostVector {
+ public:
+  HostVector() = default;
+  // For copies from and to the device; null: there is none.
+  HostVector(std::size_t bytes, DeviceMemory* device);
+
+  std::byte* data() const { return plain_ ? plain_.get() : pinned_.data(); }
+
+ private:
+  std::unique_ptr<std::byte[]> plain_;
+  HostAllocation pinned_;
 };
 
 // Neighbours of one type that travel as one vector.
@@ -57,6 +82,7 @@ struct Bucket {
 
   std::size_t bytes() const { return count * size_of(dtype); }
   bool packed() const { return pieces.size() > 1; }
+  DeviceMemory* device() const;  // of the first piece that is not the host's; null: all are
   // Begin to copy to and from a vector in host memory.
   void pack(std::byte* vector, PieceCopies& copies) const;
   void unpack(const std::byte* vector, PieceCopies& copies) const;

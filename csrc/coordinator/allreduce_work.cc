@@ -11,41 +11,26 @@ namespace gradred {
 namespace {
 
 // A vector of small arrays, or of arrays in a device's memory that takes a detour.
-class HostVector {
+class Vector {
  public:
-  HostVector() = default;
-  // For copies from and to the device; null: there is none.
-  HostVector(std::size_t bytes, DeviceMemory* device, KeptVectors& kept) {
-    if (device != nullptr) {
-      pinned_ = HostAllocation(*device, bytes);
-    } else if (kept_ = kept.take(bytes); kept_ == nullptr) {
-      plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    }
+  Vector() = default;
+  Vector(std::size_t bytes, DeviceMemory* device, KeptVectors& kept) {
+    if (device == nullptr) kept_ = kept.take(bytes);
+    if (kept_ == nullptr) made_ = HostVector(bytes, device);
   }
 
-  std::byte* data() const {
-    if (kept_ != nullptr) return kept_->data();
-    return plain_ ? plain_.get() : pinned_.data();
-  }
+  std::byte* data() const { return kept_ != nullptr ? kept_->data() : made_.data(); }
   explicit operator bool() const { return data() != nullptr; }
   void give_back(KeptVectors& kept) { kept.give_back(std::move(kept_)); }
 
  private:
   KeptVectors::Vector kept_;
-  std::unique_ptr<std::byte[]> plain_;
-  HostAllocation pinned_;
+  HostVector made_;
 };
 
 // What one copy to the host costs, there and back, is worth copying so much: a device takes some
 // microseconds to begin one, and each call on it is several.
 constexpr std::size_t kPackedFromDevice = std::size_t{256} << 10;
-
-DeviceMemory* device_of(const Bucket& bucket) {
-  for (const Piece& piece : bucket.pieces) {
-    if (DeviceMemory* const device = piece.device()) return device;
-  }
-  return nullptr;
-}
 
 // Small arrays travel as one vector, large ones where they lie. Or a chunk of one operation.
 class Allreduce final : public NamedWork {
@@ -74,7 +59,7 @@ class Allreduce final : public NamedWork {
   }
   bool results_are_there() override {
     if (!copies_.ready()) return false;
-    for (HostVector& vector : vectors_) vector.give_back(kept_);
+    for (Vector& vector : vectors_) vector.give_back(kept_);
     return true;
   }
 
@@ -95,10 +80,10 @@ class Allreduce final : public NamedWork {
     buckets_ = buckets_of(pieces, on_device ? kPackedFromDevice : packed_up_to(comm));
     const bool scales = factors.before != 1.0 || factors.after != 1.0;
     for (const Bucket& bucket : buckets_) {
-      DeviceMemory* const device = device_of(bucket);
+      DeviceMemory* const device = bucket.device();
       vectors_.emplace_back();
       if (!bucket.packed() && !(device != nullptr && scales)) continue;
-      vectors_.back() = HostVector(bucket.bytes(), device, kept_);
+      vectors_.back() = Vector(bucket.bytes(), device, kept_);
       bucket.pack(vectors_.back().data(), copies_);
     }
   }
@@ -111,9 +96,9 @@ class Allreduce final : public NamedWork {
               .op = factors.op,
               .layout = names_ | 1,
               .mpi_request = false};
-    if (const HostVector& vector = vectors_[index]) {
+    if (const Vector& vector = vectors_[index]) {
       call.out.data = vector.data();
-      if (device_of(bucket) != nullptr && factors.before != 1.0) {
+      if (bucket.device() != nullptr && factors.before != 1.0) {
         scale(call.out.data, bucket.count, bucket.dtype, factors.before, false);
       }
     } else {
@@ -170,7 +155,7 @@ class Allreduce final : public NamedWork {
   KeptVectors& kept_;
   std::uint64_t names_ = 0;
   std::vector<Bucket> buckets_;
-  std::vector<HostVector> vectors_;  // of packed ones, and of such as take a detour
+  std::vector<Vector> vectors_;  // of packed ones, and of such as take a detour
   PieceCopies copies_;
   std::vector<std::unique_ptr<std::byte[]>> zeros_;
 };

@@ -34,7 +34,31 @@ bool is_of_code(Result code) {
   return std::ranges::find(kOfCode, code) != std::end(kOfCode);
 }
 
-// Behind gradred_ and the type's name.
+struct Source {
+  const char* file;
+  const char* text;
+  const char* tag;  // of what is kept on the disk, behind the type
+};
+
+Source source_of(KernelSource source) {
+  switch (source) {
+    case KernelSource::kUser:
+      return {"reduce.cu", kReduceSource, "-user"};
+    case KernelSource::kShots:
+      return {"shots.cu", kShotsSource, "-shots"};
+    case KernelSource::kCopies:
+      return {"copies.cu", kCopiesSource, "-copies"};
+    default:
+      return {"reduce.cu", kReduceSource, ""};
+  }
+}
+
+// What names of kernels begin with.
+std::string prefix_of(KernelSource source, DType dtype) {
+  return source == KernelSource::kCopies ? "gradred_" : "gradred_" + std::string(name_of(dtype));
+}
+
+// Behind that.
 std::vector<std::string> names_of(KernelSource source) {
   std::vector<std::string> names;
   const auto add = [&names](std::initializer_list<std::string_view> operations,
@@ -54,6 +78,9 @@ std::vector<std::string> names_of(KernelSource source) {
       break;
     case KernelSource::kShots:
       add({"_sum", "_prod", "_min", "_max"}, {"_one", "_two"});
+      break;
+    case KernelSource::kCopies:
+      add({"copies"}, {""});
       break;
   }
   return names;
@@ -91,24 +118,18 @@ int Kernels::attribute(int which) const {
 std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capability,
                               const std::string& folder, KernelSource source) {
   const std::string element(name_of(dtype));
-  const bool shots = source == KernelSource::kShots, user = source == KernelSource::kUser;
+  const auto [file, text, tag] = source_of(source);
   const std::string by = std::to_string(compiler.version());
-  const CodeCache cache(folder,
-                        element +
-                            (shots  ? "-shots"
-                             : user ? "-user"
-                                    : "") +
-                            "-sm_" + std::to_string(capability),
-                        {kReduceSource, shots ? kShotsSource : "", kKernelArguments, by});
+  const CodeCache cache(folder, element + tag + "-sm_" + std::to_string(capability),
+                        {kReduceSource, text, kKernelArguments, by});
   if (std::optional<std::string> kept = cache.read()) return *std::move(kept);
   std::vector<std::string> options{"--std=c++17", "-DGRADRED_ELEMENT=" + element};
-  if (user) {  // whose function is linked to it
+  if (source == KernelSource::kUser) {  // whose function is linked to it
     options.insert(options.end(), {"-DGRADRED_USER_OP", "--relocatable-device-code=true"});
   }
-  const Compiler::File reduce{"reduce.cu", kReduceSource};
-  const std::string code =
-      compiler.compile(shots ? Compiler::File{"shots.cu", kShotsSource} : reduce,
-                       {{"arguments.h", kKernelArguments}, reduce}, capability, options);
+  const std::string code = compiler.compile(
+      {file, text}, {{"arguments.h", kKernelArguments}, {"reduce.cu", kReduceSource}}, capability,
+      options);
   cache.write(code);
   return code;
 }
@@ -154,7 +175,10 @@ CudaModule Kernels::load(const Key& key) const {
 
 // Functions as well as modules are loaded when they are first asked for.
 void Kernels::prepare(Op op, DType dtype, bool waits_for_peers) {
-  const Key key = key_of(op, dtype, waits_for_peers);
+  prepare(key_of(op, dtype, waits_for_peers));
+}
+
+void Kernels::prepare(const Key& key) {
   const std::lock_guard loading(loading_);
   {
     const std::lock_guard lock(mutex_);
@@ -166,7 +190,7 @@ void Kernels::prepare(Op op, DType dtype, bool waits_for_peers) {
   const auto units = static_cast<unsigned>(attribute(kMultiprocessors));
   Loaded made{load_once(key)};
   for (const std::string& name : names_of(key.source)) {
-    made.functions[name] = made.module.function("gradred_" + std::string(name_of(dtype)) + name);
+    made.functions[name] = made.module.function(prefix_of(key.source, key.dtype) + name);
   }
   const std::lock_guard lock(mutex_);
   most_blocks_ = kBlocksPerUnit * units;
@@ -252,6 +276,47 @@ void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
   const auto blocks = static_cast<unsigned>(
       std::clamp<std::size_t>((call.count + per_block - 1) / per_block, 1, most_blocks_));
   launch(stream, code, blocks, &arguments);
+}
+
+bool Kernels::prepare_copies(bool may_load) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (loaded_.contains(copies_key())) return true;
+    if (no_copies_ || !may_load) return false;
+  }
+  try {
+    prepare(copies_key());
+  } catch (const DeviceError&) {
+    const std::lock_guard lock(mutex_);
+    no_copies_ = true;
+    return false;
+  }
+  return true;
+}
+
+void Kernels::launch(StreamHandle stream, std::span<const CopyPart> parts) {
+  using gradred_kernels::CopyArguments;
+  using gradred_kernels::kMostCopies;
+  using gradred_kernels::kTileBytes;
+  const FunctionHandle code = function(copies_key(), "copies");
+  CopyArguments arguments{};
+  unsigned tiles = 0;
+  const auto launch_those = [&] {
+    if (arguments.parts > 0) launch(stream, code, std::min(tiles, most_blocks_), &arguments);
+    arguments.parts = tiles = 0;
+  };
+  for (const CopyPart& part : parts) {
+    if (part.bytes == 0) continue;
+    check(part.bytes < 1U << 31, "a copy that is no small one");
+    if (arguments.parts == kMostCopies) launch_those();
+    const unsigned at = arguments.parts++;
+    arguments.targets[at] = part.target;
+    arguments.sources[at] = part.source;
+    arguments.bytes[at] = static_cast<unsigned>(part.bytes);
+    tiles += static_cast<unsigned>((part.bytes + kTileBytes - 1) / kTileBytes);
+    arguments.tiles[at] = tiles;
+  }
+  launch_those();
 }
 
 unsigned Kernels::launch(StreamHandle stream, const ShotCall& call) {

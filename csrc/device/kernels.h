@@ -12,6 +12,7 @@
 #include "device/kernels/arguments.h"
 #include "device/options.h"
 #include "device/owners.h"
+#include "memory/memory.h"
 
 namespace gradred::device {
 
@@ -40,8 +41,9 @@ struct ShotCall {
   gradred_kernels::ShotArguments arguments{};
 };
 
-// The files of csrc/device/kernels: reduce.cu, also for a program's own operation, and shots.cu.
-enum class KernelSource : std::uint8_t { kReduce, kUser, kShots };
+// The files of csrc/device/kernels: reduce.cu, also for a program's own operation, shots.cu, and
+// copies.cu, which knows no types.
+enum class KernelSource : std::uint8_t { kReduce, kUser, kShots, kCopies };
 
 // Of one context, which is current in each call. Thread-safe.
 class Kernels {
@@ -58,6 +60,10 @@ class Kernels {
   void prepare(Op op, DType dtype, bool waits_for_peers = false);
   void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
   unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
+  // Whether there are kernels that copy. `may_load`: whether the device may be stopped for it.
+  // False for good where there is no compiler.
+  bool prepare_copies(bool may_load);
+  void launch(StreamHandle stream, std::span<const CopyPart> parts);
 
   // Machine code for a device of this compute capability, from the disk if this compiler's is there
   // (`folder` as in Options).
@@ -79,6 +85,8 @@ class Kernels {
   };
 
   int attribute(int which) const;
+  static Key copies_key() { return {DType::kUInt8, KernelSource::kCopies}; }
+  void prepare(const Key& key);
   static Key key_of(Op op, DType dtype, bool waits_for_peers);
   CudaModule load_once(const Key& key);
   CudaModule load(const Key& key) const;
@@ -95,6 +103,7 @@ class Kernels {
   mutable std::mutex mutex_;  // of what follows
   std::map<Key, Loaded> loaded_;
   std::map<Key, std::string> refused_;  // kUser: what the driver, or its linker, will say again
+  bool no_copies_ = false;              // kCopies: it cannot be had
   unsigned most_blocks_ = 0;            // of a launch
 };
 

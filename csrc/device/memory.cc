@@ -55,6 +55,17 @@ class Copies final : public DeviceStream {
     const ScopedContext scope = memory_.scope();
     queue_->stream.copy(address_of(target), address_of(source), bytes);
   }
+  // By a kernel where it is there: to begin a copy takes the driver some microseconds. To load one
+  // may take until the device has nothing to do, which may wait for what this thread carries on.
+  void copy_many(std::span<const CopyPart> parts) override {
+    constexpr std::size_t kFew = 4;
+    Kernels& kernels = memory_.kernels();
+    const ScopedContext scope = memory_.scope();
+    if (parts.size() <= kFew || !kernels.prepare_copies(!memory_.orders().any_open())) {
+      return DeviceStream::copy_many(parts);
+    }
+    kernels.launch(queue_->stream.get(), parts);
+  }
   void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override { refuse(); }
   void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
   bool ready() override {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -35,6 +36,13 @@ enum class LibraryKind : std::uint8_t;
 class StreamOrder;  // order.h
 class Workspace;    // workspace.h
 
+// Of many copies, of which none touches what another writes.
+struct CopyPart {
+  void* target;
+  const void* source;
+  std::size_t bytes;
+};
+
 // Work on a device's memory, done in the order in which it was given, later than it was given. One
 // thread at a time. Each address is the device's or the host's; what lies there stays as it is, and
 // a target is not looked at, until ready() has said that all is done.
@@ -42,6 +50,10 @@ class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
   virtual void copy(void* target, const void* source, std::size_t bytes) = 0;
+  // In any order. Host memory among it is that of DeviceMemory::allocate_host().
+  virtual void copy_many(std::span<const CopyPart> parts) {
+    for (const CopyPart& part : parts) copy(part.target, part.source, part.bytes);
+  }
   // target[i] = a[i] op b[i]; target may be a or b.
   virtual void reduce(const Reduction& reduction, void* target, const void* a, const void* b,
                       std::size_t count) = 0;
@@ -183,6 +195,10 @@ class Stream {
     if (device_) [[unlikely]]
       return device_->copy(target, source, bytes);
     if (bytes > 0) std::memcpy(target, source, bytes);  // null is no memcpy's
+  }
+  void copy_many(std::span<const CopyPart> parts) {
+    if (device_) return device_->copy_many(parts);
+    for (const CopyPart& part : parts) copy(part.target, part.source, part.bytes);
   }
   void reduce(const Reduction& reduction, void* target, const void* a, const void* b,
               std::size_t count) {

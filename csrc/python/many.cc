@@ -45,29 +45,25 @@ class PyBucket {
 
   void pack() {
     if (!bucket_.packed()) return;
-    vector_ = std::make_unique_for_overwrite<std::byte[]>(bucket_.bytes());
+    vector_ = HostVector(bucket_.bytes(), bucket_.device());
     PieceCopies copies;
-    bucket_.pack(vector_.get(), copies);
-    finish(copies);
-    made_->call.out.data = vector_.get();
+    bucket_.pack(vector_.data(), copies);
+    copies.finish();
+    made_->call.out.data = vector_.data();
   }
   void unpack() {
-    if (vector_) {
+    if (vector_.data() != nullptr) {
       PieceCopies copies;
-      bucket_.unpack(vector_.get(), copies);
-      finish(copies);
+      bucket_.unpack(vector_.data(), copies);
+      copies.finish();
     }
-    vector_.reset();
+    vector_ = HostVector();
   }
 
  private:
-  static void finish(PieceCopies& copies) {
-    if (!copies.finish()) throw DeviceError("the device has failed while arrays were copied");
-  }
-
   Bucket bucket_;
   std::shared_ptr<PyCall> made_;
-  std::unique_ptr<std::byte[]> vector_;  // while a packed one is on its way
+  HostVector vector_;  // while a packed one is on its way
 };
 using PyBuckets = std::vector<std::shared_ptr<PyBucket>>;
 

@@ -159,6 +159,20 @@ def test_lists_of_arrays_of_both_kinds(device: Driver, comm: gradred.Comm) -> No
             np.testing.assert_array_equal(host(y), total(n))
 
 
+def test_small_arrays_travel_as_one_vector_by_a_launch_each_way(
+    device: Driver, comm: gradred.Comm
+) -> None:
+    sizes = [number * 37 % 997 + 1 for number in range(100)]
+    for _ in range(2):  # the first one loads the kernel
+        xs = [on_device(values(n)) for n in sizes]
+        before = device.count("launches"), device.count("copies")
+        gradred.allreduce_many(xs, out=xs, comm=comm)
+        assert device.count("launches") == before[0] + 2
+        assert device.count("copies") == before[1]
+        for n, x in zip(sizes, xs, strict=True):
+            np.testing.assert_array_equal(host(x), total(n))
+
+
 @pytest.mark.parametrize("how", ["cuMemAlloc_v2", POOL, MANAGED])
 def test_memory_of_every_kind(device: Driver, comm: gradred.Comm, how: str) -> None:
     x = DeviceArray(device, values(4000), how=how)

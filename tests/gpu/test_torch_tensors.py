@@ -115,6 +115,18 @@ def test_many_at_once_in_another_order_on_each_rank(stream: int) -> None:
         expect(hvd.synchronize(handles[number]), summed(length))
 
 
+def test_many_small_ones_are_packed_by_launches(device: Driver, stream: int) -> None:
+    lengths = [2 + 61 * number % 911 for number in range(120)]
+    for turn in range(2):  # the first one loads the kernel
+        xs = [on_gpu(ours(n), stream) for n in lengths]
+        before = device.count("launches"), device.count("copies")
+        hvd.grouped_allreduce_(xs, op=hvd.Sum, name=f"small {turn}")
+        assert device.count("launches") == before[0] + 2
+        assert device.count("copies") == before[1]
+        for x, length in zip(xs, lengths, strict=True):
+            expect(x, summed(length))
+
+
 def test_a_group_of_small_and_large_ones(stream: int) -> None:
     lengths = (5, 300_000, 1, 70_001, 0, 9)
     found = hvd.grouped_allreduce([on_gpu(ours(n), stream) for n in lengths], op=hvd.Sum)
@@ -222,7 +234,7 @@ def test_input_and_result_on_different_devices(stream: int) -> None:
 def test_memory_that_has_been_freed(stream: int) -> None:
     x = on_gpu(ours(5))
     x.memory.free()
-    x.memory.address = 0x7F0000001000  # of nobody
+    x.memory.address = 0x1000  # where nothing is ever mapped
     try:
         with pytest.raises(hvd.HorovodInternalError, match="Pass one that is alive"):
             hvd.allreduce_(x)

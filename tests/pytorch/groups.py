@@ -28,6 +28,13 @@ else:
     RANK, SIZE = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
+def since(*version: int) -> Any:
+    """Marks a test of what PyTorch has had since this version."""
+    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    name = ".".join(map(str, version))
+    return pytest.mark.skipif(found < version, reason=f"PyTorch {name} and newer")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def group_of_all() -> Iterator[None]:
     method: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytorch.groups import RANK, SIZE, dist, group_of_all, torch
+from pytorch.groups import RANK, SIZE, dist, group_of_all, since, torch
 
 __all__ = ["group_of_all"]  # a fixture of this module
 nn = torch.nn
@@ -37,6 +37,7 @@ def inputs_of_all() -> Any:
     return torch.randn(SIZE, 5, 6, generator=made, dtype=torch.float64)
 
 
+@since(2, 2)
 def test_tensor_parallel_model_is_that_of_one_process() -> None:
     parallel = pytest.importorskip("torch.distributed.tensor.parallel")
     mesh = dist.device_mesh.init_device_mesh("cpu", (SIZE,))
@@ -54,6 +55,7 @@ def test_tensor_parallel_model_is_that_of_one_process() -> None:
     same_gradient(model[2].weight.grad, alone[2].weight.grad)
 
 
+@since(2, 6)
 @pytest.mark.skipif(SIZE == 1, reason="a pipeline of one stage")
 @pytest.mark.parametrize("schedule", ["ScheduleGPipe", "Schedule1F1B"])
 def test_pipeline_gives_the_gradients_of_one_process(schedule: str) -> None:
@@ -85,6 +87,7 @@ def test_compiled_model_under_ddp_learns_as_one_process() -> None:
     same_gradient(model[0].weight.grad, alone[0].weight.grad)
 
 
+@since(2, 2)
 def test_functional_collective_inside_a_compiled_function() -> None:
     functional = pytest.importorskip("torch.distributed._functional_collectives")
 

@@ -40,4 +40,17 @@ struct ShotArguments {
   unsigned scaled, averaged;
 };
 
+// Of copies.cu.
+constexpr unsigned kMostCopies = 144;  // of one launch, whose arguments are 4 KiB at most
+constexpr u64 kTileBytes = 16 << 10;   // that a block copies at a time
+
+struct CopyArguments {
+  void* targets[kMostCopies];
+  const void* sources[kMostCopies];
+  unsigned bytes[kMostCopies];  // at least 1
+  unsigned tiles[kMostCopies];  // of each and all before it
+  unsigned parts;               // at least 1
+};
+static_assert(sizeof(CopyArguments) <= 4096, "what a launch may be given");
+
 }  // namespace gradred_kernels

@@ -68,6 +68,7 @@ Number gradred_user_op(Number a, Number b) {
   return reinterpret_cast<Number (*)(Number, Number)>(gradred_user_address)(a, b);
 }
 
+#include "device/kernels/copies.cu"
 #include "device/kernels/reduce.cu"
 #include "device/kernels/shots.cu"
 

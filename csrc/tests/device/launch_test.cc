@@ -175,6 +175,50 @@ void sums_and_means_of_many(BoardBootstrap&) {
   }
 }
 
+// Lengths and places of all kinds, from and to host memory, more than a launch takes.
+void copies_of_many(BoardBootstrap&) {
+  const Folder folder;
+  const User user;
+  user.make_current();
+  Kernels kernels(driver(), 0, folder.options());
+  expect(!kernels.prepare_copies(false), "nothing is loaded where this may not be");
+  expect(kernels.prepare_copies(true) && kernels.prepare_copies(false), "once it is loaded");
+  CudaStream stream(driver());
+  constexpr std::size_t kParts = 200, kRoom = std::size_t{1} << 20;
+  const PinnedAllocation pinned(driver(), kRoom), other(driver(), kRoom);
+  auto* const from = static_cast<unsigned char*>(pinned.get());
+  auto* const to = static_cast<unsigned char*>(other.get());
+  for (std::size_t at = 0; at < kRoom; ++at)
+    from[at] = static_cast<unsigned char>(at * 7 + at / 251);
+  std::memset(to, 0, kRoom);
+  const Address array = user.allocate(kRoom);
+  std::vector<CopyPart> there, back;
+  std::size_t place = 0, copied = 0;
+  for (std::size_t part = 0; part < kParts; ++part) {
+    // Of 4 and 16 bytes, of single ones, of none; and longer than a tile.
+    const std::size_t bytes = part % 67 == 5  ? 40'000 + part
+                              : part % 3 == 0 ? 4 * part
+                                              : 37 * (part % 9);
+    const std::size_t on_device = kRoom / 2 > place ? place + part % 2 : place;
+    there.push_back({pointer_to(array + on_device), from + place, bytes});
+    back.push_back({to + place, pointer_to(array + on_device), bytes});
+    place += bytes + 16 - bytes % 16 + 16;
+    copied += bytes;
+  }
+  expect(place < kRoom && copied > 100'000, "there is room");
+  const long before = user.count("launches");
+  kernels.launch(stream.get(), there);
+  kernels.launch(stream.get(), back);
+  stream.synchronize();
+  expect(user.count("launches") == before + 4, "two launches each");
+  for (const CopyPart& part : back) {
+    const auto* const found = static_cast<const unsigned char*>(part.target);
+    const std::size_t at = static_cast<std::size_t>(found - to);
+    expect(std::memcmp(found, from + at, part.bytes) == 0, "the same bytes");
+    expect(found[part.bytes] == 0, "and none behind them");
+  }
+}
+
 void compiled_once_and_kept(BoardBootstrap&) {
   const Folder folder;
   const User user;
@@ -355,6 +399,7 @@ int run_all(const std::string& part) {
   const auto on = on_ranks(report, Ranks::kProcesses);
   const auto alone = [&](const char* name, const Body& body) { on(1, name, body); };
   alone("sums_and_means_of_many", sums_and_means_of_many);
+  alone("copies_of_many", copies_of_many);
   alone("operations_of_the_programs_own", operations_of_the_programs_own);
   alone("compiled_once_and_kept", compiled_once_and_kept);
   alone("code_that_the_driver_refuses", code_that_the_driver_refuses);

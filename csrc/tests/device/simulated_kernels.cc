@@ -28,6 +28,7 @@ namespace {
 constexpr int kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr std::string_view kMark = "simulated kernels of ";
 constexpr std::string_view kOpenMark = "simulated open kernels of ";  // without their function
+constexpr std::string_view kCopies = "copies";                        // in the place of an element
 constexpr std::string_view kFunctionMark = "simulated function at ";
 
 std::atomic<long> launched{0};
@@ -45,6 +46,7 @@ struct Link {
 struct Program {
   std::string element, log;
   bool open = false;
+  bool copies = false;  // of copies.cu
 };
 
 bool has_kernels(const std::string& element) {
@@ -119,6 +121,22 @@ bool carry_out(const gradred_kernels::NamedShots& kernel, unsigned blocks,
   return all;
 }
 
+// Of copies: no part may reach beyond its allocation.
+bool carry_out(unsigned blocks, unsigned threads, gradred_kernels::CopyArguments call) {
+  std::vector<std::shared_ptr<void>> kept(2 * gradred_kernels::kMostCopies);
+  for (unsigned part = 0; part < call.parts; ++part) {
+    std::byte* const target =
+        reachable(reinterpret_cast<Address>(call.targets[part]), call.bytes[part], kept[2 * part]);
+    const std::byte* const source = reachable(reinterpret_cast<Address>(call.sources[part]),
+                                              call.bytes[part], kept[2 * part + 1]);
+    if (target == nullptr || source == nullptr) return false;
+    call.targets[part] = target;
+    call.sources[part] = source;
+  }
+  gradred_kernels::launch(gradred_copies, blocks, threads, call);
+  return true;
+}
+
 // Of the table, or null.
 const gradred_kernels::NamedShots* as_shots(const void* function) {
   for (const gradred_kernels::NamedShots& one : gradred_kernels::kShots) {
@@ -137,7 +155,7 @@ std::string compiler_version() {
 }
 
 std::string code_of(void* program) {
-  const auto& [element, log, open] = *static_cast<Program*>(program);
+  const auto& [element, log, open, copies] = *static_cast<Program*>(program);
   return std::string(open ? kOpenMark : kMark) + element + "@" + compiler_version();
 }
 
@@ -215,6 +233,10 @@ int cuModuleUnload(void* module) {
 int cuModuleGetFunction(const void** function, void* module, const char* name) {
   if (const int code = failing_in_context("cuModuleGetFunction")) return code;
   auto& [element, user, loaded, own] = *static_cast<Module*>(module);
+  if (element == kCopies && std::strcmp(name, "gradred_copies") == 0) {
+    if (loaded.insert(name).second) synchronise_context();
+    return *function = kCopies.data(), kSuccess;
+  }
   const bool of_user = std::string_view(name).find("_user_") != std::string_view::npos;
   if (of_user != (user != nullptr) ||
       !std::string_view(name).starts_with("gradred_" + element + "_"))
@@ -238,6 +260,11 @@ int cuLaunchKernel(const void* function, unsigned blocks, unsigned, unsigned, un
     ++launched;
     return give(stream, [=] { return carry_out(*shots, blocks, call); });
   }
+  if (function == kCopies.data()) {
+    const auto call = *static_cast<const gradred_kernels::CopyArguments*>(arguments[0]);
+    ++launched;
+    return give(stream, [=] { return carry_out(blocks, threads, call); });
+  }
   const auto* const kernel = static_cast<const gradred_kernels::Named*>(function);
   const auto call = *static_cast<const gradred_kernels::Arguments*>(arguments[0]);
   ++launched;
@@ -258,7 +285,7 @@ int nvrtcGetSupportedArchs(int* architectures) {
   architectures[1] = kCapability;
   return 0;
 }
-int nvrtcCreateProgram(void** program, const char* text, const char*, int headers,
+int nvrtcCreateProgram(void** program, const char* text, const char* file, int headers,
                        const char* const*, const char* const* names) {
   const std::string source = text;
   const bool whole = source.find("gradred_kernels") != std::string::npos;
@@ -266,7 +293,9 @@ int nvrtcCreateProgram(void** program, const char* text, const char*, int header
       std::strcmp(names[1], "reduce.cu") != 0) {
     return 6;
   }
-  *program = new Program;
+  auto* const made = new Program;
+  made->copies = std::strcmp(file, "copies.cu") == 0;
+  *program = made;
   return 0;
 }
 int nvrtcDestroyProgram(void** program) {
@@ -288,7 +317,8 @@ int nvrtcCompileProgram(void* program, int count, const char* const* options) {
     if (option.starts_with(kElement)) made->element = option.substr(kElement.size());
     if (option == "-DGRADRED_USER_OP") made->open = true;
   }
-  if (has_kernels(made->element)) return 0;
+  if (made->copies) made->element = kCopies;
+  if (made->copies || has_kernels(made->element)) return 0;
   made->log = "reduce.cu(1): error: no such element";
   return 6;
 }

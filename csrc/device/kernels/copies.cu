@@ -1,0 +1,71 @@
+// Copies of many arrays in one launch: a copy of each by the driver takes longer to begin than most
+// gradients of a model take to move. Compiled as reduce.cu is.
+
+#include "arguments.h"
+
+#ifdef __CUDACC__
+#define GRADRED_UNROLL_COPIES _Pragma("unroll")
+#else
+#define GRADRED_UNROLL_COPIES
+#endif
+
+namespace gradred_kernels {
+
+struct alignas(16) Quad {
+  unsigned word[4];
+};
+
+// A tile of so many units by the threads of a block: all loads of a turn are under way at once, for
+// one may have to come from the host's memory.
+template <class Unit>
+__device__ inline void copy_units(void* target, const void* source, u64 count) {
+  constexpr unsigned kAtOnce = 4;
+  auto* const to = static_cast<Unit*>(target);
+  const auto* const from = static_cast<const Unit*>(source);
+  for (u64 begin = threadIdx.x; begin < count; begin += kAtOnce * blockDim.x) {
+    Unit units[kAtOnce];
+    GRADRED_UNROLL_COPIES
+    for (unsigned i = 0; i < kAtOnce; ++i) {
+      const u64 at = begin + i * blockDim.x;
+      if (at < count) units[i] = from[at];
+    }
+    GRADRED_UNROLL_COPIES
+    for (unsigned i = 0; i < kAtOnce; ++i) {
+      const u64 at = begin + i * blockDim.x;
+      if (at < count) to[at] = units[i];
+    }
+  }
+}
+
+__device__ inline void copy_tile(char* target, const char* source, u64 bytes) {
+  const u64 unit = reinterpret_cast<u64>(target) | reinterpret_cast<u64>(source) | bytes;
+  if (unit % 16 == 0) return copy_units<Quad>(target, source, bytes / 16);
+  if (unit % 4 == 0) return copy_units<unsigned>(target, source, bytes / 4);
+  copy_units<char>(target, source, bytes);
+}
+
+__device__ inline void copies(const CopyArguments& call) {
+  for (u64 tile = blockIdx.x; tile < call.tiles[call.parts - 1]; tile += gridDim.x) {
+    unsigned part = 0, end = call.parts - 1;  // the first that ends behind the tile
+    while (part < end) {
+      const unsigned middle = (part + end) / 2;
+      if (call.tiles[middle] <= tile) {
+        part = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    const u64 begin = (tile - (part > 0 ? call.tiles[part - 1] : 0)) * kTileBytes;
+    const u64 left = call.bytes[part] - begin;
+    copy_tile(static_cast<char*>(call.targets[part]) + begin,
+              static_cast<const char*>(call.sources[part]) + begin,
+              left < kTileBytes ? left : kTileBytes);
+  }
+}
+
+}  // namespace gradred_kernels
+
+extern "C" __global__ void __launch_bounds__(256)
+    gradred_copies(const __grid_constant__ gradred_kernels::CopyArguments call) {
+  gradred_kernels::copies(call);
+}
