@@ -12,13 +12,12 @@
 #include <optional>
 #include <span>
 
+#include "bytes.h"
 #include "node/array_memory.h"
 #include "node/execution.h"
 #include "node_ranks.h"
 
 namespace gradred::testing {
-
-using Bytes = std::vector<std::byte>;
 
 // Small limits, so that counts of a few thousand elements take every path and many chunks.
 inline NodeOptions small_paths() {
@@ -49,13 +48,10 @@ struct Call {
   bool mapped = false;             // in memory that peers may map; likewise
 };
 
-inline bool alike(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
-}
+constexpr std::size_t kPeriod = 13;  // elements, after which inputs and results begin again
 
-// Small whole numbers: valid in every type, and cheap to make: the first ones again and again.
+// Small whole numbers: valid in every type, and cheap to make.
 inline Bytes input_of_rank(const Call& call, std::size_t elements, int rank, unsigned seed) {
-  constexpr std::size_t kPeriod = 13;
   Bytes data(elements * size_of(call.dtype));
   std::size_t made = 0;  // bytes
   const auto whole = [&](std::size_t i) {
@@ -84,24 +80,23 @@ inline Bytes input_of_rank(const Call& call, std::size_t elements, int rank, uns
         data[made] = std::byte(static_cast<unsigned char>(whole(i)));
       }
   }
-  for (std::size_t more = 0; made < data.size(); made += more) {
-    more = std::min(made, data.size() - made);
-    std::memcpy(data.data() + made, data.data(), more);
-  }
+  repeat(data, made);
   return data;
 }
 
 inline Bytes folded(const Call& call, std::size_t elements, int size, unsigned seed) {
   std::vector<Bytes> inputs;
   std::vector<const void*> pointers;
+  const std::size_t first = std::min(kPeriod, elements);
   for (int rank = 0; rank < size; ++rank) {
-    inputs.push_back(input_of_rank(call, elements, rank, seed));
+    inputs.push_back(input_of_rank(call, first, rank, seed));
     pointers.push_back(inputs.back().data());
   }
   Bytes result(elements * size_of(call.dtype));
   if (elements > 0) {
     find_reduction(call.op, call.dtype)
-        ->many(result.data(), pointers.data(), pointers.size(), elements);
+        ->many(result.data(), pointers.data(), pointers.size(), first);
+    repeat(result, first * size_of(call.dtype));
   }
   return result;
 }
@@ -128,19 +123,17 @@ inline Case make_case(const Call& call, int rank, int size, unsigned seed) {
   } else if (call.kind == Kind::kReduceScatterBlock) {
     c.send = input_of_rank(call, all, rank, seed);
     const Bytes sums = folded(call, all, size, seed);
-    const auto mine = sums.begin() + static_cast<std::ptrdiff_t>(me * block);
-    c.expected.assign(mine, mine + static_cast<std::ptrdiff_t>(block));
+    c.expected = Bytes(std::span(sums).subspan(me * block, block));
     c.recv = call.in_place ? c.send : Bytes(block, std::byte{0xA5});
   } else if (call.kind == Kind::kAllgather) {
     c.send = input_of_rank(call, call.count, rank, seed);
-    c.recv.assign(all * element, std::byte{0xA5});
-    for (int peer = 0; peer < size; ++peer) {
-      const Bytes theirs = input_of_rank(call, call.count, peer, seed);
-      c.expected.insert(c.expected.end(), theirs.begin(), theirs.end());
+    c.recv = Bytes(all * element, std::byte{0xA5});
+    c.expected = Bytes(all * element);
+    for (std::size_t peer = 0; peer < ranks; ++peer) {
+      const Bytes theirs = input_of_rank(call, call.count, static_cast<int>(peer), seed);
+      std::memcpy(c.expected.data() + peer * block, theirs.data(), block);
     }
-    if (call.in_place)
-      std::copy(c.send.begin(), c.send.end(),
-                c.recv.begin() + static_cast<std::ptrdiff_t>(me * block));
+    if (call.in_place) std::memcpy(c.recv.data() + me * block, c.send.data(), block);
   } else {
     c.expected = input_of_rank(call, call.count, call.root, seed);
     c.recv = rank == call.root ? c.expected : Bytes(block, std::byte{0xA5});
@@ -206,7 +199,7 @@ class Fenced {
       : bytes_(mapped ? 0 : content.size() + 2 * kFence), content_(content.size()) {
     if (mapped) memory_.emplace(content.size() + 2 * kFence);
     std::memset(all(), 0x5A, content_ + 2 * kFence);
-    std::copy_n(content.data(), content_, data());
+    std::memcpy(data(), content.data(), content_);
   }
   std::byte* data() { return all() + kFence; }
   std::span<const std::byte> content() { return {data(), content_}; }

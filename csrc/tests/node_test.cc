@@ -100,18 +100,23 @@ std::uint32_t mark_of(std::size_t from, std::size_t to, std::size_t index) {
   return static_cast<std::uint32_t>(from << 28 | to << 24 | (index & 0xffffff));
 }
 
+// Appends what a rank has for another.
+void append_marks(std::vector<std::uint32_t>& to_all, std::size_t from, std::size_t to,
+                  std::size_t count) {
+  const std::size_t begin = to_all.size();
+  to_all.resize(begin + count);
+  std::uint32_t* const marks = to_all.data() + begin;
+  for (std::size_t i = 0; i < count; ++i) marks[i] = mark_of(from, to, i);
+}
+
 void swap_all(NodeGroup& group, const std::vector<std::size_t>& splits, InSteps steps) {
   const auto size = static_cast<std::size_t>(group.size());
   const auto me = static_cast<std::size_t>(group.rank());
   std::vector<std::uint32_t> send, expected;
   std::size_t most = 0;
   for (std::size_t other = 0; other < size; ++other) {
-    for (std::size_t i = 0; i < splits[me * size + other]; ++i) {
-      send.push_back(mark_of(me, other, i));
-    }
-    for (std::size_t i = 0; i < splits[other * size + me]; ++i) {
-      expected.push_back(mark_of(other, me, i));
-    }
+    append_marks(send, me, other, splits[me * size + other]);
+    append_marks(expected, other, me, splits[other * size + me]);
     std::size_t gives = 0;
     for (std::size_t to = 0; to < size; ++to) gives += splits[other * size + to];
     most = std::max(most, gives);
