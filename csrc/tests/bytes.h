@@ -112,7 +112,7 @@ inline bool alike(std::span<const std::byte> a, std::span<const std::byte> b) {
 }
 
 // Makes all of `data` out of its first bytes, again and again.
-inline void repeat(Bytes& data, std::size_t first) {
+inline void repeat(std::span<std::byte> data, std::size_t first) {
   for (std::size_t made = first, more = 0; made < data.size(); made += more) {
     more = made < data.size() - made ? made : data.size() - made;
     std::memcpy(data.data() + made, data.data(), more);

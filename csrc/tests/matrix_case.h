@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bytes.h"
 #include "late_memory.h"
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
@@ -17,6 +18,8 @@
 
 namespace gradred {
 namespace {
+
+using testing::Bytes;
 
 struct Combination {
   DType dtype;
@@ -87,6 +90,9 @@ Access access(DType dtype) {
   return {put<std::uint8_t>, get<std::uint8_t>};
 }
 
+// In every case the same ones come again after so many elements.
+constexpr std::size_t kPeriod = 88;
+
 double input_of(const Case& c, int rank, std::size_t index) {
   const std::size_t mixed = index * 7 + static_cast<std::size_t>(rank) * 5 + index / 11;
   return static_cast<double>(c.types.op == Op::kProd ? 1 + mixed % 2 : mixed % 8);
@@ -123,10 +129,23 @@ std::vector<int> owners(const Case& c, std::uint32_t chunks) {
   return result;
 }
 
+// A vector with `value(index)` at each index.
+template <class Value>
+Bytes filled(const Case& c, Value value) {
+  // Whose input it is has no period.
+  const bool owned = c.algorithm->collective == Collective::kAllgather;
+  const std::size_t own = owned ? c.count : std::min(c.count, kPeriod);
+  const Access elements = access(c.types.dtype);
+  Bytes data(c.count * size_of(c.types.dtype));
+  for (std::size_t i = 0; i < own; ++i) elements.put(data.data(), i, value(i));
+  repeat(data, own * size_of(c.types.dtype));
+  return data;
+}
+
 // What one case needs: a schedule, an input and a work buffer for each rank. Whoever has no input
 // holds 99s, as does a work buffer that is not to hold the input.
 struct Setting {
-  explicit Setting(const Case& c) : bytes(c.count * size_of(c.types.dtype)) {
+  explicit Setting(const Case& c) {
     const Collective collective = c.algorithm->collective;
     for (int rank = 0; rank < c.size; ++rank) {
       Schedule made = make_schedule(collective, c.algorithm->name, rank, c.size, c.parameters);
@@ -136,22 +155,17 @@ struct Setting {
         collective == Collective::kReduceScatter || collective == Collective::kAllgather;
     if (owned) owner = owners(c, schedules[0].chunks);
     for (int rank = 0; rank < c.size; ++rank) {
-      std::vector<std::byte>& data = inputs.emplace_back(bytes);
-      for (std::size_t i = 0; i < c.count; ++i) {
+      inputs.push_back(filled(c, [&](std::size_t i) {
         const bool given = (collective != Collective::kBcast || rank == c.parameters.root) &&
                            (collective != Collective::kAllgather || rank == owner[i]);
-        access(c.types.dtype).put(data.data(), i, given ? input_of(c, rank, i) : 99);
-      }
-      work.push_back(data);
-      for (std::size_t i = 0; !c.in_place && i < c.count; ++i) {
-        access(c.types.dtype).put(work.back().data(), i, 99);
-      }
+        return given ? input_of(c, rank, i) : 99;
+      }));
+      work.push_back(c.in_place ? inputs.back() : filled(c, [](std::size_t) { return 99; }));
     }
   }
 
-  std::size_t bytes;
   std::vector<Schedule> schedules;
-  std::vector<std::vector<std::byte>> inputs, work;
+  std::vector<Bytes> inputs, work;
   std::vector<int> owner;  // of each element; reduce-scatter and allgather only
 };
 
@@ -165,14 +179,17 @@ double expected(const Case& c, const Setting& setting, std::size_t index) {
 
 // Empty, or the first difference.
 std::string compare(const Case& c, const Setting& setting) {
-  for (std::size_t i = 0; i < c.count; ++i) {
-    const double wanted = expected(c, setting, i);
-    for (int rank = 0; rank < c.size; ++rank) {
+  const Bytes all = filled(c, [&](std::size_t i) { return expected(c, setting, i); });
+  for (int rank = 0; rank < c.size; ++rank) {
+    const Bytes& data = setting.work[static_cast<std::size_t>(rank)];
+    if (data == all) continue;  // the fast way
+    for (std::size_t i = 0; i < c.count; ++i) {
       const bool anything =
           c.algorithm->collective == Collective::kReduceScatter && setting.owner[i] != rank;
-      const std::vector<std::byte>& data = setting.work[static_cast<std::size_t>(rank)];
+      if (anything) continue;
+      const double wanted = access(c.types.dtype).get(all.data(), i);
       const double found = access(c.types.dtype).get(data.data(), i);
-      if (!anything && found != wanted) {
+      if (found != wanted) {
         return "rank " + std::to_string(rank) + " element " + std::to_string(i) + " is " +
                std::to_string(found) + ", not " + std::to_string(wanted);
       }
@@ -189,7 +206,7 @@ bool is_small(const Case& c) {
 // A rank's buffers where the case wants them, filled by a stream that the rank has to wait for.
 class Placed {
  public:
-  Placed(Memory memory, std::vector<std::byte>& work, std::vector<std::byte>& input)
+  Placed(Memory memory, Bytes& work, Bytes& input)
       : memory_(memory),
         stream_(memory),
         host_{&work, &input},
@@ -212,7 +229,7 @@ class Placed {
  private:
   const Memory memory_;
   Stream stream_;
-  std::vector<std::byte>* const host_[2];
+  Bytes* const host_[2];
   Allocation own_[2];
 };
 
@@ -220,7 +237,7 @@ class Placed {
 std::string run(const Case& c, testing::LateMemory& device, bool touched = false) {
   try {
     Setting setting(c);
-    const std::vector<std::vector<std::byte>> inputs = setting.inputs;
+    const std::vector<Bytes> inputs = setting.inputs;
     std::deque<Placed> placed;
     ThreadsRun run;
     for (int rank = 0; rank < c.size; ++rank) {

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <span>
 #include <vector>
 
+#include "bytes.h"
 #include "comm/node_call.h"
 #include "late_memory.h"
 #include "program.h"
@@ -76,11 +78,27 @@ int sum(int size, std::size_t place) {
 }
 int largest(int size, std::size_t place) { return input(std::min(size - 1, 2), place); }
 
+// All that is written below comes again after so many elements.
+constexpr std::size_t kPeriod = 35;
+
 template <class Value>
-std::vector<std::byte> filled(const Type& type, std::size_t count, Value value) {
-  const std::size_t bytes = size_of(type.dtype);
-  std::vector<std::byte> data(count * bytes + 1);  // never empty
-  for (std::size_t i = 0; i < count; ++i) type.put(data.data() + i * bytes, value(i));
+Bytes filled(const Type& type, std::size_t count, Value value) {
+  const std::size_t bytes = size_of(type.dtype), first = std::min(count, kPeriod);
+  Bytes data(count * bytes + 1);  // never empty, and the last one nobody writes
+  for (std::size_t i = 0; i < first; ++i) type.put(data.data() + i * bytes, value(i));
+  repeat(std::span(data).first(count * bytes), first * bytes);
+  return data;
+}
+
+// What `value(rank, i)` gives for each rank's block.
+template <class Value>
+Bytes gathered(const Type& type, std::size_t count, int ranks, Value value) {
+  const std::size_t bytes = count * size_of(type.dtype);
+  Bytes data(bytes * static_cast<std::size_t>(ranks) + 1);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Bytes block = filled(type, count, [&](std::size_t i) { return value(rank, i); });
+    std::memcpy(data.data() + static_cast<std::size_t>(rank) * bytes, block.data(), bytes);
+  }
   return data;
 }
 
@@ -92,15 +110,15 @@ struct Place {
 // Bytes in some memory, with values from the host's.
 class Array {
  public:
-  Array(Memory memory, const std::vector<std::byte>& values)
+  Array(Memory memory, const Bytes& values)
       : memory_(memory), bytes_(values.size()), own_(memory, bytes_), stream_(memory) {
     stream_.copy(own_.data(), values.data(), bytes_);
     expect(stream_.finish(), "the device has failed");
   }
   std::byte* data() const { return own_.data(); }
   Memory memory() const { return memory_; }
-  std::vector<std::byte> values() {
-    std::vector<std::byte> found(bytes_);
+  Bytes values() {
+    Bytes found(bytes_);
     stream_.copy(found.data(), own_.data(), bytes_);
     expect(stream_.finish(), "the device has failed");
     return found;
@@ -142,8 +160,7 @@ class Check {
            return sum(size_, static_cast<std::size_t>(comm_.rank()) * count_ + i);
          }));
     made({.kind = Kind::kAllgather}, "allgather", filled(type_, count_, mine),
-         filled(type_, count_ * ranks,
-                [this](std::size_t i) { return input(static_cast<int>(i / count_), i % count_); }));
+         gathered(type_, count_, size_, input));
     broadcast();
   }
   void scaled_and_in_place() {
@@ -164,8 +181,10 @@ class Check {
              filled(type_, count_, [&](std::size_t i) { return summed(rank * count_ + i); }),
              count_);
     in_place({.kind = Kind::kAllgather}, filled(type_, count_ * ranks, mine),
-             filled(type_, count_ * ranks,
-                    [this](std::size_t i) { return 2 * input(static_cast<int>(i / count_), i); }),
+             gathered(type_, count_, size_,
+                      [this](int from, std::size_t i) {
+                        return 2 * input(from, static_cast<std::size_t>(from) * count_ + i);
+                      }),
              count_ * ranks);
   }
 
@@ -192,22 +211,20 @@ class Check {
               way_);
     expect(data.values() == wanted, "bcast has another result");
   }
-  void in_place(Call call, const std::vector<std::byte>& send, const std::vector<std::byte>& wanted,
-                std::size_t length) {
+  void in_place(Call call, const Bytes& send, const Bytes& wanted, std::size_t length) {
     Array data(place_.result, send);
     call.out = {data.data(), data.memory()};
     call.order = order_of(Memory(), data.memory());
     call.count = count_;
     call.dtype = type_.dtype;
     carry_out(mpi_, comm_, call, way_);
-    const std::vector<std::byte> found = data.values();
+    const Bytes found = data.values();
     expect(std::memcmp(found.data(), wanted.data(), length * size_of(type_.dtype)) == 0,
            "in place: " + std::string(name_of(call.kind)) + " of " + std::to_string(count_) +
                " has another result");
   }
-  void made(Call call, const char* name, const std::vector<std::byte>& send,
-            const std::vector<std::byte>& wanted) {
-    Array from(place_.input, send), to(place_.result, std::vector<std::byte>(wanted.size()));
+  void made(Call call, const char* name, const Bytes& send, const Bytes& wanted) {
+    Array from(place_.input, send), to(place_.result, Bytes(wanted.size()));
     call.in = {from.data(), from.memory()};
     call.out = {to.data(), to.memory()};
     call.order = order_of(from.memory(), to.memory());
