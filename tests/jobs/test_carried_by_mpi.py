@@ -31,11 +31,12 @@ BEGIN = """
 
 
 def run(
-    tmp_path: Path, ranks: int, program: str, level: str = "", **knobs: str
+    tmp_path: Path, ranks: int, program: str, level: str = "", grace: int = 20, **knobs: str
 ) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(BEGIN).format(level=level) + textwrap.dedent(program))
-    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--grace", "20"]
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks)]
+    command += ["--grace", str(grace)]
     return subprocess.run(
         [*command, str(path)],
         capture_output=True,
@@ -112,7 +113,8 @@ FAILED = """
 def test_call_after_a_first_one_that_failed_raises_its_error(first: str, tmp_path: Path) -> None:
     wait = ".Wait()" if first == "Iallreduce" else ""
     call = f"comm.{first}(MPI.IN_PLACE, np.zeros(1)){wait}"
-    done = run(tmp_path, 2, FAILED.replace("{first}", call), GRADRED_TIMEOUT="1")
+    program = FAILED.replace("{first}", call)
+    done = run(tmp_path, 2, program, grace=8, GRADRED_TIMEOUT="1")  # rank 1 waits in MPI_Finalize
     assert said(done) == ["0 TimeoutError"] * 3, (done.stdout, done.stderr)
 
 
