@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from faults import seeing
+from lean import LEAN
 
 from gradred import launch
 
@@ -72,7 +73,10 @@ def test_who_receives_from_such_a_rank_gets_an_error_in_time(
 def by_gradred_run(*words: str) -> tuple[dict[int, dict[str, Any]], str]:
     command = [sys.executable, "-m", "gradred", "run", "-np", "2", "--grace", "5"]
     command += [sys.executable, str(PROGRAM), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    environment = os.environ | (LEAN if words[0] == "ddp" else {})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
     return seeing.reports_in(done.stdout.splitlines()), done.stdout + done.stderr
 
 

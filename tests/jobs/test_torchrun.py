@@ -190,7 +190,9 @@ def test_groups_of_one_rank_where_the_program_has_begun_an_mpi_of_its_own(tmp_pa
 
 
 def test_memory_that_is_not_shared_is_an_error_that_says_how_to_start(tmp_path: Path) -> None:
-    done = run(*TORCHRUN, "--nproc-per-node=2", str(ROOT / "examples" / "ddp.py"), GRADRED_SHM="0")
+    program = tmp_path / "sums.py"
+    program.write_text(SUMS)
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(program), GRADRED_SHM="0")
     assert done.returncode != 0
     assert "share no memory (GRADRED_SHM is off)" in done.stderr
     assert "gradred run" in done.stderr

@@ -1,7 +1,8 @@
-"""On PYTHONPATH of tests that start many processes with PyTorch's optimizers.
+"""On PYTHONPATH of tests that start many processes with PyTorch's optimizers, or its DDP.
 
 These import PyTorch's compiler when they are made, which takes each process 1.5 s of a core, to say
-that they are not to be compiled. Here they find one that knows no more than that.
+that they are not to be compiled, or to ask whether it has a way of its own to share gradients. Here
+they find one that knows no more than that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 
 class Compiler(types.ModuleType):
+    utils = types.SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")
+
     @staticmethod
     def disable(function: Any, *_: Any, **__: Any) -> Any:
         return function
