@@ -110,6 +110,10 @@ OutBuffer NamedOperation::make_output(std::size_t array, std::size_t bytes, std:
   return {outputs.back().memory.get()};
 }
 
+std::string NamedOperation::quoted() const {
+  return "'" + key_ + "'" + (all_->title().empty() ? "" : " of " + all_->title());
+}
+
 std::string NamedOperation::waiter() const { return all_->own_name(); }
 std::string NamedOperation::waits_for() const { return all_->missing(*this); }
 bool NamedOperation::needs_no_mpi() const { return all_->needs_no_mpi(); }

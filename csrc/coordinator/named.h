@@ -68,7 +68,7 @@ class NamedOperation final : public StartedOperation {
         all_(std::move(all)) {}
 
   const std::string& key() const { return key_; }  // its name
-  std::string quoted() const { return "'" + key_ + "'"; }
+  std::string quoted() const;                      // with the title of all, if they have one
   const Submission& submission() const { return submission_; }
   std::vector<NamedArray>& arrays() { return arrays_; }
   const std::vector<std::int64_t>& splits() const { return splits_; }  // of an alltoall: rows
@@ -122,6 +122,10 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   NamedOperations(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
                   const std::vector<int>& site, std::uint64_t most_fused_bytes);
   ~NamedOperations();
+
+  // Of several, for messages: "process set 1". Before anything is submitted.
+  void be_called(std::string title) { title_ = std::move(title); }
+  const std::string& title() const { return title_; }
 
   int rank() const { return comm_->rank(); }
   int size() const { return comm_->size(); }
@@ -180,6 +184,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   };
 
   const std::shared_ptr<Communicator> comm_;
+  std::string title_;
   const std::shared_ptr<Segment> segment_;  // null: no rank shares memory with this one
   const std::unique_ptr<Line[]> alone_;     // then
   mutable std::mutex intake_;               // of what follows, held for moments

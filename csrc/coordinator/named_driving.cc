@@ -133,7 +133,9 @@ bool NamedOperations::take_entries() {
     }
   }
   for (auto& [operation, problem] : refused) {
-    finish(operation, std::make_exception_ptr(UsageError(operation->quoted() + ": " + problem)));
+    const std::string asked =
+        operation->quoted() + " (on this rank " + describe(operation->submission()) + "): ";
+    finish(operation, std::make_exception_ptr(UsageError(asked + problem)));
   }
   return any;
 }

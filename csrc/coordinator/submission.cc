@@ -1,6 +1,7 @@
 #include "coordinator/submission.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 namespace gradred {
@@ -31,9 +32,10 @@ std::string text(std::span<const std::int64_t> shape) {
   return made + "]";
 }
 
+// "0.5": as short as says it all.
 std::string text(double factor) {
-  std::string made = std::to_string(factor);
-  return made;
+  std::array<char, 32> made;
+  return {made.data(), std::to_chars(made.data(), made.data() + made.size(), factor).ptr};
 }
 
 bool same_shapes(const Submission& one, const Submission& other) {
@@ -46,12 +48,61 @@ bool same_shapes(const Submission& one, const Submission& other) {
   return std::ranges::equal(mine, theirs);
 }
 
+// "(0, 2, 3, 1)"
+std::string order_of(const Submission& one) {
+  const bool as_they_stand = one.order == decltype(one.order){};
+  std::string made = "(";
+  for (std::size_t axis = 0; axis < shape_of(one).size(); ++axis) {
+    made += (axis == 0 ? "" : ", ") + std::to_string(as_they_stand ? axis : one.order[axis]);
+  }
+  return made + ")";
+}
+
+// "float32 [2, 3]", of a group "3 arrays, the first float32 [2, 3]"
 std::string arrays_of(const Submission& one) {
-  return one.arrays == 1 ? text(shape_of(one))
-                         : std::to_string(one.arrays) + " arrays, the first " + text(shape_of(one));
+  std::string made;
+  if (one.arrays != 1) made = std::to_string(one.arrays) + " arrays, the first ";
+  made += std::string(name_of(one.dtype)) + " " + text(shape_of(one));
+  if (one.order != decltype(one.order){}) made += " with its axes in the order " + order_of(one);
+  return made;
+}
+
+bool scales(const Submission& one) { return one.prescale != 1.0 || one.postscale != 1.0; }
+
+std::string factors_of(const Submission& one) {
+  return text(one.prescale) + " before and " + text(one.postscale) + " after";
+}
+
+// Of two groups that begin alike: what of the other arrays, of which little more than a hash is
+// known, still can differ.
+std::pair<std::string, std::string> others_of(const Submission& one, const Submission& other) {
+  const std::size_t known = std::min<std::size_t>(one.arrays, Submission::kMostParts);
+  for (std::size_t i = 1; i < known; ++i) {
+    if (one.counts[i] == other.counts[i]) continue;
+    const auto elements = [i](const Submission& of) {
+      return std::to_string(of.counts[i]) + " elements in array " + std::to_string(i + 1) +
+             " of its group";
+    };
+    return {elements(one), elements(other)};
+  }
+  std::string what = one.arrays > known ? "lengths, shapes" : "shapes";
+  if (one.parts == 0 || other.parts == 0) what += ", types";
+  what += " or orders of axes";
+  return {arrays_of(one), "as many, the first like it, and others of other " + what};
 }
 
 }  // namespace
+
+std::string describe(const Submission& one) {
+  std::string made(name_of(one.kind));
+  if (one.arrays == 0) return made;
+  made += " of " + arrays_of(one);
+  if (one.on_device != 0) made += " on a GPU";
+  if (reduces(one.kind)) made += " with " + std::string(name_of(one.op));
+  if (reduces(one.kind) && scales(one)) made += ", times " + factors_of(one);
+  if (one.kind == NamedKind::kBroadcast) made += " from root " + std::to_string(one.root);
+  return made;
+}
 
 std::string_view name_of(NamedKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
@@ -117,7 +168,7 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
       if (of != NamedKind::kRefusal) continue;
       return std::string(who) + " has refused its arguments, as its own error says";
     }
-    return told("operations", std::string(name_of(one.kind)), std::string(name_of(other.kind)));
+    return told("operations", describe(one), describe(other));
   }
   if (one.dtype != other.dtype) {
     return told("data types", std::string(name_of(one.dtype)), std::string(name_of(other.dtype)));
@@ -130,20 +181,22 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
   }
   if (!same_shapes(one, other)) {
     const std::string what = std::string(name_of(one.kind)) + " tensor shapes";
-    if (arrays_of(one) == arrays_of(other)) {
-      return told(what, "other arrays in its group", "the first like it");
-    }
-    return told(what, arrays_of(one), arrays_of(other));
+    if (arrays_of(one) != arrays_of(other)) return told(what, arrays_of(one), arrays_of(other));
+    const auto [mine, theirs] = others_of(one, other);
+    return told(what, mine, theirs);
+  }
+  if (one.order != other.order) {
+    const auto lies = [](const Submission& of) {
+      return text(shape_of(of)) + " with its axes in the order " + order_of(of);
+    };
+    return told(std::string(name_of(one.kind)) + " memory layouts", lies(one), lies(other));
   }
   if (reduces(one.kind) && one.op != other.op) {
     return told("reduction operation", std::string(name_of(one.op)),
                 std::string(name_of(other.op)));
   }
   if (reduces(one.kind) && (one.prescale != other.prescale || one.postscale != other.postscale)) {
-    const auto factors = [](const Submission& of) {
-      return text(of.prescale) + " and " + text(of.postscale);
-    };
-    return told("prescale and/or postscale factors", factors(one), factors(other));
+    return told("prescale and/or postscale factors", factors_of(one), factors_of(other));
   }
   if (one.kind == NamedKind::kBroadcast && one.root != other.root) {
     return told("broadcast root ranks", std::to_string(one.root), std::to_string(other.root));

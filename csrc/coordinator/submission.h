@@ -44,6 +44,8 @@ struct Submission {
   std::int32_t priority = 0;  // what is agreed on has the highest that a rank gave
   double prescale = 1.0, postscale = 1.0;
   std::array<std::int64_t, kMostAxes> shape{};
+  // Of the first array: its axes from the slowest in memory to the fastest; all 0: as they stand.
+  std::array<std::uint8_t, kMostAxes> order{};
   std::uint64_t rest = 0;    // hash of the other arrays, and of further axes
   std::uint64_t arrays = 0;  // of the group
   std::uint64_t bytes = 0;
@@ -104,6 +106,8 @@ class Batching {
 // Whether they are the same but for what the ranks' own may differ in. Quick; some that are not may
 // go together all the same.
 bool alike(const Submission& one, const Submission& other);
+// "allreduce of float32 [2, 3] with sum"
+std::string describe(const Submission& one);
 // What differs, in words; empty: the ranks may carry it out together.
 std::string difference(const Submission& one, std::string_view whose, const Submission& other,
                        std::string_view whose_other);

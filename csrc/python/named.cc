@@ -53,9 +53,10 @@ void let_ended_go() {
 
 using Made = std::unique_ptr<PyNamedRequest>;
 
-// Adds one array to what is submitted.
+// Adds one array to what is submitted. `order`: its axes from the slowest in memory to the fastest;
+// empty: as they stand.
 void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
-         std::span<const std::int64_t> shape) {
+         std::span<const std::int64_t> shape, std::span<const int> order = {}) {
   array.rows = shape.empty() ? 0 : shape[0];
   const bool first = arrays.empty();
   if (first) {
@@ -71,6 +72,11 @@ void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
     const bool compared = !(gathers && i == 0) && !(first && i < Submission::kMostAxes);
     if (compared) what.rest = mix(what.rest, static_cast<std::uint64_t>(length));
   }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const bool shown = first && i < Submission::kMostAxes;
+    if (shown) what.order[i] = static_cast<std::uint8_t>(order[i]);
+    if (!shown) what.rest = mix(what.rest, static_cast<std::uint64_t>(order[i]));
+  }
   if (arrays.size() < Submission::kMostParts) what.counts[arrays.size()] = array.count;
   if (arrays.size() >= Submission::kMostParts || array.dtype != what.dtype) what.parts = 0;
   if (what.parts == arrays.size() && array.dtype == what.dtype) ++what.parts;
@@ -84,7 +90,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   array.in.data = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
   array.out.data = reinterpret_cast<void*>(described[1].cast<std::uintptr_t>());
   if (described.size() > 4) array.out_bytes = described[4].cast<std::size_t>();
-  if (described.size() > 5) {
+  if (described.size() > 5 && !described[5].is_none()) {
     const auto where = described[5].cast<Placement>();
     array.on_device = true;
     array.in.memory = memory_of(where.send);
@@ -94,7 +100,9 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   array.dtype = dtype_named(described[2].cast<std::string>());
   array.count = 1;
   for (const std::int64_t length : shape) array.count *= static_cast<std::size_t>(length);
-  add(what, arrays, std::move(array), shape);
+  std::vector<int> order;
+  if (described.size() > 6) order = described[6].cast<std::vector<int>>();
+  add(what, arrays, std::move(array), shape, order);
 }
 
 // What keeps a tensor's memory alive, also where the tensor is given another one (`x.data = y`).
@@ -176,11 +184,14 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   return std::make_unique<PyNamedRequest>(self.submit(name, what, std::move(arrays), splits), held);
 }
 
-std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes) {
+std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes,
+                                        std::string title) {
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
   GilHook hook;
-  return NamedOperations::create(communicator.shared_from_this(), most_fused_bytes, hook);
+  auto made = NamedOperations::create(communicator.shared_from_this(), most_fused_bytes, hook);
+  made->be_called(std::move(title));
+  return made;
 }
 
 // Bytes that the operation has made memory for, as NumPy's arrays.
@@ -304,7 +315,7 @@ void bind_named(py::module_& m) {
       .def_property_readonly("problem", &Timeline::problem);
   py::class_<NamedOperations, std::shared_ptr<NamedOperations>> all(m, "NamedOperations");
   add_method(all, submit_tensor_def);
-  all.def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"))
+  all.def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"), py::arg("title") = "")
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),

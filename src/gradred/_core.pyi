@@ -371,7 +371,7 @@ class Timeline(metaclass=_Pybind11Type):
     def problem(self) -> str: ...
 
 class NamedOperations(metaclass=_Pybind11Type):
-    def __init__(self, comm: MPI.Comm, most_fused_bytes: int) -> None: ...
+    def __init__(self, comm: MPI.Comm, most_fused_bytes: int, title: str = "") -> None: ...
     def submit(
         self,
         kind: str,
@@ -380,6 +380,7 @@ class NamedOperations(metaclass=_Pybind11Type):
             tuple[int, int, str, tuple[int, ...]]
             | tuple[int, int, str, tuple[int, ...], int]
             | tuple[int, int, str, tuple[int, ...], int, Placement]
+            | tuple[int, int, str, tuple[int, ...], int, Placement | None, tuple[int, ...]]
         ],
         op: str = "sum",
         prescale: float = 1.0,

@@ -25,11 +25,13 @@ Described: TypeAlias = (
     tuple[int, int, str, tuple[int, ...]]
     | tuple[int, int, str, tuple[int, ...], int]
     | tuple[int, int, str, tuple[int, ...], int, _core.Placement]
+    | tuple[int, int, str, tuple[int, ...], int, _core.Placement | None, tuple[int, ...]]
 )
 """Address of the input, of the result (equal: in place; 0: make memory for it), element type,
 shape. Of an allgather, alltoall or reducescatter also the result's bytes: it gets memory of its
 own, the host's, where it has other bytes than these. Of arrays on a GPU also where they lie, on all
-ranks of what they submit by one name."""
+ranks of what they submit by one name. Last the axes from the slowest in memory to the fastest,
+where they do not lie as they stand; ranks compare them."""
 
 MOST_FUSED_BYTES = 4 << 20
 """Small arrays that become ready together travel as one vector of at most so many bytes."""
@@ -111,18 +113,21 @@ class NamedOperations(_core.NamedOperations):
     Args:
         comm: whose ranks take part.
         most_fused_bytes: see `MOST_FUSED_BYTES`; 0 keeps each array apart. Rank 0's counts.
+        title: for messages, where a program has several: `"process set 1"`.
 
     Raises:
         gradred.UsageError: the ranks share no memory, and their MPI takes no calls from any thread.
         gradred.TransportError: there is too little memory, or a host cannot reach that of rank 0.
     """
 
-    def __init__(self, comm: Comm, *, most_fused_bytes: int = MOST_FUSED_BYTES) -> None:
+    def __init__(
+        self, comm: Comm, *, most_fused_bytes: int = MOST_FUSED_BYTES, title: str = ""
+    ) -> None:
         self._comm = comm.Dup()
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
         self._unnamed: Counter[str] = Counter()
-        super().__init__(self._comm, most_fused_bytes)
+        super().__init__(self._comm, most_fused_bytes, title)
         _open.add(self)
 
     def next_name(self, kind: str) -> str:

@@ -345,6 +345,38 @@ MISMATCHES: dict[str, Any] = {
     "Mismatched operations": ("allreduce", (3,), (3,), {}, {"kind": "broadcast"}),
 }
 
+SUBMITTED: dict[str, tuple[str, str]] = {
+    "Mismatched allreduce tensor shapes": (
+        "allreduce of float32 [3] with sum",
+        "allreduce of float32 [4] with sum",
+    ),
+    "Mismatched data types": (
+        "allreduce of int32 [3] with sum",
+        "allreduce of float32 [3] with sum",
+    ),
+    "Mismatched reduction operation": (
+        "allreduce of float32 [3] with min",
+        "allreduce of float32 [3] with max",
+    ),
+    "Mismatched prescale": (
+        "allreduce of float32 [3] with sum, times 2 before and 1 after",
+        "allreduce of float32 [3] with sum",
+    ),
+    "Mismatched broadcast root": (
+        "broadcast of float32 [3] from root 0",
+        "broadcast of float32 [3] from root 1",
+    ),
+    "Mismatched allgather tensor shapes": (
+        "allgather of float32 [3, 2]",
+        "allgather of float32 [3, 4]",
+    ),
+    "Mismatched operations": (
+        "allreduce of float32 [3] with sum",
+        "broadcast of float32 [3] from root 0",
+    ),
+}
+"""What each error says this rank has submitted: rank 0, and all others."""
+
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
 @pytest.mark.parametrize("text", MISMATCHES)
@@ -359,13 +391,50 @@ def test_a_mismatch_is_an_error_on_all_ranks_and_the_rest_goes_on(
     right = engine.submit("allreduce", "right", [of(y)])
     with pytest.raises(gradred.UsageError, match=text) as raised:
         wrong.wait(30)
-    assert "wrong" in str(raised.value)
-    assert "rank 0" in str(raised.value)
+    own = SUBMITTED[text][0 if RANK == 0 else 1]
+    assert str(raised.value).startswith(f"'wrong' (on this rank {own}): Mismatched")
+    assert "rank 0 has " in str(raised.value)
     right.wait(30)
     np.testing.assert_array_equal(y, SIZE)
     z = np.ones(2)
     engine.submit("allreduce", "wrong", [of(z)]).wait(30)
     np.testing.assert_array_equal(z, SIZE)
+
+
+GROUPS: dict[str, Any] = {
+    r"has (12|6) elements in array 2 of its group, rank \d+ has (12|6) elements in array 2": (
+        [(3, 2), (12,)],
+        [(3, 2), (6,)],
+        {},
+    ),
+    r"others of other shapes or orders of axes\.": ([(3, 2), (12,)], [(3, 2), (3, 4)], {}),
+    r"the first float32 \[3, 2\]": ([(3, 2), (2, 3)], [(2, 3), (2, 3)], {}),
+    r"others of other shapes, types or orders of axes": (
+        [(3, 2), (6,)],
+        [(3, 2), (6,)],
+        {"dtype": "int32"},
+    ),
+    r"others of other lengths, shapes, types or orders of axes": (
+        [(1,)] * 18,
+        [(1,)] * 17 + [(2,)],
+        {},
+    ),
+}
+"""Text: rank 0's shapes, those of the others, and how the last array of rank 0 is made."""
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize("text", GROUPS)
+def test_a_mismatch_in_a_group_names_what_can_still_differ(
+    engine: named.NamedOperations, text: str
+) -> None:
+    first, others, how = GROUPS[text]
+    shapes = first if RANK == 0 else others
+    arrays = [np.ones(shape, "float32") for shape in shapes]
+    if RANK == 0:
+        arrays[-1] = np.ones(shapes[-1], **({"dtype": "float32"} | how))
+    with pytest.raises(gradred.UsageError, match=text):
+        engine.submit("allreduce", name(), [of(array) for array in arrays]).wait(30)
 
 
 def test_a_name_in_flight_is_refused_where_it_is_submitted_again(

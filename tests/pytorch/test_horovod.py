@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from pytorch.given import FLOATS, INTEGERS, RANKS, name
 
+from gradred import UsageError
+
 torch = pytest.importorskip("torch")
 hvd = pytest.importorskip("gradred.torch")
 
@@ -206,8 +208,88 @@ def test_dense_layouts_need_no_copy_and_have_to_be_the_same() -> None:
     if hvd.size() == 1:
         return
     mine = last if hvd.rank() == 0 else x
-    with pytest.raises(hvd.HorovodInternalError, match="Mismatched"):
-        hvd.allreduce(mine, name=name())
+    with pytest.raises(hvd.HorovodInternalError, match="Mismatched allreduce memory layouts") as e:
+        hvd.allreduce(mine, name="lies")
+    text = str(e.value)
+    own = "float32 [2, 3, 4, 5]" + " with its axes in the order (0, 2, 3, 1)" * (hvd.rank() == 0)
+    assert f"'allreduce.lies' (on this rank allreduce of {own} with sum, times 1 before" in text
+    assert "rank 0 has [2, 3, 4, 5] with its axes in the order (0, 2, 3, 1), rank" in text or (
+        ", rank 0 has [2, 3, 4, 5] with its axes in the order (0, 2, 3, 1)" in text
+    )
+    assert "has [2, 3, 4, 5] with its axes in the order (0, 1, 2, 3)" in text
+
+
+def test_lengths_of_one_have_no_place_in_the_order_of_axes() -> None:
+    """Their strides say nothing, and differ with the way by which a tensor was made."""
+    x = torch.ones(3, 1, 4).transpose(0, 2)
+    mine = x if hvd.rank() == 0 else x.as_strided(x.shape, (1, 7, 4))
+    assert (hvd.allreduce(mine, op=hvd.Sum, name=name()) == hvd.size()).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 4), (4, 2, 3, 3)])
+def test_rows_of_channels_last_tensors_are_sent_as_those_of_others(shape: tuple[int, ...]) -> None:
+    """Also where other ranks' tensors lie otherwise: rows are copied to lie behind each other."""
+    size = hvd.size()
+    rows = torch.arange(float(size * np.prod(shape))).reshape(size * shape[0], *shape[1:])
+    last = rows.to(memory_format=torch.channels_last) if hvd.rank() == 0 else rows
+    mine = slice(hvd.rank() * shape[0], (hvd.rank() + 1) * shape[0])
+    assert torch.equal(hvd.allgather(last[mine]), rows)
+    assert torch.equal(hvd.reducescatter(last, op=hvd.Sum), rows[mine] * size)
+    assert torch.equal(hvd.alltoall(last), torch.cat([rows[mine]] * size))
+    assert torch.equal(hvd.grouped_allgather([last[mine]])[0], rows)
+
+
+CALLS: dict[str, Any] = {
+    "allreduce": lambda x: hvd.allreduce(x),
+    "allreduce_": lambda x: hvd.allreduce_(x),
+    "allreduce_async": lambda x: hvd.allreduce_async(x),
+    "fp16": lambda x: hvd.allreduce(x, compression=hvd.Compression.fp16),
+    "grouped_allreduce": lambda x: hvd.grouped_allreduce([x]),
+    "grouped_allreduce_": lambda x: hvd.grouped_allreduce_([x]),
+    "sparse_allreduce": lambda x: hvd.sparse_allreduce_async(x, "sparse", hvd.Sum),
+    "allgather": lambda x: hvd.allgather(x),
+    "grouped_allgather": lambda x: hvd.grouped_allgather([x]),
+    "broadcast": lambda x: hvd.broadcast(x, 0),
+    "broadcast_": lambda x: hvd.broadcast_(x, 0),
+    "alltoall": lambda x: hvd.alltoall(x),
+    "reducescatter": lambda x: hvd.reducescatter(x),
+    "grouped_reducescatter": lambda x: hvd.grouped_reducescatter([x]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_no_tensor_is_named_with_what_to_pass(call: str) -> None:
+    with pytest.raises(TypeError, match=r"the tensor is None.*Pass a tensor"):
+        CALLS[call](None)
+    with pytest.raises(UsageError, match=r"a list is no tensor\. Pass torch\.as_tensor"):
+        CALLS[call]([1.0])
+
+
+def test_operations_of_another_library_are_refused_with_what_to_use() -> None:
+    from mpi4py import MPI
+
+    x = torch.ones(2)
+    for call in (hvd.allreduce, hvd.allreduce_async_, hvd.reducescatter):
+        with pytest.raises(TypeError, match=r"of type Op, .*Use Average, Sum"):
+            call(x, op=MPI.SUM)
+    with pytest.raises(UsageError, match=r"of type str, .*Use Average, Sum"):
+        hvd.grouped_allreduce([x], op="sum")
+
+
+@pytest.mark.skipif(RANKS < 3, reason="takes a set of some of the ranks")
+def test_a_mismatch_in_a_process_set_names_the_set_and_the_ranks_among_all() -> None:
+    last = hvd.size() - 1
+    one = hvd.add_process_set([last - 1, last])
+    if hvd.rank() in one.ranks:
+        x = torch.ones(3, 2) if hvd.rank() == last else torch.ones(2, 3)
+        with pytest.raises(hvd.HorovodInternalError, match="tensor shapes") as caught:
+            hvd.allreduce(x, name="set", process_set=one)
+        text = str(caught.value)
+        assert f"'allreduce.set' of process set {one.process_set_id} (on this rank" in text
+        assert "float32 [3, 2]" in text
+        assert "float32 [2, 3]" in text
+        assert f"rank 1 (COMM_WORLD rank {last}) has float32 [3, 2]" in text
+    hvd.remove_process_set(one)
 
 
 @pytest.mark.skipif(RANKS == 1, reason="takes several ranks")

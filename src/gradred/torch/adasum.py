@@ -20,7 +20,7 @@ from gradred.torch.operations import described, engine_of, is_global, submit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gradred.named import NamedRequest
+    from gradred.named import Described, NamedRequest
     from gradred.torch.process_sets import ProcessSet
 
 _COLUMNS = 1 << 16  # that are converted to float64 at a time
@@ -97,8 +97,7 @@ def start(
         if not tensor.dtype.is_floating_point:
             remedy = "Convert it, or use op=Sum"
             raise ValueError(explain("op=Adasum", f"{tensor.type()} is not supported", remedy))
-        address, _, dtype, in_memory, *where = described(tensor, output, "allreduce")[0]
-        arrays.append((address, 0, dtype, (1, *in_memory), *where))
+        arrays.append(_as_a_row(described(tensor, output, "allreduce")))
 
     def finish(request: NamedRequest) -> Any:
         for tensor, output, found in zip(tensors, outputs, request.outputs, strict=True):
@@ -122,6 +121,15 @@ def start(
         postscale=postscale,
         prefix="allreduce",
     )
+
+
+def _as_a_row(array: Described) -> Described:
+    """The same with an axis before the others, for the ranks, and no memory for the result."""
+    address, _, dtype, shape = array[:4]
+    row = (address, 0, dtype, (1, *shape))
+    if len(array) == 7:
+        return (*row, 0, array[5], (0, *(axis + 1 for axis in array[6])))
+    return row if len(array) < 6 else (*row, 0, array[5])
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,7 @@ from gradred.torch.operations import (
     poll,
     reducing,
     reduction,
+    require_tensor,
     submit,
     submit_tensor,
     submit_tensors,
@@ -145,6 +146,16 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
     return reduction(op, average)
 
 
+def _empty_like(tensor: Tensor, asked: str) -> Tensor:
+    """For the result of an operation."""
+    return torch.empty_like(require_tensor(tensor, asked), requires_grad=False)
+
+
+def _compressed(compression: Any, tensor: Tensor, asked: str) -> tuple[Tensor, Any]:
+    """What travels, and what it takes to get the tensor back."""
+    return cast("tuple[Tensor, Any]", compression.compress(require_tensor(tensor, asked)))
+
+
 # ---- allreduce ----------------------------------------------------------------------------------
 
 
@@ -165,7 +176,7 @@ def allreduce_async(
     the rest of a large one that has begun. Not Horovod's.
     """
     op = reduction(op, average)
-    output = torch.empty_like(tensor, requires_grad=False)
+    output = _empty_like(tensor, "allreduce")
     before, after = prescale_factor, postscale_factor
     return submit_tensor(tensor, output, name, op, before, after, process_set, priority)
 
@@ -241,7 +252,7 @@ def allreduce(
         HorovodInternalError: the ranks differ, on all of them, or one is gone.
     """
     op = reduction(op, average)
-    sent, context = compression.compress(tensor)
+    sent, context = _compressed(compression, tensor, "allreduce")
     rest = (prescale_factor, postscale_factor, process_set)
     received = _Allreduce.apply(sent, name, op, *rest)
     return cast("Tensor", compression.decompress(received, context))
@@ -268,7 +279,7 @@ def grouped_allreduce_async(
     """Start one reduction of several tensors. `synchronize` gives a tuple of new ones."""
     op = reduction(op, average)
     inputs = _grouped(tensors, "grouped_allreduce")
-    outputs = [torch.empty_like(tensor, requires_grad=False) for tensor in inputs]
+    outputs = [_empty_like(tensor, "grouped_allreduce") for tensor in inputs]
     scales = (prescale_factor, postscale_factor)
     rest = (*scales, process_set, tuple(outputs), priority)
     return submit_tensors(inputs, outputs, _group(name), op, *rest)
@@ -336,7 +347,8 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Reduce several tensors as one operation: blocks, and returns new ones."""
     op = reduction(op, average)
-    pairs = [compression.compress(tensor) for tensor in _grouped(tensors, "grouped_allreduce")]
+    inputs = _grouped(tensors, "grouped_allreduce")
+    pairs = [_compressed(compression, x, "grouped_allreduce") for x in inputs]
     rest = (prescale_factor, postscale_factor, process_set)
     received = _GroupedAllreduce.apply(name, op, rest, *[sent for sent, _ in pairs])
     contexts = [context for _, context in pairs]
@@ -347,7 +359,7 @@ def sparse_allreduce_async(
     tensor: Tensor, name: str, op: int, process_set: ProcessSet = _world
 ) -> Any:
     """Start a reduction of a sparse tensor; calling what it returns waits, and gives the result."""
-    tensor = tensor.coalesce() if not tensor.is_coalesced() else tensor
+    tensor = require_tensor(tensor, "sparse_allreduce").coalesce()
     parts = [tensor._indices().transpose(0, 1).contiguous(), tensor._values().contiguous()]
     # Under an allreduce's name: a rank whose tensor is dense gets an error, and so do the others.
     handle = _gather_async("allgather", parts, name, process_set, True, prefix="allreduce")
@@ -366,9 +378,10 @@ def sparse_allreduce_async(
 
 
 def _with_rows(tensor: Tensor, kind: str) -> Tensor:
-    if tensor.dim() == 0:
+    """The tensor, or a copy of it, as rows that lie behind each other."""
+    if require_tensor(tensor, kind).dim() == 0:
         raise ValueError(explain(kind, "the tensor has no axis", "Pass tensor.reshape(1)"))
-    return tensor
+    return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
 def _tensor_of(output: Any, like: Tensor, rows: int) -> Tensor:
@@ -390,6 +403,7 @@ def _gather_async(
 ) -> int:
     engine = engine_of(process_set)
     place = process_set.place_of(rank())
+    sent = [_with_rows(x, kind) for x in tensors]
 
     def finish(request: Any) -> Any:
         made = [
@@ -398,8 +412,8 @@ def _gather_async(
         ]
         return tuple(made) if grouped else made[0]
 
-    arrays = [array for x in tensors for array in described(_with_rows(x, kind), None, kind)]
-    return submit(engine, kind, name, arrays, finish, tensors, **how)
+    arrays = [described(x, None, kind) for x in sent]
+    return submit(engine, kind, name, arrays, finish, sent, **how)
 
 
 def allgather_async(
@@ -443,6 +457,7 @@ class _Allgather(torch.autograd.Function):
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _world) -> Tensor:
     """All ranks' tensors behind each other along the first axis, whose lengths may differ."""
+    require_tensor(tensor, "allgather")
     return cast("Tensor", _Allgather.apply(process_set, name, False, tensor))
 
 
@@ -450,7 +465,9 @@ def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _world
 ) -> tuple[Tensor, ...]:
     """An allgather of several tensors as one operation."""
-    inputs = _grouped(tensors, "grouped_allgather")
+    inputs = [
+        require_tensor(x, "grouped_allgather") for x in _grouped(tensors, "grouped_allgather")
+    ]
     return cast("tuple[Tensor, ...]", _Allgather.apply(process_set, name, True, *inputs))
 
 
@@ -462,16 +479,16 @@ def _broadcast_async(
 ) -> int:
     engine = engine_of(process_set)
     root = process_set.place_of(root_rank)
-    arrays = described(tensor, output, "broadcast")
+    array = described(tensor, output, "broadcast")
     held = (tensor, output)
-    return submit(engine, "broadcast", name, arrays, lambda _: output, held, root=root)
+    return submit(engine, "broadcast", name, [array], lambda _: output, held, root=root)
 
 
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
     """Start a broadcast from `root_rank`, a rank among all; the result is a new tensor."""
-    output = torch.empty_like(tensor, requires_grad=False)
+    output = _empty_like(tensor, "broadcast")
     return _broadcast_async(tensor, output, root_rank, name, process_set)
 
 
@@ -536,7 +553,8 @@ def alltoall_async(
 ) -> int:
     """Start an exchange of rows. `synchronize` gives the tensor and the rows from each rank."""
     engine = engine_of(process_set)
-    rows = _splits_of(_with_rows(tensor, "alltoall"), splits, process_set.size() or 1)
+    sent = _with_rows(tensor, "alltoall")
+    rows = _splits_of(sent, splits, process_set.size() or 1)
     device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
 
     def finish(request: Any) -> tuple[Tensor, Tensor]:
@@ -544,8 +562,8 @@ def alltoall_async(
         made = _tensor_of(request.outputs[0], tensor, sum(received))
         return made, torch.tensor(received, dtype=torch.int32, device=device)
 
-    arrays = described(tensor, None, "alltoall")
-    return submit(engine, "alltoall", name, arrays, finish, tensor, splits=rows)
+    array = described(sent, None, "alltoall")
+    return submit(engine, "alltoall", name, [array], finish, sent, splits=rows)
 
 
 class _Alltoall(torch.autograd.Function):
@@ -596,7 +614,7 @@ def _reducescatter_async(
     postscale: float,
     grouped: bool,
 ) -> int:
-    if op not in (Average, Sum):
+    if reduction(op, None) not in (Average, Sum):
         found = "it averages or sums"
         raise HorovodInternalError(explain(f"reducescatter(op={op})", found, "Use Average or Sum"))
     engine_of(process_set)
@@ -663,7 +681,7 @@ def reducescatter(
 
     Where n rows do not divide evenly among p ranks, the first n mod p get one more.
     """
-    sent, context = compression.compress(tensor)
+    sent, context = _compressed(compression, tensor, "reducescatter")
     rest = (process_set, prescale_factor, postscale_factor)
     received = _Reducescatter.apply(name, op, rest, False, sent)
     return cast("Tensor", compression.decompress(received, context))
@@ -679,7 +697,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """The same of several tensors as one operation."""
-    pairs = [compression.compress(x) for x in _grouped(tensors, "grouped_reducescatter")]
+    inputs = _grouped(tensors, "grouped_reducescatter")
+    pairs = [_compressed(compression, x, "grouped_reducescatter") for x in inputs]
     rest = (process_set, prescale_factor, postscale_factor)
     received = _Reducescatter.apply(name, op, rest, True, *[sent for sent, _ in pairs])
     contexts = [context for _, context in pairs]

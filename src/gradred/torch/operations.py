@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gradred import _core
+from gradred.buffers.arrays import layout_of
 from gradred.element_types import ITEMSIZES
-from gradred.errors import Error, UsageError, explain
+from gradred.errors import Error, UsageError, UsageTypeError, explain
 from gradred.torch import basics
 from gradred.torch.errors import NOT_INITIALISED, HorovodInternalError, internal_error
 from gradred.torch.placed import SERVED, placement_of
@@ -34,6 +35,8 @@ OPS = {
     basics.Product: "prod",
 }
 
+_NAMES_OF_OPS = "Average, Sum, Min, Max, Product or Adasum"
+
 _InFlight: TypeAlias = "tuple[NamedRequest, Callable[[NamedRequest], Any]]"
 """What stands behind a handle: the request, and what makes the result of it. Allreduces of one
 tensor are `basics.state.handles`' own: most are, and no object of Python's is made for them."""
@@ -41,8 +44,35 @@ tensor are `basics.state.handles`' own: most are, and no object of Python's is m
 _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
 
+def require_tensor(x: Any, asked: str) -> torch.Tensor:
+    """The same; UsageTypeError for what is no tensor."""
+    if isinstance(x, torch.Tensor):
+        return x
+    if x is None:
+        found = "the tensor is None, as is the gradient of a parameter that no loss depends on"
+        remedy = "Pass a tensor: of a gradient zeros, or leave it out where no rank has one"
+        raise UsageTypeError(explain(asked, found, remedy))
+    found = f"a {type(x).__name__} is no tensor"
+    raise UsageTypeError(explain(asked, found, "Pass torch.as_tensor(x)"))
+
+
+def _require_op(op: Any) -> None:
+    """UsageTypeError for what is none of the numbers that stand for operations."""
+    if isinstance(op, int):
+        return
+    found = f"it is of type {type(op).__name__}, and operations are numbers here"
+    raise UsageTypeError(explain(f"op={op!r}", found, f"Use {_NAMES_OF_OPS}"))
+
+
 def reduction(op: int | None, average: bool | None) -> int:
-    """The operation that the two arguments ask for."""
+    """The operation that the two arguments ask for.
+
+    Raises:
+        ValueError: both are given.
+        gradred.UsageError: `op` is no number, such as mpi4py's MPI.SUM.
+    """
+    if op is not None:
+        _require_op(op)
     if average is not None:
         if op is not None:
             remedy = "Pass op alone"
@@ -54,24 +84,24 @@ def reduction(op: int | None, average: bool | None) -> int:
 
 def reducing(op: int, process_set: ProcessSet) -> tuple[str, float]:
     """The engine's operation, and the factor for its results."""
-    if not isinstance(op, int) or op not in OPS:
-        raise ValueError(
-            explain(
-                f"op={op}", "there is no such operation", "Use Average, Sum, Min, Max or Product"
-            )
-        )
+    _require_op(op)
+    if op not in OPS:
+        found = "there is no such operation"
+        raise ValueError(explain(f"op={op}", found, f"Use {_NAMES_OF_OPS}"))
     if op == basics.Average:
         return "sum", 1.0 / (process_set.size() or 1)
     return OPS[op], 1.0
 
 
-def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> list[Described]:
+def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> Described:
     """A tensor as the engine sees it; `out` None lets the engine make memory for the result.
 
     Raises:
         ValueError: its type, memory or layout is none that the engine serves.
+        gradred.UsageError: it is no tensor.
         gradred.DeviceError: it is no memory of this process.
     """
+    require_tensor(tensor, asked)
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
         remedy = "Convert it first"
@@ -80,30 +110,18 @@ def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> lis
         remedy = "Pass a dense tensor in host memory or on a GPU"
         raise ValueError(explain(asked, _why_not(tensor), remedy))
     result = 0 if out is None else out.data_ptr()
+    plain = (tensor.data_ptr(), result, dtype, tuple(tensor.shape))
+    placement = None if tensor.device.type == "cpu" else placement_of(tensor, out, asked)
     if tensor.is_contiguous():
-        return [_placed(tensor, out, result, dtype, tuple(tensor.shape), asked)]
-    if out is None or not _is_dense(tensor) or tensor.stride() != out.stride():
-        found = "the tensor is not contiguous"
-        raise ValueError(explain(asked, found, "Pass tensor.contiguous()"))
-    order = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
-    in_memory = tuple(tensor.shape[axis] for axis in order)
-    # An array without elements, whose shape tells the order, which all ranks must have in common.
-    lies = _placed(tensor, out, result, dtype, in_memory, asked)
-    return [lies, (0, 0, dtype, (0, *order))]
-
-
-def _placed(
-    tensor: torch.Tensor,
-    out: torch.Tensor | None,
-    result: int,
-    dtype: str,
-    shape: tuple[int, ...],
-    asked: str,
-) -> Described:
-    plain = (tensor.data_ptr(), result, dtype, shape)
-    if tensor.device.type == "cpu":
-        return plain
-    return (*plain, 0, placement_of(tensor, out, asked))
+        return plain if placement is None else (*plain, 0, placement)
+    order = _order_of(tensor)
+    if order is None or out is None or order != _order_of(out):
+        found = f"the tensor is not dense: shape {plain[3]}, strides {tensor.stride()}"
+        remedy = "Pass tensor.contiguous()"
+        if out is tensor:
+            remedy = "Pass dense = tensor.contiguous(), and then copy it back: tensor.copy_(dense)"
+        raise ValueError(explain(asked, found, remedy))
+    return (*plain, 0, placement, order)
 
 
 def _why_not(tensor: torch.Tensor) -> str:
@@ -112,8 +130,10 @@ def _why_not(tensor: torch.Tensor) -> str:
     return f"the tensor is on {tensor.device}"
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+def _order_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The axes from the slowest in memory to the fastest; None if the elements lie apart."""
+    layout = layout_of(tuple(tensor.shape), tensor.stride(), 1)
+    return None if layout is None else layout.order
 
 
 def engine_of(process_set: ProcessSet) -> NamedOperations:
@@ -207,11 +227,7 @@ def submit_tensors(
         engine,
         "allreduce",
         name,
-        [
-            array
-            for x, y in zip(inputs, outputs, strict=True)
-            for array in described(x, y, "allreduce")
-        ],
+        [described(x, y, "allreduce") for x, y in zip(inputs, outputs, strict=True)],
         lambda _: result,
         (inputs, outputs),
         op=operation,

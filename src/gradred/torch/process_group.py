@@ -241,7 +241,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         request = self._submit_plain(given[0], how) if len(given) == 1 else None
         if request is None:
             views = [reducible(tensor, "all_reduce") for tensor in given]
-            arrays = [array for view in views for array in described(view, view, "all_reduce")]
+            arrays = [described(view, view, "all_reduce") for view in views]
             request = self._submit("allreduce", arrays, views, **how)
         return self._work([request], None, given)
 

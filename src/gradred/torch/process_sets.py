@@ -206,11 +206,14 @@ def _register(one: ProcessSet) -> None:
     ranks = one.ranks or []
     included = state.comm.Get_rank() in ranks
     comm = MPI.Intracomm(state.comm).Split(0 if included else MPI.UNDEFINED, 0)
-    if included:
-        with stall_limits():
-            one._engine = NamedOperations(Comm(comm), most_fused_bytes=most_fused_bytes())
-        comm.Free()  # the engine has a duplicate of it
     one.process_set_id = _free_ids.pop(0) if _free_ids else len(_registered)
+    if included:
+        title = f"process set {one.process_set_id}"
+        with stall_limits():
+            one._engine = NamedOperations(
+                Comm(comm), most_fused_bytes=most_fused_bytes(), title=title
+            )
+        comm.Free()  # the engine has a duplicate of it
     _registered[one.process_set_id] = one
     if state.timeline is not None:
         write_to(state.timeline)
