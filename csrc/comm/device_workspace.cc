@@ -7,7 +7,6 @@ namespace gradred {
 namespace {
 
 constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are worth it
-constexpr std::size_t kLeastPerRank = 4096;            // of a workspace
 
 constexpr const char* kNotOnAll =
     "not all ranks have passed such arrays, or one cannot reduce them on its device: its "

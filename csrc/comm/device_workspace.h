@@ -14,6 +14,8 @@ namespace gradred {
 
 class DeviceWorkspace {
  public:
+  static constexpr std::size_t kLeastPerRank = 4096;  // of its bytes
+
   // `bytes`: as GRADRED_IPC_BYTES wants; 0: none.
   DeviceWorkspace(int rank, int size, std::size_t bytes)
       : rank_(rank), size_(size), bytes_(bytes) {}

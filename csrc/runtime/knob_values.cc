@@ -10,6 +10,7 @@
 
 #include "base/nearest.h"
 #include "comm/device_plans.h"
+#include "comm/device_workspace.h"
 #include "comm/families.h"
 #include "plan/plan.h"
 
@@ -57,10 +58,10 @@ std::optional<double> number_in(std::string_view& text) {
   return value;
 }
 
-// Of every collective, each once.
-std::vector<std::string> plan_names() {
+// Each once.
+std::vector<std::string> plan_names(std::initializer_list<const char*> collectives) {
   std::vector<std::string> names;
-  for (const char* collective : {"allreduce", "reduce_scatter", "allgather", "bcast"}) {
+  for (const char* collective : collectives) {
     for (const Family* family : plan_families()) {
       for (const std::string& name : family->plans(collective_named(collective))) {
         if (std::ranges::find(names, name) == names.end()) names.push_back(name);
@@ -68,6 +69,10 @@ std::vector<std::string> plan_names() {
     }
   }
   return names;
+}
+
+std::vector<std::string> plan_names() {
+  return plan_names({"allreduce", "reduce_scatter", "allgather", "bcast"});
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -140,10 +145,27 @@ std::string parse_name(std::string_view given, const std::vector<std::string>& k
 
 std::string parse_plan(std::string_view given) { return parse_name(given, plan_names()); }
 
+// A plan that has no allreduces would be passed over by those, and nobody would know.
 std::string parse_device_plan(std::string_view given) {
-  std::vector<std::string> known = plan_names();
+  std::vector<std::string> known = plan_names({"allreduce"});
   known.emplace(known.begin(), DevicePlans::kMeasured);
+  const std::vector<std::string> others = plan_names();
+  const std::string name = stripped(given);
+  const auto has = [&name](const auto& names) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  if (has(others) && !has(known)) {
+    throw Unreadable{"that plan carries out no allreduces", "Use auto or one of " + joined(known)};
+  }
   return parse_name(given, known);
+}
+
+std::uint64_t parse_ipc_bytes(std::string_view given) {
+  const std::uint64_t bytes = parse_count(given);
+  if (bytes >= DeviceWorkspace::kLeastPerRank) return bytes;
+  const std::string form =
+      "a whole number, at least " + std::to_string(DeviceWorkspace::kLeastPerRank);
+  throw Unreadable{"so few bytes hold no rank's part", "Write " + form + ", or none", form};
 }
 
 std::string parse_fault_knob(std::string_view given) {

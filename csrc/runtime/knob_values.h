@@ -26,6 +26,7 @@ bool parse_flag(std::string_view text);
 std::uint64_t parse_count(std::string_view text);
 std::string parse_plan(std::string_view text);
 std::string parse_device_plan(std::string_view text);
+std::uint64_t parse_ipc_bytes(std::string_view text);
 std::string parse_fault_knob(std::string_view text);
 KnobValue parse_profile(std::string_view text);
 

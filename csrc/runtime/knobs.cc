@@ -97,9 +97,10 @@ constexpr std::array kKnobs = {
     Knob{.name = "device_plan",
          .initial = "auto",
          .unset = "auto",
-         .help = "Use the plan of this name wherever it can carry out a call on arrays in GPUs' "
-                 "memory; measured: the fastest, which the first blocking call on such arrays "
-                 "finds out. All ranks of such calls have to have theirs there. Rank 0's decides.",
+         .help = "Use the plan of this name, one that has allreduces, wherever it can carry out a "
+                 "call on arrays in GPUs' memory; measured: the fastest, which the first blocking "
+                 "call on such arrays finds out. All ranks of such calls have to have theirs "
+                 "there. Rank 0's decides.",
          .read = [](std::string_view text) { return unless_unset(text, parse_device_plan); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.device_plan = text_or_empty(value); }},
@@ -169,7 +170,7 @@ constexpr std::array kKnobs = {
              "Bytes of device memory that each rank of a communicator shares with its peers' "
              "devices (CUDA IPC), at least 4096 for each rank; none: arrays in device memory go "
              "through the host's.",
-         .read = [](std::string_view text) { return unless_unset(text, parse_count); },
+         .read = [](std::string_view text) { return unless_unset(text, parse_ipc_bytes); },
          .apply =
              [](const KnobValue& value, Settings& settings) {
                const auto* bytes = std::get_if<std::uint64_t>(&value);

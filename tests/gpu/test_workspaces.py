@@ -52,7 +52,7 @@ def test_one_rank_reduces_where_ranks_share_a_device(device: Driver) -> None:
         assert device.count("pinned") == before[1]
 
 
-@pytest.mark.parametrize("ipc_bytes", [1, 200_000, 1 << 25])
+@pytest.mark.parametrize("ipc_bytes", [4096, 200_000, 1 << 25])
 def test_each_rank_reduces_a_share_where_each_has_a_device(device: Driver, ipc_bytes: int) -> None:
     device.use_in_this_thread(RANK % device.devices)
     try:

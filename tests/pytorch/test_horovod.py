@@ -222,7 +222,7 @@ def test_dense_layouts_need_no_copy_and_have_to_be_the_same() -> None:
 def test_lengths_of_one_have_no_place_in_the_order_of_axes() -> None:
     """Their strides say nothing, and differ with the way by which a tensor was made."""
     x = torch.ones(3, 1, 4).transpose(0, 2)
-    mine = x if hvd.rank() == 0 else x.as_strided(x.shape, (1, 7, 4))
+    mine = x if hvd.rank() == 0 else x.as_strided(x.shape, (1, 2, 4))
     assert (hvd.allreduce(mine, op=hvd.Sum, name=name()) == hvd.size()).all()
 
 

@@ -93,6 +93,24 @@ def test_malformed_value_names_variable_and_form(monkeypatch, name, text):
         config.load()
 
 
+@pytest.mark.parametrize("plan", ["binomial", "scatter_allgather", "recursive_halving"])
+def test_a_plan_without_allreduces_is_none_for_devices_and_those_are_listed(monkeypatch, plan):
+    monkeypatch.setenv("GRADRED_DEVICE_PLAN", plan)
+    with pytest.raises(UsageError, match=r"no allreduces\. Use auto or one of measured, .*nccl"):
+        config.load()
+    monkeypatch.setenv("GRADRED_DEVICE_PLAN", "ring")
+    assert config.get("device_plan") == "ring"
+
+
+@pytest.mark.parametrize("count", ["1", "10", "4095"])
+def test_too_few_bytes_of_a_workspace_are_refused_where_settings_are_read(monkeypatch, count):
+    monkeypatch.setenv("GRADRED_IPC_BYTES", count)
+    with pytest.raises(UsageError, match=rf"^GRADRED_IPC_BYTES={count}: .* at least 4096, or none"):
+        config.load()
+    monkeypatch.setenv("GRADRED_IPC_BYTES", "4096")
+    assert config.get("ipc_bytes") == 4096
+
+
 @pytest.mark.parametrize(
     ("wrong", "near"),
     [
