@@ -125,14 +125,16 @@ class Comm(MPI.Intracomm):
             gradred.UsageError: the arguments do not fit each other.
         """
         with refusing(self):
-            found = mpi_fallback.reduction("allreduce", self, sendbuf, recvbuf, op, also="init")
+            found = mpi_fallback.reduction(
+                "Allreduce_init", self, sendbuf, recvbuf, op, also="init"
+            )
         _core.prepare(self)  # may block, as MPI allows here: Start does not
         own = isinstance(found, Reduction) and (_core.starts(self) or not _core.mpi_has(found.call))
         if isinstance(found, Reduction) and not own:
             with refusing(self):
-                asked = "Allreduce's recvbuf"
+                asked = "Allreduce_init's recvbuf"
                 recv = messages.read(recvbuf, asked, writable=True, any_order=True)
-                found = mpi_fallback.checked("allreduce", self, sendbuf, recv, op, also="init")
+                found = mpi_fallback.checked("Allreduce_init", self, sendbuf, recv, op, also="init")
         if isinstance(found, MpiCall):
             found.agree(self)
             request = super().Allreduce_init(found.send, found.recv, found.op, info)
@@ -145,7 +147,7 @@ class Comm(MPI.Intracomm):
     ) -> MPI.Request:
         """Start a `Reduce_scatter_block`; see `Iallreduce`."""
         with refusing(self, blocking=False):
-            found = messages.reduction("reduce_scatter_block", self, sendbuf, recvbuf, op)
+            found = messages.reduction("Ireduce_scatter_block", self, sendbuf, recvbuf, op)
         if isinstance(found, Message):
             return super().Ireduce_scatter_block(sendbuf, recvbuf, mpi_fallback.mpi_op(op))
         return Request.start(self, found.call, found.owners)
@@ -387,7 +389,7 @@ def _allreduce(
     """`Comm.Allreduce` for everything but plain NumPy arrays and predefined operations."""
     with refusing(comm):
         handle = None if stream is None else handle_of(stream, "Allreduce")
-        found = mpi_fallback.reduction("allreduce", comm, sendbuf, recvbuf, op, stream=handle)
+        found = mpi_fallback.reduction("Allreduce", comm, sendbuf, recvbuf, op, stream=handle)
     if isinstance(found, MpiCall):
         found.agree(comm)
         MPI.Intracomm.Allreduce(comm, found.send, found.recv, found.op)
@@ -401,9 +403,9 @@ def _iallreduce(
     """`Comm.Iallreduce` for the rest, in the same way."""
     with refusing(comm, blocking=False):
         handle = None if stream is None else handle_of(stream, "Iallreduce")
-        found = messages.reduction("allreduce", comm, sendbuf, recvbuf, op, handle)
+        found = messages.reduction("Iallreduce", comm, sendbuf, recvbuf, op, handle)
         if isinstance(found, Message):
-            messages.require_straight(found, "Iallreduce's recvbuf")
+            messages.require_straight(found, "Iallreduce's recvbuf", is_result=True)
     if isinstance(found, Message):
         return MPI.Intracomm.Iallreduce(comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op))
     return Request.start(comm, found.call, found.owners)
@@ -411,7 +413,7 @@ def _iallreduce(
 
 def _reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
     with refusing(comm):
-        found = mpi_fallback.reduction("reduce_scatter_block", comm, sendbuf, recvbuf, op)
+        found = mpi_fallback.reduction("Reduce_scatter_block", comm, sendbuf, recvbuf, op)
     if isinstance(found, MpiCall):
         found.agree(comm)
         MPI.Intracomm.Reduce_scatter_block(comm, found.send, found.recv, found.op)

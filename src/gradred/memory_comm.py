@@ -121,14 +121,14 @@ class MemoryComm(Comm):
         stream: StreamLike = None,
     ) -> Request:
         """As on any `Comm`."""
-        found = self._reduction("allreduce", sendbuf, recvbuf, op, stream=stream)
+        found = self._reduction("Iallreduce", sendbuf, recvbuf, op, stream=stream)
         return Request.start(self, found.call, found.owners)
 
     def Ireduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
     ) -> MPI.Request:
         """As on any `Comm`, carried out like `Iallreduce`."""
-        found = self._reduction("reduce_scatter_block", sendbuf, recvbuf, op)
+        found = self._reduction("Ireduce_scatter_block", sendbuf, recvbuf, op)
         return Request.start(self, found.call, found.owners)
 
     def Allreduce_init(
@@ -139,7 +139,7 @@ class MemoryComm(Comm):
         info: MPI.Info = MPI.INFO_NULL,
     ) -> PersistentAllreduce:
         """As on any `Comm`, carried out like `Iallreduce`."""
-        found = self._reduction("allreduce", sendbuf, recvbuf, op, blocking=True)
+        found = self._reduction("Allreduce_init", sendbuf, recvbuf, op, blocking=True)
         _core.agree_on_init(self, found.call)
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 
@@ -172,7 +172,7 @@ class MemoryComm(Comm):
 
     def _reduction(
         self,
-        kind: messages.Kind,
+        method: messages.Method,
         sendbuf: Any,
         recvbuf: Any,
         op: Any,
@@ -181,8 +181,8 @@ class MemoryComm(Comm):
         stream: StreamLike = None,
     ) -> messages.Reduction:
         with refusing(self, blocking=blocking):
-            handle = None if stream is None else handle_of(stream, "Iallreduce")
-            found = messages.reduction(kind, self, sendbuf, recvbuf, op, handle)
+            handle = None if stream is None else handle_of(stream, method)
+            found = messages.reduction(method, self, sendbuf, recvbuf, op, handle)
             if isinstance(found, messages.Message):
                 raise _refusal("a reduction that the MPI would carry out")
         return found

@@ -171,6 +171,43 @@ def test_methods_of_mpi4py_take_dense_arrays_with_axes_in_any_order() -> None:
     comm.Free()
 
 
+GAPS = {
+    "NumPy": lambda: np.zeros((4, 2))[:, 0],
+    "memoryview": lambda: memoryview(bytearray(8))[::2],
+    "torch": lambda: pytest.importorskip("torch").zeros(8)[::2],
+}
+
+
+@pytest.mark.parametrize("kind", GAPS)
+def test_the_remedy_for_gaps_suits_input_and_result_and_names_the_call(kind: str) -> None:
+    """A copy of the array for the result would get it, and the program would not see it."""
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    x: Any = GAPS[kind]()
+    y: Any = x.contiguous() if kind == "torch" else np.array(x)
+    blocks = np.zeros(4 * SIZE, str(y.dtype).removeprefix("torch."))
+    calls: list[tuple[str, Any, Any]] = [
+        ("Allreduce", comm.Allreduce, (y, x)),
+        ("Iallreduce", comm.Iallreduce, (y, x)),
+        ("Iallreduce", comm.Iallreduce, (MPI.IN_PLACE, x)),
+        ("Allreduce_init", comm.Allreduce_init, (y, x)),
+        ("Reduce_scatter_block", comm.Reduce_scatter_block, (blocks, x)),
+        ("Ireduce_scatter_block", comm.Ireduce_scatter_block, (blocks, x)),
+    ]
+    for name, method, arguments in calls:
+        place = rf"^{name}'s recvbuf: .*in its place, and copy the result"
+        with pytest.raises(UsageError, match=place):
+            method(*arguments)
+        if arguments[0] is MPI.IN_PLACE:
+            continue
+        with pytest.raises(UsageError, match=rf"^{name}'s sendbuf: .*Pass a contiguous copy"):
+            method(x, y)
+    with pytest.raises(UsageError, match="in its place, and copy the result"):
+        gradred.allreduce(y, out=x, comm=comm)
+    with pytest.raises(UsageError, match="Pass a contiguous copy, for example"):
+        gradred.allreduce(x, comm=comm)
+    comm.Free()
+
+
 def test_out_receives_the_result() -> None:
     x, y = np.full(3, RANK + 1), np.zeros(3, int)
     assert gradred.allreduce(x, out=y) is y

@@ -94,7 +94,7 @@ DIFFERENT: dict[str, tuple[Run, Run, str]] = {
         allreduce(5, "int64", op=MPI.SUM),
         "allreduce of 5 int64 with sum",
     ),
-    "persistent or not": (init, allreduce(5, "int64"), "Allreduce of 5 int64 with an op"),
+    "persistent or not": (init, allreduce(5, "int64"), "of 5 int64 with an op"),
     "blocks": (scatter(2), scatter(3), "Reduce_scatter_block of 2 int64"),
     "kind": (allreduce(2, "int64"), scatter(2), "Allreduce of 2 int64"),
     "shape": (of_array((2, 3)), of_array((3, 2)), "Allreduce of 6 int64"),

@@ -210,8 +210,8 @@ def read_only() -> npt.NDArray[Any]:
 
 WHOLE = np.zeros(8)
 WRONG: list[tuple[Any, Any, str]] = [
-    (np.zeros(4), read_only(), "Allreduce's recvbuf: the memory is read-only"),
-    (np.zeros(4), b"12345678", "Allreduce's recvbuf: the memory is read-only"),
+    (np.zeros(4), read_only(), "llreduce.*'s recvbuf: the memory is read-only"),
+    (np.zeros(4), b"12345678", "llreduce.*'s recvbuf: the memory is read-only"),
     (WHOLE[:4], WHOLE[2:6], r"overlap\. Pass MPI\.IN_PLACE"),
     (WHOLE, WHOLE, r"overlap\. Pass MPI\.IN_PLACE"),
     (np.zeros(4), np.zeros(3), "sendbuf has 4 elements, recvbuf 3"),

@@ -69,12 +69,23 @@ class Array:
         return self.layout.count * ITEMSIZES[self.dtype]
 
 
-def describe(x: Any, asked: str) -> Array:
+def dense_remedy(copy: str = "", *, is_result: bool) -> str:
+    """What to do about an array with gaps; `copy` is how its library makes one without."""
+    if is_result:  # a copy would get the result, and the program would not see it
+        return (
+            "Pass a contiguous array in its place, and copy the result from that when it is there: "
+            "x[...] = result"
+        )
+    return "Pass a contiguous copy" + (f", for example {copy}" if copy else "")
+
+
+def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
     """Find the memory of an array without copying it.
 
     Args:
         x: the array; dense, its axes in any order.
         asked: what the caller wants of it, for messages: `"allreduce of x"`.
+        is_result: whether a result goes there, for messages.
 
     Raises:
         gradred.UsageError: no array, a type that gradred does not reduce, gaps between elements,
@@ -82,12 +93,14 @@ def describe(x: Any, asked: str) -> Array:
         gradred.DeviceError: the array is in memory that gradred cannot reach.
     """
     if isinstance(x, np.ndarray):
-        return _from_numpy(x, asked)
+        return _from_numpy(x, asked, is_result)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _from_torch(x, asked)
+        return _from_torch(x, asked, is_result)
     tensor = exported(x, asked)
-    return _from_buffer(x, asked) if tensor is None else _from_exported(x, tensor, asked)
+    if tensor is None:
+        return _from_buffer(x, asked, is_result)
+    return _from_exported(x, tensor, asked, is_result)
 
 
 @functools.lru_cache(maxsize=256)
@@ -142,16 +155,12 @@ def _refuse_device(name: str, asked: str) -> NoReturn:
 
 
 def _laid_out(
-    shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str, asked: str
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str, asked: str, remedy: str
 ) -> Layout:
     layout = layout_of(shape, strides, ITEMSIZES[dtype])
     if layout is None:
-        message = explain(
-            asked,
-            f"the array is not dense: shape {shape}, strides {strides} bytes",
-            "Pass a contiguous copy, for example numpy.ascontiguousarray(x)",
-        )
-        raise UsageError(message)
+        found = f"the array is not dense: shape {shape}, strides {strides} bytes"
+        raise UsageError(explain(asked, found, remedy))
     return layout
 
 
@@ -171,7 +180,7 @@ def _refuse_type(dtype: Any, asked: str) -> NoReturn:
     raise UsageTypeError(message)
 
 
-def _from_numpy(x: npt.NDArray[Any], asked: str) -> Array:
+def _from_numpy(x: npt.NDArray[Any], asked: str, is_result: bool = False) -> Array:
     if isinstance(x, np.ma.MaskedArray):
         raise UsageTypeError(
             explain(asked, "the array is masked", "Pass x.filled(value), of op's neutral value")
@@ -179,13 +188,14 @@ def _from_numpy(x: npt.NDArray[Any], asked: str) -> Array:
     dtype = dtype_name(x.dtype)
     if dtype is None:
         _refuse_type(f"NumPy's {x.dtype!r}", asked)
-    layout = _laid_out(x.shape, x.strides, dtype, asked)
+    remedy = dense_remedy("numpy.ascontiguousarray(x)", is_result=is_result)
+    layout = _laid_out(x.shape, x.strides, dtype, asked, remedy)
     address, readonly = x.__array_interface__["data"]
     require_memory(address, layout.count, asked)
     return Array(address, dtype, x.shape, layout, not readonly, x)
 
 
-def _from_torch(x: Any, asked: str) -> Array:
+def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
     if x.is_meta:
         _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
     if x.is_nested:
@@ -212,7 +222,8 @@ def _from_torch(x: Any, asked: str) -> Array:
         _refuse_type(x.dtype, asked)
     shape = tuple(x.shape)
     strides = tuple(step * ITEMSIZES[dtype] for step in x.stride())
-    layout = _laid_out(shape, strides, dtype, asked)
+    remedy = dense_remedy("x.contiguous()", is_result=is_result)
+    layout = _laid_out(shape, strides, dtype, asked, remedy)
     nbytes = layout.count * ITEMSIZES[dtype]
     address = _torch_address(x, nbytes, asked)
     if x.device.type == "cpu":
@@ -261,10 +272,11 @@ def _export(x: Any, kind: int, asked: str) -> dlpack.Exported:
     return found._replace(memory=memory, stream=dlpack.LEGACY_STREAM if memory else None)
 
 
-def _from_exported(x: Any, tensor: dlpack.Exported, asked: str) -> Array:
+def _from_exported(x: Any, tensor: dlpack.Exported, asked: str, is_result: bool) -> Array:
     if tensor.dtype not in ITEMSIZES:
         _refuse_type(tensor.dtype, asked)
-    layout = _laid_out(tensor.shape, tensor.strides, tensor.dtype, asked)
+    remedy = dense_remedy(is_result=is_result)
+    layout = _laid_out(tensor.shape, tensor.strides, tensor.dtype, asked, remedy)
     require_memory(tensor.address, layout.count, asked)
     writable = tensor.writable and not _is_jax(x)
     owner = (x, tensor.owner)
@@ -272,10 +284,10 @@ def _from_exported(x: Any, tensor: dlpack.Exported, asked: str) -> Array:
     return Array(tensor.address, tensor.dtype, tensor.shape, layout, writable, owner, *where)
 
 
-def _from_buffer(x: Any, asked: str) -> Array:
+def _from_buffer(x: Any, asked: str, is_result: bool = False) -> Array:
     view = memory_of(x, asked)
     try:
-        return _from_numpy(np.asarray(view), asked)
+        return _from_numpy(np.asarray(view), asked, is_result)
     except ValueError as error:
         if isinstance(error, UsageError):
             raise

@@ -18,6 +18,7 @@ from mpi4py import MPI
 from gradred import _core, ops
 from gradred.buffers.arrays import (
     Layout,
+    dense_remedy,
     describe,
     dtype_name,
     exported,
@@ -32,9 +33,17 @@ from gradred.errors import UsageError, UsageTypeError, explain
 
 Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block"]
 
-NAMES: dict[Kind, str] = {
-    "allreduce": "Allreduce",
-    "reduce_scatter_block": "Reduce_scatter_block",
+Method: TypeAlias = Literal[
+    "Allreduce", "Iallreduce", "Allreduce_init", "Reduce_scatter_block", "Ireduce_scatter_block"
+]
+"""What a program has called, as messages name it."""
+
+KINDS: dict[Method, Kind] = {
+    "Allreduce": "allreduce",
+    "Iallreduce": "allreduce",
+    "Allreduce_init": "allreduce",
+    "Reduce_scatter_block": "reduce_scatter_block",
+    "Ireduce_scatter_block": "reduce_scatter_block",
 }
 
 # What gradred calls as MPI does, in capitals.
@@ -130,9 +139,10 @@ def read(
         gradred.DeviceError: the memory is a device's that gradred cannot reach.
     """
     parts = _take_apart(spec, asked)
-    memory = _memory(parts.buffer, asked, typed=parts.datatype is not None)
+    typed = parts.datatype is not None
+    memory = _memory(parts.buffer, asked, typed=typed, is_result=writable)
     if not any_order:
-        require_straight(memory, asked)
+        require_straight(memory, asked, is_result=writable)
     if writable and not memory.writable:
         _refuse(asked, "the memory is read-only", "Pass a writable array")
     dtype, datatype = _type_of(parts.datatype, memory, asked)
@@ -146,10 +156,11 @@ def read(
     return Message(address, count, dtype, datatype, memory.owner, *where)
 
 
-def require_straight(x: Message | _Memory, asked: str) -> None:
+def require_straight(x: Message | _Memory, asked: str, *, is_result: bool) -> None:
     """UsageError unless the axes are in C's order or in Fortran's."""
     if not x.straight:
-        _refuse(asked, "the array's axes are in another order", "Pass a contiguous copy")
+        found = "the array's axes are in another order than C's or Fortran's"
+        _refuse(asked, found, dense_remedy(is_result=is_result))
 
 
 def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
@@ -206,27 +217,27 @@ def _count_and_displacement(given: Any, asked: str) -> tuple[Any, Any]:
     return given[0], given[1]
 
 
-def _memory(x: Any, asked: str, *, typed: bool) -> _Memory:
+def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> _Memory:
     """The bytes of one buffer; `typed` if the specification names the type."""
     if x is None or x is MPI.BOTTOM:
         if not typed:
             _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
         return _Memory(0, 0, None, None, True, None)
     if isinstance(x, np.ndarray):
-        return _numpy_memory(x, asked)
+        return _numpy_memory(x, asked, is_result=is_result)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        array = describe(x, asked)
+        array = describe(x, asked, is_result=is_result)
         layout = array.layout
         compared = 0 if layout.by_rows else layout.hash
         where = (array.memory, array.stream, compared, layout.straight)
         return _Memory(array.address, array.nbytes, array.dtype, None, True, x, *where)
     tensor = exported(x, asked)
     if tensor is not None:
-        return _exported_memory(x, tensor, asked)
+        return _exported_memory(x, tensor, asked, is_result=is_result)
     view = memory_of(x, asked)
     if not view.contiguous:
-        _refuse(asked, "the memory is not contiguous", "Pass a contiguous copy")
+        _refuse(asked, "the memory is not contiguous", dense_remedy(is_result=is_result))
     return _buffer_memory(view, asked)
 
 
@@ -235,11 +246,12 @@ def _compared(layout: Layout) -> int:
     return 0 if layout.straight else layout.hash
 
 
-def _numpy_memory(x: np.ndarray[Any, Any], asked: str) -> _Memory:
+def _numpy_memory(x: np.ndarray[Any, Any], asked: str, *, is_result: bool) -> _Memory:
     layout = None if x.flags.forc else layout_of(x.shape, x.strides, x.itemsize)
     if not (x.flags.forc or layout):
         found = f"the array is not contiguous: shape {x.shape}, strides {x.strides} bytes"
-        _refuse(asked, found, "Pass a contiguous copy, for example numpy.ascontiguousarray(x)")
+        remedy = dense_remedy("numpy.ascontiguousarray(x)", is_result=is_result)
+        _refuse(asked, found, remedy)
     address, readonly = x.__array_interface__["data"]
     require_memory(address, x.size, asked)
     name = dtype_name(x.dtype)
@@ -264,10 +276,10 @@ def _numpy_memory(x: np.ndarray[Any, Any], asked: str) -> _Memory:
 _FORMATS = {"float128": "g", "complex256": "Zg"}
 
 
-def _exported_memory(x: Any, tensor: Exported, asked: str) -> _Memory:
+def _exported_memory(x: Any, tensor: Exported, asked: str, *, is_result: bool) -> _Memory:
     layout = layout_of(tensor.shape, tensor.strides, tensor.itemsize)
     if layout is None:
-        _refuse(asked, "the array is not contiguous", "Pass a contiguous copy")
+        _refuse(asked, "the array is not contiguous", dense_remedy(is_result=is_result))
     name = tensor.dtype if tensor.dtype in ITEMSIZES else None
     code = None if name else _FORMATS.get(tensor.dtype, tensor.dtype)
     nbytes = layout.count * tensor.itemsize
@@ -409,12 +421,12 @@ class Reduction(NamedTuple):
 
 
 def reduction(
-    kind: Kind, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any, stream: int | None = None
+    method: Method, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any, stream: int | None = None
 ) -> Reduction | Message:
-    """An Allreduce or Reduce_scatter_block as gradred sees it; its recvbuf if it is the MPI's.
+    """A reduction as gradred sees it; its recvbuf if it is the MPI's.
 
     Args:
-        kind: `"allreduce"` or `"reduce_scatter_block"`.
+        method: by which it was asked for.
         comm: the communicator.
         sendbuf: as in mpi4py; `MPI.IN_PLACE` or None takes the input from `recvbuf`.
         recvbuf: as in mpi4py.
@@ -424,30 +436,30 @@ def reduction(
     Raises:
         gradred.UsageError: the arguments do not fit each other.
     """
+    kind = KINDS[method]
     if kind == "allreduce" and stream is None:
         plain = _core.plain_allreduce(sendbuf, recvbuf, op)
         if plain is not None:
             return Reduction(plain, (sendbuf, recvbuf))
-    name = NAMES[kind]
     found = ops.resolve(op)
     blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
     in_place = is_in_place(sendbuf)
     whole = kind == "allreduce"
     cut = blocks if in_place else 1
-    recv = read(recvbuf, f"{name}'s recvbuf", writable=True, blocks=cut, any_order=whole)
+    recv = read(recvbuf, f"{method}'s recvbuf", writable=True, blocks=cut, any_order=whole)
     if recv.dtype is None or found is None:
         if found is None or found[0] in MPI_OPS:
-            require_host(recv, name)
+            require_host(recv, method)
             finish_stream([recv], stream)
             if not in_place:
-                sent = read(sendbuf, f"{name}'s sendbuf", writable=False, any_order=whole)
-                require_host(sent, name)
+                sent = read(sendbuf, f"{method}'s sendbuf", writable=False, any_order=whole)
+                require_host(sent, method)
             return recv
         remedy = f"Use an MPI.Op, or one of the types {', '.join(ITEMSIZES)}"
-        _refuse(f"{name} with {op!r}", "the type is known to the MPI alone", remedy)
+        _refuse(f"{method} with {op!r}", "the type is known to the MPI alone", remedy)
     on_device = recv.memory is not None
-    ops.require(found[0], recv.dtype, f"{name} of {recv.dtype}", on_device=on_device)
-    send = None if in_place else read_input(kind, sendbuf, recv, blocks)
+    ops.require(found[0], recv.dtype, f"{method} of {recv.dtype}", on_device=on_device)
+    send = None if in_place else read_input(method, sendbuf, recv, blocks)
     finish_stream([send, recv], stream)
     call = _core.Call(
         kind,
@@ -468,26 +480,25 @@ def is_in_place(sendbuf: Any) -> bool:
     return sendbuf is None or sendbuf is MPI.IN_PLACE
 
 
-def read_input(kind: Kind, sendbuf: Any, recv: Message, blocks: int) -> Message:
+def read_input(method: Method, sendbuf: Any, recv: Message, blocks: int) -> Message:
     """Understand the sendbuf of a reduction.
 
     Raises:
         gradred.UsageError: it means nothing, or does not fit `recv`.
     """
-    name = NAMES[kind]
-    whole = kind == "allreduce"
-    send = read(sendbuf, f"{name}'s sendbuf", writable=False, blocks=blocks, any_order=whole)
+    whole = KINDS[method] == "allreduce"
+    send = read(sendbuf, f"{method}'s sendbuf", writable=False, blocks=blocks, any_order=whole)
     if send.layout != recv.layout:
         found = "sendbuf and recvbuf have their axes in different orders, or other shapes"
-        _refuse(name, found, "Pass two arrays of one layout, for example numpy.empty_like(x)")
+        _refuse(method, found, "Pass two arrays of one layout, for example numpy.empty_like(x)")
     if send.dtype != recv.dtype or (send.dtype is None and send.datatype != recv.datatype):
         found = f"sendbuf has {send.type_text}, recvbuf {recv.type_text}"
-        _refuse(name, found, "Pass two buffers of one type")
+        _refuse(method, found, "Pass two buffers of one type")
     if send.count != recv.count:
         per_block = " per block" if blocks > 1 else ""
         found = f"sendbuf has {send.count} elements{per_block}, recvbuf {recv.count}"
-        _refuse(name, found, "Pass as many elements in both")
-    refuse_overlap(name, send, recv, blocks, 1)
+        _refuse(method, found, "Pass as many elements in both")
+    refuse_overlap(method, send, recv, blocks, 1)
     return send
 
 

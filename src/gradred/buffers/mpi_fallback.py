@@ -16,7 +16,7 @@ from mpi4py import MPI
 from gradred import _core, ops
 from gradred.buffers import messages, typemaps
 from gradred.buffers.cuda_interface import require_host
-from gradred.buffers.messages import Kind, Message, Reduction
+from gradred.buffers.messages import KINDS, Message, Method, Reduction
 from gradred.element_types import ELEMENT_TYPES
 from gradred.errors import UsageError, explain
 
@@ -25,7 +25,7 @@ from gradred.errors import UsageError, explain
 class MpiCall:
     """A call for the MPI, whose arguments fit each other."""
 
-    kind: Kind
+    method: Method
     messages: tuple[Message | None, Message]
     """Of which memory it is, input and result; what they own must live as long as the call."""
     op: MPI.Op
@@ -39,7 +39,7 @@ class MpiCall:
     def text(self) -> str:
         """What this rank asked for."""
         op = _name(self.op) or "an operation of the program's own"
-        return f"{messages.NAMES[self.kind]} of {self.messages[1].text} with {op}"
+        return f"{self.method} of {self.messages[1].text} with {op}"
 
     def agree(self, comm: MPI.Comm) -> None:
         """Block until all ranks have agreed to leave this very call to the MPI.
@@ -48,7 +48,7 @@ class MpiCall:
             gradred.UsageError: their calls differ, or one refused its arguments.
         """
         try:
-            _core.leave_to_mpi(comm, self.kind, self.detail)
+            _core.leave_to_mpi(comm, KINDS[self.method], self.detail)
         except UsageError as error:
             # What travels between the ranks is too short for names; each knows its own.
             text = f"{str(error).rstrip('.')}. This rank asked for {self.text}."
@@ -56,7 +56,7 @@ class MpiCall:
 
 
 def reduction(
-    kind: Kind,
+    method: Method,
     comm: MPI.Comm,
     sendbuf: Any,
     recvbuf: Any,
@@ -69,29 +69,29 @@ def reduction(
     Raises:
         gradred.UsageError: the arguments do not fit each other.
     """
-    found = messages.reduction(kind, comm, sendbuf, recvbuf, op, stream)
+    found = messages.reduction(method, comm, sendbuf, recvbuf, op, stream)
     if isinstance(found, Reduction):
         return found
-    return checked(kind, comm, sendbuf, found, op, also)
+    return checked(method, comm, sendbuf, found, op, also)
 
 
 def checked(
-    kind: Kind, comm: MPI.Comm, sendbuf: Any, recv: Message, op: Any, also: object = None
+    method: Method, comm: MPI.Comm, sendbuf: Any, recv: Message, op: Any, also: object = None
 ) -> MpiCall:
     """A call whose recvbuf is understood; raises as `reduction` does."""
-    blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
+    blocks = comm.Get_size() if KINDS[method] == "reduce_scatter_block" else 1
     in_place = messages.is_in_place(sendbuf)
-    send = None if in_place else messages.read_input(kind, sendbuf, recv, blocks)
-    return of_messages(kind, send, recv, mpi_op(op), also)
+    send = None if in_place else messages.read_input(method, sendbuf, recv, blocks)
+    return of_messages(method, send, recv, mpi_op(op), also)
 
 
 def of_messages(
-    kind: Kind, send: Message | None, recv: Message, op: MPI.Op, also: object = None
+    method: Method, send: Message | None, recv: Message, op: MPI.Op, also: object = None
 ) -> MpiCall:
     """A call on messages that fit each other.
 
     Args:
-        kind: the kind of the call.
+        method: by which it was asked for.
         send: this rank's input, None if it is in `recv`.
         recv: where the result goes.
         op: the operation, as the MPI knows it.
@@ -102,14 +102,14 @@ def of_messages(
     """
     for message in (send, recv):
         if message is not None:
-            require_host(message, messages.NAMES[kind])
-    datatype = _mpi_type(kind, recv)
+            require_host(message, method)
+    datatype = _mpi_type(method, recv)
     if not datatype.is_predefined:
         datatype.Commit()  # or the MPI would refuse it, perhaps on this rank alone
     basics = typemaps.of_message(recv)
-    told = (kind, recv.count, basics.length, basics.hash, _compared(op), also, recv.layout)
+    told = (KINDS[method], recv.count, basics.length, basics.hash, _compared(op), also, recv.layout)
     return MpiCall(
-        kind,
+        method,
         (send, recv),
         op,
         detail=typemaps.hash_of(told),
@@ -127,7 +127,7 @@ def mpi_op(op: ops.OpLike) -> MPI.Op:
     return known
 
 
-def _mpi_type(kind: Kind, message: Message) -> MPI.Datatype:
+def _mpi_type(method: Method, message: Message) -> MPI.Datatype:
     if message.datatype is not None:
         return message.datatype
     found = None
@@ -135,7 +135,7 @@ def _mpi_type(kind: Kind, message: Message) -> MPI.Datatype:
         found = MPI._typedict.get(np.dtype(message.dtype).char)
     if found is None:
         why = f"the MPI has no {message.dtype}, which its own operations would need"
-        raise UsageError(explain(messages.NAMES[kind], why, f"Use one of {', '.join(ops.OPS)}"))
+        raise UsageError(explain(method, why, f"Use one of {', '.join(ops.OPS)}"))
     return found
 
 

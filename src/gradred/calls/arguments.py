@@ -71,7 +71,7 @@ def result(
     """Where the result goes: `out` if there is one, checked, else a new array."""
     if out is None:
         return arrays.new_like(x, given, asked, shape)
-    target = arrays.describe(out, asked + " into out")
+    target = arrays.describe(out, asked + " into out", is_result=True)
     if not target.writable:
         found = f"out is read-only ({type(out).__name__})"
         raise UsageError(explain(asked, found, "Pass a writable array, or out=None for a new one"))

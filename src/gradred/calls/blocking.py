@@ -192,6 +192,6 @@ def _allreduce_by_mpi(asked: Asked, found: One) -> None:
     with asked.refusing():
         recv = _message(result)
         send = None if found.in_place else _message(given)
-        left = mpi_fallback.of_messages("allreduce", send, recv, asked.op, also=given.layout.hash)
+        left = mpi_fallback.of_messages("Allreduce", send, recv, asked.op, also=given.layout.hash)
     left.agree(asked.comm)
     MPI.Intracomm.Allreduce(asked.comm, left.send, left.recv, left.op)
