@@ -2,6 +2,7 @@
 
 #include <array>
 #include <string_view>
+#include <vector>
 
 namespace gradred {
 namespace {
@@ -20,6 +21,33 @@ constexpr std::array<KindInfo, 7> kKinds = {{
     {"a call with refused arguments", false},
     {"a call left to the MPI", false},
 }};
+
+constexpr std::string_view kDisagree = "the ranks disagree about a collective call";
+
+// Of calls whose kind, operation, type and count are the same.
+std::string what_may_differ(const Signature& asked, const Signature& other) {
+  const auto kind = static_cast<Kind>(asked.what >> 60);
+  const auto op = static_cast<Op>(asked.what >> 54 & 63);
+  const auto dtype = static_cast<DType>(asked.what >> 48 & 63);
+  if (kind == Kind::kLeftToMpi) return "count, type, operation or shape";
+  // Of plain buffers nothing else is compared, and so it is the root itself, and no hash.
+  constexpr std::uint64_t kMostRanks = 1 << 24;
+  if (kind == Kind::kBcast && asked.detail < kMostRanks && other.detail < kMostRanks) {
+    return "root: " + std::to_string(asked.detail) + " and " + std::to_string(other.detail);
+  }
+  std::vector<std::string_view> causes;
+  if (kind == Kind::kBcast) causes.push_back("root");
+  if (reduces(kind) && op == Op::kPremul) causes.push_back("factor");
+  if (reduces(kind) && op == kAnyUserOp) causes.push_back("function");
+  // Elements of a type that gradred does not know are moved as bytes.
+  if (!reduces(kind) && dtype == DType::kUInt8) causes.push_back("type");
+  causes.push_back("shape");
+  if (kind == Kind::kAllreduce || kind == Kind::kBcast) causes.push_back("order of axes");
+  std::string text;
+  for (const std::string_view cause : causes) text += std::string(cause) + ", ";
+  text.resize(text.size() - 2);
+  return text + " or plan";
+}
 
 }  // namespace
 
@@ -66,16 +94,14 @@ std::string describe_with_bytes(const Signature& signature) {
 
 std::string disagreement_text(int rank, const Signature& asked, int other,
                               const Signature& other_asked) {
-  std::string text = "the ranks disagree about a collective call: rank " + std::to_string(rank) +
-                     " asked for " + describe(asked) + ", rank " + std::to_string(other) + " for " +
+  std::string text = std::string(kDisagree) + ": rank " + std::to_string(rank) + " asked for " +
+                     describe(asked) + ", rank " + std::to_string(other) + " for " +
                      describe(other_asked);
-  if (asked.what == other_asked.what) {
-    const auto kind = static_cast<Kind>(asked.what >> 60);
-    text += kind == Kind::kLeftToMpi
-                ? ", but with another count, type, operation or shape"
-                : ", but with another root, factor, function, type, shape, order of axes or plan";
-  }
+  if (asked.what == other_asked.what)
+    text += ", but with another " + what_may_differ(asked, other_asked);
   return text + ". Make the same call on every rank";
 }
+
+bool is_disagreement(std::string_view text) { return text.starts_with(kDisagree); }
 
 }  // namespace gradred

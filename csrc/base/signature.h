@@ -62,8 +62,10 @@ std::string describe(const Signature& signature);
 // src/gradred/observe/status.py.
 std::string describe_with_bytes(const Signature& signature);
 
-// Two ranks that asked for different things, as an error message.
+// Two ranks that asked for different things, as an error message. Where all that is known of the
+// difference is a hash, it names what such calls can still differ in.
 std::string disagreement_text(int rank, const Signature& asked, int other,
                               const Signature& other_asked);
+bool is_disagreement(std::string_view text);  // whether it was made so
 
 }  // namespace gradred

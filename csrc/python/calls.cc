@@ -62,9 +62,7 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
   return made;
 }
 
-void run(const py::object& comm, const PyCall& call) {
-  Communicator& communicator = communicator_of(comm.ptr());
-  const auto alive = communicator.shared_from_this();
+void run_call(Communicator& communicator, const PyCall& call) {
   const OneThread one_thread(communicator);
   GilHook hook;
   Call made;
@@ -76,6 +74,17 @@ void run(const py::object& comm, const PyCall& call) {
     throw;
   }
   communicator.run(made, hook);
+}
+
+void run(const py::object& comm, const PyCall& call, const py::object& passed) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  const auto alive = communicator.shared_from_this();
+  try {
+    run_call(communicator, call);
+  } catch (const UsageError&) {  // with the GIL again
+    set_python_error(std::current_exception(), passed.ptr());
+    throw py::error_already_set();
+  }
 }
 
 // A communicator of another kind has no peers that could wait here.
@@ -268,7 +277,9 @@ void bind_calls(py::module_& m) {
       "closer look is needed.");
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
         "A class derived from MPI.Prequest whose instances can be called.");
-  m.def("run", &run, py::arg("comm"), py::arg("call"), "Blocks until the result is in place.");
+  m.def(
+      "run", &run, py::arg("comm"), py::arg("call"), py::arg("passed") = py::none(),
+      "Blocks until the result is in place. `passed` is what the program has passed, for errors.");
   m.def("start", &start, py::arg("comm"), py::arg("call"), py::kw_only(),
         py::arg("mpi_request") = true,
         "Returns at once; the memory must live until the operation has ended. With `mpi_request` "

@@ -134,6 +134,17 @@ std::optional<Call> bcast_call(const Communicator& comm, Arguments args, Py_ssiz
               .root = static_cast<int>(root)};
 }
 
+// Null: there is no memory for it.
+PyObject* tuple_of(Arguments args, Py_ssize_t count) {
+  PyObject* const made = PyTuple_New(count);
+  for (Py_ssize_t i = 0; made != nullptr && i < count; ++i) {
+    Py_INCREF(args[i]);
+    PyTuple_SET_ITEM(made, i, args[i]);
+  }
+  if (made == nullptr) PyErr_Clear();
+  return made;
+}
+
 using Understand = std::optional<Call> (*)(const Communicator&, Arguments, Py_ssize_t, PyObject*);
 
 template <Understand understand, Method method>
@@ -146,7 +157,9 @@ PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
     GilHook hook;
     communicator.run(*call, hook);
   } catch (...) {
-    set_python_error(std::current_exception());
+    PyObject* const passed = tuple_of(args, nargs);
+    set_python_error(std::current_exception(), passed);
+    Py_XDECREF(passed);
     return nullptr;
   }
   Py_RETURN_NONE;

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/signature.h"
 #include "liveness/status_page.h"
 #include "python/gil.h"
 #include "python/mpi4py.h"
@@ -36,6 +37,20 @@ std::string with_hang_report(const TimeoutError& error) noexcept {
   return whole;
 }
 
+// Of another UsageError the text itself.
+std::string with_passed(const UsageError& error, PyObject* passed) noexcept {
+  std::string text = error.what();
+  if (passed == nullptr || !is_disagreement(text)) return text;
+  PyObject* told = nullptr;
+  call_python(
+      [&] { told = PyObject_CallFunction(Mpi4py::get().with_passed, "sO", text.c_str(), passed); });
+  const char* const whole = told != nullptr ? PyUnicode_AsUTF8(told) : nullptr;
+  if (whole != nullptr) text = whole;
+  Py_XDECREF(told);
+  PyErr_Clear();  // the disagreement is the error to report
+  return text;
+}
+
 constexpr const char* kShrink =
     ". Save what is worth it and end, or go on with the ranks that live: comm.shrink()";
 constexpr const char* kRestart =
@@ -61,14 +76,14 @@ void raise(const char* name, const char* text) noexcept {
 
 }  // namespace
 
-void set_python_error(std::exception_ptr thrown) noexcept {
+void set_python_error(std::exception_ptr thrown, PyObject* passed) noexcept {
   try {
     std::rethrow_exception(thrown);
   } catch (const PythonError&) {  // it is set already
   } catch (pybind11::error_already_set& error) {
     error.restore();
   } catch (const UsageError& error) {
-    raise("UsageError", error.what());
+    raise("UsageError", with_passed(error, passed).c_str());
   } catch (const TimeoutError& error) {
     raise("TimeoutError", with_hang_report(error).c_str());
     clear_wait();

@@ -1,6 +1,8 @@
 // From C++ exceptions to Python's.
 #pragma once
 
+#include <Python.h>
+
 #include <exception>
 
 namespace gradred {
@@ -9,7 +11,8 @@ namespace gradred {
 struct PythonError {};
 
 // Sets the Python exception for one that was caught; call with the GIL, from within a catch block.
-void set_python_error(std::exception_ptr thrown) noexcept;
+// Where the ranks disagree about a call, it tells what this one has passed; null: nothing is known.
+void set_python_error(std::exception_ptr thrown, PyObject* passed = nullptr) noexcept;
 
 // The same as pybind11 wants it: exceptions that are not gradred's go on to the next translator.
 void translate(std::exception_ptr thrown);

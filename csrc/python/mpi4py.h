@@ -21,6 +21,7 @@ struct Mpi4py {
   PyObject* in_place = nullptr;           // MPI.IN_PLACE
   PyObject* when_alone = nullptr;         // called before a communicator of size 1 is first used
   PyObject* on_timeout = nullptr;         // writes a report of a TimeoutError
+  PyObject* with_passed = nullptr;        // makes a disagreement's text say what this rank passed
   std::size_t handle_offset = 0;          // of the handle in an object
   std::array<PyObject*, kOps> ops{};      // MPI.SUM and its like; null where MPI has none
 

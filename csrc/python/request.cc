@@ -144,6 +144,7 @@ PyObject* wait_for_request(PyObject* self, PyObject* const* args, Py_ssize_t nar
   const std::shared_ptr<PyOperation> operation = operation_of(self);
   if (operation == nullptr) return of_mpi(self, "Wait", status);
   const GeneralizedRequest::Held held(operation->generalized_request());
+  const auto passed = py::reinterpret_borrow<py::object>(held_of(self)->memory);
   std::exception_ptr failure;
   try {
     void* const address = address_of(status);
@@ -157,7 +158,7 @@ PyObject* wait_for_request(PyObject* self, PyObject* const* args, Py_ssize_t nar
     failure = std::current_exception();
   }
   if (failure != nullptr) {
-    set_python_error(failure);
+    set_python_error(failure, passed.ptr());
     return nullptr;
   }
   Py_RETURN_TRUE;
@@ -169,13 +170,14 @@ PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   const std::shared_ptr<PyOperation> operation = operation_of(self);
   if (operation == nullptr) return of_mpi(self, "Test", status);
   const GeneralizedRequest::Held held(operation->generalized_request());
+  const auto passed = py::reinterpret_borrow<py::object>(held_of(self)->memory);
   try {
     void* const address = address_of(status);
     if (!operation->test()) Py_RETURN_FALSE;
     release_request(self, *operation, address);
     operation->rethrow();
   } catch (...) {
-    set_python_error(std::current_exception());
+    set_python_error(std::current_exception(), passed.ptr());
     return nullptr;
   }
   Py_RETURN_TRUE;

@@ -26,6 +26,7 @@ _process = os.getpid()
 def begin(
     comm_class: type[MPI.Intracomm],
     closer_looks: Mapping[str, Callable[..., object]],
+    with_passed: Callable[[str, object], str],
 ) -> None:
     """Once, at import: give the class its methods and see to the end of this process.
 
@@ -33,6 +34,7 @@ def begin(
         comm_class: gets the extension's methods.
         closer_looks: functions by the names of these methods, for arguments that take a closer
             look.
+        with_passed: makes the text of a disagreement say what this rank has passed.
     """
     global _holds_finalize
     library = sys.modules["mpi4py.MPI"]
@@ -44,6 +46,7 @@ def begin(
         when_alone=wrong_launcher.refuse_wrong_launcher,
         closer_looks=dict(closer_looks),
         on_timeout=hang_report.report,
+        with_passed=with_passed,
     )
     status.answer_with_stacks()
     atexit.register(_leave)

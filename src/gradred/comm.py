@@ -12,6 +12,7 @@ from gradred import _core, _rank
 from gradred.buffers import messages, moved_bytes, mpi_fallback
 from gradred.buffers.messages import Message, Reduction
 from gradred.buffers.mpi_fallback import MpiCall
+from gradred.buffers.passed import with_passed
 from gradred.buffers.refusing import refusing
 from gradred.persistent import PersistentAllreduce
 from gradred.request import Request, run_in_stream
@@ -418,7 +419,7 @@ def _reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.
         found.agree(comm)
         MPI.Intracomm.Reduce_scatter_block(comm, found.send, found.recv, found.op)
     else:
-        _core.run(comm, found.call)
+        _core.run(comm, found.call, found.owners)
 
 
 def _allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> None:
@@ -454,4 +455,5 @@ _rank.begin(
         "Allgather": _allgather,
         "Bcast": _bcast,
     },
+    with_passed,
 )

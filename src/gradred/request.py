@@ -214,7 +214,7 @@ def run_in_stream(comm: MPI.Comm, call: _core.Call, buffers: Any, stream: int | 
         stream: the handle; None blocks.
     """
     if stream is None:
-        _core.run(comm, call)
+        _core.run(comm, call, buffers)
         return
     _core.prepare(comm)  # nothing is set up while a stream waits
     operation = start(comm, call, buffers)

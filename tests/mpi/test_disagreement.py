@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -211,6 +212,59 @@ def test_message_names_both_ranks_and_what_they_asked_for(comm: gradred.Comm) ->
     text = outcome(Call("Allreduce", op="max" if RANK == 0 else "sum"), comm)
     assert "rank 0 asked for allreduce of 5 float64 with max" in text or "rank 0 for" in text
     assert "with sum" in text
+    assert_usable(comm)
+
+
+def lies_otherwise(shape: tuple[int, ...] = (3, 4)) -> np.ndarray[Any, Any]:
+    """Column by column on rank 0, row by row elsewhere."""
+    return np.ones(shape, order="F" if RANK == 0 else "C")
+
+
+OWN_ORDER = r"This rank passed float64 of shape \(3, 4\), axes in the order " + (
+    r"\(1, 0\)$" if RANK == 0 else r"\(0, 1\)$"
+)
+MISMATCHES: dict[str, tuple[Callable[[gradred.Comm], object], str]] = {
+    "layouts": (
+        lambda comm: gradred.allreduce(lies_otherwise(), comm=comm),
+        rf"but with another shape, order of axes or plan\. .*{OWN_ORDER}",
+    ),
+    "factors": (
+        lambda comm: gradred.allreduce(np.ones(3), gradred.premul(RANK + 1.0), comm=comm),
+        r"but with another factor, shape, order of axes or plan\. .*float64 of shape \(3,\)$",
+    ),
+    "roots": (
+        lambda comm: comm.Bcast(np.ones((2, 2)), root=int(RANK == 0)),
+        r"but with another root(: (1 and 0|0 and 1)|, shape, order of axes or plan)\. .*"
+        r"float64 of shape \(2, 2\), axes in the order \(0, 1\)$",
+    ),
+    "counts": (
+        lambda comm: comm.Allreduce(MPI.IN_PLACE, np.ones(2 + (RANK == 0))),
+        r"(?<!but with another).*float64 of shape \((2|3),\)$",
+    ),
+    "specifications": (
+        lambda comm: comm.Allreduce(MPI.IN_PLACE, [np.ones((3, 3)), 2 + (RANK == 0), MPI.DOUBLE]),
+        r"allreduce of (2|3) float64 .*float64 of shape \(3, 3\), axes in the order \(0, 1\)$",
+    ),
+    "requests": (
+        lambda comm: comm.Iallreduce(MPI.IN_PLACE, np.ones(2 + (RANK == 0))).Wait(),
+        r"allreduce of (2|3) float64 .*float64 of shape \((2|3),\)$",
+    ),
+    "blocks": (
+        lambda comm: gradred.allgather(np.ones((2, 3) if RANK == 0 else (3, 2)), comm=comm),
+        r"but with another shape or plan\. .*float64 of shape \((2, 3|3, 2)\), axes in",
+    ),
+}
+"""Calls, and what the error of each rank says: what can still differ, and what it has passed."""
+
+
+@needs_threads
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_an_error_names_what_can_still_differ_and_what_this_rank_passed(
+    comm: gradred.Comm, what: str
+) -> None:
+    call, text = MISMATCHES[what]
+    with pytest.raises(UsageError, match=text):
+        call(comm)
     assert_usable(comm)
 
 

@@ -69,6 +69,11 @@ class Array:
         return self.layout.count * ITEMSIZES[self.dtype]
 
 
+def text_of(dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> str:
+    """An array, for people."""
+    return f"{dtype} of shape {shape}" + (f", axes in the order {order}" if len(order) > 1 else "")
+
+
 def dense_remedy(copy: str = "", *, is_result: bool) -> str:
     """What to do about an array with gaps; `copy` is how its library makes one without."""
     if is_result:  # a copy would get the result, and the program would not see it

@@ -81,16 +81,13 @@ def result(
         assert in_c_order is not None
         expected = in_c_order
     if (target.dtype, target.layout.hash) != (given.dtype, expected.hash):
+        wanted = given.shape if shape is None else shape
         found = (
-            f"out is {_text(target.dtype, target.shape, target.layout.order)}, the result "
-            f"{_text(given.dtype, given.shape if shape is None else shape, expected.order)}"
+            f"out is {arrays.text_of(target.dtype, target.shape, target.layout.order)}, the result "
+            f"{arrays.text_of(given.dtype, wanted, expected.order)}"
         )
         raise UsageError(explain(asked, found, "Pass an out= of that shape, type and order"))
     return Result(target, lambda: out)
-
-
-def _text(dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> str:
-    return f"{dtype} of shape {shape}, axes in the order {order}"
 
 
 def same(given: Array, result: Array, asked: str) -> bool:
