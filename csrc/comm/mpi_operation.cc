@@ -32,10 +32,63 @@
 namespace gradred {
 namespace {
 
+// What all ranks ask for, gathered beside a call on which they have not agreed before. Local to
+// begin with, like the call; when it is done the call may have been carried out as well.
+class Comparison {
+ public:
+  explicit Comparison(Communicator& comm)
+      : rank_(static_cast<std::size_t>(comm.rank())),
+        ranks_(static_cast<std::size_t>(comm.size())) {}
+
+  void begin(const Signature& asked, mpi::Handle comm) {
+    const mpi::Mpi& mpi = mpi::get();
+    all_ = std::make_unique<Signature[]>(ranks_);
+    all_[rank_] = asked;
+    mpi.check(mpi.call.Iallgather(mpi.is.in_place, sizeof asked, mpi.is.byte_type, all_.get(),
+                                  sizeof asked, mpi.is.byte_type, comm, &request_),
+              "MPI_Iallgather");
+  }
+  bool has_begun() const { return all_ != nullptr; }
+  // True when it is done, and where none has begun.
+  bool advance() {
+    if (!has_begun() || done_) return true;
+    const mpi::Mpi& mpi = mpi::get();
+    int done = 0;
+    mpi.check(mpi.call.Test(&request_, &done, mpi.is.status_ignore), "comparing a call");
+    done_ = done != 0;
+    return done_;
+  }
+  // Of those that ask for something else the first; null: none. Once it is done.
+  const Signature* other() const {
+    if (!has_begun()) return nullptr;
+    const auto* const found = std::find_if(all_.get(), all_.get() + ranks_,
+                                           [this](const auto& one) { return one != all_[rank_]; });
+    return found != all_.get() + ranks_ ? found : nullptr;
+  }
+  int rank_of(const Signature* other) const { return static_cast<int>(other - all_.get()); }
+  bool is_open() const { return has_begun() && !done_; }
+  void leak() noexcept { static_cast<void>(all_.release()); }  // the MPI may still write there
+
+ private:
+  const std::size_t rank_, ranks_;
+  std::unique_ptr<Signature[]> all_;  // by rank
+  mpi::Handle request_{};
+  bool done_ = false;
+};
+
 class MpiOperation final : public StartedOperation {
  public:
-  MpiOperation(std::shared_ptr<Communicator> comm, const Call& call)
-      : comm_(std::move(comm)), call_(call), begun_(comm_->liveness().count_on_mpi()) {
+  enum class Agreed : bool { kNotYet, kBefore };
+
+  MpiOperation(std::shared_ptr<Communicator> comm, const Call& call, Agreed agreed)
+      : comm_(std::move(comm)),
+        call_(call),
+        begun_(comm_->liveness().count_on_mpi()),
+        comparison_(*comm_) {
+    // Where it would leave a request that the MPI's own Wait does not see to there is none, on any
+    // rank: they have one MPI.
+    const bool compares = agreed == Agreed::kNotYet && comm_->size() > 1 && completes_inside_mpi();
+    if (compares) comparison_.begin(call_.signature(), comm_->handle());
     begin();
   }
 
@@ -54,9 +107,12 @@ class MpiOperation final : public StartedOperation {
   bool spins() const override { return comm_->node_path().spins(); }
   // At MPI_THREAD_MULTIPLE gradred's thread does it, and calls of the MPI may hold its locks here.
   bool may_advance_in_mpi() const override { return !thread_may_drive(); }
-  bool holds_memory() const override { return std::ranges::any_of(requests_, is_open); }
+  bool holds_memory() const override {
+    return comparison_.is_open() || std::ranges::any_of(requests_, is_open);
+  }
   bool use_mpi_request() override {
-    const bool all_of_it = requests_.size() == 1 && work_.empty() && call_.op != Op::kAvg;
+    const bool all_of_it =
+        requests_.size() == 1 && work_.empty() && call_.op != Op::kAvg && !comparison_.has_begun();
     if (!all_of_it || call_.persistent) return false;
     set_mpi_request(mpi::get().normalise(requests_.front()));
     requests_.clear();
@@ -66,6 +122,10 @@ class MpiOperation final : public StartedOperation {
  protected:
   bool step() override {
     const mpi::Mpi& mpi = mpi::get();
+    const bool compared = comparison_.advance();
+    const Signature* const other = compared ? comparison_.other() : nullptr;
+    // Of other counts, types or operations the MPI can make nothing, and may never end.
+    if (other != nullptr && other->what != call_.signature().what) disagree(*other);
     for (mpi::Handle& request : requests_) {
       int done = 0;  // a completed request is null, and tests as done
       mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "a non-blocking call");
@@ -74,18 +134,25 @@ class MpiOperation final : public StartedOperation {
         return false;
       }
     }
+    if (!compared) {
+      if (++looks_ % kStepsPerLook == 0) throw_if_lost();
+      return false;
+    }
+    if (other != nullptr) disagree(*other);
     put_result();
     return true;
   }
 
   // The MPI knows no way to end a collective operation: it keeps what it was given.
   void withdraw() noexcept override {
+    if (is_over_on_mpi()) return;
     process_poisoned.store(true, std::memory_order_relaxed);
     static_cast<void>(new std::vector<std::byte>(std::move(work_)));
+    comparison_.leak();
   }
 
   void on_end(bool well) noexcept override {
-    if (!well) comm_->liveness().fail(failure());
+    if (!well && !is_over_on_mpi()) comm_->liveness().fail(failure());
     StartedOperation::on_end(well);
   }
 
@@ -103,6 +170,15 @@ class MpiOperation final : public StartedOperation {
     return std::string(kCarriedByMpi) + " (" + describe_with_bytes(call_.signature()) + ")" +
            among(comm_->size());
   }
+
+  [[noreturn]] void disagree(const Signature& other) {
+    disagrees_ = true;
+    throw UsageError(
+        disagreement_text(comm_->rank(), call_.signature(), comparison_.rank_of(&other), other));
+  }
+  // The ranks have disagreed, and the MPI has ended all that it was given: the communicator is as
+  // good as before.
+  bool is_over_on_mpi() const { return disagrees_ && !holds_memory(); }
 
   static bool is_open(mpi::Handle request) {
     const mpi::Mpi& mpi = mpi::get();
@@ -195,6 +271,8 @@ class MpiOperation final : public StartedOperation {
   const std::uint64_t begun_;
   std::vector<std::byte> work_;  // the input times the factor
   std::vector<mpi::Handle> requests_;
+  Comparison comparison_;
+  bool disagrees_ = false;
   unsigned looks_ = 0;
   LostPeers lost_;
 };
@@ -204,8 +282,9 @@ bool has_ended(const std::weak_ptr<StartedOperation>& one) {
   return operation == nullptr || operation->ended();
 }
 
-std::shared_ptr<StartedOperation> start_on_mpi(Communicator& comm, const Call& call) {
-  auto operation = std::make_shared<MpiOperation>(comm.shared_from_this(), call);
+std::shared_ptr<StartedOperation> start_on_mpi(Communicator& comm, const Call& call,
+                                               MpiOperation::Agreed agreed) {
+  auto operation = std::make_shared<MpiOperation>(comm.shared_from_this(), call, agreed);
   comm.on_mpi().add(operation);
   return operation;
 }
@@ -253,14 +332,18 @@ std::shared_ptr<StartedOperation> mpi_operation(Communicator& comm, const Call& 
                "it first, for example Allreduce_init or Bcast"));
   }
   comm.liveness().throw_if_failed_before(kCarriedByMpi);
-  return start_on_mpi(comm, call);
+  // A persistent call was agreed on when it was made.
+  const auto agreed =
+      call.persistent ? MpiOperation::Agreed::kBefore : MpiOperation::Agreed::kNotYet;
+  return start_on_mpi(comm, call, agreed);
 }
 
 void run_agreed_on_mpi(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook) {
   comm.agreement().agree(planned_signature(call, plan), hook);
   wait_for_input(comm, call, hook);
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  wait_for(*start_on_mpi(comm, call), hook);  // unlike the MPI it looks after lost peers and time
+  const auto operation = start_on_mpi(comm, call, MpiOperation::Agreed::kBefore);
+  wait_for(*operation, hook);  // unlike the MPI it looks after lost peers and time
 }
 
 }  // namespace gradred

@@ -27,7 +27,8 @@ class OperationsOnMpi {
   std::vector<std::weak_ptr<StartedOperation>> operations_;  // some may have ended
 };
 
-// Throws UsageError where the MPI must not carry out what is started.
+// Throws UsageError where the MPI must not carry out what is started. The ranks compare the call
+// while it goes on.
 std::shared_ptr<StartedOperation> mpi_operation(Communicator& comm, const Call& call);
 // Blocking: once the ranks have agreed on the call.
 void run_agreed_on_mpi(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook);

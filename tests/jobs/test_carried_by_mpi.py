@@ -185,3 +185,26 @@ FREED = """
 def test_shrunk_communicator_is_not_freed_under_another_threads_call(tmp_path: Path) -> None:
     done = run(tmp_path, 2, FREED)
     assert said(done) == ["0 2.0", "0 refused", "1 2.0"], (done.stdout, done.stderr)
+
+
+DIFFER = """
+    comm = gradred.Comm(world.Dup())
+    x = np.ones((3, 4, 2)).transpose((1, 0, 2) if world.rank == 0 else (0, 1, 2))
+    x = x if world.rank == 0 else np.ones((4, 3, 2))
+    for wait in (lambda r: r.Wait(), lambda r: gradred.Request.Waitall([r])):
+        try:
+            wait(comm.Iallreduce(MPI.IN_PLACE, x))
+        except gradred.UsageError as error:
+            print("says", world.rank, "order of axes" in str(error), flush=True)
+    y, z = np.full(3, 1.0), np.full(3, 10.0)
+    MPI.Request.Waitall([comm.Iallreduce(MPI.IN_PLACE, y), comm.Iallreduce(MPI.IN_PLACE, z)])
+    print("says", world.rank, y[0], z[0], flush=True)
+"""
+
+
+@pytest.mark.parametrize("level", ["multiple", "serialized", "single"])
+def test_ranks_whose_axes_lie_in_other_orders_get_an_error(tmp_path: Path, level: str) -> None:
+    done = run(tmp_path, 2, DIFFER, level)
+    assert done.returncode == 0, done.stderr
+    expected = [f"{rank} {text}" for rank in (0, 1) for text in ("2.0 20.0", "True", "True")]
+    assert said(done) == expected

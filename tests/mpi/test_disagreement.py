@@ -268,6 +268,44 @@ def test_an_error_names_what_can_still_differ_and_what_this_rank_passed(
     assert_usable(comm)
 
 
+def start_and_end(how: str, comm: gradred.Comm, x: Any) -> None:
+    """A non-blocking allreduce in place, waited for in one of the ways that tell of its end."""
+    if how == "iallreduce":
+        gradred.iallreduce(x, comm=comm).wait()
+        return
+    request = comm.Iallreduce(MPI.IN_PLACE, x)
+    if how == "Waitall":
+        gradred.Request.Waitall([request])
+    while how == "Test" and not request.Test():
+        pass
+    if how == "Wait":
+        request.Wait()
+
+
+@pytest.mark.parametrize("plan", ["before the first blocking call", "mpi"])
+@pytest.mark.parametrize("how", ["Wait", "Test", "Waitall", "iallreduce"])
+def test_started_calls_that_the_mpi_carries_out_are_compared(plan: str, how: str) -> None:
+    """Their data have gone then, with whatever sum; the communicator is as good as before."""
+    torch = pytest.importorskip("torch")
+    use(plan=plan if plan == "mpi" else None)
+    comm = gradred.Comm(WORLD.Dup())
+    try:
+        if plan == "mpi":
+            comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+        x = torch.ones(3, 4) if RANK == 0 else torch.ones(4, 3).T
+        with pytest.raises(UsageError, match=r"another shape, order of axes or plan") as caught:
+            start_and_end(how, comm, x)
+        own = "This rank passed float32 of shape (3, 4)"  # which its request knows
+        assert (own in str(caught.value)) == (how != "iallreduce")
+        y = np.ones(4)
+        comm.Iallreduce(MPI.IN_PLACE, y).Wait()
+        comm.Allreduce(MPI.IN_PLACE, y)
+        assert (y == SIZE * SIZE).all()
+    finally:
+        use()
+        comm.Free()
+
+
 @needs_threads
 def test_buffers_are_untouched_after_a_disagreement(comm: gradred.Comm) -> None:
     """Even where the longer vector would not fit into the shorter one's memory."""
