@@ -112,7 +112,8 @@ class Request(_Base):
             fn: called with this request; its result is ignored.
 
         Raises:
-            gradred.UsageError: the request is the MPI's own, as below `MPI.THREAD_MULTIPLE`.
+            gradred.UsageError: the request is the MPI's own, as below `MPI.THREAD_MULTIPLE` with
+                MPIs other than MPICH and Open MPI.
 
         Example:
             >>> import numpy, gradred

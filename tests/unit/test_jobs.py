@@ -307,15 +307,10 @@ def test_callbacks_below_thread_multiple_are_called_by_wait_and_test(tmp_path, l
             comm.Allreduce(MPI.IN_PLACE, np.ones(3))
         assert threads == [here] * 4, (threads, here)
         other = comm.Dup()  # no blocking call has set it up
-        request = other.Iallreduce(np.ones(3), np.zeros(3))
-        try:
-            request.add_done_callback(print)
-        except gradred.UsageError as error:
-            assert "gradred.iallreduce" in str(error)
-            print("refused", flush=True)
+        request = other.Iallreduce(np.ones(3), np.zeros(3))  # the ranks compare it
+        request.add_done_callback(lambda _: print("called", flush=True))
         request.Wait()
-        assert comm.size > 1 or request.add_done_callback(print) is None
     """
     done = job(tmp_path, program)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("refused") == 2
+    assert done.stdout.count("called") == 2
