@@ -39,73 +39,60 @@ std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const i
   return hash;
 }
 
-void PieceCopies::add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before) {
+HostVector::HostVector(std::size_t bytes, DeviceMemory* device) {
+  if (device != nullptr) pinned_ = HostAllocation::attempt(*device, bytes);
+  if (pinned_.data() == nullptr) plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+}
+
+void PieceCopies::add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before,
+                      bool pinned) {
   if (part.bytes == 0) return;
   if (memory.is_host()) {
     std::memcpy(part.target, part.source, part.bytes);
     return;
   }
-  auto found = std::ranges::find(batches_, memory.device(), &Batch::device);
-  if (found == batches_.end() || found->parts.empty()) {
-    found = batches_.insert(batches_.end(), {.device = memory.device()});
+  const auto takes_it = [&](const Batch& batch) {
+    return batch.device == memory.device() && batch.pinned == pinned && batch.stream == nullptr;
+  };
+  auto found = std::ranges::find_if(batches_, takes_it);
+  if (found == batches_.end()) {
+    found = batches_.insert(found, {.device = memory.device(), .pinned = pinned});
   }
   found->parts.push_back(part);
-  const bool known =
-      before == nullptr || std::ranges::find(found->before, before) != found->before.end();
-  if (!known) found->before.push_back(before);
+  if (before != nullptr) found->before.push_back(before);
 }
 
-// After one stream's work they are given to that stream, after several streams' to one of their own
-// when these are done. False: not yet.
+// False: not yet. Afterwards nothing more is to be waited for but `stream`.
 bool PieceCopies::Batch::begin() {
-  if (parts.empty()) return true;
-  if (before.size() > 1) {
-    const auto done = [](const std::shared_ptr<Stream>& one) { return one->ready(); };
-    if (!std::ranges::all_of(before, done)) return false;
+  if (stream != nullptr) return true;
+  const auto done = [](const std::shared_ptr<Stream>& one) { return one->ready(); };
+  if (!std::ranges::all_of(before, done)) return false;
+  stream = std::make_shared<Stream>(Memory(*device));
+  if (pinned) {
+    stream->copy_many(parts);
+  } else {
+    for (const CopyPart& part : parts) stream->copy(part.target, part.source, part.bytes);
   }
-  give();
+  parts.clear();
   return true;
-}
-
-void PieceCopies::Batch::give() {
-  stream = before.size() == 1 ? before.front() : std::make_shared<Stream>(Memory(*device));
-  stream->copy_many(std::exchange(parts, {}));
 }
 
 bool PieceCopies::ready() {
   bool all = true;  // of each device's, so that all begin
-  std::erase_if(batches_, [&all](Batch& batch) {
-    const bool done = batch.ready();
-    all &= done;
-    return done;
-  });
+  for (Batch& batch : batches_) all &= batch.begin() && batch.stream->ready();
+  if (all) batches_.clear();
   return all;
 }
 
 void PieceCopies::finish() {
-  try {
-    while (!ready()) std::this_thread::yield();
-  } catch (...) {
-    settle();
-    throw;
-  }
+  while (!ready()) std::this_thread::yield();
 }
 
 bool PieceCopies::settle() noexcept {
   bool well = true;
-  for (Batch& batch : batches_) {
-    for (const auto& before : batch.before) well &= before->settle();
-    if (batch.stream != nullptr) well &= batch.stream->settle();
-  }
+  std::erase_if(batches_, [](const Batch& batch) { return batch.stream == nullptr; });
+  for (Batch& batch : batches_) well &= batch.stream->settle();
   return well;
-}
-
-HostVector::HostVector(std::size_t bytes, DeviceMemory* device) {
-  if (device != nullptr) {
-    pinned_ = HostAllocation(*device, bytes);
-  } else {
-    plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  }
 }
 
 DeviceMemory* Bucket::device() const {
@@ -115,17 +102,18 @@ DeviceMemory* Bucket::device() const {
   return nullptr;
 }
 
-void Bucket::pack(std::byte* vector, PieceCopies& copies) const {
+void Bucket::pack(std::byte* vector, bool pinned, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
     const CopyPart part{vector, piece.in.data, piece.bytes()};
-    copies.add(piece.in.memory, part, before_of(piece));
+    copies.add(piece.in.memory, part, before_of(piece), pinned);
     vector += piece.bytes();
   }
 }
 
-void Bucket::unpack(const std::byte* vector, PieceCopies& copies) const {
+void Bucket::unpack(const std::byte* vector, bool pinned, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
-    copies.add(piece.out.memory, {piece.out.data, vector, piece.bytes()}, before_of(piece));
+    const CopyPart part{piece.out.data, vector, piece.bytes()};
+    copies.add(piece.out.memory, part, before_of(piece), pinned);
     vector += piece.bytes();
   }
 }

@@ -22,6 +22,8 @@ using gradred_kernels::kMostInputs;
 constexpr unsigned kThreads = 256;      // of a block
 constexpr unsigned kBlocksPerUnit = 8;  // blocks of a launch for each multiprocessor
 constexpr std::size_t kBytesPerThread = 16;
+// Each has 16 KiB under way, and some ten of them make a bus to the host busy: the device computes.
+constexpr unsigned kMostCopyBlocks = 32;
 
 #define GRADRED_ELEMENT_NAME(element) #element,
 constexpr std::string_view kTypes[] = {GRADRED_FOR_ELEMENTS(GRADRED_ELEMENT_NAME)};
@@ -144,7 +146,10 @@ CudaModule Kernels::load_code(const std::string& code, const Key& key) const {
 // A file that the driver refuses, damaged or of another version, is made again.
 CudaModule Kernels::load_by(const Compiler& compiler, const Key& key) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
-  const std::string code = code_for(compiler, key.dtype, capability, options_.folder, key.source);
+  const bool is_compiled = key.source == KernelSource::kCopies && copies_ && !copies_->empty();
+  const std::string code =
+      is_compiled ? *copies_
+                  : code_for(compiler, key.dtype, capability, options_.folder, key.source);
   try {
     return load_code(code, key);
   } catch (const DriverError&) {
@@ -278,17 +283,33 @@ void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
   launch(stream, code, blocks, &arguments);
 }
 
-bool Kernels::prepare_copies(bool may_load) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (loaded_.contains(copies_key())) return true;
-    if (no_copies_ || !may_load) return false;
-  }
+bool Kernels::has_copies() const {
+  const std::lock_guard lock(mutex_);
+  return loaded_.contains(copies_key());
+}
+
+bool Kernels::compile_copies() {
+  const std::lock_guard loading(loading_);
+  if (copies_) return !copies_->empty();
   try {
-    prepare(copies_key());
+    const Compiler& compiler = Compiler::load(options_.compilers, driver_.version, 0);
+    const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
+    copies_ = code_for(compiler, DType::kUInt8, capability, options_.folder, KernelSource::kCopies);
+  } catch (const DriverError&) {
+    return false;  // the program's own, perhaps: the next one may find it gone
   } catch (const DeviceError&) {
-    const std::lock_guard lock(mutex_);
-    no_copies_ = true;
+    copies_ = "";
+  }
+  return !copies_->empty();
+}
+
+bool Kernels::load_copies() {
+  try {
+    prepare(copies_key());  // if the driver refuses the code, it is made again
+  } catch (const DriverError& error) {
+    if (!is_of_code(error.code())) return false;
+    const std::lock_guard loading(loading_);
+    copies_ = "";
     return false;
   }
   return true;
@@ -302,7 +323,7 @@ void Kernels::launch(StreamHandle stream, std::span<const CopyPart> parts) {
   CopyArguments arguments{};
   unsigned tiles = 0;
   const auto launch_those = [&] {
-    if (arguments.parts > 0) launch(stream, code, std::min(tiles, most_blocks_), &arguments);
+    if (arguments.parts > 0) launch(stream, code, std::min(tiles, kMostCopyBlocks), &arguments);
     arguments.parts = tiles = 0;
   };
   for (const CopyPart& part : parts) {

@@ -60,10 +60,12 @@ class Kernels {
   void prepare(Op op, DType dtype, bool waits_for_peers = false);
   void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
   unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
-  // Whether there are kernels that copy. `may_load`: whether the device may be stopped for it.
-  // False for good where there is no compiler.
-  bool prepare_copies(bool may_load);
-  void launch(StreamHandle stream, std::span<const CopyPart> parts);
+  // The kernel that copies: whether it is loaded; compiles it, which may take a second, and stops
+  // no device; loads what has been compiled. False: it cannot be had, and will not be tried again.
+  bool has_copies() const;
+  bool compile_copies();
+  bool load_copies();
+  void launch(StreamHandle stream, std::span<const CopyPart> parts);  // each less than 2 GiB
 
   // Machine code for a device of this compute capability, from the disk if this compiler's is there
   // (`folder` as in Options).
@@ -103,7 +105,7 @@ class Kernels {
   mutable std::mutex mutex_;  // of what follows
   std::map<Key, Loaded> loaded_;
   std::map<Key, std::string> refused_;  // kUser: what the driver, or its linker, will say again
-  bool no_copies_ = false;              // kCopies: it cannot be had
+  std::optional<std::string> copies_;   // kCopies: its code; empty: it cannot be had
   unsigned most_blocks_ = 0;            // of a launch
 };
 

@@ -15,7 +15,7 @@
 namespace gradred::device {
 namespace {
 
-constexpr std::size_t kMostIdleStreams = 16;
+constexpr std::size_t kMostIdleStreams = 256;  // as many as a model has gradients
 constexpr std::size_t kMostSpareBytes = std::size_t{256} << 20;
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
@@ -55,16 +55,17 @@ class Copies final : public DeviceStream {
     const ScopedContext scope = memory_.scope();
     queue_->stream.copy(address_of(target), address_of(source), bytes);
   }
-  // By a kernel where it is there: to begin a copy takes the driver some microseconds. To load one
-  // may take until the device has nothing to do, which may wait for what this thread carries on.
+  // Short ones by a kernel: to begin a copy takes the driver some microseconds. Long ones are left
+  // to the device's engines for copies, beside which it computes.
   void copy_many(std::span<const CopyPart> parts) override {
-    constexpr std::size_t kFew = 4;
-    Kernels& kernels = memory_.kernels();
+    constexpr std::size_t kFew = 4, kLong = std::size_t{256} << 10;
     const ScopedContext scope = memory_.scope();
-    if (parts.size() <= kFew || !kernels.prepare_copies(!memory_.orders().any_open())) {
-      return DeviceStream::copy_many(parts);
-    }
-    kernels.launch(queue_->stream.get(), parts);
+    if (parts.size() <= kFew || !memory_.copies_by_kernel()) return DeviceStream::copy_many(parts);
+    std::vector<CopyPart> all(parts.begin(), parts.end());
+    const auto is_short = [](const CopyPart& part) { return part.bytes <= kLong; };
+    const auto few = std::ranges::partition(all, is_short);
+    DeviceStream::copy_many(few);
+    memory_.kernels().launch(queue_->stream.get(), {all.begin(), few.begin()});
   }
   void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override { refuse(); }
   void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
@@ -190,27 +191,60 @@ void CudaMemory::release(std::byte* address) noexcept {
 }
 
 std::byte* CudaMemory::allocate_host(std::size_t bytes) {
-  const std::size_t wanted = rounded(bytes);
+  std::byte* const spare = spare_host(rounded(bytes));
+  return spare != nullptr ? spare : pin_host(rounded(bytes));
+}
+
+std::byte* CudaMemory::try_allocate_host(std::size_t bytes) {
+  std::byte* found = spare_host(rounded(bytes));
+  if (found == nullptr) orders_.while_none_is_open([&] { found = pin_host(rounded(bytes)); });
+  return found;
+}
+
+std::byte* CudaMemory::spare_host(std::size_t bytes) {
+  free_dropped();
+  const std::lock_guard lock(mutex_);
+  const auto found = spare_.lower_bound(bytes);
+  if (found == spare_.end() || found->first > 2 * bytes) return nullptr;
+  const auto [length, address] = *found;
+  in_use_[address] = length;
+  spare_bytes_ -= length;
+  spare_.erase(found);
+  return address;
+}
+
+void CudaMemory::free_dropped() {
   std::vector<PinnedAllocation> dropped;  // freed without the lock
   {
     const std::lock_guard lock(mutex_);
-    if (!orders_.any_open()) dropped.swap(dropped_);
-    const auto found = spare_.lower_bound(wanted);
-    if (found != spare_.end() && found->first <= 2 * wanted) {
-      const auto [length, address] = *found;
-      in_use_[address] = length;
-      spare_bytes_ -= length;
-      spare_.erase(found);
-      return address;
-    }
+    dropped.swap(dropped_);
   }
+  if (dropped.empty()) return;
+  const auto free_them = [&] {
+    const ScopedContext scope = this->scope();
+    dropped.clear();
+  };
+  if (orders_.while_none_is_open(free_them)) return;
+  const std::lock_guard lock(mutex_);
+  std::ranges::move(dropped, std::back_inserter(dropped_));
+}
+
+std::byte* CudaMemory::pin_host(std::size_t bytes) {
   const ScopedContext scope = this->scope();
-  PinnedAllocation made(driver_, wanted);
+  PinnedAllocation made(driver_, bytes);
   auto* const address = static_cast<std::byte*>(made.get());
   const std::lock_guard lock(mutex_);
   pinned_[address] = std::move(made);
-  in_use_[address] = wanted;
+  in_use_[address] = bytes;
   return address;
+}
+
+bool CudaMemory::copies_by_kernel() {
+  if (kernels_.has_copies()) return true;
+  if (!kernels_.compile_copies()) return false;
+  bool loaded = false;
+  orders_.while_none_is_open([&] { loaded = kernels_.load_copies(); });
+  return loaded;
 }
 
 // The longest that nobody uses go first where there is too much: later, since to free it may take
@@ -310,7 +344,10 @@ class DirectOrder final : public StreamOrder {
  public:
   // In the memory's context. What it takes is made now, before the stream waits for peers.
   DirectOrder(CudaMemory& memory, std::uint64_t stream)
-      : memory_(memory), stream_(stream), mark_(memory.orders().open_mark()) {
+      : memory_(memory),
+        open_(memory.orders()),
+        stream_(stream),
+        mark_(memory.orders().open_mark()) {
     if (mark_ == nullptr) end_.emplace(memory.driver());
   }
 
@@ -364,6 +401,7 @@ class DirectOrder final : public StreamOrder {
   }
 
   CudaMemory& memory_;
+  const Orders::Open open_;
   const std::uint64_t stream_;
   const std::unique_ptr<Orders::Mark> mark_;
   std::optional<CudaEvent> end_;  // where the device writes no words

@@ -38,6 +38,7 @@ class CudaMemory final : public DeviceMemory {
   void release(std::byte* address) noexcept override;
   bool reduces() const override { return false; }
   std::byte* allocate_host(std::size_t bytes) override;
+  std::byte* try_allocate_host(std::size_t bytes) override;
   void release_host(std::byte* address) noexcept override;
   std::unique_ptr<DeviceStream> open_stream() override;
   std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks, std::size_t bytes,
@@ -62,6 +63,9 @@ class CudaMemory final : public DeviceMemory {
   Kernels& kernels() { return kernels_; }
   ExportedMemory& exported() { return exported_; }
   Orders& orders() { return orders_; }
+  // Whether kernels can copy by now: compiles what copies the first time, and loads it unless the
+  // device may be waiting for peers.
+  bool copies_by_kernel();
 
  private:
   friend class Copies;
@@ -73,6 +77,9 @@ class CudaMemory final : public DeviceMemory {
 
   CudaMemory(const Driver& driver, ContextHandle context, Ordinal device, const Options& options);
   std::unique_ptr<Queue> take_queue();
+  std::byte* spare_host(std::size_t bytes);  // null: none fits
+  void free_dropped();
+  std::byte* pin_host(std::size_t bytes);  // the driver may wait for the device
   void give_back(std::unique_ptr<Queue> queue) noexcept;
 
   const Driver& driver_;

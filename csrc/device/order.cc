@@ -24,12 +24,9 @@ StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<StreamHan
 class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<CudaOrder> {
  public:
   CudaOrder(Orders& orders, Orders::Lane& lane, std::unique_ptr<Orders::Slot> slot)
-      : orders_(orders), lane_(lane), slot_(std::move(slot)) {
-    ++orders_.open_;
-  }
+      : orders_(orders), open_(orders), lane_(lane), slot_(std::move(slot)) {}
   ~CudaOrder() override {
     release();
-    --orders_.open_;
     orders_.give_back(std::move(slot_));
   }
   CudaOrder(const CudaOrder&) = delete;
@@ -168,9 +165,22 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   }
 
   Orders& orders_;
+  const Orders::Open open_;
   Orders::Lane& lane_;
   std::unique_ptr<Orders::Slot> slot_;
 };
+
+Orders::Open::Open(Orders& orders) : orders_(orders) {
+  const std::lock_guard lock(orders.opening_);
+  ++orders.open_;
+}
+
+bool Orders::while_none_is_open(const std::function<void()>& have_the_driver_wait) {
+  const std::lock_guard lock(opening_);
+  if (open_.load(std::memory_order_relaxed) > 0) return false;
+  have_the_driver_wait();
+  return true;
+}
 
 // Everything that takes the driver's time, or makes it wait, is done before a copy is held back.
 std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,8 +30,20 @@ class Orders {
   // In the current context. Null: the device writes no words to host memory.
   class Mark;
   std::unique_ptr<Mark> open_mark();
-  // The device may be waiting for peers: who asks the driver to wait for the device waits, too.
-  bool any_open() const { return open_.load(std::memory_order_relaxed) > 0; }
+  // One that is open: the device may be waiting for peers, and who has the driver wait for the
+  // device waits, too.
+  class Open {
+   public:
+    explicit Open(Orders& orders);
+    ~Open() { --orders_.open_; }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    Orders& orders_;
+  };
+  // Does so unless one is open; none is opened meanwhile. Whether it has been done.
+  bool while_none_is_open(const std::function<void()>& have_the_driver_wait);
 
  private:
   friend class CudaOrder;
@@ -66,6 +79,7 @@ class Orders {
   void probe(const CudaStream& stream, Words& words);
 
   CudaMemory& memory_;
+  std::mutex opening_;  // held by who has the driver wait
   std::atomic<int> open_{0};
   // Never held in a call of the driver: the engine's thread gives slots back.
   std::mutex slots_mutex_;

@@ -83,6 +83,8 @@ class DeviceMemory {
   virtual bool reduces() const { return true; }
   // Host memory that its streams copy from and to without stopping. Throws where there is none.
   virtual std::byte* allocate_host(std::size_t bytes) { return new std::byte[bytes]; }
+  // Null where that could wait for what peers do (StreamOrder).
+  virtual std::byte* try_allocate_host(std::size_t bytes) { return allocate_host(bytes); }
   virtual void release_host(std::byte* address) noexcept { delete[] address; }
   // For a group of ranks of which this is one: `bytes` that peers' devices read. Null: they cannot,
   // and why.
@@ -160,6 +162,13 @@ class HostAllocation {
   HostAllocation() = default;
   HostAllocation(DeviceMemory& device, std::size_t bytes)
       : device_(&device), address_(bytes > 0 ? device.allocate_host(bytes) : nullptr) {}
+  // Of try_allocate_host(): data() may be null.
+  static HostAllocation attempt(DeviceMemory& device, std::size_t bytes) {
+    HostAllocation made;
+    made.device_ = &device;
+    made.address_ = device.try_allocate_host(bytes);
+    return made;
+  }
   ~HostAllocation() {
     if (address_ != nullptr) device_->release_host(address_);
   }

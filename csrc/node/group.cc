@@ -38,7 +38,7 @@ std::uint32_t hash_of(std::uint64_t detail) {
 std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOptions& wanted,
                                              std::string& reason) {
   const auto size = static_cast<std::size_t>(bootstrap.size());
-  const NodeOptions options = SharedPart::usable(wanted, size);
+  const NodeOptions options = SharedPart::rounded(wanted, size);
   auto pool = Pool::create(bootstrap, Layout(size, options).bytes, reason);
   if (pool == nullptr) return nullptr;
   Introduction mine{.member = {this_process(), cores_of_this_thread()}};
@@ -68,7 +68,7 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
 }
 
 PoolPart* NodeGroup::reserve(Pool& pool, std::size_t ranks, const NodeOptions& wanted) {
-  const NodeOptions options = SharedPart::usable(wanted, ranks);
+  const NodeOptions options = SharedPart::rounded(wanted, ranks);
   PoolPart* part = pool.take(Layout(ranks, options).bytes);
   if (part == nullptr) return nullptr;
   try {

@@ -8,7 +8,7 @@
 
 namespace gradred {
 
-NodeOptions SharedPart::usable(NodeOptions options, std::size_t ranks) {
+NodeOptions SharedPart::rounded(NodeOptions options, std::size_t ranks) {
   const auto pages = [](std::size_t bytes) { return std::max(kPage, bytes / kPage * kPage); };
   options.slot_bytes = pages(options.slot_bytes);
   options.chunk_bytes = pages(std::max(options.chunk_bytes, ranks * kCacheLine));

@@ -18,7 +18,7 @@ struct NoMoreMemory;  // lets a test go on as where memory has run out
 class SharedPart {
  public:
   // Sizes that a group can work with, whatever was asked for.
-  static NodeOptions usable(NodeOptions options, std::size_t ranks);
+  static NodeOptions rounded(NodeOptions options, std::size_t ranks);
   // Of rank 0: makes so much of a part memory and prepares it, as if the operation before the first
   // had just ended. It may have been another group's. Throws TransportError: too little memory.
   static void prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,

@@ -47,20 +47,29 @@ class PyBucket {
     if (!bucket_.packed()) return;
     vector_ = HostVector(bucket_.bytes(), bucket_.device());
     PieceCopies copies;
-    bucket_.pack(vector_.data(), copies);
-    copies.finish();
+    bucket_.pack(vector_.data(), vector_.is_pinned(), copies);
+    finish(copies);
     made_->call.out.data = vector_.data();
   }
   void unpack() {
     if (vector_.data() != nullptr) {
       PieceCopies copies;
-      bucket_.unpack(vector_.data(), copies);
-      copies.finish();
+      bucket_.unpack(vector_.data(), vector_.is_pinned(), copies);
+      finish(copies);
     }
     vector_ = HostVector();
   }
 
  private:
+  void finish(PieceCopies& copies) {
+    try {
+      copies.finish();
+    } catch (...) {
+      if (!copies.settle()) vector_.keep_for_ever();
+      throw;
+    }
+  }
+
   Bucket bucket_;
   std::shared_ptr<PyCall> made_;
   HostVector vector_;  // while a packed one is on its way

@@ -262,6 +262,37 @@ def test_driver_that_waits_for_the_device_in_a_blocking_call_beside(
     other.Free()
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank waits for no other")
+@pytest.mark.parametrize("length", [50, 977])
+def test_lists_are_packed_while_a_stream_waits_for_peers(
+    comm: gradred.Comm, device: Driver, stream: int, length: int
+) -> None:
+    """Nothing is pinned or loaded then: another rank makes these calls in the other order."""
+    other = gradred.Comm(MPI.COMM_WORLD.Dup())
+    other.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    x = DeviceArray(device, ramp(1009))
+    gradred.iallreduce(x, out=x, comm=comm, stream=stream).wait()
+    finish(stream)
+    many = [DeviceArray(device, ramp(length + i)) for i in range(20)]
+    x = DeviceArray(device, ramp(1009))
+    MPI.COMM_WORLD.Barrier()
+    device.set("synchronises", 1)
+    try:
+        if RANK == 0:
+            request = gradred.iallreduce(x, out=x, comm=comm, stream=stream)
+        gradred.allreduce_many(many, out=many, comm=other)
+        if RANK != 0:
+            request = gradred.iallreduce(x, out=x, comm=comm, stream=stream)
+        request.wait()
+        finish(stream)
+    finally:
+        device.set("synchronises", 0)
+    np.testing.assert_array_equal(x.get(), ramp(1009) * SIZE)
+    for i, y in enumerate(many):
+        np.testing.assert_array_equal(y.get(), ramp(length + i) * SIZE)
+    other.Free()
+
+
 def test_memory_of_a_new_result_may_be_in_use_by_its_librarys_stream(
     comm: gradred.Comm, device: Driver, stream: int
 ) -> None:

@@ -14,6 +14,9 @@ namespace gradred_kernels {
 struct alignas(16) Quad {
   unsigned word[4];
 };
+struct alignas(8) Pair {
+  unsigned word[2];
+};
 
 // A tile of so many units by the threads of a block: all loads of a turn are under way at once, for
 // one may have to come from the host's memory.
@@ -40,7 +43,9 @@ __device__ inline void copy_units(void* target, const void* source, u64 count) {
 __device__ inline void copy_tile(char* target, const char* source, u64 bytes) {
   const u64 unit = reinterpret_cast<u64>(target) | reinterpret_cast<u64>(source) | bytes;
   if (unit % 16 == 0) return copy_units<Quad>(target, source, bytes / 16);
+  if (unit % 8 == 0) return copy_units<Pair>(target, source, bytes / 8);
   if (unit % 4 == 0) return copy_units<unsigned>(target, source, bytes / 4);
+  if (unit % 2 == 0) return copy_units<unsigned short>(target, source, bytes / 2);
   copy_units<char>(target, source, bytes);
 }
 

@@ -181,8 +181,8 @@ void copies_of_many(BoardBootstrap&) {
   const User user;
   user.make_current();
   Kernels kernels(driver(), 0, folder.options());
-  expect(!kernels.prepare_copies(false), "nothing is loaded where this may not be");
-  expect(kernels.prepare_copies(true) && kernels.prepare_copies(false), "once it is loaded");
+  expect(kernels.compile_copies() && !kernels.has_copies(), "compiled, not loaded");
+  expect(kernels.load_copies() && kernels.has_copies(), "and loaded");
   CudaStream stream(driver());
   constexpr std::size_t kParts = 200, kRoom = std::size_t{1} << 20;
   const PinnedAllocation pinned(driver(), kRoom), other(driver(), kRoom);
