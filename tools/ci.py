@@ -306,6 +306,8 @@ STAGES = (
     Stage("full sweep", full_sweep, beside=True),
     # Its tests keep one core busy, and it takes longest.
     Stage("address sanitizer", lambda: core_tests("address"), beside=True),
+    Stage("mpich, 1 rank", lambda: more_ranks_mpich("1"), beside=True),
+    Stage("nvcc", nvcc, beside=True),
     Stage("lint", lint),
     Stage("doctests", doctests),
     Stage("docs", docs),
@@ -313,7 +315,6 @@ STAGES = (
     Stage("thread sanitizer", lambda: core_tests("thread")),
     Stage("clang++", clang),
     # These wait, mostly, and so run beside each other.
-    Stage("nvcc", nvcc, beside=True),
     Stage("faults, mpich", lambda: jobs(MPICH, "faults"), beside=True),
     Stage("faults of ranks, openmpi", lambda: jobs(OPENMPI, LONGEST), beside=True),
     Stage(
@@ -326,7 +327,6 @@ STAGES = (
     Stage("elastic jobs", lambda: torch_jobs(*ELASTIC_JOBS), beside=True),
     Stage("jobs with devices, mpich", lambda: jobs(MPICH, DEVICE_JOBS), beside=True),
     Stage("jobs, mpich", lambda: jobs(MPICH, "jobs", without=[DEVICE_JOBS]), beside=True),
-    Stage("mpich, 1 rank", lambda: more_ranks_mpich("1"), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "jobs")),
     Stage("mpich, 5 ranks", lambda: more_ranks_mpich("5"), all_cores=True),
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),

@@ -148,7 +148,11 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 def _empty_like(tensor: Tensor, asked: str) -> Tensor:
     """For the result of an operation."""
-    return torch.empty_like(require_tensor(tensor, asked), requires_grad=False)
+    try:
+        return torch.empty_like(tensor, requires_grad=False)
+    except TypeError:
+        require_tensor(tensor, asked)
+        raise
 
 
 def _compressed(compression: Any, tensor: Tensor, asked: str) -> tuple[Tensor, Any]:

@@ -71,7 +71,7 @@ def reduction(op: int | None, average: bool | None) -> int:
         ValueError: both are given.
         gradred.UsageError: `op` is no number, such as mpi4py's MPI.SUM.
     """
-    if op is not None:
+    if op is not None and type(op) is not int:
         _require_op(op)
     if average is not None:
         if op is not None:
