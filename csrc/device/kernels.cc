@@ -22,7 +22,8 @@ using gradred_kernels::kMostInputs;
 constexpr unsigned kThreads = 256;      // of a block
 constexpr unsigned kBlocksPerUnit = 8;  // blocks of a launch for each multiprocessor
 constexpr std::size_t kBytesPerThread = 16;
-// Each has 16 KiB under way, and some ten of them make a bus to the host busy: the device computes.
+// Each has 16 KiB under way. By that, not measured, some ten keep a bus to the host busy, and the
+// rest of the device computes.
 constexpr unsigned kMostCopyBlocks = 32;
 
 #define GRADRED_ELEMENT_NAME(element) #element,
@@ -306,13 +307,14 @@ bool Kernels::compile_copies() {
 bool Kernels::load_copies() {
   try {
     prepare(copies_key());  // if the driver refuses the code, it is made again
+    return true;
   } catch (const DriverError& error) {
     if (!is_of_code(error.code())) return false;
-    const std::lock_guard loading(loading_);
-    copies_ = "";
-    return false;
+  } catch (const DeviceError&) {  // when it was made again
   }
-  return true;
+  const std::lock_guard loading(loading_);
+  copies_ = "";
+  return false;
 }
 
 void Kernels::launch(StreamHandle stream, std::span<const CopyPart> parts) {

@@ -61,7 +61,8 @@ class Kernels {
   void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
   unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
   // The kernel that copies: whether it is loaded; compiles it, which may take a second, and stops
-  // no device; loads what has been compiled. False: it cannot be had, and will not be tried again.
+  // no device; loads what has been compiled. False: not now, or never, where there is no compiler
+  // or the driver takes no code of one.
   bool has_copies() const;
   bool compile_copies();
   bool load_copies();
