@@ -17,8 +17,10 @@ std::size_t Board::bytes(std::size_t ranks) {
   static_assert(offsetof(Logged, submission) <= kLine);
   const std::size_t words = (ranks + 63) / 64;
   return aligned(sizeof(Header)) + aligned(ranks * sizeof(std::uint64_t)) +
-         aligned(ranks * sizeof(std::uint32_t)) + aligned(kChains * sizeof(std::uint16_t)) +
-         aligned(kSlots * sizeof(Logged)) + aligned(kSlots * sizeof(Queued)) +
+         aligned(ranks * sizeof(std::uint64_t)) + 2 * aligned(ranks * sizeof(std::uint32_t)) +
+         ranks * sizeof(Lane) + aligned(kSlots * sizeof(std::uint32_t)) +
+         aligned(kChains * sizeof(std::uint16_t)) + aligned(kSlots * sizeof(Logged)) +
+         aligned(kSlots * sizeof(Queued)) +
          kSlots * aligned(words * sizeof(std::uint64_t) + sizeof(Slot));
 }
 
@@ -31,14 +33,19 @@ Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64
       header_(*reinterpret_cast<Header*>(memory)),
       names_(std::move(names)),
       look_(std::move(look)),
-      is_one_of_several_(is_one_of_several) {
+      is_one_of_several_(is_one_of_several),
+      seen_collected_(ranks) {
   std::byte* place = memory_ + aligned(sizeof(Header));
   const auto part = [&](auto*& pointer, std::size_t bytes) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(place);
     place += aligned(bytes);
   };
   part(taken_, ranks * sizeof(std::uint64_t));
+  part(collected_, ranks * sizeof(std::uint64_t));
   part(joined_, ranks * sizeof(std::uint32_t));
+  part(dropped_, ranks * sizeof(std::uint32_t));
+  part(lanes_, ranks * sizeof(Lane));
+  part(generations_, kSlots * sizeof(std::uint32_t));
   part(heads_, kChains * sizeof(std::uint16_t));
   part(log_, kSlots * sizeof(Logged));
   part(queue_, kSlots * sizeof(Queued));
@@ -98,8 +105,12 @@ std::optional<std::uint32_t> Board::claim(std::string_view name, std::uint64_t h
     const std::uint32_t index = header_.hand++ % kSlots;
     Slot& found = slot(index);
     if (found.arrived != 0 || found.ready || found.entry > slowest) continue;
-    if (found.used) unlink(index);
+    if (found.used) {
+      if (!renew(index)) continue;
+      unlink(index);
+    }
     found.used = true;
+    found.entry = 0;
     found.hash = hash;
     set_text(found.name, name);
     found.next = std::exchange(heads_[hash % kChains], static_cast<std::uint16_t>(index + 1));
@@ -114,7 +125,7 @@ void Board::unlink(std::uint32_t index) {
   *link = slot(index).next;
 }
 
-std::optional<Board::Round> Board::arrive(std::string_view name, const Submission& submission) {
+std::optional<std::uint32_t> Board::find_or_claim(std::string_view name) {
   std::string shortened;
   if (name.size() >= kNameBytes) {
     const std::string end = "..." + std::to_string(hash_of(name));
@@ -122,61 +133,175 @@ std::optional<Board::Round> Board::arrive(std::string_view name, const Submissio
     name = shortened;
   }
   const std::uint64_t hash = hash_of(name);
+  const std::uint32_t found = find(name, hash);
+  return found != kSlots ? found : claim(name, hash);
+}
+
+// The slot gets another name, or other arrays: what ranks know of it is over. False: one of them
+// has come there all the same, and it stays as it is.
+bool Board::renew(std::uint32_t index) {
+  generations_[index].fetch_add(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as in add_watchers()
+  collect(index);
+  return slot(index).arrived == 0;
+}
+
+// ---- arrivals -----------------------------------------------------------------------------------
+
+std::optional<Board::Place> Board::arrive(std::string_view name, const Submission& submission) {
+  const auto found = known_.find(name);
+  const bool is_known = found != known_.end() && alike(found->second.submission, submission);
+  const Known* const known = is_known ? &found->second : nullptr;
+  const bool is_one_of_many = !std::exchange(is_first_, false);
+  const bool published = is_one_of_many && known != nullptr && publish(*known, submission.priority);
+  if (published && !is_watched() && is_current(*known)) return known->place;
   const Lock lock(*this);
-  if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
-  std::uint32_t index = find(name, hash);
-  if (index == kSlots) {
-    const auto claimed = claim(name, hash);
-    if (!claimed) return std::nullopt;
-    index = *claimed;
+  collect();
+  std::optional<Place> place;
+  if (published && std::exchange(dropped_[rank_], 0U) == 0) {
+    place = known->place;
+  } else {
+    place = arrive_in_slot(name, submission, known);
   }
-  Slot& mine = slot(index);
-  if (mine.ready) return std::nullopt;  // the round before is not in the log yet
-  if (mine.arrived == 0) {
-    if (!alike(mine.submission, submission)) {
-      if (mine.entry > taken_by_all()) return std::nullopt;  // some may still read it
-      mine.submission = submission;
-    }
-    mine.round = ++header_.rounds;
-    mine.first = static_cast<std::int32_t>(rank_);
-    mine.priority = submission.priority;
-    mine.has_problem = mine.is_missed = false;
-  } else if (!mine.has_problem && !alike(mine.submission, submission)) {
+  wake_if_ready();
+  return place;
+}
+
+// Whether this rank's lane has it. That counts if nobody has renewed the slot before; and where
+// somebody watches, the lanes are to be collected now.
+bool Board::publish(const Known& known, std::int32_t priority) {
+  const bool may = !is_one_of_several_ && !is_watched() && is_current(known) && !any_left() &&
+                   published_ - lane_collected_ < kSlots;
+  if (!may) return false;
+  Arrival& next = lanes_[rank_].next(published_++);
+  next.place = known.place;
+  next.generation = known.generation;
+  next.priority = priority;
+  next.number.store(static_cast<std::uint32_t>(published_), std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // see add_watchers() and renew()
+  return true;
+}
+
+bool Board::is_watched() const { return header_.watchers.load(std::memory_order_relaxed) != 0; }
+
+bool Board::is_current(const Known& known) const {
+  return generations_[known.place].load(std::memory_order_relaxed) == known.generation;
+}
+
+// Under the lock, as all that follows.
+std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
+                                                  const Submission& submission,
+                                                  const Known* known) {
+  if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
+  const auto place = known != nullptr && is_current(*known) ? known->place : find_or_claim(name);
+  if (!place) return std::nullopt;
+  Slot& mine = slot(*place);
+  if (mine.ready) return std::nullopt;  // the last entry of the time before is not in the log yet
+  if (mine.arrived == 0 && !alike(mine.submission, submission)) {
+    if (mine.entry > taken_by_all()) return std::nullopt;  // some may still read it
+    if (renew(*place)) mine.submission = submission;
+  }
+  const bool agrees = alike(mine.submission, submission);
+  if (!agrees && !mine.has_problem) {
     set_problem(mine,
                 difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_)));
   }
-  mine.priority = std::max(mine.priority, submission.priority);
-  if (submission.priority > header_.highest) header_.highest = submission.priority;
-  const Round round = mine.round;
-  set_arrived(index, rank_, true);
-  ++mine.arrived;
-  if (is_complete(index)) become_ready(index);
-  return round;
+  const bool is_new = known == nullptr || !is_current(*known);
+  if (is_new && agrees && mine.entry != 0) remember(name, *place, submission);
+  arrive_at(*place, rank_, submission.priority);
+  return place;
 }
 
-bool Board::retract(Round round) {
-  const Lock lock(*this);
-  for (std::uint32_t index = 0; index < kSlots; ++index) {
-    Slot& found = slot(index);
-    if (found.round != round || found.arrived == 0 || found.ready) continue;
-    if (!has_arrived(index, rank_)) return false;
-    set_arrived(index, rank_, false);
-    --found.arrived;
-    return true;
+void Board::remember(std::string_view name, Place place, const Submission& submission) {
+  if (known_.size() >= 2 * kSlots) known_.clear();
+  const std::uint32_t generation = generations_[place].load(std::memory_order_relaxed);
+  known_.insert_or_assign(std::string(name), Known{place, generation, submission});
+}
+
+void Board::arrive_at(Place place, std::size_t rank, std::int32_t priority) {
+  Slot& its = slot(place);
+  check(!its.ready, "a rank submits a name again only when its last entry is in the log");
+  if (its.arrived == 0) {
+    its.first = static_cast<std::int32_t>(rank);
+    its.priority = priority;
+    its.has_problem = its.is_missed = false;
+  }
+  its.priority = std::max(its.priority, priority);
+  if (priority > header_.highest) header_.highest = priority;
+  set_arrived(place, rank, true);
+  ++its.arrived;
+  if (is_complete(place)) become_ready(place, rank);
+}
+
+// What stands in the lanes arrives, unless a rank has left: nothing is agreed on then. `renewed`:
+// there, what was published while it had the generation before counts.
+void Board::collect(Place renewed) {
+  const bool is_over = header_.gone.load(std::memory_order_relaxed) != 0;
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    Lane& lane = lanes_[rank];
+    for (std::uint64_t& count = collected_[rank]; lane.has(count); ++count) {
+      if (is_over) continue;
+      const Arrival& one = lane.next(count);
+      const std::uint32_t generation = generations_[one.place].load(std::memory_order_relaxed);
+      if (one.generation + (one.place == renewed ? 1 : 0) == generation) {
+        arrive_at(one.place, rank, one.priority);
+      } else {
+        dropped_[rank] = 1;  // its rank finds out, too, and then comes here
+      }
+    }
+  }
+  lane_collected_ = collected_[rank_];
+}
+
+bool Board::has_uncollected() const {
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    if (lanes_[rank].has(seen_collected_[rank])) return true;
   }
   return false;
 }
 
-std::vector<std::string> Board::missing(Round round) const {
+// Who has counted itself looks at the lanes, and who has published looks at the count: one of the
+// two sees the other.
+void Board::add_watchers(std::uint32_t more) {
+  header_.watchers.fetch_add(more, std::memory_order_relaxed);
+  if (static_cast<std::int32_t>(more) > 0) std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void Board::look_at_lanes() {
+  collect();
+  std::copy_n(collected_, ranks_, seen_collected_.begin());
+  wake_if_ready();
+}
+
+void Board::see_in_order(bool on) {
   const Lock lock(*this);
+  if (std::exchange(in_order_, on) == on) return;
+  add_watchers(on ? 1 : -1U);
+  collect();
+  wake_if_ready();
+}
+
+bool Board::retract(Place place) {
+  const Lock lock(*this);
+  collect();
+  wake_if_ready();
+  Slot& found = slot(place);
+  if (found.ready || !has_arrived(place, rank_)) return false;
+  set_arrived(place, rank_, false);
+  --found.arrived;
+  return true;
+}
+
+std::vector<std::string> Board::missing(Place place) {
+  const Lock lock(*this);
+  collect();
+  wake_if_ready();
   std::vector<std::string> found;
-  for (std::uint32_t index = 0; index < kSlots; ++index) {
-    if (slot(index).round != round || slot(index).arrived == 0) continue;
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      if (!has_arrived(index, rank) && joined_[rank] == 0) found.push_back(names_.of(rank));
-    }
-    if (slot(index).is_missed) found.emplace_back(slot(index).elsewhere);
+  if (!has_arrived(place, rank_)) return found;  // it is in the log
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    if (!has_arrived(place, rank) && joined_[rank] == 0) found.push_back(names_.of(rank));
   }
+  if (slot(place).is_missed) found.emplace_back(slot(place).elsewhere);
   return found;
 }
 
@@ -199,20 +324,26 @@ void Board::wake() {
   ring_for_sleepers(header_.bell, nullptr);
 }
 
-void Board::become_ready(std::uint32_t index) {
+// Somebody has to be told of what has become ready, once for all of it.
+void Board::wake_if_ready() {
+  if (std::exchange(ready_, false)) wake();
+}
+
+void Board::become_ready(std::uint32_t index, std::size_t last) {
   Slot& ready = slot(index);
   ready.ready = true;
   ready.chunk = 0;
   if (!is_one_of_several_) {
-    ready.last = names_.number(rank_);
+    ready.last = names_.number(last);
     ready.in_chunks = ready.priority < header_.highest;
     if (ready.arrived != ranks_ && !ready.has_problem) {
       set_problem(ready, why_not_joined(ready.submission));
     }
-    if (append(index)) return wake();
+    ready_ = true;
+    if (append(index)) return;
     queue_[header_.queued++] = {{ready.priority, header_.turns++}, index};
     std::push_heap(queue_, queue_ + header_.queued);
-    return wake();
+    return;
   }
   ready.last = -1;
   ready.next_ready = 0;
@@ -282,7 +413,7 @@ void Board::log_slot(std::uint32_t index, bool joins) {
   Slot& ready = slot(index);
   const Submission submission = agreed(index);
   Logged& entry = next_entry();
-  entry.round = ready.round;
+  entry.place = index;
   entry.key = BatchKey::of(submission);
   entry.chunk = ready.chunk++;
   entry.last_joined = -1;
@@ -303,7 +434,6 @@ void Board::set_free(std::uint32_t index) {
   Slot& free = slot(index);
   free.ready = false;
   free.arrived = 0;
-  free.round = 0;
   for (std::size_t word = 0; word < words_; ++word) {
     arrivals(index)[word].store(0, std::memory_order_relaxed);
   }
@@ -317,7 +447,7 @@ Board::Logged& Board::log_message(const SiteMessage& message, bool joins) {
   entry.chunk = message.chunk;
   entry.last_joined = entry.last = -1;
   entry.priority = message.submission.priority;
-  entry.slot = kSlots;
+  entry.slot = entry.place = kSlots;
   entry.in_chunks = message.submission.in_chunks != 0;
   entry.joins = joins;
   entry.submission = message.submission;
@@ -330,17 +460,19 @@ Board::Logged& Board::log_message(const SiteMessage& message, bool joins) {
 void Board::join() {
   const Lock lock(*this);
   if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
+  collect();
   joined_[rank_] = 1;
   ++header_.joined;
   header_.last_joined = names_.number(rank_);
   for (std::uint32_t index = 0; index < kSlots; ++index) {  // whom the others have waited for
     const Slot& one = slot(index);
-    if (one.arrived != 0 && !one.ready && is_complete(index)) become_ready(index);
+    if (one.arrived != 0 && !one.ready && is_complete(index)) become_ready(index, rank_);
   }
   if (header_.joined == ranks_) {
     header_.joins = 1;
     is_one_of_several_ ? tell() : wake();
   }
+  wake_if_ready();
 }
 
 void Board::append_join(int last) {
@@ -352,12 +484,26 @@ void Board::append_join(int last) {
 }
 
 bool Board::any(bool hungry) const {
-  return header_.news.load(std::memory_order_acquire) != seen_ || (hungry && left_);
+  if (header_.news.load(std::memory_order_acquire) != seen_) return true;
+  return hungry && (left_ || (!watches_ && has_uncollected()));
 }
 
-void Board::take(bool hungry, std::vector<Entry>& made) {
+void Board::take(bool hungry, bool then_watch, std::vector<Entry>& made) {
   made.clear();
   const Lock lock(*this);
+  is_first_ = true;
+  look_at_lanes();
+  take_logged(hungry, made);
+  if (!made.empty()) {
+    if (std::exchange(watches_, false)) add_watchers(-1U);
+  } else if (then_watch && !is_watching()) {
+    watches_ = true;
+    add_watchers(1);
+    look_at_lanes();
+  }
+}
+
+void Board::take_logged(bool hungry, std::vector<Entry>& made) {
   std::uint64_t& taken = taken_[rank_];
   if (hungry && taken == header_.logged && !is_one_of_several_) decide();
   seen_ = header_.news.load(std::memory_order_relaxed);
@@ -365,7 +511,7 @@ void Board::take(bool hungry, std::vector<Entry>& made) {
   for (; taken < header_.logged; ++taken) {
     const Logged& entry = log_[taken % kSlots];
     Entry& one = made.emplace_back();
-    one.round = entry.round;
+    one.place = entry.place;
     one.chunk = entry.chunk;
     one.is_last_chunk = entry.is_last;
     one.joins = entry.joins;
@@ -394,7 +540,11 @@ Awaited Board::news() const { return {&header_.news, seen_ + 1, &header_.bell, n
 
 void Board::leave(std::string_view why, std::optional<Failure> failure) {
   const Lock lock(*this);
-  if (!is_one_of_several_) return end(why);
+  if (!is_one_of_several_) {
+    collect();  // what all have submitted by now is in the log, or in its queue
+    wake_if_ready();
+    return end(why);
+  }
   if (header_.leaves != 0 || header_.gone.load(std::memory_order_relaxed) != 0) return;
   header_.leaves = 1;
   header_.failure = failure ? static_cast<std::uint32_t>(*failure) + 1 : 0;

@@ -1,9 +1,13 @@
 // What the ranks of one host have submitted by name, and the order in which all of them carry it
 // out: a table of names and a log, in memory that they share.
 //
-// A rank that submits a name marks its arrival in the name's slot; the last one to arrive puts the
-// name in a queue, in the same critical section. So nobody has to be woken for the ranks to agree,
-// and a name costs each rank one short turn at the lock.
+// A name has a slot, with the ranks that have arrived at it. What is submitted for the first time
+// is written there, under a lock. What comes again goes to its rank's lane, a list of slots that it
+// alone writes and that needs no lock. Whoever has the lock next collects the lanes: marks their
+// arrivals in the slots, and puts names at which all have arrived in a queue. A rank that runs out
+// of work watches: it collects for the last time, and from then on all that submit collect at once,
+// so that it hears of what it waits for. So nobody has to be woken for the ranks to agree, and
+// while all are busy a name costs each of them a few bytes of memory of its own.
 //
 // The first rank that has nothing more to do moves the most urgent names from the queue to the log,
 // of a large array one chunk. All ranks read the same log, and carry it out in its order: whatever
@@ -25,6 +29,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/bell.h"
@@ -55,14 +60,15 @@ class Board {
   Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64_t most_fused_bytes,
         RankNames names, std::function<void()> look, bool is_one_of_several = false);
 
-  // Of one name, from its first submission to its entry in the log. Never 0.
-  using Round = std::uint64_t;
+  // Where a name stands from its first submission to its entry in the log: what a rank has
+  // submitted and not yet taken it knows by this.
+  using Place = std::uint32_t;
 
   // This rank has its array. nullopt: there is no room for the name now. Throws Error once a rank
   // has left.
-  std::optional<Round> arrive(std::string_view name, const Submission& submission);
+  std::optional<Place> arrive(std::string_view name, const Submission& submission);
   // Takes that back, unless all have arrived: then false.
-  bool retract(Round round);
+  bool retract(Place place);
   // From now on this rank takes part in whatever the others submit, until all have joined.
   void join();
   // This rank submits nothing any more; whatever is not in the log will never be.
@@ -71,7 +77,7 @@ class Board {
   std::string why_left() const;
 
   struct Entry {
-    Round round = 0;
+    Place place = kSlots;  // kSlots: no rank of this site has submitted it
     std::uint32_t chunk = 0;
     bool is_last_chunk = true;
     bool joins = false;      // the batch of the entry before
@@ -87,20 +93,26 @@ class Board {
   // Whether there may be something for this rank to take. `hungry`: it has too little to do.
   bool any(bool hungry = true) const;
   // Entries that this rank has not taken, in the order of the log: whole batches. If it is hungry,
-  // and there are none, what comes next is decided.
-  std::vector<Entry> take(bool hungry = true) {
+  // and there are none, what comes next is decided. `then_watch`: if there is nothing even so, this
+  // rank watches, until it has taken something.
+  std::vector<Entry> take(bool hungry = true, bool then_watch = false) {
     std::vector<Entry> made;
-    take(hungry, made);
+    take(hungry, then_watch, made);
     return made;
   }
-  void take(bool hungry, std::vector<Entry>& made);  // in the place of what is in there
+  // In the place of what is in there.
+  void take(bool hungry, bool then_watch, std::vector<Entry>& made);
   // Whether a hungry rank has left something, for which there was no room in the log.
   bool waits_for_room() const { return left_; }
-  // Changes when there is more to take, or a rank leaves; for who has taken all.
+  // Whether the others tell this rank of what there is to take.
+  bool is_watching() const { return watches_ || is_one_of_several_; }
+  // Changes when there is more to take, or a rank leaves; for who watches and has taken all.
   Awaited news() const;
+  // While it is on every rank's arrivals are seen one by one, in their order in time.
+  void see_in_order(bool on);
 
-  // The ranks that a name waits for, by name; empty: for none, or it is unknown.
-  std::vector<std::string> missing(Round round) const;
+  // The ranks that a name of this rank's waits for, by name; empty: for none, or it is unknown.
+  std::vector<std::string> missing(Place place);
 
   // Of one of several boards, for who speaks with the other sites. What is to be told to them:
   std::vector<SiteMessage> take_outgoing();
@@ -121,10 +133,24 @@ class Board {
   static constexpr std::size_t kElsewhereBytes = 120;
 
   struct Header;  // board_layout.h
+  struct Arrival;
+  struct Lane;
   struct Slot;
   struct Logged;
   struct Queued;
   class Lock;
+  // What this rank has submitted before.
+  struct Known {
+    Place place = kSlots;
+    std::uint32_t generation = 0;
+    Submission submission{};
+  };
+  struct HashOfName {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
 
   static constexpr std::size_t aligned(std::size_t bytes) {
     return (bytes + kLine - 1) / kLine * kLine;
@@ -134,11 +160,25 @@ class Board {
   std::atomic<std::uint64_t>* arrivals(std::uint32_t index) const;
   std::uint32_t find(std::string_view name, std::uint64_t hash) const;
   std::optional<std::uint32_t> claim(std::string_view name, std::uint64_t hash);
+  std::optional<std::uint32_t> find_or_claim(std::string_view name);
   void unlink(std::uint32_t index);
+  bool renew(std::uint32_t index);
+  bool publish(const Known& known, std::int32_t priority);
+  bool is_current(const Known& known) const;
+  bool is_watched() const;
+  std::optional<Place> arrive_in_slot(std::string_view name, const Submission& submission,
+                                      const Known* known);
+  void remember(std::string_view name, Place place, const Submission& submission);
+  void arrive_at(Place place, std::size_t rank, std::int32_t priority);
+  void collect(Place renewed = kSlots);
+  bool has_uncollected() const;
+  void look_at_lanes();
+  void take_logged(bool hungry, std::vector<Entry>& made);
+  void add_watchers(std::uint32_t more);
   bool has_arrived(std::uint32_t index, std::size_t rank) const;
   bool is_complete(std::uint32_t index) const;
   void set_arrived(std::uint32_t index, std::size_t rank, bool here);
-  void become_ready(std::uint32_t index);
+  void become_ready(std::uint32_t index, std::size_t last);
   bool append(std::uint32_t index);
   void decide();
   static void set_problem(Slot& slot, const std::string& text);
@@ -155,13 +195,18 @@ class Board {
   std::uint64_t taken_by_all() const;  // entries
   Logged& next_entry();
   void wake();
+  void wake_if_ready();
 
   std::byte* const memory_;
   const std::size_t ranks_, rank_, words_;  // of a bit for each rank
   Header& header_;
-  std::uint64_t* taken_;   // by rank: entries
-  std::uint32_t* joined_;  // by rank
-  std::uint16_t* heads_;   // of the chains of slots, by hash; index + 1
+  std::uint64_t* taken_;      // by rank: entries
+  std::uint64_t* collected_;  // by rank: arrivals of its lane
+  std::uint32_t* joined_;     // by rank
+  std::uint32_t* dropped_;  // by rank: 1: its last arrival came too late, to a slot renewed before
+  Lane* lanes_;             // by rank
+  std::atomic<std::uint32_t>* generations_;  // by slot: counts up with its name and submission
+  std::uint16_t* heads_;                     // of the chains of slots, by hash; index + 1
   Logged* log_;
   Queued* queue_;  // a heap
   std::byte* slots_;
@@ -169,9 +214,19 @@ class Board {
   const RankNames names_;
   const std::function<void()> look_;
   const bool is_one_of_several_;
+  std::unordered_map<std::string, Known, HashOfName, std::equal_to<>> known_;
+  bool ready_ = false;    // something has become ready of which nobody has been told
+  bool watches_ = false;  // this rank
+  bool in_order_ = false;
+  // What this rank submits next is the first since it took something. It may wait for that one at
+  // once: then it is quicker to have it in its slot.
+  bool is_first_ = true;
+  std::uint64_t published_ = 0;       // arrivals in this rank's lane
+  std::uint64_t lane_collected_ = 0;  // of these, at least
   // This rank's last look:
-  std::uint64_t seen_ = 0;  // of the news
-  bool left_ = false;       // there was more to take, for who is hungry
+  std::uint64_t seen_ = 0;                     // of the news
+  std::vector<std::uint64_t> seen_collected_;  // arrivals, by rank
+  bool left_ = false;                          // there was more to take, for who is hungry
 };
 
 }  // namespace gradred

@@ -20,9 +20,10 @@ struct Board::Header {
   alignas(kLine) std::atomic<std::uint64_t> news;  // counts up where there is something to take
   Bell bell;
   alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
-  // Under the lock, all of these. What most submissions write, in the lock's line:
-  std::uint64_t logged;  // entries
-  std::uint64_t rounds;
+  // Ranks that have nothing to do but to wait for a name; whoever timelines counts as one.
+  std::atomic<std::uint32_t> watchers;
+  // Under the lock, all of these. What most turns at it write, in its line:
+  std::uint64_t logged;       // entries
   std::uint64_t ahead_bytes;  // of entries that were not queued, and that no hungry rank has taken
   std::uint64_t batch_bytes;  // of the last batch of these
   std::uint32_t open;         // it may be joined: nobody has taken its entries
@@ -49,11 +50,30 @@ struct Board::Header {
   char why_leaves[240];
 };
 
-// What each submission writes makes a line, with the first word of the arrivals, which lies before
+// A submission in its rank's lane: of what has been submitted before.
+struct Board::Arrival {
+  Place place;
+  std::uint32_t generation;  // of the place's name and submission
+  std::int32_t priority;
+  std::atomic<std::uint32_t> number;  // modulo 2^32, from 1: written last
+};
+
+// A ring that one rank alone writes. It has no more under way than there are slots.
+struct Board::Lane {
+  alignas(kLine) Arrival arrivals[kSlots];
+
+  // The one behind the first `count`.
+  Arrival& next(std::uint64_t count) { return arrivals[count % kSlots]; }
+  bool has(std::uint64_t count) {
+    return next(count).number.load(std::memory_order_acquire) ==
+           static_cast<std::uint32_t>(count + 1);
+  }
+};
+
+// What each arrival writes makes a line, with the first word of the arrivals, which lies before
 // it. The rest stays as it is while a name comes with the same arrays, and so in all ranks' caches.
 struct Board::Slot {
   std::uint64_t hash;
-  Round round;            // 0: no rank has arrived
   std::uint64_t entry;    // the number of its last one in the log, from 1
   std::uint32_t arrived;  // ranks
   std::uint32_t chunk;    // that is logged next
@@ -83,8 +103,8 @@ struct Board::Queued {
 
 // One line, and what few entries have.
 struct Board::Logged {
-  alignas(kLine) Round round;
-  BatchKey key;
+  alignas(kLine) BatchKey key;
+  std::uint32_t place;  // kSlots: it has none here
   std::uint32_t chunk;
   std::int32_t last_joined;
   std::int32_t last;

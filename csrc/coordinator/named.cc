@@ -190,12 +190,11 @@ void NamedOperations::submit(const Shared& operation) {
         join_waits_ = !backlog_.empty();
         joining_ = operation;
       } else {
-        const auto round = backlog_.empty()
-                               ? board_.arrive(operation->key(), operation->submission())
-                               : std::nullopt;
-        operation->round_ = round.value_or(0);
-        if (round) {
-          agreed_on_.emplace(*round, operation);
+        operation->place_ = backlog_.empty()
+                                ? board_.arrive(operation->key(), operation->submission())
+                                : std::nullopt;
+        if (operation->place_) {
+          agreed_on_.emplace(*operation->place_, operation);
         } else {
           backlog_.push_back(operation);
         }
@@ -232,6 +231,7 @@ void NamedOperations::write_to(std::shared_ptr<Timeline> timeline, std::string p
   const std::lock_guard lock(intake_);
   timeline_ = std::move(timeline);
   timeline_prefix_ = std::move(prefix);
+  board_.see_in_order(timeline_ != nullptr);
 }
 
 // That it has ended; under intake_.
@@ -278,11 +278,11 @@ bool NamedOperations::rests() {
   return true;
 }
 
-std::string NamedOperations::missing(const NamedOperation& operation) const {
+std::string NamedOperations::missing(const NamedOperation& operation) {
   std::vector<std::string> ranks;
   try {
     const std::lock_guard lock(intake_);
-    if (operation.round_ != 0) ranks = board_.missing(operation.round_);
+    if (operation.place_) ranks = board_.missing(*operation.place_);
   } catch (const Error&) {
     // It is only told here; who waits hears of it.
   }
@@ -300,11 +300,11 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
   const std::lock_guard driving(driving_);
   {
     const std::lock_guard lock(intake_);
-    const auto found = agreed_on_.find(operation.round_);
+    const auto found = operation.place_ ? agreed_on_.find(*operation.place_) : agreed_on_.end();
     const bool timed_out = report_of(reason).kind == Failure::kTimeout;  // for all ranks
     bool taken_back = false;
     try {
-      taken_back = !timed_out && found != agreed_on_.end() && board_.retract(operation.round_);
+      taken_back = !timed_out && found != agreed_on_.end() && board_.retract(found->first);
     } catch (const Error&) {
       // A peer has died, and fail() says so.
     }
@@ -327,7 +327,7 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   {
     const std::lock_guard lock(intake_);
     if (!failure_) failure_ = told;
-    for (auto& [round, operation] : agreed_on_) over.push_back(std::move(operation));
+    for (auto& [place, operation] : agreed_on_) over.push_back(std::move(operation));
     over.insert(over.end(), backlog_.begin(), backlog_.end());
     if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
     agreed_on_.clear();

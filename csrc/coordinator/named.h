@@ -103,8 +103,8 @@ class NamedOperation final : public StartedOperation {
   std::vector<NamedArray> arrays_;
   const std::vector<std::int64_t> splits_;
   const std::shared_ptr<NamedOperations> all_;
-  Board::Round round_ = 0;  // under NamedOperations' intake_; 0: there was no room for it
-  NamedTimes times_;        // where a timeline is written
+  std::optional<Board::Place> place_;  // under NamedOperations' intake_; none: there was no room
+  NamedTimes times_;                   // where a timeline is written
   std::exception_ptr failed_with_;
   bool holds_memory_ = false;          // as failed_with_: before finished_
   std::atomic<bool> finished_{false};  // it has a result, or failed_with_
@@ -152,7 +152,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   Progress drive(Operation::Caller caller, const Operation* except);
   // Nobody waits for it any more.
   void forget(NamedOperation& operation, const std::exception_ptr& reason) noexcept;
-  std::string missing(const NamedOperation& operation) const;
+  std::string missing(const NamedOperation& operation);
   std::string own_name() const { return comm_->liveness().own_name(); }
   // For the engine: whether nothing is in flight, which it then need not drive.
   bool rests();
@@ -163,6 +163,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void submit(const Shared& operation);
   void go_on();
   void look_after_peers();
+  bool must_watch() const;
   bool waits_for_ranks();
   void publish_backlog();
   bool is_hungry() const;
@@ -189,13 +190,13 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   const std::unique_ptr<Line[]> alone_;     // then
   mutable std::mutex intake_;               // of what follows, held for moments
   Board board_;
-  std::unordered_map<Board::Round, Shared> agreed_on_;  // by whom it will be, or is now
+  std::unordered_map<Board::Place, Shared> agreed_on_;  // by whom it will be, or is now
   std::deque<Shared> backlog_;                          // for which the board had no room
   bool join_waits_ = false;                             // for the backlog
   std::unordered_set<std::string_view> keys_;           // in flight
   std::vector<Shared> finished_;                        // and not yet ended
   Shared joining_;
-  std::size_t in_flight_ = 0;
+  std::atomic<std::size_t> in_flight_{0};
   bool driven_ = false;  // the engine has something of this
   std::exception_ptr failure_;
   std::shared_ptr<Timeline> timeline_;

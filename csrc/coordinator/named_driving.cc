@@ -38,10 +38,10 @@ void NamedOperations::go_on() {
   publish_backlog();
   for (bool more = true; more;) {
     const bool hungry = is_hungry();
-    const bool took = board_.any(hungry) && take_entries();
+    const bool took = (board_.any(hungry) || must_watch()) && take_entries();
     if (relay_ != nullptr) relay_->carry();
     run_works();
-    more = (took || !hungry) && board_.any(is_hungry());
+    more = ((took || !hungry) && board_.any(is_hungry())) || must_watch();
   }
   // Last: a rank that has left, having done its part, is no loss to what can go on without it.
   const bool left = board_.any_left();
@@ -52,6 +52,11 @@ void NamedOperations::go_on() {
     if (waits_for_ranks()) look_after_peers();  // who has left may have done so since it failed
   }
   if (left) end_what_is_left_over();
+}
+
+// Whether it may be names that this rank waits for next.
+bool NamedOperations::must_watch() const {
+  return works_.empty() && !board_.is_watching() && in_flight_ != 0;
 }
 
 // Whether there is a name that not all have submitted. Calls look after the ranks they wait for.
@@ -88,10 +93,9 @@ void NamedOperations::publish_backlog() try {
   const std::lock_guard lock(intake_);
   while (!backlog_.empty()) {
     const Shared& next = backlog_.front();
-    const auto round = board_.arrive(next->key(), next->submission());
-    if (!round) return;
-    next->round_ = *round;
-    agreed_on_.emplace(*round, next);
+    next->place_ = board_.arrive(next->key(), next->submission());
+    if (!next->place_) return;
+    agreed_on_.emplace(*next->place_, next);
     backlog_.pop_front();
   }
   if (std::exchange(join_waits_, false)) board_.join();
@@ -105,14 +109,14 @@ bool NamedOperations::take_entries() {
   {
     const std::lock_guard lock(intake_);
     const std::uint64_t now = timeline_ == nullptr ? 0 : now_ns();
-    board_.take(is_hungry(), entries_);
+    board_.take(is_hungry(), must_watch(), entries_);
     for (Board::Entry& entry : entries_) {
       any = true;
       Shared mine;
       if (entry.is_join()) {
         mine = std::exchange(joining_, nullptr);
         if (mine != nullptr) mine->last_joined = entry.last_joined;
-      } else if (const auto found = agreed_on_.find(entry.round); found != agreed_on_.end()) {
+      } else if (const auto found = agreed_on_.find(entry.place); found != agreed_on_.end()) {
         mine = found->second;
         mine->submission_.priority = entry.priority;
         mine->submission_.in_chunks = entry.in_chunks ? 1 : 0;
@@ -154,7 +158,7 @@ void NamedOperations::end_what_is_left_over() {
     const std::lock_guard lock(intake_);
     if (board_.any()) return;  // they come first
     why = board_.why_left();
-    for (auto& [round, operation] : agreed_on_) over.push_back(std::move(operation));
+    for (auto& [place, operation] : agreed_on_) over.push_back(std::move(operation));
     over.insert(over.end(), backlog_.begin(), backlog_.end());
     if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
     agreed_on_.clear();
@@ -199,7 +203,7 @@ Progress NamedOperations::where() const {
   if (!works_.empty()) return stopped_;
   const std::lock_guard lock(intake_);
   const bool for_room = !backlog_.empty() || board_.waits_for_room();
-  if (for_room) return {Progress::State::kPolls, {}};
+  if (for_room || !board_.is_watching()) return {Progress::State::kPolls, {}};
   return {Progress::State::kAwaits, board_.news()};
 }
 

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "node_calls.h"
@@ -81,12 +83,12 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
     std::vector<int> order(kNames);
     for (int i = 0; i < kNames; ++i) order[static_cast<std::size_t>(i)] = i;
     std::ranges::shuffle(order, random);
-    std::map<named::Board::Round, int> mine;
+    std::map<named::Board::Place, int> mine;
     std::map<int, std::uint32_t> chunks;
     int taken = 0;
     const auto take = [&](bool hungry) {
-      for (const auto& entry : board.take(hungry)) {
-        const auto found = mine.find(entry.round);
+      for (const auto& entry : board.take(hungry, hungry)) {
+        const auto found = mine.find(entry.place);
         expect(found != mine.end(), "an entry that this rank has not submitted");
         expect(entry.problem.empty(), entry.problem);
         expect(entry.submission == nullptr, "this rank has its array");
@@ -101,29 +103,95 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
     };
     for (const int name : order) {
       const int priority = static_cast<int>(random() % 5);
-      const auto round =
+      const auto place =
           board.arrive("name" + std::to_string(name), sum_of(count_of(name), priority));
-      expect(round.has_value(), "there is room");
-      mine.emplace(*round, name);
+      expect(place.has_value(), "there is room");
+      mine.emplace(*place, name);
       if (random() % 4 == 0) take(random() % 2 == 0);
     }
     while (taken < kNames) {
-      if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
       take(true);
+      if (taken < kNames && !board.any()) Sleep::until(board.news(), Sleep::kForever);
     }
   }
   all_saw_the_same(bootstrap, seen);
 }
 
+// Names that come again, at times with other arrays, beside so many new ones that all slots are
+// given away again and again, while ranks come to them by their lanes.
+void slots_change_while_ranks_come(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  constexpr int kOld = 20, kNew = 20, kTurns = 3 * named::Board::kSlots / kNew;
+  std::mt19937 random(static_cast<unsigned>(bootstrap.rank()));
+  std::vector<int> order(kOld + kNew);
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    std::ranges::shuffle(order, random);
+    std::map<named::Board::Place, int> mine;
+    const auto take = [&] {
+      for (const auto& entry : board.take(true, true)) {
+        expect(entry.problem.empty(), entry.problem);
+        expect(mine.erase(entry.place) == 1, "an entry that this rank has not submitted");
+      }
+    };
+    for (const int i : order) {
+      const bool is_old = i < kOld;
+      const std::string name =
+          is_old ? "old" + std::to_string(i) : "new" + std::to_string(turn * kNew + i);
+      const int times = is_old ? turn / (2 + i) : 0;  // with the same array
+      std::optional<named::Board::Place> place;
+      while (!(place = board.arrive(name, sum_of(static_cast<std::size_t>(1 + times))))) take();
+      expect(mine.emplace(*place, i).second, "a slot has one name");
+      if (random() % 8 == 0) take();
+    }
+    while (!mine.empty()) {
+      take();
+      if (!mine.empty() && !board.any()) Sleep::until(board.news(), Sleep::kForever);
+    }
+  }
+}
+
+// Ranks that come at the same moment, with the same array or not: some by their lanes, while
+// another gives the slot other arrays.
+void differences_are_seen_by_all(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  const auto ranks = static_cast<unsigned>(bootstrap.size());
+  std::mt19937 random(1);  // the same on all
+  for (int turn = 0; turn < 1000; ++turn) {
+    std::vector<std::size_t> counts(ranks);
+    for (std::size_t& count : counts) count = 1 + random() % 2;
+    const std::size_t mine = counts[static_cast<unsigned>(bootstrap.rank())];
+    const bool agree = std::ranges::count(counts, mine) == bootstrap.size();
+    const auto first = board.arrive("first", sum_of(1));  // what comes behind it takes the lane
+    std::optional<named::Board::Place> place;
+    while (!(place = board.arrive("one", sum_of(mine)))) {  // others may still read the last one
+      std::this_thread::yield();
+    }
+    std::map<named::Board::Place, bool> agreed;
+    while (agreed.size() < 2) {
+      const auto entries = board.take(true, turn % 2 == 0);
+      for (const auto& entry : entries) agreed[entry.place] = entry.problem.empty();
+      if (!entries.empty()) continue;
+      if (board.is_watching()) Sleep::until(board.news(), Sleep::kForever);
+      while (!board.any()) std::this_thread::yield();
+    }
+    expect(agreed.at(first.value()), "the first, turn " + std::to_string(turn));
+    expect(agreed.at(*place) == agree, "turn " + std::to_string(turn));
+    if (random() % 4 == 0) bootstrap.barrier();
+  }
+}
+
 void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
-  std::map<named::Board::Round, std::uint64_t> counts;
+  std::map<named::Board::Place, std::uint64_t> counts;
   const auto arrive = [&](const std::string& name, const Submission& what) {
     counts[board.arrive(name, what).value()] = what.counts[0];
   };
   const auto counts_of = [&](const std::vector<named::Board::Entry>& entries) {
     std::vector<std::uint64_t> found;
-    for (const auto& entry : entries) found.push_back(counts.at(entry.round));
+    for (const auto& entry : entries) found.push_back(counts.at(entry.place));
     return found;
   };
   constexpr std::size_t kLarge = 3 * Submission::kChunkBytes / 4;  // 3 chunks
@@ -251,9 +319,10 @@ void joined_ranks_fall_behind(const Shared& memory, BoardBootstrap& bootstrap) {
   std::size_t taken = 0;
   if (bootstrap.rank() == 1) {
     for (std::uint32_t i = 0; i < kMore; ++i) {
-      const auto round = board.arrive("b" + std::to_string(i % 50), sum_of(1));
-      taken += board.take().size();
-      if (!round) break;  // it waits for the other rank, which does not look
+      board.arrive("b" + std::to_string(i % 50), sum_of(1));
+      const std::size_t now = board.take().size();
+      taken += now;
+      if (now == 0) break;  // it waits for the other rank, which does not look
     }
     expect(taken == named::Board::kSlots, "the log is full");
     board.join();
@@ -302,15 +371,15 @@ void takes_back(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
   if (bootstrap.rank() == 0) {
-    const auto round = board.arrive("back", sum_of(3));
-    expect(board.missing(*round) == std::vector<std::string>{"rank 1"}, "rank 1 is missing");
-    expect(board.retract(*round), "nobody else has come");
-    expect(!board.retract(*round), "once");
+    const auto place = board.arrive("back", sum_of(3));
+    expect(board.missing(*place) == std::vector<std::string>{"rank 1"}, "rank 1 is missing");
+    expect(board.retract(*place), "nobody else has come");
+    expect(!board.retract(*place), "once");
   }
   bootstrap.barrier();
   if (bootstrap.rank() == 1) {
-    const auto round = board.arrive("back", sum_of(4));
-    expect(board.missing(*round) == std::vector<std::string>{"rank 0"}, "rank 0 is missing");
+    const auto place = board.arrive("back", sum_of(4));
+    expect(board.missing(*place) == std::vector<std::string>{"rank 0"}, "rank 0 is missing");
   }
   bootstrap.barrier();
   if (bootstrap.rank() == 0) board.arrive("back", sum_of(4));
@@ -325,6 +394,24 @@ void takes_back(const Shared& memory, BoardBootstrap& bootstrap) {
     throw Failed("a name was taken after the end");
   } catch (const Error&) {
   }
+}
+
+void what_all_have_submitted_outlives_who_leaves(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  for (int turn = 0; turn < 2; ++turn) {  // from then on all but the first come by their lanes
+    for (const char* const name : {"first", "a", "b"}) board.arrive(name, sum_of(1));
+    bootstrap.barrier();
+    expect(board.take().size() == 3, "all have come");
+    bootstrap.barrier();
+  }
+  for (const char* const name : {"first", "a"}) board.arrive(name, sum_of(1));
+  if (bootstrap.rank() == 0) board.arrive("b", sum_of(1));
+  bootstrap.barrier();
+  if (bootstrap.rank() == 1) board.leave("rank 1 has left");
+  bootstrap.barrier();
+  expect(board.any() && board.take().size() == 2, "the first and a");
+  expect(!board.any(), "b will never be");
 }
 
 int run_all(const std::string& part) {
@@ -345,12 +432,17 @@ int run_all(const std::string& part) {
   }
   on_ranks(report, Ranks::kThreads)(1, "chunks_are_all_of_it_and_alike",
                                     chunks_are_all_of_it_and_alike);
+  for (const int size : {2, 3}) {
+    on(size, "slots_change_while_ranks_come", slots_change_while_ranks_come);
+    on(size, "differences_are_seen_by_all", differences_are_seen_by_all);
+  }
   on(2, "the_most_urgent_goes_first_between_chunks", the_most_urgent_goes_first_between_chunks);
   on(2, "the_end_of_a_join_comes_behind_all_chunks", the_end_of_a_join_comes_behind_all_chunks);
   on(2, "runs_out_of_room", runs_out_of_room);
   on(2, "joined_ranks_fall_behind", joined_ranks_fall_behind);
   on(3, "who_joins_after_a_name_counts_once", who_joins_after_a_name_counts_once);
   on(2, "takes_back", takes_back);
+  on(2, "what_all_have_submitted_outlives_who_leaves", what_all_have_submitted_outlives_who_leaves);
   return report.finish();
 }
 

@@ -286,11 +286,11 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
     std::vector<int> order(kNames);
     for (int i = 0; i < kNames; ++i) order[static_cast<std::size_t>(i)] = i;
     std::ranges::shuffle(order, random);
-    std::map<named::Board::Round, int> mine;
+    std::map<named::Board::Place, int> mine;
     int taken = 0;
     const auto take = [&](bool hungry) {
       for (const auto& entry : board.take(hungry)) {
-        const auto found = mine.find(entry.round);
+        const auto found = mine.find(entry.place);
         expect(found != mine.end(), "an entry that this rank has not submitted");
         expect(entry.problem.empty(), entry.problem);
         seen = (seen * 31 + static_cast<std::uint64_t>(found->second)) * 2 + (entry.joins ? 1 : 0);
@@ -344,7 +344,8 @@ void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
     if (relay != nullptr) relay->carry();
   }
   expect(entries[0].submission->counts[0] == 7 && entries[0].problem.empty(), "a sum with zeros");
-  expect((entries[0].round == 0) == (rank / Job::kRanks == 1), "whose site has no array");
+  expect((entries[0].place == named::Board::kSlots) == (rank / Job::kRanks == 1),
+         "whose site has no array");
   expect(entries[1].is_join() && entries[1].last_joined != 1, "all");
   ranks.barrier();
 }
