@@ -124,6 +124,32 @@ def test_groups_of_some_ranks_have_the_numbers_of_the_program(tmp_path: Path) ->
     assert sorted(file.name for file in tmp_path.glob("t.*")) == ["t.1.json", "t.2.json"]
 
 
+AGAIN = """
+import datetime
+
+import torch
+import torch.distributed as dist
+
+for members in ([0], [0, 1], [1], [0, 1]):  # by the same name, of other ranks each time
+    dist.init_process_group("gradred", timeout=datetime.timedelta(seconds=20))
+    some = dist.new_group(members)
+    if dist.get_rank() in members:
+        ones = torch.ones(4)
+        dist.all_reduce(ones, group=some)
+        assert ones.tolist() == [len(members)] * 4
+    dist.destroy_process_group()
+print("all of them")
+"""
+
+
+def test_torch_is_initialised_again_with_groups_of_other_ranks(tmp_path: Path) -> None:
+    program = tmp_path / "again.py"
+    program.write_text(AGAIN)
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(program))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("all of them") == 2, done.stdout
+
+
 SPAWN = """
 import sys
 import time

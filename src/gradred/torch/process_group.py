@@ -594,13 +594,21 @@ def _free(engine: NamedOperations, messages: Messages) -> None:
     messages.free()
 
 
-_made: Counter[str] = Counter()
+_made: Counter[tuple[int, str]] = Counter()
+_world = 0  # the number of torch's group of all ranks, as all count it
 
 
 def _unused_part(options: Any) -> dist.Store:
-    """Of the group's store, where a group of this name may have left its keys."""
-    _made[options.group_id] += 1
-    return dist.PrefixStore(f"gradred {_made[options.group_id]}", options.store)
+    """Of the group's store, where a group of this name may have left its keys.
+
+    Only members know how often there was one of this name, and in each world others may have been.
+    """
+    global _world
+    if not dist.is_initialized():  # this is the group of all
+        _world += 1
+    made = (_world, options.group_id)
+    _made[made] += 1
+    return dist.PrefixStore(f"gradred {_world}.{_made[made]}", options.store)
 
 
 def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
