@@ -21,7 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path("build", "other-mpis")
-TESTS = ["tests/mpi/test_surface.py", "tests/mpi/test_progress.py", "tests/mpi/test_arrays.py"]
+SUBJECTS = ("surface", "collectives", "requests", "comm_class", "progress", "arrays")
+TESTS = [f"tests/mpi/test_{subject}.py" for subject in SUBJECTS]
 INTEL = "impi-rt==2021.18.1"  # 2021.19 asks for a newer libfabric than its package brings
 DEBIAN_OPEN_MPI = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
 DEBIAN_MPICH = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")

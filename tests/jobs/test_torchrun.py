@@ -32,8 +32,11 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_everything_of_a_process_group(ranks: int) -> None:
-    names = ("test_distributed.py", "test_parallel.py")
-    tests = [str(ROOT / "tests" / "pytorch" / name) for name in names]
+    folder = ROOT / "tests" / "pytorch"
+    tests = [
+        *map(str, sorted(folder.glob("test_distributed*.py"))),
+        str(folder / "test_parallel.py"),
+    ]
     words = [f"--nproc-per-node={ranks}", "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = run(*TORCHRUN, *words)
     assert done.returncode == 0, done.stdout + done.stderr

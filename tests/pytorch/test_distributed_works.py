@@ -1,0 +1,226 @@
+"""torch.distributed with the backend "gradred": works, futures, time limits, errors, threads."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import time
+from typing import Any
+
+import pytest
+from pytorch.groups import RANK, SIZE, dist, group_of_all, learned, torch
+
+__all__ = ["group_of_all"]  # a fixture of this module
+TOTAL = SIZE * (SIZE + 1) // 2
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch 2.13 renamed
+
+
+@pytest.mark.skipif(SIZE == 1, reason="takes ranks that take different ways")
+def test_a_refused_operation_counts_whatever_way_it_takes() -> None:
+    class Special(torch.Tensor):
+        """One that takes a closer look."""
+
+    x = torch.ones(5)
+    mine = x if RANK == 0 else x.as_subclass(Special)
+    with pytest.raises(ValueError, match="band is not defined for float32"):
+        dist.all_reduce(mine, op=dist.ReduceOp.BAND)
+    dist.all_reduce(mine)
+    assert (x == SIZE).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_messages_may_go_to_leaves_and_be_waited_for_again() -> None:
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    got = learned(2, 3)
+    works = [dist.irecv(got, left), dist.isend(torch.full((2, 3), RANK + 1.0), right)]
+    for work in works * 2:
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+    assert (got == left + 1).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_futures_of_messages_do_not_block_and_become_complete_by_themselves() -> None:
+    apart = dist.new_group()
+    if RANK == 0:
+        work = dist.irecv(torch.empty(3), 1)
+        future = work.get_future()
+        assert not work.is_completed()
+    dist.barrier(group=apart)
+    if RANK == 1:
+        dist.send(torch.full((3,), 8.0), 0)
+    if RANK == 0:
+        begin = time.monotonic()
+        while not work.is_completed() and time.monotonic() - begin < 10:
+            time.sleep(0.001)
+        assert work.is_completed()
+        assert (future.wait()[0] == 8).all()
+
+
+def test_works_and_futures() -> None:
+    tensors = [torch.full((n,), float(RANK)) for n in (1, 1000, 200_000)]
+    works = [dist.all_reduce(x, async_op=True) for x in tensors]
+    futures = [work.get_future() for work in works]
+    doubled = futures[1].then(lambda future: future.value()[0] * 2)
+    for work, x in reversed(list(zip(works, tensors, strict=True))):
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+        assert (x == SIZE * (SIZE - 1) / 2).all()
+    assert (doubled.wait() == SIZE * (SIZE - 1)).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_a_mismatch_comes_out_of_wait_and_futures_on_all_ranks() -> None:
+    work = dist.all_reduce(torch.ones(3 + (RANK == 0)), async_op=True)
+    future = work.get_future()
+    with pytest.raises(ValueError, match="Mismatched allreduce tensor shapes"):
+        work.wait()
+    assert isinstance(work.exception(), ValueError)
+    with pytest.raises(RuntimeError, match=r"UsageError: .*Mismatched"):
+        future.wait()
+    with pytest.raises(RuntimeError, match="Mismatched"):
+        future.then(lambda one: one.value()).wait()
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == SIZE
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_calls_that_do_not_match_are_an_error_on_all_ranks() -> None:
+    with pytest.raises(ValueError, match="Mismatched operations: rank"):
+        dist.all_reduce(torch.ones(3)) if RANK == 0 else dist.broadcast(torch.ones(3), 0)
+    dist.barrier()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no rank is late")
+def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
+    x = torch.ones(2)
+    apart = dist.new_group()
+    if RANK == 0:
+        work = dist.all_reduce(x, async_op=True)
+        with pytest.raises(TimeoutError, match="goes on"):
+            work.wait(datetime.timedelta(seconds=0.1))
+    dist.barrier(group=apart)
+    if RANK != 0:
+        work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert (x == SIZE).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no rank is late")
+def test_time_limits_name_the_rank_that_is_missing_and_reach_futures() -> None:
+    apart = dist.new_group()
+    hasty = dist.new_group(timeout=datetime.timedelta(seconds=0.3))
+    if RANK == 0:
+        works = [dist.all_reduce(torch.ones(n), group=hasty, async_op=True) for n in (2, 3)]
+        begin = time.monotonic()
+        for work in works:
+            with pytest.raises(RuntimeError, match=r"TimeoutError: .*not been submitted by rank 1"):
+                work.get_future().wait()
+        assert 0.2 < time.monotonic() - begin < 2
+        with pytest.raises(TimeoutError, match=r"not been submitted by rank 1"):
+            works[0].wait()
+    dist.barrier(group=apart)
+    if RANK != 0:
+        works = [dist.all_reduce(torch.ones(n), group=hasty, async_op=True) for n in (2, 3)]
+    for work in works:
+        work.wait(datetime.timedelta(seconds=30))
+        assert (work.result()[0] == SIZE).all()
+
+
+def test_an_operation_that_is_complete_has_its_result_in_place() -> None:
+    whole = torch.zeros(SIZE, 3).t()  # where the engine cannot put it
+    work = dist.all_gather_into_tensor(whole, torch.full((3,), RANK + 1.0), async_op=True)
+    while not work.is_completed():
+        time.sleep(0)
+    assert whole.sum() == 3 * TOTAL
+
+
+def test_a_result_that_has_no_room_is_an_error_again_and_again() -> None:
+    work = dist.all_gather_into_tensor(torch.empty(1), torch.ones(3), async_op=True)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="invalid"):
+            work.wait()
+    assert work.is_completed()
+    assert not work.is_success()
+
+
+def test_many_operations_in_flight_that_torch_waits_for() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    begun = [functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD) for _ in range(40)]
+    assert all((x + 0 == SIZE).all() for x in begun)
+
+
+def test_groups_of_some_ranks() -> None:
+    even = dist.new_group(list(range(0, SIZE, 2)))
+    for _ in range(3):
+        if RANK % 2 == 0:
+            x = torch.ones(2)
+            dist.all_reduce(x, group=even)
+            assert (x == (SIZE + 1) // 2).all()
+    dist.barrier()
+
+
+def test_several_threads_with_groups_of_their_own() -> None:
+    groups = [dist.new_group(list(range(SIZE))) for _ in range(3)]
+    wrong: list[object] = []
+
+    def work(group: Any) -> None:
+        for turn in range(50):
+            x = torch.full((10,), float(turn))
+            dist.all_reduce(x, group=group)
+            if not (x == SIZE * turn).all():
+                wrong.append(turn)
+
+    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+
+
+def test_monitored_barrier_waits_for_all_ranks() -> None:
+    began = time.monotonic()
+    if RANK == SIZE - 1:
+        time.sleep(0.3)
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
+    assert time.monotonic() - began > 0.29
+    dist.monitored_barrier()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody is late")
+@pytest.mark.parametrize("all_ranks", [False, True])
+def test_monitored_barrier_names_who_did_not_come(all_ranks: bool) -> None:
+    group = dist.new_group(timeout=datetime.timedelta(seconds=30))
+    if RANK == 0:
+        late = ", ".join(f"rank {rank}" for rank in range(1, SIZE if all_ranks else 2))
+        with pytest.raises(RuntimeError, match=f"not been reached by {late}\\b"):
+            dist.monitored_barrier(group, datetime.timedelta(seconds=0.2), all_ranks)
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="rank 0 alone")
+def test_monitored_barrier_that_rank_zero_does_not_reach() -> None:
+    group = dist.new_group(timeout=datetime.timedelta(seconds=30))
+    if RANK != 0:
+        with pytest.raises(RuntimeError, match="See rank 0's error"):
+            dist.monitored_barrier(group, datetime.timedelta(seconds=0.2))
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+def test_refused_arguments_of_one_rank_are_an_error_on_all_and_the_group_goes_on() -> None:
+    if SIZE == 1:
+        pytest.skip("takes several ranks")
+    x = torch.ones(8)[::2] if RANK == 1 else torch.ones(4)
+    with pytest.raises((ValueError, RuntimeError), match=r"not dense|rank 1 .*has refused"):
+        dist.all_reduce(x)
+    for value in (10.0, 100.0):
+        x = torch.full((4,), value)
+        dist.all_reduce(x)
+        assert (x == SIZE * value).all()
