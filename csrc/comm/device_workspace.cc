@@ -29,10 +29,12 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   if (!same || size_ == 1 || call.count * size_of(call.dtype) < kLeast) return nullptr;
   if (call.op == Op::kPremul && !is_aligned(call)) return nullptr;
   if (device_ == nullptr) {  // tried once
-    device_ = memory.device();
     const auto ranks = static_cast<std::size_t>(size_);
-    workspace_ = device_->make_workspace(static_cast<std::size_t>(rank_), ranks,
-                                         std::max(bytes_, kLeastPerRank * ranks), why_none_);
+    workspace_ = memory.device()->make_workspace(
+        static_cast<std::size_t>(rank_), ranks, std::max(bytes_, kLeastPerRank * ranks), why_none_);
+    const bool not_now = workspace_ == nullptr && why_none_.empty();
+    if (not_now) return nullptr;
+    device_ = memory.device();
   }
   if (device_ != memory.device() || workspace_ == nullptr || workspace_->refused()) return nullptr;
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;

@@ -220,6 +220,7 @@ class LibraryOperation final : public StartedOperation {
     if (!stream() && call_.before() != nullptr && !call_.before()->ready()) return false;
     const bool begun = ranks_.use([&](LibraryGroup& group) {
       if (!group.is_connected()) return false;
+      if (stream()) call_.stream_order()->begin();
       group.start(library_call());
       return true;
     });

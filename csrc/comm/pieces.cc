@@ -40,23 +40,25 @@ std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const i
 }
 
 HostVector::HostVector(std::size_t bytes, DeviceMemory* device) {
-  if (device != nullptr) pinned_ = HostAllocation::attempt(*device, bytes);
-  if (pinned_.data() == nullptr) plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  if (device != nullptr) {
+    for_device_ = HostAllocation(*device, bytes);
+  } else {
+    plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  }
 }
 
-void PieceCopies::add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before,
-                      bool pinned) {
+void PieceCopies::add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before) {
   if (part.bytes == 0) return;
   if (memory.is_host()) {
     std::memcpy(part.target, part.source, part.bytes);
     return;
   }
   const auto takes_it = [&](const Batch& batch) {
-    return batch.device == memory.device() && batch.pinned == pinned && batch.stream == nullptr;
+    return batch.device == memory.device() && batch.stream == nullptr;
   };
   auto found = std::ranges::find_if(batches_, takes_it);
   if (found == batches_.end()) {
-    found = batches_.insert(found, {.device = memory.device(), .pinned = pinned});
+    found = batches_.insert(found, {.device = memory.device()});
   }
   found->parts.push_back(part);
   if (before != nullptr) found->before.push_back(before);
@@ -68,11 +70,7 @@ bool PieceCopies::Batch::begin() {
   const auto done = [](const std::shared_ptr<Stream>& one) { return one->ready(); };
   if (!std::ranges::all_of(before, done)) return false;
   stream = std::make_shared<Stream>(Memory(*device));
-  if (pinned) {
-    stream->copy_many(parts);
-  } else {
-    for (const CopyPart& part : parts) stream->copy(part.target, part.source, part.bytes);
-  }
+  stream->copy_many(parts);
   parts.clear();
   return true;
 }
@@ -102,18 +100,18 @@ DeviceMemory* Bucket::device() const {
   return nullptr;
 }
 
-void Bucket::pack(std::byte* vector, bool pinned, PieceCopies& copies) const {
+void Bucket::pack(std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
     const CopyPart part{vector, piece.in.data, piece.bytes()};
-    copies.add(piece.in.memory, part, before_of(piece), pinned);
+    copies.add(piece.in.memory, part, before_of(piece));
     vector += piece.bytes();
   }
 }
 
-void Bucket::unpack(const std::byte* vector, bool pinned, PieceCopies& copies) const {
+void Bucket::unpack(const std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
     const CopyPart part{piece.out.data, vector, piece.bytes()};
-    copies.add(piece.out.memory, part, before_of(piece), pinned);
+    copies.add(piece.out.memory, part, before_of(piece));
     vector += piece.bytes();
   }
 }

@@ -38,21 +38,19 @@ struct Piece {
 class HostVector {
  public:
   HostVector() = default;
-  // For copies from and to the device; null: there is none. Where its kind of memory cannot be had
-  // now, any serves.
+  // For copies from and to the device; null: there is none.
   HostVector(std::size_t bytes, DeviceMemory* device);
 
-  std::byte* data() const { return plain_ ? plain_.get() : pinned_.data(); }
-  bool is_pinned() const { return pinned_.data() != nullptr; }
+  std::byte* data() const { return plain_ ? plain_.get() : for_device_.data(); }
   // A device may still write there.
   void keep_for_ever() noexcept {
     static_cast<void>(plain_.release());
-    pinned_.keep_for_ever();
+    for_device_.keep_for_ever();
   }
 
  private:
   std::unique_ptr<std::byte[]> plain_;
-  HostAllocation pinned_;
+  HostAllocation for_device_;
 };
 
 // Copies of many pieces between where they lie and a vector in the host's memory.
@@ -60,7 +58,7 @@ class PieceCopies {
  public:
   // In host memory at once; a device's begin with ready(), together, when all that their `before`
   // have been given is done.
-  void add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before, bool pinned);
+  void add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before);
   bool ready();            // waits for no device; the first on a device compiles what copies there
   void finish();           // blocks until all are done; throws where a device has failed
   bool settle() noexcept;  // for who gives up, as of a Stream; what has not begun will not
@@ -69,7 +67,6 @@ class PieceCopies {
   // To and from one device.
   struct Batch {
     DeviceMemory* device = nullptr;
-    bool pinned = false;  // the vector
     std::vector<CopyPart> parts{};
     std::vector<std::shared_ptr<Stream>> before{};
     std::shared_ptr<Stream> stream{};  // null: they have not begun
@@ -89,9 +86,9 @@ struct Bucket {
   std::size_t bytes() const { return count * size_of(dtype); }
   bool packed() const { return pieces.size() > 1; }
   DeviceMemory* device() const;  // of the first piece that is not the host's; null: all are
-  // Begin to copy to and from a vector in host memory, pinned for device() or not.
-  void pack(std::byte* vector, bool pinned, PieceCopies& copies) const;
-  void unpack(const std::byte* vector, bool pinned, PieceCopies& copies) const;
+  // Begin to copy to and from a vector in host memory, for device().
+  void pack(std::byte* vector, PieceCopies& copies) const;
+  void unpack(const std::byte* vector, PieceCopies& copies) const;
 };
 
 // What the pieces up to which packing pays have in bytes; all ranks find the same.

@@ -18,6 +18,9 @@ struct Lengths {  // in bytes
   std::size_t input, result;
   std::size_t room;   // of the caller's buffer for the result
   std::size_t place;  // of this rank's input in it, for calls in place
+  // Where input and result are the device's, one vector on the host serves both, but for
+  // reduce-scatters, whose input is longer.
+  bool one_vector;
 
   Lengths(const Call& call, int rank, int size) {
     const std::size_t one = call.count * size_of(call.dtype);
@@ -31,6 +34,7 @@ struct Lengths {  // in bytes
     if (root) result = 0;
     room = gathers || (scatters && call.in_place()) ? all : one;
     place = gathers ? one * static_cast<std::size_t>(rank) : 0;
+    one_vector = call.in_place() || (!call.out.memory.is_host() && !scatters);
   }
 };
 
@@ -56,8 +60,17 @@ void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
 
 bool Staging::is_long(const Call& call) { return call.count * size_of(call.dtype) >= 2 * kPiece; }
 
-// Where input and result are the device's, one vector on the host serves both, but for
-// reduce-scatters, whose input is longer.
+std::array<std::size_t, 2> Staging::host_bytes(const Call& call, int rank, int size) {
+  const Lengths bytes(call, rank, size);
+  const bool has_input = !call.input_memory().is_host() && !bytes.one_vector;
+  return {call.out.memory.is_host() ? 0 : bytes.room, has_input ? bytes.input : 0};
+}
+
+HostAllocation Staging::host_memory(DeviceMemory& device, std::size_t bytes) const {
+  StreamOrder* const stream = call_.stream_order();
+  return stream != nullptr ? stream->take_host() : HostAllocation(device, bytes);
+}
+
 Staging::Staging(const Call& call, int rank, int size)
     : call_(call), rank_(rank), size_(size), on_host_(call) {
   check(call.order != nullptr, "a call on a device's memory says what comes before it");
@@ -104,22 +117,22 @@ void Staging::to_host(bool flows) {
   StreamOrder* const stream = call.stream_order();
   const bool own = flows || (to != from && !from.is_host());
   if (!to.is_host() && own && stream == nullptr) result_.emplace(to);
+  const auto [room, input] = host_bytes(call, rank_, size_);
+  if (room > 0) room_ = host_memory(*to.device(), room);
+  if (input > 0) input_ = host_memory(*from.device(), input);
   if (!to.is_host()) {
-    room_ = HostAllocation(*to.device(), bytes.room);
     on_host_.out.data = room_.data();
     result_bytes_ = bytes.result;
   }
   if (!from.is_host()) {
     const bool in_place = call.in_place();
-    const bool one_vector = in_place || (!to.is_host() && call.kind != Kind::kReduceScatterBlock);
     const auto* const given =
         static_cast<const std::byte*>(in_place ? call.out.data : call.in.data);
     const std::byte* const source = in_place ? given + bytes.place : given;
     std::byte* target = room_.data() + bytes.place;
-    if (one_vector) {
+    if (bytes.one_vector) {
       on_host_.in.data = kInPlace;
     } else {
-      input_ = HostAllocation(*from.device(), bytes.input);
       on_host_.in.data = target = input_.data();
     }
     copy_input(target, source, bytes.input, flows);

@@ -5,6 +5,7 @@
 // elsewhere.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -33,6 +34,8 @@ class Staging final : public Flow {
   Staging& operator=(const Staging&) = delete;
   // Enough bytes for pieces to be worth their cost.
   static bool is_long(const Call& call);
+  // Of the host memory that it takes: what the order of a stream is opened with.
+  static std::array<std::size_t, 2> host_bytes(const Call& call, int rank, int size);
 
   // The same call on the host's memory: its `before` is the stream that copies the input, the
   // caller's if there is one.
@@ -50,6 +53,7 @@ class Staging final : public Flow {
 
  private:
   Staging(const Call& call, int rank, int size);
+  HostAllocation host_memory(DeviceMemory& device, std::size_t bytes) const;
   bool has_scaled_input();
   bool is_quiet() noexcept;
   void keep_host_memory() noexcept;
@@ -62,9 +66,9 @@ class Staging final : public Flow {
   const int rank_, size_;
   Call on_host_;
   std::optional<DeviceCall> device_;
-  std::shared_ptr<Stream> before_;  // that copies the input
-  std::optional<Stream> result_;    // where that one does not copy the result
-  HostAllocation input_, room_;
+  std::shared_ptr<Stream> before_;    // that copies the input
+  std::optional<Stream> result_;      // where that one does not copy the result
+  HostAllocation room_, input_;       // of the result, and of an input that has no place in it
   std::vector<std::uint64_t> marks_;  // behind each piece of the input, where they flow
   std::size_t result_bytes_ = 0, copied_ = 0;
   bool scales_ = false;  // the input, once it is there: it was to be scaled on the device

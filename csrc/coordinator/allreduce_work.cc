@@ -20,7 +20,6 @@ class Vector {
   }
 
   std::byte* data() const { return kept_ != nullptr ? kept_->data() : made_.data(); }
-  bool is_pinned() const { return made_.is_pinned(); }
   explicit operator bool() const { return data() != nullptr; }
   void give_back(KeptVectors& kept) { kept.give_back(std::move(kept_)); }
 
@@ -55,7 +54,7 @@ class Allreduce final : public NamedWork {
       if (bucket.count == 0) continue;
       void* const data = vectors_[i] ? vectors_[i].data() : bucket.pieces.front().out.data;
       if (factors.after != 1.0) scale(data, bucket.count, bucket.dtype, factors.after, false);
-      if (vectors_[i]) bucket.unpack(vectors_[i].data(), vectors_[i].is_pinned(), copies_);
+      if (vectors_[i]) bucket.unpack(vectors_[i].data(), copies_);
     }
   }
   bool results_are_there() override {
@@ -85,7 +84,7 @@ class Allreduce final : public NamedWork {
       vectors_.emplace_back();
       if (!bucket.packed() && !(device != nullptr && scales)) continue;
       vectors_.back() = Vector(bucket.bytes(), device, kept_);
-      bucket.pack(vectors_.back().data(), vectors_.back().is_pinned(), copies_);
+      bucket.pack(vectors_.back().data(), copies_);
     }
   }
   void start_bucket(Communicator& comm, std::size_t index, const Factors& factors) {

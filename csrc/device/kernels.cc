@@ -147,9 +147,10 @@ CudaModule Kernels::load_code(const std::string& code, const Key& key) const {
 // A file that the driver refuses, damaged or of another version, is made again.
 CudaModule Kernels::load_by(const Compiler& compiler, const Key& key) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
-  const bool is_compiled = key.source == KernelSource::kCopies && copies_ && !copies_->empty();
+  const auto compiled = codes_.find(key);
+  const bool is_compiled = compiled != codes_.end() && !compiled->second.empty();
   const std::string code =
-      is_compiled ? *copies_
+      is_compiled ? compiled->second
                   : code_for(compiler, key.dtype, capability, options_.folder, key.source);
   try {
     return load_code(code, key);
@@ -198,9 +199,36 @@ void Kernels::prepare(const Key& key) {
   for (const std::string& name : names_of(key.source)) {
     made.functions[name] = made.module.function(prefix_of(key.source, key.dtype) + name);
   }
+  codes_.erase(key);
   const std::lock_guard lock(mutex_);
   most_blocks_ = kBlocksPerUnit * units;
   loaded_.emplace(key, std::move(made));
+}
+
+bool Kernels::has(const Key& key) const {
+  const std::lock_guard lock(mutex_);
+  return loaded_.contains(key);
+}
+
+bool Kernels::has(Op op, DType dtype) const { return has(key_of(op, dtype, false)); }
+
+std::string Kernels::first_code(const Key& key) const {
+  const Compiler& compiler = Compiler::load(options_.compilers, driver_.version, 0);
+  const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
+  return code_for(compiler, key.dtype, capability, options_.folder, key.source);
+}
+
+void Kernels::compile(Op op, DType dtype) {
+  const Key key = key_of(op, dtype, false);
+  const std::lock_guard loading(loading_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (loaded_.contains(key) || refused_.contains(key) || codes_.contains(key)) return;
+  }
+  try {
+    codes_[key] = first_code(key);
+  } catch (const DeviceError&) {  // prepare() asks the next compiler, and says what it is
+  }
 }
 
 // What is refused is compiled and linked for seconds while peers wait: not in each call.
@@ -284,24 +312,20 @@ void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
   launch(stream, code, blocks, &arguments);
 }
 
-bool Kernels::has_copies() const {
-  const std::lock_guard lock(mutex_);
-  return loaded_.contains(copies_key());
-}
+bool Kernels::has_copies() const { return has(copies_key()); }
 
 bool Kernels::compile_copies() {
   const std::lock_guard loading(loading_);
-  if (copies_) return !copies_->empty();
+  const auto found = codes_.find(copies_key());
+  if (found != codes_.end()) return !found->second.empty();
+  std::string code;
   try {
-    const Compiler& compiler = Compiler::load(options_.compilers, driver_.version, 0);
-    const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
-    copies_ = code_for(compiler, DType::kUInt8, capability, options_.folder, KernelSource::kCopies);
+    code = first_code(copies_key());
   } catch (const DriverError&) {
     return false;  // the program's own, perhaps: the next one may find it gone
   } catch (const DeviceError&) {
-    copies_ = "";
   }
-  return !copies_->empty();
+  return !(codes_[copies_key()] = code).empty();
 }
 
 bool Kernels::load_copies() {
@@ -313,7 +337,7 @@ bool Kernels::load_copies() {
   } catch (const DeviceError&) {  // when it was made again
   }
   const std::lock_guard loading(loading_);
-  copies_ = "";
+  codes_[copies_key()] = "";
   return false;
 }
 

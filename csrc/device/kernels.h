@@ -58,6 +58,9 @@ class Kernels {
   // Loads those of a type, which may take seconds the first time, and stop the device. Throws
   // DeviceError: there is no compiler, or it refuses.
   void prepare(Op op, DType dtype, bool waits_for_peers = false);
+  // Whether that is done; and the part of it which stops no device, as far as it can be had.
+  bool has(Op op, DType dtype) const;
+  void compile(Op op, DType dtype);
   void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
   unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
   // The kernel that copies: whether it is loaded; compiles it, which may take a second, and stops
@@ -89,6 +92,8 @@ class Kernels {
 
   int attribute(int which) const;
   static Key copies_key() { return {DType::kUInt8, KernelSource::kCopies}; }
+  bool has(const Key& key) const;
+  std::string first_code(const Key& key) const;  // by the first compiler
   void prepare(const Key& key);
   static Key key_of(Op op, DType dtype, bool waits_for_peers);
   CudaModule load_once(const Key& key);
@@ -102,11 +107,12 @@ class Kernels {
   const Driver& driver_;
   const Ordinal device_;
   const Options options_;
-  std::mutex loading_;        // of who loads, which may take until the device has nothing to do
+  std::mutex loading_;  // of who loads, which may take until the device has nothing to do
+  // What is compiled and not loaded, under it. Empty, of kCopies: it cannot be had.
+  std::map<Key, std::string> codes_;
   mutable std::mutex mutex_;  // of what follows
   std::map<Key, Loaded> loaded_;
   std::map<Key, std::string> refused_;  // kUser: what the driver, or its linker, will say again
-  std::optional<std::string> copies_;   // kCopies: its code; empty: it cannot be had
   unsigned most_blocks_ = 0;            // of a launch
 };
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <deque>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -52,6 +53,7 @@ class Copies final : public DeviceStream {
   Copies& operator=(const Copies&) = delete;
 
   void copy(void* target, const void* source, std::size_t bytes) override {
+    if (has_to_wait({target, source, bytes})) return later_.push_back({{target, source, bytes}});
     const ScopedContext scope = memory_.scope();
     queue_->stream.copy(address_of(target), address_of(source), bytes);
   }
@@ -60,7 +62,11 @@ class Copies final : public DeviceStream {
   void copy_many(std::span<const CopyPart> parts) override {
     constexpr std::size_t kFew = 4, kLong = std::size_t{256} << 10;
     const ScopedContext scope = memory_.scope();
-    if (parts.size() <= kFew || !memory_.copies_by_kernel()) return DeviceStream::copy_many(parts);
+    const bool may_launch =
+        std::ranges::none_of(parts, [this](const CopyPart& part) { return has_to_wait(part); });
+    if (parts.size() <= kFew || !may_launch || !memory_.copies_by_kernel()) {
+      return DeviceStream::copy_many(parts);
+    }
     std::vector<CopyPart> all(parts.begin(), parts.end());
     const auto is_short = [](const CopyPart& part) { return part.bytes <= kLong; };
     const auto few = std::ranges::partition(all, is_short);
@@ -71,21 +77,22 @@ class Copies final : public DeviceStream {
   void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
   bool ready() override {
     const ScopedContext scope = memory_.scope();
-    return queue_->stream.ready();
+    return give_later() && queue_->stream.ready();
   }
 
   std::uint64_t mark() override {
-    const ScopedContext scope = memory_.scope();
-    std::vector<CudaEvent>& spare = queue_->marks;
-    if (spare.empty()) spare.emplace_back(memory_.driver_);
-    spare.back().record(queue_->stream.get());
-    marks_.push_back(std::move(spare.back()));
-    spare.pop_back();
+    if (later_.empty()) {
+      const ScopedContext scope = memory_.scope();
+      record_mark();
+    } else {
+      later_.push_back({.is_mark = true});
+    }
     return ++made_;
   }
   bool has_passed(std::uint64_t mark) override {
     const ScopedContext scope = memory_.scope();
-    while (passed_ < mark && marks_.front().ready()) {
+    give_later();
+    while (passed_ < mark && !marks_.empty() && marks_.front().ready()) {
       queue_->marks.push_back(std::move(marks_.front()));
       marks_.pop_front();
       ++passed_;
@@ -100,6 +107,38 @@ class Copies final : public DeviceStream {
   }
 
  private:
+  struct Later {
+    CopyPart copy{};
+    bool is_mark = false;  // and no copy
+  };
+
+  // A copy from or to host memory that is not pinned may keep the driver, and who asks it, until
+  // all that comes first is done: it is given when that is so.
+  bool has_to_wait(const CopyPart& part) {
+    return !later_.empty() || memory_.is_plain_host(part.target) ||
+           memory_.is_plain_host(part.source);
+  }
+  bool give_later() {  // false: not all, yet
+    while (!later_.empty()) {
+      if (!queue_->stream.ready()) return false;
+      const auto [copy, is_mark] = later_.front();
+      later_.pop_front();
+      if (is_mark) {
+        record_mark();
+      } else {
+        queue_->stream.copy(address_of(copy.target), address_of(copy.source), copy.bytes);
+      }
+    }
+    return true;
+  }
+  void record_mark() {
+    std::vector<CudaEvent>& spare = queue_->marks;
+    if (spare.empty()) spare.emplace_back(memory_.driver_);
+    spare.back().record(queue_->stream.get());
+    marks_.push_back(std::move(spare.back()));
+    spare.pop_back();
+  }
+
   [[noreturn]] void refuse() const {
     throw DeviceError("reductions on " + memory_.name() +
                       ": there is no kernel for them. Reduce in host memory");
@@ -107,6 +146,7 @@ class Copies final : public DeviceStream {
 
   CudaMemory& memory_;
   std::unique_ptr<CudaMemory::Queue> queue_;
+  std::deque<Later> later_;
   std::deque<CudaEvent> marks_;
   std::uint64_t made_ = 0, passed_ = 0;
 };
@@ -191,18 +231,38 @@ void CudaMemory::release(std::byte* address) noexcept {
 }
 
 std::byte* CudaMemory::allocate_host(std::size_t bytes) {
-  std::byte* const spare = spare_host(rounded(bytes));
-  return spare != nullptr ? spare : pin_host(rounded(bytes));
+  if (std::byte* const pinned = pinned_host(bytes)) return pinned;
+  auto plain = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  const std::lock_guard lock(mutex_);
+  plain_.emplace(plain.get(), bytes);
+  plain_count_ = plain_.size();
+  return plain.release();
 }
 
-std::byte* CudaMemory::try_allocate_host(std::size_t bytes) {
-  std::byte* found = spare_host(rounded(bytes));
-  if (found == nullptr) orders_.while_none_is_open([&] { found = pin_host(rounded(bytes)); });
-  return found;
+std::byte* CudaMemory::pinned_host(std::size_t bytes) {
+  const std::size_t length = rounded(bytes);
+  catch_up();
+  if (std::byte* const spare = spare_host(length)) return spare;
+  std::byte* made = nullptr;
+  if (!orders_.while_none_is_open([&] { made = pin_host(length); })) {
+    const std::lock_guard lock(mutex_);
+    const auto all = std::accumulate(wanted_.begin(), wanted_.end(), spare_bytes_ + length);
+    if (all <= kMostSpareBytes) wanted_.push_back(length);
+  }
+  return made;
+}
+
+bool CudaMemory::is_plain_host(const void* address) {
+  if (plain_count_.load(std::memory_order_relaxed) == 0) return false;
+  const auto* const at = static_cast<const std::byte*>(address);
+  const std::lock_guard lock(mutex_);
+  const auto behind = plain_.upper_bound(at);
+  if (behind == plain_.begin()) return false;
+  const auto [begin, length] = *std::prev(behind);
+  return at < begin + length;
 }
 
 std::byte* CudaMemory::spare_host(std::size_t bytes) {
-  free_dropped();
   const std::lock_guard lock(mutex_);
   const auto found = spare_.lower_bound(bytes);
   if (found == spare_.end() || found->first > 2 * bytes) return nullptr;
@@ -213,20 +273,35 @@ std::byte* CudaMemory::spare_host(std::size_t bytes) {
   return address;
 }
 
-void CudaMemory::free_dropped() {
-  std::vector<PinnedAllocation> dropped;  // freed without the lock
+void CudaMemory::catch_up() {
+  std::vector<Dropped> dropped;  // freed without the lock
+  std::vector<std::size_t> wanted;
   {
     const std::lock_guard lock(mutex_);
     dropped.swap(dropped_);
+    wanted.swap(wanted_);
   }
-  if (dropped.empty()) return;
-  const auto free_them = [&] {
-    const ScopedContext scope = this->scope();
+  if (dropped.empty() && wanted.empty()) return;
+  const auto all = [&] {
     dropped.clear();
+    try {
+      for (const std::size_t bytes : wanted) release_host(pin_host(bytes));
+    } catch (const DriverError&) {  // who cannot do without it says so
+    }
   };
-  if (orders_.while_none_is_open(free_them)) return;
+  if (orders_.while_none_is_open(all)) return;
   const std::lock_guard lock(mutex_);
   std::ranges::move(dropped, std::back_inserter(dropped_));
+  std::ranges::move(wanted, std::back_inserter(wanted_));
+}
+
+void CudaMemory::free_later(ImportedAllocation imported) noexcept {
+  if (imported.get() == 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped_.emplace_back(std::move(imported));
+  }
+  catch_up();
 }
 
 std::byte* CudaMemory::pin_host(std::size_t bytes) {
@@ -237,6 +312,12 @@ std::byte* CudaMemory::pin_host(std::size_t bytes) {
   pinned_[address] = std::move(made);
   in_use_[address] = bytes;
   return address;
+}
+
+bool CudaMemory::prepare_kernels(Op op, DType dtype) {
+  if (kernels_.has(op, dtype)) return true;
+  kernels_.compile(op, dtype);
+  return orders_.while_none_is_open([&] { kernels_.prepare(op, dtype); });
 }
 
 bool CudaMemory::copies_by_kernel() {
@@ -251,6 +332,11 @@ bool CudaMemory::copies_by_kernel() {
 // the driver until the device has nothing to do, and this may be the thread that it waits for.
 void CudaMemory::release_host(std::byte* address) noexcept {
   const std::lock_guard lock(mutex_);
+  if (plain_.erase(address) > 0) {
+    plain_count_ = plain_.size();
+    delete[] address;
+    return;
+  }
   const auto used = in_use_.extract(address);
   spare_.emplace(used.mapped(), address);
   spare_bytes_ += used.mapped();
@@ -296,13 +382,16 @@ std::unique_ptr<DeviceStream> CudaMemory::open_stream() { return std::make_uniqu
 
 std::unique_ptr<Workspace> CudaMemory::make_workspace(std::size_t rank, std::size_t ranks,
                                                       std::size_t bytes, std::string& why) {
+  std::unique_ptr<Workspace> made;
   try {
-    const ScopedContext scope = this->scope();
-    return std::make_unique<CudaWorkspace>(*this, rank, ranks, bytes);
+    orders_.while_none_is_open([&] {
+      const ScopedContext scope = this->scope();
+      made = std::make_unique<CudaWorkspace>(*this, rank, ranks, bytes);
+    });
   } catch (const DriverError& error) {
     why = error.what();
-    return nullptr;
   }
+  return made;
 }
 
 CollectiveLibrary* CudaMemory::collectives(LibraryKind kind, std::string& why) {
@@ -344,10 +433,7 @@ class DirectOrder final : public StreamOrder {
  public:
   // In the memory's context. What it takes is made now, before the stream waits for peers.
   DirectOrder(CudaMemory& memory, std::uint64_t stream)
-      : memory_(memory),
-        open_(memory.orders()),
-        stream_(stream),
-        mark_(memory.orders().open_mark()) {
+      : memory_(memory), stream_(stream), mark_(memory.orders().open_mark()) {
     if (mark_ == nullptr) end_.emplace(memory.driver());
   }
 
@@ -360,11 +446,12 @@ class DirectOrder final : public StreamOrder {
     return true;
   }
   bool has_passed() override {
-    if (mark_ != nullptr) return mark_->has_passed();
-    const ScopedContext scope = memory_.scope();
-    return end_->ready();
+    const bool passed = mark_ != nullptr ? mark_->has_passed() : end_has_passed();
+    if (passed) open_.reset();
+    return passed;
   }
   bool asks_driver() const override { return mark_ == nullptr; }
+  void begin() override { open_.emplace(memory_.orders()); }
   // Of a graph nothing can be a part that is not captured with it: the program has seen to that.
   void follow(DeviceMemory& device, std::uint64_t stream) override {
     if (stream == stream_ || is_captured()) return;
@@ -388,6 +475,10 @@ class DirectOrder final : public StreamOrder {
   void check() override { static_cast<void>(memory_.open_stream()->ready()); }
 
  private:
+  bool end_has_passed() const {
+    const ScopedContext scope = memory_.scope();
+    return end_->ready();
+  }
   bool is_captured() const {
     const ScopedContext scope = memory_.scope();
     return memory_.is_captured(stream_);
@@ -401,7 +492,7 @@ class DirectOrder final : public StreamOrder {
   }
 
   CudaMemory& memory_;
-  const Orders::Open open_;
+  std::optional<Orders::Open> open_;  // until it has passed the mark
   const std::uint64_t stream_;
   const std::unique_ptr<Orders::Mark> mark_;
   std::optional<CudaEvent> end_;  // where the device writes no words

@@ -2,6 +2,7 @@
 // serve what ranks do in the memory of their devices (workspace.h).
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "device/exported.h"
@@ -38,7 +41,6 @@ class CudaMemory final : public DeviceMemory {
   void release(std::byte* address) noexcept override;
   bool reduces() const override { return false; }
   std::byte* allocate_host(std::size_t bytes) override;
-  std::byte* try_allocate_host(std::size_t bytes) override;
   void release_host(std::byte* address) noexcept override;
   std::unique_ptr<DeviceStream> open_stream() override;
   std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks, std::size_t bytes,
@@ -47,8 +49,10 @@ class CudaMemory final : public DeviceMemory {
   Identity identity() const override { return std::bit_cast<Identity>(uuid_); }
   CollectiveLibrary* collectives(LibraryKind kind, std::string& why) override;
   std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream) override;
-  std::shared_ptr<StreamOrder> open_order(std::uint64_t stream, std::string& why) override {
-    return orders_.open(stream, why);
+  std::shared_ptr<StreamOrder> open_order(std::uint64_t stream,
+                                          std::span<const std::size_t> host_bytes,
+                                          std::string& why) override {
+    return orders_.open(stream, host_bytes, why);
   }
 
   const Driver& driver() const { return driver_; }
@@ -63,9 +67,16 @@ class CudaMemory final : public DeviceMemory {
   Kernels& kernels() { return kernels_; }
   ExportedMemory& exported() { return exported_; }
   Orders& orders() { return orders_; }
-  // Whether kernels can copy by now: compiles what copies the first time, and loads it unless the
-  // device may be waiting for peers.
-  bool copies_by_kernel();
+  // What follows has the driver wait for the device where it has to, but not while that may be
+  // waiting for peers (Orders::while_none_is_open). So, of allocate_host(), what is pinned; null:
+  // not now, but by the time that somebody asks for as much again, if none is open in between.
+  std::byte* pinned_host(std::size_t bytes);
+  // Compiles and loads kernels, as Kernels. False: not now.
+  bool prepare_kernels(Op op, DType dtype);
+  bool copies_by_kernel();  // likewise, those that copy; nor where there are none
+  void free_later(ImportedAllocation imported) noexcept;
+  // Whether allocate_host() has given it, and it is not pinned.
+  bool is_plain_host(const void* address);
 
  private:
   friend class Copies;
@@ -78,8 +89,8 @@ class CudaMemory final : public DeviceMemory {
   CudaMemory(const Driver& driver, ContextHandle context, Ordinal device, const Options& options);
   std::unique_ptr<Queue> take_queue();
   std::byte* spare_host(std::size_t bytes);  // null: none fits
-  void free_dropped();
-  std::byte* pin_host(std::size_t bytes);  // the driver may wait for the device
+  void catch_up();                           // with what is dropped, and wanted
+  std::byte* pin_host(std::size_t bytes);    // the driver may wait for the device
   void give_back(std::unique_ptr<Queue> queue) noexcept;
 
   const Driver& driver_;
@@ -96,7 +107,11 @@ class CudaMemory final : public DeviceMemory {
   std::map<std::byte*, std::size_t> in_use_;       // by bytes
   std::multimap<std::size_t, std::byte*> spare_;
   std::size_t spare_bytes_ = 0;
-  std::vector<PinnedAllocation> dropped_;  // freed by the next who allocates
+  using Dropped = std::variant<PinnedAllocation, ImportedAllocation>;
+  std::vector<Dropped> dropped_;     // freed by the next who allocates
+  std::vector<std::size_t> wanted_;  // bytes that could not be pinned when somebody asked for them
+  std::map<const std::byte*, std::size_t> plain_;  // what was given instead, by bytes
+  std::atomic<std::size_t> plain_count_{0};
   Orders orders_{*this};
   ExportedMemory exported_{*this};
   const Options options_;

@@ -23,8 +23,9 @@ StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<StreamHan
 // One call's.
 class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<CudaOrder> {
  public:
-  CudaOrder(Orders& orders, Orders::Lane& lane, std::unique_ptr<Orders::Slot> slot)
-      : orders_(orders), open_(orders), lane_(lane), slot_(std::move(slot)) {}
+  CudaOrder(Orders& orders, Orders::Lane& lane, std::unique_ptr<Orders::Slot> slot,
+            std::vector<HostAllocation> host)
+      : StreamOrder(std::move(host)), orders_(orders), lane_(lane), slot_(std::move(slot)) {}
   ~CudaOrder() override {
     release();
     orders_.give_back(std::move(slot_));
@@ -47,6 +48,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   std::unique_ptr<DeviceStream> result(void* target, const void* source, std::size_t bytes,
                                        std::size_t piece) override {
     auto held = std::make_unique<Result>(shared_from_this(), source, bytes, piece);
+    if (bytes > 0) open_.emplace(orders_);
     const ScopedContext scope = memory().scope();
     for (std::size_t at = 0; at < bytes; at += piece) {
       await(slot_->words->released, slot_->to_release + 1);
@@ -62,9 +64,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
     return held;
   }
 
-  void release() noexcept override {
-    slot_->words->released.store(slot_->to_release, std::memory_order_release);
-  }
+  void release() noexcept override { let_go(slot_->to_release); }
 
   void precede(std::uint64_t stream) override {
     const ScopedContext scope = memory().scope();
@@ -137,7 +137,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
       const std::size_t end = address_of(source) - source_ + bytes;
       const auto pieces =
           end == bytes_ ? slot().to_release - before_ : static_cast<std::uint32_t>(end / piece_);
-      slot().words->released.store(before_ + pieces, std::memory_order_release);
+      order_->let_go(before_ + pieces);
     }
     bool ready() override {
       return has_come(slot().words->written.load(std::memory_order_acquire), slot().to_write);
@@ -152,6 +152,10 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   };
 
   CudaMemory& memory() const { return orders_.memory_; }
+  void let_go(std::uint32_t pieces) {
+    slot_->words->released.store(pieces, std::memory_order_release);
+    if (pieces == slot_->to_release) open_.reset();
+  }
   void await(const std::atomic<std::uint32_t>& word, std::uint32_t count) {
     const Driver& driver = memory().driver();
     driver.check(
@@ -165,7 +169,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   }
 
   Orders& orders_;
-  const Orders::Open open_;
+  std::optional<Orders::Open> open_;  // while a copy is held back
   Orders::Lane& lane_;
   std::unique_ptr<Orders::Slot> slot_;
 };
@@ -183,10 +187,19 @@ bool Orders::while_none_is_open(const std::function<void()>& have_the_driver_wai
 }
 
 // Everything that takes the driver's time, or makes it wait, is done before a copy is held back.
-std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why) {
+std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream,
+                                          std::span<const std::size_t> host_bytes,
+                                          std::string& why) {
   const std::lock_guard lock(mutex_);
   why = why_none();
   if (!why.empty()) return nullptr;
+  std::vector<HostAllocation> host;
+  for (const std::size_t bytes : host_bytes) {
+    if (bytes == 0) continue;
+    std::byte* const pinned = memory_.pinned_host(bytes);
+    if (pinned == nullptr) return nullptr;
+    host.emplace_back(memory_, pinned);
+  }
   const ScopedContext scope = memory_.scope();
   Lane* const found = lane_of(stream);
   if (found == nullptr) {
@@ -195,6 +208,7 @@ std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why
   }
   Lane& lane = *found;
   std::unique_ptr<Slot> slot = take_slot();
+  if (slot == nullptr) return nullptr;
   if (!probed_) {
     try {
       probe(lane.result, *slot->words);
@@ -204,7 +218,7 @@ std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream, std::string& why
       return nullptr;
     }
   }
-  return std::make_shared<CudaOrder>(*this, lane, std::move(slot));
+  return std::make_shared<CudaOrder>(*this, lane, std::move(slot), std::move(host));
 }
 
 std::string Orders::why_none() const {
@@ -219,6 +233,7 @@ std::unique_ptr<Orders::Mark> Orders::open_mark() {
   const std::lock_guard lock(mutex_);
   if (!why_none().empty()) return nullptr;
   std::unique_ptr<Slot> slot = take_slot();
+  if (slot == nullptr) return nullptr;
   if (!probed_) {
     try {
       const CudaStream own(memory_.driver(), Urgency::kFirst);
@@ -277,7 +292,10 @@ std::unique_ptr<Orders::Slot> Orders::free_slot() {
 std::unique_ptr<Orders::Slot> Orders::take_slot() {
   if (auto slot = free_slot()) return slot;
   constexpr std::size_t kPage = 4096;
-  PinnedAllocation page(memory_.driver(), kPage);
+  PinnedAllocation page;
+  if (!while_none_is_open([&] { page = PinnedAllocation(memory_.driver(), kPage); })) {
+    return nullptr;
+  }
   auto* const words = static_cast<Words*>(page.get());
   pages_.push_back(std::move(page));
   std::vector<std::unique_ptr<Slot>> made;

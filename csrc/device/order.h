@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,14 +25,13 @@ class Orders {
  public:
   explicit Orders(CudaMemory& memory) : memory_(memory) {}
 
-  // For a call in the order of that stream of the program's. Null: this device has no order, and
-  // why.
-  std::shared_ptr<StreamOrder> open(std::uint64_t stream, std::string& why);
-  // In the current context. Null: the device writes no words to host memory.
+  // As DeviceMemory::open_order().
+  std::shared_ptr<StreamOrder> open(std::uint64_t stream, std::span<const std::size_t> host_bytes,
+                                    std::string& why);
+  // In the current context. Null: the device writes no words to host memory, or not now.
   class Mark;
   std::unique_ptr<Mark> open_mark();
-  // One that is open: the device may be waiting for peers, and who has the driver wait for the
-  // device waits, too.
+  // One that is open: the device may be waiting for peers.
   class Open {
    public:
     explicit Open(Orders& orders);
@@ -42,7 +42,11 @@ class Orders {
    private:
     Orders& orders_;
   };
-  // Does so unless one is open; none is opened meanwhile. Whether it has been done.
+  // To pin memory, to allocate or free a device's, to open a peer's, or to load a module may take
+  // the driver until the device has nothing to do. While one is open that may be never: what peers
+  // have to do first may have to wait for this thread. So whatever does any of these, and is none
+  // of the program's own requests, is done here: unless one is open; none is opened meanwhile.
+  // Whether it has been done.
   bool while_none_is_open(const std::function<void()>& have_the_driver_wait);
 
  private:
@@ -72,7 +76,7 @@ class Orders {
   static constexpr std::size_t kMostLanes = 32;
 
   Lane* lane_of(std::uint64_t stream);
-  std::unique_ptr<Slot> take_slot();
+  std::unique_ptr<Slot> take_slot();  // null: not now
   std::unique_ptr<Slot> free_slot();
   void give_back(std::unique_ptr<Slot> slot) noexcept;
   std::string why_none() const;

@@ -81,31 +81,18 @@ class ShotsGroup final : public LibraryGroup {
     const ScopedContext scope = memory_.scope();
     if (turn_ > 0 && (cut_off_ || !all_have_left())) keep_all();
     if (cancelled().load() != 0) words_.keep_for_ever();
+    for (ImportedAllocation& one : imported_) memory_.free_later(std::move(one));
   }
   ShotsGroup(const ShotsGroup&) = delete;
   ShotsGroup& operator=(const ShotsGroup&) = delete;
 
-  // Says where the others can see it whether it reaches them all.
-  void connect(std::span<const Ticket> all) override {
-    const ScopedContext scope = memory_.scope();
-    try {
-      for (std::size_t peer = 0; peer < all.size(); ++peer) {
-        if (peer == rank_) continue;
-        Described theirs{};
-        std::memcpy(&theirs, all[peer].data(), sizeof theirs);
-        imported_[peer] = ImportedAllocation(memory_.driver(), theirs.handle);
-        begins_[peer] = imported_[peer].get() + theirs.offset;
-      }
-    } catch (const DeviceError& error) {
-      why_not_ = error.what();
-    }
-    word(0) = why_not_.empty() ? kReaches : kCannotReach;
-    stream_.copy(begins_[rank_], address_of(words_.data()), sizeof(std::uint32_t));
-    last_.record(stream_.get());
-  }
+  void connect(std::span<const Ticket> all) override { tickets_.assign(all.begin(), all.end()); }
 
   // Once all others say that they do.
   bool is_connected() override {
+    if (!tickets_.empty() && !memory_.orders().while_none_is_open([this] { reach_all(); })) {
+      return false;
+    }
     if (!why_not_.empty()) {
       throw UsageError("plan '" + name() + "' cannot serve this communicator: rank " +
                        std::to_string(rank_) + ": " + why_not_);
@@ -126,6 +113,26 @@ class ShotsGroup final : public LibraryGroup {
     last_.record(stream_.get());
     asked_ = true;
     return false;
+  }
+
+  // Says where the others can see it whether it reaches them all.
+  void reach_all() {
+    const ScopedContext scope = memory_.scope();
+    const std::vector<Ticket> all = std::exchange(tickets_, {});
+    try {
+      for (std::size_t peer = 0; peer < all.size(); ++peer) {
+        if (peer == rank_) continue;
+        Described theirs{};
+        std::memcpy(&theirs, all[peer].data(), sizeof theirs);
+        imported_[peer] = ImportedAllocation(memory_.driver(), theirs.handle);
+        begins_[peer] = imported_[peer].get() + theirs.offset;
+      }
+    } catch (const DeviceError& error) {
+      why_not_ = error.what();
+    }
+    word(0) = why_not_.empty() ? kReaches : kCannotReach;
+    stream_.copy(begins_[rank_], address_of(words_.data()), sizeof(std::uint32_t));
+    last_.record(stream_.get());
   }
 
   void start(const LibraryCall& call) override {
@@ -232,6 +239,7 @@ class ShotsGroup final : public LibraryGroup {
   const Layout layout_;
   ExportedRange own_;
   std::vector<ImportedAllocation> imported_;
+  std::vector<Ticket> tickets_;  // of the peers that are still to be opened
   std::vector<Address> begins_;  // of each rank's memory
   HostAllocation words_;
   CudaStream stream_;

@@ -33,15 +33,22 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
       offsets_(ranks),
       imported_arrays_(ranks),
       stream_(memory.driver()) {
-  HostAllocation pinned(memory, sizeof(Pattern));
   const Pattern pattern = pattern_of(seed_);
-  std::memcpy(pinned.data(), &pattern, sizeof pattern);
-  stream_.copy(address_of(own_.get()), reinterpret_cast<Address>(pinned.data()), sizeof pattern);
+  stream_.copy(address_of(own_.get()), address_of(&pattern), sizeof pattern);
   stream_.synchronize();
 }
 
 // Nothing is under way: an operation that was cut off has called abandon().
-CudaWorkspace::~CudaWorkspace() = default;
+CudaWorkspace::~CudaWorkspace() {
+  for (ImportedAllocation& one : imported_) memory_.free_later(std::move(one));
+  for (auto& imported : imported_arrays_) {
+    for (auto& [number, one] : imported) memory_.free_later(std::move(one));
+  }
+}
+
+bool CudaWorkspace::attempt(const std::function<void()>& open) {
+  return memory_.orders().while_none_is_open(open);
+}
 
 Workspace::Ticket CudaWorkspace::ticket() {
   const SharedPlace place = memory_.exported().find(own_.get(), least_);
@@ -57,13 +64,15 @@ void CudaWorkspace::open(std::size_t rank, const Ticket& ticket) {
   const ScopedContext scope = memory_.scope();
   Described theirs{};
   std::memcpy(&theirs, ticket.data(), sizeof theirs);
-  imported_[rank] = ImportedAllocation(memory_.driver(), theirs.handle);
+  if (imported_[rank].get() == 0) {  // else tried when a peer could not
+    imported_[rank] = ImportedAllocation(memory_.driver(), theirs.handle);
+  }
   offsets_[rank] = theirs.offset;
-  HostAllocation pinned(memory_, sizeof(Pattern));
-  stream_.copy(reinterpret_cast<Address>(pinned.data()), part_of(rank), sizeof(Pattern));
+  Pattern found{};
+  stream_.copy(address_of(&found), part_of(rank), sizeof found);
   stream_.synchronize();
   const Pattern wanted = pattern_of(theirs.seed);
-  if (std::memcmp(pinned.data(), &wanted, sizeof wanted) != 0) {
+  if (std::memcmp(&found, &wanted, sizeof wanted) != 0) {
     throw DeviceError("the memory that rank " + std::to_string(rank) +
                       " exports by CUDA IPC has other content here");
   }
@@ -75,13 +84,12 @@ bool CudaWorkspace::reduces(Op op, DType dtype, std::string& why) {
   why = Kernels::why_not(op, dtype);
   if (!why.empty()) return false;
   try {
-    const ScopedContext scope = memory_.scope();
-    memory_.kernels().prepare(op, dtype);
+    if (memory_.prepare_kernels(op, dtype)) return true;
+    why = "their kernels are loaded when no stream waits for peers any longer";
   } catch (const DeviceError& error) {
     why = error.what();
-    return false;
   }
-  return true;
+  return false;
 }
 
 // ---- arrays where they lie ----------------------------------------------------------------------

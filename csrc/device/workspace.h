@@ -23,6 +23,7 @@ class CudaWorkspace final : public Workspace {
   ~CudaWorkspace() override;
 
   Ticket ticket() override;
+  bool attempt(const std::function<void()>& open) override;
   void open(std::size_t rank, const Ticket& ticket) override;
   std::size_t bytes() const override { return least_; }
   bool is_of_one_device() const override { return one_device_; }

@@ -54,7 +54,8 @@ std::shared_ptr<StreamOrder> DeviceMemory::open_direct_order(std::uint64_t) {
   throw DeviceError(name() + " has no streams of a program's");
 }
 
-std::shared_ptr<StreamOrder> DeviceMemory::open_order(std::uint64_t, std::string& why) {
+std::shared_ptr<StreamOrder> DeviceMemory::open_order(std::uint64_t, std::span<const std::size_t>,
+                                                      std::string& why) {
   why = name() + " has no streams that wait for the host";
   return nullptr;
 }

@@ -81,13 +81,13 @@ class DeviceMemory {
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
   // Whether its streams reduce and scale; else they only copy.
   virtual bool reduces() const { return true; }
-  // Host memory that its streams copy from and to without stopping. Throws where there is none.
+  // Host memory for its streams to copy from and to: such as they need not stop for (pinned), or,
+  // while to get more of that could wait for what peers do (StreamOrder), any. Throws where there
+  // is none.
   virtual std::byte* allocate_host(std::size_t bytes) { return new std::byte[bytes]; }
-  // Null where that could wait for what peers do (StreamOrder).
-  virtual std::byte* try_allocate_host(std::size_t bytes) { return allocate_host(bytes); }
   virtual void release_host(std::byte* address) noexcept { delete[] address; }
   // For a group of ranks of which this is one: `bytes` that peers' devices read. Null: they cannot,
-  // and why.
+  // and why; or, without a reason, not now, since that could wait for what peers do.
   virtual std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks,
                                                     std::size_t bytes, std::string& why);
   // Which device of the machine it is, whatever number processes have for it.
@@ -97,8 +97,11 @@ class DeviceMemory {
   virtual CollectiveLibrary* collectives(LibraryKind kind, std::string& why);
   // As open_order(), for work that is given to the stream itself.
   virtual std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream);
-  // For a call in the order of `stream`, a program's. Null: the host has to wait, and why.
-  virtual std::shared_ptr<StreamOrder> open_order(std::uint64_t stream, std::string& why);
+  // For a call in the order of `stream`, a program's, that takes host memory of such lengths. Null:
+  // the host has to wait, and why; without a reason, this time.
+  virtual std::shared_ptr<StreamOrder> open_order(std::uint64_t stream,
+                                                  std::span<const std::size_t> host_bytes,
+                                                  std::string& why);
 };
 
 // Where a buffer lies: in the host's memory, or in a device's, which must outlive this.
@@ -162,13 +165,7 @@ class HostAllocation {
   HostAllocation() = default;
   HostAllocation(DeviceMemory& device, std::size_t bytes)
       : device_(&device), address_(bytes > 0 ? device.allocate_host(bytes) : nullptr) {}
-  // Of try_allocate_host(): data() may be null.
-  static HostAllocation attempt(DeviceMemory& device, std::size_t bytes) {
-    HostAllocation made;
-    made.device_ = &device;
-    made.address_ = device.try_allocate_host(bytes);
-    return made;
-  }
+  HostAllocation(DeviceMemory& device, std::byte* address) : device_(&device), address_(address) {}
   ~HostAllocation() {
     if (address_ != nullptr) device_->release_host(address_);
   }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "memory/memory.h"
 
@@ -16,6 +18,7 @@ namespace gradred {
 // call on asks nothing of the driver, which may be waiting for what the call itself holds up.
 class StreamOrder {
  public:
+  explicit StreamOrder(std::vector<HostAllocation> host = {}) : host_(std::move(host)) {}
   virtual ~StreamOrder() = default;
   // All that `stream`, a program's on that device, has been given so far comes before the copies.
   virtual void follow(DeviceMemory& device, std::uint64_t stream) = 0;
@@ -27,7 +30,11 @@ class StreamOrder {
   virtual bool has_passed() { return true; }  // the mark
   // Whether has_passed() asks the driver, which may let nobody in until the stream goes on.
   virtual bool asks_driver() const { return false; }
-  // The next three are for the others.
+  // What the stream is given from now on may wait for peers.
+  virtual void begin() {}
+  // The next four are for the others.
+  // Of the lengths with which it was opened, the next; once each.
+  HostAllocation take_host() { return std::move(host_.at(taken_++)); }
   // Copies as it is told to, at once.
   virtual std::unique_ptr<DeviceStream> input() = 0;
   // Gives the device copies of all these bytes, in pieces; a later copy() of a part lets go those
@@ -40,6 +47,10 @@ class StreamOrder {
   virtual void precede(std::uint64_t stream) = 0;
   // Throws DeviceError where the device has failed. Not for who carries the call on.
   virtual void check() = 0;
+
+ private:
+  std::vector<HostAllocation> host_;
+  std::size_t taken_ = 0;
 };
 
 }  // namespace gradred

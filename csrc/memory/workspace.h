@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -42,7 +43,9 @@ class Workspace {
 
   virtual ~Workspace() = default;
   virtual Ticket ticket() = 0;
-  // Blocks, for milliseconds. Tries whether the peer's part can be read. Throws DeviceError.
+  // Opens what peers export, unless that could wait for what peers do. False: not now.
+  virtual bool attempt(const std::function<void()>& open) { return open(), true; }
+  // In it. Blocks, for milliseconds. Tries whether the peer's part can be read. Throws DeviceError.
   virtual void open(std::size_t rank, const Ticket& ticket) = 0;
   // Once all ranks have tried to open all parts: all could, or not, and why.
   void use() { state_ = State::kInUse; }
@@ -55,7 +58,7 @@ class Workspace {
   const std::string& why_refused() const { return why_refused_; }
   virtual std::size_t bytes() const = 0;      // of the smallest part; once in use
   virtual bool is_of_one_device() const = 0;  // that has all parts; once in use
-  // Whether its device can reduce so. May take seconds the first time. `why`: else.
+  // Whether its device can reduce so, by now. May take seconds the first time. `why`: else.
   virtual bool reduces(Op op, DType dtype, std::string& why) = 0;
   virtual std::size_t most_targets() const { return 1; }  // of a reduction
 

@@ -136,6 +136,7 @@ struct Told {
 struct Opened {
   char why[500];  // their parts
   char why_no_arrays[500];
+  bool not_now;  // it has not tried (Workspace::attempt)
 };
 
 void write(const std::string& text, std::span<char> to) {
@@ -264,6 +265,7 @@ Steps OnDevices::steps(NodeCall call) {
   DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps of this operation
+  bool all_known = true;   // arrays that could be taken where they lie
   if (!workspace.in_use() || any_is_unknown()) {
     const Told told = told_by(device);
     std::memcpy(chunk(rank_, 0), &told, sizeof told);
@@ -272,7 +274,8 @@ Steps OnDevices::steps(NodeCall call) {
       co_await step_of(peer_at(distance), 1);
     }
     Opened found{};
-    open_all(workspace, found.why, found.why_no_arrays);
+    found.not_now =
+        !workspace.attempt([&] { open_all(workspace, found.why, found.why_no_arrays); });
     std::memcpy(chunk(rank_, 1), &found, sizeof found);
     step_done(2);
     for (std::size_t distance = 1; distance < size_; ++distance) {
@@ -281,10 +284,12 @@ Steps OnDevices::steps(NodeCall call) {
       std::memcpy(&theirs, chunk(peer_at(distance), 1), sizeof theirs);
       if (found.why[0] == '\0') write(theirs.why, found.why);
       if (found.why_no_arrays[0] == '\0') write(theirs.why_no_arrays, found.why_no_arrays);
+      found.not_now |= theirs.not_now;
     }
     before = 2;
-    if (found.why[0] != '\0') {
-      workspace.refuse(found.why);
+    all_known = !found.not_now;
+    if (!workspace.in_use() && (found.not_now || found.why[0] != '\0')) {
+      if (!found.not_now) workspace.refuse(found.why);
       step_done(3);  // from here on chunks may be written
       for (std::size_t distance = 1; distance < size_; ++distance) {
         co_await step_of(peer_at(distance), 3);
@@ -293,13 +298,15 @@ Steps OnDevices::steps(NodeCall call) {
       co_return;
     }
     if (!workspace.in_use()) workspace.use();
-    if (found.why_no_arrays[0] != '\0') workspace.refuse_arrays(found.why_no_arrays);
+    if (all_known && found.why_no_arrays[0] != '\0') {
+      workspace.refuse_arrays(found.why_no_arrays);
+    }
     for (const SharedPlace place : {told.input, told.result}) {
-      if (place) workspace.set_known(place);
+      if (all_known && place) workspace.set_known(place);
     }
   }
   while (!device.before->ready()) co_await Steps::LookAgain();
-  if (takes_arrays(call)) {
+  if (all_known && takes_arrays(call)) {
     workspace.take_arrays();
     device.is_open = device.begun = true;
     step_done(before + 1);  // the input is there, and the result may be written

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/staged.h"
 #include "memory/memory.h"
 #include "memory/order.h"
 
@@ -26,10 +28,12 @@ struct Placement {
   std::vector<std::pair<DeviceMemory*, std::uint64_t>> after{};
   std::optional<std::uint64_t> stream{};  // in whose order the call is; none: the host's
 
-  // Null: the host waits; `why` tells where a stream was given.
-  std::shared_ptr<StreamOrder> stream_order(bool direct, std::string& why) const {
+  // As DeviceMemory::open_order(), or for work that is given to the stream itself.
+  std::shared_ptr<StreamOrder> stream_order(bool direct, std::span<const std::size_t> host_bytes,
+                                            std::string& why) const {
     if (!stream || recv == nullptr) return nullptr;
-    auto order = direct ? recv->open_direct_order(*stream) : recv->open_order(*stream, why);
+    auto order =
+        direct ? recv->open_direct_order(*stream) : recv->open_order(*stream, host_bytes, why);
     if (order == nullptr) return nullptr;
     order->follow(*recv, *stream);
     for (const auto& [memory, handle] : after) {
@@ -64,7 +68,8 @@ struct PyCall {  // what it points to must outlive it
     if (call.on_host()) return made;
     auto order = std::make_shared<CallOrder>();
     const bool direct = placement.stream && comm.dispatch().keeps_streams(call);
-    order->stream = placement.stream_order(direct, why_waits);
+    const auto host_bytes = Staging::host_bytes(call, comm.rank(), comm.size());
+    order->stream = placement.stream_order(direct, host_bytes, why_waits);
     order->before =
         order->stream ? std::make_shared<Stream>(order->stream->input()) : placement.order();
     made.order = std::move(order);

@@ -47,14 +47,14 @@ class PyBucket {
     if (!bucket_.packed()) return;
     vector_ = HostVector(bucket_.bytes(), bucket_.device());
     PieceCopies copies;
-    bucket_.pack(vector_.data(), vector_.is_pinned(), copies);
+    bucket_.pack(vector_.data(), copies);
     finish(copies);
     made_->call.out.data = vector_.data();
   }
   void unpack() {
     if (vector_.data() != nullptr) {
       PieceCopies copies;
-      bucket_.unpack(vector_.data(), vector_.is_pinned(), copies);
+      bucket_.unpack(vector_.data(), copies);
       finish(copies);
     }
     vector_ = HostVector();

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import time
 
 import numpy as np
 import pytest
@@ -113,6 +115,33 @@ def test_many_in_flight_on_several_streams(one_gpu_each: Driver, plan: str) -> N
     device.set("most_delay", 0)
     for stream in streams:
         device.destroy(stream)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_ranks_connect_while_a_stream_waits_for_peers(one_gpu_each: Driver, plan: str) -> None:
+    """To open peers' memory may take the driver until gradred's thread lets the stream go on."""
+    device = one_gpu_each
+    stream = device.stream()
+    handle = ctypes.c_void_p(stream)
+    with new_comm() as first, new_comm() as second:
+        x, y = on_device(values(1009)), on_device(values(1009))
+        gradred.allreduce(y, out=y, comm=second, stream=stream)
+        device.must("cuStreamSynchronize", handle)
+        y = on_device(values(1009))
+        gc.collect()
+        device.set("synchronises", 1)
+        try:
+            if RANK != 0:
+                time.sleep(0.1)
+            request = gradred.iallreduce(x, out=x, comm=first, plan=plan)
+            gradred.allreduce(y, out=y, comm=second, stream=stream)
+            device.must("cuStreamSynchronize", handle)
+            request.wait()
+        finally:
+            device.set("synchronises", 0)
+        for found in (x, y):
+            np.testing.assert_array_equal(found.get(), total(1009))
+    device.destroy(stream)
 
 
 def test_capture_in_a_graph_is_refused(one_gpu_each: Driver) -> None:

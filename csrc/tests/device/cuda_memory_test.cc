@@ -89,6 +89,38 @@ void spare_host_memory_is_bounded(BoardBootstrap&) {
   expect(user.count("pinned") == 3, "what may still be written to is given to nobody");
 }
 
+// While a stream may wait for peers; afterwards there is as much more as was asked for.
+void nothing_is_pinned_while_an_order_is_open(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  const HostAllocation before(memory, 100'000);
+  const long pinned = user.count("pinned");
+  const std::array<int, 1000> values{1, 2, 3};
+  std::array<int, 1000> found{};
+  constexpr std::size_t kBytes = sizeof values;
+  const Allocation there(Memory(memory), kBytes);
+  {
+    const device::Orders::Open open(memory.orders());
+    const HostAllocation here(memory, 200'000), other(memory, 200'000);
+    expect(user.count("pinned") == pinned, "any memory serves");
+    expect(memory.is_plain_host(here.data() + 199'999) && !memory.is_plain_host(before.data()),
+           "which is known");
+    std::memcpy(here.data(), values.data(), kBytes);
+    Stream stream{Memory(memory)};
+    stream.copy(there.data(), here.data(), kBytes);
+    const std::uint64_t mark = stream.mark();
+    stream.copy(other.data(), there.data(), kBytes);
+    expect(!stream.has_passed(mark + 1) && stream.finish() && stream.has_passed(mark), "copies");
+    std::memcpy(found.data(), other.data(), kBytes);
+    expect(found == values, "in their order");
+  }
+  const HostAllocation first(memory, 200'000);
+  expect(user.count("pinned") == pinned + 2, "as much as was wanted");
+  const HostAllocation second(memory, 200'000);
+  expect(user.count("pinned") == pinned + 2 && !memory.is_plain_host(second.data()), "for others");
+}
+
 // As after cudaDeviceReset: the new context has the handle of the old one, whose memory is gone.
 void a_context_that_was_reset_is_another_one(BoardBootstrap&) {
   const User user;
@@ -184,6 +216,7 @@ int run_all(const std::string& part) {
         memory_without_a_context_is_the_primary_ones);
   alone("what_was_made_is_used_again", what_was_made_is_used_again);
   alone("spare_host_memory_is_bounded", spare_host_memory_is_bounded);
+  alone("nothing_is_pinned_while_an_order_is_open", nothing_is_pinned_while_an_order_is_open);
   alone("a_context_that_was_reset_is_another_one", a_context_that_was_reset_is_another_one);
   alone("memory_that_is_given_again_is_waited_for_without_a_lock",
         memory_that_is_given_again_is_waited_for_without_a_lock);

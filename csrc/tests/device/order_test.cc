@@ -51,7 +51,7 @@ class Addition {
  public:
   Addition(CudaMemory& memory, void* stream, Address array) : array_(array) {
     std::string why;
-    order_ = memory.open_order(address_of(stream), why);
+    order_ = memory.open_order(address_of(stream), {}, why);
     gradred::check(order_ != nullptr, why.c_str());
     order_->follow(memory, address_of(stream));
     input_ = order_->input();
@@ -171,7 +171,7 @@ void what_was_to_be_read_before_is_not_overwritten(BoardBootstrap&) {
   program.user.set("least_delay", 0);
   const std::vector<int> result = numbers(100);
   std::string why;
-  const auto order = memory_at(program.array).open_order(address_of(program.stream), why);
+  const auto order = memory_at(program.array).open_order(address_of(program.stream), {}, why);
   order->follow(memory_at(program.array), address_of(program.stream));
   const auto copies = order->result(pointer_to(program.array), result.data(), kBytes, kBytes);
   copies->copy(pointer_to(program.array), result.data(), kBytes);
@@ -317,7 +317,7 @@ void streams_that_cannot_wait_are_told_of(BoardBootstrap&, const char* variable,
   CudaMemory& memory = memory_at(program.array);
   std::string why;
   for (int time = 0; time < 2; ++time) {
-    expect(memory.open_order(address_of(program.stream), why) == nullptr, "there is no order");
+    expect(memory.open_order(address_of(program.stream), {}, why) == nullptr, "there is no order");
     expect(why.find(reason) != std::string::npos, why);
   }
 }
@@ -326,7 +326,7 @@ void a_stream_that_is_captured_is_refused(BoardBootstrap&) {
   Program program;
   CudaMemory& memory = memory_at(program.array);
   std::string why;
-  const auto order = memory.open_order(address_of(program.stream), why);
+  const auto order = memory.open_order(address_of(program.stream), {}, why);
   program.user.must("cuStreamBeginCapture_v2", program.stream, 0);
   const std::string said =
       message_of<UsageError>([&] { order->follow(memory, address_of(program.stream)); });

@@ -339,7 +339,8 @@ extern "C" {
 
 // least_delay, most_delay (in nanoseconds, of tasks given from now on), memory (bytes), lost (a
 // code that all calls return from now on), one_id (of all memory that is allocated from now on),
-// synchronises (what allocates, frees or loads waits for the device, and all other calls for it).
+// synchronises (what allocates, frees, loads or opens waits for the device, and all other calls for
+// it; a copy to host memory that is not pinned waits for its stream).
 void simulated_cuda_set(const char* name, long value) {
   static std::atomic<long> least{0};
   const std::string_view asked = name;
@@ -681,6 +682,8 @@ int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* strea
   }
   ++driver().copies;
   copy_later(where, target, source, bytes);
+  const bool to_pageable = driver().synchronises && !driver().memory.find(target);
+  if (to_pageable) driver().queues.wait_for(driver().queues.end_of(where));
   return kSuccess;
 }
 int cuMemGetAddressRange_v2(Address* begin, std::size_t* bytes, Address address) {
@@ -767,6 +770,7 @@ int cuIpcGetMemHandle(IpcHandle* handle, Address address) {
 }
 int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
   if (const int code = failing_in_context("cuIpcOpenMemHandle")) return code;
+  synchronise_context();
   Exported exported{};
   std::memcpy(&exported, handle.bytes, sizeof exported);
   if (exported.magic != kMemoryMagic) return kInvalidValue;
@@ -785,6 +789,7 @@ int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
 }
 int cuIpcCloseMemHandle(Address address) {
   if (const int code = failing_in_context("cuIpcCloseMemHandle")) return code;
+  synchronise_context();
   Driver& d = driver();
   const std::lock_guard lock(d.mutex);
   for (auto& [from, imported] : d.imported) {
