@@ -58,6 +58,7 @@ UNITS = (
         "shots.cu",
         {f"{operation}_{shots}" for operation in OPERATIONS[:4] for shots in ("one", "two")},
     ),
+    Unit("shots.cu", {"user_one", "user_two"}, ("-dc", "-DGRADRED_USER_OP")),
     Unit("copies.cu", {"gradred_copies"}, typed=False),
 )
 ENTRY = re.compile(

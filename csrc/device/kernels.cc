@@ -49,6 +49,8 @@ Source source_of(KernelSource source) {
       return {"reduce.cu", kReduceSource, "-user"};
     case KernelSource::kShots:
       return {"shots.cu", kShotsSource, "-shots"};
+    case KernelSource::kUserShots:
+      return {"shots.cu", kShotsSource, "-user-shots"};
     case KernelSource::kCopies:
       return {"copies.cu", kCopiesSource, "-copies"};
     default:
@@ -82,6 +84,9 @@ std::vector<std::string> names_of(KernelSource source) {
     case KernelSource::kShots:
       add({"_sum", "_prod", "_min", "_max"}, {"_one", "_two"});
       break;
+    case KernelSource::kUserShots:
+      add({"_user"}, {"_one", "_two"});
+      break;
     case KernelSource::kCopies:
       add({"copies"}, {""});
       break;
@@ -95,21 +100,22 @@ bool Kernels::has_type(DType dtype) {
   return std::ranges::find(kTypes, name_of(dtype)) != std::end(kTypes);
 }
 
-std::string Kernels::why_not(Op op, DType dtype, bool waits_for_peers) {
+std::string Kernels::why_not(Op op, DType dtype) {
   constexpr Op kOps[] = {Op::kSum, Op::kProd, Op::kMin, Op::kMax, Op::kAvg, Op::kPremul};
   const std::string none =
       "there is no kernel for " + std::string(name_of(op)) + " of " + std::string(name_of(dtype));
   if (!has_type(dtype)) return none;
   if (std::ranges::find(kOps, op) != std::end(kOps)) return "";
-  const bool own = is_users(op) && !waits_for_peers;
-  const UserFunction* const function = own ? find_user_function(op, dtype) : nullptr;
+  const UserFunction* const function = is_users(op) ? find_user_function(op, dtype) : nullptr;
   if (function == nullptr) return none;
   return function->code.empty() ? none + ": " + function->why_not : "";
 }
 
 Kernels::Key Kernels::key_of(Op op, DType dtype, bool waits_for_peers) {
-  if (waits_for_peers) return {dtype, KernelSource::kShots};
-  return is_users(op) ? Key{dtype, KernelSource::kUser, op} : Key{dtype, KernelSource::kReduce};
+  if (is_users(op)) {
+    return {dtype, waits_for_peers ? KernelSource::kUserShots : KernelSource::kUser, op};
+  }
+  return {dtype, waits_for_peers ? KernelSource::kShots : KernelSource::kReduce};
 }
 
 int Kernels::attribute(int which) const {
@@ -127,7 +133,7 @@ std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capabil
                         {kReduceSource, text, kKernelArguments, by});
   if (std::optional<std::string> kept = cache.read()) return *std::move(kept);
   std::vector<std::string> options{"--std=c++17", "-DGRADRED_ELEMENT=" + element};
-  if (source == KernelSource::kUser) {  // whose function is linked to it
+  if (is_users(source)) {  // whose function is linked to it
     options.insert(options.end(), {"-DGRADRED_USER_OP", "--relocatable-device-code=true"});
   }
   const std::string code = compiler.compile(
@@ -138,7 +144,7 @@ std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capabil
 }
 
 CudaModule Kernels::load_code(const std::string& code, const Key& key) const {
-  if (key.source != KernelSource::kUser) return CudaModule(driver_, code);
+  if (!is_users(key.source)) return CudaModule(driver_, code);
   const UserFunction* const function = find_user_function(key.op, key.dtype);
   check(function != nullptr, "kernels for a function that nobody has added");
   return CudaModule(driver_, linked(driver_, {code, function->code}));
@@ -236,7 +242,7 @@ CudaModule Kernels::load_once(const Key& key) {
   try {
     return load(key);
   } catch (const DriverError& error) {
-    if (key.source == KernelSource::kUser && is_of_code(error.code())) {
+    if (is_users(key.source) && is_of_code(error.code())) {
       const std::lock_guard lock(mutex_);
       refused_.emplace(key, error.what());
     }
@@ -367,9 +373,9 @@ void Kernels::launch(StreamHandle stream, std::span<const CopyPart> parts) {
 }
 
 unsigned Kernels::launch(StreamHandle stream, const ShotCall& call) {
+  const std::string operation = is_users(call.op) ? "user" : std::string(name_of(call.op));
   const FunctionHandle code =
-      function(key_of(call.op, call.dtype, true),
-               "_" + std::string(name_of(call.op)) + (call.two ? "_two" : "_one"));
+      function(key_of(call.op, call.dtype, true), "_" + operation + (call.two ? "_two" : "_one"));
   const std::size_t bytes = call.arguments.count * size_of(call.dtype);
   constexpr std::size_t kPerBlock = kThreads * kBytesPerThread;
   const auto blocks = static_cast<unsigned>(std::clamp<std::size_t>(

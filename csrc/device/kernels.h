@@ -33,7 +33,7 @@ struct KernelCall {
   std::optional<Scale> scale{};
 };
 
-// Of a kernel that waits for its peers' (shots.cu); of none of a program's own operations.
+// Of a kernel that waits for its peers' (shots.cu).
 struct ShotCall {
   Op op = Op::kSum;  // as above
   DType dtype = DType::kFloat32;
@@ -41,9 +41,13 @@ struct ShotCall {
   gradred_kernels::ShotArguments arguments{};
 };
 
-// The files of csrc/device/kernels: reduce.cu, also for a program's own operation, shots.cu, and
+// The files of csrc/device/kernels: reduce.cu and shots.cu, also for a program's own operation, and
 // copies.cu, which knows no types.
-enum class KernelSource : std::uint8_t { kReduce, kUser, kShots, kCopies };
+enum class KernelSource : std::uint8_t { kReduce, kUser, kShots, kUserShots, kCopies };
+
+constexpr bool is_users(KernelSource source) {
+  return source == KernelSource::kUser || source == KernelSource::kUserShots;
+}
 
 // Of one context, which is current in each call. Thread-safe.
 class Kernels {
@@ -54,7 +58,7 @@ class Kernels {
   static constexpr std::size_t kMostTargets = 32;  // of a launch, all of whose inputs are as many
   static bool has_type(DType dtype);
   // Empty: there are kernels for it, also for Op::kAvg and kPremul, as scaled sums. Else why not.
-  static std::string why_not(Op op, DType dtype, bool waits_for_peers = false);
+  static std::string why_not(Op op, DType dtype);
   // Loads those of a type, which may take seconds the first time, and stop the device. Throws
   // DeviceError: there is no compiler, or it refuses.
   void prepare(Op op, DType dtype, bool waits_for_peers = false);
@@ -81,7 +85,7 @@ class Kernels {
   struct Key {
     DType dtype;
     KernelSource source;
-    Op op = Op::kSum;  // kUser: which
+    Op op = Op::kSum;  // is_users(): which
 
     auto operator<=>(const Key&) const = default;
   };
@@ -112,8 +116,9 @@ class Kernels {
   std::map<Key, std::string> codes_;
   mutable std::mutex mutex_;  // of what follows
   std::map<Key, Loaded> loaded_;
-  std::map<Key, std::string> refused_;  // kUser: what the driver, or its linker, will say again
-  unsigned most_blocks_ = 0;            // of a launch
+  std::map<Key, std::string>
+      refused_;               // is_users(): what the driver, or its linker, will say again
+  unsigned most_blocks_ = 0;  // of a launch
 };
 
 }  // namespace gradred::device

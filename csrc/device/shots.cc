@@ -257,7 +257,7 @@ class ShotsLibrary final : public CollectiveLibrary {
 
   std::string name() const override { return "a kernel that waits for its peers"; }
   std::optional<std::string> why_not(Op op, DType dtype) override {
-    const std::string why = Kernels::why_not(op, dtype, true);
+    const std::string why = Kernels::why_not(op, dtype);
     if (!why.empty()) return why;
     try {
       const ScopedContext scope = memory_.scope();

@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from gpu.simulated import Driver
 from gpu.test_device_arrays import RANK, SIZE, on_device
+from gpu.test_other_plans import one_gpu_each
 from gpu.test_workspaces import LAST, everyones, new_comm
 
 import gradred
 from gradred import user_ops
 
 numba: Any = pytest.importorskip("numba")
+__all__ = ["one_gpu_each"]  # a fixture
 
 KERNELS = Path(__file__).parents[2] / "csrc" / "device" / "kernels"
 COUNTS = (1, 1009, 300_001)
@@ -86,6 +88,43 @@ def test_devices_reduce(device: Driver, monkeypatch: pytest.MonkeyPatch, dtype: 
         )
         everything = expected(SIZE * 5000, dtype)
         np.testing.assert_array_equal(own.get(), everything[RANK * 5000 : (RANK + 1) * 5000])
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
+@pytest.mark.parametrize("plan", ["one_shot", "two_shot"])
+def test_kernels_that_wait_for_each_other_take_them(
+    one_gpu_each: Driver, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    monkeypatch.setattr(user_ops, "_ptx", for_the_host)
+    op = gradred.user_op(new_function())
+    with new_comm() as comm:
+        for dtype in ("float16", "float32", "int64"):
+            for count in COUNTS:
+                x = on_device(given(count, dtype, RANK))
+                found = gradred.allreduce(x, op, comm=comm, plan=plan).get()
+                np.testing.assert_array_equal(found, expected(count, dtype))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
+@pytest.mark.parametrize("plan", ["one_shot", "nccl"])
+def test_a_plan_that_cannot_take_them_says_so(
+    one_gpu_each: Driver, monkeypatch: pytest.MonkeyPatch, plan: str
+) -> None:
+    def ptx(function: Any, dtype: str) -> str:
+        if plan == "nccl" or not LAST:
+            return for_the_host(function, dtype)
+        raise RuntimeError("libNVVM cannot be found")
+
+    monkeypatch.setattr(user_ops, "_ptx", ptx)
+    op = gradred.user_op(new_function())
+    why = "NCCL has no operation" if plan == "nccl" else "libNVVM cannot be found"
+    with new_comm() as comm:
+        for _ in range(2):
+            x = on_device(given(1009, "float32", RANK))
+            with pytest.raises(gradred.UsageError, match=why):
+                gradred.allreduce(x, op, comm=comm, plan=plan)
+            found = gradred.allreduce(x, op, comm=comm).get()
+            np.testing.assert_array_equal(found, expected(1009, "float32"))
 
 
 @pytest.mark.parametrize("what", ["Numba", "the linker"])

@@ -154,8 +154,16 @@ __device__ inline void shots(const ShotArguments& call) {
   GRADRED_SHOTS_OF(element, min, Min)   \
   GRADRED_SHOTS_OF(element, max, Max)
 
-#ifdef GRADRED_ELEMENT
+#define GRADRED_USER_SHOTS(element) \
+  GRADRED_SHOTS_OF(element, user, User<gradred_kernels::element>)
+
+#if defined GRADRED_ELEMENT && defined GRADRED_USER_OP
+GRADRED_USER_SHOTS(GRADRED_ELEMENT)
+#elif defined GRADRED_ELEMENT
 GRADRED_ALL_SHOTS(GRADRED_ELEMENT)
 #else
 GRADRED_FOR_ELEMENTS(GRADRED_ALL_SHOTS)
+#ifdef GRADRED_USER_OP
+GRADRED_FOR_ELEMENTS(GRADRED_USER_SHOTS)
+#endif
 #endif

@@ -98,15 +98,17 @@ using Shots = void (*)(ShotArguments);
 struct NamedShots {
   const char* name;
   Shots kernel;
+  void* user = nullptr;
 };
 
 #define GRADRED_NAMED_SHOTS(element, operation)                                         \
   {"gradred_" #element "_" #operation "_one", gradred_##element##_##operation##_one}, { \
     "gradred_" #element "_" #operation "_two", gradred_##element##_##operation##_two    \
   }
-#define GRADRED_ALL_NAMED_SHOTS(element)                                 \
-  GRADRED_NAMED_SHOTS(element, sum), GRADRED_NAMED_SHOTS(element, prod), \
-      GRADRED_NAMED_SHOTS(element, min), GRADRED_NAMED_SHOTS(element, max),
+#define GRADRED_ALL_NAMED_SHOTS(element)                                    \
+  GRADRED_NAMED_SHOTS(element, sum), GRADRED_NAMED_SHOTS(element, prod),    \
+      GRADRED_NAMED_SHOTS(element, min), GRADRED_NAMED_SHOTS(element, max), \
+      GRADRED_NAMED_SHOTS(element, user),
 inline constexpr NamedShots kShots[] = {GRADRED_FOR_ELEMENTS(GRADRED_ALL_NAMED_SHOTS)};
 
 template <class Function, class Given>

@@ -111,7 +111,6 @@ void operations_of_the_programs_own(BoardBootstrap&) {
   device::add_user_function(broken, DType::kFloat32, {"no code"});
   device::add_user_function(broken, DType::kInt32, {"", "it cannot be compiled"});
   expect(Kernels::why_not(op, DType::kFloat32).empty(), "it is there");
-  expect(!Kernels::why_not(op, DType::kFloat32, true).empty(), "not where kernels wait for peers");
   expect(Kernels::why_not(broken, DType::kInt32) ==
              "there is no kernel for launch_test-2 of int32: it cannot be compiled",
          "why there is none");
@@ -122,6 +121,9 @@ void operations_of_the_programs_own(BoardBootstrap&) {
   expect(folder.compilations() == 2, "two types");
   Kernels(driver(), 0, folder.options()).prepare(op, DType::kFloat32);
   expect(folder.compilations() == 2, "what is linked to is kept");
+  kernels.prepare(op, DType::kFloat32, true);
+  kernels.prepare(op, DType::kFloat32, true);
+  expect(folder.compilations() == 3, "kernels that wait for peers are another module");
   const std::string said =
       message_of<DeviceError>([&] { kernels.prepare(broken, DType::kFloat32); });
   expect(said.find("cuLinkAddData") != std::string::npos, said);

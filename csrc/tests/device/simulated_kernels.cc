@@ -38,7 +38,11 @@ struct Module {
   void* user = nullptr;            // function that is linked to it
   std::set<std::string> loaded{};  // functions: each when it is first asked for
   std::deque<gradred_kernels::Named> own{};
+  std::deque<gradred_kernels::NamedShots> shots{};
 };
+
+std::mutex shots_mutex;
+std::set<const void*> all_shots;  // functions
 struct Link {
   std::string kernels, code;
   void* user = nullptr;
@@ -117,6 +121,7 @@ bool carry_out(const gradred_kernels::NamedShots& kernel, unsigned blocks,
     translate(call.met[rank], flags);
     translate(call.left[rank], flags);
   }
+  gradred_user_address = kernel.user;
   if (all) gradred_kernels::launch(kernel.kernel, blocks, 1, call);
   return all;
 }
@@ -137,12 +142,11 @@ bool carry_out(unsigned blocks, unsigned threads, gradred_kernels::CopyArguments
   return true;
 }
 
-// Of the table, or null.
+// Null: it is of another kind.
 const gradred_kernels::NamedShots* as_shots(const void* function) {
-  for (const gradred_kernels::NamedShots& one : gradred_kernels::kShots) {
-    if (function == &one) return &one;
-  }
-  return nullptr;
+  const std::lock_guard lock(shots_mutex);
+  return all_shots.contains(function) ? static_cast<const gradred_kernels::NamedShots*>(function)
+                                      : nullptr;
 }
 
 // Of this copy of the library, as a compiler.
@@ -227,12 +231,17 @@ int cuLinkDestroy(void* link) {
 }
 int cuModuleUnload(void* module) {
   if (const int code = failing_in_context("cuModuleUnload")) return code;
-  delete static_cast<Module*>(module);
+  auto* const ended = static_cast<Module*>(module);
+  {
+    const std::lock_guard lock(shots_mutex);
+    for (const auto& one : ended->shots) all_shots.erase(&one);
+  }
+  delete ended;
   return kSuccess;
 }
 int cuModuleGetFunction(const void** function, void* module, const char* name) {
   if (const int code = failing_in_context("cuModuleGetFunction")) return code;
-  auto& [element, user, loaded, own] = *static_cast<Module*>(module);
+  auto& [element, user, loaded, own, shots] = *static_cast<Module*>(module);
   if (element == kCopies && std::strcmp(name, "gradred_copies") == 0) {
     if (loaded.insert(name).second) synchronise_context();
     return *function = kCopies.data(), kSuccess;
@@ -248,7 +257,11 @@ int cuModuleGetFunction(const void** function, void* module, const char* name) {
     return *function = &own.back(), kSuccess;
   }
   for (const gradred_kernels::NamedShots& one : gradred_kernels::kShots) {
-    if (std::strcmp(one.name, name) == 0) return *function = &one, kSuccess;
+    if (std::strcmp(one.name, name) != 0) continue;
+    shots.push_back({one.name, one.kernel, user});
+    const std::lock_guard lock(shots_mutex);
+    all_shots.insert(*function = &shots.back());
+    return kSuccess;
   }
   return kNotFound;
 }
