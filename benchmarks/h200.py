@@ -54,6 +54,7 @@ HERE = Path(__file__).resolve().parent
 SIMULATED = HERE.parent / "tests" / "libsimulated_cuda.so"
 SCHEMA = "gradred-h200/2"
 RANKS = HERE / "gpu" / "ranks.py"
+SHARED_BY_NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
 LEAST_S = 10  # that a job gets, or it is left out
 SPARE_S = 5  # for a job that overruns to be ended
 
@@ -179,7 +180,7 @@ def order(run: Run) -> None:
 def nccl(run: Run) -> None:
     most = "1m" if run.given.short else "512m"
     several = {"SIMULATED_CUDA_DEVICES": "2"} if run.simulated else {}
-    run.job("2 ranks", "nccl", 2, 40, most, **several)
+    run.job("2 ranks", "nccl", 2, 40, most, **SHARED_BY_NCCL, **several)
 
 
 def training(run: Run) -> None:

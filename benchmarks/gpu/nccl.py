@@ -15,6 +15,7 @@ import gradred
 from gradred.bench.timing import block_length, interleave, microseconds
 
 Record = dict[str, Any]
+MOST_SHARED = 1 << 23  # where ranks take turns on one GPU, and a kernel waits for its peer's turn
 SIZES = [1 << 14, 1 << 20, 1 << 23, 1 << 26, 1 << 29]
 RELAXED = 2  # capture: other threads may allocate meanwhile
 
@@ -27,9 +28,10 @@ def measure(comm: gradred.Comm, library: Library, cuda: Any, most: int) -> Recor
     record: Record = {"devices": count.value, "ranks": comm.size}
     try:
         gradred.allreduce(library.put(np.ones(1000, np.float32)), comm=comm, plan="nccl")
-    except gradred.UsageError as refusal:
-        return record | {"refused": str(refusal)}
+    except gradred.Error as refusal:
+        return record | {"refused": f"{type(refusal).__name__}: {refusal}"}
     record["path"] = comm.device_path
+    most = min(most, MOST_SHARED) if count.value < comm.size else most
     record["rows"] = [_row(comm, library, size) for size in SIZES if size <= most]
     record["graph"] = _graph(comm, library, cuda)
     return record

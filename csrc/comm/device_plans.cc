@@ -142,7 +142,9 @@ void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook) {
           if (turn > 0) seconds[i] = std::min(seconds[i], took);
         }
       } catch (const UsageError&) {
-        seconds[i] = kNever;  // it cannot, on any rank
+        seconds[i] = kNever;          // it cannot, on any rank
+      } catch (const DeviceError&) {  // on this one; the others hear of it
+        seconds[i] = kNever;
       }
     }
     on_all(seconds);

@@ -65,15 +65,17 @@ LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noe
 
 void LibraryRanks::connect(const std::vector<Told>& all) {
   std::string why;
-  const std::string library = memory_->collectives(kind_, why)->name();
+  const CollectiveLibrary& library = *memory_->collectives(kind_, why);
   for (std::size_t one = 0; one < all.size() && why_not_.empty(); ++one) {
     if (all[one].why_not[0] != '\0') {
       why_not_ = "rank " + std::to_string(one) + ": " + all[one].why_not;
     }
     for (std::size_t other = 0; other < one && why_not_.empty(); ++other) {
-      if (all[one].device != all[other].device || all[one].shares_devices != 0) continue;
+      if (all[one].device != all[other].device) continue;
+      on_one_device_ = true;
+      if (all[one].shares_devices != 0 && all[other].shares_devices != 0) continue;
       why_not_ = "ranks " + std::to_string(other) + " and " + std::to_string(one) +
-                 " are on one GPU, and " + library + " takes one rank on each";
+                 " are on one GPU, and " + library.one_rank_each();
     }
   }
   const std::lock_guard lock(mutex_);
@@ -82,6 +84,19 @@ void LibraryRanks::connect(const std::vector<Told>& all) {
   for (const Told& one : all) tickets.push_back(one.ticket);
   group_->connect(tickets);
   joined_ = true;
+}
+
+bool LibraryRanks::is_connected(LibraryGroup& group) {
+  try {
+    return group.is_connected();
+  } catch (const DeviceError& error) {
+    if (!on_one_device_) throw;
+    why_not_ = error.what();
+    joined_ = false;
+    group.abort();  // which the others see
+  }
+  require_group();
+  return false;
 }
 
 std::string LibraryRanks::text() const {
@@ -219,7 +234,7 @@ class LibraryOperation final : public StartedOperation {
     if (!ranks_.is_turn(turn_)) return false;
     if (!stream() && call_.before() != nullptr && !call_.before()->ready()) return false;
     const bool begun = ranks_.use([&](LibraryGroup& group) {
-      if (!group.is_connected()) return false;
+      if (!ranks_.is_connected(group)) return false;
       if (stream()) call_.stream_order()->begin();
       group.start(library_call());
       return true;

@@ -54,6 +54,9 @@ class LibraryRanks {
     require_group();
     return work(*group_);
   }
+  // Of the group, by who has it: to all peers. Throws UsageError where ranks on one device do not
+  // come together, which is no failure of the device's: all see it, and nothing has been begun.
+  bool is_connected(LibraryGroup& group);
   void abort() noexcept;  // waits for a thread that has it
 
  private:
@@ -64,6 +67,7 @@ class LibraryRanks {
   std::mutex mutex_;  // of the group
   std::unique_ptr<LibraryGroup> group_;
   bool joined_ = false;             // the group knows its ranks
+  bool on_one_device_ = false;      // two of them, or more
   DeviceMemory* memory_ = nullptr;  // that the group works on
   std::string why_not_;             // once all know
   std::atomic<bool> begun_{false};

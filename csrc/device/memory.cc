@@ -400,8 +400,7 @@ CollectiveLibrary* CudaMemory::collectives(LibraryKind kind, std::string& why) {
     return known->second.get();
   }
   try {
-    auto made = kind == LibraryKind::kNccl ? make_nccl(*this, options_.collectives)
-                                           : make_shots(*this, kind);
+    auto made = kind == LibraryKind::kNccl ? make_nccl(*this, options_) : make_shots(*this, kind);
     return collectives_.emplace(kind, std::move(made)).first->second.get();
   } catch (const DeviceError& error) {
     why = error.what();

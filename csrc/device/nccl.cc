@@ -56,8 +56,9 @@ struct Functions {
   Result (*RedOpDestroy)(int op, CommHandle comm);
 };
 constexpr int kHostImmediate = 1;
-constexpr int kOldest = 21400;         // whose calls need not block
-constexpr int kSharesDevices = 23000;  // takes several ranks on one device
+constexpr int kOldest = 21400;  // whose calls need not block
+// Takes several ranks on one device, if NCCL_MULTI_RANK_GPU_ENABLE is 1.
+constexpr int kSharesDevices = 23000;
 
 std::optional<int> type_of(DType dtype) {
   switch (dtype) {
@@ -257,7 +258,8 @@ class NcclGroup final : public LibraryGroup {
 
 class Nccl final : public CollectiveLibrary {
  public:
-  Nccl(CudaMemory& memory, void* library, const std::string& file) : memory_(memory) {
+  Nccl(CudaMemory& memory, void* library, const std::string& file, bool shares_devices)
+      : memory_(memory), shares_devices_(shares_devices) {
     const auto find = [&](const char* name, auto& function, bool required = true) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
           dlsym(library, (std::string("nccl") + name).c_str()));
@@ -298,7 +300,11 @@ class Nccl final : public CollectiveLibrary {
     }
     return std::nullopt;
   }
-  bool shares_devices() const override { return version_ >= kSharesDevices; }
+  bool shares_devices() const override { return can_share_devices() && shares_devices_; }
+  std::string one_rank_each() const override {
+    const char* const unless = ", but where all of them have NCCL_MULTI_RANK_GPU_ENABLE=1";
+    return CollectiveLibrary::one_rank_each() + (can_share_devices() ? unless : "");
+  }
   std::unique_ptr<LibraryGroup> open(int rank, int, Ticket& ticket) override {
     const ScopedContext scope = memory_.scope();
     if (rank == 0) {
@@ -314,7 +320,10 @@ class Nccl final : public CollectiveLibrary {
   }
 
  private:
+  bool can_share_devices() const { return version_ >= kSharesDevices; }
+
   CudaMemory& memory_;
+  const bool shares_devices_;
   Functions call_{};
   int version_ = 0;
 };
@@ -322,12 +331,12 @@ class Nccl final : public CollectiveLibrary {
 }  // namespace
 }  // namespace nccl
 
-std::unique_ptr<CollectiveLibrary> make_nccl(CudaMemory& memory,
-                                             const std::vector<std::string>& names) {
+std::unique_ptr<CollectiveLibrary> make_nccl(CudaMemory& memory, const Options& options) {
   for (const int how : {RTLD_LAZY | RTLD_NOLOAD, RTLD_LAZY}) {
-    for (const std::string& name : names) {
+    for (const std::string& name : options.collectives) {
       void* const library = dlopen(name.c_str(), how);
-      if (library != nullptr) return std::make_unique<nccl::Nccl>(memory, library, name);
+      if (library == nullptr) continue;
+      return std::make_unique<nccl::Nccl>(memory, library, name, options.nccl_shares_devices);
     }
   }
   const char* const why = dlerror();

@@ -3,18 +3,16 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "device/options.h"
 #include "memory/collectives.h"
 
 namespace gradred::device {
 
 class CudaMemory;
 
-// For a context. `names`: where it may be; the one that the process has loaded comes first. Throws
-// DeviceError: it is not there, or too old.
-std::unique_ptr<CollectiveLibrary> make_nccl(CudaMemory& memory,
-                                             const std::vector<std::string>& names);
+// For a context. Of where it may be, what the process has loaded comes first. Throws DeviceError:
+// it is not there, or too old.
+std::unique_ptr<CollectiveLibrary> make_nccl(CudaMemory& memory, const Options& options);
 
 }  // namespace gradred::device

@@ -10,7 +10,8 @@ struct Options {
   std::string driver = "libcuda.so.1";
   std::vector<std::string> compilers = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"};
   std::vector<std::string> collectives = {"libnccl.so.2"};
-  std::string folder{};  // where compiled kernels are kept; empty: nowhere
+  std::string folder{};              // where compiled kernels are kept; empty: nowhere
+  bool nccl_shares_devices = false;  // between ranks, where it can: its own variable says so
 };
 
 }  // namespace gradred::device

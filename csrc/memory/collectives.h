@@ -62,6 +62,8 @@ class CollectiveLibrary {
   // Throws UsageError: it cannot give its work to this stream of the program's as it is now.
   virtual void check_stream(std::uint64_t) {}
   virtual bool shares_devices() const = 0;  // takes several ranks on one
+  // Where it does not, in words.
+  virtual std::string one_rank_each() const { return name() + " takes one rank on each"; }
   // This rank's part in a group, and what the others need to connect to it.
   virtual std::unique_ptr<LibraryGroup> open(int rank, int ranks, Ticket& ticket) = 0;
 };

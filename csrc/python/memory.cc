@@ -34,6 +34,7 @@ py::dict array_interface(const ArrayMemory& memory) {
 device::Options read_device_options(const std::vector<std::string>& files) {
   device::Options options;
   options.folder = figures_folder();
+  options.nccl_shares_devices = variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
   for (const std::string& file : files) {
     const bool compiles = file.find("libnvrtc") != std::string::npos;
     (compiles ? options.compilers : options.collectives).push_back(file);

@@ -188,10 +188,64 @@ def test_nccl_that_fails_on_one_rank_fails_the_call_of_all(
         SIMULATED_CUDA_DEVICES="3",
     )
     assert "1 DeviceError: NCCL 2.27.7: " in done.stdout, (done.stdout, done.stderr)
-    for rank in (0, 2):
-        told = [line for line in done.stdout.splitlines() if line.startswith(f"{rank} Tr")]
-        assert len(told) == 1, (done.stdout, done.stderr)
-        assert "simulated failure" in told[0], done.stdout
+    for rank in (0, 2):  # by rank 1, or by NCCL
+        (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"{rank} "))
+        assert told.startswith((f"{rank} Tr", f"{rank} Dev")), (done.stdout, done.stderr)
+        assert "simulated failure" in told, done.stdout
+
+
+@pytest.mark.parametrize("sharing", [(), (0,), (0, 1)], ids=["none", "one", "both"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_nccl_takes_ranks_on_one_gpu_where_all_have_its_variable(
+    tmp_path: pathlib.Path, sharing: tuple[int, ...], fails: bool
+) -> None:
+    """From 2.30 on. Where it does not come up the communicator goes on without."""
+    done = job(
+        tmp_path,
+        f"""
+        if {fails} and comm.rank == 1:
+            device.fail("ncclCommGetAsyncError", 1)
+        for _ in range(2):
+            try:
+                y = gradred.allreduce(x, comm=comm, plan="nccl")
+                print("right", (y.get() == 3).all(), flush=True)
+            except gradred.UsageError as error:
+                print("refused", error, flush=True)
+        comm.Allreduce(MPI.IN_PLACE, x)
+        print("goes on", (x.get() == 3).all(), flush=True)
+        """,
+        ranks=2,
+        begin=IMPORTS.replace(
+            "    device =",
+            f"    if comm.rank in {sharing}: os.environ['NCCL_MULTI_RANK_GPU_ENABLE'] = '1'\n"
+            "    device =",
+        ),
+        SIMULATED_NCCL_VERSION="23000",
+    )
+    assert done.stdout.count("goes on True") == 2, (done.stdout, done.stderr)
+    works = len(sharing) == 2 and not fails
+    assert done.stdout.count("right True" if works else "refused") == 4, done.stdout
+    named = "2.30.0 takes one rank on each, but where all of them have NCCL_MULTI_RANK_GPU_ENABLE=1"
+    assert (named in done.stdout) == (len(sharing) < 2), done.stdout
+
+
+def test_plans_are_measured_without_one_that_a_rank_cannot_take(tmp_path: pathlib.Path) -> None:
+    done = job(
+        tmp_path,
+        """
+        if comm.rank == 1:
+            device.fail("ncclCommGetAsyncError", 1)
+        gradred.allreduce(x, comm=comm)
+        print(comm.device_path.count("nccl not possible"))
+        """,
+        ranks=2,
+        begin=IMPORTS,
+        GRADRED_DEVICE_PLAN="measured",
+        GRADRED_TUNE="0",
+        SIMULATED_NCCL_VERSION="23000",
+        NCCL_MULTI_RANK_GPU_ENABLE="1",
+    )
+    assert done.stdout.split() == ["3", "3"], (done.stdout, done.stderr)
 
 
 def test_nccl_that_is_not_there_or_too_old_is_named(tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,8 @@
 //
 // Its calls need not block, and often say that they are still at it. Each call of a group waits in
 // the device's queue until all ranks have made it. SIMULATED_NCCL_VERSION: what it says it is.
+// Of ranks that share a device it connects none, but from 2.30 on, where NCCL_MULTI_RANK_GPU_ENABLE
+// is 1. Where one gives up before all are connected, the others fail.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,13 +20,14 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "simulated_driver.h"
 
 namespace simulated {
 namespace {
 
-constexpr int kInvalidArgument = 4, kInvalidUsage = 5, kInProgress = 7;
+constexpr int kInvalidArgument = 4, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7;
 constexpr std::size_t kSlot = std::size_t{64}
                               << 20;  // bytes of each rank's, most of them never used
 constexpr std::size_t kMostRanks = 8;
@@ -51,7 +54,20 @@ constexpr std::array<const char*, 4> kOps = {"sum", "prod", "max", "min"};
 constexpr int kAverage = 4, kFirstOwn = 5;
 
 struct Shared {
-  std::atomic<std::uint64_t> connected, arrived, departed;
+  std::atomic<std::uint64_t> connected, agreed, arrived, departed;
+  std::atomic<bool> given_up;
+  std::array<std::atomic<int>, kMostRanks> devices;
+};
+
+// Where some rank has not come: others may still look there as long as the process lives.
+struct Names {
+  std::vector<std::string> names;
+  Names() = default;
+  ~Names() {
+    for (const std::string& name : names) shm_unlink(name.c_str());
+  }
+  Names(const Names&) = delete;
+  Names& operator=(const Names&) = delete;
 };
 
 struct Comm {
@@ -59,7 +75,7 @@ struct Comm {
   Shared* shared;
   std::byte* slots;
   int rank, ranks;
-  std::atomic<bool> aborted{false};
+  std::atomic<bool> aborted{false}, agreed{false}, joined{false};
   std::atomic<std::uint64_t> issued{0}, begun{0};
   std::atomic<int> polls{0};
   double factor = 1;
@@ -174,6 +190,26 @@ int version() {
   return text != nullptr ? std::atoi(text) : 22707;
 }
 
+bool may_share_devices() {
+  const char* const text = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return version() >= 23000 && text != nullptr && std::strcmp(text, "1") == 0;
+}
+
+// How far it is: connected, in progress, or why not.
+int connection(Comm& comm) {
+  Shared& shared = *comm.shared;
+  if (comm.joined) return kSuccess;
+  if (shared.given_up) return kRemoteError;
+  if (shared.connected < static_cast<std::uint64_t>(comm.ranks)) return kInProgress;
+  const auto own = static_cast<std::size_t>(comm.rank);
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(comm.ranks); ++rank) {
+    const bool shares = rank != own && shared.devices[rank] == shared.devices[own];
+    if (shares && !may_share_devices()) return kInvalidUsage;
+  }
+  if (!comm.agreed.exchange(true)) ++shared.agreed;
+  return shared.agreed == shared.connected ? kSuccess : kInProgress;
+}
+
 }  // namespace
 }  // namespace simulated
 
@@ -203,19 +239,23 @@ int ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank, void*)
   close(file);
   auto* const shared = static_cast<Shared*>(at);
   *comm = new Comm{id.bytes, shared, static_cast<std::byte*>(at) + 4096, rank, ranks};
+  shared->devices[static_cast<std::size_t>(rank)] = current_device();
+  static Names opened;
+  opened.names.emplace_back(id.bytes);
   if (++shared->connected == static_cast<std::uint64_t>(ranks)) shm_unlink(id.bytes);
   return kInProgress;
 }
 int ncclCommGetAsyncError(Comm* comm, int* error) {
   if (failing("ncclCommGetAsyncError") != kSuccess) return *error = 6, kSuccess;
-  const bool meets = comm->shared->connected >= static_cast<std::uint64_t>(comm->ranks);
-  *error = meets && comm->polls-- <= 0 ? kSuccess : kInProgress;
+  *error = connection(*comm);
+  if (*error == kSuccess && comm->polls-- > 0) *error = kInProgress;
+  if (*error == kSuccess) comm->joined = true;
   return kSuccess;
 }
 // What is in queues may still look at it: it stays.
 int ncclCommAbort(Comm* comm) {
   comm->aborted = true;
-  shm_unlink(comm->name.c_str());
+  if (!comm->joined) comm->shared->given_up = true;
   return kSuccess;
 }
 int ncclCommDestroy(Comm* comm) { return ncclCommAbort(comm); }
