@@ -13,6 +13,10 @@ namespace gradred {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{1} << 20;  // that is copied at a time
+// In the order of a stream a call's copies are all given to the device at once, each with what it
+// waits for or tells. A stream takes about a thousand such entries; then the driver has who gives
+// it more wait, with a lock: for peers, before this rank's own part has begun.
+constexpr std::size_t kMostCopies = 32;
 
 struct Lengths {  // in bytes
   std::size_t input, result;
@@ -37,6 +41,13 @@ struct Lengths {  // in bytes
     one_vector = call.in_place() || (!call.out.memory.is_host() && !scatters);
   }
 };
+
+std::size_t piece_of(const Call& call, const Lengths& bytes) {
+  if (call.stream_order() == nullptr) return kPiece;
+  constexpr std::size_t kAll = kMostCopies * kPiece;
+  const std::size_t longest = std::max(bytes.input, bytes.result);
+  return std::max<std::size_t>((longest + kAll - 1) / kAll, 1) * kPiece;
+}
 
 std::shared_ptr<const CallOrder> after(const std::shared_ptr<Stream>& stream) {
   return std::make_shared<const CallOrder>(CallOrder{.before = stream});
@@ -72,7 +83,11 @@ HostAllocation Staging::host_memory(DeviceMemory& device, std::size_t bytes) con
 }
 
 Staging::Staging(const Call& call, int rank, int size)
-    : call_(call), rank_(rank), size_(size), on_host_(call) {
+    : call_(call),
+      rank_(rank),
+      size_(size),
+      piece_(piece_of(call, Lengths(call, rank, size))),
+      on_host_(call) {
   check(call.order != nullptr, "a call on a device's memory says what comes before it");
   before_ = call.order->before;
   on_host_.in.memory = on_host_.out.memory = Memory();
@@ -138,14 +153,14 @@ void Staging::to_host(bool flows) {
     copy_input(target, source, bytes.input, flows);
   }
   if (stream != nullptr) {
-    const std::size_t piece = flows ? kPiece : std::max<std::size_t>(result_bytes_, 1);
+    const std::size_t piece = flows ? piece_ : std::max<std::size_t>(result_bytes_, 1);
     result_.emplace(stream->result(call.out.data, room_.data(), result_bytes_, piece));
   }
 }
 
 void Staging::copy_input(std::byte* target, const std::byte* source, std::size_t bytes,
                          bool flows) {
-  const std::size_t piece = flows ? kPiece : bytes;
+  const std::size_t piece = flows ? piece_ : bytes;
   for (std::size_t at = 0; at < bytes; at += piece) {
     input_stream().copy(target + at, source + at, std::min(piece, bytes - at));
     if (flows) marks_.push_back(input_stream().mark());
@@ -157,7 +172,7 @@ bool Staging::has_input(std::size_t end) {
   if (end == 0) return true;
   if (scales_) return has_scaled_input();
   if (marks_.empty()) return input_stream().ready();
-  const std::size_t last = std::min((end - 1) / kPiece, marks_.size() - 1);
+  const std::size_t last = std::min((end - 1) / piece_, marks_.size() - 1);
   return input_stream().has_passed(marks_[last]);
 }
 
@@ -173,7 +188,7 @@ bool Staging::has_scaled_input() {
 
 // An average is divided in the end, when all of the sum is there.
 void Staging::has_result(std::size_t end) {
-  if (call_.op == Op::kAvg || end > result_bytes_ || end < copied_ + kPiece) return;
+  if (call_.op == Op::kAvg || end > result_bytes_ || end < copied_ + piece_) return;
   auto* const target = static_cast<std::byte*>(call_.out.data);
   result_stream().copy(target + copied_, room_.data() + copied_, end - copied_);
   copied_ = end;

@@ -64,6 +64,7 @@ class Staging final : public Flow {
 
   const Call call_;
   const int rank_, size_;
+  const std::size_t piece_;  // bytes that are copied at a time, where they flow
   Call on_host_;
   std::optional<DeviceCall> device_;
   std::shared_ptr<Stream> before_;    // that copies the input

@@ -372,6 +372,27 @@ def test_stream_waits_no_longer_for_a_rank_that_is_killed(tmp_path: pathlib.Path
     assert all("lost True" in line for line in said), done.stdout
 
 
+def test_long_call_in_the_order_of_a_stream_fits_what_a_stream_takes(
+    tmp_path: pathlib.Path,
+) -> None:
+    """What its copies wait for comes from this rank's operation, which is made after them."""
+    done = job(
+        tmp_path,
+        STREAM
+        + """
+    signal.alarm(40)
+    long = DeviceArray(device, np.full(12 << 20, comm.rank + 1, "float32"))
+    for _ in range(3):
+        gradred.allreduce(long, out=long, comm=comm, stream=stream)
+    finish()
+    print("right", (long.get() == 3 * 4).all())
+""",
+        ranks=2,
+        SIMULATED_CUDA_QUEUE="70",
+    )
+    assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
+
+
 def test_device_lost_while_a_stream_waits_is_found_by_who_waits(tmp_path: pathlib.Path) -> None:
     done = job(
         tmp_path,

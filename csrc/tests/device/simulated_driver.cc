@@ -7,7 +7,11 @@
 // in cuMemFree: nothing should rely on that); its addresses are used again at once, with another
 // buffer id; a context is nowhere current that nobody has pushed.
 //
-// Variables: SIMULATED_CUDA_VERSION, _DEVICES, _SEED, _FAIL (name:code:after,...); the rest is told
+// A stream holds so many tasks that have not begun: who gives it another one waits, and lets no
+// other thread into the driver.
+//
+// Variables: SIMULATED_CUDA_VERSION, _DEVICES, _SEED, _FAIL (name:code:after,...), _QUEUE (tasks
+// that a stream holds); the rest is told
 // by simulated_cuda_set, simulated_cuda_fail and simulated_cuda_count.
 #include "simulated_driver.h"
 
@@ -107,6 +111,7 @@ struct Driver {
   std::atomic<int> lost{0};               // a code that every call returns from now on
   std::atomic<bool> synchronises{false};  // what allocates, frees or loads
   std::mutex synchronising;
+  std::atomic<int> full{0};  // threads that wait for a stream to have room
   std::map<void*, StreamPointer> streams;
   std::map<void*, std::shared_ptr<Event>> events;
   std::map<std::uint64_t, std::shared_ptr<Chunk>> chunks;
@@ -117,7 +122,8 @@ struct Driver {
   Memory memory;
   // The variable is that of the real one.
   Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1)),
-                 static_cast<std::size_t>(number("CUDA_DEVICE_MAX_CONNECTIONS", 8))};
+                 static_cast<std::size_t>(number("CUDA_DEVICE_MAX_CONNECTIONS", 8)),
+                 static_cast<std::size_t>(number("SIMULATED_CUDA_QUEUE", 500))};
 };
 
 void read_failures(Driver& driver) {
@@ -159,7 +165,7 @@ Context* current() { return contexts.empty() ? nullptr : contexts.back(); }
 
 int failing(std::string_view name) {
   Driver& d = driver();
-  if (d.synchronises) const std::lock_guard no_other_synchronises(d.synchronising);
+  if (d.synchronises || d.full > 0) const std::lock_guard no_other_waits(d.synchronising);
   if (const int lost = d.lost.load()) return lost;
   if (const int code = forbidden(name)) return code;
   const std::lock_guard lock(d.mutex);
@@ -282,8 +288,20 @@ int allocate(Kind kind, Address* address, std::size_t bytes) {
   return kSuccess;
 }
 
+void give_task(const StreamPointer& stream, std::function<void()> work,
+               std::vector<Moment> after = {}, std::function<bool()> until = {}) {
+  Driver& d = driver();
+  if (d.queues.is_full(stream)) {
+    ++d.full;
+    const std::lock_guard lock(d.synchronising);
+    d.queues.wait_for_room(stream);
+    --d.full;
+  }
+  d.queues.give(stream, std::move(work), std::move(after), std::move(until));
+}
+
 void copy_later(const StreamPointer& stream, Address target, Address source, std::size_t bytes) {
-  driver().queues.give(stream, [=] {
+  give_task(stream, [=] {
     if (!driver().memory.copy(target, source, bytes)) driver().lost = kIllegalAddress;
   });
 }
@@ -301,7 +319,7 @@ int give(void* stream, std::function<bool()> work, std::function<bool()> until) 
   const StreamPointer where = stream_of(stream);
   if (!where) return kInvalidHandle;
   if (record(stream, work, until)) return kSuccess;
-  driver().queues.give(
+  give_task(
       where,
       [work = std::move(work)] {
         if (!work()) driver().lost = kIllegalAddress;
@@ -578,7 +596,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   const StreamPointer waiting = stream_of(stream);
   const auto awaited = event_of(event);
   if (!waiting || !awaited) return kInvalidHandle;
-  driver().queues.give(waiting, nullptr, {moment_of(awaited)});
+  give_task(waiting, nullptr, {moment_of(awaited)});
   return kSuccess;
 }
 int cuEventCreate(void** event, unsigned flags) {
@@ -601,8 +619,7 @@ int cuEventRecord(void* event, void* stream) {
   const auto recorded = event_of(event);
   if (!where || !recorded) return kInvalidHandle;
   const Moment moment = next_moment_of(*recorded);
-  driver().queues.give(
-      where, [moment] { moment.count->store(moment.reached, std::memory_order_release); });
+  give_task(where, [moment] { moment.count->store(moment.reached, std::memory_order_release); });
   return kSuccess;
 }
 int cuEventQuery(void* event) {
@@ -648,7 +665,7 @@ int cuMemFreeAsync(Address address, void* stream) {
   if (const int code = failing_in_context("cuMemFreeAsync")) return code;
   const StreamPointer where = stream_of(stream);
   if (!where) return kInvalidHandle;
-  driver().queues.give(where, [=] { driver().memory.release(Kind::kPool, address); });
+  give_task(where, [=] { driver().memory.release(Kind::kPool, address); });
   return kSuccess;
 }
 int cuMemHostAlloc(void** address, std::size_t bytes, unsigned) {

@@ -44,6 +44,16 @@ std::vector<Moment> Streams::all_ends() const {
   return ends;
 }
 
+bool Streams::is_full(const StreamPointer& stream) const {
+  const std::lock_guard lock(mutex_);
+  return stream->tasks_.size() >= most_;
+}
+
+void Streams::wait_for_room(const StreamPointer& stream) {
+  std::unique_lock lock(mutex_);
+  while (stream->tasks_.size() >= most_) changed_.wait_for(lock, kLook);
+}
+
 void Streams::give(const StreamPointer& stream, std::function<void()> work,
                    std::vector<Moment> after, std::function<bool()> until) {
   const std::lock_guard lock(mutex_);

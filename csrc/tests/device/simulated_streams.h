@@ -62,15 +62,18 @@ using StreamPointer = std::shared_ptr<Stream>;
 
 class Streams {
  public:
-  // As many queues for streams of each urgency.
-  Streams(std::uint64_t seed, std::size_t queues)
-      : random_(seed), queues_(2 * queues), standard_(open(true, false)) {}
+  // As many queues for streams of each urgency; so many tasks at most wait in each stream.
+  Streams(std::uint64_t seed, std::size_t queues, std::size_t most)
+      : most_(most), random_(seed), queues_(2 * queues), standard_(open(true, false)) {}
 
   StreamPointer open(bool blocking, bool urgent);
   void close(Stream& stream);  // what was given to it will be done
   // The legacy default stream.
   const StreamPointer& standard() const { return standard_; }
 
+  // Whether it holds no more tasks that have not begun; and until it does.
+  bool is_full(const StreamPointer& stream) const;
+  void wait_for_room(const StreamPointer& stream);
   void give(const StreamPointer& stream, std::function<void()> work, std::vector<Moment> after = {},
             std::function<bool()> until = {});
   Moment end_of(const StreamPointer& stream) const;
@@ -84,6 +87,7 @@ class Streams {
   void run(const StreamPointer& stream);
   Moment end_while_locked(const StreamPointer& stream) const;
 
+  const std::size_t most_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::mt19937_64 random_;
