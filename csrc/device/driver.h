@@ -128,6 +128,9 @@ struct Functions {
                                unsigned flags);
 };
 
+// Not while a stream is captured in a CUDA graph.
+constexpr bool is_of_capture(Result code) { return code >= 900 && code < 920; }
+
 // What the driver refused, by its own code.
 class DriverError : public DeviceError {
  public:

@@ -17,6 +17,7 @@ constexpr std::size_t kUnit = 512;  // arrays begin at multiples of it, as cudaM
 // another one would export that, too.
 constexpr std::size_t kMapped = std::size_t{2} << 20;
 constexpr std::size_t kLeastBlock = std::size_t{32} << 20;  // of which small arrays share one
+constexpr std::size_t kMostReleased = 4 * kLeastBlock;      // before the device is waited for
 
 std::size_t up_to(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -74,22 +75,53 @@ ExportedMemory::Block ExportedMemory::made_block(std::size_t bytes, Export neede
 std::byte* ExportedMemory::allocate(std::size_t bytes, Export needed) {
   const std::size_t wanted = rounded(bytes);
   const ScopedContext scope = memory_.scope();
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
+  bool may_wait = true;
   while (true) {
-    const std::optional<Gap> gap = shortest_gap(wanted, needed);
-    if (gap && settled_ == released_) return take(*gap, wanted);
-    const std::uint64_t released = released_;
-    lock.unlock();
-    if (!gap) {
-      Block made = made_block(wanted, needed);
-      lock.lock();
-      blocks_.push_back(std::move(made));
-      return take({blocks_.size() - 1, 0}, wanted);
+    if (const std::optional<Gap> gap = shortest_gap(wanted, needed)) return take(*gap, wanted);
+    if (may_wait && released_bytes_ > kMostReleased) {
+      may_wait = settle(lock);
+      continue;
     }
-    memory_.driver().check(memory_.driver().call.CtxSynchronize(), "cuCtxSynchronize");
-    lock.lock();
-    settled_ = std::max(settled_, released);
+    try {
+      add_block(wanted, needed, lock);
+    } catch (const DriverError& error) {
+      if (error.code() != kOutOfMemory || !may_wait || released_.empty()) throw;
+      may_wait = settle(lock);
+    }
   }
+}
+
+// The lock is not held meanwhile, here and in settle().
+void ExportedMemory::add_block(std::size_t bytes, Export needed, Lock& lock) {
+  lock.unlock();
+  std::optional<Block> made;
+  try {
+    made.emplace(made_block(bytes, needed));
+  } catch (...) {
+    lock.lock();
+    throw;
+  }
+  lock.lock();
+  blocks_.push_back(std::move(*made));
+}
+
+// Waits until nothing is at work with what has been released so far. False: not while the program
+// captures a stream.
+bool ExportedMemory::settle(Lock& lock) {
+  const std::vector<Released> now = std::exchange(released_, {});
+  released_bytes_ = 0;
+  lock.unlock();
+  const Result code = memory_.driver().call.CtxSynchronize();
+  lock.lock();
+  if (code == kSuccess) {
+    for (const Released& one : now) put_back(one);
+    return true;
+  }
+  for (const Released& one : now) released_bytes_ += one.bytes;
+  released_.insert(released_.end(), now.begin(), now.end());
+  if (!is_of_capture(code)) memory_.driver().check(code, "cuCtxSynchronize");
+  return false;
 }
 
 std::byte* ExportedMemory::take(Gap gap, std::size_t bytes) {
@@ -113,9 +145,14 @@ void ExportedMemory::release(std::byte* address) noexcept {
   }();
   const auto given = given_.find(address);
   if (!place || given == given_.end()) return;
-  auto& unused = blocks_[place.allocation() - 1].unused;
-  std::size_t begin = place.offset(), length = given->second;
+  released_.push_back({{place.allocation() - 1, place.offset()}, given->second});
+  released_bytes_ += given->second;
   given_.erase(given);
+}
+
+void ExportedMemory::put_back(const Released& released) {
+  auto& unused = blocks_[released.gap.block].unused;
+  std::size_t begin = released.gap.at, length = released.bytes;
   const auto behind = unused.find(begin + length);
   if (behind != unused.end()) {
     length += behind->second;
@@ -130,7 +167,6 @@ void ExportedMemory::release(std::byte* address) noexcept {
     }
   }
   unused[begin] = length;
-  ++released_;
 }
 
 SharedPlace ExportedMemory::find(const void* array, std::size_t bytes) const {

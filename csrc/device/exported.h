@@ -27,7 +27,8 @@ class ExportedMemory {
   explicit ExportedMemory(CudaMemory& memory) : memory_(memory) {}
 
   // Throws DriverError: there is no such memory, or it cannot be exported and must. As cudaFree and
-  // cudaMalloc do: waits for the device's work before it gives memory away that was released.
+  // cudaMalloc do: waits for the device's work before it gives memory away that was released. That
+  // breaks a program's capture of a CUDA graph, in whichever stream: so it waits for much at once.
   std::byte* allocate(std::size_t bytes, Export needed);
   void release(std::byte* address) noexcept;
   // Nowhere: not of these, or of such as could not be exported.
@@ -44,19 +45,27 @@ class ExportedMemory {
   struct Gap {
     std::size_t block, at;
   };
+  struct Released {
+    Gap gap;
+    std::size_t bytes;
+  };
+  using Lock = std::unique_lock<std::mutex>;
 
   static std::size_t rounded(std::size_t bytes);
   std::optional<Gap> shortest_gap(std::size_t bytes, Export needed) const;
   Block made_block(std::size_t bytes, Export needed) const;
   std::byte* take(Gap gap, std::size_t bytes);
+  void add_block(std::size_t bytes, Export needed, Lock& lock);
+  bool settle(Lock& lock);
+  void put_back(const Released& released);
 
   CudaMemory& memory_;
   // Not held while the driver may wait for the device: who carries operations on takes it, too.
   mutable std::mutex mutex_;
   std::vector<Block> blocks_;                  // a place's allocation is the index, and one more
   std::map<std::byte*, std::size_t> given_{};  // bytes of each array
-  // Arrays released so far, and those of them whose device's work is done.
-  std::uint64_t released_ = 0, settled_ = 0;
+  std::vector<Released> released_;             // with which the device may still be at work
+  std::size_t released_bytes_ = 0;
 };
 
 // Some of it, as long as this lives.

@@ -244,7 +244,9 @@ def test_what_it_is(device: Driver) -> None:
 
 
 def test_memory_is_used_again_when_the_device_is_done_with_it(device: Driver) -> None:
-    x = gradred.empty(1 << 20, device="cuda")
+    """Which it is asked once much has been given back."""
+    count = 33 << 20
+    x = gradred.empty(count, "float32", device="cuda")
     place = address_of(x)
     held = device.count("bytes")
     stream = device.stream()
@@ -253,11 +255,11 @@ def test_memory_is_used_again_when_the_device_is_done_with_it(device: Driver) ->
     device.copy(place, content.ctypes.data, content.nbytes, stream)
     del x
     gc.collect()
-    y = gradred.empty(1 << 20, device="cuda")  # waits for the copy
+    y = gradred.empty(count, "float32", device="cuda")  # waits for the copy
     assert address_of(y) == place
     content[:] = 0
-    device.copy(place, content.ctypes.data, y.nbytes)
-    assert not host(y).any()
+    device.copy(place, content.ctypes.data, content.nbytes)
+    assert not host(y)[: len(content)].any()
     assert device.count("bytes") == held
     device.destroy(stream)
 

@@ -19,7 +19,8 @@ using device::Driver;
 
 const Driver& driver() { return Driver::load(kSimulated); }
 CudaMemory& memory_at(Address address) {
-  return CudaMemory::of(driver(), device::ask(driver(), address), {kSimulated, {kSimulated}});
+  return CudaMemory::of(driver(), device::ask(driver(), address),
+                        {kSimulated, {kSimulated}});
 }
 
 // From the device and back, with a thread that has no context of its own.
@@ -145,17 +146,34 @@ void memory_that_is_given_again_is_waited_for_without_a_lock(BoardBootstrap&) {
   user.make_current();
   CudaMemory& memory = memory_at(user.allocate(64));
   device::ExportedMemory& exported = memory.exported();
-  exported.release(exported.allocate(100, device::Export::kMust));
+  exported.release(exported.allocate(std::size_t{129} << 20, device::Export::kMust));
   const device::CudaStream stream(driver());
   const device::PinnedAllocation page(driver(), 64);
   auto* const word = static_cast<std::atomic<std::uint32_t>*>(page.get());
   word->store(0);
   driver().check(driver().call.StreamWaitValue32(stream.get(), address_of(word), 1, 0), "a wait");
-  std::thread other([&] { exported.allocate(100, device::Export::kMust); });
+  std::thread other([&] { exported.allocate(std::size_t{2} << 20, device::Export::kMust); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   expect(!exported.find(word, 4), "found without a wait");
   word->store(1);
   other.join();
+}
+
+// Whether the driver is asked to wait there, which ends the capture, or not.
+void arrays_are_had_while_a_stream_is_captured(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  device::ExportedMemory& exported = memory_at(user.allocate(64)).exported();
+  const device::CudaStream stream(driver());
+  const auto capture = [&](std::size_t released) {
+    exported.release(exported.allocate(released, device::Export::kMust));
+    user.must("cuStreamBeginCapture_v2", static_cast<void*>(stream.get()), 0);
+    exported.allocate(std::size_t{30} << 20, device::Export::kMust);
+    void** const no_graph = nullptr;
+    return user.call("cuStreamEndCapture", static_cast<void*>(stream.get()), no_graph);
+  };
+  expect(capture(100) == 0, "nothing breaks it");
+  expect(capture(std::size_t{129} << 20) != 0, "who has released much makes arrays before");
 }
 
 // As on MIG instances and in sandboxes.
@@ -220,6 +238,7 @@ int run_all(const std::string& part) {
   alone("a_context_that_was_reset_is_another_one", a_context_that_was_reset_is_another_one);
   alone("memory_that_is_given_again_is_waited_for_without_a_lock",
         memory_that_is_given_again_is_waited_for_without_a_lock);
+  alone("arrays_are_had_while_a_stream_is_captured", arrays_are_had_while_a_stream_is_captured);
   alone("memory_that_cannot_be_exported_serves_this_process",
         memory_that_cannot_be_exported_serves_this_process);
   alone("a_programs_stream_comes_first", a_programs_stream_comes_first);
