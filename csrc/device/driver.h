@@ -172,6 +172,11 @@ class Driver {
   // For destructors: writes a line to stderr, unless the driver has only ended before.
   void complain(Result code, const char* what, const char* file = __builtin_FILE(),
                 int line = __builtin_LINE()) const noexcept;
+  // The same where a context cannot be made current: with it all has ended that was made in it.
+  void complain_of_context(Result code, const char* file = __builtin_FILE(),
+                           int line = __builtin_LINE()) const noexcept {
+    complain(code == kInvalidContext ? kContextIsDestroyed : code, "cuCtxPushCurrent", file, line);
+  }
   std::string version_text() const;
 
   Functions call{};

@@ -63,6 +63,18 @@ class CudaMemory final : public DeviceMemory {
   // Throws UsageError for such a stream.
   void require_live(std::uint64_t stream) const;
   ScopedContext scope() const { return {driver_, context_}; }
+  // For destructors: work() in this context. False: that has ended, and what was made in it.
+  template <class Work>
+  bool if_alive(Work&& work) const noexcept {
+    try {
+      const ScopedContext scope = this->scope();
+      work();
+      return true;
+    } catch (const DriverError& error) {
+      driver_.complain_of_context(error.code());
+      return false;
+    }
+  }
   const Uuid& uuid() const { return uuid_; }
   Kernels& kernels() { return kernels_; }
   ExportedMemory& exported() { return exported_; }

@@ -121,9 +121,9 @@ class NcclGroup final : public LibraryGroup {
         rank_(rank),
         stream_(memory.driver()) {}
   ~NcclGroup() override {
-    const ScopedContext scope = memory_.scope();
     if (comm_ == nullptr) return;
-    connected_ && !failed_ ? call_.CommDestroy(comm_) : call_.CommAbort(comm_);
+    memory_.if_alive(
+        [this] { connected_ && !failed_ ? call_.CommDestroy(comm_) : call_.CommAbort(comm_); });
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -197,8 +197,7 @@ class NcclGroup final : public LibraryGroup {
 
   void abort() noexcept override {
     if (std::exchange(failed_, true) || comm_ == nullptr) return;
-    const ScopedContext scope = memory_.scope();
-    call_.CommAbort(std::exchange(comm_, nullptr));
+    memory_.if_alive([this] { call_.CommAbort(std::exchange(comm_, nullptr)); });
   }
 
  private:

@@ -40,8 +40,7 @@ void Owned<Handle, give_back>::reset() noexcept {
     const ScopedContext scope(*driver_, context_);
     driver_->complain((driver_->call.*give_back)(handle_), "giving back what the driver made");
   } catch (const DriverError& error) {  // its context has ended, and the thing with it
-    driver_->complain(error.code() == kInvalidContext ? kContextIsDestroyed : error.code(),
-                      "cuCtxPushCurrent");
+    driver_->complain_of_context(error.code());
   }
   handle_ = Handle{};
 }

@@ -78,10 +78,12 @@ class ShotsGroup final : public LibraryGroup {
 
   // Peers may still read there: not after all have left the last turn.
   ~ShotsGroup() override {
-    const ScopedContext scope = memory_.scope();
-    if (turn_ > 0 && (cut_off_ || !all_have_left())) keep_all();
-    if (cancelled().load() != 0) words_.keep_for_ever();
-    for (ImportedAllocation& one : imported_) memory_.free_later(std::move(one));
+    const bool alive = memory_.if_alive([this] {
+      if (turn_ > 0 && (cut_off_ || !all_have_left())) keep_all();
+      if (cancelled().load() != 0) words_.keep_for_ever();
+      for (ImportedAllocation& one : imported_) memory_.free_later(std::move(one));
+    });
+    if (!alive) words_.keep_for_ever();
   }
   ShotsGroup(const ShotsGroup&) = delete;
   ShotsGroup& operator=(const ShotsGroup&) = delete;

@@ -20,7 +20,7 @@ using device::Driver;
 const Driver& driver() { return Driver::load(kSimulated); }
 CudaMemory& memory_at(Address address) {
   return CudaMemory::of(driver(), device::ask(driver(), address),
-                        {kSimulated, {kSimulated}});
+                        {kSimulated, {kSimulated}, {kSimulated}});
 }
 
 // From the device and back, with a thread that has no context of its own.
@@ -159,6 +159,31 @@ void memory_that_is_given_again_is_waited_for_without_a_lock(BoardBootstrap&) {
   other.join();
 }
 
+// As after Numba's close(), or in a forked child: nothing can be given back any more.
+void what_outlives_its_context_ends_quietly(BoardBootstrap&) {
+  const User user;
+  const auto end_context = [&] {
+    user.must("cuDevicePrimaryCtxRelease_v2", 0);
+    user.must("cuCtxSetCurrent", static_cast<void*>(nullptr));
+  };
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  end_context();
+  for (const LibraryKind kind : {LibraryKind::kNccl, LibraryKind::kOneShot}) {
+    user.make_current();
+    std::string why;
+    CollectiveLibrary* const library = memory.collectives(kind, why);
+    expect(library != nullptr, why);
+    LibraryGroup::Ticket ticket{};
+    const auto group = library->open(0, 1, ticket), given_up = library->open(0, 1, ticket);
+    group->connect({&ticket, 1});
+    given_up->connect({&ticket, 1});
+    end_context();
+    expect(!memory.if_alive([] {}), "it has ended");
+    given_up->abort();
+  }
+}
+
 // Whether the driver is asked to wait there, which ends the capture, or not.
 void arrays_are_had_while_a_stream_is_captured(BoardBootstrap&) {
   const User user;
@@ -239,6 +264,7 @@ int run_all(const std::string& part) {
   alone("memory_that_is_given_again_is_waited_for_without_a_lock",
         memory_that_is_given_again_is_waited_for_without_a_lock);
   alone("arrays_are_had_while_a_stream_is_captured", arrays_are_had_while_a_stream_is_captured);
+  alone("what_outlives_its_context_ends_quietly", what_outlives_its_context_ends_quietly);
   alone("memory_that_cannot_be_exported_serves_this_process",
         memory_that_cannot_be_exported_serves_this_process);
   alone("a_programs_stream_comes_first", a_programs_stream_comes_first);
