@@ -4,12 +4,29 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "device/memory.h"
 #include "device/pointer_cache.h"
 
 namespace gradred::device {
 namespace {
+
+// Of the thread's own context; without one a stream's name is that of device 0's. Where that has
+// none either nothing has been given to any stream.
+void synchronise(const Driver& driver, StreamHandle stream) {
+  std::optional<PrimaryContext> primary;
+  if (driver.current() == nullptr) {
+    try {
+      primary.emplace(driver, 0);
+    } catch (const DriverError& error) {
+      if (error.code() != kInvalidContext) throw;
+      return;
+    }
+  }
+  const ScopedContext scope(driver, primary ? primary->get() : nullptr);
+  driver.check(driver.call.StreamSynchronize(stream), "cuStreamSynchronize");
+}
 
 // The kernel reads eight bytes and then refuses to do anything with them, or finds that it may not.
 bool is_word_readable(Address address) {
@@ -52,10 +69,7 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
       return {Place::kDevice, std::string(kind) + " of " + memory.name(), &memory};
     }
     // Also of memory that the driver does not know: a device may write to all of a process's.
-    if (stream.has_value()) {
-      const auto handle = reinterpret_cast<StreamHandle>(*stream);
-      driver->check(driver->call.StreamSynchronize(handle), "cuStreamSynchronize");
-    }
+    if (stream.has_value()) synchronise(*driver, reinterpret_cast<StreamHandle>(*stream));
   }
   if (is_readable(address, bytes)) return {};
   const char* const says = there               ? "which the CUDA driver does not know either"

@@ -315,6 +315,24 @@ void host_memory_that_a_device_writes_is_waited_for(BoardBootstrap&) {
   expect(both[1] == 1, "the default stream has written it");
 }
 
+// The names of default streams mean something in a context alone; and while a stream is captured
+// the driver lets no thread wait that does not say that it has nothing to do with it.
+void streams_are_waited_for_in_threads_without_a_context(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  const std::vector<float> array(100);
+  const device::CudaStream captured(driver());
+  user.must("cuStreamBeginCapture_v2", static_cast<void*>(captured.get()), 0);
+  std::thread([&] {
+    for (const std::uint64_t stream : {1U, 2U}) {
+      expect(locate(array.data(), 400, stream).place == device::Place::kHost, "host memory");
+    }
+  }).join();
+  void** const no_graph = nullptr;
+  user.must("cuStreamEndCapture", static_cast<void*>(captured.get()), no_graph);
+  expect(user.count("contexts") == 1, "gradred makes none");
+}
+
 // ---- what the simulated driver catches ----------------------------------------------------------
 
 void host_access_to_device_memory_is_caught(BoardBootstrap&) {
@@ -409,6 +427,8 @@ int run_all(const std::string& part) {
         device_memory_is_known_also_in_threads_without_a_context);
   alone("host_memory_that_a_device_writes_is_waited_for",
         host_memory_that_a_device_writes_is_waited_for);
+  alone("streams_are_waited_for_in_threads_without_a_context",
+        streams_are_waited_for_in_threads_without_a_context);
   alone("host_access_to_device_memory_is_caught", host_access_to_device_memory_is_caught);
   alone("missing_synchronisation_is_caught", missing_synchronisation_is_caught);
   alone("use_after_free_is_caught", use_after_free_is_caught);

@@ -581,6 +581,7 @@ int cuStreamQuery(void* stream) {
 }
 int cuStreamSynchronize(void* stream) {
   if (const int code = failing("cuStreamSynchronize")) return code;
+  if (reinterpret_cast<std::uintptr_t>(stream) <= 2 && current() == nullptr) return kInvalidContext;
   const StreamPointer asked = stream_of(stream);
   if (!asked) return kInvalidHandle;
   driver().queues.wait_for(driver().queues.end_of(asked));

@@ -54,7 +54,7 @@ bool record(void* stream, const std::function<bool()>& work, const std::function
 // mode more.
 int forbidden(std::string_view name) {
   // And what allocates, which tests' own arrays do at any time.
-  constexpr std::string_view kUnsafe[] = {"cuEventQuery", "cuStreamQuery",
+  constexpr std::string_view kUnsafe[] = {"cuEventQuery", "cuStreamQuery", "cuStreamSynchronize",
                                           "cuMemHostAlloc", "cuMemFreeHost"};
   const bool unsafe =
       capture_mode == kGlobal && std::ranges::find(kUnsafe, name) != std::end(kUnsafe);
