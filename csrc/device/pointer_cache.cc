@@ -1,6 +1,9 @@
 #include "device/pointer_cache.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "device/owners.h"
 
 namespace gradred::device {
 namespace {
@@ -15,13 +18,18 @@ std::uint64_t buffer_id(const Driver& driver, Address address) {
 }
 
 // Of the allocation or the mapped chunk: the attributes would tell the whole reserved range of
-// addresses, in which chunks of other devices may lie, or none.
-void find_range(const Driver& driver, Address address, PointerInfo& found) {
+// addresses, in which chunks of other devices may lie, or none. Drivers know those of the current
+// context's device alone.
+void find_range(const Driver& driver, Address address, PointerInfo& found) try {
+  std::optional<PrimaryContext> primary;
+  if (found.context == nullptr) primary.emplace(driver, found.device);
+  const ScopedContext scope(driver, primary ? primary->get() : found.context);
   Address begin = 0;
   std::size_t bytes = 0;
   if (driver.call.MemGetAddressRange(&begin, &bytes, address) != kSuccess) return;
   found.begin = begin;
   found.bytes = bytes;
+} catch (const DriverError&) {  // no context reaches it: nothing is kept
 }
 
 }  // namespace

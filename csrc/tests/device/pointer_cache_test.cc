@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
@@ -104,6 +105,23 @@ void pools_are_seen_and_not_exported(BoardBootstrap&) {
   user.free_in_pool(memory);
   expect(user.allocate_in_pool(kPage) == memory, "the same address");
   expect(find(cache, memory).buffer_id != found.buffer_id, "other memory");
+}
+
+// Drivers tell the range of memory in a context of its device alone.
+void ranges_are_known_in_every_thread(BoardBootstrap&) {
+  setenv("SIMULATED_CUDA_DEVICES", "2", 1);
+  const User user;
+  user.make_current();
+  for (const Address memory : {user.allocate(kPage), user.allocate_in_pool(kPage)}) {
+    for (const int other : {-1, 1}) {
+      std::thread([&] {
+        if (other >= 0) user.make_current(other);
+        PointerCache cache(driver());
+        expect(find(cache, memory).bytes == kPage && find(cache, memory).begin == memory, "found");
+        expect(cache.counts().hits == 1, "and kept");
+      }).join();
+    }
+  }
 }
 
 void managed_memory_is_a_kind_of_its_own(BoardBootstrap&) {
@@ -268,6 +286,7 @@ int run_all(const std::string& part) {
   alone("other_memory_at_the_same_address_is_seen", other_memory_at_the_same_address_is_seen);
   alone("freed_memory_stands_in_nobodys_way", freed_memory_stands_in_nobodys_way);
   alone("pools_are_seen_and_not_exported", pools_are_seen_and_not_exported);
+  alone("ranges_are_known_in_every_thread", ranges_are_known_in_every_thread);
   alone("managed_memory_is_a_kind_of_its_own", managed_memory_is_a_kind_of_its_own);
   alone("mapped_chunks_are_known_one_by_one", mapped_chunks_are_known_one_by_one);
   alone("an_audit_counts_answers_that_are_wrong", an_audit_counts_answers_that_are_wrong);

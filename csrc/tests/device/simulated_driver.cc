@@ -705,9 +705,9 @@ int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* strea
   return kSuccess;
 }
 int cuMemGetAddressRange_v2(Address* begin, std::size_t* bytes, Address address) {
-  if (const int code = failing("cuMemGetAddressRange")) return code;
+  if (const int code = failing_in_context("cuMemGetAddressRange")) return code;
   const auto piece = driver().memory.find(address);
-  if (!piece) return kInvalidValue;
+  if (!piece || current()->device != piece->device) return kInvalidValue;
   *begin = piece->begin;
   *bytes = piece->bytes;
   return kSuccess;
