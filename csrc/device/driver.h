@@ -32,6 +32,7 @@ struct Uuid {
 
 enum Code : Result {
   kSuccess = 0,
+  kInvalidValue = 1,
   kOutOfMemory = 2,
   kNotInitialized = 3,
   kDeinitialized = 4,

@@ -44,6 +44,8 @@ PointerInfo ask(const Driver& driver, Address address) {
   const Result code = driver.call.PointerGetAttributes(6, kWanted, values, address);
   // Nobody has allocated anything yet, or it is all gone.
   if (code == kNotInitialized || code == kDeinitialized) return {};
+  // As some drivers say of an address that they do not know, or in a thread without a context.
+  if (code == kInvalidValue || code == kInvalidContext) return {};
   driver.check(code, "cuPointerGetAttributes");
   if (type != kTypeDevice && (managed & 0xff) == 0) return {.pinned = type == kTypeHost};
   found.kind = (managed & 0xff) != 0 ? Kind::kManaged : Kind::kDevice;

@@ -124,6 +124,19 @@ void ranges_are_known_in_every_thread(BoardBootstrap&) {
   }
 }
 
+void what_a_driver_does_not_know_is_the_hosts(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  PointerCache cache(driver());
+  const int array[4] = {};
+  for (const int code : {1, 201}) {
+    user.fail("cuPointerGetAttributes", code);
+    expect(cache.find(array).kind == Kind::kHost, "code " + std::to_string(code));
+  }
+  user.fail("cuPointerGetAttributes", 700);
+  expect(!message_of<DeviceError>([&] { cache.find(array); }).empty(), "a lost device");
+}
+
 void managed_memory_is_a_kind_of_its_own(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -287,6 +300,7 @@ int run_all(const std::string& part) {
   alone("freed_memory_stands_in_nobodys_way", freed_memory_stands_in_nobodys_way);
   alone("pools_are_seen_and_not_exported", pools_are_seen_and_not_exported);
   alone("ranges_are_known_in_every_thread", ranges_are_known_in_every_thread);
+  alone("what_a_driver_does_not_know_is_the_hosts", what_a_driver_does_not_know_is_the_hosts);
   alone("managed_memory_is_a_kind_of_its_own", managed_memory_is_a_kind_of_its_own);
   alone("mapped_chunks_are_known_one_by_one", mapped_chunks_are_known_one_by_one);
   alone("an_audit_counts_answers_that_are_wrong", an_audit_counts_answers_that_are_wrong);
