@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import importlib.util
+import pathlib
 import sys
 import types
 from collections.abc import Callable
@@ -14,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from gradred import DeviceError, UsageError
-from gradred.buffers import arrays, dlpack
+from gradred.buffers import arrays, cuda_interface, dlpack
 from gradred.buffers.arrays import describe, new_like
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 
@@ -219,6 +221,28 @@ def test_array_of_the_cuda_interface_in_host_memory_is_found_where_it_lies(dtype
     assert found.writable
     assert describe(GpuArray.of(x.T), ASKED).layout == describe(x.T, ASKED).layout
     assert not describe(GpuArray.of(x, data=(x.ctypes.data, True)), ASKED).writable
+
+
+def test_nvidias_packages_are_found_newest_first(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their files: the folder of CUDA 13 comes before that of 12 in the alphabet."""
+    files = [
+        "cu13/lib/libnvrtc.so.13",
+        "cuda_nvrtc/lib/libnvrtc.so.12",
+        "cuda_nvrtc/lib/libnvrtc.so.11.2",
+        "nccl/lib/libnccl.so.2",
+    ]
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    package = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
+    found = [pathlib.Path(file).name for file in cuda_interface.libraries.__wrapped__()]
+    assert len(found) == len(files)
+    for name in ("nvrtc", "nccl"):
+        versions = [file.partition(".so.")[2] for file in found if name in file]
+        assert versions == sorted(versions, reverse=True)
 
 
 def test_empty_array_of_the_cuda_interface_needs_no_address() -> None:

@@ -74,12 +74,21 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
 
 @functools.cache
 def libraries() -> list[str]:
-    """Where NVIDIA's packages for Python have put NVRTC and NCCL, newest first; loads nothing."""
+    """Where NVIDIA's packages for Python have put NVRTC and NCCL, newest first.
+
+    Loads nothing.
+    """
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
     patterns = ("*/lib/libnvrtc.so.*", "*/lib/libnccl.so.*")
     found = [file for one in folders for pattern in patterns for file in one.glob(pattern)]
-    return [str(file) for file in sorted(found, reverse=True)]
+    return [str(file) for file in sorted(found, key=_version, reverse=True)]
+
+
+def _version(library: Path) -> tuple[int, ...]:
+    """Behind its name: folders say cu13, and cuda_nvrtc for 12."""
+    numbers = library.name.partition(".so.")[2].split(".")
+    return tuple(int(number) for number in numbers if number.isdecimal())
 
 
 class Placed(Protocol):
