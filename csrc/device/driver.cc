@@ -156,7 +156,7 @@ bool ends_the_context(Result code) {
 
 // What one call did wrong, or what the driver does not have: no fault of the device's.
 bool is_of_one_call(Result code) {
-  constexpr Result kOfOneCall[] = {1,   101, 200, 205, 209, 217, 218, 220, 221, 222, 304,
+  constexpr Result kOfOneCall[] = {1,   101, 200, 205, 209, 217, 218, 220, 221, 222, 223, 304,
                                    400, 401, 500, 701, 704, 705, 708, 711, 712, 713, 800, 801};
   return is_of_capture(code) ||
          std::find(std::begin(kOfOneCall), std::end(kOfOneCall), code) != std::end(kOfOneCall);

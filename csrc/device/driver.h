@@ -43,6 +43,7 @@ enum Code : Result {
   kInvalidPtx = 218,
   kNoJitCompiler = 221,
   kUnsupportedPtx = 222,
+  kJitIsOff = 223,
   kNotReady = 600,
   kIllegalAddress = 700,
   kContextIsDestroyed = 709,

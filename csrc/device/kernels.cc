@@ -11,6 +11,7 @@
 #include "device/compiler.h"
 #include "device/kernel_sources.h"
 #include "device/kernels/arguments.h"
+#include "device/linker.h"
 #include "device/user_functions.h"
 
 namespace gradred::device {
@@ -32,8 +33,8 @@ constexpr std::string_view kTypes[] = {GRADRED_FOR_ELEMENTS(GRADRED_ELEMENT_NAME
 
 // Whether the driver has refused the code, and might take another compiler's.
 bool is_of_code(Result code) {
-  constexpr Result kOfCode[] = {kInvalidImage, kNoBinaryForDevice, kInvalidPtx, kNoJitCompiler,
-                                kUnsupportedPtx};
+  constexpr Result kOfCode[] = {kInvalidImage,  kNoBinaryForDevice, kInvalidPtx,
+                                kNoJitCompiler, kUnsupportedPtx,    kJitIsOff};
   return std::ranges::find(kOfCode, code) != std::end(kOfCode);
 }
 
@@ -143,11 +144,23 @@ std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capabil
   return code;
 }
 
-CudaModule Kernels::load_code(const std::string& code, const Key& key) const {
+// By the linker of the compiler's toolkit, if it is there; not PTX, of a compiler that is older
+// than the device, as its linker is then, too.
+std::string Kernels::linked_to(const std::string& function, const std::string& code,
+                               const Compiler& compiler) const {
+  const Linker* const linker =
+      is_cubin(code) ? Linker::find(options_.linkers, compiler.version()) : nullptr;
+  if (linker == nullptr) return linked(driver_, {code, function});
+  return linker->link({code, function},
+                      10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor));
+}
+
+CudaModule Kernels::load_code(const std::string& code, const Key& key,
+                              const Compiler& compiler) const {
   if (!is_users(key.source)) return CudaModule(driver_, code);
   const UserFunction* const function = find_user_function(key.op, key.dtype);
   check(function != nullptr, "kernels for a function that nobody has added");
-  return CudaModule(driver_, linked(driver_, {code, function->code}));
+  return CudaModule(driver_, linked_to(function->code, code, compiler));
 }
 
 // A file that the driver refuses, damaged or of another version, is made again.
@@ -159,11 +172,11 @@ CudaModule Kernels::load_by(const Compiler& compiler, const Key& key) const {
       is_compiled ? compiled->second
                   : code_for(compiler, key.dtype, capability, options_.folder, key.source);
   try {
-    return load_code(code, key);
+    return load_code(code, key, compiler);
   } catch (const DriverError&) {
     const std::string made = code_for(compiler, key.dtype, capability, "", key.source);
     if (made == code) throw;
-    return load_code(made, key);
+    return load_code(made, key, compiler);
   }
 }
 
@@ -242,12 +255,17 @@ CudaModule Kernels::load_once(const Key& key) {
   try {
     return load(key);
   } catch (const DriverError& error) {
-    if (is_users(key.source) && is_of_code(error.code())) {
-      const std::lock_guard lock(mutex_);
-      refused_.emplace(key, error.what());
-    }
+    if (is_of_code(error.code())) note_refusal(key, error);
+    throw;
+  } catch (const DeviceError& error) {  // of the compiler or its linker
+    note_refusal(key, error);
     throw;
   }
+}
+
+void Kernels::note_refusal(const Key& key, const DeviceError& error) {
+  const std::lock_guard lock(mutex_);
+  if (is_users(key.source)) refused_.emplace(key, error.what());
 }
 
 FunctionHandle Kernels::function(const Key& key, const std::string& name) const {

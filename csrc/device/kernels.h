@@ -101,9 +101,12 @@ class Kernels {
   void prepare(const Key& key);
   static Key key_of(Op op, DType dtype, bool waits_for_peers);
   CudaModule load_once(const Key& key);
+  void note_refusal(const Key& key, const DeviceError& error);
   CudaModule load(const Key& key) const;
   CudaModule load_by(const Compiler& compiler, const Key& key) const;
-  CudaModule load_code(const std::string& code, const Key& key) const;
+  std::string linked_to(const std::string& function, const std::string& code,
+                        const Compiler& compiler) const;
+  CudaModule load_code(const std::string& code, const Key& key, const Compiler& compiler) const;
   void launch_one(StreamHandle stream, const KernelCall& call);
   FunctionHandle function(const Key& key, const std::string& name) const;
   void launch(StreamHandle stream, FunctionHandle code, unsigned blocks, void* arguments) const;

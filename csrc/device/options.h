@@ -12,6 +12,7 @@ struct Options {
   std::vector<std::string> collectives = {"libnccl.so.2"};
   std::string folder{};              // where compiled kernels are kept; empty: nowhere
   bool nccl_shares_devices = false;  // between ranks, where it can: its own variable says so
+  std::vector<std::string> linkers = {"libnvJitLink.so.13", "libnvJitLink.so.12"};
 };
 
 }  // namespace gradred::device

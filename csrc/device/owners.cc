@@ -146,6 +146,12 @@ FunctionHandle CudaModule::function(const std::string& name) const {
       });
 }
 
+bool is_cubin(const std::string& code) {
+  return code.starts_with(
+      "\x7f"
+      "ELF");
+}
+
 // The driver writes to the options as long as the link lives.
 std::string linked(const Driver& driver, const std::vector<std::string>& parts) {
   std::array<char, 2048> log{};
@@ -159,9 +165,7 @@ std::string linked(const Driver& driver, const std::vector<std::string>& parts) 
                     return driver.call.LinkCreate(2, names.data(), values.data(), handle);
                   }));
   for (const std::string& part : parts) {
-    const bool binary = part.starts_with(
-        "\x7f"
-        "ELF");
+    const bool binary = is_cubin(part);
     const std::size_t bytes = binary ? part.size() : std::strlen(part.c_str()) + 1;
     const Result code = driver.call.LinkAddData(link.get(), binary ? kCubin : kPtx, part.c_str(),
                                                 bytes, "gradred", 0, nullptr, nullptr);

@@ -144,8 +144,10 @@ class CudaModule : public Owned<ModuleHandle, &Functions::ModuleUnload> {
   FunctionHandle function(const std::string& name) const;
 };
 
-// Parts, each a cubin or PTX, linked to code for the current context's device. Throws DriverError
-// with what the linker says.
+bool is_cubin(const std::string& code);  // or else PTX
+
+// Parts, each a cubin or PTX, linked by the driver to code for the current context's device. Throws
+// DriverError with what the linker says.
 std::string linked(const Driver& driver, const std::vector<std::string>& parts);
 
 // A DeviceAllocation of another process.

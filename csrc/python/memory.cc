@@ -37,13 +37,17 @@ device::Options read_device_options(const std::vector<std::string>& files) {
   options.nccl_shares_devices = variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
   for (const std::string& file : files) {
     const bool compiles = file.find("libnvrtc") != std::string::npos;
-    (compiles ? options.compilers : options.collectives).push_back(file);
+    const bool links = file.find("libnvJitLink") != std::string::npos;
+    (compiles ? options.compilers : links ? options.linkers : options.collectives).push_back(file);
   }
   for (const KnobState& state : knob_states()) {
     const auto* const text = std::get_if<std::string>(&state.value);
     if (text == nullptr) continue;
     if (state.knob->name == "libcuda") options.driver = *text;
-    if (state.knob->name == "libnvrtc") options.compilers = {*text};
+    if (state.knob->name == "libnvrtc") {
+      options.compilers = {*text};
+      options.linkers.insert(options.linkers.begin(), *text);  // one library may be both
+    }
     if (state.knob->name == "libnccl") options.collectives = {*text};
   }
   return options;

@@ -147,7 +147,7 @@ def test_one_rank_that_cannot_has_all_reduce_on_the_host(
             found = gradred.allreduce(x, op, comm=comm).get()
             np.testing.assert_array_equal(found, expected(count, "float32"))
             assert everyones(device.count("launches")) == before
-        why = "libNVVM cannot be found" if what == "Numba" else "cuLinkAddData"
+        why = "libNVVM cannot be found" if what == "Numba" else "nvJitLinkAddData"
         if SIZE > 1 and LAST:
             assert why in comm.device_path, comm.device_path
         total = gradred.allreduce(on_device(np.ones(300_001, "float32")), comm=comm).get()

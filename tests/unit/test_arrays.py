@@ -229,8 +229,10 @@ def test_nvidias_packages_are_found_newest_first(
     """By their files: the folder of CUDA 13 comes before that of 12 in the alphabet."""
     files = [
         "cu13/lib/libnvrtc.so.13",
+        "cu13/lib/libnvJitLink.so.13",
         "cuda_nvrtc/lib/libnvrtc.so.12",
         "cuda_nvrtc/lib/libnvrtc.so.11.2",
+        "nvjitlink/lib/libnvJitLink.so.12",
         "nccl/lib/libnccl.so.2",
     ]
     for file in files:
@@ -240,7 +242,7 @@ def test_nvidias_packages_are_found_newest_first(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
     found = [pathlib.Path(file).name for file in cuda_interface.libraries.__wrapped__()]
     assert len(found) == len(files)
-    for name in ("nvrtc", "nccl"):
+    for name in ("nvrtc", "nvJitLink"):
         versions = [file.partition(".so.")[2] for file in found if name in file]
         assert versions == sorted(versions, reverse=True)
 

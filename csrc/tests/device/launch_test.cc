@@ -44,7 +44,11 @@ class Folder {
   Folder& operator=(const Folder&) = delete;
 
   const std::string& path() const { return path_; }
-  Options options() const { return {kSimulated, {kSimulated}, {kSimulated}, path_ + "/cache"}; }
+  Options options() const {
+    Options made{kSimulated, {kSimulated}, {kSimulated}, path_ + "/cache"};
+    made.linkers.clear();
+    return made;
+  }
   std::size_t compilations() const {
     std::error_code none;
     const auto bytes = std::filesystem::file_size(count_file(), none);
@@ -293,6 +297,33 @@ std::vector<std::string> compilers(const Folder& folder, std::initializer_list<c
   return files;
 }
 
+// The driver loads what a toolkit of its major version has made, and links nothing newer than
+// itself.
+void operations_are_linked_by_the_compilers_linker(BoardBootstrap&) {
+  setenv("SIMULATED_CUDA_VERSION", "12040", 1);
+  const Folder folder;
+  const User user;
+  user.make_current();
+  const Op op = user_op("launch_test-3", 3), broken = user_op("launch_test-4", 4);
+  device::add_user_function(op, DType::kFloat32,
+                            {code_of(reinterpret_cast<void*>(&sum_of<float>))});
+  device::add_user_function(broken, DType::kFloat32, {"no code"});
+  Options options = folder.options();
+  const std::string said =
+      message_of<DeviceError>([&] { Kernels(driver(), 0, options).prepare(op, DType::kFloat32); });
+  expect(said.find("cuLinkAddData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION") == 0, said);
+  options.linkers = {"libnone.so", kSimulated};
+  Kernels kernels(driver(), 0, options);
+  kernels.prepare(op, DType::kFloat32);
+  const auto refused = [&] {
+    return message_of<DeviceError>([&] { kernels.prepare(broken, DType::kFloat32); });
+  };
+  expect(refused().find("nvJitLinkAddData: code 4") == 0, refused());
+  const std::size_t compiled = folder.compilations();
+  refused();
+  expect(folder.compilations() == compiled, "nothing is tried again");
+}
+
 void a_compiler_newer_than_the_driver_is_left_alone(BoardBootstrap&) {
   const Folder folder;
   const User user;
@@ -406,6 +437,8 @@ int run_all(const std::string& part) {
   alone("compiled_once_and_kept", compiled_once_and_kept);
   alone("code_that_the_driver_refuses", code_that_the_driver_refuses);
   alone("nothing_is_loaded_once_it_is_prepared", nothing_is_loaded_once_it_is_prepared);
+  alone("operations_are_linked_by_the_compilers_linker",
+        operations_are_linked_by_the_compilers_linker);
   alone("a_compiler_newer_than_the_driver_is_left_alone",
         a_compiler_newer_than_the_driver_is_left_alone);
   alone("where_the_driver_refuses_code_the_next_compiler_is_tried",

@@ -5,7 +5,9 @@
 //
 // SIMULATED_NVRTC_COUNT names a file to which each compilation adds a byte. A copy of this library
 // whose name ends in a version, as libnvrtc.so.13.0 does, is a compiler of that version, else it is
-// one of 12.8; the driver refuses what that of SIMULATED_CUDA_REFUSES has made.
+// one of 12.8; the driver refuses what that of SIMULATED_CUDA_REFUSES has made. It loads what a
+// later minor version of its own major one has made, but its linker refuses that. The library is
+// the linker of 12.8 (nvJitLink), too.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -27,8 +29,11 @@ namespace {
 
 constexpr int kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr std::string_view kMark = "simulated kernels of ";
-constexpr std::string_view kOpenMark = "simulated open kernels of ";  // without their function
-constexpr std::string_view kCopies = "copies";                        // in the place of an element
+// Without their function, and as binary as the compiler's cubins.
+constexpr std::string_view kOpenMark =
+    "\x7f"
+    "ELF of simulated open kernels of ";
+constexpr std::string_view kCopies = "copies";  // in the place of an element
 constexpr std::string_view kFunctionMark = "simulated function at ";
 
 std::atomic<long> launched{0};
@@ -149,6 +154,38 @@ const gradred_kernels::NamedShots* as_shots(const void* function) {
                                       : nullptr;
 }
 
+// Code ends with a zero here, also where it stands for a cubin.
+std::string text_of(const void* data, std::size_t bytes) {
+  return {static_cast<const char*>(data), strnlen(static_cast<const char*>(data), bytes)};
+}
+
+bool add_to(Link* link, const std::string& text) {
+  if (text.starts_with(kOpenMark)) {
+    link->kernels = text.substr(kOpenMark.size());
+    return true;
+  }
+  return text.starts_with(kFunctionMark) &&
+         std::sscanf(text.c_str() + kFunctionMark.size(), "%p", &link->user) == 1;
+}
+bool complete(Link* link) {
+  if (link->kernels.empty() || link->user == nullptr) return false;
+  char address[40];
+  std::snprintf(address, sizeof address, "#%p", link->user);
+  link->code = std::string(kMark) + link->kernels + address;
+  return true;
+}
+
+// Of the compiler of such code, as the driver tells its own.
+int version_in(const std::string& code) {
+  int major = 0, minor = 0;
+  std::sscanf(code.c_str() + code.find('@'), "@%d.%d", &major, &minor);
+  return 1000 * major + 10 * minor;
+}
+int driver_version() {
+  const char* const text = std::getenv("SIMULATED_CUDA_VERSION");
+  return text != nullptr ? std::atoi(text) : 12080;
+}
+
 // Of this copy of the library, as a compiler.
 std::string compiler_version() {
   Dl_info self{};
@@ -202,25 +239,15 @@ int cuLinkCreate_v2(unsigned, int*, void**, void** link) {
 int cuLinkAddData_v2(void* link, int, const void* data, std::size_t bytes, const char*, unsigned,
                      int*, void**) {
   if (const int code = failing_in_context("cuLinkAddData")) return code;
-  const std::string text(static_cast<const char*>(data), bytes - 1);
-  auto* const into = static_cast<Link*>(link);
-  if (text.starts_with(kOpenMark)) {
-    into->kernels = text.substr(kOpenMark.size());
-    return kSuccess;
-  }
-  const bool function = text.starts_with(kFunctionMark);
-  return function && std::sscanf(text.c_str() + kFunctionMark.size(), "%p", &into->user) == 1
-             ? kSuccess
-             : kInvalidPtx;
+  const std::string text = text_of(data, bytes);
+  if (text.starts_with(kOpenMark) && version_in(text) > driver_version()) return kUnsupportedPtx;
+  return add_to(static_cast<Link*>(link), text) ? kSuccess : kInvalidPtx;
 }
 int cuLinkComplete(void* link, void** image, std::size_t* bytes) {
   if (const int code = failing_in_context("cuLinkComplete")) return code;
   synchronise_context();
   auto* const made = static_cast<Link*>(link);
-  if (made->kernels.empty() || made->user == nullptr) return kNotFound;
-  char address[40];
-  std::snprintf(address, sizeof address, "#%p", made->user);
-  made->code = std::string(kMark) + made->kernels + address;
+  if (!complete(made)) return kNotFound;
   *image = made->code.data();
   *bytes = made->code.size();
   return kSuccess;
@@ -283,6 +310,36 @@ int cuLaunchKernel(const void* function, unsigned blocks, unsigned, unsigned, un
   ++launched;
   return give(stream, [=] { return carry_out(*kernel, blocks, threads, call); });
 }
+
+// ---- nvJitLink --------------------------------------------------------------------------------
+
+int link_create(void** link, unsigned, const char* const*) asm("__nvJitLinkCreate_12_8");
+int link_create(void** link, unsigned, const char* const*) {
+  if (failing("nvJitLinkCreate") != 0) return 1;
+  return *link = new Link, 0;
+}
+int link_destroy(void** link) asm("__nvJitLinkDestroy_12_8");
+int link_destroy(void** link) { return delete static_cast<Link*>(*link), 0; }
+int link_add(void* link, int, const void* data, std::size_t bytes,
+             const char*) asm("__nvJitLinkAddData_12_8");
+int link_add(void* link, int, const void* data, std::size_t bytes, const char*) {
+  if (failing("nvJitLinkAddData") != 0) return 4;
+  return add_to(static_cast<Link*>(link), text_of(data, bytes)) ? 0 : 4;
+}
+int link_complete(void* link) asm("__nvJitLinkComplete_12_8");
+int link_complete(void* link) { return complete(static_cast<Link*>(link)) ? 0 : 6; }
+int link_bytes(void* link, std::size_t* bytes) asm("__nvJitLinkGetLinkedCubinSize_12_8");
+int link_bytes(void* link, std::size_t* bytes) {
+  return *bytes = static_cast<Link*>(link)->code.size() + 1, 0;
+}
+int link_code(void* link, char* code) asm("__nvJitLinkGetLinkedCubin_12_8");
+int link_code(void* link, char* code) {
+  return std::strcpy(code, static_cast<Link*>(link)->code.c_str()), 0;
+}
+int link_log_bytes(void*, std::size_t* bytes) asm("__nvJitLinkGetErrorLogSize_12_8");
+int link_log_bytes(void*, std::size_t* bytes) { return *bytes = 0, 0; }
+int link_log(void*, char*) asm("__nvJitLinkGetErrorLog_12_8");
+int link_log(void*, char*) { return 0; }
 
 // ---- NVRTC ------------------------------------------------------------------------------------
 

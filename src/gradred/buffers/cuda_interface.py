@@ -74,13 +74,13 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
 
 @functools.cache
 def libraries() -> list[str]:
-    """Where NVIDIA's packages for Python have put NVRTC and NCCL, newest first.
+    """Where NVIDIA's packages for Python have put NVRTC, its linker and NCCL, newest first.
 
     Loads nothing.
     """
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
-    patterns = ("*/lib/libnvrtc.so.*", "*/lib/libnccl.so.*")
+    patterns = ("*/lib/libnvrtc.so.*", "*/lib/libnvJitLink.so.*", "*/lib/libnccl.so.*")
     found = [file for one in folders for pattern in patterns for file in one.glob(pattern)]
     return [str(file) for file in sorted(found, key=_version, reverse=True)]
 
