@@ -119,21 +119,27 @@ def _simulated() -> Library:
 _KNOWN = {"cupy": _cupy, "torch": _torch, "numba": _numba, "simulated": _simulated}
 
 
-def those(names: list[str]) -> list[Library]:
-    """The named ones; without names those of a GPU that are there, of which there must be one."""
+def those(names: list[str]) -> tuple[list[Library], dict[str, str]]:
+    """The named ones; without names those of a GPU that work, of which there must be one.
+
+    And why others that are installed do not: what fails in one keeps no section from the rest.
+    """
     if names:
-        return [_KNOWN[name]() for name in names]
-    found = []
+        return [_KNOWN[name]() for name in names], {}
+    found, left_out = [], {}
     for name in ("cupy", "torch", "numba"):
         if importlib.util.find_spec(name) is None:
             continue
         try:
-            found.append(_KNOWN[name]())
-        except ImportError as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            library = _KNOWN[name]()
+            if (np.asarray(library.get(library.put(np.ones(3, np.float32)))) != 1).any():
+                raise AssertionError("it does not give back what it was given")
+            found.append(library)
+        except Exception as error:
+            left_out[name] = f"{type(error).__name__}: {error}"
     if not found:
-        sys.exit("there is no CuPy, PyTorch or Numba with a GPU here")
-    return found
+        sys.exit(f"there is no CuPy, PyTorch or Numba with a GPU here: {left_out}")
+    return found, left_out
 
 
 def driver() -> Any:

@@ -405,10 +405,12 @@ def main() -> None:
         most = int(more[0][:-1]) * unit[more[0][-1]]
         del more[0]
     comm = gradred.Comm(WORLD)
-    found = libraries.those(more)
+    found, left_out = libraries.those(more)
     begin = time.monotonic()
     sized = section in SIZED
     record = SIZED[section](comm, found, most) if sized else PLAIN[section](comm, found)
+    if left_out:
+        record["libraries_left_out"] = left_out
     record["job_seconds"] = round(time.monotonic() - begin, 1)
     if comm.rank == 0:
         print(json.dumps(record), flush=True)
