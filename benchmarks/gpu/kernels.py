@@ -55,7 +55,8 @@ class Kernels:
     """Those of a type, from the code that gradred has kept in a folder."""
 
     def __init__(self, cuda: Any, folder: pathlib.Path, dtype: str) -> None:
-        (file,) = (folder / "gradred" / "kernels").glob(f"{dtype}-sm_*")
+        files = (folder / "gradred" / "kernels").glob(f"{dtype}-sm_*")
+        file = max(files, key=lambda one: one.stat().st_mtime)  # the driver has refused the others
         code = ctypes.create_string_buffer(file.read_bytes()[HASH_BYTES:])
         self.cuda, self.dtype, self.module = cuda, dtype, ctypes.c_void_p()
         must(cuda.cuModuleLoadData(ctypes.byref(self.module), code))
