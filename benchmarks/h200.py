@@ -2,22 +2,18 @@
 
     python benchmarks/h200.py --out results --only machine allreduce
 
-Sections, each a record in one JSON file, each of which runs alone (`--only`) and goes on where
-another fails. The file is written after each job; what no longer fits the time (`--minutes`) is
-left out and says so:
+Sections, the most telling ones first, each a record in one JSON file, each of which runs alone
+(`--only`) and goes on where another fails. The file is written after each job; of a job that is
+ended by its limit it has the rows so far; what no longer fits the time (`--minutes`) is left out
+and says so:
 
     machine   the driver, the device, what the system lets processes share
-    arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 1 to 4 ranks
-    handover  what it takes to hand over from the host to the device and back, by several ways
-    kernels   reductions on the device against its copies: bytes moved per second
+    arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 2 and 4 ranks
     allreduce Allreduce of device arrays, from device to device (where they lie for those of
               gradred.empty, else through workspaces) and through host memory, against what a
               program has to do without gradred: copy to the host, the MPI's Allreduce, copy back;
-              2, 4 and 8 ranks on one device
-    staging   calls through host memory against the longest of copy out, reduction and copy in
-    memories  arrays in pools, mapped chunks and managed memory, which CUDA IPC does not take
-    lookup    what it costs to ask where an address lies, in C: host, pinned, device, managed, pool,
-              mapped (`gradred bench --pointer-cache`)
+              2, 4 and 8 ranks on one device, 4 also where NVIDIA's MPS lets them share it at once
+    kernels   reductions on the device against its copies: bytes moved per second
     order     calls in the order of a stream that has other work, also where all streams share one
               queue of the hardware and memory is freed meanwhile; times against blocking calls
     nccl      NCCL where it runs (a GPU for each rank, or 2.30 and later), and in a CUDA graph
@@ -25,25 +21,32 @@ left out and says so:
               copies by hand around the MPI's Allreduce, DDP's gradients against one process's
     death     a rank is killed whose memory others have open: what they meet, and whether their
               device can be used further
-    crowd     8 ranks on the device for a minute, calls of all kinds, each result checked
-    host      Allreduce of host arrays against the MPI's, 2 to 16 ranks
+    crowd     8 ranks on the device for half a minute, calls of all kinds, each result checked
+    staging   calls through host memory against the longest of copy out, reduction and copy in
+    handover  what it takes to hand over from the host to the device and back, by several ways
+    memories  arrays in pools, mapped chunks and managed memory, which CUDA IPC does not take
+    lookup    what it costs to ask where an address lies, in C: host, pinned, device, managed, pool,
+              mapped (`gradred bench --pointer-cache`)
+    host      Allreduce of host arrays against the MPI's, 2 and 8 ranks
 
 Jobs are started by `gradred run`, with the MPI of this environment. The JSON record (`schema` =
-"gradred-h200/2"): date, arguments, sections{name: {seconds, jobs{name: what it tells, or error, or
-skipped}}}.
+"gradred-h200/3"): date, arguments, sections{name: {seconds, jobs{name: what it tells, or error, or
+skipped}}}; a job that was ended has `rows` as well as `error`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +55,10 @@ from gradred import _core
 
 HERE = Path(__file__).resolve().parent
 SIMULATED = HERE.parent / "tests" / "libsimulated_cuda.so"
-SCHEMA = "gradred-h200/2"
+SCHEMA = "gradred-h200/3"
 RANKS = HERE / "gpu" / "ranks.py"
 SHARED_BY_NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
+WHOLE = "job_seconds"  # in a job's record when all of it is there
 LEAST_S = 10  # that a job gets, or it is left out
 SPARE_S = 5  # for a job that overruns to be ended
 
@@ -119,14 +123,44 @@ def told_by(command: list[str], limit: float, variables: dict[str, str]) -> Reco
             command, capture_output=True, text=True, timeout=limit + SPARE_S - 1, env=environment
         )
     except subprocess.TimeoutExpired as late:
-        return {"error": str(late)}
-    for text in (done.stdout.strip().rpartition("\n")[2], done.stdout):
+        said = late.stdout or b""
+        text = said if isinstance(said, str) else said.decode(errors="replace")
+        return (last_record(text) or {}) | {"error": str(late)}
+    found = last_record(done.stdout)
+    if found is not None and (done.returncode == 0 or WHOLE in found):
+        return found
+    error = {"error": f"exit status {done.returncode}", "stderr": done.stderr[-4000:]}
+    return (found or {}) | error
+
+
+def last_record(text: str) -> Record | None:
+    """All of it, or the last line that is one."""
+    for part in (text, *reversed(text.splitlines())):
         try:
-            found: Record = json.loads(text)
+            found = json.loads(part)
         except ValueError:
             continue
-        return found
-    return {"error": f"exit status {done.returncode}", "stderr": done.stderr[-4000:]}
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[dict[str, str] | None]:
+    """A server of MPS of this script's own: variables for who uses it. None: it does not run."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+        variables = dict.fromkeys(names, folder)
+        environment = os.environ | variables
+        started = subprocess.run([control, "-d"], env=environment, timeout=20)
+        try:
+            yield variables if started.returncode == 0 else None
+        finally:
+            subprocess.run([control], input=b"quit\n", env=environment, timeout=20)
 
 
 def machine(run: Run) -> None:
@@ -134,7 +168,7 @@ def machine(run: Run) -> None:
 
 
 def arrays(run: Run) -> None:
-    for ranks in (1, 2) if run.given.short else (1, 2, 4):
+    for ranks in (1, 2) if run.given.short else (2, 4):
         run.job(f"{ranks} ranks", "arrays", ranks, 60)
     run.job("2 ranks, through host memory", "arrays", 2, 60, GRADRED_IPC_BYTES="none")
 
@@ -146,19 +180,25 @@ def handover(run: Run) -> None:
 def kernels(run: Run) -> None:
     most = "1m" if run.given.short else "512m"
     with tempfile.TemporaryDirectory() as folder:
-        run.job("rank 0", "kernels", 2, 90, most, XDG_CACHE_HOME=folder)
+        run.job("rank 0", "kernels", 2, 120, most, XDG_CACHE_HOME=folder)
 
 
 def allreduce(run: Run) -> None:
     most = "1m" if run.given.short else "512m"
     for ranks in (2,) if run.given.short else (4, 2, 8):
-        run.job(f"{ranks} ranks", "allreduce", ranks, 60, most)
+        run.job(f"{ranks} ranks", "allreduce", ranks, 120 if ranks == 8 else 60, most)
+    with mps() as variables:
+        name = "4 ranks, MPS"
+        if variables is None:
+            run.jobs[name] = {"not_measured": "nvidia-cuda-mps-control does not run here"}
+        else:
+            run.job(name, "allreduce", 4, 60, most, **variables)
 
 
 def staging(run: Run) -> None:
     most = "2m" if run.given.short else "512m"
-    for ranks in (2,) if run.given.short else (2, 4):
-        run.job(f"{ranks} ranks", "staging", ranks, 40, most)
+    ranks = 2 if run.given.short else 4
+    run.job(f"{ranks} ranks", "staging", ranks, 40, most)
 
 
 def memories(run: Run) -> None:
@@ -171,9 +211,9 @@ def lookup(run: Run) -> None:
 
 
 def order(run: Run) -> None:
-    most = "1m" if run.given.short else "64m"
     for ranks in (1, 2):
-        run.job(f"{ranks} ranks", "order", ranks, 30, most)
+        most = "1m" if run.given.short else "64m" if ranks == 1 else "512m"
+        run.job(f"{ranks} ranks", "order", ranks, 60, most)
     run.job("2 ranks, one queue", "order", 2, 30, "1m", CUDA_DEVICE_MAX_CONNECTIONS="1")
 
 
@@ -194,12 +234,12 @@ def death(run: Run) -> None:
 
 
 def crowd(run: Run) -> None:
-    ranks, seconds = (3, "2s") if run.given.short else (8, "60s")
-    run.job(f"{ranks} ranks", "crowd", ranks, 90, seconds)
+    ranks, seconds = (3, "2s") if run.given.short else (8, "30s")
+    run.job(f"{ranks} ranks", "crowd", ranks, 60, seconds)
 
 
 def host(run: Run) -> None:
-    for ranks in (2,) if run.given.short else (2, 4, 8, 16):
+    for ranks in (2,) if run.given.short else (2, 8):
         sizes = "8:64k" if run.given.short else "8:16m"
         command = ["bench", "-np", str(ranks), "--peers", "mpi", "-m", sizes, "--json", "-"]
         run.gradred(f"{ranks} ranks", command, 40)
@@ -208,17 +248,17 @@ def host(run: Run) -> None:
 SECTIONS: dict[str, Callable[[Run], None]] = {
     "machine": machine,
     "arrays": arrays,
-    "handover": handover,
-    "kernels": kernels,
     "allreduce": allreduce,
-    "staging": staging,
-    "memories": memories,
-    "lookup": lookup,
+    "kernels": kernels,
     "order": order,
     "nccl": nccl,
     "training": training,
     "death": death,
     "crowd": crowd,
+    "staging": staging,
+    "handover": handover,
+    "memories": memories,
+    "lookup": lookup,
     "host": host,
 }
 

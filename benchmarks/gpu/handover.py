@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from libraries import Library
 from mpi4py import MPI
+from telling import so_far
 
 import gradred
 from gradred import _core
@@ -155,5 +156,6 @@ def staging(comm: gradred.Comm, library: Library, cuda: Any, most: int) -> Recor
         longest = max(took[name] for name in ("copy out", "reduce", "copy in"))
         of_bound = round(longest / took["staged"], 3)
         rows.append({"bytes": nbytes, "us": took, "longest_part_over_staged": of_bound})
+        so_far(comm.rank, rows)
         pinned.free()
     return {"library": library.name, "rows": rows}

@@ -10,6 +10,7 @@ import numpy as np
 from handover import must, new_stream
 from libraries import Library
 from mpi4py import MPI
+from telling import so_far
 
 import gradred
 from gradred.bench.timing import block_length, interleave, microseconds
@@ -32,7 +33,11 @@ def measure(comm: gradred.Comm, library: Library, cuda: Any, most: int) -> Recor
         return record | {"refused": f"{type(refusal).__name__}: {refusal}"}
     record["path"] = comm.device_path
     most = min(most, MOST_SHARED) if count.value < comm.size else most
-    record["rows"] = [_row(comm, library, size) for size in SIZES if size <= most]
+    record["rows"] = rows = []
+    for size in SIZES:
+        if size <= most:
+            rows.append(_row(comm, library, size))
+            so_far(comm.rank, rows)
     record["graph"] = _graph(comm, library, cuda)
     return record
 

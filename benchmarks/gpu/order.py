@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from libraries import Library
 from mpi4py import MPI
+from telling import so_far
 
 import gradred
 from gradred.bench.timing import block_length, interleave, microseconds, ratio
 
 Record = dict[str, Any]
-SIZES = [8, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28]
+SIZES = [8, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28, 1 << 29]
 LOADS = 20
 
 
@@ -107,4 +108,5 @@ def measure(comm: gradred.Comm, library: Library, cuda: Any, most: int) -> Recor
         row |= {name: microseconds(times[:, i]) for i, name in enumerate(calls)}
         row |= {"blocking_over_in_order": middle, "p10": low, "p90": high}
         rows.append(row)
+        so_far(comm.rank, rows)
     return {"library": library.name, "path": comm.device_path, "rows": rows}

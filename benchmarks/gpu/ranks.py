@@ -19,6 +19,7 @@ import libraries
 import numpy as np
 from libraries import Library
 from mpi4py import MPI
+from telling import so_far
 
 import gradred
 from gradred import _core
@@ -311,6 +312,7 @@ def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
             row[name] = {"us": microseconds(times[:, place]), "by_hand_over_it": middle}
             row[name] |= {"p10": low, "p90": high}
         rows.append(row)
+        so_far(comm.rank, rows)
     return {"library": library.name, "rows": rows}
 
 

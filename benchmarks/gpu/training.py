@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from libraries import Library
 from mpi4py import MPI
+from telling import so_far
 
 import gradred
 from gradred.bench.timing import block_length, interleave, microseconds, ratio
@@ -82,7 +83,11 @@ class Run:
 
     def sizes(self, most: int) -> Record:
         """Single tensors, all ways in turn."""
-        rows = [self.one_size(nbytes) for nbytes in SIZES if nbytes <= most]
+        rows: list[Record] = []
+        for nbytes in SIZES:
+            if nbytes <= most:
+                rows.append(self.one_size(nbytes))
+                so_far(self.comm.rank, rows)
         return {"torch": self.torch.__version__, "ranks": self.comm.size, "rows": rows}
 
     def one_size(self, nbytes: int) -> Record:

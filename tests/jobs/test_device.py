@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -542,6 +543,20 @@ def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
     if "nccl" in sections:
         assert told["nccl"]["jobs"]["2 ranks"]["graph"]["launches"] == 3
         assert "PeerLost" in told["death"]["jobs"]["2 ranks"]["met"]
+
+
+@pytest.mark.parametrize("end", ["time.sleep(60)", "sys.exit(3)"])
+def test_script_for_a_real_gpu_keeps_the_rows_of_a_job_that_is_ended(end: str) -> None:
+    script = importlib.util.spec_from_file_location("h200", TESTS.parent / "benchmarks" / "h200.py")
+    assert script is not None
+    assert script.loader is not None
+    h200 = importlib.util.module_from_spec(script)
+    script.loader.exec_module(h200)
+    rows = "print(json.dumps({'rows': [1, 2]}), flush=True); print('{half', flush=True)"
+    program = f"import json, sys, time; {rows}; {end}"
+    told = h200.told_by([sys.executable, "-c", program], 0.1, {})
+    assert told["rows"] == [1, 2]
+    assert "timed out" in told["error"] or told["error"] == "exit status 3"
 
 
 def test_script_for_a_real_gpu_leaves_out_what_no_longer_fits_its_time(
