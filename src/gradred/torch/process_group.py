@@ -29,6 +29,7 @@ from gradred.comm import Comm
 from gradred.errors import Error, UsageError, explain
 from gradred.memory import empty
 from gradred.named import NamedOperations
+from gradred.torch.compiling import left_alone
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
 from gradred.torch.operations import DTYPES, described
@@ -105,6 +106,7 @@ def _told(collective: _Collective) -> _Collective:
     return cast("_Collective", call)
 
 
+@left_alone
 class ProcessGroupOfRanks(dist.ProcessGroup):
     """The ranks of a group of torch.distributed, as a communicator.
 
@@ -534,6 +536,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return self._receive(tensors, None, tag)
 
 
+@left_alone
 @serve_other_devices(COLLECTIVES)
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The same, which hands on what it finds on other devices."""

@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 
 from gradred.errors import TimeoutError, explain  # noqa: A004
+from gradred.torch.compiling import left_alone
 
 Tensor: TypeAlias = torch.Tensor
 
 
+@left_alone
 class GradredWork(dist.Work):
     """An operation in flight. Errors come out of `wait` and of the future.
 
