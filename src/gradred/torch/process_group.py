@@ -45,6 +45,9 @@ from gradred.torch.tensors import (
     put_back,
     put_behind,
     reducible,
+    require_fit,
+    require_one_for_each,
+    require_rows,
 )
 from gradred.torch.work import GradredWork, Tensor, together
 from gradred.without_mpi import connect
@@ -198,9 +201,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
         with self._numbering:
-            self._numbers += 1
-            name = f"operation {self._numbers} of group {self.pg_name}"
-            return self._engine.submit(kind, name, arrays, held=held, **how)
+            name = f"operation {self._numbers + 1} of group {self.pg_name}"
+            request = self._engine.submit(kind, name, arrays, held=held, **how)
+            self._numbers += 1  # not where it is refused
+            return request
 
     def _refuse(self) -> None:
         """The other ranks' next operation ends with an error: this rank's arguments were wrong."""
@@ -210,12 +214,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
         """An allreduce in place; None where it takes a closer look at the tensor."""
         with self._numbering:
-            self._numbers += 1  # also where it is refused, as by _submit
-            name = f"operation {self._numbers} of group {self.pg_name}"
+            name = f"operation {self._numbers + 1} of group {self.pg_name}"
             factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
             request = self._engine.submit_tensor(name, tensor, tensor, how["op"], *factors, 0)
-            if request is None:
-                self._numbers -= 1
+            self._numbers += request is not None
             return request
 
     def _work(
@@ -303,6 +305,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
         targets = [dense(target, "all_gather") for target in found]
         tensor = as_list(inputs)[0]
+        require_one_for_each(targets, self._ranks, "all_gather")
+        require_fit(targets[self._own_rank], tensor, 1, "all_gather")
         if any(target.numel() != tensor.numel() for target in targets):
             return self._uneven_allgather(targets, tensor, [list(found)])
         return self._gather(tensor, lambda whole: put_behind(whole, targets), [list(found)])
@@ -323,6 +327,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
         target = dense(output, "all_gather_single")
+        require_fit(target, tensor, self._ranks, "all_gather_single")
         return self._gather(tensor, lambda whole: put(whole, target), [output], target)
 
     def _allgather_base(
@@ -358,10 +363,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         op, asked = _op_of(opts), "reduce_scatter_single"
         target = reducible(output, asked)
         view = reducible(tensor, asked).contiguous()
-        each, rest = divmod(view.numel(), self._ranks)
-        if rest or each != target.numel():
-            found = f"{tensor.numel()} elements are not {self._ranks} times {output.numel()}"
-            raise UsageError(explain(asked, found, "Pass an output of one rank's part"))
+        require_fit(view, target, self._ranks, asked)
+        each = target.numel()
         result = ResultPlace(target, view.dtype)
         array = result.of(view, DTYPES[view.dtype], (self._ranks, each), asked)
         held = (view, target)
@@ -396,6 +399,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         output = as_list(outputs)[0]
         found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
         parts = [dense(part, "reduce_scatter") for part in found]
+        require_one_for_each(parts, self._ranks, "reduce_scatter")
+        require_fit(parts[self._own_rank], output, 1, "reduce_scatter")
         if all(part.numel() == output.numel() for part in parts):
             whole = torch.cat([part.reshape(-1) for part in parts])
             return ProcessGroupOfRanks.reduce_scatter_single(self, output, whole, opts)
@@ -426,6 +431,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         is_root = self._own_rank == opts.rootRank
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
         targets = [dense(target, "gather") for target in found] if is_root else []
+        if is_root:
+            require_one_for_each(targets, self._ranks, "gather")
+            for target in targets:
+                require_fit(target, flat, 1, "gather")
         splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
         request = self._swap(data.reshape(1, data.numel()), splits, ResultPlace(None), "gather")
 
@@ -445,6 +454,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         if self._own_rank == opts.rootRank:
             found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
             parts = [dense(part, "scatter").reshape(-1) for part in found]
+            require_one_for_each(parts, self._ranks, "scatter")
+            for part in parts:
+                require_fit(output, part, 1, "scatter")
             data = as_bytes(torch.cat(parts)).reshape(len(parts), each)
             splits = [1] * self._ranks
         return self._result_of_swap(data, splits, output, "scatter")
@@ -455,12 +467,27 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return self._submit("alltoall", [array], (data, result), splits=list(splits))
 
     def _result_of_swap(
-        self, data: Tensor, splits: Sequence[int], output: Tensor, asked: str
+        self,
+        data: Tensor,
+        splits: Sequence[int],
+        output: Tensor,
+        asked: str,
+        expected: Sequence[int] = (),
     ) -> GradredWork:
+        """Rows of bytes that ranks have for this one, in `output`.
+
+        Args:
+            data: rows of this rank.
+            splits: how many for each rank.
+            output: the result.
+            asked: for messages.
+            expected: how many come from each rank; none: that is not known.
+        """
         target = dense(output, asked)
         request = self._swap(data, splits, ResultPlace(target), asked)
 
         def finish() -> None:
+            require_rows(expected, request.rows[0], asked)
             if target.numel() and (made := request.outputs):
                 put(torch.from_numpy(made[0]).view(target.dtype), target)
 
@@ -482,9 +509,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
             raise UsageError(explain(asked, found, "Pass tensors of one type"))
         rows = list(input_splits or []) or _even(tensor.shape[0], self._ranks)
+        expected = list(output_splits or [])
+        if expected and (len(expected) != self._ranks or sum(expected) != output.shape[0]):
+            found = f"the output has {output.shape[0]} rows for {self._ranks} ranks"
+            remedy = "Pass the number of rows from each rank, which add up to these"
+            raise UsageError(explain(f"{asked}(output_split_sizes={expected})", found, remedy))
         row_bytes = math.prod(tensor.shape[1:]) * tensor.itemsize  # also of a rank without rows
         data = as_bytes(tensor.contiguous().reshape(-1)).reshape(tensor.shape[0], row_bytes)
-        return self._result_of_swap(data, rows, output, asked)
+        return self._result_of_swap(data, rows, output, asked, expected)
 
     def alltoall_base(
         self,
@@ -505,11 +537,12 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Each rank gets one tensor of every rank's list."""
         flat = [dense(tensor, "all_to_all").reshape(-1) for tensor in inputs]
         targets = [dense(target, "all_to_all") for target in outputs]
+        require_one_for_each(flat, self._ranks, "all_to_all")
+        require_one_for_each(targets, self._ranks, "all_to_all")
         whole = torch.cat(flat)
         made = whole.new_empty(sum(target.numel() for target in targets))
-        work = ProcessGroupOfRanks.all_to_all_single(
-            self, made, whole, None, [one.numel() for one in flat]
-        )
+        expected, sent = ([one.numel() for one in tensors] for tensors in (targets, flat))
+        work = ProcessGroupOfRanks.all_to_all_single(self, made, whole, expected, sent)
         return together([work], self._limit, lambda: put_behind(made, targets), list(outputs))
 
     # ---- messages ------------------------------------------------------------------------------

@@ -64,14 +64,44 @@ def put_back(parts: Sequence[DenseCopy]) -> None:
         part.put_back()
 
 
+def require_one_for_each(tensors: Sequence[Tensor], ranks: int, asked: str) -> None:
+    """UsageError unless there is a tensor for each rank."""
+    if len(tensors) != ranks:
+        found = f"the list has {len(tensors)} tensors, and the group {ranks} ranks"
+        raise UsageError(explain(asked, found, "Pass one for each rank"))
+
+
+def require_fit(whole: Tensor, part: Tensor, times: int, asked: str) -> None:
+    """UsageError unless one has so many times the elements of the other, of one type."""
+    if whole.dtype is not part.dtype:
+        found = f"a tensor is of {whole.dtype}, another one of {part.dtype}"
+        raise UsageError(explain(asked, found, "Pass tensors of one type"))
+    if whole.numel() != times * part.numel():
+        found = f"a tensor has {whole.numel()} elements, another one {part.numel()}"
+        if times > 1:
+            found = f"{whole.numel()} elements are not {times} times {part.numel()}"
+        raise UsageError(explain(asked, found, "Pass an output of the result's size"))
+
+
+def require_rows(expected: Sequence[int], found: Sequence[int], asked: str) -> None:
+    """UsageError unless so many rows came from each rank; none expected: that was not said."""
+    if expected and list(expected) != list(found):
+        rows = f"the ranks have sent {list(found)}, and {list(expected)} were expected of them"
+        raise UsageError(explain(asked, rows, "Expect what the other ranks send"))
+
+
 def put(part: Tensor, target: Tensor) -> None:
     """As many elements to where they belong."""
+    if part.numel() != target.numel():
+        found = f"{part.numel()} elements have come for a tensor of {target.numel()}"
+        remedy = "Pass a tensor that has room for all, and no more"
+        raise UsageError(explain("the result", found, remedy))
     target.copy_(part.view(target.shape))
 
 
 def put_behind(whole: Tensor, targets: Sequence[Tensor]) -> None:
     """All that lies behind each other, to where its parts belong."""
-    parts = whole.split([target.numel() for target in targets])
+    parts = whole.split([target.numel() for target in targets])  # checked by the callers
     for part, target in zip(parts, targets, strict=True):
         put(part, target)
 
