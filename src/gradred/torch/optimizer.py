@@ -345,7 +345,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._should_synchronize = True
 
     def step(self, closure: Any = None) -> Any:
-        """Wait for the gradients, then make the wrapped optimizer's step."""
+        """Wait for the gradients, then make the wrapped optimizer's step.
+
+        Args:
+            closure: computes the loss, and gradients unless there are some: then the step waits for
+                those each time that it has been called.
+        """
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -353,9 +358,24 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     "optimizer.synchronize(): the gradients are reduced once more",
                     stacklevel=2,
                 )
-            self.synchronize()
+            if closure is None or self._handles or self._synchronized:
+                self.synchronize()
+            if closure is not None:
+                closure = self._reducing(closure, not self._synchronized)
         self._synchronized = False
         return self._wrapped.step(self, closure)
+
+    def _reducing(self, closure: Callable[[], Any], computes: bool) -> Callable[[], Any]:
+        """It, and the reduction of the gradients: on all ranks, where it `computes` them."""
+
+        def reduced() -> Any:
+            loss = closure()
+            if computes or self._handles:
+                self.synchronize()
+                self._synchronized = False
+            return loss
+
+        return reduced
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients; not between a backward pass and the step that uses it."""
