@@ -286,7 +286,11 @@ def hosts() -> bool:
     return all(well)
 
 
-ELASTIC_JOBS = ("jobs/test_elastic.py", "hosts/test_elastic.py")
+ELASTIC_JOBS = (
+    "jobs/test_elastic.py",
+    "jobs/test_elastic_last_commit.py",
+    "hosts/test_elastic.py",
+)
 OTHER_TORCH_JOBS = (
     "jobs/test_torch_examples.py",
     "jobs/test_torchrun.py",

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -15,6 +15,9 @@ from gradred.errors import UsageError, explain
 from gradred.launch import failure_board, state_files
 from gradred.torch import basics
 from gradred.torch.functions import allgather_object, broadcast_object
+
+if TYPE_CHECKING:
+    from gradred.comm import Comm
 
 _SHARE = 0.1  # of the time that may go into writing states
 
@@ -33,6 +36,8 @@ class ElasticJob:
     folder: str
     number: int = 0
     _next_at: float = field(default=0.0, repr=False)
+    _rank: int = field(default=0, repr=False)  # at the last commit
+    _last: Any = field(default=None, repr=False)  # what that saved, unless it has been written
 
     def hosts_have_changed(self) -> bool:
         """Whether the job should start again, with other hosts. Collective."""
@@ -50,15 +55,19 @@ class ElasticJob:
         if values is None:
             return
         self.number += 1
-        begin = time.monotonic()
-        if basics.rank() != 0 or (begin < self._next_at and not at_once):
-            return
+        self._rank, self._last = basics.rank(), values
+        if self._rank == 0 and (at_once or time.monotonic() >= self._next_at):
+            self._write()
+
+    def _write(self) -> None:
+        begin, values = time.monotonic(), self._last
+        self._last = None
         try:
             state_files.write(self.folder, self.number, lambda file: torch.save(values, file))
         except OSError as error:
             found = f"a state could not be written ({error})"
             text = explain("elastic", found, "Make room in the folder of --elastic-dir")
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(text, stacklevel=5)
         end = time.monotonic()
         self._next_at = end + (end - begin) * (1 / _SHARE - 1)
 
@@ -76,6 +85,15 @@ class ElasticJob:
             # Of a folder that nobody else can write to (state_files.require).
             values = torch.load(found[1], weights_only=False)
         return broadcast_object(values, root, "elastic.newest.values")
+
+    def write_last(self, left: Comm | None) -> None:
+        """Have one rank of those that live write what the last commit saved. Local.
+
+        Args:
+            left: these ranks; None: that is not known, and rank 0 writes it if it lives.
+        """
+        if self._last is not None and (self._rank if left is None else left.Get_rank()) == 0:
+            self._write()
 
     def start_again(self) -> NoReturn:
         """End this rank; `gradred run` starts the job again."""

@@ -307,7 +307,7 @@ def _begin_anew(
     error: HorovodInternalError, job: ElasticJob | None, reset: Callable[[], object] | None
 ) -> None:
     """With all ranks; where some have ended, with those that live."""
-    lost = isinstance(error.__cause__, TransportError)
+    lost, left = isinstance(error.__cause__, TransportError), None
     try:
         left = basics.shrink()
         if left is None and not lost:
@@ -327,4 +327,5 @@ def _begin_anew(
             raise error from why
     if job is None:
         raise error
+    job.write_last(left)
     job.start_again()
