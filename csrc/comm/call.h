@@ -32,6 +32,13 @@ struct CallOrder {
   std::shared_ptr<Stream> before{};       // its work comes first; null: there is none
   std::shared_ptr<StreamOrder> stream{};  // of a program's stream; null: the host waits
   std::shared_ptr<Flow> flow{};  // of what a plan takes in pieces (Family::flows); null: none
+
+  // The host waits. Null: the arrays are the host's.
+  static std::shared_ptr<const CallOrder> after(const After& work) {
+    auto before = work.open_stream();
+    if (before == nullptr) return nullptr;
+    return std::make_shared<const CallOrder>(CallOrder{.before = std::move(before)});
+  }
 };
 
 // `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,

@@ -21,10 +21,6 @@ constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return hash ^ hash >> 32;
 }
 
-std::shared_ptr<Stream> before_of(const Piece& piece) {
-  return piece.order != nullptr ? piece.order->before : nullptr;
-}
-
 struct Extent {
   const std::byte *begin, *end;
   bool result;
@@ -47,37 +43,38 @@ HostVector::HostVector(std::size_t bytes, DeviceMemory* device) {
   }
 }
 
-void PieceCopies::add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before) {
+void PieceCopies::add(Memory memory, const CopyPart& part, const After& after) {
   if (part.bytes == 0) return;
   if (memory.is_host()) {
     std::memcpy(part.target, part.source, part.bytes);
     return;
   }
   const auto takes_it = [&](const Batch& batch) {
-    return batch.device == memory.device() && batch.stream == nullptr;
+    return batch.after.device == memory.device() && batch.stream == nullptr;
   };
   auto found = std::ranges::find_if(batches_, takes_it);
   if (found == batches_.end()) {
-    found = batches_.insert(found, {.device = memory.device()});
+    found = batches_.insert(found, {.after = {.device = memory.device()}});
   }
   found->parts.push_back(part);
-  if (before != nullptr) found->before.push_back(before);
+  auto& moments = found->after.moments;
+  for (const auto& moment : after.moments) {
+    if (std::ranges::find(moments, moment) == moments.end()) moments.push_back(moment);
+  }
 }
 
-// False: not yet. Afterwards nothing more is to be waited for but `stream`.
-bool PieceCopies::Batch::begin() {
-  if (stream != nullptr) return true;
-  const auto done = [](const std::shared_ptr<Stream>& one) { return one->ready(); };
-  if (!std::ranges::all_of(before, done)) return false;
-  stream = std::make_shared<Stream>(Memory(*device));
-  stream->copy_many(parts);
-  parts.clear();
-  return true;
+bool PieceCopies::Batch::ready() {
+  if (stream == nullptr) {
+    stream = after.open_stream();
+    stream->copy_many(parts);
+    parts.clear();
+  }
+  return stream->ready();
 }
 
 bool PieceCopies::ready() {
   bool all = true;  // of each device's, so that all begin
-  for (Batch& batch : batches_) all &= batch.begin() && batch.stream->ready();
+  for (Batch& batch : batches_) all &= batch.ready();
   if (all) batches_.clear();
   return all;
 }
@@ -103,7 +100,7 @@ DeviceMemory* Bucket::device() const {
 void Bucket::pack(std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
     const CopyPart part{vector, piece.in.data, piece.bytes()};
-    copies.add(piece.in.memory, part, before_of(piece));
+    copies.add(piece.in.memory, part, piece.after);
     vector += piece.bytes();
   }
 }
@@ -111,7 +108,7 @@ void Bucket::pack(std::byte* vector, PieceCopies& copies) const {
 void Bucket::unpack(const std::byte* vector, PieceCopies& copies) const {
   for (const Piece& piece : pieces) {
     const CopyPart part{piece.out.data, vector, piece.bytes()};
-    copies.add(piece.out.memory, part, before_of(piece));
+    copies.add(piece.out.memory, part, piece.after);
     vector += piece.bytes();
   }
 }

@@ -25,7 +25,7 @@ struct Piece {
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   std::uint64_t layout = 0;
-  std::shared_ptr<const CallOrder> order{};  // as in a Call
+  After after{};
 
   std::size_t bytes() const { return count * size_of(dtype); }
   bool in_place() const { return in.data == out.data; }
@@ -56,9 +56,9 @@ class HostVector {
 // Copies of many pieces between where they lie and a vector in the host's memory.
 class PieceCopies {
  public:
-  // In host memory at once; a device's begin with ready(), together, when all that their `before`
-  // have been given is done.
-  void add(Memory memory, const CopyPart& part, const std::shared_ptr<Stream>& before);
+  // In host memory at once; a device's begin with ready(), together, after all that comes before
+  // any of them.
+  void add(Memory memory, const CopyPart& part, const After& after);
   bool ready();            // waits for no device; the first on a device compiles what copies there
   void finish();           // blocks until all are done; throws where a device has failed
   bool settle() noexcept;  // for who gives up, as of a Stream; what has not begun will not
@@ -66,12 +66,11 @@ class PieceCopies {
  private:
   // To and from one device.
   struct Batch {
-    DeviceMemory* device = nullptr;
+    After after{};
     std::vector<CopyPart> parts{};
-    std::vector<std::shared_ptr<Stream>> before{};
     std::shared_ptr<Stream> stream{};  // null: they have not begun
 
-    bool begin();
+    bool ready();
   };
 
   std::vector<Batch> batches_;

@@ -104,7 +104,7 @@ class Allreduce final : public NamedWork {
     } else {
       const Piece& piece = bucket.pieces.front();
       call.out = piece.out;
-      call.order = piece.order;
+      call.order = order_after(piece.after);
       if (!piece.in_place()) call.in = piece.in;
     }
     start_call(comm, call);
@@ -112,7 +112,7 @@ class Allreduce final : public NamedWork {
   static void add_arrays(NamedOperation& operation, std::vector<Piece>& pieces) {
     for (const NamedArray& array : operation.arrays()) {
       if (array.count == 0) continue;
-      pieces.push_back({array.in, array.out, array.count, array.dtype, 0, array.order});
+      pieces.push_back({array.in, array.out, array.count, array.dtype, 0, array.after});
     }
   }
   // Without memory: prepare() makes it.

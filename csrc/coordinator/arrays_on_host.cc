@@ -13,7 +13,7 @@ ArraysOnHost::ArraysOnHost(NamedOperation& operation) : operation_(operation) {
     const std::size_t room = array.out.data == nullptr ? 0 : array.out_bytes;
     moved_.push_back({.index = i,
                       .given = array,
-                      .stream = Stream(Memory(*device)),
+                      .stream = array.after.open_stream(),
                       .input = HostAllocation(*device, array.bytes()),
                       .result = HostAllocation(*device, room)});
   }
@@ -25,36 +25,27 @@ void ArraysOnHost::take_over() {
     array.in = {moved.input.data()};
     array.out = {moved.result.data()};
     array.on_device = false;
-    array.order = nullptr;
-    if (array.count == 0) continue;
-    Stream* const before = moved.given.order->before.get();
-    (before != nullptr ? *before : moved.stream)
-        .copy(moved.input.data(), moved.given.in.data, moved.given.bytes());
+    array.after = {};
+    moved.stream->copy(moved.input.data(), moved.given.in.data, moved.given.bytes());
   }
 }
 
 bool ArraysOnHost::inputs_are_there() {
-  return std::ranges::all_of(moved_, [](Moved& one) {
-    Stream* const before = one.given.order->before.get();
-    return (before == nullptr || before->ready()) && one.stream.ready();
-  });
+  return std::ranges::all_of(moved_, [](Moved& one) { return one.stream->ready(); });
 }
 
 bool ArraysOnHost::results_are_there() {
   if (!std::exchange(copies_results_, true)) {
     for (Moved& one : moved_) {
       if (!operation_.arrays()[one.index].filled) continue;
-      one.stream.copy(one.given.out.data, one.result.data(), one.given.out_bytes);
+      one.stream->copy(one.given.out.data, one.result.data(), one.given.out_bytes);
     }
   }
-  return std::ranges::all_of(moved_, [](Moved& one) { return one.stream.ready(); });
+  return std::ranges::all_of(moved_, [](Moved& one) { return one.stream->ready(); });
 }
 
 bool ArraysOnHost::settle() noexcept {
-  return std::ranges::all_of(moved_, [](Moved& one) {
-    Stream* const before = one.given.order->before.get();
-    return (before == nullptr || before->settle()) && one.stream.settle();
-  });
+  return std::ranges::all_of(moved_, [](Moved& one) { return one.stream->settle(); });
 }
 
 }  // namespace gradred

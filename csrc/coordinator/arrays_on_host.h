@@ -28,7 +28,7 @@ class ArraysOnHost {
   struct Moved {
     std::size_t index;
     NamedArray given;
-    Stream stream;
+    std::shared_ptr<Stream> stream;  // after what comes before the array
     HostAllocation input, result;
   };
 

@@ -38,9 +38,9 @@ struct NamedArray {
   std::size_t out_bytes = 0;
   DType dtype = DType::kUInt8;
   std::size_t count = 0;
-  std::int64_t rows = 0;                     // along the first axis
-  bool on_device = false;                    // also where it has no elements
-  std::shared_ptr<const CallOrder> order{};  // as in a Call
+  std::int64_t rows = 0;   // along the first axis
+  bool on_device = false;  // also where it has no elements
+  After after{};
   bool filled = false;  // the result went to `out`, and not to memory of its own
 
   std::size_t bytes() const { return count * size_of(dtype); }

@@ -14,12 +14,12 @@ namespace gradred {
 namespace {
 
 // Of an input to where its operation starts from, before anything else there.
-void copy(const NamedArray& array, void* to, std::size_t bytes) {
+void copy(const NamedArray& array, const CallOrder* order, void* to, std::size_t bytes) {
   if (bytes == 0 || to == array.in.data) return;
-  if (!array.on_device) {
+  if (order == nullptr) {
     std::memcpy(to, array.in.data, bytes);
   } else {
-    array.order->before->copy(to, array.in.data, bytes);
+    order->before->copy(to, array.in.data, bytes);
   }
 }
 
@@ -31,8 +31,9 @@ class Broadcast final : public NamedWork {
   bool start_phase(Communicator& comm, int) override {
     const int root = operation().submission().root;
     for (const NamedArray& array : operation().arrays()) {
-      if (comm.rank() == root) copy(array, array.out.data, array.bytes());
-      broadcast(comm, array.out, array.bytes(), root, array.order);
+      const Order order = order_after(array.after);
+      if (comm.rank() == root) copy(array, order.get(), array.out.data, array.bytes());
+      broadcast(comm, array.out, array.bytes(), root, order);
     }
     return true;
   }
@@ -82,14 +83,14 @@ class Allgather final : public NamedWork {
       before += bytes_of(static_cast<std::size_t>(rank));
     OutBuffer to = operation().make_output(index, total, before);
     auto* at = static_cast<std::byte*>(to.data);
+    const Order order = order_after(array.after);
     if (std::ranges::count(rows, rows.front()) == static_cast<std::ptrdiff_t>(size)) {
-      allgather(comm, array.in.data == at + before ? InBuffer() : array.in, to, bytes_of(0),
-                array.order);
+      allgather(comm, array.in.data == at + before ? InBuffer() : array.in, to, bytes_of(0), order);
     } else {
       for (std::size_t rank = 0; rank < size; at += bytes_of(rank), ++rank) {
-        if (static_cast<int>(rank) == comm.rank()) copy(array, at, bytes_of(rank));
+        if (static_cast<int>(rank) == comm.rank()) copy(array, order.get(), at, bytes_of(rank));
         to.data = at;
-        broadcast(comm, to, bytes_of(rank), static_cast<int>(rank), array.order);
+        broadcast(comm, to, bytes_of(rank), static_cast<int>(rank), order);
       }
     }
     operation().rows.push_back(std::move(rows));
@@ -246,7 +247,7 @@ class ReduceScatter final : public NamedWork {
     }
     Call call{.kind = more == 0 ? Kind::kReduceScatterBlock : Kind::kAllreduce,
               .in = from,
-              .order = array.order,
+              .order = order_after(array.after),
               .count = more == 0 ? array.count / static_cast<std::size_t>(size) : array.count,
               .dtype = array.dtype,
               .op = factors.op,
@@ -340,14 +341,13 @@ bool NamedWork::results_are_there() { return !on_host_ || on_host_->results_are_
 
 bool NamedWork::settle() noexcept {
   if (on_host_ && !on_host_->settle()) return false;
-  for (const NamedPart& part : parts_) {
-    if (part.operation == nullptr) continue;
-    for (const NamedArray& array : part.operation->arrays()) {
-      Stream* const before = array.order ? array.order->before.get() : nullptr;
-      if (before != nullptr && !before->settle()) return false;
-    }
-  }
-  return true;
+  return std::ranges::all_of(orders_, [](const Order& one) { return one->before->settle(); });
+}
+
+NamedWork::Order NamedWork::order_after(const After& after) {
+  Order made = CallOrder::after(after);
+  if (made != nullptr) orders_.push_back(made);
+  return made;
 }
 
 bool NamedWork::abandon(const std::exception_ptr& reason) noexcept {

@@ -69,8 +69,10 @@ class NamedWork {
     on_host_->take_over();
   }
   void start_call(Communicator& comm, const Call& call) { calls_.push_back(comm.start(call)); }
-  // Bytes as they are.
+  // For calls on such arrays, and copies before them. Null: they are the host's.
   using Order = std::shared_ptr<const CallOrder>;
+  Order order_after(const After& after);
+  // Bytes as they are.
   void broadcast(Communicator& comm, OutBuffer data, std::size_t bytes, int root, Order order = {});
   void allgather(Communicator& comm, InBuffer mine, OutBuffer all, std::size_t bytes,
                  Order order = {});
@@ -79,6 +81,7 @@ class NamedWork {
  private:
   std::vector<NamedPart> parts_;
   std::vector<std::shared_ptr<StartedOperation>> calls_;
+  std::vector<Order> orders_;
   int phase_ = 0;
   bool started_ = false;
   bool concluded_ = false;

@@ -99,11 +99,9 @@ class Copies final : public DeviceStream {
     }
     return passed_ >= mark;
   }
-  void wait_for(DeviceMemory& device, std::uint64_t stream) override {
-    static_cast<CudaMemory&>(device).with_moment_of(stream, [this](const CudaEvent& moment) {
-      const ScopedContext scope = memory_.scope();
-      queue_->stream.wait_for(moment.get());
-    });
+  void wait_for(const DeviceMoment& moment) override {
+    const ScopedContext scope = memory_.scope();
+    queue_->stream.wait_for(CudaMoment::event_of(moment));
   }
 
  private:
@@ -348,17 +346,31 @@ void CudaMemory::release_host(std::byte* address) noexcept {
   }
 }
 
-// The event is of the context that the stream is of.
-void CudaMemory::with_moment_of(std::uint64_t stream,
-                                const std::function<void(const CudaEvent&)>& use) {
-  std::unique_ptr<Queue> queue = take_queue();
+std::shared_ptr<const DeviceMoment> CudaMemory::moment_of(std::uint64_t stream) {
+  const ScopedContext scope = this->scope();
+  require_live(stream);
+  CudaEvent event = take_moment();
+  event.record(reinterpret_cast<StreamHandle>(stream));
+  return std::make_shared<CudaMoment>(*this, std::move(event));
+}
+
+CudaEvent CudaMemory::take_moment() {
   {
-    const ScopedContext scope = this->scope();
-    require_live(stream);
-    queue->moment.record(reinterpret_cast<StreamHandle>(stream));
+    const std::lock_guard lock(mutex_);
+    if (!idle_moments_.empty()) {
+      CudaEvent event = std::move(idle_moments_.back());
+      idle_moments_.pop_back();
+      return event;
+    }
   }
-  use(queue->moment);
-  give_back(std::move(queue));
+  return CudaEvent(driver_);
+}
+
+CudaMoment::~CudaMoment() {
+  const std::lock_guard lock(memory_.mutex_);
+  if (memory_.idle_moments_.size() < kMostIdleStreams) {
+    memory_.idle_moments_.push_back(std::move(event_));
+  }
 }
 
 bool CudaMemory::is_captured(std::uint64_t stream) const {
@@ -419,7 +431,7 @@ class NoCopies final : public DeviceStream {
   bool ready() override { return true; }
   std::uint64_t mark() override { refuse(); }
   bool has_passed(std::uint64_t) override { refuse(); }
-  void wait_for(DeviceMemory&, std::uint64_t) override { refuse(); }
+  void wait_for(const DeviceMoment&) override { refuse(); }
 
  private:
   [[noreturn]] static void refuse() {
@@ -454,8 +466,7 @@ class DirectOrder final : public StreamOrder {
   // Of a graph nothing can be a part that is not captured with it: the program has seen to that.
   void follow(DeviceMemory& device, std::uint64_t stream) override {
     if (stream == stream_ || is_captured()) return;
-    static_cast<CudaMemory&>(device).with_moment_of(
-        stream, [this](const CudaEvent& moment) { wait(stream_, moment); });
+    wait(stream_, CudaMoment::event_of(*device.moment_of(stream)));
   }
   // After all that the call's stream has been given by now, which may be more than the call.
   void precede(std::uint64_t stream) override {
@@ -463,7 +474,7 @@ class DirectOrder final : public StreamOrder {
     const ScopedContext scope = memory_.scope();
     CudaEvent moment(memory_.driver());
     moment.record(reinterpret_cast<StreamHandle>(stream_));
-    wait(stream, moment);
+    wait(stream, moment.get());
   }
   std::unique_ptr<DeviceStream> input() override { return std::make_unique<NoCopies>(); }
   std::unique_ptr<DeviceStream> result(void*, const void*, std::size_t, std::size_t) override {
@@ -482,12 +493,11 @@ class DirectOrder final : public StreamOrder {
     const ScopedContext scope = memory_.scope();
     return memory_.is_captured(stream_);
   }
-  void wait(std::uint64_t stream, const CudaEvent& moment) {
+  void wait(std::uint64_t stream, EventHandle moment) {
     const ScopedContext scope = memory_.scope();
     const Driver& driver = memory_.driver();
-    driver.check(
-        driver.call.StreamWaitEvent(reinterpret_cast<StreamHandle>(stream), moment.get(), 0),
-        "cuStreamWaitEvent");
+    driver.check(driver.call.StreamWaitEvent(reinterpret_cast<StreamHandle>(stream), moment, 0),
+                 "cuStreamWaitEvent");
   }
 
   CudaMemory& memory_;
@@ -514,7 +524,7 @@ std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {
     }
   }
   const ScopedContext scope = this->scope();
-  return std::make_unique<Queue>(Queue{CudaStream(driver_), CudaEvent(driver_)});
+  return std::make_unique<Queue>(Queue{CudaStream(driver_)});
 }
 
 // What has still something to do, or has failed, ends with its work.

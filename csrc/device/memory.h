@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -55,9 +56,10 @@ class CudaMemory final : public DeviceMemory {
     return orders_.open(stream, host_bytes, why);
   }
 
+  // Throws UsageError for a stream that is being captured.
+  std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream) override;
+
   const Driver& driver() const { return driver_; }
-  // A moment of `stream`, a program's, after all that it has been given so far.
-  void with_moment_of(std::uint64_t stream, const std::function<void(const CudaEvent&)>& use);
   // Whether a stream's work is only recorded, in a CUDA graph. In this context, as the next one.
   bool is_captured(std::uint64_t stream) const;
   // Throws UsageError for such a stream.
@@ -92,14 +94,15 @@ class CudaMemory final : public DeviceMemory {
 
  private:
   friend class Copies;
+  friend class CudaMoment;
   struct Queue {
     CudaStream stream;
-    CudaEvent moment;                // in a stream of the program's
     std::vector<CudaEvent> marks{};  // for places in the order of its own work
   };
 
   CudaMemory(const Driver& driver, ContextHandle context, Ordinal device, const Options& options);
   std::unique_ptr<Queue> take_queue();
+  CudaEvent take_moment();                   // in its context
   std::byte* spare_host(std::size_t bytes);  // null: none fits
   void catch_up();                           // with what is dropped, and wanted
   std::byte* pin_host(std::size_t bytes);    // the driver may wait for the device
@@ -114,6 +117,7 @@ class CudaMemory final : public DeviceMemory {
   std::mutex mutex_;
   std::map<std::byte*, DeviceAllocation> allocations_;
   std::vector<std::unique_ptr<Queue>> idle_;
+  std::vector<CudaEvent> idle_moments_;
   // Host memory takes the driver a millisecond and more to pin.
   std::map<std::byte*, PinnedAllocation> pinned_;  // all that there is
   std::map<std::byte*, std::size_t> in_use_;       // by bytes
@@ -129,6 +133,24 @@ class CudaMemory final : public DeviceMemory {
   const Options options_;
   // By plan, under mutex_: those that somebody has asked for.
   std::map<LibraryKind, std::unique_ptr<CollectiveLibrary>> collectives_;
+};
+
+// An event of the context that the program's stream is of. Another moment may have it as soon as
+// nobody has this one: who has come after it need not look at it again.
+class CudaMoment final : public DeviceMoment {
+ public:
+  CudaMoment(CudaMemory& memory, CudaEvent event) : memory_(memory), event_(std::move(event)) {}
+  ~CudaMoment() override;
+  CudaMoment(const CudaMoment&) = delete;
+  CudaMoment& operator=(const CudaMoment&) = delete;
+
+  static EventHandle event_of(const DeviceMoment& moment) {
+    return static_cast<const CudaMoment&>(moment).event_.get();
+  }
+
+ private:
+  CudaMemory& memory_;
+  CudaEvent event_;
 };
 
 }  // namespace gradred::device

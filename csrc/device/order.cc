@@ -34,11 +34,10 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   CudaOrder& operator=(const CudaOrder&) = delete;
 
   void follow(DeviceMemory& device, std::uint64_t stream) override {
-    static_cast<CudaMemory&>(device).with_moment_of(stream, [this](const CudaEvent& moment) {
-      const ScopedContext scope = memory().scope();
-      lane_.input.wait_for(moment.get());
-      lane_.result.wait_for(moment.get());
-    });
+    const auto moment = device.moment_of(stream);
+    const ScopedContext scope = memory().scope();
+    lane_.input.wait_for(CudaMoment::event_of(*moment));
+    lane_.result.wait_for(CudaMoment::event_of(*moment));
   }
 
   std::unique_ptr<DeviceStream> input() override {
@@ -88,7 +87,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
       refuse();
     }
     void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
-    void wait_for(DeviceMemory&, std::uint64_t) override { refuse(); }
+    void wait_for(const DeviceMoment&) override { refuse(); }
 
    protected:
     [[noreturn]] static void refuse() {

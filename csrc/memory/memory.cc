@@ -60,6 +60,17 @@ std::shared_ptr<StreamOrder> DeviceMemory::open_order(std::uint64_t, std::span<c
   return nullptr;
 }
 
+std::shared_ptr<const DeviceMoment> DeviceMemory::moment_of(std::uint64_t) {
+  throw DeviceError(name() + " has no streams of a program's");
+}
+
+std::shared_ptr<Stream> After::open_stream() const {
+  if (device == nullptr) return nullptr;
+  auto made = std::make_shared<Stream>(Memory(*device));
+  for (const auto& moment : moments) made->wait_for(*moment);
+  return made;
+}
+
 bool Stream::finish() noexcept {
   try {
     while (!ready()) std::this_thread::yield();

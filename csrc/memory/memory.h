@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/types.h"
 #include "reduce/reduce.h"
@@ -35,6 +36,13 @@ class CollectiveLibrary;  // collectives.h
 enum class LibraryKind : std::uint8_t;
 class StreamOrder;  // order.h
 class Workspace;    // workspace.h
+
+// All that a stream of a program's had been given when this was made. Streams of any threads may be
+// told to come after one.
+class DeviceMoment {
+ public:
+  virtual ~DeviceMoment() = default;
+};
 
 // Of many copies, of which none touches what another writes.
 struct CopyPart {
@@ -59,8 +67,8 @@ class DeviceStream {
                       std::size_t count) = 0;
   // data[i] *= factor, or /= factor, as scale() of reduce/reduce.h.
   virtual void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) = 0;
-  // What follows comes after all that `stream`, a program's on that device, has been given so far.
-  virtual void wait_for(DeviceMemory& device, std::uint64_t stream) = 0;
+  // What follows comes after that work of the program's.
+  virtual void wait_for(const DeviceMoment& moment) = 0;
   // Whether all that was given is done. Never blocks; throws where the device has failed.
   virtual bool ready() = 0;
   // A place in the order of the work: after all that was given so far. They are asked for in the
@@ -79,6 +87,7 @@ class DeviceMemory {
   virtual std::byte* allocate(std::size_t bytes) = 0;   // throws where there is none left
   virtual void release(std::byte* address) noexcept = 0;
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
+  virtual std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream);  // of a program's
   // Whether its streams reduce and scale; else they only copy.
   virtual bool reduces() const { return true; }
   // Host memory for its streams to copy from and to: such as they need not stop for (pinned), or,
@@ -217,8 +226,8 @@ class Stream {
       return device_->scale(data, count, dtype, factor, divide);
     gradred::scale(data, count, dtype, factor, divide);
   }
-  void wait_for(DeviceMemory& device, std::uint64_t stream) {
-    if (device_) device_->wait_for(device, stream);
+  void wait_for(const DeviceMoment& moment) {
+    if (device_) device_->wait_for(moment);
   }
   bool ready() { return !device_ || device_->ready(); }
   std::uint64_t mark() { return device_ ? device_->mark() : 0; }
@@ -230,6 +239,15 @@ class Stream {
 
  private:
   std::unique_ptr<DeviceStream> device_;  // null for the host's
+};
+
+// Which work of a program's comes before a device's work on some arrays. The arrays of one call
+// share the moments; each that goes its own way has a stream of its own come after them.
+struct After {
+  DeviceMemory* device = nullptr;  // null: the arrays are the host's
+  std::vector<std::shared_ptr<const DeviceMoment>> moments{};
+
+  std::shared_ptr<Stream> open_stream() const;  // null: the arrays are the host's
 };
 
 }  // namespace gradred

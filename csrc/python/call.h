@@ -1,7 +1,9 @@
 // A call as Python holds it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +21,19 @@ namespace gradred {
 inline Memory memory_of(DeviceMemory* device) {
   return device != nullptr ? Memory(*device) : Memory();
 }
+
+// What the program's streams had been given when a call was made, for all of its arrays.
+class Moments {
+ public:
+  std::shared_ptr<const DeviceMoment> of(DeviceMemory& device, std::uint64_t stream) {
+    auto& moment = taken_[{&device, stream}];
+    if (moment == nullptr) moment = device.moment_of(stream);
+    return moment;
+  }
+
+ private:
+  std::map<std::pair<DeviceMemory*, std::uint64_t>, std::shared_ptr<const DeviceMoment>> taken_;
+};
 
 // Where the arrays of a call lie, if not all in host memory, and the streams in which the program
 // works on them.
@@ -42,14 +57,24 @@ struct Placement {
     return order;
   }
 
-  // What comes after all that the streams have been given so far.
-  std::shared_ptr<Stream> order() const {
-    DeviceMemory* const device = recv != nullptr ? recv : send;
-    if (device == nullptr) return nullptr;
-    auto made = std::make_shared<Stream>(Memory(*device));
-    for (const auto& [memory, handle] : after) made->wait_for(*memory, handle);
-    if (stream) made->wait_for(*device, *stream);
+  // All that the streams have been given so far.
+  After after_all(Moments& moments) const {
+    After made{.device = recv != nullptr ? recv : send};
+    if (made.device == nullptr) return made;
+    const auto add = [&](DeviceMemory& device, std::uint64_t handle) {
+      auto moment = moments.of(device, handle);
+      if (std::ranges::find(made.moments, moment) == made.moments.end()) {
+        made.moments.push_back(std::move(moment));
+      }
+    };
+    for (const auto& [memory, handle] : after) add(*memory, handle);
+    if (stream) add(*made.device, *stream);
     return made;
+  }
+  // One whose work comes after that. Null: the arrays are the host's.
+  std::shared_ptr<Stream> open_stream() const {
+    Moments moments;
+    return after_all(moments).open_stream();
   }
 };
 
@@ -71,7 +96,7 @@ struct PyCall {  // what it points to must outlive it
     const auto host_bytes = Staging::host_bytes(call, comm.rank(), comm.size());
     order->stream = placement.stream_order(direct, host_bytes, why_waits);
     order->before =
-        order->stream ? std::make_shared<Stream>(order->stream->input()) : placement.order();
+        order->stream ? std::make_shared<Stream>(order->stream->input()) : placement.open_stream();
     made.order = std::move(order);
     return made;
   }

@@ -78,6 +78,7 @@ using PyBuckets = std::vector<std::shared_ptr<PyBucket>>;
 
 Pieces pieces_of(const std::vector<Described>& described) {
   Pieces made;
+  Moments moments;
   for (const auto& [send, recv, count, dtype, layout, placement] : described) {
     Piece& piece = made.all.emplace_back();
     piece.in.data = reinterpret_cast<const void*>(send);
@@ -88,7 +89,7 @@ Pieces pieces_of(const std::vector<Described>& described) {
     if (!placement) continue;
     piece.in.memory = memory_of(placement->send);
     piece.out.memory = memory_of(placement->recv);
-    piece.order = std::make_shared<CallOrder>(CallOrder{.before = placement->order()});
+    piece.after = placement->after_all(moments);
   }
   return made;
 }
@@ -137,7 +138,7 @@ std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operatio
   if (bucket.pieces.size() == 1) {
     const Piece& piece = bucket.pieces.front();
     made->call.out = piece.out;
-    made->call.order = piece.order;
+    made->call.order = CallOrder::after(piece.after);
     if (!piece.in_place()) made->call.in = piece.in;
   }
   return made;

@@ -69,7 +69,7 @@ void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
                 const std::optional<Placement>& placement) {
   const WithoutGil released;
   const std::shared_ptr<Stream> stream =
-      placement ? placement->order() : std::make_shared<Stream>(Memory());
+      placement ? placement->open_stream() : std::make_shared<Stream>(Memory());
   stream->copy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes);
   check(stream->finish(), "a copy on a device");
 }

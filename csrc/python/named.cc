@@ -84,7 +84,8 @@ void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
   arrays.push_back(std::move(array));
 }
 
-void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described) {
+void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described,
+         Moments& moments) {
   const auto shape = described[3].cast<std::vector<std::int64_t>>();
   NamedArray array;
   array.in.data = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
@@ -95,7 +96,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
     array.on_device = true;
     array.in.memory = memory_of(where.send);
     array.out.memory = memory_of(where.recv);
-    array.order = std::make_shared<CallOrder>(CallOrder{.before = where.order()});
+    array.after = where.after_all(moments);
   }
   array.dtype = dtype_named(described[2].cast<std::string>());
   array.count = 1;
@@ -171,7 +172,8 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   what.priority = priority;
   std::vector<NamedArray> arrays;
   arrays.reserve(described.size());
-  for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>());
+  Moments moments;
+  for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>(), moments);
   what.arrays = arrays.size();
   const auto is_on_host = [](const NamedArray& one) { return one.count > 0 && !one.on_device; };
   if (what.on_device != 0 && std::ranges::any_of(arrays, is_on_host)) {

@@ -127,6 +127,21 @@ def test_many_small_ones_are_packed_by_launches(device: Driver, stream: int) -> 
             expect(x, summed(length))
 
 
+@pytest.mark.parametrize("grouped", [False, True], ids=["allreduce_many", "group"])
+def test_arrays_of_one_call_share_a_moment(device: Driver, stream: int, grouped: bool) -> None:
+    """However many they are, one event is recorded in their stream."""
+    for count in (3, 40):
+        xs = [on_gpu(ours(50 + i), stream) for i in range(count)]
+        before = device.count("records")
+        if grouped:
+            hvd.grouped_allreduce_(xs, op=hvd.Sum, name=f"shared moment {count}")
+        else:
+            gradred.allreduce_many(xs, out=xs)
+        assert device.count("records") == before + 1
+        for i, x in enumerate(xs):
+            expect(x, summed(50 + i))
+
+
 def test_a_group_of_small_and_large_ones(stream: int) -> None:
     lengths = (5, 300_000, 1, 70_001, 0, 9)
     found = hvd.grouped_allreduce([on_gpu(ours(n), stream) for n in lengths], op=hvd.Sum)

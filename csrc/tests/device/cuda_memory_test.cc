@@ -230,7 +230,7 @@ void a_programs_stream_comes_first(BoardBootstrap&) {
   user.must("cuMemcpyAsync", there, address_of(values.data()), sizeof values, theirs);
   user.set("least_delay", 0);
   Stream stream{Memory(memory)};
-  stream.wait_for(memory, address_of(theirs));
+  stream.wait_for(*memory.moment_of(address_of(theirs)));
   stream.copy(found.data(), pointer_to(there), sizeof found);
   expect(stream.finish() && found == values, "what was given to it before");
 }

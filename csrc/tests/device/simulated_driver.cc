@@ -118,7 +118,7 @@ struct Driver {
   std::map<std::pair<int, std::uint64_t>, Imported> imported;
   std::uint64_t handles = 0;
   unsigned long long contexts = 0;  // so far
-  std::atomic<long> host_allocations{0}, copies{0};
+  std::atomic<long> host_allocations{0}, copies{0}, records{0}, calls{0};
   Memory memory;
   // The variable is that of the real one.
   Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1)),
@@ -165,6 +165,8 @@ Context* current() { return contexts.empty() ? nullptr : contexts.back(); }
 
 int failing(std::string_view name) {
   Driver& d = driver();
+  ++d.calls;
+  if (name == "cuEventRecord") ++d.records;
   if (d.synchronises || d.full > 0) const std::lock_guard no_other_waits(d.synchronising);
   if (const int lost = d.lost.load()) return lost;
   if (const int code = forbidden(name)) return code;
@@ -391,13 +393,15 @@ void simulated_cuda_fail(const char* function, int code, long after) {
 
 // How many there are: bytes (of device memory), streams, events, contexts (retained), pinned,
 // imported (allocations of other processes, ever), launches (of kernels, so far), copies
-// (likewise).
+// (likewise), records (of events, likewise), calls (of these and most other functions, likewise).
 long simulated_cuda_count(const char* name) {
   const std::string_view asked = name;
   Driver& d = driver();
   if (asked == "bytes") return static_cast<long>(d.memory.allocated());
   if (asked == "launches") return launches();
   if (asked == "copies") return d.copies.load();
+  if (asked == "records") return d.records.load();
+  if (asked == "calls") return d.calls.load();
   const std::lock_guard lock(d.mutex);
   if (asked == "imported") return static_cast<long>(d.imported.size());
   if (asked == "streams") return static_cast<long>(d.streams.size());

@@ -172,8 +172,7 @@ void submit(NamedOperations& all, Case& one, Memory memory) {
   array.rows = static_cast<std::int64_t>(one.input.size() / (has_rows ? kColumns : 1));
   if (!memory.is_host()) {
     array.on_device = true;
-    array.order =
-        std::make_shared<const CallOrder>(CallOrder{.before = std::make_shared<Stream>(memory)});
+    array.after.device = memory.device();
     one.what.on_device = 1;
   }
   one.what.dtype = array.dtype;
