@@ -16,8 +16,8 @@
 namespace gradred::device {
 namespace {
 
-constexpr std::size_t kMostIdleStreams = 256;  // as many as a model has gradients
-constexpr std::size_t kMostSpareBytes = std::size_t{256} << 20;
+constexpr std::size_t kMostIdleStreams = 256;                    // as many as a model has gradients
+constexpr std::size_t kMostSpareBytes = std::size_t{256} << 20;  // where no call takes as much
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
 // Few lengths, so that what was pinned for one call serves others.
@@ -245,7 +245,7 @@ std::byte* CudaMemory::pinned_host(std::size_t bytes) {
   if (!orders_.while_none_is_open([&] { made = pin_host(length); })) {
     const std::lock_guard lock(mutex_);
     const auto all = std::accumulate(wanted_.begin(), wanted_.end(), spare_bytes_ + length);
-    if (all <= kMostSpareBytes) wanted_.push_back(length);
+    if (all <= most_spare_bytes(length)) wanted_.push_back(length);
   }
   return made;
 }
@@ -309,6 +309,7 @@ std::byte* CudaMemory::pin_host(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   pinned_[address] = std::move(made);
   in_use_[address] = bytes;
+  longest_ = std::max(longest_, bytes);
   return address;
 }
 
@@ -336,14 +337,21 @@ void CudaMemory::release_host(std::byte* address) noexcept {
     return;
   }
   const auto used = in_use_.extract(address);
-  spare_.emplace(used.mapped(), address);
+  const auto last = spare_.emplace(used.mapped(), address);
   spare_bytes_ += used.mapped();
-  while (spare_bytes_ > kMostSpareBytes) {
-    const auto longest = std::prev(spare_.end());
+  while (spare_bytes_ > most_spare_bytes()) {
+    auto longest = std::prev(spare_.end());
+    if (longest == last) --longest;  // the next call is as this one, most likely
     spare_bytes_ -= longest->first;
     dropped_.push_back(std::move(pinned_.extract(longest->second).mapped()));
     spare_.erase(longest);
   }
+}
+
+// To pin memory takes many times as long as to copy it, so there is room for what the longest call
+// takes, and as much of others'.
+std::size_t CudaMemory::most_spare_bytes(std::size_t next) const {
+  return std::max(kMostSpareBytes, 2 * std::max(longest_, next));
 }
 
 std::shared_ptr<const DeviceMoment> CudaMemory::moment_of(std::uint64_t stream) {

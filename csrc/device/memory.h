@@ -104,8 +104,9 @@ class CudaMemory final : public DeviceMemory {
   std::unique_ptr<Queue> take_queue();
   CudaEvent take_moment();                   // in its context
   std::byte* spare_host(std::size_t bytes);  // null: none fits
-  void catch_up();                           // with what is dropped, and wanted
-  std::byte* pin_host(std::size_t bytes);    // the driver may wait for the device
+  std::size_t most_spare_bytes(std::size_t next = 0) const;
+  void catch_up();                         // with what is dropped, and wanted
+  std::byte* pin_host(std::size_t bytes);  // the driver may wait for the device
   void give_back(std::unique_ptr<Queue> queue) noexcept;
 
   const Driver& driver_;
@@ -123,6 +124,7 @@ class CudaMemory final : public DeviceMemory {
   std::map<std::byte*, std::size_t> in_use_;       // by bytes
   std::multimap<std::size_t, std::byte*> spare_;
   std::size_t spare_bytes_ = 0;
+  std::size_t longest_ = 0;  // of what has been pinned
   using Dropped = std::variant<PinnedAllocation, ImportedAllocation>;
   std::vector<Dropped> dropped_;     // freed by the next who allocates
   std::vector<std::size_t> wanted_;  // bytes that could not be pinned when somebody asked for them
