@@ -82,6 +82,7 @@ void Board::hear_agreed(const SiteMessage& message, bool joins) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
   Logged& entry = log_message(message, joins);
   if (index == kSlots || !slot(index).ready) return;
+  slot(index).entry = header_.logged;
   entry.place = index;
   entry.last = slot(index).last;
   if (entry.is_last) set_free(index);

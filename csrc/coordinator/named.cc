@@ -168,6 +168,11 @@ std::shared_ptr<NamedOperation> NamedOperations::submit(std::string name, const 
   return operation;
 }
 
+void NamedOperations::expect_entry_of(const Shared& operation) {
+  const bool is_new = agreed_on_.emplace(*operation->place_, operation).second;
+  check(is_new, "a place is given away before this rank has taken its last entry");
+}
+
 void NamedOperations::submit(const Shared& operation) {
   bool drives = false;
   {
@@ -194,7 +199,7 @@ void NamedOperations::submit(const Shared& operation) {
                                 ? board_.arrive(operation->key(), operation->submission())
                                 : std::nullopt;
         if (operation->place_) {
-          agreed_on_.emplace(*operation->place_, operation);
+          expect_entry_of(operation);
         } else {
           backlog_.push_back(operation);
         }
@@ -228,6 +233,7 @@ std::shared_ptr<NamedOperation> NamedOperations::join() {
 }
 
 void NamedOperations::write_to(std::shared_ptr<Timeline> timeline, std::string prefix) {
+  if (is_fork_of_rank()) return;
   const std::lock_guard lock(intake_);
   timeline_ = std::move(timeline);
   timeline_prefix_ = std::move(prefix);

@@ -161,6 +161,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   using Shared = std::shared_ptr<NamedOperation>;
 
   void submit(const Shared& operation);
+  void expect_entry_of(const Shared& operation);
   void go_on();
   void look_after_peers();
   bool must_watch() const;

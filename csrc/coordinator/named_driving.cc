@@ -95,7 +95,7 @@ void NamedOperations::publish_backlog() try {
     const Shared& next = backlog_.front();
     next->place_ = board_.arrive(next->key(), next->submission());
     if (!next->place_) return;
-    agreed_on_.emplace(*next->place_, next);
+    expect_entry_of(next);
     backlog_.pop_front();
   }
   if (std::exchange(join_waits_, false)) board_.join();

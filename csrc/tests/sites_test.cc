@@ -350,6 +350,30 @@ void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
   ranks.barrier();
 }
 
+// A rank knows what it has submitted by its place, until it has taken the last entry.
+void a_place_is_kept_until_all_have_taken_its_entry(BoardBootstrap&) {
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> memory(named::Board::bytes(2) / sizeof(Line) + 1);
+  const auto board_of = [&](std::size_t rank) {
+    return named::Board(memory[0].bytes, 2, rank, 0, RankNames(), nullptr, true);
+  };
+  named::Board first = board_of(0), second = board_of(1);
+  const auto place = first.arrive("a", sum_of(1, 0));
+  expect(place == second.arrive("a", sum_of(1, 0)), "one place for both");
+  for (SiteMessage& message : first.take_outgoing()) {
+    message.kind = Said::kAgreed;
+    expect(first.hear({&message, 1}), "there is room");
+  }
+  expect(first.take().size() == 1, "it is in the log");
+  for (std::uint32_t i = 0; i < named::Board::kSlots; ++i) {
+    expect(first.arrive("b" + std::to_string(i), sum_of(1, 0)) != place, "rank 1 has not taken it");
+  }
+  expect(second.take().size() == 1, "now it has");
+  expect(first.arrive("one more", sum_of(1, 0)) == place, "the place is free");
+}
+
 void a_site_breaks_off(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   FailureReport heard;
@@ -450,6 +474,8 @@ int run_all(const std::string& part) {
   for (const std::size_t sites : {2, 3}) {
     on(sites, "sites_agree_on_one_order, " + std::to_string(sites), sites_agree_on_one_order);
   }
+  alone("a_place_is_kept_until_all_have_taken_its_entry",
+        a_place_is_kept_until_all_have_taken_its_entry);
   on(3, "ranks_and_sites_have_joined", ranks_and_sites_have_joined);
   on(3, "a_site_breaks_off", a_site_breaks_off);
   on(2, "who_is_missing_elsewhere_is_known", who_is_missing_elsewhere_is_known);
