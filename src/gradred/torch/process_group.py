@@ -616,7 +616,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
         comm = _comm_of_mpi(members, options.group_rank)
         engine = NamedOperations(comm)
         return ProcessGroupGradred(engine, OfMpi(comm, engine.look_for_lost), options.timeout)
-    store = _unused_part(options)
+    store = _unused_part(options, members)
     comm = connect(options.group_rank, size, _allgather_by(store, options.group_rank, size))
     engine = NamedOperations(comm)
     comm.free()  # of which the engine has a duplicate
@@ -630,21 +630,17 @@ def _free(engine: NamedOperations, messages: Messages) -> None:
     messages.free()
 
 
-_made: Counter[tuple[int, str]] = Counter()
-_world = 0  # the number of torch's group of all ranks, as all count it
+_made: Counter[str] = Counter()
 
 
-def _unused_part(options: Any) -> dist.Store:
-    """Of the group's store, where a group of this name may have left its keys.
+def _unused_part(options: Any, members: Sequence[int]) -> dist.Store:
+    """Of the group's store, where groups of this name have left their keys, perhaps.
 
-    Only members know how often there was one of this name, and in each world others may have been.
+    Those of exactly these ranks all of them have counted; others have no key of theirs.
     """
-    global _world
-    if not dist.is_initialized():  # this is the group of all
-        _world += 1
-    made = (_world, options.group_id)
-    _made[made] += 1
-    return dist.PrefixStore(f"gradred {_world}.{_made[made]}", options.store)
+    group = f"{options.group_id} of {','.join(map(str, members))}"
+    _made[group] += 1
+    return dist.PrefixStore(f"gradred {group}: {_made[group]}", options.store)
 
 
 def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
