@@ -89,7 +89,7 @@ void LibraryRanks::connect(const std::vector<Told>& all) {
 bool LibraryRanks::is_connected(LibraryGroup& group) {
   try {
     return group.is_connected();
-  } catch (const DeviceError& error) {
+  } catch (const LibraryRefusal& error) {
     if (!on_one_device_) throw;
     why_not_ = error.what();
     joined_ = false;

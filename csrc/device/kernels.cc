@@ -163,17 +163,17 @@ CudaModule Kernels::load_code(const std::string& code, const Key& key,
   return CudaModule(driver_, linked_to(function->code, code, compiler));
 }
 
-// A file that the driver refuses, damaged or of another version, is made again.
-CudaModule Kernels::load_by(const Compiler& compiler, const Key& key) const {
+// A file that the driver or the linker refuses, damaged or of another version, is made again.
+CudaModule Kernels::load_by(const Compiler& compiler, const Key& key, bool is_first) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
   const auto compiled = codes_.find(key);
-  const bool is_compiled = compiled != codes_.end() && !compiled->second.empty();
+  const bool is_compiled = is_first && compiled != codes_.end() && !compiled->second.empty();
   const std::string code =
       is_compiled ? compiled->second
                   : code_for(compiler, key.dtype, capability, options_.folder, key.source);
   try {
     return load_code(code, key, compiler);
-  } catch (const DriverError&) {
+  } catch (const DeviceError&) {
     const std::string made = code_for(compiler, key.dtype, capability, "", key.source);
     if (made == code) throw;
     return load_code(made, key, compiler);
@@ -187,7 +187,7 @@ CudaModule Kernels::load(const Key& key) const {
     const Compiler* compiler = nullptr;
     try {
       compiler = &Compiler::load(options_.compilers, driver_.version, turn);
-      return load_by(*compiler, key);
+      return load_by(*compiler, key, turn == 0);
     } catch (const DriverError& error) {
       if (!is_of_code(error.code())) throw;
       if (refusal == nullptr) refusal = std::current_exception();

@@ -103,7 +103,7 @@ class Kernels {
   CudaModule load_once(const Key& key);
   void note_refusal(const Key& key, const DeviceError& error);
   CudaModule load(const Key& key) const;
-  CudaModule load_by(const Compiler& compiler, const Key& key) const;
+  CudaModule load_by(const Compiler& compiler, const Key& key, bool is_first) const;
   std::string linked_to(const std::string& function, const std::string& code,
                         const Compiler& compiler) const;
   CudaModule load_code(const std::string& code, const Key& key, const Compiler& compiler) const;

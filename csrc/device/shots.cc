@@ -53,6 +53,9 @@ struct Described {
   std::uint64_t offset;
 };
 
+// Until peers' memory is opened though a stream may be waiting.
+constexpr std::uint64_t kOpensAfterNs = 1'000'000'000;
+
 class ShotsGroup final : public LibraryGroup {
  public:
   ShotsGroup(CudaMemory& memory, Shots shots, int rank, int ranks, Ticket& ticket)
@@ -63,12 +66,12 @@ class ShotsGroup final : public LibraryGroup {
         own_(memory.exported(), layout_.bytes()),
         imported_(static_cast<std::size_t>(ranks)),
         begins_(static_cast<std::size_t>(ranks)),
-        words_(memory, layout_.input(0)),
+        words_(memory.driver(), layout_.input(0)),
         stream_(memory.driver()),
         last_(memory.driver()) {
-    std::memset(words_.data(), 0, layout_.input(0));
+    std::memset(words_.get(), 0, layout_.input(0));
     begins_[rank_] = address_of(own_.get());
-    stream_.copy(begins_[rank_], address_of(words_.data()), layout_.input(0));
+    stream_.copy(begins_[rank_], address_of(words_.get()), layout_.input(0));
     stream_.synchronize();
     const SharedPlace place = memory.exported().find(own_.get(), layout_.bytes());
     const Described mine{memory.exported().handle_of(place), place.offset()};
@@ -88,12 +91,18 @@ class ShotsGroup final : public LibraryGroup {
   ShotsGroup(const ShotsGroup&) = delete;
   ShotsGroup& operator=(const ShotsGroup&) = delete;
 
-  void connect(std::span<const Ticket> all) override { tickets_.assign(all.begin(), all.end()); }
+  void connect(std::span<const Ticket> all) override {
+    tickets_.assign(all.begin(), all.end());
+    since_ns_ = now_ns();
+  }
 
-  // Once all others say that they do.
+  // Once all others say that they do. Opening their memory may stop the device, so it waits for
+  // calls in the order of a stream; not for ever: such a call may wait for a rank that is here.
   bool is_connected() override {
-    if (!tickets_.empty() && !memory_.orders().while_none_is_open([this] { reach_all(); })) {
-      return false;
+    const auto reach = [this] { reach_all(); };
+    if (!tickets_.empty() && !memory_.orders().while_none_is_open(reach)) {
+      if (now_ns() - since_ns_ < kOpensAfterNs) return false;
+      reach();
     }
     if (!why_not_.empty()) {
       throw UsageError("plan '" + name() + "' cannot serve this communicator: rank " +
@@ -133,7 +142,7 @@ class ShotsGroup final : public LibraryGroup {
       why_not_ = error.what();
     }
     word(0) = why_not_.empty() ? kReaches : kCannotReach;
-    stream_.copy(begins_[rank_], address_of(words_.data()), sizeof(std::uint32_t));
+    stream_.copy(begins_[rank_], address_of(words_.get()), sizeof(std::uint32_t));
     last_.record(stream_.get());
   }
 
@@ -175,7 +184,7 @@ class ShotsGroup final : public LibraryGroup {
   static Op combined(Op op) { return op == Op::kAvg || op == Op::kPremul ? Op::kSum : op; }
   std::string name() const { return shots_ == Shots::kOne ? "one_shot" : "two_shot"; }
   std::uint32_t& word(std::size_t peer) const {
-    return reinterpret_cast<std::uint32_t*>(words_.data())[peer];
+    return static_cast<std::uint32_t*>(words_.get())[peer];
   }
   // Behind what ranks say.
   std::atomic_ref<std::uint32_t> cancelled() const { return std::atomic_ref(word(kMostInputs)); }
@@ -243,7 +252,8 @@ class ShotsGroup final : public LibraryGroup {
   std::vector<ImportedAllocation> imported_;
   std::vector<Ticket> tickets_;  // of the peers that are still to be opened
   std::vector<Address> begins_;  // of each rank's memory
-  HostAllocation words_;
+  PinnedAllocation words_;       // kernels look at them
+  std::uint64_t since_ns_ = 0;   // tickets_ are there
   CudaStream stream_;
   CudaEvent last_;  // behind all work of the group
   std::string why_not_;

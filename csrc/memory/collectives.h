@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "base/errors.h"
 #include "base/signature.h"
 #include "base/types.h"
 
@@ -30,6 +31,11 @@ struct LibraryCall {
   int root = 0;
   // A stream of the program's, in which the work is done; none: one of the group's own.
   std::optional<std::uint64_t> stream{};
+};
+
+// The library does not serve these ranks, as each of them hears of it.
+class LibraryRefusal : public DeviceError {
+  using DeviceError::DeviceError;
 };
 
 // The ranks of a communicator, as the library knows them. One thread at a time. All throw

@@ -144,6 +144,30 @@ def test_ranks_connect_while_a_stream_waits_for_peers(one_gpu_each: Driver, plan
     device.destroy(stream)
 
 
+@pytest.mark.parametrize("plan", PLANS)
+def test_ranks_connect_in_another_order_than_calls_of_streams(
+    one_gpu_each: Driver, plan: str
+) -> None:
+    """Rank 0's first call in a stream's order waits for the others, who wait for it to connect."""
+    device = one_gpu_each
+    stream = device.stream()
+    with new_comm() as first, new_comm() as second:
+        x, y = on_device(values(1009)), on_device(values(1009))
+
+        def in_order() -> None:
+            gradred.allreduce(y, out=y, comm=second, stream=stream)
+
+        if RANK == 0:
+            in_order()
+        gradred.allreduce(x, out=x, comm=first, plan=plan)
+        if RANK != 0:
+            in_order()
+        device.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+        for found in (x, y):
+            np.testing.assert_array_equal(found.get(), total(1009))
+    device.destroy(stream)
+
+
 def test_capture_in_a_graph_is_refused(one_gpu_each: Driver) -> None:
     device = one_gpu_each
     with new_comm() as comm:
