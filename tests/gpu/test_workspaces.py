@@ -105,7 +105,7 @@ def test_calls_of_all_ranks_go_through_host_memory_where_one_rank_is_refused(
     device: Driver, function: str, dtype: str
 ) -> None:
     # So long that no memory of an earlier one is used again.
-    with new_comm(ipc_bytes=(100 if function == "cuIpcGetMemHandle" else 32) << 20) as comm:
+    with new_comm(ipc_bytes=(150 if function == "cuIpcGetMemHandle" else 32) << 20) as comm:
         before = everyones(device.count("launches"))
         if LAST:
             device.fail(function, 1)
