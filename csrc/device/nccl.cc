@@ -20,7 +20,7 @@ using CallKind = gradred::Kind;
 // ---- the library, as its binary interface has it ----------------------------------------------
 
 using Result = int;
-constexpr Result kSuccess = 0, kInvalidUsage = 5, kInProgress = 7;
+constexpr Result kSuccess = 0, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7;
 using CommHandle = struct OpaqueNcclComm*;
 
 struct UniqueId {
@@ -242,7 +242,7 @@ class NcclGroup final : public LibraryGroup {
     std::string text = name_ + ": " + what + ": " + call_.GetErrorString(code);
     const char* const more = call_.GetLastError != nullptr ? call_.GetLastError(comm_) : nullptr;
     if (more != nullptr && *more != '\0') text += std::string(" (") + more + ")";
-    if (code == kInvalidUsage) throw LibraryRefusal(text);
+    if (code == kInvalidUsage || code == kRemoteError) throw LibraryRefusal(text);
     throw DeviceError(text);
   }
 

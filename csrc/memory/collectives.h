@@ -33,7 +33,7 @@ struct LibraryCall {
   std::optional<std::uint64_t> stream{};
 };
 
-// The library does not serve these ranks, as each of them hears of it.
+// The library does not serve these ranks: so it says on one of them, and on others that one did.
 class LibraryRefusal : public DeviceError {
   using DeviceError::DeviceError;
 };
