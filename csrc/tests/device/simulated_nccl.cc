@@ -224,7 +224,7 @@ const char* ncclGetErrorString(int code) {
 const char* ncclGetLastError(void*) { return "of the simulated library"; }
 int ncclGetUniqueId(UniqueId* id) {
   if (failing_in_context("ncclGetUniqueId") != kSuccess) return 2;
-  const std::string name = "/gradred-simulated-nccl-" + std::to_string(std::random_device()());
+  const std::string name = "/simulated-nccl-" + std::to_string(std::random_device()());
   std::memset(id, 0, sizeof *id);
   name.copy(id->bytes, sizeof id->bytes - 1);
   return kSuccess;
