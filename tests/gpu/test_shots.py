@@ -32,7 +32,8 @@ def test_types_and_lengths(one_gpu_each: Driver, plan: str, dtype: str) -> None:
             x, y = on_device(values(count, dtype)), on_device(np.zeros_like(values(count, dtype)))
             before = one_gpu_each.count("copies")
             gradred.allreduce(x, out=y, comm=comm, plan=plan)
-            assert one_gpu_each.count("copies") - before <= (0 if count > 1 else SIZE * 50)
+            if count != COUNTS[0]:  # the first call polls until its peers are connected
+                assert one_gpu_each.count("copies") == before
             np.testing.assert_array_equal(y.get(), total(count, dtype))
             np.testing.assert_array_equal(x.get(), values(count, dtype))
             gradred.allreduce(x, out=x, comm=comm, plan=plan)
