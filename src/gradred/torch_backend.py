@@ -24,5 +24,5 @@ def register() -> None:
 def _create(options: Any, backend_options: Any = None) -> Any:
     """What `init_process_group` and `new_group` call."""
     importlib.import_module("gradred.without_mpi").leave_mpi_alone()
-    made_by = importlib.import_module("gradred.torch.process_group")  # which needs all of torch
+    made_by = importlib.import_module("gradred.torch.rendezvous")  # which needs all of torch
     return made_by.create(options, backend_options)

@@ -1,9 +1,7 @@
-"""A backend of torch.distributed, which `init_process_group("gradred")` makes.
+"""A group of torch.distributed's backend, which `init_process_group("gradred")` makes.
 
 Operations of a group go to named operations (gradred.named) under their number in the group, so any
-thread may wait for any of them, and ranks whose tensors differ get an error. The ranks are those of
-an MPI, or of torchrun, torch.multiprocessing and the like: then they share memory, and no MPI is
-begun.
+thread may wait for any of them, and ranks whose tensors differ get an error.
 """
 
 from __future__ import annotations
@@ -11,30 +9,26 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import itertools
 import math
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
-from gradred import _rank
-from gradred.comm import Comm
 from gradred.errors import Error, UsageError, explain
 from gradred.memory import empty
 from gradred.named import NamedOperations
 from gradred.torch.compiling import left_alone
-from gradred.torch.messages import Messages, OfGloo, OfMpi
-from gradred.torch.monitored import MonitoredBarrier, serve_monitored_barrier
+from gradred.torch.messages import Messages
+from gradred.torch.monitored import MonitoredBarrier
 from gradred.torch.operations import DTYPES, described
-from gradred.torch.other_devices import OtherDevices, serve_batches, serve_other_devices
+from gradred.torch.other_devices import OtherDevices, serve_other_devices
 from gradred.torch.placed import SERVED
+from gradred.torch.profiling import shown
 from gradred.torch.tensors import (
     DenseCopy,
     ResultPlace,
@@ -50,14 +44,13 @@ from gradred.torch.tensors import (
     require_rows,
 )
 from gradred.torch.work import GradredWork, Tensor, together
-from gradred.without_mpi import connect
 
 ReduceOp = dist.ReduceOp
 
 # Where gradred's name is not torch's in small letters.
-_OTHER_NAMES = {"AVG": "sum", "PRODUCT": "prod"}
+_OTHER_NAMES = {"PRODUCT": "prod"}
 _REDUCTIONS = tuple(
-    (known, name, _OTHER_NAMES.get(name, name.lower()))
+    (known, _OTHER_NAMES.get(name, name.lower()))
     for name, known in ReduceOp.RedOpType.__members__.items()
     if name not in ("PREMUL_SUM", "UNUSED")
 )
@@ -226,10 +219,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return GradredWork(requests, finish, result, self._limit)
 
     def _reduction(self, op: Any, tensor: Tensor) -> dict[str, Any]:
-        for known, name, ours in _REDUCTIONS:
+        for known, ours in _REDUCTIONS:
             if op == known:
-                scale = {"postscale": 1.0 / self._ranks} if name == "AVG" else {}
-                return {"op": _of_bool(ours, tensor), **scale}
+                return {"op": _of_bool(ours, tensor)}
         if op == ReduceOp.PREMUL_SUM:
             return {"op": "sum", "prescale": float(_factor_of(op))}
         found = f"there is no reduction {op}"
@@ -237,6 +229,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     # ---- collectives ---------------------------------------------------------------------------
 
+    @shown("all_reduce")
     @_told
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """Reduce in place, over all ranks."""
@@ -253,6 +246,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Several tensors as one operation."""
         return ProcessGroupOfRanks.allreduce(self, tensors, opts)
 
+    @shown("broadcast")
     @_told
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root's tensor, in place."""
@@ -262,6 +256,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         request = self._submit("broadcast", arrays, parts, root=root)
         return self._work([request], lambda: put_back(parts), as_list(tensors))
 
+    @shown("barrier")
     def barrier(self, opts: Any = None, timeout: Any = None) -> GradredWork:
         """All ranks have come here."""
         return self._work([self._submit("barrier", [], None)], None, [])
@@ -297,6 +292,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, out)
 
+    @shown("all_gather")
     @_told
     def allgather(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
@@ -323,6 +319,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         ]
         return self._work(requests, lambda: put_back(parts), out)
 
+    @shown("all_gather_single")
     @_told
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
@@ -355,6 +352,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             )
         return together(found, self._limit)
 
+    @shown("reduce_scatter_single")
     @_told
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: Any = None
@@ -391,6 +389,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @shown("reduce_scatter")
     @_told
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
@@ -409,6 +408,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         work = ProcessGroupOfRanks.allreduce(self, sums, opts)
         return together([work], self._limit, lambda: put(sums[self._own_rank], target), [output])
 
+    @shown("reduce")
     @_told
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
         """The root gets the sum; the others' tensors stay."""
@@ -423,6 +423,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return together([work], self._limit, finish, [tensor])
 
+    @shown("gather")
     @_told
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
@@ -444,6 +445,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, list(found) if is_root else [])
 
+    @shown("scatter")
     @_told
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets one of the root's tensors."""
@@ -493,6 +495,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [output])
 
+    @shown("all_to_all_single")
     @_told
     def all_to_all_single(
         self,
@@ -530,6 +533,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """By its older name."""
         return ProcessGroupOfRanks.all_to_all_single(self, output, tensor, outs, ins, opts)
 
+    @shown("all_to_all")
     @_told
     def alltoall(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
@@ -547,6 +551,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     # ---- messages ------------------------------------------------------------------------------
 
+    @shown("send")
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
         """A message to one rank."""
         data = as_bytes(dense(as_list(tensors)[0], "send").cpu().contiguous().reshape(-1))
@@ -560,10 +565,12 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         work._source_rank = message.source
         return work
 
+    @shown("recv")
     def recv(self, tensors: Any, src: int, tag: int = 0) -> GradredWork:
         """A message from one rank."""
         return self._receive(tensors, src, tag)
 
+    @shown("recv")
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GradredWork:
         """A message from any rank."""
         return self._receive(tensors, None, tag)
@@ -600,75 +607,6 @@ def _even(rows: int, ranks: int) -> list[int]:
     return [each] * ranks
 
 
-def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
-    """What `init_process_group` and `new_group` call on the members of a group.
-
-    Raises:
-        gradred.UsageError: the ranks of torch are not those of the MPI; without an MPI: they share
-            no memory.
-    """
-    _rank.spare_workers()
-    serve_monitored_barrier()
-    serve_batches()
-    size = options.group_size
-    members = list(options.global_ranks_in_group) or list(range(size))
-    if MPI.Is_initialized() and MPI.COMM_WORLD.Get_size() > 1:
-        comm = _comm_of_mpi(members, options.group_rank)
-        engine = NamedOperations(comm)
-        return ProcessGroupGradred(engine, OfMpi(comm, engine.look_for_lost), options.timeout)
-    store = _unused_part(options, members)
-    comm = connect(options.group_rank, size, _allgather_by(store, options.group_rank, size))
-    engine = NamedOperations(comm)
-    comm.free()  # of which the engine has a duplicate
-    by_gloo = dist.PrefixStore("messages", store)
-    messages = OfGloo(by_gloo, options.group_rank, size, options.timeout, engine.look_for_lost)
-    return ProcessGroupGradred(engine, messages, options.timeout)
-
-
 def _free(engine: NamedOperations, messages: Messages) -> None:
     engine.free()
     messages.free()
-
-
-_made: Counter[str] = Counter()
-
-
-def _unused_part(options: Any, members: Sequence[int]) -> dist.Store:
-    """Of the group's store, where groups of this name have left their keys, perhaps.
-
-    Those of exactly these ranks all of them have counted; others have no key of theirs.
-    """
-    group = f"{options.group_id} of {','.join(map(str, members))}"
-    _made[group] += 1
-    return dist.PrefixStore(f"gradred {group}: {_made[group]}", options.store)
-
-
-def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
-    world = MPI.COMM_WORLD
-    asked = "a process group of gradred"
-    if max(members) >= world.Get_size():
-        found = f"torch counts {max(members) + 1} ranks or more, the MPI {world.Get_size()}"
-        remedy = "Start the program by gradred run -np N"
-        raise UsageError(explain(asked, found, remedy))
-    if members[group_rank] != world.Get_rank():
-        found = f"torch's rank {members[group_rank]} is the MPI's {world.Get_rank()}"
-        remedy = "Let gradred run set RANK, or use the MPI's rank"
-        raise UsageError(explain(asked, found, remedy))
-    everyone = world.Get_group()
-    group = everyone.Incl(members)
-    try:
-        return Comm(world.Create_group(group))
-    finally:
-        group.Free()
-        everyone.Free()
-
-
-def _allgather_by(store: dist.Store, rank: int, size: int) -> Callable[[bytes], list[bytes]]:
-    turns = itertools.count()
-
-    def allgather(mine: bytes) -> list[bytes]:
-        turn = next(turns)
-        store.set(f"{turn}/{rank}", mine)
-        return [store.get(f"{turn}/{other}") for other in range(size)]
-
-    return allgather

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from gradred.errors import TimeoutError, explain  # noqa: A004
 from gradred.torch.compiling import left_alone
+from gradred.torch.profiling import waiting
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -40,6 +41,7 @@ class GradredWork(dist.Work):
         super().__init__()
         self._requests, self._result, self._limit = list(requests), result, limit
         self._finish = finish
+        self.shown_as: str | None = None  # what the profiler calls a wait
         self._lock = threading.Lock()
         self._concluded = False  # the results are in place, or there is a failure
         self._failure: Exception | None = None
@@ -56,7 +58,8 @@ class GradredWork(dist.Work):
             seconds = self._limit
             if timeout is not None and timeout.total_seconds() > 0:
                 seconds = timeout.total_seconds()
-            self._conclude(self._first_failure(seconds))
+            with waiting(self.shown_as):
+                self._conclude(self._first_failure(seconds))
         if _FORGETS_PYTHON:
             _let_go(self)
         if self._failure is not None:
