@@ -210,7 +210,7 @@ std::string why_not_joined(const Submission& submission) {
   if (submission.kind != NamedKind::kAllreduce) {
     return what + " is not supported with join: a rank has joined, and has no array for it";
   }
-  if (submission.op != Op::kSum) {
+  if (submission.op != Op::kSum && submission.op != Op::kAvg) {
     return what + " with " + std::string(name_of(submission.op)) +
            " is not supported with join: a rank has joined, whose zeros would change the result";
   }

@@ -274,10 +274,10 @@ class Barrier final : public NamedWork {
 }  // namespace
 
 Factors factors_of(const Submission& what, int size) {
-  const bool averages =
-      what.op == Op::kSum && what.prescale == 1.0 && size > 1 && what.postscale == 1.0 / size;
-  if (averages) return {Op::kAvg, 1.0, 1.0};
-  return {what.op, what.prescale, what.postscale};
+  const bool scales = what.prescale != 1.0 || what.postscale != 1.0;
+  if (what.op != Op::kAvg) return {what.op, what.prescale, what.postscale};
+  if (!scales && size > 1) return {Op::kAvg, 1.0, 1.0};
+  return {Op::kSum, what.prescale, what.postscale / size};
 }
 
 std::unique_ptr<NamedWork> NamedWork::of(NamedPart first, KeptVectors& kept) {

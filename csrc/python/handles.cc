@@ -94,15 +94,13 @@ std::optional<long long> handle_of(PyObject* object) {
   return handle;
 }
 
-// Horovod's numbers; an average is a sum and a factor. Adasum is none of the engine's.
-std::optional<TensorReduction> reduction_of(PyObject* number, int ranks) {
-  constexpr std::array<std::optional<Op>, 6> kOps = {Op::kSum, Op::kSum, std::nullopt,
+// Horovod's numbers. Adasum is none of the engine's.
+std::optional<Op> op_of(PyObject* number) {
+  constexpr std::array<std::optional<Op>, 6> kOps = {Op::kAvg, Op::kSum, std::nullopt,
                                                      Op::kMin, Op::kMax, Op::kProd};
   const auto index = handle_of(number);
   if (!index || *index < 0 || *index >= static_cast<long long>(kOps.size())) return std::nullopt;
-  const std::optional<Op> op = kOps[static_cast<std::size_t>(*index)];
-  if (!op) return std::nullopt;
-  return TensorReduction{.op = *op, .postscale = *index == 0 ? 1.0 / ranks : 1.0};
+  return kOps[static_cast<std::size_t>(*index)];
 }
 
 // start_allreduce(engine, tensor, out, name, op, prescale, postscale, priority)
@@ -115,14 +113,15 @@ PyObject* start_allreduce(PyObject* self, PyObject* const* given, Py_ssize_t cou
     if (given[0] == Py_None || !PyUnicode_CheckExact(given[3])) return none();
     Handles& handles = handles_of(self);
     NamedOperations& engine = handles.engine_of(given[0]);
-    auto how = reduction_of(given[4], engine.size());
-    if (!how) return none();
-    how->prescale = number_of(given[5]);
-    how->postscale *= number_of(given[6]);
-    how->priority = priority_of(given[7]);
+    const auto op = op_of(given[4]);
+    if (!op) return none();
+    const TensorReduction how{.op = *op,
+                              .prescale = number_of(given[5]),
+                              .postscale = number_of(given[6]),
+                              .priority = priority_of(given[7])};
     std::string name = "allreduce.";
     name += text_of(given[3]);
-    Handles::Request request = submit_tensor(engine, std::move(name), given[1], given[2], *how);
+    Handles::Request request = submit_tensor(engine, std::move(name), given[1], given[2], how);
     if (request == nullptr) return none();
     return PyLong_FromLongLong(handles.add(std::move(request)));
   });

@@ -94,12 +94,13 @@ class NamedOperations(_core.NamedOperations):
     held=None, priority=0)` returns a `NamedRequest` at once; the operation begins when all ranks
     have submitted one of this name. `kind` is "allreduce", "allgather", "broadcast", "alltoall",
     "reducescatter" or "barrier". Several arrays are one operation. Inputs are multiplied by
-    `prescale`, results by `postscale` (integers in float64, truncated toward zero). `splits` are
-    the rows of an alltoall for each rank. `held` lives until the operation has ended. Of what all
-    ranks have submitted and none has begun, the highest `priority` goes first, of several the
-    oldest; a large allreduce lets others pass after each 8 MiB, once something has been more urgent
-    than it is. Where ranks give other priorities the highest counts. Raises UsageError for what no
-    rank could carry out and for a name that is in flight, Error once a rank has left.
+    `prescale`, results by `postscale` (integers in float64, truncated toward zero; so is
+    `op="avg"`). `splits` are the rows of an alltoall for each rank. `held` lives until the
+    operation has ended. Of what all ranks have submitted and none has begun, the highest `priority`
+    goes first, of several the oldest; a large allreduce lets others pass after each 8 MiB, once
+    something has been more urgent than it is. Where ranks give other priorities the highest counts.
+    Raises UsageError for what no rank could carry out and for a name that is in flight, Error once
+    a rank has left.
 
     `write_to(timeline)` has what happens from now on written to a `Timeline`, a file for
     chrome://tracing; None ends that.

@@ -212,7 +212,7 @@ def test_dense_layouts_need_no_copy_and_have_to_be_the_same() -> None:
         hvd.allreduce(mine, name="lies")
     text = str(e.value)
     own = "float32 [2, 3, 4, 5]" + " with its axes in the order (0, 2, 3, 1)" * (hvd.rank() == 0)
-    assert f"'allreduce.lies' (on this rank allreduce of {own} with sum, times 1 before" in text
+    assert f"'allreduce.lies' (on this rank allreduce of {own} with avg)" in text
     assert "rank 0 has [2, 3, 4, 5] with its axes in the order (0, 2, 3, 1), rank" in text or (
         ", rank 0 has [2, 3, 4, 5] with its axes in the order (0, 2, 3, 1)" in text
     )
@@ -305,6 +305,16 @@ def test_ranks_that_differ_get_an_error_on_all_and_go_on() -> None:
         if other != hvd.rank():
             hvd.allreduce(torch.ones(1), name=f"twice.{other}")
     assert hvd.synchronize(handle).item() == 1
+
+
+@pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
+def test_an_average_and_a_sum_are_told_by_their_names() -> None:
+    mine, others = ("avg", "sum") if hvd.rank() == 0 else ("sum", "avg")
+    op = hvd.Average if mine == "avg" else hvd.Sum
+    with pytest.raises(hvd.HorovodInternalError, match="Mismatched reduction operation") as caught:
+        hvd.allreduce(torch.ones(3), name="which", op=op)
+    assert f"has {mine}" in str(caught.value)
+    assert f"has {others}" in str(caught.value)
 
 
 def test_handles_are_numbers_of_any_kind_and_may_be_polled_while_another_thread_waits() -> None:

@@ -622,8 +622,7 @@ def _reducescatter_async(
         found = "it averages or sums"
         raise HorovodInternalError(explain(f"reducescatter(op={op})", found, "Use Average or Sum"))
     engine_of(process_set)
-    operation, factor = reducing(op, process_set)
-    scales = {"op": operation, "prescale": prescale, "postscale": postscale * factor}
+    scales = {"op": reducing(op), "prescale": prescale, "postscale": postscale}
     return _gather_async("reducescatter", tensors, name, process_set, grouped, **scales)
 
 

@@ -28,7 +28,7 @@ DTYPES = {
 """gradred's names of the element types that this PyTorch has."""
 
 OPS = {
-    basics.Average: "sum",
+    basics.Average: "avg",
     basics.Sum: "sum",
     basics.Min: "min",
     basics.Max: "max",
@@ -82,15 +82,13 @@ def reduction(op: int | None, average: bool | None) -> int:
     return basics.Average if op is None else op
 
 
-def reducing(op: int, process_set: ProcessSet) -> tuple[str, float]:
-    """The engine's operation, and the factor for its results."""
+def reducing(op: int) -> str:
+    """The engine's name of the operation."""
     _require_op(op)
     if op not in OPS:
         found = "there is no such operation"
         raise ValueError(explain(f"op={op}", found, f"Use {_NAMES_OF_OPS}"))
-    if op == basics.Average:
-        return "sum", 1.0 / (process_set.size() or 1)
-    return OPS[op], 1.0
+    return OPS[op]
 
 
 def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> Described:
@@ -222,7 +220,7 @@ def submit_tensors(
         from gradred.torch import adasum
 
         return adasum.start(inputs, outputs, name, prescale, postscale, process_set, result)
-    operation, factor = reducing(op, process_set)
+    operation = reducing(op)
     return submit(
         engine,
         "allreduce",
@@ -232,7 +230,7 @@ def submit_tensors(
         (inputs, outputs),
         op=operation,
         prescale=prescale,
-        postscale=postscale * factor,
+        postscale=postscale,
         priority=priority,
     )
 
