@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/pool.h"
 #include "base/text.h"
 #include "comm/fork_guard.h"
 #include "comm/host_calls.h"
@@ -163,8 +164,9 @@ std::shared_ptr<NamedOperation> NamedOperations::submit(std::string name, const 
                                                         std::vector<std::int64_t> splits) {
   require_rank();
   validate(*comm_, what, arrays, splits);
-  auto operation = std::make_shared<NamedOperation>(shared_from_this(), std::move(name), what,
-                                                    std::move(arrays), std::move(splits));
+  auto operation = std::allocate_shared<NamedOperation>(PoolAllocator<NamedOperation>(),
+                                                        shared_from_this(), std::move(name), what,
+                                                        std::move(arrays), std::move(splits));
   submit(operation);
   return operation;
 }

@@ -15,6 +15,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/pool.h"
 #include "comm/communicator.h"
 #include "comm/started.h"
 #include "coordinator/board.h"
@@ -191,11 +192,15 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   const std::unique_ptr<Line[]> alone_;     // then
   mutable std::mutex intake_;               // of what follows, held for moments
   Board board_;
-  std::unordered_map<Board::Place, Shared> agreed_on_;  // by whom it will be, or is now
-  std::deque<Shared> backlog_;                          // for which the board had no room
-  bool join_waits_ = false;                             // for the backlog
-  std::unordered_set<std::string_view> keys_;           // in flight
-  std::vector<Shared> finished_;                        // and not yet ended
+  std::unordered_map<Board::Place, Shared, std::hash<Board::Place>, std::equal_to<>,
+                     PoolAllocator<std::pair<const Board::Place, Shared>>>
+      agreed_on_;               // by whom it will be, or is now
+  std::deque<Shared> backlog_;  // for which the board had no room
+  bool join_waits_ = false;     // for the backlog
+  std::unordered_set<std::string_view, std::hash<std::string_view>, std::equal_to<>,
+                     PoolAllocator<std::string_view>>
+      keys_;                      // in flight
+  std::vector<Shared> finished_;  // and not yet ended
   Shared joining_;
   std::atomic<std::size_t> in_flight_{0};
   bool driven_ = false;  // the engine has something of this

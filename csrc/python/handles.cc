@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "base/errors.h"
+#include "base/pool.h"
 #include "python/errors.h"
 #include "python/method.h"
 #include "python/named.h"
@@ -23,6 +24,13 @@ namespace {
 
 class Handles {
  public:
+  // What Python raises in the place of an error, where an operation is begun and waited for.
+  struct Told {
+    py::object starting, waiting;
+  };
+  explicit Handles(Told told) : told(std::move(told)) {}
+  const Told told;
+
   using Request = std::shared_ptr<PyNamedRequest>;  // somebody may ask of it while another waits
   using Entry = std::variant<Request, py::object>;  // the latter: Python knows what it is
 
@@ -57,7 +65,9 @@ class Handles {
   }
 
  private:
-  std::unordered_map<long long, Entry> entries_;
+  std::unordered_map<long long, Entry, std::hash<long long>, std::equal_to<>,
+                     PoolAllocator<std::pair<const long long, Entry>>>
+      entries_;
   long long next_ = 1;
   py::object engine_;  // the last one
   std::shared_ptr<NamedOperations> known_;
@@ -80,6 +90,21 @@ PyObject* guarded(Body body) {
   }
 }
 
+// What has been raised, as `told` would have it.
+PyObject* raise_as(const py::object& told) {
+  try {
+    const py::error_already_set raised;  // takes it
+    const py::object other = told(raised.value());
+    if (!other.is(raised.value())) {
+      PyException_SetCause(other.ptr(), Py_NewRef(raised.value().ptr()));
+    }
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(other.ptr())), other.ptr());
+  } catch (...) {
+    set_python_error(std::current_exception());
+  }
+  return nullptr;
+}
+
 PyObject* none() { return py::none().release().ptr(); }
 
 // NumPy's integers, too.
@@ -94,10 +119,11 @@ std::optional<long long> handle_of(PyObject* object) {
   return handle;
 }
 
-// Horovod's numbers. Adasum is none of the engine's.
+// Horovod's numbers; None: an average. Adasum is none of the engine's.
 std::optional<Op> op_of(PyObject* number) {
   constexpr std::array<std::optional<Op>, 6> kOps = {Op::kAvg, Op::kSum, std::nullopt,
                                                      Op::kMin, Op::kMax, Op::kProd};
+  if (number == Py_None) return Op::kAvg;
   const auto index = handle_of(number);
   if (!index || *index < 0 || *index >= static_cast<long long>(kOps.size())) return std::nullopt;
   return kOps[static_cast<std::size_t>(*index)];
@@ -109,7 +135,7 @@ PyObject* start_allreduce(PyObject* self, PyObject* const* given, Py_ssize_t cou
     PyErr_SetString(PyExc_TypeError, "start_allreduce takes 8 arguments");
     return nullptr;
   }
-  return guarded([&]() -> PyObject* {
+  PyObject* const started = guarded([&]() -> PyObject* {
     if (given[0] == Py_None || !PyUnicode_CheckExact(given[3])) return none();
     Handles& handles = handles_of(self);
     NamedOperations& engine = handles.engine_of(given[0]);
@@ -125,11 +151,12 @@ PyObject* start_allreduce(PyObject* self, PyObject* const* given, Py_ssize_t cou
     if (request == nullptr) return none();
     return PyLong_FromLongLong(handles.add(std::move(request)));
   });
+  return started != nullptr ? started : raise_as(handles_of(self).told.starting);
 }
 
 // wait(handle): NotImplemented where it has to be taken.
 PyObject* wait_handle(PyObject* self, PyObject* given) {
-  return guarded([&]() -> PyObject* {
+  PyObject* const result = guarded([&]() -> PyObject* {
     Handles& handles = handles_of(self);
     const auto handle = handle_of(given);
     const auto* const found = handle ? handles.find(*handle) : nullptr;
@@ -139,6 +166,7 @@ PyObject* wait_handle(PyObject* self, PyObject* given) {
     const auto taken = handles.take(*handle);
     return std::get<Handles::Request>(*taken)->wait_for_held().release().ptr();
   });
+  return result != nullptr ? result : raise_as(handles_of(self).told.waiting);
 }
 
 PyObject* put_handle(PyObject* self, PyObject* given) {
@@ -187,12 +215,17 @@ PyObject* clear_handles(PyObject* self, PyObject*) {
 }
 
 PyObject* make_handles(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  if (PyTuple_GET_SIZE(args) != 0 || (kwargs != nullptr && PyDict_GET_SIZE(kwargs) != 0)) {
-    PyErr_SetString(PyExc_TypeError, "Handles takes no arguments");
+  const bool fits =
+      PyTuple_GET_SIZE(args) == 2 && (kwargs == nullptr || PyDict_GET_SIZE(kwargs) == 0);
+  if (!fits) {
+    PyErr_SetString(PyExc_TypeError, "Handles takes two functions");
     return nullptr;
   }
   return guarded([&] {
-    auto handles = std::make_unique<Handles>();
+    const auto function = [args](Py_ssize_t index) {
+      return py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(args, index));
+    };
+    auto handles = std::make_unique<Handles>(Handles::Told{function(0), function(1)});
     PyObject* const self = type->tp_alloc(type, 0);
     if (self != nullptr) reinterpret_cast<Object*>(self)->handles = handles.release();
     return self;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/pool.h"
 #include "base/signature.h"
 #include "comm/communicator.h"
 #include "python/call.h"
@@ -51,7 +52,13 @@ void let_ended_go() {
   }
 }
 
-using Made = std::unique_ptr<PyNamedRequest>;
+template <class... Arguments>
+std::shared_ptr<PyNamedRequest> make_request(Arguments&&... arguments) {
+  return std::allocate_shared<PyNamedRequest>(PoolAllocator<PyNamedRequest>(),
+                                              std::forward<Arguments>(arguments)...);
+}
+
+using Made = std::shared_ptr<PyNamedRequest>;
 
 // Adds one array to what is submitted. `order`: its axes from the slowest in memory to the fastest;
 // empty: as they stand.
@@ -183,7 +190,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
         "a name of their own");
   }
   if (what.parts != arrays.size()) what.parts = 0;
-  return std::make_unique<PyNamedRequest>(self.submit(name, what, std::move(arrays), splits), held);
+  return make_request(self.submit(name, what, std::move(arrays), splits), held);
 }
 
 std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes,
@@ -262,7 +269,7 @@ double number_of(PyObject* object) {
   return number;
 }
 
-std::unique_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
+std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
                                               const TensorReduction& how) {
   const auto from = tensor_view(input);
@@ -288,12 +295,12 @@ std::unique_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
   py::object memory = storage_of(result);
   if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
   auto operation = all.submit(std::move(name), what, std::move(arrays), {});
-  return std::make_unique<PyNamedRequest>(
-      std::move(operation), py::reinterpret_borrow<py::object>(result), std::move(memory));
+  return make_request(std::move(operation), py::reinterpret_borrow<py::object>(result),
+                      std::move(memory));
 }
 
 void bind_named(py::module_& m) {
-  py::class_<PyNamedRequest> request(m, "NamedRequest");
+  py::class_<PyNamedRequest, std::shared_ptr<PyNamedRequest>> request(m, "NamedRequest");
   add_method(request, wait_for_held_def);
   request.def("wait", &PyNamedRequest::wait_at_most, py::arg("timeout") = std::nullopt)
       .def("done", &PyNamedRequest::test)
@@ -322,10 +329,7 @@ void bind_named(py::module_& m) {
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
            py::arg("held") = py::none(), py::arg("priority") = 0)
-      .def("join",
-           [](NamedOperations& self) {
-             return std::make_unique<PyNamedRequest>(self.join(), py::none());
-           })
+      .def("join", [](NamedOperations& self) { return make_request(self.join(), py::none()); })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))
       .def("leave", &NamedOperations::close);

@@ -40,7 +40,7 @@ struct TensorReduction {
 };
 
 // An allreduce of one tensor, whose request holds the result. Null: it takes a closer look.
-std::unique_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
+std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
                                               const TensorReduction& how);
 

@@ -409,14 +409,19 @@ class NamedOperations(metaclass=_Pybind11Type):
 
 @final
 class Handles:
-    def __new__(cls) -> Handles: ...
+    def __new__(
+        cls,
+        told_when_starting: Callable[[BaseException], BaseException],
+        told_when_waiting: Callable[[BaseException], BaseException],
+        /,
+    ) -> Handles: ...
     def start_allreduce(
         self,
         engine: NamedOperations | None,
         tensor: object,
         out: object,
         name: str | None,
-        op: int,
+        op: int | None,
         prescale: float,
         postscale: float,
         priority: int,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradred import _core
 from gradred.errors import explain
-from gradred.torch.errors import NOT_INITIALISED
+from gradred.torch.errors import NOT_INITIALISED, told_when_starting, told_when_waiting
 
 if TYPE_CHECKING:
     from gradred._core import Timeline
@@ -44,7 +44,8 @@ class _State:
         self.engine: NamedOperations | None = None
         self.timeline: Timeline | None = None
         self.dynamic_sets = False
-        self.handles = _core.Handles()  # of what is in flight; they count from 1 after each init()
+        # Of what is in flight; they count from 1 after each init().
+        self.handles = _core.Handles(told_when_starting, told_when_waiting)
         self.asked: tuple[Any, int] = (None, 0)  # of the last one: its communicator, its ranks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gradred.errors import Error, TimeoutError  # noqa: A004
+from gradred.errors import Error, TimeoutError, UsageError  # noqa: A004
 
 _LIMIT, _OWN_LIMIT = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "GRADRED_TIMEOUT"
 
@@ -46,6 +46,16 @@ def internal_error(error: Error) -> HorovodInternalError:
     ):
         text = text.replace(f"{_OWN_LIMIT} sets", f"{_LIMIT} sets")
     return HorovodInternalError(text)
+
+
+def told_when_starting(error: BaseException) -> BaseException:
+    """What who starts an operation gets: wrong arguments are told as they are, as Horovod does."""
+    return error if isinstance(error, UsageError) else told_when_waiting(error)
+
+
+def told_when_waiting(error: BaseException) -> BaseException:
+    """What who waits for an operation gets in the place of an error of gradred's."""
+    return internal_error(error) if isinstance(error, Error) else error
 
 
 NOT_INITIALISED = "gradred.torch has not been initialized; call init() first"

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from gradred.errors import explain
+from gradred.torch import basics
 from gradred.torch.basics import (
     Adasum,
     Average,
@@ -130,6 +131,9 @@ _world = global_process_set
 
 _basics = HorovodBasics()
 
+# A handle of an allreduce that the core starts by itself; None: it takes a closer look.
+_start = basics.state.handles.start_allreduce
+
 
 def num_rank_is_power_2(num_rank: int) -> bool:
     """Whether it is 1, 2, 4, 8, ..."""
@@ -179,10 +183,14 @@ def allreduce_async(
     Of operations that all ranks have submitted those of a higher `priority` come first, also before
     the rest of a large one that has begun. Not Horovod's.
     """
-    op = reduction(op, average)
     output = _empty_like(tensor, "allreduce")
-    before, after = prescale_factor, postscale_factor
-    return submit_tensor(tensor, output, name, op, before, after, process_set, priority)
+    pre, post, engine = prescale_factor, postscale_factor, process_set._engine
+    if average is None and (
+        handle := _start(engine, tensor, output, name, op, pre, post, priority)
+    ):
+        return handle
+    op = reduction(op, average)
+    return submit_tensor(tensor, output, name, op, pre, post, process_set, priority)
 
 
 def allreduce_async_(
@@ -197,9 +205,13 @@ def allreduce_async_(
     priority: int = 0,
 ) -> int:
     """Start a reduction in place. Returns a handle at once."""
+    pre, post, engine = prescale_factor, postscale_factor, process_set._engine
+    if average is None and (
+        handle := _start(engine, tensor, tensor, name, op, pre, post, priority)
+    ):
+        return handle
     op = reduction(op, average)
-    before, after = prescale_factor, postscale_factor
-    return submit_tensor(tensor, tensor, name, op, before, after, process_set, priority)
+    return submit_tensor(tensor, tensor, name, op, pre, post, process_set, priority)
 
 
 def allreduce_(

@@ -43,6 +43,8 @@ tensor are `basics.state.handles`' own: most are, and no object of Python's is m
 
 _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
+_wait = basics.state.handles.wait
+
 
 def require_tensor(x: Any, asked: str) -> torch.Tensor:
     """The same; UsageTypeError for what is no tensor."""
@@ -188,19 +190,14 @@ def submit_tensor(
     priority: int = 0,
 ) -> int:
     """As `submit`, for an allreduce of one tensor."""
+    engine, how = engine_of(process_set), (op, prescale, postscale, priority)
     if name is None:
-        name = engine_of(process_set).next_name("allreduce")
-    engine, start = process_set._engine, basics.state.handles.start_allreduce
-    try:
-        handle = start(engine, tensor, out, name, op, prescale, postscale, priority)
+        name = engine.next_name("allreduce")
+        handle = basics.state.handles.start_allreduce(engine, tensor, out, name, *how)
         if handle is not None:
             return handle
-        asked = (prescale, postscale, process_set, out, priority)
-        return submit_tensors([tensor], [out], name, op, *asked)
-    except UsageError:
-        raise
-    except Error as error:
-        raise internal_error(error) from error
+    asked = (prescale, postscale, process_set, out, priority)
+    return submit_tensors([tensor], [out], name, op, *asked)
 
 
 def submit_tensors(
@@ -254,12 +251,14 @@ def synchronize(handle: int | Callable[[], Any] | None) -> Any:
     Raises:
         HorovodInternalError: it has ended badly.
     """
-    handles = basics.state.handles
+    result = _wait(handle)
+    return result if result is not NotImplemented else _result_of(handle)
+
+
+def _result_of(handle: int | Callable[[], Any] | None) -> Any:
+    """As `synchronize`, of a handle that Python knows more of."""
+    found: _InFlight | None = basics.state.handles.take(handle)
     try:
-        result = handles.wait(handle)
-        if result is not NotImplemented:
-            return result
-        found: _InFlight | None = handles.take(handle)
         if found is None:
             return handle() if callable(handle) else None
         request, finish = found

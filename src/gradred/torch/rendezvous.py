@@ -1,7 +1,7 @@
 """How the ranks of a group of torch.distributed find each other: `create` makes their group.
 
-They are those of an MPI, or of torchrun, torch.multiprocessing and the like: then they share memory,
-and no MPI is begun.
+They are those of an MPI, or of torchrun, torch.multiprocessing and the like: then they share
+memory, and no MPI is begun.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+// Memory for small objects that come and go by the hundred: freed, it is kept for the next one.
+#pragma once
+
+#include <cstddef>
+#include <new>
+
+namespace gradred {
+
+// Blocks of this size that the thread has freed. The general allocator keeps seven of a size at
+// hand, and joins what comes after them with its neighbours, only to split it again.
+template <std::size_t kBytes>
+class FreeBlocks {
+ public:
+  FreeBlocks() = default;
+  FreeBlocks(const FreeBlocks&) = delete;
+  FreeBlocks& operator=(const FreeBlocks&) = delete;
+  ~FreeBlocks() {
+    is_open_ = false;
+    while (first_ != nullptr) ::operator delete(take());
+  }
+
+  void* take() {
+    if (first_ == nullptr) return ::operator new(kBytes);
+    --count_;
+    Block* const taken = first_;
+    first_ = taken->next;
+    return taken;
+  }
+  void give_back(void* memory) {
+    if (!is_open_ || count_ == kMost) return ::operator delete(memory);
+    ++count_;
+    first_ = new (memory) Block{first_};
+  }
+
+ private:
+  struct Block {
+    Block* next;
+  };
+  static_assert(kBytes >= sizeof(Block));
+  static constexpr std::size_t kMost = 512;  // a program's gradients in flight, or most of them
+
+  Block* first_ = nullptr;
+  std::size_t count_ = 0;
+  bool is_open_ = true;
+};
+
+// As a container or std::allocate_shared wants it.
+template <class T>
+class PoolAllocator {
+ public:
+  using value_type = T;
+
+  PoolAllocator() = default;
+  template <class Other>
+  PoolAllocator(const PoolAllocator<Other>&) {}  // NOLINT: containers convert it
+
+  T* allocate(std::size_t count) {
+    if (count != 1) return static_cast<T*>(::operator new(count * sizeof(T)));
+    return static_cast<T*>(blocks().take());
+  }
+  void deallocate(T* memory, std::size_t count) {
+    count != 1 ? ::operator delete(memory) : blocks().give_back(memory);
+  }
+  template <class Other>
+  bool operator==(const PoolAllocator<Other>&) const {
+    return true;
+  }
+
+ private:
+  static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  static FreeBlocks<sizeof(T)>& blocks() {
+    thread_local FreeBlocks<sizeof(T)> mine;
+    return mine;
+  }
+};
+
+}  // namespace gradred
