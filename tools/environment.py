@@ -121,7 +121,7 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         values = [os.environ.get(name, "") for name in ("CXX", "CMAKE_ARGS")]
         values += [f"{path.relative_to(ROOT)} {fingerprint_of_file(path)}" for path in sources()]
         options_of_pip = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
-        step("building gradred (about a minute)", stamp, values, *options_of_pip)
+        step("building gradred (one to five minutes)", stamp, values, *options_of_pip)
         # pip does so for what it copies, and tests start many ranks.
         compileall.compile_dir(ROOT / "src" / "gradred", quiet=1)
 

@@ -46,6 +46,7 @@ struct Context {
   Driving driving;
   std::once_flag trace_once;
   std::unique_ptr<Trace> trace;  // made when the first communicator is set up with a trace wanted
+  bool ends_by_loss = false;     // of another rank: the exit reason tells of that
   std::string exit_reason;       // why the program ends; empty: it ends well
   std::atomic<bool> is_fork{false};  // a child that a rank has forked
   std::atomic<bool> program_ended{false};

@@ -22,11 +22,6 @@ namespace {
 
 using Processes = std::vector<ProcessId>;
 
-std::string reason() {
-  const std::string& exit_reason = Context::get().exit_reason;
-  return "has left the program" + (exit_reason.empty() ? "" : ": " + exit_reason);
-}
-
 // What peers must know of this rank once it begins nothing any more. On shared memory they see by
 // themselves what it has begun.
 ShutdownRecord shutdown_record() {
@@ -41,7 +36,7 @@ ShutdownRecord shutdown_record() {
     if (said.known == ShutdownRecord::kMost) break;
     said.begun[said.known++] = {group, operations};
   }
-  set_text(said.reason, reason());
+  set_text(said.reason, how_it_leaves());
   return said;
 }
 
@@ -120,11 +115,13 @@ bool among_others() {
   return size > 1;
 }
 
+constexpr std::uint64_t kLongestWaitNs = 2'000'000'000;
+constexpr useconds_t kNoticedUs =
+    200'000;  // by the launcher: mpiexec took more than 10 ms at times
+
 // Without a supervisor only mpiexec tells the job's status, and MPICH's takes that of the first
 // process to end without MPI_Finalize: that should be one with something to say.
 void let_others_end_first(const Processes& others) {
-  constexpr std::uint64_t kLongestWaitNs = 2'000'000'000;
-  constexpr useconds_t kNoticedUs = 200'000;  // by mpiexec: 10 ms were too few at times
   const auto has_yet_to_end = [](const ProcessId& process) {
     return leaving(process) != Leaving::kFinalizes && is_alive(process);
   };
@@ -137,11 +134,27 @@ void let_others_end_first(const Processes& others) {
 
 }  // namespace
 
-void set_exit_reason(std::string_view reason) { Context::get().exit_reason = reason; }
+void set_exit_reason(std::string_view reason, bool of_loss) {
+  Context::get().exit_reason = reason;
+  Context::get().ends_by_loss = of_loss;
+}
+
+std::string how_it_leaves() {
+  const std::string& exit_reason = Context::get().exit_reason;
+  return "has left the program" + (exit_reason.empty() ? "" : ": " + exit_reason);
+}
+
+void let_cause_end_first() noexcept {
+  if (!Context::get().ends_by_loss || has_supervisor()) return;
+  const std::vector<ProcessId> others = met_peers();
+  const std::uint64_t begin = now_ns();
+  while (std::ranges::all_of(others, is_alive) && now_ns() - begin < kLongestWaitNs) usleep(5000);
+  usleep(kNoticedUs);
+}
 
 bool has_exit_reason() { return !Context::get().exit_reason.empty(); }
 
-void stop_engine() noexcept { engine().stop("a rank " + reason()); }
+void stop_engine() noexcept { engine().stop("a rank " + how_it_leaves()); }
 
 bool shutdown_handshake() noexcept {
   const ShutdownRecord said = shutdown_record();

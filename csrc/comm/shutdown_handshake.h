@@ -1,13 +1,21 @@
 // The end of this rank, for the peers of this host that wait for it or that it waits for.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace gradred {
 
-// The program ends because of this: an exception that nobody has caught, for example.
-void set_exit_reason(std::string_view reason);
+// The program ends because of this: an exception that nobody has caught, for example. `of_loss`:
+// one that tells of another rank's end.
+void set_exit_reason(std::string_view reason, bool of_loss);
 bool has_exit_reason();
+// "has left the program: ValueError: ..."; without the reason where there is none.
+std::string how_it_leaves();
+
+// At exit, where the reason is another rank's end: launchers blame the process that they see end
+// first, so one of the others should. Waits for that, at most 2 s.
+void let_cause_end_first() noexcept;
 
 // At exit: the progress thread ends, and the peers are told of what is in flight here that it has
 // no end.

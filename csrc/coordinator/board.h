@@ -65,8 +65,9 @@ class Board {
   using Place = std::uint32_t;
 
   // This rank has its array. nullopt: there is no room for the name now. Throws Error once a rank
-  // has left.
-  std::optional<Place> arrive(std::string_view name, const Submission& submission);
+  // has left. `why_refused`: of a refusal, for the other ranks.
+  std::optional<Place> arrive(std::string_view name, const Submission& submission,
+                              std::string_view why_refused = {});
   // Takes that back, unless all have arrived: then false.
   bool retract(Place place);
   // From now on this rank takes part in whatever the others submit, until all have joined.
@@ -167,9 +168,10 @@ class Board {
   bool is_current(const Known& known) const;
   bool is_watched() const;
   std::optional<Place> arrive_in_slot(std::string_view name, const Submission& submission,
-                                      const Known* known);
+                                      const Known* known, std::string_view why_refused);
   void remember(std::string_view name, Place place, const Submission& submission);
-  void arrive_at(Place place, std::size_t rank, std::int32_t priority);
+  void arrive_at(Place place, std::size_t rank, std::int32_t priority,
+                 const std::string& problem = {});
   void collect(Place renewed = kSlots);
   bool has_uncollected() const;
   void look_at_lanes();

@@ -11,7 +11,8 @@
 
 namespace gradred {
 
-std::optional<Board::Place> Board::arrive(std::string_view name, const Submission& submission) {
+std::optional<Board::Place> Board::arrive(std::string_view name, const Submission& submission,
+                                          std::string_view why_refused) {
   const auto found = known_.find(name);
   const bool is_known = found != known_.end() && alike(found->second.submission, submission);
   const Known* const known = is_known ? &found->second : nullptr;
@@ -24,7 +25,7 @@ std::optional<Board::Place> Board::arrive(std::string_view name, const Submissio
   if (published && std::exchange(dropped_[rank_], 0U) == 0) {
     place = known->place;
   } else {
-    place = arrive_in_slot(name, submission, known);
+    place = arrive_in_slot(name, submission, known, why_refused);
   }
   wake_if_ready();
   return place;
@@ -53,8 +54,8 @@ bool Board::is_current(const Known& known) const {
 
 // Under the lock, as all that follows.
 std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
-                                                  const Submission& submission,
-                                                  const Known* known) {
+                                                  const Submission& submission, const Known* known,
+                                                  std::string_view why_refused) {
   if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
   const auto place = known != nullptr && is_current(*known) ? known->place : find_or_claim(name);
   if (!place) return std::nullopt;
@@ -65,13 +66,15 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
     if (renew(*place)) mine.submission = submission;
   }
   const bool agrees = alike(mine.submission, submission);
-  if (!agrees && !mine.has_problem) {
-    set_problem(mine,
-                difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_)));
+  std::string problem;
+  if (!why_refused.empty()) {
+    problem = names_.of(rank_) + " has refused its arguments: " + std::string(why_refused);
+  } else if (!agrees && !mine.has_problem) {
+    problem = difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_));
   }
   const bool is_new = known == nullptr || !is_current(*known);
   if (is_new && agrees && mine.entry != 0) remember(name, *place, submission);
-  arrive_at(*place, rank_, submission.priority);
+  arrive_at(*place, rank_, submission.priority, problem);
   return place;
 }
 
@@ -81,7 +84,8 @@ void Board::remember(std::string_view name, Place place, const Submission& submi
   known_.insert_or_assign(std::string(name), Known{place, generation, submission});
 }
 
-void Board::arrive_at(Place place, std::size_t rank, std::int32_t priority) {
+void Board::arrive_at(Place place, std::size_t rank, std::int32_t priority,
+                      const std::string& problem) {
   Slot& its = slot(place);
   check(!its.ready, "a rank submits a name again only when its last entry is in the log");
   if (its.arrived == 0) {
@@ -89,6 +93,7 @@ void Board::arrive_at(Place place, std::size_t rank, std::int32_t priority) {
     its.priority = priority;
     its.has_problem = its.is_missed = false;
   }
+  if (!problem.empty()) set_problem(its, problem);
   its.priority = std::max(its.priority, priority);
   if (priority > header_.highest) header_.highest = priority;
   set_arrived(place, rank, true);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "comm/fork_guard.h"
 #include "comm/host_calls.h"
+#include "comm/shutdown_handshake.h"
 #include "coordinator/work.h"
 #include "reduce/reduce.h"
 
@@ -161,12 +162,13 @@ NamedOperations::~NamedOperations() {
 
 std::shared_ptr<NamedOperation> NamedOperations::submit(std::string name, const Submission& what,
                                                         std::vector<NamedArray> arrays,
-                                                        std::vector<std::int64_t> splits) {
+                                                        std::vector<std::int64_t> splits,
+                                                        std::string why_refused) {
   require_rank();
   validate(*comm_, what, arrays, splits);
-  auto operation = std::allocate_shared<NamedOperation>(PoolAllocator<NamedOperation>(),
-                                                        shared_from_this(), std::move(name), what,
-                                                        std::move(arrays), std::move(splits));
+  auto operation = std::allocate_shared<NamedOperation>(
+      PoolAllocator<NamedOperation>(), shared_from_this(), std::move(name), what, std::move(arrays),
+      std::move(splits), std::move(why_refused));
   submit(operation);
   return operation;
 }
@@ -198,9 +200,10 @@ void NamedOperations::submit(const Shared& operation) {
         join_waits_ = !backlog_.empty();
         joining_ = operation;
       } else {
-        operation->place_ = backlog_.empty()
-                                ? board_.arrive(operation->key(), operation->submission())
-                                : std::nullopt;
+        operation->place_ =
+            backlog_.empty()
+                ? board_.arrive(operation->key(), operation->submission(), operation->why_refused_)
+                : std::nullopt;
         if (operation->place_) {
           expect_entry_of(operation);
         } else {
@@ -253,7 +256,9 @@ void NamedOperations::tell_timeline(const NamedOperation& operation,
 
 void NamedOperations::close() noexcept {
   closed_.store(true, std::memory_order_relaxed);
-  leave("has left: its operations have been shut down, as at the end of a program");
+  leave(has_exit_reason() ? how_it_leaves()
+                          : "has left: its operations have been shut down, as at the end of a "
+                            "program");
   if (relay_ != nullptr && !is_fork_of_rank()) relay_->settle();
 }
 

@@ -61,11 +61,13 @@ struct NamedOutput {
 class NamedOperation final : public StartedOperation {
  public:
   NamedOperation(std::shared_ptr<NamedOperations> all, std::string key, Submission submission,
-                 std::vector<NamedArray> arrays, std::vector<std::int64_t> splits)
+                 std::vector<NamedArray> arrays, std::vector<std::int64_t> splits,
+                 std::string why_refused = {})
       : key_(std::move(key)),
         submission_(submission),
         arrays_(std::move(arrays)),
         splits_(std::move(splits)),
+        why_refused_(std::move(why_refused)),
         all_(std::move(all)) {}
 
   const std::string& key() const { return key_; }  // its name
@@ -103,6 +105,7 @@ class NamedOperation final : public StartedOperation {
   Submission submission_;  // once it is agreed on, priority and chunks as on all ranks
   std::vector<NamedArray> arrays_;
   const std::vector<std::int64_t> splits_;
+  const std::string why_refused_;  // of a refusal, for the other ranks
   const std::shared_ptr<NamedOperations> all_;
   std::optional<Board::Place> place_;  // under NamedOperations' intake_; none: there was no room
   NamedTimes times_;                   // where a timeline is written
@@ -135,9 +138,11 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
 
   // Local. Throws UsageError for what no rank could carry out, and where an operation of this name
   // is in flight; Error once a rank has left. `arrays` live until the operation has ended.
+  // `why_refused`: of a refusal.
   std::shared_ptr<NamedOperation> submit(std::string name, const Submission& what,
                                          std::vector<NamedArray> arrays,
-                                         std::vector<std::int64_t> splits);
+                                         std::vector<std::int64_t> splits,
+                                         std::string why_refused = {});
   // This rank has no more arrays of its own: see Board::join().
   std::shared_ptr<NamedOperation> join();
   // Write what happens from now on there, until the next call; null: nowhere. `prefix` comes before

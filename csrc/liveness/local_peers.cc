@@ -80,6 +80,13 @@ std::vector<ProcessId> job_peers() {
   return found;
 }
 
+std::vector<ProcessId> met_peers() {
+  const std::lock_guard lock(peers_mutex);
+  std::vector<ProcessId> found;
+  for (const LocalPeer& peer : met()) found.push_back(peer.process);
+  return found;
+}
+
 std::optional<WaitRecord> waits_in(const ProcessId& process) {
   const std::lock_guard lock(peers_mutex);
   const LocalPeer* peer = find(process);

@@ -23,6 +23,7 @@ bool meet(const ProcessId& process);
 bool meet_job_peer(const ProcessId& process);
 // Those of them whose pages can be read.
 std::vector<ProcessId> job_peers();
+std::vector<ProcessId> met_peers();  // these, and others
 // What a process shows that it waits for; nothing while it does not, and where its page cannot be
 // read.
 std::optional<WaitRecord> waits_in(const ProcessId& process);

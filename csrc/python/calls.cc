@@ -397,8 +397,9 @@ void bind_calls(py::module_& m) {
   m.def("take_over_finalize", &take_over_finalize, py::arg("mpi4py"),
         "MPI_Finalize is called only if that would not wait for ranks that never come; `mpi4py` is "
         "the file of mpi4py.MPI. False where its call was not found.");
-  m.def("set_exit_reason", &set_exit_reason, py::arg("reason"),
-        "Why the program ends, for the peers that wait for it.");
+  m.def("set_exit_reason", &set_exit_reason, py::arg("reason"), py::arg("of_loss") = false,
+        "Why the program ends, for the peers that wait for it. `of_loss`: another rank has ended, "
+        "whose end launchers are to see first.");
   m.def(
       "require_running_mpi",
       [](const py::object& comm) {

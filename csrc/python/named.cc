@@ -163,8 +163,8 @@ PyMethodDef submit_tensor_def = {"submit_tensor", as_method(submit_tensor_method
 
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
             const py::sequence& described, const std::string& op, double prescale, double postscale,
-            int root, const std::vector<std::int64_t>& splits, const py::object& held,
-            int priority) {
+            int root, const std::vector<std::int64_t>& splits, const py::object& held, int priority,
+            std::string why_refused) {
   let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
@@ -190,7 +190,8 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
         "a name of their own");
   }
   if (what.parts != arrays.size()) what.parts = 0;
-  return make_request(self.submit(name, what, std::move(arrays), splits), held);
+  return make_request(self.submit(name, what, std::move(arrays), splits, std::move(why_refused)),
+                      held);
 }
 
 std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes,
@@ -328,7 +329,7 @@ void bind_named(py::module_& m) {
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
-           py::arg("held") = py::none(), py::arg("priority") = 0)
+           py::arg("held") = py::none(), py::arg("priority") = 0, py::arg("why_refused") = "")
       .def("join", [](NamedOperations& self) { return make_request(self.join(), py::none()); })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))

@@ -112,6 +112,7 @@ void end_program() {
   finish_operations();
   if (runs() && !has_exit_reason()) meet_all_local_peers();
   write_records();
+  let_cause_end_first();
 }
 
 int finalize() {

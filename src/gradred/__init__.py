@@ -114,21 +114,33 @@ def __getattr__(name: str) -> Any:
 
 def _start_mpi(name: str) -> None:
     """Import `mpi4py.MPI`, which is MPI_Init; UsageError where there is no MPI, or must not be."""
-    from gradred.errors import INSTALL_MPI, explain
+    _require_mpi4py(f"gradred.{name}")
+    from gradred.launch import wrong_launcher
+
+    wrong_launcher.refuse_child()
+    _import_mpi(f"gradred.{name}")
+
+
+def _require_mpi4py(asked: str) -> None:
+    from gradred.errors import explain
 
     try:
         import mpi4py  # noqa: F401 (asked for by name: pip may have been told to leave it out)
     except ModuleNotFoundError as error:
         remedy = 'Install it with: pip install "mpi4py>=4.1"'
-        raise UsageError(explain(f"gradred.{name}", "there is no mpi4py", remedy)) from error
-    from gradred.launch import wrong_launcher
+        raise UsageError(explain(asked, "there is no mpi4py", remedy)) from error
 
-    wrong_launcher.refuse_child()
+
+def _import_mpi(asked: str) -> None:
+    """`mpi4py.MPI`, which needs an MPI's library, also where none is begun."""
+    from gradred.errors import INSTALL_MPI, explain
+
+    _require_mpi4py(asked)
     try:
         from mpi4py import MPI  # noqa: F401
     except (ImportError, RuntimeError) as error:
         found = f"mpi4py finds no MPI ({' '.join(str(error).split())})"
-        raise UsageError(explain(f"gradred.{name}", found, INSTALL_MPI)) from error
+        raise UsageError(explain(asked, found, INSTALL_MPI)) from error
 
 
 def __dir__() -> list[str]:

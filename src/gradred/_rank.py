@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from mpi4py import MPI
 
 from gradred import _core
+from gradred.errors import PeerLost
 from gradred.launch import wrong_launcher
 from gradred.observe import hang_report, status
 
@@ -95,7 +96,16 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
         if not hasattr(sys, "ps1"):  # an interactive program goes on
             lines = traceback.format_exception_only(kind, error)
             text = lines[-1] if isinstance(error, SyntaxError) else lines[0]
-            _core.set_exit_reason(text.splitlines()[0])
+            _core.set_exit_reason(text.splitlines()[0], _tells_of_loss(error))
         previous(kind, error, trace)
 
     return hook
+
+
+def _tells_of_loss(error: BaseException | None) -> bool:
+    """Whether another rank's end is behind it. PyTorch's C++ keeps the text alone."""
+    while error is not None:
+        if isinstance(error, PeerLost) or "PeerLost: " in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

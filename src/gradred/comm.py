@@ -446,14 +446,14 @@ def _warn_of_pickling(x: Any) -> None:
     )
 
 
-_rank.begin(
-    Comm,
-    {
-        "Allreduce": _allreduce,
-        "Iallreduce": _iallreduce,
-        "Reduce_scatter_block": _reduce_scatter_block,
-        "Allgather": _allgather,
-        "Bcast": _bcast,
-    },
-    with_passed,
-)
+_CLOSER_LOOKS: dict[str, Callable[..., object]] = {
+    "Allreduce": _allreduce,
+    "Iallreduce": _iallreduce,
+    "Reduce_scatter_block": _reduce_scatter_block,
+    "Allgather": _allgather,
+    "Bcast": _bcast,
+}
+for _name, _look in _CLOSER_LOOKS.items():
+    _look.__qualname__ = f"Comm.{_name}"  # for what Python says of missing arguments
+
+_rank.begin(Comm, _CLOSER_LOOKS, with_passed)

@@ -7,7 +7,7 @@ import mmap
 import operator
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ def empty(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike = ...,
     *,
-    device: None = ...,
+    device: Literal["cpu"] | None = ...,
 ) -> npt.NDArray[Any]: ...
 @overload
 def empty(
@@ -66,8 +66,8 @@ def empty(
     Args:
         shape: a length, or the lengths of the axes.
         dtype: NumPy's type or its name; those of ml_dtypes where it is installed, on the host.
-        device: None: the host. `"cuda"`: the GPU that is current in this thread; `"cuda:1"`, or a
-            device of CuPy or PyTorch: that one, which somebody has initialised.
+        device: None or `"cpu"`: the host. `"cuda"`: the GPU that is current in this thread;
+            `"cuda:1"`, or a device of CuPy or PyTorch: that one, which somebody has initialised.
 
     Raises:
         gradred.UsageError: gradred does not reduce the type, the shape is none, or the device.
@@ -80,7 +80,7 @@ def empty(
         (2, 3)
     """
     lengths, kind = _checked(shape, dtype, "empty")
-    if device is None:
+    if device is None or str(device) == "cpu":
         return _on_host(lengths, kind, "empty")
     from gradred.buffers import device_array
 

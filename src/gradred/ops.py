@@ -17,6 +17,8 @@ UFUNCS: Final = dict(_core.operations())
 """NumPy's functions of two elements that the operations are, by name: the table of the core,
 csrc/base/types.h. avg divides their result, premul scales their operands."""
 
+_OTHER_NAMES: Final = {"mean": "avg", "average": "avg", "product": "prod", "add": "sum"}
+
 OPS: Final = tuple(name for name in UFUNCS if name != "premul")  # which needs a factor
 
 
@@ -91,7 +93,7 @@ def resolve(op: Any) -> tuple[str, float] | None:
             return op, 1.0
         import difflib  # here, as it is seldom needed
 
-        near = difflib.get_close_matches(op, OPS, n=1)
+        near = [_OTHER_NAMES[op]] if op in _OTHER_NAMES else difflib.get_close_matches(op, OPS, n=1)
         remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(OPS)}"
         raise UsageError(explain(f"op={op!r}", "there is no such operation", remedy))
     if isinstance(op, Premul):

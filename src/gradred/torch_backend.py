@@ -24,5 +24,6 @@ def register() -> None:
 def _create(options: Any, backend_options: Any = None) -> Any:
     """What `init_process_group` and `new_group` call."""
     importlib.import_module("gradred.without_mpi").leave_mpi_alone()
+    importlib.import_module("gradred")._import_mpi('init_process_group("gradred")')
     made_by = importlib.import_module("gradred.torch.rendezvous")  # which needs all of torch
     return made_by.create(options, backend_options)

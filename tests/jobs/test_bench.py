@@ -363,6 +363,20 @@ def record_of(path: Path) -> dict[str, Any]:
     return record
 
 
+@needs_no_job
+def test_a_busy_machine_is_told_before_the_times() -> None:
+    loop = [sys.executable, "-c", "while True: pass"]
+    loops = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
+    try:
+        answer = bench("-np", "2", "-m", "8:8", "-i", "5")
+    finally:
+        for one in loops:
+            one.kill()
+            one.wait()
+    assert answer.returncode == 0, answer.stderr
+    assert re.search(r"other programs? and 2 ranks run on .*the times mean little", answer.stderr)
+
+
 @pytest.mark.each_mpi
 @needs_no_job
 def test_two_ranks_print_one_table_and_write_the_record(tmp_path: Path) -> None:

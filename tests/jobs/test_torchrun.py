@@ -51,6 +51,28 @@ def test_examples_learn(example: str) -> None:
     assert found[-1] > 85, done.stdout
 
 
+RAISES = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gradred")
+dist.all_reduce(torch.ones(3))
+if dist.get_rank() == 1:
+    raise ValueError("boom")
+dist.all_reduce(torch.ones(3))
+"""
+
+
+def test_the_rank_that_raises_is_the_cause_and_the_others_tell_its_error(tmp_path: Path) -> None:
+    program = tmp_path / "raises.py"
+    program.write_text(RAISES)
+    done = run(*TORCHRUN, "--nproc-per-node=2", str(program))
+    assert done.returncode != 0
+    assert "rank 1 has left the program: ValueError: boom" in done.stderr, done.stderr
+    cause = done.stderr[done.stderr.index("Root Cause") :]
+    assert re.search(r"rank +: 1 ", cause), done.stderr
+
+
 SUMS = """
 import torch
 import torch.distributed as dist

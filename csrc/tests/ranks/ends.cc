@@ -122,7 +122,7 @@ void leave_early(const Library&) {
   const auto comm = Communicator::of(mpi::get().is.comm_world);
   add_ones(*comm);
   if (comm->rank() == 1) {
-    set_exit_reason("it has found no file");
+    set_exit_reason("it has found no file", false);
     throw std::runtime_error("it has found no file");
   }
   expect_error<PeerLost>(*comm, "PeerLost");

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pathlib
+import time
 from collections.abc import Callable
 
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
@@ -98,12 +99,24 @@ def load() -> float:
 
     This thread does not count. Ask before starting something, or that counts, too.
     """
+    return max(os.getloadavg()[0], float(_runnable()))
+
+
+def running(samples: int = 7) -> int:
+    """How many programs besides this one want a core just now: the middle one of some looks."""
+    found = [_runnable()]
+    while len(found) < samples:
+        time.sleep(0.01)
+        found.append(_runnable())
+    return sorted(found)[samples // 2]
+
+
+def _runnable() -> int:
     try:
         with open("/proc/loadavg") as file:
-            runnable = int(file.read().split()[3].partition("/")[0]) - 1
+            return int(file.read().split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):  # no /proc, or none of Linux
-        runnable = 0
-    return max(os.getloadavg()[0], float(runnable))
+        return 0
 
 
 def busy(load: float) -> str | None:

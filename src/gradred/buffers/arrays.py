@@ -192,6 +192,10 @@ def _from_numpy(x: npt.NDArray[Any], asked: str, is_result: bool = False) -> Arr
         )
     dtype = dtype_name(x.dtype)
     if dtype is None:
+        if dtype_name(x.dtype.newbyteorder("=")) is not None:
+            found = f"its elements have the other byte order ({x.dtype!r})"
+            remedy = f"Pass x.astype({x.dtype.newbyteorder('=').name!r})"
+            raise UsageTypeError(explain(asked, found, remedy))
         _refuse_type(f"NumPy's {x.dtype!r}", asked)
     remedy = dense_remedy("numpy.ascontiguousarray(x)", is_result=is_result)
     layout = _laid_out(x.shape, x.strides, dtype, asked, remedy)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from gradred import config, launch
+from gradred._util import cpu
 from gradred.bench import options
 from gradred.bench.options import Options
 from gradred.cli import USAGE, run
@@ -61,6 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
         place = _place(arguments)
         if place:
             options.require_writable(asked)
+            _warn_if_busy(arguments)
             words = [sys.executable, "-m", "gradred", "bench", "--as-rank", asked.text()]
             return start([*place, "--bind", arguments.bind], words)
     except UsageError:
@@ -78,6 +81,17 @@ def _place(arguments: argparse.Namespace) -> list[str]:
         ("--hostfile", arguments.hostfile),
     )
     return [word for name, value in given if value is not None for word in (name, str(value))]
+
+
+def _warn_if_busy(arguments: argparse.Namespace) -> None:
+    """Of this host, before the ranks begin."""
+    if arguments.hosts is not None or arguments.hostfile is not None:
+        return
+    cores, others = os.cpu_count() or 1, cpu.running()
+    if others and others + arguments.ranks > cores:
+        some = f"{others} other program{'s' * (others > 1)}"
+        text = f"{some} and {arguments.ranks} ranks run on {cores} cores: the times mean little"
+        print(f"gradred bench: {text}", file=sys.stderr)
 
 
 def start(options_of_run: Sequence[str], program: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradred import _core
-from gradred.errors import explain
+from gradred.errors import UsageError, explain
 from gradred.torch.errors import NOT_INITIALISED, told_when_starting, told_when_waiting
 
 if TYPE_CHECKING:
@@ -130,6 +131,13 @@ def _begin(comm: Any) -> None:
     from gradred.named import NamedOperations
     from gradred.torch import process_sets as sets
 
+    if not MPI.Is_initialized() and multiprocessing.parent_process() is not None:
+        found = "multiprocessing has started this process, as data loaders start workers"
+        remedy = (
+            "Only ranks call it: put what the program does under if __name__ == '__main__':, "
+            "which workers do not run"
+        )
+        raise UsageError(explain("init()", found, remedy))
     _rank.spare_workers()
     world = _communicator(MPI, comm)
     mine = Comm(world).Dup()

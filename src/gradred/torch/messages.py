@@ -14,7 +14,14 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from gradred.comm import Comm
-from gradred.errors import PeerLost, TimeoutError, TransportError, explain  # noqa: A004
+from gradred.errors import (
+    Error,
+    PeerLost,
+    TimeoutError,  # noqa: A004
+    TransportError,
+    UsageError,
+    explain,
+)
 
 Bytes: TypeAlias = torch.Tensor
 """Of uint8, contiguous, in host memory."""
@@ -77,7 +84,7 @@ class Message:
         threading.Thread(target=self._wait_and_call, args=(fn,), daemon=True).start()
 
     def _wait_and_call(self, fn: Callable[[Any], object]) -> None:
-        with contextlib.suppress(TransportError):  # `wait` raises it again
+        with contextlib.suppress(Error):  # `wait` raises it again
             self.wait()
         fn(self)
 
@@ -106,7 +113,7 @@ class OfMpi:
         """From one rank, or any."""
         rank = MPI.ANY_SOURCE if source is None else source
         request = self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag)
-        return _OfMpi(request, _asked("recv", source), self._look)
+        return _OfMpi(request, _asked("recv", source), self._look, data.numel())
 
     def free(self) -> None:
         """Of the communicator."""
@@ -114,17 +121,45 @@ class OfMpi:
 
 
 class _OfMpi(Message):
-    def __init__(self, request: MPI.Request, asked: str, look: LookForLost) -> None:
+    """One in flight; `nbytes` are those that have to come, of a receive."""
+
+    def __init__(
+        self, request: MPI.Request, asked: str, look: LookForLost, nbytes: int | None = None
+    ) -> None:
         super().__init__(asked)
         self._request, self._look = request, look
-        self._status, self._ended = MPI.Status(), False
+        self._bytes, self._status, self._ended = nbytes, MPI.Status(), False
         self._lost: PeerLost | None = None
+        self._failure: Error | None = None
         self._testing = threading.Lock()  # the MPI takes one test of a request at a time
 
     def done(self) -> bool:
         with self._testing:
-            self._ended = self._ended or self._request.Test(self._status)
+            try:
+                self._ended = self._ended or self._has_ended()
+            except MPI.Exception as error:
+                self._ended, self._failure = True, self._why(error)
             return self._ended or self._lost is not None
+
+    def _has_ended(self) -> bool:
+        ended = self._request.Test(self._status)
+        if ended and self._bytes is not None:
+            came = self._status.Get_count(MPI.BYTE)
+            if came != self._bytes:
+                self._failure = self._does_not_fit(f"{came} bytes have come")
+        return bool(ended)
+
+    def _why(self, error: MPI.Exception) -> Error:
+        if error.Get_error_class() == MPI.ERR_TRUNCATE:
+            made: Error = self._does_not_fit("more have come")
+        else:
+            made = TransportError(explain(self.asked, str(error), _REMEDY))
+        made.__cause__ = error
+        return made
+
+    def _does_not_fit(self, what_came: str) -> UsageError:
+        found = f"the tensor has {self._bytes} bytes, and {what_came}"
+        return UsageError(explain(self.asked, found, "Pass a tensor of the size of the sender's"))
 
     def source(self) -> int:
         return self._status.Get_source()
@@ -147,6 +182,8 @@ class _OfMpi(Message):
                 self._look_for_lost()
             naps += 1
             time.sleep(0 if naps < 1000 else 1e-4)
+        if self._failure is not None:
+            raise self._failure
         if self._lost is not None and not self._ended:
             raise self._lost
 

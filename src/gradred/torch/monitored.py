@@ -1,7 +1,7 @@
 """A barrier that says which ranks did not come: `torch.distributed.monitored_barrier`.
 
-As torch's of gloo: each rank sends a message to rank 0 of the group, which answers all of them once
-all have come.
+Each rank counts its arrival in the group's store, where rank 0 looks, and lets all pass once all
+have come.
 """
 
 from __future__ import annotations
@@ -9,32 +9,31 @@ from __future__ import annotations
 import datetime
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from gradred.errors import PeerLost, TimeoutError, TransportError, explain  # noqa: A004
-from gradred.torch.messages import Message, Messages
+from gradred.errors import TimeoutError, explain  # noqa: A004
 
-_TAG = 32767  # the highest that each MPI knows; programs count from 0
+_LOOK_EVERY = 0.01  # seconds
 
 
 class MonitoredBarrier:
     """Of the ranks of a group.
 
     Args:
-        messages: between them.
+        store: of this group alone.
         rank: this one.
         size: how many there are.
+        look: after the ranks: raises PeerLost where one has ended.
     """
 
-    def __init__(self, messages: Messages, rank: int, size: int) -> None:
-        self._messages, self._rank, self._size = messages, rank, size
-        self._word = torch.zeros(1, dtype=torch.uint8)
-        # Of barriers that have failed: their messages may still come, to memory that has to live.
-        self._open: list[tuple[Message, torch.Tensor]] = []
-        self._answer: tuple[Message, torch.Tensor] | None = None
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, look: Callable[[str], None]
+    ) -> None:
+        self._store, self._rank, self._size, self._look = store, rank, size, look
+        self._met = [0] * size  # on rank 0: arrivals that it has seen; else, at 0: answers
 
     def wait(self, seconds: float, wait_all_ranks: bool) -> None:
         """Block until all ranks have come.
@@ -42,19 +41,20 @@ class MonitoredBarrier:
         Raises:
             gradred.TimeoutError: on rank 0, with the first rank that did not come in time, or all
                 of them; on others where rank 0 has not answered.
+            gradred.PeerLost: a rank has ended.
         """
         end = time.monotonic() + seconds
         if self._rank != 0:
             return self._wait_for_answer(end, seconds)
         late: list[int] = []
-        coming = [(rank, *self._receive(rank)) for rank in range(1, self._size)]
-        for rank, message, _ in coming:
-            if self._is_late(message, end, others=bool(late)):
+        before = list(self._met)
+        for rank in range(1, self._size):
+            if not self._comes(rank, f"arrived/{rank}", end):
                 late.append(rank)
             if late and not wait_all_ranks:
                 break
         if late:
-            self._open += [(message, word) for _, message, word in coming]
+            self._met = before  # who has come takes that back
             whom = ", ".join(f"rank {rank}" for rank in late)
             raise TimeoutError(
                 explain(
@@ -64,41 +64,35 @@ class MonitoredBarrier:
                 )
             )
         for rank in range(1, self._size):
-            self._messages.send(self._word, rank, _TAG).wait()
+            self._store.add(f"passes/{rank}", 1)
         return None
 
-    def _receive(self, source: int) -> tuple[Message, torch.Tensor]:
-        word = torch.zeros(1, dtype=torch.uint8)
-        return self._messages.receive(word, source, _TAG), word
-
-    def _is_late(self, message: Message, end: float, others: bool = False) -> bool:
-        """`others`: some are. At the first, gloo has closed its connections to all."""
-        try:
-            message.wait(max(0.001, end - time.monotonic()))
-        except TimeoutError:
-            return True
-        except PeerLost:
-            raise
-        except TransportError:
-            if not others:
-                raise
-            return True
-        return False
+    def _comes(self, index: int, key: str, end: float) -> bool:
+        """Whether the count of this key has grown in time; that counts as seen."""
+        while self._store.add(key, 0) <= self._met[index]:
+            self._look("monitored_barrier")
+            if time.monotonic() > end:
+                return False
+            time.sleep(_LOOK_EVERY)
+        self._met[index] += 1
+        return True
 
     def _wait_for_answer(self, end: float, seconds: float) -> None:
-        """Rank 0 does not answer where one is late: what it says next is for the next barrier."""
-        self._open.append((self._messages.send(self._word, 0, _TAG), self._word))
-        answer = self._answer = self._answer or self._receive(0)
-        if self._is_late(answer[0], end):
-            raise TimeoutError(
-                explain(
-                    "monitored_barrier",
-                    f"this rank has come, and rank 0 has not let it pass within {seconds:g} s",
-                    "See rank 0's error, which names the ranks that did not come",
-                )
+        """Who has waited in vain has not come: the next barrier is another one."""
+        mine, answers = f"arrived/{self._rank}", f"passes/{self._rank}"
+        self._store.add(mine, 1)
+        if self._comes(0, answers, end):
+            return
+        self._store.add(mine, -1)
+        if self._comes(0, answers, 0):  # just now
+            return
+        raise TimeoutError(
+            explain(
+                "monitored_barrier",
+                f"this rank has come, and rank 0 has not let it pass within {seconds:g} s",
+                "See rank 0's error, which names the ranks that did not come",
             )
-        self._answer = None
-        self._open = [one for one in self._open if not one[0].done()]
+        )
 
 
 def serve_monitored_barrier() -> None:

@@ -34,6 +34,7 @@ from gradred.torch.tensors import (
     ResultPlace,
     as_bytes,
     as_list,
+    as_moved,
     dense,
     put,
     put_back,
@@ -94,9 +95,9 @@ def _told(collective: _Collective) -> _Collective:
         before = self._numbers
         try:
             return collective(self, *args, **kwargs)
-        except Exception:
+        except Exception as error:
             if self._numbers == before:  # nothing has been submitted
-                self._refuse()
+                self._refuse(error)
             raise
 
     return cast("_Collective", call)
@@ -109,17 +110,24 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     Args:
         engine: carries out the collectives of its ranks, and of nobody else.
         messages: from rank to rank, likewise.
+        store: torch's, of this group alone.
         timeout: of operations that are waited for without one, and of futures.
     """
 
     def __init__(
-        self, engine: NamedOperations, messages: Messages, timeout: datetime.timedelta | None
+        self,
+        engine: NamedOperations,
+        messages: Messages,
+        store: dist.Store,
+        timeout: datetime.timedelta | None,
     ) -> None:
         super().__init__(engine.rank, engine.size)
         self._own_rank, self._ranks = engine.rank, engine.size
         self._engine, self._messages = engine, messages
         self.other_devices = OtherDevices(self, timeout)
-        self._monitored = MonitoredBarrier(messages, engine.rank, engine.size)
+        self._monitored = MonitoredBarrier(
+            dist.PrefixStore("monitored", store), engine.rank, engine.size, engine.look_for_lost
+        )
         # Older PyTorch shuts down its own groups alone.
         self._free = weakref.finalize(self, _free, engine, messages)
         self._free.atexit = False
@@ -199,10 +207,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             self._numbers += 1  # not where it is refused
             return request
 
-    def _refuse(self) -> None:
+    def _refuse(self, error: Exception) -> None:
         """The other ranks' next operation ends with an error: this rank's arguments were wrong."""
         with contextlib.suppress(Error):  # the group has failed, and all know
-            self._submit("refusal", [], None)
+            self._submit("refusal", [], None, why_refused=str(error))
 
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
         """An allreduce in place; None where it takes a closer look at the tensor."""
@@ -279,9 +287,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     ) -> GradredWork:
         """All ranks' tensors, of one shape, behind each other: in `target` if they can be."""
         flat = dense(tensor, "all_gather").contiguous().reshape(-1)
-        data = as_bytes(flat)
+        data, dtype = as_moved(flat)
         result = ResultPlace(target, flat.dtype)
-        array = result.of(data, "uint8", (1, data.numel()), "all_gather")
+        array = result.of(data, dtype, (1, data.numel()), "all_gather")
         request = self._submit("allgather", [array], (data, target))
 
         def finish() -> None:
@@ -428,7 +436,6 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
         flat = dense(as_list(inputs)[0], "gather").contiguous().reshape(-1)
-        data = as_bytes(flat)
         is_root = self._own_rank == opts.rootRank
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
         targets = [dense(target, "gather") for target in found] if is_root else []
@@ -437,10 +444,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             for target in targets:
                 require_fit(target, flat, 1, "gather")
         splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
-        request = self._swap(data.reshape(1, data.numel()), splits, ResultPlace(None), "gather")
+        request = self._swap(flat.reshape(1, flat.numel()), splits, ResultPlace(None), "gather")
 
         def finish() -> None:
-            if is_root and data.numel():
+            if is_root and flat.numel():
                 put_behind(torch.from_numpy(request.outputs[0]).view(flat.dtype), targets)
 
         return self._work([request], finish, list(found) if is_root else [])
@@ -450,8 +457,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets one of the root's tensors."""
         output = as_list(outputs)[0]
-        each = output.numel() * output.itemsize
-        data = output.new_empty((0, each), dtype=torch.uint8)
+        rows = output.new_empty((0, output.numel()))
         splits = [0] * self._ranks
         if self._own_rank == opts.rootRank:
             found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
@@ -459,34 +465,35 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             require_one_for_each(parts, self._ranks, "scatter")
             for part in parts:
                 require_fit(output, part, 1, "scatter")
-            data = as_bytes(torch.cat(parts)).reshape(len(parts), each)
+            rows = torch.cat(parts).reshape(len(parts), output.numel())
             splits = [1] * self._ranks
-        return self._result_of_swap(data, splits, output, "scatter")
+        return self._result_of_swap(rows, splits, output, "scatter")
 
-    def _swap(self, data: Tensor, splits: Sequence[int], result: ResultPlace, asked: str) -> Any:
-        """An alltoall of rows of bytes."""
-        array = result.of(data, "uint8", tuple(data.shape), asked)
+    def _swap(self, rows: Tensor, splits: Sequence[int], result: ResultPlace, asked: str) -> Any:
+        """An alltoall of rows."""
+        data, dtype = as_moved(rows)
+        array = result.of(data, dtype, tuple(data.shape), asked)
         return self._submit("alltoall", [array], (data, result), splits=list(splits))
 
     def _result_of_swap(
         self,
-        data: Tensor,
+        rows: Tensor,
         splits: Sequence[int],
         output: Tensor,
         asked: str,
         expected: Sequence[int] = (),
     ) -> GradredWork:
-        """Rows of bytes that ranks have for this one, in `output`.
+        """Rows that ranks have for this one, in `output`.
 
         Args:
-            data: rows of this rank.
+            rows: of this rank.
             splits: how many for each rank.
             output: the result.
             asked: for messages.
             expected: how many come from each rank; none: that is not known.
         """
         target = dense(output, asked)
-        request = self._swap(data, splits, ResultPlace(target), asked)
+        request = self._swap(rows, splits, ResultPlace(target), asked)
 
         def finish() -> None:
             require_rows(expected, request.rows[0], asked)
@@ -517,8 +524,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             found = f"the output has {output.shape[0]} rows for {self._ranks} ranks"
             remedy = "Pass the number of rows from each rank, which add up to these"
             raise UsageError(explain(f"{asked}(output_split_sizes={expected})", found, remedy))
-        row_bytes = math.prod(tensor.shape[1:]) * tensor.itemsize  # also of a rank without rows
-        data = as_bytes(tensor.contiguous().reshape(-1)).reshape(tensor.shape[0], row_bytes)
+        each = math.prod(tensor.shape[1:])  # elements of a row, also of a rank that has none
+        data = tensor.contiguous().reshape(tensor.shape[0], each)
         return self._result_of_swap(data, rows, output, asked, expected)
 
     def alltoall_base(

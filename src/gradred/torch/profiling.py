@@ -37,4 +37,5 @@ def waiting(title: str | None) -> AbstractContextManager[Any]:
     """Within it is the wait for what `shown` has called so; None: the call was not seen."""
     if title is None or not _profiles():
         return nullcontext()
-    return torch.profiler.record_function(title)
+    seen: AbstractContextManager[Any] = torch.profiler.record_function(title)
+    return seen

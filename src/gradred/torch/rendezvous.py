@@ -18,7 +18,7 @@ from gradred import _rank
 from gradred.comm import Comm
 from gradred.errors import UsageError, explain
 from gradred.named import NamedOperations
-from gradred.torch.messages import OfGloo, OfMpi
+from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import serve_monitored_barrier
 from gradred.torch.other_devices import serve_batches
 from gradred.torch.process_group import ProcessGroupGradred
@@ -37,17 +37,18 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     serve_batches()
     size = options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
+    store = _unused_part(options, members)
     if MPI.Is_initialized() and MPI.COMM_WORLD.Get_size() > 1:
         comm = _comm_of_mpi(members, options.group_rank)
         engine = NamedOperations(comm)
-        return ProcessGroupGradred(engine, OfMpi(comm, engine.look_for_lost), options.timeout)
-    store = _unused_part(options, members)
+        messages: Messages = OfMpi(comm, engine.look_for_lost)
+        return ProcessGroupGradred(engine, messages, store, options.timeout)
     comm = connect(options.group_rank, size, _allgather_by(store, options.group_rank, size))
     engine = NamedOperations(comm)
     comm.free()  # of which the engine has a duplicate
     by_gloo = dist.PrefixStore("messages", store)
     messages = OfGloo(by_gloo, options.group_rank, size, options.timeout, engine.look_for_lost)
-    return ProcessGroupGradred(engine, messages, options.timeout)
+    return ProcessGroupGradred(engine, messages, store, options.timeout)
 
 
 _made: Counter[str] = Counter()

@@ -18,7 +18,7 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class DenseCopy:
-    """A tensor as bytes: where it lies if it can be, else a copy that is put back."""
+    """A tensor that is moved: where it lies if it can be, else a copy that is put back."""
 
     def __init__(self, tensor: Tensor, asked: str) -> None:
         self.tensor = dense(tensor, asked)
@@ -26,8 +26,8 @@ class DenseCopy:
 
     def described(self) -> Described:
         """For the engine."""
-        data = as_bytes(self.dense.reshape(-1))
-        return ResultPlace(data).of(data, "uint8", (data.numel(),), "broadcast")
+        data, dtype = as_moved(self.dense.reshape(-1))
+        return ResultPlace(data).of(data, dtype, tuple(data.shape), "broadcast")
 
     def put_back(self) -> None:
         """After the end."""
@@ -130,6 +130,18 @@ def reducible(tensor: Tensor, asked: str) -> Tensor:
 def as_bytes(flat: Tensor) -> Tensor:
     """The memory of elements that lie behind each other."""
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
+
+
+def as_moved(tensor: Tensor) -> tuple[Tensor, str]:
+    """What an operation that only moves elements is given, and of which type.
+
+    Of a type that gradred has no name for, bytes. The tensor is contiguous; its first axes stay.
+    """
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is not None:
+        return tensor, dtype
+    shape = (*tensor.shape[:-1], tensor.shape[-1] * tensor.itemsize)
+    return as_bytes(tensor.reshape(-1)).reshape(shape), "uint8"
 
 
 def as_list(tensors: Any) -> list[Tensor]:
