@@ -161,10 +161,11 @@ def waiting(rank: int, seconds: float, line_number: int, missing: str = "rank 4"
     )  # fmt: skip
 
 
-def test_ranks_with_equal_stacks_share_them() -> None:
+def test_ranks_with_equal_stacks_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "_program", lambda pid: f"python a.py {pid}")
     found = [waiting(0, 1, 9), waiting(1, 1.5, 9), waiting(2, 10.02, 9), waiting(3, 2, 8)]
     assert status.lines([*found, waiting(5, 2, 9)]) == [
-        "job 7: 5 of 6 ranks on this host",
+        "job 7 (python a.py 100): 5 of 6 ranks on this host",
         "  rank 4: elsewhere, or has made no gradred.Comm yet",
         "  ranks 0-2, 5 (processes 100-102, 105): have waited 1.0-10.0 s in operation 3 (bcast); "
         "missing: rank 4",

@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "has begun, and the Python stack of each of its threads; ranks with equal stacks share "
         "them. Other users' jobs cannot be seen."
     )
+    parser.add_argument("job", nargs="*", type=int, help="of these jobs alone, by their numbers")
     parser.add_argument("--no-stacks", action="store_true", help="do not ask for Python stacks")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -26,6 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Print the jobs."""
     found = status.ranks(stacks=not arguments.no_stacks)
+    if arguments.job:
+        found = [rank for rank in found if rank.job in arguments.job]
     if arguments.json:
         print(json.dumps({"schema": SCHEMA, "ranks": [dataclasses.asdict(one) for one in found]}))
     elif found:
@@ -33,5 +36,6 @@ def main(arguments: argparse.Namespace) -> int:
         for line in status.lines(found):
             print(*text.wrapped(line, columns), sep="\n")
     else:
-        print("no ranks of this user on this host")
+        of = f"no ranks of job {' or '.join(map(str, arguments.job))}" if arguments.job else ""
+        print(f"{of or 'no ranks of this user'} on this host")
     return 0

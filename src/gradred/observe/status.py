@@ -14,8 +14,10 @@ import faulthandler
 import os
 import re
 import signal
+import textwrap
 import time
 from collections.abc import Callable, Hashable, Iterator
+from pathlib import Path
 from typing import Any
 
 from gradred import _core
@@ -196,7 +198,9 @@ def lines(found: list[Rank]) -> list[str]:
         if job == 0:  # each may be a program of its own
             result.append("no launcher")
         else:
-            result.append(f"job {job}: {len(members)} of {members[0].size} ranks on this host")
+            program = _program(members[0].pid)
+            title = f"job {job}" + (f" ({program})" if program else "")
+            result.append(f"{title}: {len(members)} of {members[0].size} ranks on this host")
         if job and (unseen := set(range(members[0].size)) - {rank.rank for rank in members}):
             told = "elsewhere, or has made no gradred.Comm yet"
             result.append(f"  {ranks_text(unseen)}: {told}")
@@ -206,6 +210,16 @@ def lines(found: list[Rank]) -> list[str]:
             stack = alike[0].stack if len(alike) == 1 else _nameless_stack(alike[0])
             result += [f"      {line.strip()}" for line in stack if not _is_ours(line)]
     return result
+
+
+def _program(pid: int, longest: int = 60) -> str:
+    """The command of a process, for who has several jobs; nothing where it has just ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    words = [Path(words[0]).name, *words[1:]]
+    return textwrap.shorten(" ".join(words), longest, placeholder=" ...")
 
 
 def _grouped(members: list[Rank], key: Callable[[Rank], Hashable]) -> list[list[Rank]]:
