@@ -224,7 +224,10 @@ void NamedOperations::submit(const Shared& operation) {
       timeline_->submitted(timeline_prefix_ + operation->key(), kind, rank(), begin_ns);
     }
   }
-  if (relay_ != nullptr) relay_->carry();
+  if (relay_ != nullptr) {
+    relay_->carry(true);
+    busy_ns_.store(now_ns(), std::memory_order_relaxed);
+  }
   if (drives) let_drive(std::make_shared<Pump>(shared_from_this()));
 }
 

@@ -168,7 +168,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
 
   void submit(const Shared& operation);
   void expect_entry_of(const Shared& operation);
-  void go_on();
+  void go_on(bool waits);
   void look_after_peers();
   bool must_watch() const;
   bool waits_for_ranks();
@@ -178,7 +178,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void add_work(NamedPart part, bool joins);
   void end_what_is_left_over();
   void run_works();
-  Progress where() const;
+  Progress where(bool waits);
   void finish(const Shared& operation, std::exception_ptr failure);
   void fail(const std::exception_ptr& reason) noexcept;
   std::exception_ptr loss(const std::string& text) const;
@@ -221,6 +221,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   std::atomic<bool> closed_{false};
   Progress stopped_{};
   std::uint64_t looked_ns_ = 0;
+  std::atomic<std::uint64_t> busy_ns_{0};  // when something was last submitted, or came
 
   std::mutex heard_mutex_;
   std::optional<FailureReport> heard_;  // what ended it elsewhere

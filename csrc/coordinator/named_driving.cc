@@ -12,7 +12,8 @@
 namespace gradred {
 namespace {
 
-constexpr std::uint64_t kLookEveryNs = 20'000'000;  // after the peers' processes
+constexpr std::uint64_t kLookEveryNs = 20'000'000;   // after the peers' processes
+constexpr std::uint64_t kLookAtSocketsNs = 200'000;  // since something came, or was submitted
 
 }  // namespace
 
@@ -24,22 +25,25 @@ Progress NamedOperations::drive(Operation::Caller caller, const Operation* excep
     return {Progress::State::kTaken, {}};
   }
   try {
-    go_on();
+    go_on(except != nullptr);
   } catch (...) {
     fail(std::current_exception());
   }
-  const Progress stopped = where();
+  const Progress stopped = where(except != nullptr);
   lock.unlock();
   const bool all_told = advance_finished(except);
   return all_told ? stopped : Progress{Progress::State::kPolls, {}};
 }
 
-void NamedOperations::go_on() {
+void NamedOperations::go_on(bool waits) {
   publish_backlog();
   for (bool more = true; more;) {
     const bool hungry = is_hungry();
     const bool took = (board_.any(hungry) || must_watch()) && take_entries();
-    if (relay_ != nullptr) relay_->carry();
+    if (relay_ != nullptr) {
+      if (!waits) relay_->carry();
+      if (waits && relay_->look()) busy_ns_ = now_ns();
+    }
     run_works();
     more = ((took || !hungry) && board_.any(is_hungry())) || must_watch();
   }
@@ -199,11 +203,17 @@ void NamedOperations::run_works() {
 }
 
 // What somebody has to wait for.
-Progress NamedOperations::where() const {
+Progress NamedOperations::where(bool waits) {
   if (!works_.empty()) return stopped_;
   const std::lock_guard lock(intake_);
   const bool for_room = !backlog_.empty() || board_.waits_for_room();
   if (for_room || !board_.is_watching()) return {Progress::State::kPolls, {}};
+  // At first this thread looks at the sockets by itself: to be woken takes longer.
+  if (waits && relay_ != nullptr) {
+    const std::uint64_t now = now_ns();
+    if (board_.any()) busy_ns_ = now;
+    if (now - busy_ns_ < kLookAtSocketsNs) return {Progress::State::kPolls, {}};
+  }
   return {Progress::State::kAwaits, board_.news()};
 }
 

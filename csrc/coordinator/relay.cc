@@ -3,12 +3,14 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -20,6 +22,8 @@ namespace {
 constexpr std::uint64_t kAskEveryNs = 500'000'000;  // the sites that a name waits for
 // The launcher may tell of the rank as well, and knows how it ended.
 constexpr std::uint64_t kLostNs = 400'000'000;
+// Since the last packet: what comes later goes at once.
+constexpr std::uint64_t kTogetherNs = 20'000;
 constexpr int kRoomMs = 1;  // until a full log is looked at again
 constexpr std::chrono::seconds kSettle{1};
 
@@ -30,8 +34,11 @@ Relay::Relay(Board& board, std::unique_ptr<Sites> sites, std::vector<Socket> con
     : board_(board),
       on_failure_(std::move(on_failure)),
       sites_(std::move(sites)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!wake_.is_open()) throw TransportError("named operations: no eventfd");
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+  if (!wake_.is_open() || !timer_.is_open()) {
+    throw TransportError("named operations: there is no file descriptor left");
+  }
   for (std::size_t i = 0; i < connections.size(); ++i) {
     connections_.push_back({.socket = std::move(connections[i]), .leader = std::move(leaders[i])});
   }
@@ -47,9 +54,26 @@ Relay::~Relay() {
   socket_thread_.join();
 }
 
-void Relay::carry() noexcept {
+void Relay::carry(bool soon) noexcept {
   const std::lock_guard lock(mutex_);
   carry_locked();
+  soon ? flush_soon() : flush_all();
+}
+
+bool Relay::look() noexcept {
+  const std::lock_guard lock(mutex_);
+  carry_locked();
+  flush_all();
+  listen_to(looks_);
+  if (poll(looks_.data(), looks_.size(), 0) <= 0) return false;
+  bool any = true;
+  try {
+    any = hear_all(looks_);
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+  flush_all();
+  return any;
 }
 
 void Relay::settle() noexcept {
@@ -74,36 +98,52 @@ void Relay::watch_sockets() {
     int limit_ms = 0;
     {
       const std::lock_guard lock(mutex_);
-      looks.assign(1, {.fd = wake_.fd(), .events = POLLIN, .revents = 0});
-      for (const Connection& one : connections_) {
-        const short events = one.unsent.empty() ? POLLIN : POLLIN | POLLOUT;
-        // One that is lost, or not used any more: a negative number is not looked at.
-        looks.push_back({.fd = one.socket.fd(), .events = events, .revents = 0});
-      }
+      listen_to(looks);
+      looks.push_back({.fd = wake_.fd(), .events = POLLIN, .revents = 0});
+      looks.push_back({.fd = timer_.fd(), .events = POLLIN, .revents = 0});
       limit_ms = poll_ms();
       sleeps_long_ = limit_ms < 0;
     }
     poll(looks.data(), looks.size(), limit_ms);
     const std::lock_guard lock(mutex_);
     sleeps_long_ = false;
-    if (looks[0].revents != 0) {
+    for (const pollfd& one : std::span(looks).last(2)) {
       std::uint64_t count = 0;
-      [[maybe_unused]] const ssize_t got = read(wake_.fd(), &count, sizeof count);
+      if (one.revents == 0) continue;
+      [[maybe_unused]] const ssize_t got = read(one.fd, &count, sizeof count);
     }
+    if (looks.back().revents != 0) is_timed_ = false;
     try {
-      for (std::size_t i = 0; i < connections_.size(); ++i) {
-        const short happened = looks[i + 1].revents;
-        if ((happened & POLLOUT) != 0) flush(connections_[i]);
-        if ((happened & (POLLIN | POLLERR | POLLHUP)) != 0) receive(i);
-      }
-      deliver();
-      if (sites_ != nullptr) decide();
+      hear_all(looks);
       ask_for_missing();
       give_up_lost();
     } catch (const std::exception& error) {
       fail(error.what());
     }
+    flush_all();
   }
+}
+
+void Relay::listen_to(std::vector<pollfd>& looks) const {
+  looks.clear();
+  for (const Connection& one : connections_) {
+    const short events = one.is_full ? POLLIN | POLLOUT : POLLIN;
+    // One that is lost, or not used any more: a negative number is not looked at.
+    looks.push_back({.fd = one.socket.fd(), .events = events, .revents = 0});
+  }
+}
+
+// By connection, what has happened there.
+bool Relay::hear_all(const std::vector<pollfd>& looks) {
+  bool any = false;
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    const short happened = looks[i].revents;
+    if ((happened & POLLOUT) != 0) flush(connections_[i]);
+    if ((happened & (POLLIN | POLLERR | POLLHUP)) != 0) any |= receive(i);
+  }
+  deliver();
+  if (sites_ != nullptr) decide();
+  return any;
 }
 
 // How long the sockets may be slept at.
@@ -147,10 +187,28 @@ void Relay::decide() {
 }
 
 void Relay::send(Connection& connection, const SiteMessage& message) {
-  if (!connection.socket.is_open()) return;
-  const bool waits = !connection.unsent.empty();
-  connection.encoder.add(message, connection.unsent);
-  if (!waits) flush(connection);
+  if (connection.socket.is_open()) connection.encoder.add(message, connection.unsent);
+}
+
+// What is to be said by now, in one packet for each site.
+void Relay::flush_all() {
+  bool any = false;
+  for (Connection& one : connections_) {
+    if (one.unsent.empty() || one.is_full) continue;
+    flush(one);
+    any = true;
+  }
+  if (any) flushed_ns_ = now_ns();
+}
+
+// The same now, if the last packet was a while ago, or in a moment.
+void Relay::flush_soon() {
+  const auto has_unsent = [](const Connection& one) { return !one.unsent.empty(); };
+  if (std::ranges::none_of(connections_, has_unsent)) return;
+  if (now_ns() - flushed_ns_ >= kTogetherNs) return flush_all();
+  if (std::exchange(is_timed_, true)) return;
+  const itimerspec once{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_nsec = kTogetherNs}};
+  timerfd_settime(timer_.fd(), 0, &once, nullptr);
 }
 
 void Relay::flush(Connection& connection) {
@@ -163,7 +221,8 @@ void Relay::flush(Connection& connection) {
     sent += static_cast<std::size_t>(count);
   }
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
-  if (!unsent.empty()) wake_sockets();  // to look for room
+  connection.is_full = !unsent.empty();
+  if (connection.is_full) wake_sockets();  // to look for room
 }
 
 // Of names that wait for other sites, which ranks there have not submitted them.
@@ -181,20 +240,23 @@ void Relay::ask_for_missing() {
 
 // ---- what comes in ------------------------------------------------------------------------------
 
-void Relay::receive(std::size_t index) {
+// Whether something has come.
+bool Relay::receive(std::size_t index) {
   Connection& connection = connections_[index];
-  if (!connection.socket.is_open()) return;
+  if (!connection.socket.is_open()) return false;
   std::array<std::byte, 65536> bytes;
   const ssize_t got = ::recv(connection.socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (got <= 0) {
     connection.socket.close();
     connection.unsent.clear();
     connection.lost_ns = now_ns();
-    return;
+    wake_sockets();  // they are to be looked at in a while
+    return true;
   }
   connection.decoder.add(std::span(bytes).first(static_cast<std::size_t>(got)),
                          [&](SiteMessage message) { hear(index, std::move(message)); });
+  return true;
 }
 
 void Relay::hear(std::size_t index, SiteMessage message) {

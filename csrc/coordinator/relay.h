@@ -6,6 +6,8 @@
 // they have put on the board.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -36,8 +38,12 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // After the calling thread has changed the board.
-  void carry() noexcept;
+  // After the calling thread has changed the board. `soon`: it may do so again in a moment, and
+  // what it does then goes by the same packet.
+  void carry(bool soon = false) noexcept;
+  // The same, and hears what has come: a thread that waits need not be woken for it. Whether
+  // anything has.
+  bool look() noexcept;
   // This rank has left: waits a moment until the other sites know, so that it may end.
   void settle() noexcept;
 
@@ -48,19 +54,24 @@ class Relay {
     SiteEncoder encoder{};
     SiteDecoder decoder{};
     std::vector<std::byte> unsent{};
+    bool is_full = false;       // the socket: it says when there is room again
     std::uint64_t lost_ns = 0;  // when it broke; 0: it has not
   };
 
   void watch_board();
   void watch_sockets();
+  void listen_to(std::vector<pollfd>& looks) const;
+  bool hear_all(const std::vector<pollfd>& looks);
   int poll_ms();
-  void receive(std::size_t index);
+  bool receive(std::size_t index);
   void hear(std::size_t index, SiteMessage message);
   void carry_locked();
   void to_coordinator(const SiteMessage& message);
   void decide();
   void send(Connection& connection, const SiteMessage& message);
   void flush(Connection& connection);
+  void flush_all();
+  void flush_soon();
   void deliver();
   bool deliver_next();
   void ask_for_missing();
@@ -75,11 +86,15 @@ class Relay {
   std::unique_ptr<Sites> sites_;  // of the coordinator
   std::vector<Connection> connections_;
   std::deque<SiteMessage> incoming_;  // for the board
+  std::vector<pollfd> looks_;         // of look()
   std::uint64_t asked_ns_ = 0;
   bool over_ = false;         // a rank has left, and the board knows
   bool sleeps_long_ = false;  // watch_sockets(), until a socket has something
+  std::uint64_t flushed_ns_ = 0;
+  bool is_timed_ = false;  // timer_ will have watch_sockets() flush
   std::atomic<bool> stopping_{false};
-  Socket wake_;  // an eventfd
+  Socket wake_;   // an eventfd
+  Socket timer_;  // a timerfd
   std::thread board_thread_, socket_thread_;
 };
 
