@@ -36,10 +36,6 @@ bool is_word_readable(Address address) {
   return syscall(SYS_rt_sigprocmask, kNoSuchAction, word, nullptr, kWord) == 0 || errno != EFAULT;
 }
 
-bool is_readable(Address address, std::size_t bytes) {
-  return bytes == 0 || (is_word_readable(address) && is_word_readable(address + bytes - 1));
-}
-
 std::string in_hex(Address address) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -48,6 +44,11 @@ std::string in_hex(Address address) {
 }
 
 }  // namespace
+
+bool is_readable(const void* pointer, std::size_t bytes) {
+  const auto address = reinterpret_cast<Address>(pointer);
+  return bytes == 0 || (is_word_readable(address) && is_word_readable(address + bytes - 1));
+}
 
 Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint64_t> stream,
                 const Options& options) {
@@ -71,7 +72,7 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
     // Also of memory that the driver does not know: a device may write to all of a process's.
     if (stream.has_value()) synchronise(*driver, reinterpret_cast<StreamHandle>(*stream));
   }
-  if (is_readable(address, bytes)) return {};
+  if (is_readable(pointer, bytes)) return {};
   const char* const says = there               ? "which the CUDA driver does not know either"
                            : driver != nullptr ? "and nobody has initialised the CUDA driver"
                                                : "and no CUDA driver is loaded";

@@ -29,4 +29,7 @@ struct Location {
 Location locate(const void* address, std::size_t bytes, std::optional<std::uint64_t> stream,
                 const Options& options);
 
+// Whether the host may read memory, by its ends; asks no driver.
+bool is_readable(const void* address, std::size_t bytes);
+
 }  // namespace gradred::device

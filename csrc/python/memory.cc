@@ -87,6 +87,10 @@ py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::u
                         py::cast(found.memory, py::return_value_policy::reference));
 }
 
+bool is_readable(std::uintptr_t address, std::size_t bytes) {
+  return device::is_readable(reinterpret_cast<const void*>(address), bytes);
+}
+
 std::unique_ptr<device::ExportedArray> exported_array(std::size_t bytes, int ordinal,
                                                       const std::vector<std::string>& libraries) {
   const auto options = device_options(libraries);
@@ -149,6 +153,8 @@ void bind_memory(py::module_& m) {
         py::arg("libraries"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
         "no driver.");
+  m.def("is_readable", &is_readable, py::arg("address"), py::arg("nbytes"),
+        "Whether the host may read the first and the last byte; asks no driver.");
   m.def("cuda_driver", &cuda_driver,
         "Version of the CUDA driver that GRADRED_LIBCUDA names, which it loads.");
   m.def(

@@ -147,3 +147,30 @@ def test_mask_and_nonsense_are_refused(device: Driver, comm: gradred.Comm) -> No
     with pytest.raises(UsageError, match="makes no sense"):
         gradred.allreduce(Described(x, typestr="nothing"), comm=comm)
     assert gradred.allreduce(np.ones(1), comm=comm) == SIZE
+
+
+@pytest.mark.parametrize("count", [3, 50_001])
+def test_addresses_alone(device: Driver, comm: gradred.Comm, count: int) -> None:
+    """As programs write them for an MPI that is CUDA-aware: the driver says what lies there."""
+    x = DeviceArray(device, ramp(count) * (RANK + 1))
+    y = DeviceArray(device, np.full(count, 99, "float32"))
+    sent, taken = (MPI.buffer.fromaddress(each.address, each.nbytes) for each in (x, y))
+    comm.Allreduce([sent, MPI.FLOAT], [taken, MPI.FLOAT])
+    np.testing.assert_array_equal(y.get(), ramp(count) * TOTAL)
+    comm.Iallreduce([sent, count, MPI.FLOAT], [taken, count, MPI.FLOAT]).Wait()
+    np.testing.assert_array_equal(y.get(), ramp(count) * TOTAL)
+    floats = (ctypes.c_float * count).from_address(x.address)
+    gradred.allreduce(floats, "max", out=floats, comm=comm)
+    np.testing.assert_array_equal(x.get(), ramp(count) * SIZE)
+    comm.Bcast([sent, MPI.BYTE], root=0)
+    with pytest.raises(gradred.DeviceError, match="given host memory alone"):
+        comm.Allreduce(MPI.IN_PLACE, [sent, count // 2, MPI.FLOAT_INT], MPI.MINLOC)
+
+
+def test_addresses_of_freed_memory(device: Driver, comm: gradred.Comm) -> None:
+    x = DeviceArray(device, ramp(5000))
+    gone = MPI.buffer.fromaddress(x.address, x.nbytes)
+    x.free()
+    with pytest.raises(gradred.DeviceError, match="no memory of this process"):
+        comm.Allreduce(MPI.IN_PLACE, [gone, MPI.FLOAT])
+    assert gradred.allreduce(np.ones(1), comm=comm) == SIZE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,3 +101,31 @@ def test_a_function_for_arrays_on_both_sides(comm: gradred.Comm) -> None:
         sums(gradred.allreduce(cuda.to_device(values(count)), op, comm=comm), count)
         host = gradred.allreduce(values(count, "float32"), op, comm=comm)
         np.testing.assert_array_equal(host, total(count, "float32"))
+
+
+@pytest.mark.parametrize("count", [3, 1009, COUNT])
+@pytest.mark.parametrize("kind", ["device", "managed", "mapped"])
+def test_work_in_numbas_default_stream_comes_first(
+    device: Driver, comm: gradred.Comm, kind: str, count: int
+) -> None:
+    """Its arrays name no stream then."""
+    make = {"managed": cuda.managed_array, "mapped": cuda.mapped_array}
+    x = make.get(kind, cuda.device_array)(count, "float32")
+    given = cuda.pinned_array(count, "float32")
+    calls = [gradred.allreduce, lambda x, comm: gradred.iallreduce(x, comm=comm).wait()]
+    for turn, call in enumerate(calls):
+        given[:] = values(count) + turn
+        to, of = (ctypes.c_uint64(address_of(each)) for each in (x, given))
+        legacy = ctypes.c_void_p(0)
+        device.set("least_delay", 20_000_000)
+        device.must("cuMemcpyAsync", to, of, ctypes.c_size_t(given.nbytes), legacy)
+        device.set("least_delay", 0)
+        made = call(x, comm=comm)
+        assert type(made) is type(x)
+        found = made.copy_to_host() if kind == "device" else made
+        np.testing.assert_array_equal(found, total(count) + SIZE * turn)
+
+
+def address_of(x: Any) -> int:
+    of_device = getattr(x, "__cuda_array_interface__", None)
+    return int((of_device or x.__array_interface__)["data"][0])

@@ -34,6 +34,11 @@ int cuMemcpyHtoDAsync_v2(Address target, const void* source, std::size_t bytes, 
 int cuMemcpyDtoHAsync_v2(void* target, Address source, std::size_t bytes, void* stream) {
   return cuMemcpyAsync(reinterpret_cast<Address>(target), source, bytes, stream);
 }
+// The host and all devices see pinned memory at one address.
+int cuMemHostGetDevicePointer_v2(Address* address, void* pinned, unsigned) {
+  if (const int code = failing_in_context("cuMemHostGetDevicePointer")) return code;
+  return *address = reinterpret_cast<Address>(pinned), kSuccess;
+}
 int cuCtxGetDevice(int* device) {
   if (const int code = failing_in_context("cuCtxGetDevice")) return code;
   return *device = current_device(), kSuccess;

@@ -97,7 +97,7 @@ def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
             a tensor that requires grad.
         gradred.DeviceError: the array is in memory that gradred cannot reach.
     """
-    if isinstance(x, np.ndarray):
+    if cuda_interface.is_hosts(x):
         return _from_numpy(x, asked, is_result)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -296,11 +296,14 @@ def _from_exported(x: Any, tensor: dlpack.Exported, asked: str, is_result: bool)
 def _from_buffer(x: Any, asked: str, is_result: bool = False) -> Array:
     view = memory_of(x, asked)
     try:
-        return _from_numpy(np.asarray(view), asked, is_result)
+        found = _from_numpy(np.asarray(view), asked, is_result)
     except ValueError as error:
         if isinstance(error, UsageError):
             raise
         _refuse_type(f"elements of format {view.format!r}", asked)
+    found.memory = cuda_interface.place_of_buffer(found.address, found.nbytes, asked)
+    found.stream = dlpack.LEGACY_STREAM if found.memory else None
+    return found
 
 
 def memory_of(x: Any, asked: str) -> memoryview:
@@ -350,6 +353,8 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
         made = _from_torch(new, asked)
         made.is_new = True
         return Result(made, lambda: new)
+    if isinstance(x, np.ndarray) and cuda_interface.is_numbas(x):
+        return _new_on_both_sides(x, asked, shape)
     # Without elements it lies nowhere, and is of its library all the same.
     empty = given.count == 0 and hasattr(x, "__cuda_array_interface__")
     if given.memory is not None or empty:
@@ -392,6 +397,20 @@ def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | No
     if layout is None or made.layout.hash != layout.hash:
         found = f"a new {type(x).__name__} has its axes in another order"
         raise UsageError(explain(asked, found, "Pass the array for the result as out="))
+    return Result(made, lambda: new)
+
+
+def _new_on_both_sides(x: Any, asked: str, shape: tuple[int, ...] | None) -> Result:
+    """Numba's managed or mapped arrays, which are NumPy's as well."""
+    cuda: Any = sys.modules["numba.cuda"]
+    managed = type(x).__name__ == "ManagedNDArray"
+    make = cuda.managed_array if managed else cuda.mapped_array
+    if shape is None:
+        new = make(x.shape, dtype=x.dtype, strides=x.strides)
+    else:
+        new = make(shape, dtype=x.dtype)
+    made = describe(new, asked)
+    made.is_new = True
     return Result(made, lambda: new)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,11 +17,22 @@ from typing import Any, Protocol
 import numpy as np
 
 from gradred import _core
-from gradred.buffers.dlpack import LEGACY_STREAM, Exported
+from gradred.buffers.dlpack import LEGACY_STREAM, THREADS_STREAM, Exported
 from gradred.errors import DeviceError, UsageError, explain
 
 NO_PATH = "which gradred cannot reach"
 COPY_FIRST = "Copy the array to host memory first, for example with cupy.asnumpy(x) or x.cpu()"
+
+
+def is_hosts(x: Any) -> bool:
+    """Whether it is a NumPy array that says nothing of a GPU, as Numba's managed arrays do."""
+    plain = type(x) is np.ndarray
+    return plain or (isinstance(x, np.ndarray) and not hasattr(x, "__cuda_array_interface__"))
+
+
+def is_numbas(x: Any) -> bool:
+    """Whether it is an array of `numba.cuda`; a part of a managed or mapped one is none."""
+    return hasattr(x, "__cuda_ndarray__") and hasattr(x, "__cuda_array_interface__")
 
 
 def read(x: Any, asked: str) -> Exported:
@@ -38,6 +50,8 @@ def read(x: Any, asked: str) -> Exported:
     if x.__cuda_array_interface__.get("mask") is not None:
         remedy = "Pass it with the masked elements filled, by the operation's neutral value"
         raise UsageError(explain(asked, "the array has a mask", remedy))
+    if stream is None and is_numbas(x):
+        stream = _numbas_default_stream()
     memory = place(found.address, math.prod(found.shape) * found.itemsize, stream, asked)
     return found._replace(owner=x, memory=memory, stream=stream if memory else None)
 
@@ -54,6 +68,13 @@ def _parsed(interface: Any) -> tuple[Exported, int | None]:
     return found, None if stream is None else int(stream)
 
 
+def _numbas_default_stream() -> int:
+    """Where Numba works on its arrays that name no stream."""
+    settings = getattr(sys.modules.get("numba"), "config", None)
+    by_thread = getattr(settings, "CUDA_PER_THREAD_DEFAULT_STREAM", False)
+    return THREADS_STREAM if by_thread else LEGACY_STREAM
+
+
 def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.DeviceMemory | None:
     """The device in whose memory an address lies, as the driver says; None for host memory.
 
@@ -62,13 +83,30 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
     Raises:
         gradred.DeviceError: it is no memory of this process.
     """
+    said = "the array says that it is a GPU's, and its memory is"
+    return _found(address, nbytes, stream, asked, said)
+
+
+def place_of_buffer(address: int, nbytes: int, asked: str) -> _core.DeviceMemory | None:
+    """As `place`, of what the buffer protocol lends: an address of a device's may be behind it.
+
+    So programs write it for an MPI that is CUDA-aware: `MPI.buffer.fromaddress(address, nbytes)`.
+    What the host may read is the host's, and no driver is asked.
+    """
+    if _core.is_readable(address, nbytes):
+        return None
+    return _found(address, nbytes, None, asked, "the buffer's memory is")
+
+
+def _found(
+    address: int, nbytes: int, stream: int | None, asked: str, said: str
+) -> _core.DeviceMemory | None:
     if address == 0 or nbytes == 0:
         return None
     kind, text, memory = _core.locate(address, nbytes, stream, libraries())
     if kind == "nowhere":
-        said = f"the array says that it is a GPU's, and its memory is {text}"
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
-        raise DeviceError(explain(asked, said, remedy))
+        raise DeviceError(explain(asked, f"{said} {text}", remedy))
     return memory
 
 

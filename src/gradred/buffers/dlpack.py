@@ -16,6 +16,8 @@ HOST_DEVICES: Final = frozenset({1, 3, 11, 13})
 CUDA, _PINNED, _MANAGED = 2, 3, 13
 CUDA_KNOWS: Final = frozenset({CUDA, _PINNED, _MANAGED})  # a device may be writing there
 LEGACY_STREAM: Final = 1
+THREADS_STREAM: Final = 2
+"""The calling thread's own default stream."""
 _DEVICE_NAMES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI"}
 _NAMES = {(row.dlpack, 8 * row.itemsize): row.name for row in ELEMENT_TYPES.values()}
 _CODES = {0: "int", 1: "uint", 2: "float", 5: "complex"}

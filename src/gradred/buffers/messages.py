@@ -26,8 +26,14 @@ from gradred.buffers.arrays import (
     memory_of,
     require_memory,
 )
-from gradred.buffers.cuda_interface import finish_stream, placement, require_host
-from gradred.buffers.dlpack import Exported
+from gradred.buffers.cuda_interface import (
+    finish_stream,
+    is_hosts,
+    place_of_buffer,
+    placement,
+    require_host,
+)
+from gradred.buffers.dlpack import LEGACY_STREAM, Exported
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
 
@@ -223,7 +229,7 @@ def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> _Memory:
         if not typed:
             _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
         return _Memory(0, 0, None, None, True, None)
-    if isinstance(x, np.ndarray):
+    if is_hosts(x):
         return _numpy_memory(x, asked, is_result=is_result)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -295,7 +301,9 @@ def _buffer_memory(view: memoryview, asked: str) -> _Memory:
     data = np.frombuffer(view, np.uint8) if view.c_contiguous else np.asarray(view)
     address = data.__array_interface__["data"][0]
     require_memory(address, view.nbytes // view.itemsize, asked)
-    return _Memory(address, view.nbytes, None, view.format, not view.readonly, view)
+    memory = place_of_buffer(address, view.nbytes, asked)
+    where = (memory, LEGACY_STREAM if memory else None)
+    return _Memory(address, view.nbytes, None, view.format, not view.readonly, view, *where)
 
 
 def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.Datatype | None]:
