@@ -233,6 +233,11 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
   return quiet;
 }
 
+void Staging::rest() noexcept {
+  before_->rest();
+  if (result_) result_->rest();
+}
+
 // ---- in flight ----------------------------------------------------------------------------------
 
 StagedOperation::StagedOperation(const Call& call, int rank, int size, bool flows,
@@ -279,6 +284,11 @@ void StagedOperation::give_up(const std::exception_ptr& reason) noexcept {
 // The inner operation has ended: badly, or its result could not be copied.
 void StagedOperation::withdraw() noexcept {
   holds_memory_ = !staging_->abandon(!inner_->holds_memory());
+}
+
+void StagedOperation::on_end(bool well) noexcept {
+  if (well) staging_->rest();
+  StartedOperation::on_end(well);
 }
 
 }  // namespace gradred

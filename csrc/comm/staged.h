@@ -50,6 +50,7 @@ class Staging final : public Flow {
   // Somebody may still read and write the host memory, or the device the caller's (false): then it
   // stays allocated.
   bool abandon(bool host_memory_is_free) noexcept;
+  void rest() noexcept;  // the call has ended well
 
  private:
   Staging(const Call& call, int rank, int size);
@@ -101,6 +102,7 @@ class StagedOperation final : public StartedOperation {
   bool step() override;
   void give_up(const std::exception_ptr& reason) noexcept override;
   void withdraw() noexcept override;
+  void on_end(bool well) noexcept override;
 
  private:
   const std::shared_ptr<Staging> staging_;  // also of the inner one

@@ -44,8 +44,9 @@ std::string name_of(const std::string& model, Ordinal device) {
 // A stream of gradred's while somebody has it.
 class Copies final : public DeviceStream {
  public:
-  explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) {}
+  explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) { work(); }
   ~Copies() override {
+    rest();
     for (CudaEvent& mark : marks_) queue_->marks.push_back(std::move(mark));
     memory_.give_back(std::move(queue_));
   }
@@ -53,6 +54,7 @@ class Copies final : public DeviceStream {
   Copies& operator=(const Copies&) = delete;
 
   void copy(void* target, const void* source, std::size_t bytes) override {
+    work();
     if (has_to_wait({target, source, bytes})) return later_.push_back({{target, source, bytes}});
     const ScopedContext scope = memory_.scope();
     queue_->stream.copy(address_of(target), address_of(source), bytes);
@@ -61,6 +63,7 @@ class Copies final : public DeviceStream {
   // to the device's engines for copies, beside which it computes.
   void copy_many(std::span<const CopyPart> parts) override {
     constexpr std::size_t kFew = 4, kLong = std::size_t{256} << 10;
+    work();
     const ScopedContext scope = memory_.scope();
     const bool may_launch =
         std::ranges::none_of(parts, [this](const CopyPart& part) { return has_to_wait(part); });
@@ -78,6 +81,10 @@ class Copies final : public DeviceStream {
   bool ready() override {
     const ScopedContext scope = memory_.scope();
     return give_later() && queue_->stream.ready();
+  }
+
+  void rest() noexcept override {
+    if (std::exchange(works_, false)) --memory_.working_streams_;
   }
 
   std::uint64_t mark() override {
@@ -100,6 +107,7 @@ class Copies final : public DeviceStream {
     return passed_ >= mark;
   }
   void wait_for(const DeviceMoment& moment) override {
+    work();
     const ScopedContext scope = memory_.scope();
     queue_->stream.wait_for(CudaMoment::event_of(moment));
   }
@@ -110,6 +118,9 @@ class Copies final : public DeviceStream {
     bool is_mark = false;  // and no copy
   };
 
+  void work() noexcept {
+    if (!std::exchange(works_, true)) ++memory_.working_streams_;
+  }
   // A copy from or to host memory that is not pinned may keep the driver, and who asks it, until
   // all that comes first is done: it is given when that is so.
   bool has_to_wait(const CopyPart& part) {
@@ -146,6 +157,7 @@ class Copies final : public DeviceStream {
   std::unique_ptr<CudaMemory::Queue> queue_;
   std::deque<Later> later_;
   std::deque<CudaEvent> marks_;
+  bool works_ = false;
   std::uint64_t made_ = 0, passed_ = 0;
 };
 

@@ -91,6 +91,8 @@ class CudaMemory final : public DeviceMemory {
   void free_later(ImportedAllocation imported) noexcept;
   // Whether allocate_host() has given it, and it is not pinned.
   bool is_plain_host(const void* address);
+  // Whether calls are in flight that give the device work as they are carried out.
+  bool has_work_to_come() const { return working_streams_.load() > 0; }
 
  private:
   friend class Copies;
@@ -118,6 +120,7 @@ class CudaMemory final : public DeviceMemory {
   std::mutex mutex_;
   std::map<std::byte*, DeviceAllocation> allocations_;
   std::vector<std::unique_ptr<Queue>> idle_;
+  std::atomic<int> working_streams_{0};  // of calls in flight
   std::vector<CudaEvent> idle_moments_;
   // Host memory takes the driver a millisecond and more to pin.
   std::map<std::byte*, PinnedAllocation> pinned_;  // all that there is

@@ -192,6 +192,9 @@ std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream,
   const std::lock_guard lock(mutex_);
   why = why_none();
   if (!why.empty()) return nullptr;
+  // Its work could come to stand behind the program's stream, which would wait for it where calls
+  // are carried out one after the other.
+  if (memory_.has_work_to_come()) return nullptr;
   std::vector<HostAllocation> host;
   for (const std::size_t bytes : host_bytes) {
     if (bytes == 0) continue;

@@ -75,6 +75,8 @@ class DeviceStream {
   // order in which they were made.
   virtual std::uint64_t mark() = 0;
   virtual bool has_passed(std::uint64_t mark) = 0;  // otherwise as ready()
+  // Nothing more is given, until something is.
+  virtual void rest() noexcept {}
 };
 
 // The memory of one device. Thread-safe.
@@ -236,6 +238,10 @@ class Stream {
   bool finish() noexcept;
   // The same for who gives up: waits a moment, for what comes first may never end.
   bool settle() noexcept;
+  // It is ready, and the call for which it was has ended, whoever still holds it.
+  void rest() noexcept {
+    if (device_) device_->rest();
+  }
 
  private:
   std::unique_ptr<DeviceStream> device_;  // null for the host's

@@ -114,7 +114,12 @@ def test_many_calls_on_several_streams(comm: gradred.Comm, device: Driver) -> No
 
 
 def test_call_returns_before_the_peers_have_come(comm: gradred.Comm, stream: int) -> None:
+    """Also after calls without a stream whose requests the program has still got."""
     gradred.allreduce(DeviceArray(the_driver(), np.ones(1)), comm=comm, stream=stream)
+    x, y = (DeviceArray(the_driver(), ramp(70_001)) for _ in range(2))
+    kept = [gradred.iallreduce(x, comm=comm), comm.Iallreduce(x, y)]
+    kept[0].wait()
+    kept[1].Wait()
     x = Late(ramp(100), stream)
     if RANK != 0:
         MPI.COMM_WORLD.recv(source=0)

@@ -373,6 +373,32 @@ def test_stream_waits_no_longer_for_a_rank_that_is_killed(tmp_path: pathlib.Path
     assert all("lost True" in line for line in said), done.stdout
 
 
+@pytest.mark.each_mpi
+@pytest.mark.parametrize("ipc_bytes", ["1000000", "none"])
+def test_call_in_a_stream_while_one_without_is_in_flight(
+    tmp_path: pathlib.Path, ipc_bytes: str
+) -> None:
+    """What the earlier one still gives the device could come to stand behind the stream's wait."""
+    done = job(
+        tmp_path,
+        STREAM
+        + """
+    signal.alarm(30)
+    y = DeviceArray(device, np.ones(10, "float32"))
+    for turn in range(10):
+        request = gradred.iallreduce(x, "max", out=x, comm=comm)
+        gradred.allreduce(y, out=y, comm=comm, stream=stream)
+        finish()
+        request.wait()
+    print("right", (x.get() == 3).all() and (y.get() == 2**10).all())
+""",
+        ranks=2,
+        CUDA_DEVICE_MAX_CONNECTIONS="1",
+        GRADRED_IPC_BYTES=ipc_bytes,
+    )
+    assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
+
+
 def test_long_call_in_the_order_of_a_stream_fits_what_a_stream_takes(
     tmp_path: pathlib.Path,
 ) -> None:
