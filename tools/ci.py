@@ -125,10 +125,10 @@ def build_wheel(dist: Path) -> Path | None:
 def more_ranks_openmpi() -> bool:
     """The binary that was built beside MPICH, on Open MPI; MPICH has run 1, 2, 3 and 5.
 
-    Of the GPU's tests those in which the MPI carries the arrays.
+    Of the GPU's tests those of each way that the data take, and of Numba, which is here alone.
     """
     command = ["tools/run_tests.py", "--no-unit", "--ranks", "2,8"]
-    return run(python_of(OPENMPI), *command, "--on-devices", "messages or other_plans or torch")
+    return run(python_of(OPENMPI), *command, "--on-devices", DEVICES_ON_OPENMPI)
 
 
 def mpi4py_tests() -> bool:
@@ -299,6 +299,9 @@ OTHER_TORCH_JOBS = (
 TORCH_JOBS = (*ELASTIC_JOBS, *OTHER_TORCH_JOBS)
 
 DEVICE_JOBS = "jobs/test_device.py"  # with MPICH alone
+DEVICES_ON_OPENMPI = " or ".join(
+    ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
+)
 
 # Open MPI's jobs take longest to start, so its faults are two stages.
 FAULTS = sorted(f"faults/{file.name}" for file in (ROOT / "tests" / "faults").glob("test_*.py"))
