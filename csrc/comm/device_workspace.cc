@@ -24,9 +24,16 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   const Memory memory = call.out.memory;
   if (call.stream_order() != nullptr)
     return nullptr;  // whoever drives it must ask nothing of the device
-  if (!plan.family->shares_devices() || memory.is_host() || bytes_ == 0) return nullptr;
+  if (memory.is_host()) return nullptr;
   const bool same = call.kind == Kind::kBcast || call.input_memory() == memory;
-  if (!same || size_ == 1 || call.count * size_of(call.dtype) < kLeast) return nullptr;
+  const bool is_short = call.count * size_of(call.dtype) < kLeast;
+  why_not_wanted_ = bytes_ == 0                      ? "GRADRED_IPC_BYTES is none"
+                    : size_ == 1                     ? "one rank has no peers"
+                    : !plan.family->shares_devices() ? "the plan goes through it"
+                    : !same    ? "input and result of the last call lay in different memories"
+                    : is_short ? "calls so far were short"
+                               : nullptr;
+  if (why_not_wanted_ != nullptr) return nullptr;
   if (call.op == Op::kPremul && !is_aligned(call)) return nullptr;
   if (device_ == nullptr) {  // tried once
     const auto ranks = static_cast<std::size_t>(size_);
@@ -44,6 +51,9 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
 }
 
 std::string DeviceWorkspace::text() const {
+  if (device_ == nullptr && why_not_wanted_ != nullptr) {
+    return std::string("host memory: ") + why_not_wanted_;
+  }
   if (device_ == nullptr) return "no such call yet";
   if (workspace_ == nullptr) return "host memory: " + why_none_;
   if (workspace_->refused()) return "host memory: " + workspace_->why_refused();

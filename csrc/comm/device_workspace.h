@@ -30,6 +30,7 @@ class DeviceWorkspace {
   const std::size_t bytes_;
   std::unique_ptr<Workspace> workspace_;
   DeviceMemory* device_ = nullptr;          // its device; null: nobody wanted one
+  const char* why_not_wanted_ = nullptr;    // of the last call that wanted none
   std::string why_none_, why_not_reduced_;  // the latter of the last call that wanted one
 };
 

@@ -43,6 +43,8 @@ def check(comm: gradred.Comm, count: int = COUNT, dtype: str = "float32") -> Non
 def test_one_rank_reduces_where_ranks_share_a_device(device: Driver) -> None:
     with new_comm() as comm:
         assert comm.device_path == "no such call yet"
+        check(comm, 1000)
+        assert comm.device_path == "host memory: calls so far were short"
         check(comm)
         before = device.count("launches"), device.count("pinned")
         check(comm)
@@ -134,6 +136,12 @@ def test_device_without_memory_for_a_workspace(device: Driver) -> None:
         np.testing.assert_array_equal(y.get(), total(COUNT))
         comm.Allreduce(x, y)
         np.testing.assert_array_equal(y.get(), total(COUNT))
+
+
+def test_workspaces_that_are_turned_off(device: Driver) -> None:
+    with new_comm(ipc_bytes="none") as comm:
+        check(comm)
+        assert comm.device_path == "host memory: GRADRED_IPC_BYTES is none"
 
 
 def test_workspaces_of_different_lengths(device: Driver) -> None:

@@ -429,6 +429,31 @@ def test_plans_on_a_device_are_measured(
     assert re.search(r"measured: \S+ us, the median of \d+ calls", said)
 
 
+@needs_no_job
+@pytest.mark.one_mpi
+@pytest.mark.parametrize(
+    ("nbytes", "variables", "way"),
+    [
+        ("1k", {}, "host memory: calls so far were short"),
+        ("256k", {"GRADRED_IPC_BYTES": "none"}, "host memory: GRADRED_IPC_BYTES is none"),
+        ("256k", {"SIMULATED_CUDA_FAIL": "cuIpcOpenMemHandle:1"}, "host memory: rank 0: cuIpcOpen"),
+    ],
+)
+def test_way_through_host_memory_has_its_reason(
+    nbytes: str,
+    variables: dict[str, str],
+    way: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    library = str(Path(__file__).resolve().parents[1] / "libsimulated_cuda.so")
+    given = {f"GRADRED_{name}": library for name in ("LIBCUDA", "LIBNVRTC", "LIBNCCL")}
+    for name, value in (given | variables).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["explain", "--bytes", nbytes, "-np", "2", "-d", "cuda"]) == 0
+    assert f"way: {way}" in capsys.readouterr().out
+
+
 def test_device_that_cannot_be_asked_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="nothing was measured: --no-measure"):
         cli.explain.main(_arguments("--bytes 1m -np 2 -d cuda --no-measure"))

@@ -36,6 +36,7 @@ from gradred.element_types import numpy_dtype
 
 _LONG = 256 << 10  # bytes of the message whose time, less that of a short one, gives beta
 _LONG_IN_MEMORY = 64 << 10  # the same for a broadcast on one host
+_PLANS = "; plan "  # what follows in a path is of others
 
 
 def main() -> int:
@@ -79,16 +80,24 @@ def _spread(seconds: list[float]) -> dict[str, Any]:
 
 def _on_device(question: Question, accelerator: str, world: MPI.Intracomm) -> dict[str, Any]:
     device = Device(accelerator, world)
+    own: str | None = None  # of gradred's own choice, for this call: others are measured as well
     if config.get("device_plan") is None:
+        plain = gradred.Comm(world.Dup())
+        bind(question, plain, device.vector)()
+        own = _core.comm_info(plain)["device_path"].partition(_PLANS)[0]
         config.set("device_plan", "measured")
     comm = gradred.Comm(world.Dup())
     call = bind(question, comm, device.vector)
     call()  # measures all plans
     names = world.allgather(device.name())
     info = _core.comm_info(comm)
+
+    def with_own(path: str) -> str:
+        return path if own is None else own + "".join(path.partition(_PLANS)[1:])
+
     return _spread(call_seconds(question, call, world)) | {
-        "way": comm.device_path,
-        "path": info["device_path"],
+        "way": with_own(comm.device_path),
+        "path": with_own(info["device_path"]),
         "plans": info["device_plans"],
         "devices": names,
     }
