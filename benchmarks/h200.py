@@ -27,7 +27,8 @@ and says so:
     memories  arrays in pools, mapped chunks and managed memory, which CUDA IPC does not take
     lookup    what it costs to ask where an address lies, in C: host, pinned, device, managed, pool,
               mapped (`gradred bench --pointer-cache`)
-    host      Allreduce of host arrays against the MPI's, 2 and 8 ranks
+    host      Allreduce of host arrays against the MPI's, 2 to 16 ranks, as many as there are cores;
+              also with the MPIs of other environments (`--python other/bin/python`)
 
 Jobs are started by `gradred run`, with the MPI of this environment. The JSON record (`schema` =
 "gradred-h200/3"): date, arguments, sections{name: {seconds, jobs{name: what it tells, or error, or
@@ -103,7 +104,14 @@ class Run:
         command = ["run", "-np", str(ranks), "--timeout", "{seconds}", sys.executable, str(RANKS)]
         self.gradred(name, [*command, section, *more, *self.given.library], seconds, **variables)
 
-    def gradred(self, name: str, command: list[str], seconds: float, **variables: str) -> None:
+    def gradred(
+        self,
+        name: str,
+        command: list[str],
+        seconds: float,
+        python: str = sys.executable,
+        **variables: str,
+    ) -> None:
         """A command of gradred's, which prints a record: all that it prints, or the last line."""
         left = self.end - time.monotonic() - SPARE_S
         if left < LEAST_S:
@@ -111,7 +119,7 @@ class Run:
         else:
             limit = min(seconds, left)
             words = [word.replace("{seconds}", f"{limit:.0f}") for word in command]
-            self.jobs[name] = told_by([sys.executable, "-m", "gradred", *words], limit, variables)
+            self.jobs[name] = told_by([python, "-m", "gradred", *words], limit, variables)
         self.write()
 
 
@@ -239,10 +247,15 @@ def crowd(run: Run) -> None:
 
 
 def host(run: Run) -> None:
-    for ranks in (2,) if run.given.short else (2, 8):
-        sizes = "8:64k" if run.given.short else "8:16m"
+    cores = len(os.sched_getaffinity(0))
+    several = [ranks for ranks in (2, 16, 8, 4) if ranks <= max(cores, 2)]
+    sizes = "8:64k" if run.given.short else "8:16m"
+    for ranks in several[:1] if run.given.short else several:
         command = ["bench", "-np", str(ranks), "--peers", "mpi", "-m", sizes, "--json", "-"]
         run.gradred(f"{ranks} ranks", command, 40)
+        for python in run.given.python:
+            environment = Path(python).absolute().parent.parent.name
+            run.gradred(f"{ranks} ranks, {environment}", command, 40, python)
 
 
 SECTIONS: dict[str, Callable[[Run], None]] = {
@@ -270,6 +283,12 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="small sizes: to try the script")
     parser.add_argument(
         "--minutes", type=float, default=9.5, help="for all of it; later jobs are left out"
+    )
+    parser.add_argument(
+        "--python",
+        nargs="+",
+        default=[],
+        help="interpreters of environments with gradred and other MPIs, for section host",
     )
     parser.add_argument(
         "--library",

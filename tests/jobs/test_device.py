@@ -554,7 +554,8 @@ def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
     tmp_path: pathlib.Path, sections: tuple[str, ...]
 ) -> None:
     """What it does and checks; of the times nothing is said."""
-    done, record = script_for_a_real_gpu(tmp_path, "--only", *sections)
+    more = ["--python", sys.executable] if "host" in sections else []  # as another MPI's
+    done, record = script_for_a_real_gpu(tmp_path, "--only", *sections, *more)
     assert done.returncode == 0, (done.stdout, done.stderr, record)
     assert done.stdout.count(" ok\n") == len(sections), done.stdout
     told = record["sections"]
@@ -566,6 +567,8 @@ def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
     if "kernels" in sections:
         types = {row["type"] for row in told["kernels"]["jobs"]["rank 0"]["rows"]}
         assert types >= {"float32", "bfloat16", "float8_e4m3fn"}
+    if "host" in sections:
+        assert len(told["host"]["jobs"]) == 2
     if "nccl" in sections:
         assert told["nccl"]["jobs"]["2 ranks"]["graph"]["launches"] == 3
         assert "PeerLost" in told["death"]["jobs"]["2 ranks"]["met"]
