@@ -178,6 +178,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void add_work(NamedPart part, bool joins);
   void end_what_is_left_over();
   void run_works();
+  void start_works();
   Progress where(bool waits);
   void finish(const Shared& operation, std::exception_ptr failure);
   void fail(const std::exception_ptr& reason) noexcept;

@@ -41,8 +41,9 @@ void NamedOperations::go_on(bool waits) {
     const bool hungry = is_hungry();
     const bool took = (board_.any(hungry) || must_watch()) && take_entries();
     if (relay_ != nullptr) {
-      if (!waits) relay_->carry();
-      if (waits && relay_->look()) busy_ns_ = now_ns();
+      const bool looks = waits && works_.empty();
+      if (!looks) relay_->carry();
+      if (looks && relay_->look()) busy_ns_ = now_ns();
     }
     run_works();
     more = ((took || !hungry) && board_.any(is_hungry())) || must_watch();
@@ -175,9 +176,7 @@ void NamedOperations::end_what_is_left_over() {
 
 void NamedOperations::run_works() {
   stopped_ = {Progress::State::kPolls, {}};
-  for (auto& work : works_) {
-    if (!work->start(*comm_)) break;
-  }
+  start_works();
   while (!works_.empty()) {
     NamedWork& first = *works_.front();
     stopped_ = {Progress::State::kPolls, {}};  // for copies, unless a call says otherwise
@@ -196,9 +195,20 @@ void NamedOperations::run_works() {
       part.operation->times_.batch = done->parts().size();
       if (part.is_last_chunk()) finish(part.operation, nullptr);
     }
-    for (auto& work : works_) {
-      if (!work->start(*comm_)) break;
-    }
+    start_works();
+  }
+}
+
+// In their order. Between hosts long calls take longer side by side than one after the other: they
+// share the wire, and each is in the other's way.
+void NamedOperations::start_works() {
+  constexpr std::uint64_t kTogether = std::uint64_t{256} << 10;
+  const bool shares_wire = !comm_->node_path().serves_all();
+  std::uint64_t bytes = 0;
+  for (auto& work : works_) {
+    if (shares_wire && bytes > kTogether) break;
+    if (!work->start(*comm_)) break;
+    bytes += work->bytes();
   }
 }
 
@@ -214,6 +224,7 @@ Progress NamedOperations::where(bool waits) {
     if (board_.any()) busy_ns_ = now;
     if (now - busy_ns_ < kLookAtSocketsNs) return {Progress::State::kPolls, {}};
   }
+  if (waits && relay_ != nullptr) relay_->rest();
   return {Progress::State::kAwaits, board_.news()};
 }
 

@@ -1,6 +1,6 @@
 #include "coordinator/relay.h"
 
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -24,8 +24,19 @@ constexpr std::uint64_t kAskEveryNs = 500'000'000;  // the sites that a name wai
 constexpr std::uint64_t kLostNs = 400'000'000;
 // Since the last packet: what comes later goes at once.
 constexpr std::uint64_t kTogetherNs = 20'000;
-constexpr int kRoomMs = 1;  // until a full log is looked at again
+// A thread that has looked at the sockets does so again, if its program's next wait comes so soon.
+constexpr std::uint64_t kLooksAgainNs = 200'000;
+constexpr std::uint64_t kRoomNs = 1'000'000;  // until a full log is looked at again
 constexpr std::chrono::seconds kSettle{1};
+
+void watch(const Socket& set, int operation, int fd, std::uint32_t events, std::uint64_t name) {
+  epoll_event event{.events = events, .data = {.u64 = name}};
+  if (epoll_ctl(set.fd(), operation, fd, &event) != 0) {
+    throw TransportError("named operations: a connection cannot be watched");
+  }
+}
+
+enum : std::uint64_t { kConnections, kWake, kTimer };  // in the set of all
 
 }  // namespace
 
@@ -35,12 +46,18 @@ Relay::Relay(Board& board, std::unique_ptr<Sites> sites, std::vector<Socket> con
       on_failure_(std::move(on_failure)),
       sites_(std::move(sites)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
-  if (!wake_.is_open() || !timer_.is_open()) {
-    throw TransportError("named operations: there is no file descriptor left");
+      timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
+      sites_set_(epoll_create1(EPOLL_CLOEXEC)),
+      all_set_(epoll_create1(EPOLL_CLOEXEC)) {
+  for (const Socket* one : {&wake_, &timer_, &sites_set_, &all_set_}) {
+    if (!one->is_open()) throw TransportError("named operations: no file descriptor is left");
   }
+  watch(all_set_, EPOLL_CTL_ADD, sites_set_.fd(), EPOLLIN, kConnections);
+  watch(all_set_, EPOLL_CTL_ADD, wake_.fd(), EPOLLIN, kWake);
+  watch(all_set_, EPOLL_CTL_ADD, timer_.fd(), EPOLLIN, kTimer);
   for (std::size_t i = 0; i < connections.size(); ++i) {
     connections_.push_back({.socket = std::move(connections[i]), .leader = std::move(leaders[i])});
+    watch(sites_set_, EPOLL_CTL_ADD, connections_[i].socket.fd(), EPOLLIN, i);
   }
   board_thread_ = std::thread([this] { watch_board(); });
   socket_thread_ = std::thread([this] { watch_sockets(); });
@@ -55,6 +72,7 @@ Relay::~Relay() {
 }
 
 void Relay::carry(bool soon) noexcept {
+  if (board_.outgoing().target == seen_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(mutex_);
   carry_locked();
   soon ? flush_soon() : flush_all();
@@ -64,16 +82,29 @@ bool Relay::look() noexcept {
   const std::lock_guard lock(mutex_);
   carry_locked();
   flush_all();
-  listen_to(looks_);
-  if (poll(looks_.data(), looks_.size(), 0) <= 0) return false;
   bool any = true;
   try {
-    any = hear_all(looks_);
+    any = hear_all();
+    looked_ns_ = now_ns();
+    if (listens_) listen(false);
+    set_timer();
   } catch (const std::exception& error) {
     fail(error.what());
   }
   flush_all();
   return any;
+}
+
+void Relay::rest() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!listens_) listen(true);
+}
+
+// What has come meanwhile wakes watch_sockets() at once.
+void Relay::listen(bool on) {
+  epoll_event event{.events = on ? EPOLLIN : 0U, .data = {.u64 = kConnections}};
+  epoll_ctl(all_set_.fd(), EPOLL_CTL_MOD, sites_set_.fd(), &event);
+  listens_ = on;
 }
 
 void Relay::settle() noexcept {
@@ -93,66 +124,69 @@ void Relay::watch_board() {
 }
 
 void Relay::watch_sockets() {
-  std::vector<pollfd> looks;
   while (!stopping_) {
-    int limit_ms = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      listen_to(looks);
-      looks.push_back({.fd = wake_.fd(), .events = POLLIN, .revents = 0});
-      looks.push_back({.fd = timer_.fd(), .events = POLLIN, .revents = 0});
-      limit_ms = poll_ms();
-      sleeps_long_ = limit_ms < 0;
-    }
-    poll(looks.data(), looks.size(), limit_ms);
+    std::array<epoll_event, 3> events;
+    const int count = epoll_wait(all_set_.fd(), events.data(), events.size(), -1);
     const std::lock_guard lock(mutex_);
-    sleeps_long_ = false;
-    for (const pollfd& one : std::span(looks).last(2)) {
-      std::uint64_t count = 0;
-      if (one.revents == 0) continue;
-      [[maybe_unused]] const ssize_t got = read(one.fd, &count, sizeof count);
-    }
-    if (looks.back().revents != 0) is_timed_ = false;
+    for (int i = 0; i < count; ++i) hear_own(events[static_cast<std::size_t>(i)].data.u64);
     try {
-      hear_all(looks);
+      if (listens_) hear_all();
+      deliver();
       ask_for_missing();
       give_up_lost();
     } catch (const std::exception& error) {
       fail(error.what());
     }
     flush_all();
+    set_timer();
   }
 }
 
-void Relay::listen_to(std::vector<pollfd>& looks) const {
-  looks.clear();
-  for (const Connection& one : connections_) {
-    const short events = one.is_full ? POLLIN | POLLOUT : POLLIN;
-    // One that is lost, or not used any more: a negative number is not looked at.
-    looks.push_back({.fd = one.socket.fd(), .events = events, .revents = 0});
-  }
+// wake_ or timer_ has something.
+void Relay::hear_own(std::uint64_t name) {
+  if (name == kConnections) return;
+  std::uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got =
+      read(name == kWake ? wake_.fd() : timer_.fd(), &count, sizeof count);
+  if (name != kTimer) return;
+  due_ns_ = 0;
+  if (!listens_ && now_ns() - looked_ns_ >= kLooksAgainNs / 2) listen(true);
 }
 
-// By connection, what has happened there.
-bool Relay::hear_all(const std::vector<pollfd>& looks) {
+// Whether anything has come.
+bool Relay::hear_all() {
+  std::array<epoll_event, 64> events;
+  const int count = epoll_wait(sites_set_.fd(), events.data(), events.size(), 0);
+  if (count <= 0) return false;
   bool any = false;
-  for (std::size_t i = 0; i < connections_.size(); ++i) {
-    const short happened = looks[i].revents;
-    if ((happened & POLLOUT) != 0) flush(connections_[i]);
-    if ((happened & (POLLIN | POLLERR | POLLHUP)) != 0) any |= receive(i);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& one = events[static_cast<std::size_t>(i)];
+    const std::size_t index = one.data.u64;
+    if ((one.events & EPOLLOUT) != 0) flush(connections_[index]);
+    if ((one.events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) any |= receive(index);
   }
   deliver();
   if (sites_ != nullptr) decide();
   return any;
 }
 
-// How long the sockets may be slept at.
-int Relay::poll_ms() {
-  if (!incoming_.empty()) return kRoomMs;
+// For what watch_sockets() has to do though nothing comes.
+void Relay::set_timer() {
+  if (!incoming_.empty()) time_out_in(kRoomNs);
+  if (!listens_) time_out_in(kLooksAgainNs);
   const auto is_lost = [](const Connection& one) { return one.lost_ns != 0; };
-  if (!over_ && std::ranges::any_of(connections_, is_lost)) return 50;
-  const bool asks = sites_ != nullptr && sites_->any_waiting();
-  return asks ? static_cast<int>(kAskEveryNs / 1'000'000) : -1;
+  if (!over_ && std::ranges::any_of(connections_, is_lost)) time_out_in(kLostNs / 8);
+  if (sites_ != nullptr && sites_->any_waiting()) time_out_in(kAskEveryNs);
+}
+
+// At the latest.
+void Relay::time_out_in(std::uint64_t nanoseconds) {
+  const std::uint64_t due = now_ns() + nanoseconds;
+  if (due_ns_ != 0 && due_ns_ <= due) return;
+  due_ns_ = due;
+  const itimerspec once{.it_interval = {},
+                        .it_value = {.tv_sec = 0, .tv_nsec = static_cast<long>(nanoseconds)}};
+  timerfd_settime(timer_.fd(), 0, &once, nullptr);
 }
 
 void Relay::wake_sockets() noexcept {
@@ -164,12 +198,13 @@ void Relay::wake_sockets() noexcept {
 
 void Relay::carry_locked() {
   try {
+    seen_ = board_.outgoing().target;
     for (const SiteMessage& message : board_.take_outgoing()) to_coordinator(message);
     if (sites_ != nullptr) decide();
   } catch (const std::exception& error) {
     fail(error.what());
   }
-  if (sleeps_long_ && poll_ms() >= 0) wake_sockets();
+  set_timer();
 }
 
 void Relay::to_coordinator(const SiteMessage& message) {
@@ -206,9 +241,7 @@ void Relay::flush_soon() {
   const auto has_unsent = [](const Connection& one) { return !one.unsent.empty(); };
   if (std::ranges::none_of(connections_, has_unsent)) return;
   if (now_ns() - flushed_ns_ >= kTogetherNs) return flush_all();
-  if (std::exchange(is_timed_, true)) return;
-  const itimerspec once{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_nsec = kTogetherNs}};
-  timerfd_settime(timer_.fd(), 0, &once, nullptr);
+  time_out_in(kTogetherNs);
 }
 
 void Relay::flush(Connection& connection) {
@@ -221,8 +254,11 @@ void Relay::flush(Connection& connection) {
     sent += static_cast<std::size_t>(count);
   }
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
+  if (connection.is_full == !unsent.empty()) return;
   connection.is_full = !unsent.empty();
-  if (connection.is_full) wake_sockets();  // to look for room
+  const std::uint32_t events = connection.is_full ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  const auto index = static_cast<std::uint64_t>(&connection - connections_.data());
+  watch(sites_set_, EPOLL_CTL_MOD, connection.socket.fd(), events, index);
 }
 
 // Of names that wait for other sites, which ranks there have not submitted them.
@@ -251,7 +287,7 @@ bool Relay::receive(std::size_t index) {
     connection.socket.close();
     connection.unsent.clear();
     connection.lost_ns = now_ns();
-    wake_sockets();  // they are to be looked at in a while
+    set_timer();
     return true;
   }
   connection.decoder.add(std::span(bytes).first(static_cast<std::size_t>(got)),

@@ -6,8 +6,6 @@
 // they have put on the board.
 #pragma once
 
-#include <poll.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -42,8 +40,9 @@ class Relay {
   // what it does then goes by the same packet.
   void carry(bool soon = false) noexcept;
   // The same, and hears what has come: a thread that waits need not be woken for it. Whether
-  // anything has.
+  // anything has. Until rest(), or for a moment, the thread at the sockets leaves them to it.
   bool look() noexcept;
+  void rest() noexcept;
   // This rank has left: waits a moment until the other sites know, so that it may end.
   void settle() noexcept;
 
@@ -60,9 +59,11 @@ class Relay {
 
   void watch_board();
   void watch_sockets();
-  void listen_to(std::vector<pollfd>& looks) const;
-  bool hear_all(const std::vector<pollfd>& looks);
-  int poll_ms();
+  bool hear_all();
+  void hear_own(std::uint64_t name);
+  void listen(bool on);
+  void set_timer();
+  void time_out_in(std::uint64_t nanoseconds);
   bool receive(std::size_t index);
   void hear(std::size_t index, SiteMessage message);
   void carry_locked();
@@ -86,15 +87,17 @@ class Relay {
   std::unique_ptr<Sites> sites_;  // of the coordinator
   std::vector<Connection> connections_;
   std::deque<SiteMessage> incoming_;  // for the board
-  std::vector<pollfd> looks_;         // of look()
   std::uint64_t asked_ns_ = 0;
-  bool over_ = false;         // a rank has left, and the board knows
-  bool sleeps_long_ = false;  // watch_sockets(), until a socket has something
+  bool over_ = false;  // a rank has left, and the board knows
   std::uint64_t flushed_ns_ = 0;
-  bool is_timed_ = false;  // timer_ will have watch_sockets() flush
+  std::uint64_t looked_ns_ = 0;
+  bool listens_ = true;                 // watch_sockets(), to what comes from other sites
+  std::uint64_t due_ns_ = 0;            // when timer_ wakes it; 0: never
+  std::atomic<std::uint64_t> seen_{0};  // of what the board has to say
   std::atomic<bool> stopping_{false};
-  Socket wake_;   // an eventfd
-  Socket timer_;  // a timerfd
+  Socket wake_;                 // an eventfd
+  Socket timer_;                // a timerfd
+  Socket sites_set_, all_set_;  // epoll's: the connections; these as one, wake_ and timer_
   std::thread board_thread_, socket_thread_;
 };
 
