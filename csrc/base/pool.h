@@ -37,7 +37,11 @@ class FreeBlocks {
     Block* next;
   };
   static_assert(kBytes >= sizeof(Block));
+#if defined(__SANITIZE_ADDRESS__)
+  static constexpr std::size_t kMost = 0;  // it is to see what is used after it has been freed
+#else
   static constexpr std::size_t kMost = 512;  // a program's gradients in flight, or most of them
+#endif
 
   Block* first_ = nullptr;
   std::size_t count_ = 0;

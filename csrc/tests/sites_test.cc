@@ -280,7 +280,14 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
   std::mt19937 random(static_cast<unsigned>(rank));
   std::uint64_t seen = 1;
   const auto carry = [&] {
-    if (relay != nullptr) relay->carry();
+    if (relay != nullptr) relay->carry(random() % 2 == 0);
+  };
+  // As who waits does, who may then sleep without a word: the relay's own thread has to hear what
+  // comes in the end.
+  const auto look = [&] {
+    if (relay == nullptr || random() % 3 == 0) return;
+    for (auto looks = random() % 50; looks > 0; --looks) relay->look();
+    if (random() % 2 == 0) relay->rest();
   };
   for (int turn = 0; turn < kTurns; ++turn) {
     std::vector<int> order(kNames);
@@ -311,6 +318,7 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
       if (random() % 4 == 0) take(random() % 2 == 0);
     }
     while (taken < kNames) {
+      look();
       if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
       take(true);
     }
