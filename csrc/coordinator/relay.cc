@@ -211,14 +211,16 @@ void Relay::to_coordinator(const SiteMessage& message) {
   sites_ != nullptr ? sites_->hear(0, message) : send(connections_.front(), message);
 }
 
-// Entries that no rank of this site has taken yet stay open: what comes meanwhile joins them.
+// Entries that no rank of this site has taken yet stay open: what comes meanwhile joins them. Then
+// the board has been asked to tell when one has: somebody carries that here.
 void Relay::decide() {
-  if (!sites_->any_agreed() || (!sites_->is_over() && !board_.is_taken())) return;
-  for (SiteMessage& message : sites_->take()) {
-    for (Connection& one : connections_) send(one, message);
-    incoming_.push_back(std::move(message));
+  while (sites_->any_agreed() && (sites_->is_over() || board_.is_taken())) {
+    for (SiteMessage& message : sites_->take()) {
+      for (Connection& one : connections_) send(one, message);
+      incoming_.push_back(std::move(message));
+    }
+    deliver();
   }
-  deliver();
 }
 
 void Relay::send(Connection& connection, const SiteMessage& message) {

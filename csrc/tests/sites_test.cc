@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "coordinator/board.h"
 #include "coordinator/relay.h"
@@ -277,6 +278,7 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
   const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
   named::Board& board = job.board(rank);
   constexpr int kNames = 40, kTurns = 10;
+  constexpr std::uint64_t kLong = 10'000'000'000;
   std::mt19937 random(static_cast<unsigned>(rank));
   std::uint64_t seen = 1;
   const auto carry = [&] {
@@ -319,7 +321,9 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
     }
     while (taken < kNames) {
       look();
-      if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
+      const std::uint64_t begin = now_ns();
+      if (!board.any()) Sleep::until(board.news(), kLong);
+      expect(now_ns() - begin < kLong, "who sleeps is told of what all have submitted");
       take(true);
     }
   }
