@@ -15,9 +15,11 @@ class FreeBlocks {
   FreeBlocks(const FreeBlocks&) = delete;
   FreeBlocks& operator=(const FreeBlocks&) = delete;
   ~FreeBlocks() {
-    is_open_ = false;
+    is_over = true;
     while (first_ != nullptr) ::operator delete(take());
   }
+  // The thread ends, and has no list any more.
+  static inline thread_local bool is_over = false;
 
   void* take() {
     if (first_ == nullptr) return ::operator new(kBytes);
@@ -27,7 +29,7 @@ class FreeBlocks {
     return taken;
   }
   void give_back(void* memory) {
-    if (!is_open_ || count_ == kMost) return ::operator delete(memory);
+    if (count_ == kMost) return ::operator delete(memory);
     ++count_;
     first_ = new (memory) Block{first_};
   }
@@ -45,7 +47,6 @@ class FreeBlocks {
 
   Block* first_ = nullptr;
   std::size_t count_ = 0;
-  bool is_open_ = true;
 };
 
 // As a container or std::allocate_shared wants it.
@@ -59,11 +60,12 @@ class PoolAllocator {
   PoolAllocator(const PoolAllocator<Other>&) {}  // NOLINT: containers convert it
 
   T* allocate(std::size_t count) {
-    if (count != 1) return static_cast<T*>(::operator new(count * sizeof(T)));
-    return static_cast<T*>(blocks().take());
+    const bool pooled = count == 1 && !FreeBlocks<sizeof(T)>::is_over;
+    return static_cast<T*>(pooled ? blocks().take() : ::operator new(count * sizeof(T)));
   }
   void deallocate(T* memory, std::size_t count) {
-    count != 1 ? ::operator delete(memory) : blocks().give_back(memory);
+    const bool pooled = count == 1 && !FreeBlocks<sizeof(T)>::is_over;
+    pooled ? blocks().give_back(memory) : ::operator delete(memory);
   }
   template <class Other>
   bool operator==(const PoolAllocator<Other>&) const {

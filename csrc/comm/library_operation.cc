@@ -196,7 +196,7 @@ class LibraryOperation final : public StartedOperation {
       tell_peers();
       comm_->libraries().abort();  // calls by other plans wait for the same peers
     }
-    if (well && call_.before() != nullptr) call_.before()->rest();
+    if (call_.before() != nullptr) call_.before()->rest();
     StartedOperation::on_end(well);
   }
 

@@ -153,7 +153,7 @@ class MpiOperation final : public StartedOperation {
 
   void on_end(bool well) noexcept override {
     if (!well && !is_over_on_mpi()) comm_->liveness().fail(failure());
-    if (well && call_.before() != nullptr) call_.before()->rest();
+    if (call_.before() != nullptr) call_.before()->rest();
     StartedOperation::on_end(well);
   }
 

@@ -147,6 +147,7 @@ std::string how_it_leaves() {
 void let_cause_end_first() noexcept {
   if (!Context::get().ends_by_loss || has_supervisor()) return;
   const std::vector<ProcessId> others = met_peers();
+  if (others.empty()) return;
   const std::uint64_t begin = now_ns();
   while (std::ranges::all_of(others, is_alive) && now_ns() - begin < kLongestWaitNs) usleep(5000);
   usleep(kNoticedUs);

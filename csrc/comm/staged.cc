@@ -287,7 +287,7 @@ void StagedOperation::withdraw() noexcept {
 }
 
 void StagedOperation::on_end(bool well) noexcept {
-  if (well) staging_->rest();
+  staging_->rest();
   StartedOperation::on_end(well);
 }
 

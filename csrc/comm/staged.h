@@ -50,7 +50,7 @@ class Staging final : public Flow {
   // Somebody may still read and write the host memory, or the device the caller's (false): then it
   // stays allocated.
   bool abandon(bool host_memory_is_free) noexcept;
-  void rest() noexcept;  // the call has ended well
+  void rest() noexcept;  // the call has ended
 
  private:
   Staging(const Call& call, int rank, int size);

@@ -66,13 +66,14 @@ void validate(const Communicator& comm, const Submission& what,
                        ": named operations take gradred's own operations alone. Use "
                        "gradred.iallreduce for a function");
     }
-    const bool scaled = what.prescale != 1.0 || what.postscale != 1.0 || what.op == Op::kAvg;
+    const Op op = what.op == Op::kAvg && comm.size() == 1 ? Op::kSum : what.op;
+    const bool scaled = what.prescale != 1.0 || what.postscale != 1.0 || op == Op::kAvg;
     if (scaled && array.dtype == DType::kBool) {
       throw UsageError(std::string(name_of(what.kind)) +
                        ": bool cannot be averaged, or scaled by a factor");
     }
-    if (find_reduction(what.op, array.dtype) == nullptr) {
-      throw UsageError(std::string(name_of(what.kind)) + ": " + std::string(name_of(what.op)) +
+    if (find_reduction(op, array.dtype) == nullptr) {
+      throw UsageError(std::string(name_of(what.kind)) + ": " + std::string(name_of(op)) +
                        " is not defined for " + std::string(name_of(array.dtype)));
     }
   }

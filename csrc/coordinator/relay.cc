@@ -116,8 +116,9 @@ void Relay::settle() noexcept {
 // ---- the threads --------------------------------------------------------------------------------
 
 void Relay::watch_board() {
-  while (!stopping_) {
+  while (true) {
     const Awaited next = board_.outgoing();
+    if (stopping_) return;  // after that, or the ring that goes with it could be missed
     carry();
     Sleep::until(next, Sleep::kForever);
   }
@@ -132,6 +133,7 @@ void Relay::watch_sockets() {
     try {
       if (listens_) hear_all();
       deliver();
+      if (sites_ != nullptr) decide();  // there may be room again
       ask_for_missing();
       give_up_lost();
     } catch (const std::exception& error) {
@@ -258,9 +260,10 @@ void Relay::flush(Connection& connection) {
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
   if (connection.is_full == !unsent.empty()) return;
   connection.is_full = !unsent.empty();
-  const std::uint32_t events = connection.is_full ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  const auto index = static_cast<std::uint64_t>(&connection - connections_.data());
-  watch(sites_set_, EPOLL_CTL_MOD, connection.socket.fd(), events, index);
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
+  if (connection.is_full) event.events |= EPOLLOUT;
+  event.data.u64 = static_cast<std::uint64_t>(&connection - connections_.data());
+  epoll_ctl(sites_set_.fd(), EPOLL_CTL_MOD, connection.socket.fd(), &event);
 }
 
 // Of names that wait for other sites, which ranks there have not submitted them.
@@ -286,8 +289,11 @@ bool Relay::receive(std::size_t index) {
   const ssize_t got = ::recv(connection.socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (got <= 0) {
+    // A forked child may hold it open, too: then it would stay in the set.
+    epoll_ctl(sites_set_.fd(), EPOLL_CTL_DEL, connection.socket.fd(), nullptr);
     connection.socket.close();
     connection.unsent.clear();
+    connection.is_full = false;
     connection.lost_ns = now_ns();
     set_timer();
     return true;

@@ -104,8 +104,13 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
 
 def _tells_of_loss(error: BaseException | None) -> bool:
     """Whether another rank's end is behind it. PyTorch's C++ keeps the text alone."""
-    while error is not None:
-        if isinstance(error, PeerLost) or "PeerLost: " in str(error):
-            return True
+    seen: set[int] = set()  # a chain may lead back to itself
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        try:
+            if isinstance(error, PeerLost) or "PeerLost: " in str(error):
+                return True
+        except Exception:  # what a program's own class has to say may be an error itself
+            return False
         error = error.__cause__ or error.__context__
     return False

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import gradred
 import gradred.comm
-from gradred import DeviceError, UsageError, _core
+from gradred import DeviceError, UsageError, _core, _rank
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = COMM.rank, COMM.size
@@ -301,3 +301,14 @@ def test_drop_in_function_takes_any_communicator() -> None:
     assert y.tolist() == [SIZE**3] * 2
     with pytest.raises(TypeError, match=r"Pass an MPI\.Intracomm"):
         gradred.Allreduce(MPI.IN_PLACE, y, comm=3)  # type: ignore[arg-type]
+
+
+def test_a_loss_is_found_behind_other_errors_and_chains_may_be_circles() -> None:
+    lost = RuntimeError("PeerLost: rank 1 has left the program")
+    other = ValueError("another one")
+    assert not _rank._tells_of_loss(other)
+    other.__context__ = KeyError("a third one")
+    other.__context__.__context__ = other
+    assert not _rank._tells_of_loss(other)
+    other.__cause__ = lost
+    assert _rank._tells_of_loss(other)

@@ -244,6 +244,19 @@ def test_monitored_barrier_works_after_one_to_which_ranks_came_late() -> None:
     dist.destroy_process_group(group)
 
 
+@pytest.mark.skipif(SIZE < 3, reason="takes one that leaves while another one is late")
+def test_monitored_barrier_does_not_count_who_has_given_up() -> None:
+    group = dist.new_group(timeout=datetime.timedelta(seconds=30))
+    if RANK == 2:
+        time.sleep(0.8)
+    limit = datetime.timedelta(seconds=0.3 if RANK == 1 else 2)
+    with pytest.raises(RuntimeError, match=r"not been reached by rank 1\.|has not let it pass"):
+        dist.monitored_barrier(group, limit)
+    dist.barrier()
+    dist.monitored_barrier(group, datetime.timedelta(seconds=20))
+    dist.destroy_process_group(group)
+
+
 @pytest.mark.skipif(SIZE == 1, reason="rank 0 alone")
 def test_monitored_barrier_that_rank_zero_does_not_reach() -> None:
     group = dist.new_group(timeout=datetime.timedelta(seconds=30))

@@ -1,6 +1,6 @@
 """A barrier that says which ranks did not come: `torch.distributed.monitored_barrier`.
 
-Each rank counts its arrival in the group's store, where rank 0 looks, and lets all pass once all
+Each rank tells its arrival in the group's store, where rank 0 looks, and lets all pass once all
 have come.
 """
 
@@ -17,10 +17,14 @@ import torch.distributed as dist
 from gradred.errors import TimeoutError, explain  # noqa: A004
 
 _LOOK_EVERY = 0.01  # seconds
+_ARRIVED, _PASSES, _GONE = "arrived", "passes", "gone"
 
 
 class MonitoredBarrier:
     """Of the ranks of a group.
+
+    Each call of a rank other than 0 is a key of the store, whose value only grows: from `_ARRIVED`
+    either to `_PASSES`, by rank 0, or to `_GONE`, by a rank whose time is over.
 
     Args:
         store: of this group alone.
@@ -33,7 +37,7 @@ class MonitoredBarrier:
         self, store: dist.Store, rank: int, size: int, look: Callable[[str], None]
     ) -> None:
         self._store, self._rank, self._size, self._look = store, rank, size, look
-        self._met = [0] * size  # on rank 0: arrivals that it has seen; else, at 0: answers
+        self._calls = [0] * size  # of each rank: on rank 0 the one that is met next
 
     def wait(self, seconds: float, wait_all_ranks: bool) -> None:
         """Block until all ranks have come.
@@ -47,14 +51,19 @@ class MonitoredBarrier:
         if self._rank != 0:
             return self._wait_for_answer(end, seconds)
         late: list[int] = []
-        before = list(self._met)
         for rank in range(1, self._size):
-            if not self._comes(rank, f"arrived/{rank}", end):
+            if not self._comes(rank, end):
                 late.append(rank)
             if late and not wait_all_ranks:
                 break
+        if not late:  # one may have left again while others came
+            others = range(1, self._size)
+            late = [rank for rank in others if self._value(self._key(rank)) != _ARRIVED]
+        if not late:
+            late = [rank for rank in others if not self._change(self._key(rank), _PASSES)]
+            for rank in others:
+                self._calls[rank] += 1
         if late:
-            self._met = before  # who has come takes that back
             whom = ", ".join(f"rank {rank}" for rank in late)
             raise TimeoutError(
                 explain(
@@ -63,36 +72,49 @@ class MonitoredBarrier:
                     "See what these ranks do, or pass a longer timeout",
                 )
             )
-        for rank in range(1, self._size):
-            self._store.add(f"passes/{rank}", 1)
         return None
 
-    def _comes(self, index: int, key: str, end: float) -> bool:
-        """Whether the count of this key has grown in time; that counts as seen."""
-        while self._store.add(key, 0) <= self._met[index]:
-            self._look("monitored_barrier")
-            if time.monotonic() > end:
+    def _key(self, rank: int) -> str:
+        return f"call {self._calls[rank]} of {rank}"
+
+    def _value(self, key: str) -> str:
+        """Nothing before the rank has made this call."""
+        return str(self._store.get(key).decode()) if self._store.check([key]) else ""
+
+    def _change(self, key: str, value: str) -> bool:
+        """From `_ARRIVED`, unless somebody else has changed it."""
+        return bool(self._store.compare_set(key, _ARRIVED, value).decode() == value)
+
+    def _comes(self, rank: int, end: float) -> bool:
+        """Whether it comes in time. Calls that it has given up do not count."""
+        while (value := self._value(self._key(rank))) != _ARRIVED:
+            if value == _GONE:
+                self._calls[rank] += 1
+            elif not self._may_wait(end):
                 return False
-            time.sleep(_LOOK_EVERY)
-        self._met[index] += 1
+        return True
+
+    def _may_wait(self, end: float) -> bool:
+        self._look("monitored_barrier")
+        if time.monotonic() > end:
+            return False
+        time.sleep(_LOOK_EVERY)
         return True
 
     def _wait_for_answer(self, end: float, seconds: float) -> None:
-        """Who has waited in vain has not come: the next barrier is another one."""
-        mine, answers = f"arrived/{self._rank}", f"passes/{self._rank}"
-        self._store.add(mine, 1)
-        if self._comes(0, answers, end):
-            return
-        self._store.add(mine, -1)
-        if self._comes(0, answers, 0):  # just now
-            return
-        raise TimeoutError(
-            explain(
-                "monitored_barrier",
-                f"this rank has come, and rank 0 has not let it pass within {seconds:g} s",
-                "See rank 0's error, which names the ranks that did not come",
+        key = self._key(self._rank)
+        self._calls[self._rank] += 1
+        self._store.set(key, _ARRIVED)
+        while self._value(key) != _PASSES:
+            if self._may_wait(end) or not self._change(key, _GONE):
+                continue
+            raise TimeoutError(
+                explain(
+                    "monitored_barrier",
+                    f"this rank has come, and rank 0 has not let it pass within {seconds:g} s",
+                    "See rank 0's error, which names the ranks that did not come",
+                )
             )
-        )
 
 
 def serve_monitored_barrier() -> None:

@@ -197,7 +197,12 @@ def submit_tensor(
         if handle is not None:
             return handle
     asked = (prescale, postscale, process_set, out, priority)
-    return submit_tensors([tensor], [out], name, op, *asked)
+    try:
+        return submit_tensors([tensor], [out], name, op, *asked)
+    except UsageError:
+        raise
+    except Error as error:
+        raise internal_error(error) from error
 
 
 def submit_tensors(
