@@ -25,14 +25,7 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   if (call.stream_order() != nullptr)
     return nullptr;  // whoever drives it must ask nothing of the device
   if (memory.is_host()) return nullptr;
-  const bool same = call.kind == Kind::kBcast || call.input_memory() == memory;
-  const bool is_short = call.count * size_of(call.dtype) < kLeast;
-  why_not_wanted_ = bytes_ == 0                      ? "GRADRED_IPC_BYTES is none"
-                    : size_ == 1                     ? "one rank has no peers"
-                    : !plan.family->shares_devices() ? "the plan goes through it"
-                    : !same    ? "input and result of the last call lay in different memories"
-                    : is_short ? "calls so far were short"
-                               : nullptr;
+  why_not_wanted_ = why_not_wanted(call, plan);
   if (why_not_wanted_ != nullptr) return nullptr;
   if (call.op == Op::kPremul && !is_aligned(call)) return nullptr;
   if (device_ == nullptr) {  // tried once
@@ -48,6 +41,18 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   why_not_reduced_.clear();
   const bool serves = !reduces || workspace_->reduces(call.op, call.dtype, why_not_reduced_);
   return serves ? workspace_.get() : nullptr;
+}
+
+// Null: it is.
+const char* DeviceWorkspace::why_not_wanted(const Call& call, const Plan& plan) const {
+  if (bytes_ == 0) return "GRADRED_IPC_BYTES is none";
+  if (size_ == 1) return "one rank has no peers";
+  if (!plan.family->shares_devices()) return "the plan goes through it";
+  if (call.kind != Kind::kBcast && call.input_memory() != call.out.memory) {
+    return "input and result of the last call lay in different memories";
+  }
+  if (call.count * size_of(call.dtype) < kLeast) return "calls so far were short";
+  return nullptr;
 }
 
 std::string DeviceWorkspace::text() const {

@@ -26,6 +26,8 @@ class DeviceWorkspace {
   std::string text() const;  // how such calls have gone, in words
 
  private:
+  const char* why_not_wanted(const Call& call, const Plan& plan) const;
+
   const int rank_, size_;
   const std::size_t bytes_;
   std::unique_ptr<Workspace> workspace_;

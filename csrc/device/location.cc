@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <optional>
 
@@ -11,6 +12,8 @@
 
 namespace gradred::device {
 namespace {
+
+std::atomic<std::uint64_t> audited_looks{0}, audited_mismatches{0};
 
 // Of the thread's own context; without one a stream's name is that of device 0's. Where that has
 // none either nothing has been given to any stream.
@@ -43,7 +46,19 @@ std::string in_hex(Address address) {
   return "0x" + text;
 }
 
+// What the cache has, or the driver, who is right, where an audit finds that they differ.
+PointerInfo find_audited(PointerCache& cache, const Driver& driver, const void* pointer) {
+  const PointerCache::Counts before = cache.counts();
+  const PointerInfo found = cache.find(pointer, true);
+  audited_looks += cache.counts().hits - before.hits;
+  if (cache.counts().mismatches == before.mismatches) return found;
+  ++audited_mismatches;
+  return ask(driver, reinterpret_cast<Address>(pointer));
+}
+
 }  // namespace
+
+PointerAudit pointer_audit() { return {audited_looks.load(), audited_mismatches.load()}; }
 
 bool is_readable(const void* pointer, std::size_t bytes) {
   const auto address = reinterpret_cast<Address>(pointer);
@@ -57,7 +72,8 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
   const bool there = driver != nullptr && driver->initialised();
   if (there && bytes > 0) {
     static thread_local PointerCache cache(*driver);  // of the only driver that there is
-    const PointerInfo found = cache.find(pointer);
+    const PointerInfo found =
+        options.audits_pointers ? find_audited(cache, *driver, pointer) : cache.find(pointer);
     if (found.kind != Kind::kHost) {
       const char* const kind = found.kind == Kind::kManaged ? "managed memory" : "the memory";
       const Address last = address + bytes - 1;

@@ -29,6 +29,13 @@ struct Location {
 Location locate(const void* address, std::size_t bytes, std::optional<std::uint64_t> stream,
                 const Options& options);
 
+// Looks at addresses of which something was kept, by all threads, while `audits_pointers` was set.
+struct PointerAudit {
+  std::uint64_t looks = 0;
+  std::uint64_t mismatches = 0;  // the driver said something else: a bug, of gradred's or its own
+};
+PointerAudit pointer_audit();
+
 // Whether the host may read memory, by its ends; asks no driver.
 bool is_readable(const void* address, std::size_t bytes);
 

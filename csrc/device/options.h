@@ -12,6 +12,7 @@ struct Options {
   std::vector<std::string> collectives = {"libnccl.so.2"};
   std::string folder{};              // where compiled kernels are kept; empty: nowhere
   bool nccl_shares_devices = false;  // between ranks, where it can: its own variable says so
+  bool audits_pointers = false;  // each look at an address is compared with what the driver says
   std::vector<std::string> linkers = {"libnvJitLink.so.13", "libnvJitLink.so.12"};
 };
 

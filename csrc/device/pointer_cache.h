@@ -52,11 +52,10 @@ class PointerCache {
     std::uint64_t mismatches = 0;  // an audit found another answer than the one kept: a bug
   };
 
-  // An audit asks the driver everything at each hit too.
-  explicit PointerCache(const Driver& driver, bool audits = false)
-      : driver_(driver), audits_(audits) {}
+  explicit PointerCache(const Driver& driver) : driver_(driver) {}
 
-  PointerInfo find(const void* pointer);
+  // An audit asks the driver everything at a hit, too.
+  PointerInfo find(const void* pointer, bool audits = false);
   const Counts& counts() const { return counts_; }
 
  private:
@@ -66,7 +65,6 @@ class PointerCache {
   void keep(const PointerInfo& found);
 
   const Driver& driver_;
-  const bool audits_;
   std::array<PointerInfo, kEntries> entries_{};
   std::size_t last_ = 0;  // the entry that was found last
   std::size_t next_ = 0;  // the one to be replaced next

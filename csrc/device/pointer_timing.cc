@@ -32,7 +32,7 @@ PointerTimes time_lookups(const Driver& driver, Address address, unsigned calls)
   constexpr int kWanted[] = {kMemoryType};
   unsigned type = 0;
   void* values[] = {&type};
-  PointerCache cache(driver), audited(driver, true);
+  PointerCache cache(driver), audited(driver);
   PointerTimes times;
   times.well = cache.find(pointer) == ask(driver, address);
   Blocks by_cache{}, by_plural{}, by_singular{};
@@ -44,7 +44,7 @@ PointerTimes time_lookups(const Driver& driver, Address address, unsigned calls)
     by_singular[i] =
         block_of(calls, [&] { functions.PointerGetAttribute(&type, kMemoryType, address); });
   }
-  for (unsigned i = 0; i < calls; ++i) audited.find(pointer);
+  for (unsigned i = 0; i < calls; ++i) audited.find(pointer, true);
   times.well = times.well && audited.counts().mismatches == 0;
   times.cache = median_of(by_cache);
   times.plural = median_of(by_plural);

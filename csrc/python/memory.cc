@@ -42,6 +42,9 @@ device::Options read_device_options(const std::vector<std::string>& files) {
   }
   for (const KnobState& state : knob_states()) {
     const auto* const text = std::get_if<std::string>(&state.value);
+    if (state.knob->name == "audit_pointers") {
+      options.audits_pointers = std::get<bool>(state.value);
+    }
     if (text == nullptr) continue;
     if (state.knob->name == "libcuda") options.driver = *text;
     if (state.knob->name == "libnvrtc") {
@@ -153,6 +156,14 @@ void bind_memory(py::module_& m) {
         py::arg("libraries"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
         "no driver.");
+  m.def(
+      "pointer_audit",
+      [] {
+        const device::PointerAudit audit = device::pointer_audit();
+        return std::pair(audit.looks, audit.mismatches);
+      },
+      "While GRADRED_AUDIT_POINTERS was set: looks at addresses that were known, and how often the "
+      "driver said something else than what was known.");
   m.def("is_readable", &is_readable, py::arg("address"), py::arg("nbytes"),
         "Whether the host may read the first and the last byte; asks no driver.");
   m.def("cuda_driver", &cuda_driver,

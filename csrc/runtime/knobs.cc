@@ -176,6 +176,13 @@ constexpr std::array kKnobs = {
                const auto* bytes = std::get_if<std::uint64_t>(&value);
                settings.ipc_bytes = bytes != nullptr ? *bytes : 0;
              }},
+    Knob{.name = "audit_pointers",
+         .initial = "0",
+         .unset = "",
+         .help = "Compare what is known of the address of each array on a GPU with all that the "
+                 "CUDA driver says of it, warn where they differ, and go by the driver.",
+         .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
+         .apply = nullptr},
     Knob{.name = "libnvrtc",
          .initial = "auto",
          .unset = "auto",

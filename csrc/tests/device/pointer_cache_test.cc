@@ -28,7 +28,9 @@ constexpr std::size_t kPage = 4096;
 
 const Driver& driver() { return Driver::load(kSimulated); }
 
-PointerInfo find(PointerCache& cache, Address address) { return cache.find(pointer_to(address)); }
+PointerInfo find(PointerCache& cache, Address address) {
+  return cache.find(pointer_to(address), true);
+}
 
 void host_memory_is_asked_for_each_time(BoardBootstrap&) {
   const User user;
@@ -177,7 +179,7 @@ void mapped_chunks_are_known_one_by_one(BoardBootstrap&) {
 void an_audit_counts_answers_that_are_wrong(BoardBootstrap&) {
   const User user;
   user.make_current();
-  PointerCache cache(driver(), true);
+  PointerCache cache(driver());
   const auto twice = [&](std::size_t bytes) {
     const Address memory = user.allocate(bytes);
     find(cache, memory);
@@ -208,7 +210,7 @@ void a_stale_answer_is_caught(BoardBootstrap&) {
 void no_order_of_allocations_leads_to_a_wrong_answer(BoardBootstrap&) {
   const User user;
   user.make_current();
-  PointerCache cache(driver(), true);
+  PointerCache cache(driver());
   std::mt19937 draw(5);
   struct Allocated {
     std::size_t bytes;

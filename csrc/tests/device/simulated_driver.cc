@@ -375,7 +375,7 @@ void simulated_cuda_set(const char* name, long value) {
   } else if (asked == "synchronises") {
     d.synchronises = value != 0;
   } else if (asked == "one_id") {
-    d.memory.give_one_id();
+    d.memory.give_one_id(value != 0);
   } else if (asked == "lost") {
     d.lost = static_cast<int>(value);
   } else {

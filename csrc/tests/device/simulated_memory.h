@@ -58,7 +58,7 @@ class Memory {
 
   void limit_to(std::size_t bytes) { limit_ = bytes; }
   // A driver that is wrong: all that is allocated from now on has one buffer id.
-  void give_one_id() { gives_one_id_ = true; }
+  void give_one_id(bool on) { gives_one_id_ = on; }
 
   // nullopt: the device has no memory left. The lowest free addresses are taken, so that what is
   // freed is soon used again.

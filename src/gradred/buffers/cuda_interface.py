@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import math
 import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,12 +99,29 @@ def place_of_buffer(address: int, nbytes: int, asked: str) -> _core.DeviceMemory
     return _found(address, nbytes, None, asked, "the buffer's memory is")
 
 
+_told_of = 0  # mismatches
+
+
+def _warn_of_mismatches() -> None:
+    """What an audit (GRADRED_AUDIT_POINTERS) has found, each time once."""
+    global _told_of
+    looks, mismatches = _core.pointer_audit()
+    if mismatches != _told_of:
+        _told_of = mismatches
+        text = (
+            f"GRADRED_AUDIT_POINTERS: of {looks} addresses that were known the CUDA driver has said "
+            f"something else of {mismatches}; gradred goes by the driver. Please report it"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
 def _found(
     address: int, nbytes: int, stream: int | None, asked: str, said: str
 ) -> _core.DeviceMemory | None:
     if address == 0 or nbytes == 0:
         return None
     kind, text, memory = _core.locate(address, nbytes, stream, libraries())
+    _warn_of_mismatches()
     if kind == "nowhere":
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
         raise DeviceError(explain(asked, f"{said} {text}", remedy))

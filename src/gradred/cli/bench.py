@@ -91,7 +91,7 @@ def _warn_if_busy(arguments: argparse.Namespace) -> None:
     if others and others + arguments.ranks > cores:
         some = f"{others} other program{'s' * (others > 1)}"
         text = f"{some} and {arguments.ranks} ranks run on {cores} cores: the times mean little"
-        print(f"gradred bench: {text}", file=sys.stderr)
+        print(f"# {text}", file=sys.stderr)  # a comment, as beside a table
 
 
 def start(options_of_run: Sequence[str], program: Sequence[str]) -> int:
