@@ -109,8 +109,8 @@ def _warn_of_mismatches() -> None:
     if mismatches != _told_of:
         _told_of = mismatches
         text = (
-            f"GRADRED_AUDIT_POINTERS: of {looks} addresses that were known the CUDA driver has said "
-            f"something else of {mismatches}; gradred goes by the driver. Please report it"
+            f"GRADRED_AUDIT_POINTERS: of {looks} addresses that were known the CUDA driver has "
+            f"said something else of {mismatches}; gradred goes by the driver. Please report it"
         )
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
