@@ -14,6 +14,8 @@ constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 // Between looks at what has to be looked at the thread sleeps this many times as long as the last
 // look took: at most 5 % of a core. Less where nobody else looks.
 constexpr std::uint64_t kRest = 20, kRestOfLeft = 4;
+// One that takes longer has moved or reduced data, and there may be more to do at once.
+constexpr std::uint64_t kLongestLook = 100 * kMicrosecond;
 constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMillisecond;
 // With nothing to do it naps this often before it sleeps for good: most operations follow others,
 // and to wake the thread for each would cost more than a small operation.
@@ -144,8 +146,9 @@ void Engine::look_and_sleep() {
   std::unique_lock lock(mutex_);
   if (stopping_ || !found.any || added_ != found.added) return;
   if (found.polls) {
+    if (found.took_ns > kLongestLook) return nap(lock, found.took_ns / 4);  // it has done some work
     const std::uint64_t rest = (found.left ? kRestOfLeft : kRest) * found.took_ns;
-    nap(lock, std::max(rest, nap_ns_ + nap_ns_ / 4), std::max(rest, kLongestNap));
+    nap(lock, std::max(rest, nap_ns_ + nap_ns_ / 4));
   } else {
     sleep_for(lock, found.words);
   }
@@ -210,9 +213,8 @@ void Engine::sleep_idle(std::unique_lock<std::mutex>& lock) {
 
 std::uint64_t Engine::idle_nap() const { return unattended_ ? kIdleNap : kAttendedNap; }
 
-void Engine::nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns,
-                 std::uint64_t longest_ns) {
-  nap_ns_ = std::clamp(wanted_ns, kShortestNap, longest_ns);
+void Engine::nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns) {
+  nap_ns_ = std::clamp(wanted_ns, kShortestNap, kLongestNap);
   sleep(lock, {}, nap_ns_);
 }
 

@@ -80,8 +80,7 @@ class Engine {
   void rest(std::unique_lock<std::mutex>& lock);
   void leave_to_waiters(std::unique_lock<std::mutex>& lock);
   void sleep_idle(std::unique_lock<std::mutex>& lock);
-  void nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns,
-           std::uint64_t longest_ns = 2'000'000);
+  void nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns);
   void sleep_for(std::unique_lock<std::mutex>& lock, const std::vector<Awaited>& words);
   void sleep(std::unique_lock<std::mutex>& lock, std::span<const Awaited> words,
              std::uint64_t limit_ns);
