@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <string>
 #include <system_error>
@@ -14,8 +16,9 @@ constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 // Between looks at what has to be looked at the thread sleeps this many times as long as the last
 // look took: at most 5 % of a core. Less where nobody else looks.
 constexpr std::uint64_t kRest = 20, kRestOfLeft = 4;
-// One that takes longer has moved or reduced data, and there may be more to do at once.
-constexpr std::uint64_t kLongestLook = 100 * kMicrosecond;
+// A look that takes longer than this, and than this for each operation, has moved or reduced data,
+// as in sockets of the MPI: the next one comes at once. (A fruitless one takes some microseconds.)
+constexpr std::uint64_t kLongestLook = 10 * kMicrosecond, kLongestOfEach = kMicrosecond;
 constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMillisecond;
 // With nothing to do it naps this often before it sleeps for good: most operations follow others,
 // and to wake the thread for each would cost more than a small operation.
@@ -36,6 +39,14 @@ constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
 constexpr std::uint64_t kLongestSleep = 100 * kMillisecond;
 
 thread_local bool is_engines = false;
+
+// Without what other threads had of the core.
+std::uint64_t thread_cpu_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(time.tv_nsec);
+}
 
 }  // namespace
 
@@ -146,7 +157,10 @@ void Engine::look_and_sleep() {
   std::unique_lock lock(mutex_);
   if (stopping_ || !found.any || added_ != found.added) return;
   if (found.polls) {
-    if (found.took_ns > kLongestLook) return nap(lock, found.took_ns / 4);  // it has done some work
+    if (found.took_ns > kLongestLook + found.looked_at * kLongestOfEach) {
+      nap_ns_ = kShortestNap;
+      return;
+    }
     const std::uint64_t rest = (found.left ? kRestOfLeft : kRest) * found.took_ns;
     nap(lock, std::max(rest, nap_ns_ + nap_ns_ / 4));
   } else {
@@ -157,7 +171,7 @@ void Engine::look_and_sleep() {
 // Nobody of ours waits, as far as we know.
 Engine::Look Engine::look() {
   Look found;
-  const std::uint64_t begin = now_ns();
+  const std::uint64_t begin = thread_cpu_ns();
   bool any_ended = false;
   std::vector<Kept> all;
   {
@@ -167,6 +181,7 @@ Engine::Look Engine::look() {
   }
   for (const Kept& kept : all) {
     if (!drives(kept)) continue;
+    ++found.looked_at;
     const Progress progress = kept.operation->advance(Operation::Caller::kSleepy);
     any_ended |= static_cast<bool>(progress);
     if (progress) continue;
@@ -182,7 +197,7 @@ Engine::Look Engine::look() {
     }
   }
   if (any_ended) drop_ended();
-  found.took_ns = now_ns() - begin;
+  found.took_ns = thread_cpu_ns() - begin;
   return found;
 }
 

@@ -70,7 +70,8 @@ class Engine {
     std::uint64_t added = 0;  // operations, when it began
     std::vector<Awaited> words;
     std::vector<std::shared_ptr<Operation>> owners;  // of the memory that the words stand in
-    std::uint64_t took_ns = 0;
+    std::uint64_t looked_at = 0;                     // operations
+    std::uint64_t took_ns = 0;                       // of the processor
   };
 
   void run();
