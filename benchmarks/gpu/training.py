@@ -1,12 +1,13 @@
 """Tensors of PyTorch on a GPU by the front ends for deep learning: a section of h200.py.
 
 Each result is checked; times are of blocks in turn, against what a program has to do without
-gradred: copy to the host, the MPI's Allreduce, copy back.
+gradred: copy to the host, the MPI's Allreduce, copy back; and against PyTorch's gloo.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
 from timeit import Timer
 from typing import Any
@@ -37,7 +38,13 @@ def measure(comm: gradred.Comm, library: Library, most: int) -> Record:
     if not torch.cuda.is_available():
         return {"skipped": f"PyTorch {torch.__version__} sees no GPU"}
     run = Run(torch, comm, lambda values: values.cuda(), torch.cuda.synchronize)
-    return run.sizes(most) | {"gradients": run.gradients(10), "ddp": run.ddp()}
+    record = run.sizes(most) | {"gradients": run.gradients(10)}
+    for name, part in (("ddp", run.ddp), ("fsdp2", run.fsdp2), ("step", run.step)):
+        try:
+            record[name] = part()
+        except Exception as error:  # the other parts are worth their time
+            record[name] = {"error": f"{type(error).__name__}: {error}"}
+    return record
 
 
 def _on_simulated_driver(torch: Any, comm: gradred.Comm, most: int) -> Record:
@@ -70,6 +77,7 @@ class Run:
         folder = comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None)
         how = {"init_method": f"file://{folder}/store", "rank": comm.rank}
         self.dist.init_process_group("gradred", world_size=comm.size, **how)
+        self.gloo = self.dist.new_group(backend="gloo")
 
     def given(self, count: int, rank: int) -> Any:
         """A rank's whole numbers, on the host."""
@@ -97,6 +105,11 @@ class Run:
             "horovod": lambda: self.hvd.allreduce_(x, name=f"{nbytes}", op=self.hvd.Sum),
             "distributed": lambda: self.dist.all_reduce(x),
         }
+        if type(x) is self.torch.Tensor and x.is_cuda:
+            calls["gloo"] = lambda: (
+                self.dist.all_reduce(x, group=self.gloo),
+                self.synchronize(),
+            )
         for name, call in calls.items():
             x.copy_(self.given(nbytes // 4, self.comm.rank))
             call()
@@ -133,21 +146,69 @@ class Run:
             self.expect(x, f"gradient {number}")
         return {"tensors": len(tensors)}
 
-    def ddp(self) -> Record:
-        """The ranks' gradients by DDP, against those of one process on the same batch."""
+    def models(self) -> tuple[Any, Any, Any]:
+        """Two that are alike, and a batch for all ranks."""
         torch = self.torch
         torch.manual_seed(3)
-        models = []
+        made = []
         for _ in range(2):
             layers = [torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)]
-            models.append(torch.nn.Sequential(*layers).cuda())
-        models[1].load_state_dict(models[0].state_dict())
-        batch = torch.randn(self.comm.size * 8, 512).cuda()
-        wrapped = torch.nn.parallel.DistributedDataParallel(models[0])
-        wrapped(batch[self.comm.rank * 8 :][:8]).square().mean().backward()
-        models[1](batch).square().mean().backward()
-        pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
-        apart = max(float((a.grad - b.grad).abs().max() / b.grad.abs().max()) for a, b in pairs)
-        if apart > 1e-4:
-            raise AssertionError(f"DDP's gradients are {apart} apart from one process's")
+            made.append(torch.nn.Sequential(*layers).cuda())
+        made[1].load_state_dict(made[0].state_dict())
+        return *made, torch.randn(self.comm.size * 8, 512).cuda()
+
+    def backward(self, model: Any, batch: Any) -> None:
+        """On a rank's part."""
+        model(batch[self.comm.rank * 8 :][:8]).square().mean().backward()
+
+    def compare(self, what: str, grads: list[Any], alone: Any, batch: Any) -> Record:
+        """Gradients against those of one process on the whole batch."""
+        alone(batch).square().mean().backward()
+        pairs = zip(grads, (b.grad for b in alone.parameters()), strict=True)
+        apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+        if not apart <= 1e-4:
+            raise AssertionError(f"{what}: gradients are {apart} apart from one process's")
         return {"largest_relative_difference": apart}
+
+    def ddp(self) -> Record:
+        """The ranks' gradients by DDP."""
+        model, alone, batch = self.models()
+        self.backward(self.torch.nn.parallel.DistributedDataParallel(model), batch)
+        return self.compare("DDP", [one.grad for one in model.parameters()], alone, batch)
+
+    def fsdp2(self) -> Record:
+        """By fully_shard, which gathers parameters and scatters gradients."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        model, alone, batch = self.models()
+        mesh = init_device_mesh("cuda", (self.comm.size,))
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh)
+        self.backward(model, batch)
+        grads = [one.grad.full_tensor() for one in model.parameters()]
+        return self.compare("FSDP2", grads, alone, batch)
+
+    def step(self) -> Record:
+        """A backward pass of 25 million parameters in DDP, gradred and gloo in turn."""
+        torch = self.torch
+        torch.manual_seed(3)
+        groups = {"gradred": None, "gloo": self.gloo, "alone": None}
+        models = {}
+        for name, group in groups.items():
+            layers = [torch.nn.Linear(1024, 1024) for _ in range(24)]
+            model = torch.nn.Sequential(*layers).cuda()
+            if name != "alone":
+                model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+            models[name] = model
+        batch = torch.randn(64, 1024).cuda()
+        times: dict[str, list[float]] = {name: [] for name in groups}
+        for number in range(13):
+            for name, model in models.items():
+                WORLD.barrier()
+                begin = time.perf_counter()
+                model(batch).square().mean().backward()
+                torch.cuda.synchronize()
+                if number > 2:  # buckets are laid out anew in the first ones
+                    times[name].append(time.perf_counter() - begin)
+        return {f"{name} us": microseconds(np.array(each)) for name, each in times.items()}
