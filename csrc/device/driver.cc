@@ -80,6 +80,8 @@ constexpr std::tuple kEntries{
     Entry{"cuMemHostAlloc", "cuMemHostAlloc", 2020, Needed::kRequired, &Functions::MemHostAlloc},
     Entry{"cuMemFreeHost", "cuMemFreeHost", 2000, Needed::kRequired, &Functions::MemFreeHost},
     Entry{"cuMemcpyAsync", "cuMemcpyAsync", 4000, Needed::kRequired, &Functions::MemcpyAsync},
+    Entry{"cuMemcpy2DAsync", "cuMemcpy2DAsync_v2", 3020, Needed::kRequired,
+          &Functions::Memcpy2DAsync},
     Entry{"cuMemGetAddressRange", "cuMemGetAddressRange_v2", 3020, Needed::kRequired,
           &Functions::MemGetAddressRange},
     Entry{"cuPointerGetAttributes", "cuPointerGetAttributes", 7000, Needed::kRequired,

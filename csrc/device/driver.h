@@ -62,10 +62,25 @@ enum LinkInput : int { kCubin = 0, kPtx = 1 };
 enum LinkOption : int { kErrorLog = 5, kErrorLogBytes = 6 };
 enum DeviceAttribute : int {
   kMultiprocessors = 16,
+  kIsServedByMps = 133,
   kCapabilityMajor = 75,
   kCapabilityMinor = 76,
 };
 inline constexpr unsigned kTypeHost = 1, kTypeDevice = 2;
+
+// CUDA_MEMCPY2D.
+struct Rows {
+  struct Side {
+    std::size_t x = 0, y = 0;
+    int type = 4;  // CU_MEMORYTYPE_UNIFIED: of `address`, wherever that is
+    const void* host = nullptr;
+    Address address = 0;
+    void* array = nullptr;
+    std::size_t pitch = 0;
+  };
+  Side source, target;
+  std::size_t width = 0, height = 0;
+};
 
 // cuCtxGetCurrent is CtxGetCurrent here. The table in driver.cc says which must be there.
 struct Functions {
@@ -103,6 +118,7 @@ struct Functions {
   Result (*MemHostAlloc)(void** address, std::size_t bytes, unsigned flags);
   Result (*MemFreeHost)(void* address);
   Result (*MemcpyAsync)(Address target, Address source, std::size_t bytes, StreamHandle stream);
+  Result (*Memcpy2DAsync)(const Rows* rows, StreamHandle stream);
   Result (*MemGetAddressRange)(Address* begin, std::size_t* bytes, Address address);
   Result (*PointerGetAttributes)(unsigned count, const int* attributes, void** values,
                                  Address address);

@@ -105,6 +105,9 @@ class CudaStream : public Owned<StreamHandle, &Functions::StreamDestroy> {
   void wait_for(EventHandle event);
   bool ready() const;  // never blocks
   void synchronize() const;
+
+ private:
+  bool in_rows_;  // short copies
 };
 
 enum class Sharing : bool { kThisProcess, kProcesses };

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -209,6 +210,33 @@ void copies_of_a_stream_are_done_in_order_and_others_wait_by_events(BoardBootstr
     expect(event.ready(), "what the second stream has waited for");
     expect(b[0] == turn && b[999] == turn, "turn " + std::to_string(turn));
   }
+}
+
+// Short ones that are not copied so wait for other processes' turns on the unit that computes.
+void short_copies_are_of_rows_but_under_mps(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  const auto rows_of = [&user](std::size_t bytes) {
+    CudaStream stream(driver());
+    const DeviceAllocation device(driver(), bytes);
+    std::vector<char> given(bytes), found(bytes);
+    std::iota(given.begin(), given.end(), 1);
+    const long before = user.count("rows");
+    stream.copy(device.get(), address_of(given.data()), bytes);
+    const long rows = user.count("rows") - before;
+    stream.copy(address_of(found.data()), device.get(), bytes);
+    stream.synchronize();
+    expect(found == given, std::to_string(bytes) + " bytes");
+    return rows;
+  };
+  for (const std::size_t bytes : {2UL, 3UL, 8UL, 4097UL, 65535UL}) {
+    expect(rows_of(bytes) == 1, std::to_string(bytes) + " bytes are copied as rows");
+  }
+  for (const std::size_t bytes : {1UL, 65536UL, 100001UL})
+    expect(rows_of(bytes) == 0, "others are not");
+  user.set("mps", 1);
+  expect(rows_of(8) == 0, "where processes use the device at once there is no need");
+  user.set("mps", 0);
 }
 
 // ---- between processes ------------------------------------------------------------------------
@@ -419,6 +447,7 @@ int run_all(const std::string& part) {
         primary_context_of_a_device_is_used_only_if_it_is_active);
   alone("copies_of_a_stream_are_done_in_order_and_others_wait_by_events",
         copies_of_a_stream_are_done_in_order_and_others_wait_by_events);
+  alone("short_copies_are_of_rows_but_under_mps", short_copies_are_of_rows_but_under_mps);
   on(2, "memory_and_events_pass_between_processes", memory_and_events_pass_between_processes);
   alone("refused_handles_are_errors", refused_handles_are_errors);
   alone("host_memory_is_the_hosts_whatever_the_array_says",

@@ -119,6 +119,7 @@ struct Driver {
   std::uint64_t handles = 0;
   unsigned long long contexts = 0;  // so far
   std::atomic<long> host_allocations{0}, copies{0}, records{0}, calls{0};
+  std::atomic<int> served_by_mps{0};
   Memory memory;
   // The variable is that of the real one.
   Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1)),
@@ -360,7 +361,8 @@ extern "C" {
 // least_delay, most_delay (in nanoseconds, of tasks given from now on), memory (bytes), lost (a
 // code that all calls return from now on), one_id (of all memory that is allocated from now on),
 // synchronises (what allocates, frees, loads or opens waits for the device, and all other calls for
-// it; a copy to host memory that is not pinned waits for its stream).
+// it; a copy to host memory that is not pinned waits for its stream), mps (whether it says that MPS
+// serves its devices).
 void simulated_cuda_set(const char* name, long value) {
   static std::atomic<long> least{0};
   const std::string_view asked = name;
@@ -376,6 +378,8 @@ void simulated_cuda_set(const char* name, long value) {
     d.synchronises = value != 0;
   } else if (asked == "one_id") {
     d.memory.give_one_id(value != 0);
+  } else if (asked == "mps") {
+    d.served_by_mps = value != 0 ? 1 : 0;
   } else if (asked == "lost") {
     d.lost = static_cast<int>(value);
   } else {
@@ -393,13 +397,15 @@ void simulated_cuda_fail(const char* function, int code, long after) {
 
 // How many there are: bytes (of device memory), streams, events, contexts (retained), pinned,
 // imported (allocations of other processes, ever), launches (of kernels, so far), copies
-// (likewise), records (of events, likewise), calls (of these and most other functions, likewise).
+// (likewise), rows (those of them that were of rows), records (of events, likewise), calls (of
+// these and most other functions, likewise).
 long simulated_cuda_count(const char* name) {
   const std::string_view asked = name;
   Driver& d = driver();
   if (asked == "bytes") return static_cast<long>(d.memory.allocated());
   if (asked == "launches") return launches();
   if (asked == "copies") return d.copies.load();
+  if (asked == "rows") return copies_of_rows();
   if (asked == "records") return d.records.load();
   if (asked == "calls") return d.calls.load();
   const std::lock_guard lock(d.mutex);
@@ -482,6 +488,8 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {
     case 16:  // multiprocessors
       return *value = 2, kSuccess;
+    case 133:
+      return *value = driver().served_by_mps, kSuccess;
     case 75:
       return *value = kCapability / 10, kSuccess;
     case 76:

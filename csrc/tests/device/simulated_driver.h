@@ -49,6 +49,7 @@ void synchronise_context();
 std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep);
 
 long launches();  // of kernels, so far
+long copies_of_rows();
 // Carries out a kernel, by its name, here and now, on host addresses.
 void run_kernel(std::string_view name, const gradred_kernels::Arguments& call);
 
