@@ -84,6 +84,68 @@ def measure(comm: gradred.Comm, library: Library, cuda: Any) -> Record:
         finally:
             pinned.free()
     MPI.COMM_WORLD.barrier()
+    return record | {"all ranks at once": _all_at_once(comm, library, cuda)}
+
+
+class _Side(ctypes.Structure):
+    _fields_ = (
+        ("x", ctypes.c_size_t),
+        ("y", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("host", ctypes.c_void_p),
+        ("address", ctypes.c_uint64),
+        ("array", ctypes.c_void_p),
+        ("pitch", ctypes.c_size_t),
+    )
+
+
+class _Rows(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = (
+        ("of", _Side),
+        ("to", _Side),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    )
+
+
+def _all_at_once(comm: gradred.Comm, library: Library, cuda: Any) -> Record:
+    """Copies by all ranks, which may share a device: medians of the slowest rank's."""
+    unified, most = 4, 1 << 20
+    array = library.put(np.zeros(2 * most, np.uint8))
+    x = library.address(array)
+    pinned, stream = Pinned(cuda, most), new_stream(cuda)
+    record: Record = {}
+    for nbytes in (8, 1 << 14, 1 << 17, most):
+
+        def in_rows(nbytes: int = nbytes) -> None:
+            half = nbytes // 2
+            of = _Side(type=unified, address=pinned.address, pitch=half)
+            rows = _Rows(of, _Side(type=unified, address=x, pitch=half), half, 2)
+            must(cuda.cuMemcpy2DAsync_v2(ctypes.byref(rows), stream), "cuMemcpy2DAsync")
+            must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize")
+
+        ways = {
+            "from the device": copier(cuda, stream, pinned.address, x, nbytes),
+            "to the device": copier(cuda, stream, x, pinned.address, nbytes),
+            "to the device, two rows": in_rows,
+            "within the device": copier(cuda, stream, x, x + most, nbytes),
+        }
+        row = {}
+        for name, action in ways.items():
+            times = []
+            for _ in range(TURNS):
+                comm.Barrier()
+                begin = time.perf_counter()
+                action()
+                comm.Barrier()
+                times.append(time.perf_counter() - begin)
+            slowest = np.array([statistics.median(times)])
+            comm.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
+            row[f"{name} us"] = round(float(slowest[0]) * 1e6, 2)
+        record[f"{nbytes} bytes"] = row
+    pinned.free()
     return record
 
 
