@@ -70,6 +70,11 @@ std::string DeviceWorkspace::text() const {
     } else if (workspace_->arrays_taken()) {
       text += "; those of gradred.empty stay where they lie";
     }
+    if (workspace_->is_of_one_device() && workspace_->is_used_by_turns()) {
+      text +=
+          "; what has to be copied and is shorter than 2 MiB goes through host memory, since "
+          "processes compute there by turns (without MPS)";
+    }
     const bool went = why_not_reduced_.empty();
     return went ? text : text + "; the last ones went through host memory: " + why_not_reduced_;
   }

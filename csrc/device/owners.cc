@@ -25,15 +25,6 @@ std::string bytes_of(const char* function, std::size_t bytes) {
   return std::string(function) + " of " + std::to_string(bytes) + " bytes";
 }
 
-// Whether processes use the current context's device at once. Older drivers do not tell.
-bool is_served_by_mps(const Driver& driver) {
-  Ordinal device = 0;
-  int served = 0;
-  driver.check(driver.call.CtxGetDevice(&device), "cuCtxGetDevice");
-  const Result code = driver.call.DeviceGetAttribute(&served, kIsServedByMps, device);
-  return code == kSuccess && served != 0;
-}
-
 bool is_done(const Driver& driver, Result code, const char* what) {
   if (code == kNotReady) return false;
   driver.check(code, what);
@@ -41,6 +32,15 @@ bool is_done(const Driver& driver, Result code, const char* what) {
 }
 
 }  // namespace
+
+// Older drivers do not tell.
+bool is_served_by_mps(const Driver& driver) {
+  Ordinal device = 0;
+  int served = 0;
+  driver.check(driver.call.CtxGetDevice(&device), "cuCtxGetDevice");
+  const Result code = driver.call.DeviceGetAttribute(&served, kIsServedByMps, device);
+  return code == kSuccess && served != 0;
+}
 
 template <class Handle, auto give_back>
 void Owned<Handle, give_back>::reset() noexcept {

@@ -92,6 +92,10 @@ class Owned {
 
 // All of the following are made in the current context, and throw where there is none.
 
+// Whether processes compute at once on the current context's device, by NVIDIA's MPS: else they do
+// so by turns.
+bool is_served_by_mps(const Driver& driver);
+
 // Streams of another urgency than the program's share no queue of the hardware with them, where
 // whatever waits holds up all that comes behind.
 enum class Urgency : bool { kUsual, kFirst };

@@ -32,7 +32,8 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
       imported_(ranks),
       offsets_(ranks),
       imported_arrays_(ranks),
-      stream_(memory.driver()) {
+      stream_(memory.driver()),
+      by_turns_(!is_served_by_mps(memory.driver())) {
   const Pattern pattern = pattern_of(seed_);
   stream_.copy(address_of(own_.get()), address_of(&pattern), sizeof pattern);
   stream_.synchronize();

@@ -27,6 +27,7 @@ class CudaWorkspace final : public Workspace {
   void open(std::size_t rank, const Ticket& ticket) override;
   std::size_t bytes() const override { return least_; }
   bool is_of_one_device() const override { return one_device_; }
+  bool is_used_by_turns() const override { return by_turns_; }
   bool reduces(Op op, DType dtype, std::string& why) override;
   std::size_t most_targets() const override { return Kernels::kMostTargets; }
   SharedPlace find(const void* array, std::size_t bytes) override;
@@ -68,6 +69,7 @@ class CudaWorkspace final : public Workspace {
   std::set<std::uint64_t> known_;
   CudaStream stream_;
   bool one_device_ = true;
+  const bool by_turns_;
 };
 
 }  // namespace gradred::device

@@ -58,6 +58,8 @@ class Workspace {
   const std::string& why_refused() const { return why_refused_; }
   virtual std::size_t bytes() const = 0;      // of the smallest part; once in use
   virtual bool is_of_one_device() const = 0;  // that has all parts; once in use
+  // Whether of the processes that use this rank's device only one computes at a time.
+  virtual bool is_used_by_turns() const { return false; }
   // Whether its device can reduce so, by now. May take seconds the first time. `why`: else.
   virtual bool reduces(Op op, DType dtype, std::string& why) = 0;
   virtual std::size_t most_targets() const { return 1; }  // of a reduction

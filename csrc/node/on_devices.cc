@@ -158,6 +158,7 @@ Told told_by(const DeviceCall& device) {
 
 void OnDevices::offer(const DeviceCall& device, ReadOffer& offer) {
   offer.says |= ReadOffer::kOnDevice;
+  if (device.workspace->is_used_by_turns()) offer.says |= ReadOffer::kByTurns;
   offer.input = nullptr;
   offer.output = nullptr;
   if (!device.workspace->takes_arrays()) return;
@@ -173,14 +174,24 @@ bool OnDevices::all_are(const NodeCall& call) const {
   for (std::size_t rank = 0; rank < size_; ++rank) {
     if ((offer_of(rank).says & ReadOffer::kOnDevice) == 0) return false;
   }
-  return true;
+  return !is_faster_on_host(call);
 }
 
-bool OnDevices::any_is_unknown() const {
+bool OnDevices::any_says(std::uint16_t what) const {
   for (std::size_t rank = 0; rank < size_; ++rank) {
-    if ((offer_of(rank).says & ReadOffer::kUnknown) != 0) return true;
+    if ((offer_of(rank).says & what) != 0) return true;
   }
   return false;
+}
+
+// Copies within a device are made by the unit that computes, for which processes wait in turn, as
+// they need not for copies to the host and back. All ranks come to the same answer.
+bool OnDevices::is_faster_on_host(const NodeCall& call) const {
+  constexpr std::size_t kWorthTurns = std::size_t{2} << 20;
+  const Workspace& workspace = *call.device->workspace;
+  const bool copies = workspace.in_use() && !any_says(ReadOffer::kUnknown) && !takes_arrays(call);
+  return copies && call.bytes() < kWorthTurns && workspace.is_of_one_device() &&
+         any_says(ReadOffer::kByTurns);
 }
 
 // Whether each rank's device can have what it needs from where peers' arrays lie. All ranks come to
@@ -266,7 +277,7 @@ Steps OnDevices::steps(NodeCall call) {
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps of this operation
   bool all_known = true;   // arrays that could be taken where they lie
-  if (!workspace.in_use() || any_is_unknown()) {
+  if (!workspace.in_use() || any_says(ReadOffer::kUnknown)) {
     const Told told = told_by(device);
     std::memcpy(chunk(rank_, 0), &told, sizeof told);
     step_done(1);

@@ -25,14 +25,15 @@ class OnDevices final : public NodeWay {
 
   // Before this rank announces.
   static void offer(const DeviceCall& device, ReadOffer& offer);
-  // All have announced: whether the arrays of all are on devices.
+  // All have announced: whether the arrays of all are on devices, and best reduced there.
   bool all_are(const NodeCall& call) const;
   // If so. Afterwards the call's device says whether it has been done.
   Steps steps(NodeCall call);
 
  private:
   ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
-  bool any_is_unknown() const;
+  bool any_says(std::uint16_t what) const;
+  bool is_faster_on_host(const NodeCall& call) const;
   bool takes_arrays(const NodeCall& call) const;
   void open_all(Workspace& workspace, std::span<char> why, std::span<char> why_no_arrays) const;
   void work_on_arrays(const NodeCall& call);

@@ -16,6 +16,7 @@ struct ReadOffer {
   static constexpr std::uint16_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
   static constexpr std::uint16_t kUnknown = 8;   // of these, some that peers have not opened yet
   static constexpr std::uint16_t kPast = 16;     // who decides: past the caches
+  static constexpr std::uint16_t kByTurns = 32;  // its device lets one process compute at a time
 
   const std::byte* input;  // on a device: the words of its SharedPlaces
   std::byte* output;

@@ -9,6 +9,7 @@ import pytest
 from gpu.simulated import LIBRARY, Driver, the_driver
 
 os.environ["SIMULATED_CUDA_DEVICES"] = "4"
+os.environ["SIMULATED_CUDA_MPS"] = "1"  # else what is short goes no way between devices
 os.environ["NUMBA_CUDA_DRIVER"] = str(LIBRARY)
 os.environ["GRADRED_LIBCUDA"] = str(LIBRARY)
 os.environ["GRADRED_LIBNVRTC"] = str(LIBRARY)

@@ -352,7 +352,7 @@ CALLS: list[Callable[[gradred.Comm, DeviceArray], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("function", ["cuEventRecord", "cuStreamWaitEvent", "cuMemcpy2DAsync"])
+@pytest.mark.parametrize("function", ["cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync"])
 @pytest.mark.parametrize("call", CALLS)
 def test_device_that_fails_before_a_call_fails_it_on_every_rank(
     device: Driver,

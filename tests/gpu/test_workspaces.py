@@ -54,6 +54,24 @@ def test_one_rank_reduces_where_ranks_share_a_device(device: Driver) -> None:
         assert device.count("pinned") == before[1]
 
 
+def test_short_copies_wait_for_no_turns_on_a_device(device: Driver) -> None:
+    """Without MPS, where only one process computes at a time."""
+    device.set("mps", 0)
+    try:
+        with new_comm() as comm:
+            check(comm)  # all get to know the workspaces by it
+            for count, on_devices in ((COUNT, False), (1 << 19, True)):
+                before = device.count("launches")
+                check(comm, count)
+                assert device.count("launches") - before == (on_devices and RANK == 0)
+            assert "goes through host memory, since" in comm.device_path
+            block = gradred.reduce_scatter_block(on_device(values(COUNT * SIZE)), comm=comm)
+            own = slice(RANK * COUNT, (RANK + 1) * COUNT)
+            np.testing.assert_array_equal(block.get(), total(COUNT * SIZE)[own])
+    finally:
+        device.set("mps", 1)
+
+
 @pytest.mark.parametrize("ipc_bytes", [4096, 200_000, 1 << 25])
 def test_each_rank_reduces_a_share_where_each_has_a_device(device: Driver, ipc_bytes: int) -> None:
     device.use_in_this_thread(RANK % device.devices)

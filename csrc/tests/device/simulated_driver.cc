@@ -119,7 +119,7 @@ struct Driver {
   std::uint64_t handles = 0;
   unsigned long long contexts = 0;  // so far
   std::atomic<long> host_allocations{0}, copies{0}, records{0}, calls{0};
-  std::atomic<int> served_by_mps{0};
+  std::atomic<int> served_by_mps{static_cast<int>(number("SIMULATED_CUDA_MPS", 0))};
   Memory memory;
   // The variable is that of the real one.
   Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1)),
