@@ -15,6 +15,7 @@ from collections.abc import Callable
 from timeit import Timer
 from typing import Any
 
+import ipc
 import libraries
 import numpy as np
 from libraries import Library
@@ -65,6 +66,10 @@ def machine(comm: gradred.Comm, found: list[Library]) -> Record:
             record[key] = value.value if code == 0 else f"code {code}"
     record["stream_memory_operations"] = _stream_values(cuda)
     record["ipc"] = _ipc(comm, cuda)
+    try:
+        record["ipc of programs' memory"] = ipc.measure(comm, cuda)
+    except RuntimeError as error:
+        record["ipc of programs' memory"] = str(error)
     return record
 
 
