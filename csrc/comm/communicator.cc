@@ -128,7 +128,7 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       settings_(settings()),
       deterministic_(settings_.deterministic),
       choice_(size, {settings_.plan, settings_.device_plan, settings_.slices}),
-      device_workspace_(rank, size, settings_.ipc_bytes),
+      device_workspace_(rank, size, settings_.ipc_bytes, settings_.ipc_programs),
       liveness_(comm, rank, size, operation_log_) {
   observer_.profile(settings_.profile);
   direct_ = size_ == 1 && observer_.idle();

@@ -35,6 +35,7 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
     const bool not_now = workspace_ == nullptr && why_none_.empty();
     if (not_now) return nullptr;
     device_ = memory.device();
+    if (workspace_ != nullptr && !programs_) workspace_->keep_to_own_arrays();
   }
   if (device_ != memory.device() || workspace_ == nullptr || workspace_->refused()) return nullptr;
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
@@ -55,6 +56,20 @@ const char* DeviceWorkspace::why_not_wanted(const Call& call, const Plan& plan) 
   return nullptr;
 }
 
+// Of those that peers may reach where they lie.
+std::string DeviceWorkspace::text_of_arrays() const {
+  if (!workspace_->takes_arrays()) {
+    return ", and are copied to be reduced: " + workspace_->why_no_arrays();
+  }
+  if (!workspace_->takes_programs()) {
+    return "; those of gradred.empty stay where they lie, others are copied: " +
+           workspace_->why_no_programs();
+  }
+  if (workspace_->programs_taken()) return "; those that CUDA exports stay where they lie";
+  if (workspace_->arrays_taken()) return "; those of gradred.empty stay where they lie";
+  return "";
+}
+
 std::string DeviceWorkspace::text() const {
   if (device_ == nullptr && why_not_wanted_ != nullptr) {
     return std::string("host memory: ") + why_not_wanted_;
@@ -65,11 +80,7 @@ std::string DeviceWorkspace::text() const {
   if (workspace_->in_use()) {
     std::string text = workspace_->is_of_one_device() ? "devices: all ranks' arrays are on one"
                                                       : "devices: the ranks' arrays are on several";
-    if (!workspace_->takes_arrays()) {
-      text += ", and are copied to be reduced: " + workspace_->why_no_arrays();
-    } else if (workspace_->arrays_taken()) {
-      text += "; those of gradred.empty stay where they lie";
-    }
+    text += text_of_arrays();
     if (workspace_->is_of_one_device() && workspace_->is_used_by_turns()) {
       text +=
           "; what has to be copied and is shorter than 2 MiB goes through host memory, since "

@@ -16,9 +16,10 @@ class DeviceWorkspace {
  public:
   static constexpr std::size_t kLeastPerRank = 4096;  // of its bytes
 
-  // `bytes`: as GRADRED_IPC_BYTES wants; 0: none.
-  DeviceWorkspace(int rank, int size, std::size_t bytes)
-      : rank_(rank), size_(size), bytes_(bytes) {}
+  // `bytes`: as GRADRED_IPC_BYTES wants; 0: none. `programs`: its peers may open allocations of
+  // the program's.
+  DeviceWorkspace(int rank, int size, std::size_t bytes, bool programs)
+      : rank_(rank), size_(size), bytes_(bytes), programs_(programs) {}
 
   // For this call, made at the first one; null: its arrays go through host memory. What else ranks
   // need for it they tell each other in the operation.
@@ -26,10 +27,12 @@ class DeviceWorkspace {
   std::string text() const;  // how such calls have gone, in words
 
  private:
+  std::string text_of_arrays() const;
   const char* why_not_wanted(const Call& call, const Plan& plan) const;
 
   const int rank_, size_;
   const std::size_t bytes_;
+  const bool programs_;
   std::unique_ptr<Workspace> workspace_;
   DeviceMemory* device_ = nullptr;          // its device; null: nobody wanted one
   const char* why_not_wanted_ = nullptr;    // of the last call that wanted none

@@ -74,7 +74,7 @@ Communicator::Communicator(int rank, int size, const Settings& settings, RankNam
       starts_in_memory_(true),
       set_up_(true),
       choice_(size_, {}),
-      device_workspace_(rank, size, settings.ipc_bytes),
+      device_workspace_(rank, size, settings.ipc_bytes, settings.ipc_programs),
       liveness_(user_, rank_, size_, operation_log_) {
   const bool spins = node && node->spins();
   node_path_.open(std::move(node), nullptr, spins);

@@ -26,13 +26,14 @@ struct Settings {
   std::optional<RankOfJob> rank_of_job;  // this process; differs
   bool progress_thread = true;           // may drive what is in flight, where the MPI allows that
   std::size_t ipc_bytes = std::size_t{32} << 20;  // of a workspace of devices; 0: none; may differ
-  std::string trace;                       // file for a Chrome trace; empty: none; may differ
-  std::string fault;                       // parse_fault(); empty: none
-  bool profile = false;                    // rank 0's decides for a communicator
-  std::string profile_file;                // empty: a table is all; may differ
-  bool deterministic = false;              // rank 0's: plans depend on what ranks agree on alone
-  bool tune = true;                        // likewise: links and the MPI are measured between hosts
-  std::string figures;                     // folder of what was measured; empty: none; may differ
+  bool ipc_programs = true;    // allocations of the program's are open to devices; may differ
+  std::string trace;           // file for a Chrome trace; empty: none; may differ
+  std::string fault;           // parse_fault(); empty: none
+  bool profile = false;        // rank 0's decides for a communicator
+  std::string profile_file;    // empty: a table is all; may differ
+  bool deterministic = false;  // rank 0's: plans depend on what ranks agree on alone
+  bool tune = true;            // likewise: links and the MPI are measured between hosts
+  std::string figures;         // folder of what was measured; empty: none; may differ
   std::uint64_t warn_ns = 60'000'000'000;  // of a wait, until it is reported; may differ
   std::uint64_t timeout_ns = 0;            // likewise, until it is given up; 0: never
 };

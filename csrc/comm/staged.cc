@@ -54,15 +54,21 @@ std::shared_ptr<const CallOrder> after(const std::shared_ptr<Stream>& stream) {
 }
 
 // As far as peers may reach the arrays where they lie. Of a reduce-scatter in place they may not:
-// what they read of the input is where the result goes.
+// what they read of the input is where the result goes. Nor what kernels cannot read.
 void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
   const bool scatters = call.kind == Kind::kReduceScatterBlock;
-  if (bytes.input > 0 && !(scatters && call.in_place())) {
-    device.input_place = device.workspace->find(device.input, bytes.input);
-  }
-  if (call.kind == Kind::kAllreduce) {
-    device.result_place = device.workspace->find(device.result, bytes.result);
-  }
+  const bool reduces = scatters || call.kind == Kind::kAllreduce;
+  if (reduces && call.op == Op::kPremul) return;  // scaled on the way
+  const auto array = [&](const std::byte* at, std::size_t length, bool wanted) {
+    const bool aligned =
+        !reduces || reinterpret_cast<std::uintptr_t>(at) % size_of(call.dtype) == 0;
+    return wanted && aligned ? Workspace::Array{at, length} : Workspace::Array();
+  };
+  const auto input = array(device.input, bytes.input, !(scatters && call.in_place()));
+  const auto result = array(device.result, bytes.result, call.kind == Kind::kAllreduce);
+  const Workspace::Places found = device.workspace->find(input, result);
+  device.input_place = found.input;
+  device.result_place = found.result;
 }
 
 }  // namespace

@@ -57,6 +57,8 @@ enum PointerAttribute : int {
   kIsManaged = 8,
   kDeviceOf = 9,
   kIsIpcCapable = 10,  // by cuIpcGetMemHandle: not so in pools and in mapped chunks
+  kRangeStart = 11,    // of the allocation; of mapped chunks, of all that was reserved
+  kRangeBytes = 12,
 };
 enum LinkInput : int { kCubin = 0, kPtx = 1 };
 enum LinkOption : int { kErrorLog = 5, kErrorLogBytes = 6 };

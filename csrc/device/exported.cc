@@ -180,9 +180,10 @@ SharedPlace ExportedMemory::find(const void* array, std::size_t bytes) const {
   return {};
 }
 
-IpcHandle ExportedMemory::handle_of(SharedPlace place) const {
+ExportedBlock ExportedMemory::block_of(SharedPlace place) const {
   const std::lock_guard lock(mutex_);
-  return blocks_.at(place.allocation() - 1).handle.value();
+  const Block& block = blocks_.at(place.allocation() - 1);
+  return {block.handle.value(), block.memory.get(), block.bytes};
 }
 
 ExportedArray::ExportedArray(std::size_t bytes, int device, const Options& options) {

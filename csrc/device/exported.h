@@ -20,6 +20,13 @@ class CudaMemory;
 
 enum class Export : bool { kIfPossible, kMust };
 
+// What peers open: an allocation as a whole, and where it lies in this process.
+struct ExportedBlock {
+  IpcHandle handle;
+  Address begin;
+  std::size_t bytes;
+};
+
 // Of one context. Thread-safe. What it has once allocated stays allocated for later arrays: peers
 // hold it open, and no process can know when they have let go of it.
 class ExportedMemory {
@@ -33,7 +40,7 @@ class ExportedMemory {
   void release(std::byte* address) noexcept;
   // Nowhere: not of these, or of such as could not be exported.
   SharedPlace find(const void* array, std::size_t bytes) const;
-  IpcHandle handle_of(SharedPlace place) const;
+  ExportedBlock block_of(SharedPlace place) const;
 
  private:
   struct Block {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "base/errors.h"
@@ -32,6 +33,11 @@ std::string model_of(const Driver& driver, Ordinal device) {
   char name[256] = "";
   const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
   return told ? name : "";
+}
+
+std::uint64_t new_id() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
 }
 
 std::string name_of(const std::string& model, Ordinal device) {
@@ -215,6 +221,7 @@ CudaMemory::CudaMemory(const Driver& driver, ContextHandle context, Ordinal devi
     : driver_(driver),
       context_(context),
       device_(device),
+      id_(new_id()),
       model_(model_of(driver, device)),
       name_(name_of(model_, device)),
       kernels_(driver, device, options),

@@ -21,7 +21,9 @@
 #include "device/options.h"
 #include "device/order.h"
 #include "device/owners.h"
+#include "device/peers_memory.h"
 #include "device/pointer_cache.h"
+#include "device/programs_memory.h"
 #include "memory/collectives.h"
 #include "memory/memory.h"
 
@@ -80,6 +82,9 @@ class CudaMemory final : public DeviceMemory {
   const Uuid& uuid() const { return uuid_; }
   Kernels& kernels() { return kernels_; }
   ExportedMemory& exported() { return exported_; }
+  ProgramsMemory& programs() { return programs_; }
+  PeersMemory& of_peers() { return of_peers_; }
+  std::uint64_t id() const { return id_; }  // of no other one, of whichever process
   Orders& orders() { return orders_; }
   // What follows has the driver wait for the device where it has to, but not while that may be
   // waiting for peers (Orders::while_none_is_open). So, of allocate_host(), what is pinned; null:
@@ -114,6 +119,7 @@ class CudaMemory final : public DeviceMemory {
   const Driver& driver_;
   const ContextHandle context_;
   const Ordinal device_;
+  const std::uint64_t id_;
   const std::string model_, name_;
   Uuid uuid_{};
   Kernels kernels_;
@@ -135,6 +141,8 @@ class CudaMemory final : public DeviceMemory {
   std::atomic<std::size_t> plain_count_{0};
   Orders orders_{*this};
   ExportedMemory exported_{*this};
+  ProgramsMemory programs_{*this};
+  PeersMemory of_peers_{*this};
   const Options options_;
   // By plan, under mutex_: those that somebody has asked for.
   std::map<LibraryKind, std::unique_ptr<CollectiveLibrary>> collectives_;

@@ -74,7 +74,7 @@ class ShotsGroup final : public LibraryGroup {
     stream_.copy(begins_[rank_], address_of(words_.get()), layout_.input(0));
     stream_.synchronize();
     const SharedPlace place = memory.exported().find(own_.get(), layout_.bytes());
-    const Described mine{memory.exported().handle_of(place), place.offset()};
+    const Described mine{memory.exported().block_of(place).handle, place.offset()};
     static_assert(sizeof mine <= sizeof ticket);
     std::memcpy(ticket.data(), &mine, sizeof mine);
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -9,12 +10,44 @@
 
 namespace gradred::device {
 
-// What a ticket says.
+// What tickets say.
+struct CudaWorkspace::Block {
+  PeersMemory::Key key;
+  ExportedBlock exported;
+};
 struct CudaWorkspace::Described {
-  IpcHandle handle;
+  Block block;
   Uuid device;
   std::uint64_t offset, bytes, seed;
 };
+struct CudaWorkspace::DescribedArray {
+  Block block;
+  Sample sample;  // at the place
+};
+
+namespace {
+
+template <class Described>
+Workspace::Ticket as_ticket(const Described& described) {
+  Workspace::Ticket ticket{};
+  static_assert(sizeof described <= sizeof ticket && std::is_trivially_copyable_v<IpcHandle>);
+  std::memcpy(ticket.data(), &described, sizeof described);
+  return ticket;
+}
+
+template <class Described>
+Described as_described(const Workspace::Ticket& ticket) {
+  Described described;
+  std::memcpy(static_cast<void*>(&described), ticket.data(), sizeof described);
+  return described;
+}
+
+[[noreturn]] void refuse_content(std::size_t rank) {
+  throw DeviceError("the memory that rank " + std::to_string(rank) +
+                    " exports by CUDA IPC has other content here");
+}
+
+}  // namespace
 
 CudaWorkspace::Pattern CudaWorkspace::pattern_of(std::uint64_t seed) {
   Pattern pattern{};
@@ -29,9 +62,9 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
       least_(bytes),
       seed_(now_ns() + static_cast<std::uint64_t>(getpid())),
       own_(memory.exported(), bytes),
-      imported_(ranks),
+      parts_(ranks),
       offsets_(ranks),
-      imported_arrays_(ranks),
+      arrays_(ranks),
       stream_(memory.driver()),
       by_turns_(!is_served_by_mps(memory.driver())) {
   const Pattern pattern = pattern_of(seed_);
@@ -41,42 +74,47 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
 
 // Nothing is under way: an operation that was cut off has called abandon().
 CudaWorkspace::~CudaWorkspace() {
-  for (ImportedAllocation& one : imported_) memory_.free_later(std::move(one));
-  for (auto& imported : imported_arrays_) {
-    for (auto& [number, one] : imported) memory_.free_later(std::move(one));
+  PeersMemory& all = memory_.of_peers();
+  for (const Opened& one : parts_) all.let_go(one.key);
+  for (const auto& opened : arrays_) {
+    for (const auto& [number, one] : opened) all.let_go(one.key);
   }
 }
 
 bool CudaWorkspace::attempt(const std::function<void()>& open) {
-  return memory_.orders().while_none_is_open(open);
+  return memory_.orders().while_none_is_open([&] {
+    memory_.of_peers().close_ended();
+    open();
+  });
+}
+
+CudaWorkspace::Block CudaWorkspace::described(SharedPlace place) const {
+  const PeersMemory::Key key(memory_.id(), place.allocation());
+  if (!place.is_programs()) return {key, memory_.exported().block_of(place)};
+  const std::optional<ExportedBlock> block = memory_.programs().block_of(place.allocation());
+  if (!block) throw DeviceError("an array on " + memory_.name() + " was freed during the call");
+  return {key, *block};
+}
+
+CudaWorkspace::Opened CudaWorkspace::opened(const Block& block) {
+  return {block.key, memory_.of_peers().open(block.key, block.exported)};
 }
 
 Workspace::Ticket CudaWorkspace::ticket() {
   const SharedPlace place = memory_.exported().find(own_.get(), least_);
-  const Described mine{memory_.exported().handle_of(place), memory_.uuid(), place.offset(), least_,
-                       seed_};
-  Ticket ticket{};
-  static_assert(sizeof mine <= sizeof ticket);
-  std::memcpy(ticket.data(), &mine, sizeof mine);
-  return ticket;
+  return as_ticket(Described{described(place), memory_.uuid(), place.offset(), least_, seed_});
 }
 
 void CudaWorkspace::open(std::size_t rank, const Ticket& ticket) {
   const ScopedContext scope = memory_.scope();
-  Described theirs{};
-  std::memcpy(&theirs, ticket.data(), sizeof theirs);
-  if (imported_[rank].get() == 0) {  // else tried when a peer could not
-    imported_[rank] = ImportedAllocation(memory_.driver(), theirs.handle);
-  }
+  const auto theirs = as_described<Described>(ticket);
+  if (parts_[rank].begin == 0) parts_[rank] = opened(theirs.block);  // else when a peer could not
   offsets_[rank] = theirs.offset;
   Pattern found{};
   stream_.copy(address_of(&found), part_of(rank), sizeof found);
   stream_.synchronize();
   const Pattern wanted = pattern_of(theirs.seed);
-  if (std::memcmp(&found, &wanted, sizeof wanted) != 0) {
-    throw DeviceError("the memory that rank " + std::to_string(rank) +
-                      " exports by CUDA IPC has other content here");
-  }
+  if (std::memcmp(&found, &wanted, sizeof wanted) != 0) refuse_content(rank);
   least_ = std::min<std::size_t>(least_, theirs.bytes);
   one_device_ &= memory_.uuid() == theirs.device;
 }
@@ -95,30 +133,75 @@ bool CudaWorkspace::reduces(Op op, DType dtype, std::string& why) {
 
 // ---- arrays where they lie ----------------------------------------------------------------------
 
-SharedPlace CudaWorkspace::find(const void* array, std::size_t bytes) {
-  return memory_.exported().find(array, bytes);
+Workspace::Places CudaWorkspace::find(Array input, Array result) {
+  const auto own = [this](Array array) {
+    return array.bytes > 0 ? memory_.exported().find(array.at, array.bytes) : SharedPlace();
+  };
+  Places found{own(input), own(result)};
+  if (!exports_programs()) return found;
+  const Places programs =
+      memory_.programs().find(found.input ? Array() : input, found.result ? Array() : result);
+  if (programs.input) found.input = programs.input;
+  if (programs.result) found.result = programs.result;
+  return found;
+}
+
+CudaWorkspace::Sample CudaWorkspace::sample_of(Address array) {
+  Sample sample;
+  stream_.copy(address_of(sample.data()), array, sample.size());
+  stream_.synchronize();
+  return sample;
 }
 
 Workspace::Ticket CudaWorkspace::ticket_of(SharedPlace place) {
-  const IpcHandle handle = memory_.exported().handle_of(place);
-  Ticket ticket{};
-  static_assert(sizeof handle <= sizeof ticket);
-  std::memcpy(ticket.data(), &handle, sizeof handle);
-  return ticket;
+  const ScopedContext scope = memory_.scope();
+  const Block block = described(place);
+  if (place.is_programs()) told_.insert(place.allocation());
+  return as_ticket(DescribedArray{block, sample_of(block.exported.begin + place.offset())});
 }
 
+// That the peer's bytes are found where they should be is no matter of course: drivers export the
+// pages in which an allocation lies, and where these begin some may tell instead.
 void CudaWorkspace::open_array(std::size_t rank, SharedPlace place, const Ticket& ticket) {
-  auto& imported = imported_arrays_[rank];
-  if (imported.contains(place.allocation())) return;
+  if (arrays_[rank].contains(place.allocation())) return;
   const ScopedContext scope = memory_.scope();
-  IpcHandle handle;
-  std::memcpy(&handle, ticket.data(), sizeof handle);
-  imported.emplace(place.allocation(), ImportedAllocation(memory_.driver(), handle));
+  const auto theirs = as_described<DescribedArray>(ticket);
+  const Opened made = opened(theirs.block);
+  arrays_[rank].emplace(place.allocation(), made);
+  if (sample_of(made.begin + place.offset()) != theirs.sample) refuse_content(rank);
 }
 
 std::byte* CudaWorkspace::array(std::size_t rank, SharedPlace place) {
-  const Address begin = imported_arrays_[rank].at(place.allocation()).get();
+  const Address begin = arrays_[rank].at(place.allocation()).begin;
   return reinterpret_cast<std::byte*>(begin + place.offset());
+}
+
+bool CudaWorkspace::has_ended() {
+  const std::uint64_t ended = memory_.programs().ended();
+  if (ended == ended_seen_) return false;
+  const auto gone = [this](std::uint64_t number) { return !memory_.programs().has(number); };
+  if (std::ranges::any_of(told_, gone)) return true;
+  ended_seen_ = ended;
+  return false;
+}
+
+std::vector<std::uint64_t> CudaWorkspace::take_ended(std::size_t most) {
+  std::vector<std::uint64_t> taken;
+  for (const std::uint64_t number : told_) {
+    if (taken.size() < most && !memory_.programs().has(number)) taken.push_back(number);
+  }
+  for (const std::uint64_t number : taken) {
+    told_.erase(number);
+    known_.erase(number);
+  }
+  return taken;
+}
+
+void CudaWorkspace::close_array(std::size_t rank, std::uint64_t allocation) {
+  const auto found = arrays_[rank].find(allocation);
+  if (found == arrays_[rank].end()) return;
+  memory_.of_peers().end(found->second.key);
+  arrays_[rank].erase(found);
 }
 
 // ---- work ---------------------------------------------------------------------------------------
@@ -159,9 +242,10 @@ bool CudaWorkspace::ready() {
 
 bool CudaWorkspace::abandon() noexcept {
   own_.keep_for_ever();
-  for (ImportedAllocation& one : imported_) one.keep_for_ever();
-  for (auto& imported : imported_arrays_) {
-    for (auto& [number, one] : imported) one.keep_for_ever();
+  PeersMemory& all = memory_.of_peers();
+  for (const Opened& one : parts_) all.keep_for_ever(one.key);
+  for (const auto& opened : arrays_) {
+    for (const auto& [number, one] : opened) all.keep_for_ever(one.key);
   }
   try {
     while (!ready()) std::this_thread::yield();

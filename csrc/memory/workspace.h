@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/types.h"
 #include "memory/memory.h"
@@ -29,9 +30,12 @@ class SharedPlace {
   constexpr std::uint64_t allocation() const { return word_ >> kOffsetBits; }  // never 0
   constexpr std::uint64_t offset() const { return word_ & ((std::uint64_t{1} << kOffsetBits) - 1); }
   constexpr explicit operator bool() const { return word_ != 0; }
+  // Numbers of allocations: those of gradred's own, and from a half on those of the program's.
+  static constexpr std::uint64_t kFirstOfPrograms = std::uint64_t{1} << 23, kEnd = 1 << 24;
+  constexpr bool is_programs() const { return allocation() >= kFirstOfPrograms; }
 
  private:
-  static constexpr int kOffsetBits = 44;
+  static constexpr int kOffsetBits = 40;  // of more bytes than any device has
   std::uint64_t word_ = 0;
 };
 
@@ -39,7 +43,15 @@ class SharedPlace {
 // operation of one group of ranks uses it at a time.
 class Workspace {
  public:
-  using Ticket = std::array<std::byte, 128>;  // what a peer opens this rank's memory by
+  using Ticket = std::array<std::byte, 160>;  // what a peer opens this rank's memory by
+  struct Array {
+    const void* at = nullptr;
+    std::size_t bytes = 0;  // none: no such array
+    bool operator==(const Array&) const = default;
+  };
+  struct Places {
+    SharedPlace input{}, result{};
+  };
 
   virtual ~Workspace() = default;
   virtual Ticket ticket() = 0;
@@ -64,20 +76,42 @@ class Workspace {
   virtual bool reduces(Op op, DType dtype, std::string& why) = 0;
   virtual std::size_t most_targets() const { return 1; }  // of a reduction
 
-  // Arrays of this rank that lie in memory which gradred has allocated: peers need no part to
+  // A call's arrays on this rank that lie in memory which can be exported: peers need no part to
   // reach them. Nowhere: they do.
-  virtual SharedPlace find(const void* /*array*/, std::size_t /*bytes*/) { return {}; }
+  virtual Places find(Array /*input*/, Array /*result*/) { return {}; }
+  // Only of arrays that gradred has allocated, from now on.
+  void keep_to_own_arrays() { exports_programs_ = false; }
+  bool exports_programs() const { return exports_programs_ && takes_programs(); }
+  // In attempt(), when nobody writes to the array any longer.
   virtual Ticket ticket_of(SharedPlace place);
   // As open(): the allocation that a peer's place is in, the first time that it is.
   virtual void open_array(std::size_t rank, SharedPlace place, const Ticket& ticket);
+  // Allocations that peers have opened and that the program has freed since: some that they are to
+  // close now.
+  virtual bool has_ended() { return false; }
+  virtual std::vector<std::uint64_t> take_ended(std::size_t /*most*/) { return {}; }
+  virtual void close_array(std::size_t /*rank*/, std::uint64_t /*allocation*/) {}
   // All peers have opened what place is in, or none reads arrays where they lie from now on.
   virtual void set_known(SharedPlace /*place*/) {}
   virtual bool is_known(SharedPlace /*place*/) { return false; }
   void refuse_arrays(std::string why) { why_no_arrays_ = std::move(why); }
   bool takes_arrays() const { return why_no_arrays_.empty(); }
   const std::string& why_no_arrays() const { return why_no_arrays_; }
-  void take_arrays() { arrays_taken_ = true; }
-  bool arrays_taken() const { return arrays_taken_; }  // by some call
+  // Likewise of those that programs have allocated, alone.
+  void refuse_programs(std::string why) {
+    if (!takes_programs()) return;
+    why_no_programs_ = std::move(why);
+    takes_programs_.store(false, std::memory_order_release);
+  }
+  bool takes_programs() const { return takes_programs_.load(std::memory_order_acquire); }
+  const std::string& why_no_programs() const { return why_no_programs_; }
+  bool takes(SharedPlace place) const {
+    return takes_arrays() && (!place.is_programs() || takes_programs());
+  }
+  // Where some call has taken them; `programs`: this rank's are of the program's.
+  void take_arrays(bool programs) { (programs ? programs_taken_ : arrays_taken_) = true; }
+  bool arrays_taken() const { return arrays_taken_; }
+  bool programs_taken() const { return programs_taken_; }
 
   // As this rank's device finds them: what is at a place of a rank's part, and a rank's array.
   virtual std::byte* part(std::size_t rank, std::size_t place) = 0;
@@ -102,8 +136,10 @@ class Workspace {
 
   std::atomic<State> state_{State::kNew};  // another thread may drive the call that settles it
   std::string why_refused_;
-  std::string why_no_arrays_;
-  std::atomic<bool> arrays_taken_{false};
+  std::string why_no_arrays_, why_no_programs_;
+  std::atomic<bool> takes_programs_{true};  // who makes a call asks, too
+  bool exports_programs_ = true;
+  std::atomic<bool> arrays_taken_{false}, programs_taken_{false};
 };
 
 // A call on arrays in the memory of this rank's device.

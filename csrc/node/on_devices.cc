@@ -125,48 +125,71 @@ class DevicePieces {
   const std::size_t rank_, size_, room_, stride_, per_piece_;
 };
 
-// What a rank tells its peers to open, in a chunk.
-struct Told {
-  Workspace::Ticket part;
-  SharedPlace input, result;
-  Workspace::Ticket of_input, of_result;
-};
-
-// What a rank found when it opened the others' memory; no text: all is well.
-struct Opened {
-  char why[500];  // their parts
-  char why_no_arrays[500];
-  bool not_now;  // it has not tried (Workspace::attempt)
-};
-
 void write(const std::string& text, std::span<char> to) {
   to[text.copy(to.data(), to.size() - 1)] = '\0';
 }
 
-Told told_by(const DeviceCall& device) {
-  Workspace& workspace = *device.workspace;
-  Told told{};
-  if (!workspace.in_use()) told.part = workspace.ticket();
-  told.input = device.input_place;
-  told.result = device.result_place;
-  if (told.input) told.of_input = workspace.ticket_of(told.input);
-  if (told.result) told.of_result = workspace.ticket_of(told.result);
-  return told;
+SharedPlace input_of(const ReadOffer& offer) {
+  return SharedPlace(std::bit_cast<std::uint64_t>(offer.input));
+}
+SharedPlace result_of(const ReadOffer& offer) {
+  return SharedPlace(std::bit_cast<std::uint64_t>(offer.output));
 }
 
 }  // namespace
+
+// What a rank tells its peers to open, in a chunk.
+struct OnDevices::Told {
+  static constexpr std::size_t kMostEnded = 64;
+
+  bool not_now;  // nothing but what has ended
+  Workspace::Ticket part;
+  SharedPlace input, result;
+  Workspace::Ticket of_input, of_result;
+  std::uint64_t ended[kMostEnded];  // allocations to be closed; 0: no more
+};
+
+// What a rank found when it opened the others' memory; no text: all is well.
+struct OnDevices::Opened {
+  char why[500];  // their parts
+  char why_no_arrays[500];
+  char why_no_programs[500];
+  bool not_now;  // it has not tried (Workspace::attempt)
+
+  std::span<char> why_not(SharedPlace place) {
+    return place.is_programs() ? why_no_programs : why_no_arrays;
+  }
+};
+
+// The call's arrays hold still by now.
+OnDevices::Told OnDevices::told_by(const DeviceCall& device) {
+  Workspace& workspace = *device.workspace;
+  Told told{};
+  std::ranges::copy(workspace.take_ended(Told::kMostEnded), told.ended);
+  told.not_now = !workspace.attempt([&] {
+    if (!workspace.in_use()) told.part = workspace.ticket();
+    if (workspace.takes(device.input_place)) told.input = device.input_place;
+    if (workspace.takes(device.result_place)) told.result = device.result_place;
+    if (told.input) told.of_input = workspace.ticket_of(told.input);
+    if (told.result) told.of_result = workspace.ticket_of(told.result);
+  });
+  return told;
+}
 
 void OnDevices::offer(const DeviceCall& device, ReadOffer& offer) {
   offer.says |= ReadOffer::kOnDevice;
   if (device.workspace->is_used_by_turns()) offer.says |= ReadOffer::kByTurns;
   offer.input = nullptr;
   offer.output = nullptr;
-  if (!device.workspace->takes_arrays()) return;
-  for (const SharedPlace place : {device.input_place, device.result_place}) {
-    if (place && !device.workspace->is_known(place)) offer.says |= ReadOffer::kUnknown;
-  }
-  offer.input = std::bit_cast<const std::byte*>(device.input_place.word());
-  offer.output = std::bit_cast<std::byte*>(device.result_place.word());
+  Workspace& workspace = *device.workspace;
+  const auto offered = [&](SharedPlace place) {
+    if (!workspace.takes(place)) return SharedPlace();
+    if (place && !workspace.is_known(place)) offer.says |= ReadOffer::kUnknown;
+    return place;
+  };
+  offer.input = std::bit_cast<const std::byte*>(offered(device.input_place).word());
+  offer.output = std::bit_cast<std::byte*>(offered(device.result_place).word());
+  if (workspace.has_ended()) offer.says |= ReadOffer::kUnknown;
 }
 
 bool OnDevices::all_are(const NodeCall& call) const {
@@ -201,34 +224,55 @@ bool OnDevices::takes_arrays(const NodeCall& call) const {
   const bool reduces = is_reduction(call.kind);
   if (!workspace.takes_arrays() || (reduces && call.device->op == Op::kPremul)) return false;
   if (call.kind == Kind::kAllreduce && size_ > workspace.most_targets()) return false;
+  const auto is_there = [&](SharedPlace place) { return place && workspace.takes(place); };
   for (std::size_t rank = 0; rank < size_; ++rank) {
     if (call.kind == Kind::kBcast && rank != static_cast<std::size_t>(call.root)) continue;
     const ReadOffer offer = offer_of(rank);
-    if (offer.input == nullptr) return false;
-    if (call.kind == Kind::kAllreduce && offer.output == nullptr) return false;
+    if (!is_there(input_of(offer))) return false;
+    if (call.kind == Kind::kAllreduce && !is_there(result_of(offer))) return false;
   }
   return true;
 }
 
-// All peers', by what they have told in their chunks.
-void OnDevices::open_all(Workspace& workspace, std::span<char> why,
-                         std::span<char> why_no_arrays) const {
-  for (std::size_t distance = 1; distance < size_; ++distance) {
-    const std::size_t peer = peer_at(distance);
-    Told told;
-    std::memcpy(&told, chunk(peer, 0), sizeof told);
+// A peer's, by what it has told. Its own answer is none where it could not tell now.
+void OnDevices::open(Workspace& workspace, std::size_t peer, const Told& told,
+                     Opened& found) const {
+  const auto attempt = [this](std::span<char> why, const auto& work) {
     try {
-      if (!workspace.in_use() && why[0] == '\0') workspace.open(peer, told.part);
+      work();
     } catch (const std::exception& error) {
       write(group_.own_name() + ": " + error.what(), why);
     }
-    try {
-      if (told.input) workspace.open_array(peer, told.input, told.of_input);
-      if (told.result) workspace.open_array(peer, told.result, told.of_result);
-    } catch (const std::exception& error) {
-      write(group_.own_name() + ": " + error.what(), why_no_arrays);
+  };
+  if (!workspace.in_use() && found.why[0] == '\0') {
+    attempt(found.why, [&] { workspace.open(peer, told.part); });
+  }
+  const auto open_array = [&](SharedPlace place, const Workspace::Ticket& ticket) {
+    if (!place) return;
+    attempt(found.why_not(place), [&] { workspace.open_array(peer, place, ticket); });
+  };
+  open_array(told.input, told.of_input);
+  open_array(told.result, told.of_result);
+}
+
+// What all peers have told in their chunks.
+OnDevices::Opened OnDevices::opened(Workspace& workspace) const {
+  std::vector<Told> told(size_);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    const std::size_t peer = peer_at(distance);
+    std::memcpy(&told[peer], chunk(peer, 0), sizeof told[peer]);
+    for (const std::uint64_t number : told[peer].ended) {
+      if (number != 0) workspace.close_array(peer, number);
     }
   }
+  Opened found{};
+  found.not_now = !workspace.attempt([&] {
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      if (!told[peer].not_now) open(workspace, peer, told[peer], found);
+    }
+  });
+  return found;
 }
 
 // This rank's share, in one piece, from the arrays of all into theirs.
@@ -240,8 +284,7 @@ void OnDevices::work_on_arrays(const NodeCall& call) {
   std::vector<std::byte*> results(size_);
   for (std::size_t rank = 0; rank < size_; ++rank) {
     const ReadOffer offer = offer_of(rank);
-    const SharedPlace input(std::bit_cast<std::uint64_t>(offer.input));
-    const SharedPlace result(std::bit_cast<std::uint64_t>(offer.output));
+    const SharedPlace input = input_of(offer), result = result_of(offer);
     if (input) inputs[rank] = rank == rank_ ? device.input : workspace.array(rank, input);
     if (result) results[rank] = rank == rank_ ? device.result : workspace.array(rank, result);
   }
@@ -277,6 +320,7 @@ Steps OnDevices::steps(NodeCall call) {
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps of this operation
   bool all_known = true;   // arrays that could be taken where they lie
+  while (!device.before->ready()) co_await Steps::LookAgain();
   if (!workspace.in_use() || any_says(ReadOffer::kUnknown)) {
     const Told told = told_by(device);
     std::memcpy(chunk(rank_, 0), &told, sizeof told);
@@ -284,9 +328,8 @@ Steps OnDevices::steps(NodeCall call) {
     for (std::size_t distance = 1; distance < size_; ++distance) {
       co_await step_of(peer_at(distance), 1);
     }
-    Opened found{};
-    found.not_now =
-        !workspace.attempt([&] { open_all(workspace, found.why, found.why_no_arrays); });
+    Opened found = opened(workspace);
+    found.not_now |= told.not_now;
     std::memcpy(chunk(rank_, 1), &found, sizeof found);
     step_done(2);
     for (std::size_t distance = 1; distance < size_; ++distance) {
@@ -295,6 +338,7 @@ Steps OnDevices::steps(NodeCall call) {
       std::memcpy(&theirs, chunk(peer_at(distance), 1), sizeof theirs);
       if (found.why[0] == '\0') write(theirs.why, found.why);
       if (found.why_no_arrays[0] == '\0') write(theirs.why_no_arrays, found.why_no_arrays);
+      if (found.why_no_programs[0] == '\0') write(theirs.why_no_programs, found.why_no_programs);
       found.not_now |= theirs.not_now;
     }
     before = 2;
@@ -312,13 +356,15 @@ Steps OnDevices::steps(NodeCall call) {
     if (all_known && found.why_no_arrays[0] != '\0') {
       workspace.refuse_arrays(found.why_no_arrays);
     }
+    if (all_known && found.why_no_programs[0] != '\0') {
+      workspace.refuse_programs(found.why_no_programs);
+    }
     for (const SharedPlace place : {told.input, told.result}) {
       if (all_known && place) workspace.set_known(place);
     }
   }
-  while (!device.before->ready()) co_await Steps::LookAgain();
   if (all_known && takes_arrays(call)) {
-    workspace.take_arrays();
+    workspace.take_arrays(device.input_place.is_programs() || device.result_place.is_programs());
     device.is_open = device.begun = true;
     step_done(before + 1);  // the input is there, and the result may be written
     for (std::size_t distance = 1; distance < size_; ++distance) {

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 #include "node/read_offer.h"
 #include "node/steps.h"
@@ -31,11 +30,16 @@ class OnDevices final : public NodeWay {
   Steps steps(NodeCall call);
 
  private:
+  struct Told;
+  struct Opened;
+
   ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
   bool any_says(std::uint16_t what) const;
   bool is_faster_on_host(const NodeCall& call) const;
   bool takes_arrays(const NodeCall& call) const;
-  void open_all(Workspace& workspace, std::span<char> why, std::span<char> why_no_arrays) const;
+  static Told told_by(const DeviceCall& device);
+  void open(Workspace& workspace, std::size_t peer, const Told& told, Opened& found) const;
+  Opened opened(Workspace& workspace) const;
   void work_on_arrays(const NodeCall& call);
 };
 

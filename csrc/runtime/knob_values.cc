@@ -168,6 +168,12 @@ std::uint64_t parse_ipc_bytes(std::string_view given) {
   throw Unreadable{"so few bytes hold no rank's part", "Write " + form + ", or none", form};
 }
 
+std::string parse_ipc_arrays(std::string_view given) {
+  const std::string word = lower(stripped(given));
+  if (word != "all" && word != kOwnArrays) refuse("all or own");
+  return word;
+}
+
 std::string parse_fault_knob(std::string_view given) {
   const std::string text = stripped(given);
   constexpr std::array<std::string_view, 5> kKinds = {"drop", "delay", "corrupt", "die", "fail"};

@@ -9,6 +9,7 @@
 
 namespace gradred {
 
+inline constexpr std::string_view kOwnArrays = "own";   // of the knob `ipc_arrays`
 inline constexpr std::string_view kProfileTable = "1";  // of the knob `profile`: no file
 
 std::string lower(std::string_view text);
@@ -27,6 +28,7 @@ std::uint64_t parse_count(std::string_view text);
 std::string parse_plan(std::string_view text);
 std::string parse_device_plan(std::string_view text);
 std::uint64_t parse_ipc_bytes(std::string_view text);
+std::string parse_ipc_arrays(std::string_view text);
 std::string parse_fault_knob(std::string_view text);
 KnobValue parse_profile(std::string_view text);
 

@@ -176,6 +176,17 @@ constexpr std::array kKnobs = {
                const auto* bytes = std::get_if<std::uint64_t>(&value);
                settings.ipc_bytes = bytes != nullptr ? *bytes : 0;
              }},
+    Knob{.name = "ipc_arrays",
+         .initial = "all",
+         .unset = "",
+         .help = "Which arrays in device memory peers' devices read and write where they lie: all "
+                 "that CUDA exports, whose memory the device has back when peers have heard that "
+                 "it was freed; or own, those of gradred.empty alone.",
+         .read = [](std::string_view text) -> KnobValue { return parse_ipc_arrays(text); },
+         .apply =
+             [](const KnobValue& value, Settings& settings) {
+               settings.ipc_programs = text_or_empty(value) != kOwnArrays;
+             }},
     Knob{.name = "audit_pointers",
          .initial = "0",
          .unset = "",

@@ -23,6 +23,7 @@ class LateWorkspace final : public Workspace {
     int device = 0;
     int refuses = -1;         // to open this rank's part
     int refuses_arrays = -1;  // and this one's arrays
+    bool programs = false;    // which are the program's
   };
 
   LateWorkspace(const Kind& kind, std::size_t rank, std::size_t ranks)
@@ -48,18 +49,18 @@ class LateWorkspace final : public Workspace {
   std::size_t bytes() const override { return least_; }
   bool is_of_one_device() const override { return one_device_; }
   bool reduces(Op, DType, std::string&) override { return true; }
-  SharedPlace find(const void* array, std::size_t bytes) override {
+  SharedPlace find(const void* array) const {
     const auto* const at = static_cast<const std::byte*>(array);
     for (std::size_t i = 0; i < kAllocations; ++i) {
       const std::byte* const begin = shared_[i].data();
-      if (at >= begin && at + bytes <= begin + shared_[i].size()) {
-        return {i + 1, std::size_t(at - begin)};
+      if (at >= begin && at < begin + shared_[i].size()) {
+        return {first_ + i, std::size_t(at - begin)};
       }
     }
     return {};
   }
   Ticket ticket_of(SharedPlace place) override {
-    std::byte* const begin = shared_[place.allocation() - 1].data();
+    std::byte* const begin = shared_[place.allocation() - first_].data();
     Ticket ticket{};
     std::memcpy(ticket.data(), &begin, sizeof begin);
     return ticket;
@@ -121,6 +122,7 @@ class LateWorkspace final : public Workspace {
   void give(std::function<void()> work) { work_.push_back(std::move(work)); }
 
   const Kind kind_;
+  const std::uint64_t first_ = kind_.programs ? SharedPlace::kFirstOfPrograms : 1;
   const std::size_t rank_;
   std::vector<std::byte> part_;
   std::vector<std::byte*> parts_;
@@ -150,8 +152,8 @@ class OnDevice final : public Flow {
     device_.op = call.op;
     device_.dtype = call.dtype;
     const bool scatters = call.kind == Kind::kReduceScatterBlock;
-    if (!(scatters && call.in_place)) device_.input_place = workspace.find(device_.input, 1);
-    device_.result_place = workspace.find(recv, 1);
+    if (!(scatters && call.in_place)) device_.input_place = workspace.find(device_.input);
+    device_.result_place = workspace.find(recv);
   }
   bool has_input(std::size_t) override { return true; }
   void has_result(std::size_t) override {}
@@ -265,16 +267,28 @@ void parts_that_cannot_be_opened(BoardBootstrap& bootstrap) {
   expect(contains(workspace.why_refused(), "another namespace"), workspace.why_refused());
 }
 
-void arrays_that_cannot_be_opened(BoardBootstrap& bootstrap) {
+// `programs`: those of the last rank alone are the program's.
+void arrays_are_refused(BoardBootstrap& bootstrap, bool programs) {
   const bool fails = bootstrap.rank() == 0;
   const auto group = make_group(bootstrap, small_paths());
-  LateWorkspace workspace({.refuses_arrays = fails ? group->size() - 1 : -1},
-                          std::size_t(group->rank()), std::size_t(group->size()));
+  const int last = group->size() - 1;
+  LateWorkspace workspace(
+      {.refuses_arrays = fails ? last : -1, .programs = programs && bootstrap.rank() == last},
+      std::size_t(group->rank()), std::size_t(group->size()));
   for (unsigned i = 0; i < 20; ++i) {
     const bool went = run_on_device(*group, workspace, {.count = 2000}, i, {true, true});
-    expect(went && !workspace.takes_arrays(), "piece by piece, then");
+    expect(went && workspace.takes_arrays() == programs, "piece by piece, then");
+    expect(workspace.takes_programs() != programs, "which, all ranks know");
+    expect(!workspace.arrays_taken() && !workspace.programs_taken(), "none where it lies");
   }
-  expect(contains(workspace.why_no_arrays(), "no more handles"), workspace.why_no_arrays());
+  const std::string& why = programs ? workspace.why_no_programs() : workspace.why_no_arrays();
+  expect(contains(why, "no more handles"), why);
+}
+void arrays_that_cannot_be_opened(BoardBootstrap& bootstrap) {
+  arrays_are_refused(bootstrap, false);
+}
+void arrays_of_the_programs_that_cannot_be_opened(BoardBootstrap& bootstrap) {
+  arrays_are_refused(bootstrap, true);
 }
 void sums_where_the_arrays_lie_take_one_kernel(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
@@ -297,6 +311,8 @@ int run_all(const std::string& part) {
     on(size, "a_device_each", a_device_each);
     on(size, "parts_that_cannot_be_opened", parts_that_cannot_be_opened);
     on(size, "arrays_that_cannot_be_opened", arrays_that_cannot_be_opened);
+    on(size, "arrays_of_the_programs_that_cannot_be_opened",
+       arrays_of_the_programs_that_cannot_be_opened);
     on(size, "sums_where_the_arrays_lie_take_one_kernel",
        sums_where_the_arrays_lie_take_one_kernel);
   }

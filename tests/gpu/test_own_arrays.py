@@ -149,13 +149,14 @@ def test_peers_that_cannot_open_them_read_the_workspaces(device: Driver) -> None
     with new_comm() as comm:
         x = on_device(values(COUNT))
         gradred.allreduce(x, comm=comm)  # the workspaces are open
-        mine = own(values(COUNT))
+        count = 9 << 20  # too long for an allocation that is open already
+        mine = own(values(count))
         if LAST:
             device.fail("cuIpcOpenMemHandle", 1)
         try:
             for _ in range(2):
                 np.testing.assert_array_equal(
-                    host(gradred.allreduce(mine, comm=comm)), total(COUNT)
+                    host(gradred.allreduce(mine, comm=comm)), total(count)
                 )
         finally:
             device.fail("cuIpcOpenMemHandle", 0)

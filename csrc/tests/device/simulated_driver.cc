@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -49,6 +50,7 @@ constexpr std::array kCodes{
     CodeText{kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     CodeText{kInvalidImage, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     CodeText{kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    CodeText{kAlreadyMapped, "CUDA_ERROR_ALREADY_MAPPED", "resource already mapped"},
     CodeText{214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
     CodeText{222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX is unsupported"},
     CodeText{kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
@@ -82,7 +84,7 @@ struct Chunk {
 struct Exported {
   std::uint64_t magic;
   int process, file;
-  std::uint64_t bytes, id;
+  std::uint64_t bytes, id, begin;
 };
 constexpr std::uint64_t kMemoryMagic = 0x6d656d6f72790001, kEventMagic = 0x6576656e74000001;
 
@@ -93,6 +95,11 @@ struct IpcHandle {
 struct Imported {
   Address address;
   int times;
+  Address begin;  // in its owner
+  std::uint64_t bytes;
+  bool overlaps(const Exported& other) const {
+    return times > 0 && begin < other.begin + other.bytes && other.begin < begin + bytes;
+  }
 };
 
 long number(const char* variable, long otherwise) {
@@ -111,6 +118,7 @@ struct Driver {
   std::atomic<int> lost{0};               // a code that every call returns from now on
   std::atomic<bool> synchronises{false};  // what allocates, frees or loads
   std::mutex synchronising;
+  std::atomic<long> shift{0};
   std::atomic<int> full{0};  // threads that wait for a stream to have room
   std::map<void*, StreamPointer> streams;
   std::map<void*, std::shared_ptr<Event>> events;
@@ -360,6 +368,7 @@ extern "C" {
 
 // least_delay, most_delay (in nanoseconds, of tasks given from now on), memory (bytes), lost (a
 // code that all calls return from now on), one_id (of all memory that is allocated from now on),
+// shift (by which what is opened of another process begins too late),
 // synchronises (what allocates, frees, loads or opens waits for the device, and all other calls for
 // it; a copy to host memory that is not pinned waits for its stream), mps (whether it says that MPS
 // serves its devices).
@@ -382,6 +391,8 @@ void simulated_cuda_set(const char* name, long value) {
     d.served_by_mps = value != 0 ? 1 : 0;
   } else if (asked == "lost") {
     d.lost = static_cast<int>(value);
+  } else if (asked == "shift") {
+    d.shift = value;
   } else {
     std::abort();
   }
@@ -396,9 +407,9 @@ void simulated_cuda_fail(const char* function, int code, long after) {
 }
 
 // How many there are: bytes (of device memory), streams, events, contexts (retained), pinned,
-// imported (allocations of other processes, ever), launches (of kernels, so far), copies
-// (likewise), rows (those of them that were of rows), records (of events, likewise), calls (of
-// these and most other functions, likewise).
+// imported (allocations of other processes, ever), open (of these, now), launches (of kernels, so
+// far), copies (likewise), rows (those of them that were of rows), records (of events, likewise),
+// calls (of these and most other functions, likewise).
 long simulated_cuda_count(const char* name) {
   const std::string_view asked = name;
   Driver& d = driver();
@@ -410,6 +421,9 @@ long simulated_cuda_count(const char* name) {
   if (asked == "calls") return d.calls.load();
   const std::lock_guard lock(d.mutex);
   if (asked == "imported") return static_cast<long>(d.imported.size());
+  if (asked == "open") {
+    return std::ranges::count_if(d.imported, [](const auto& one) { return one.second.times > 0; });
+  }
   if (asked == "streams") return static_cast<long>(d.streams.size());
   if (asked == "events") return static_cast<long>(d.events.size());
   if (asked == "pinned") return d.host_allocations.load();
@@ -794,7 +808,8 @@ int cuIpcGetMemHandle(IpcHandle* handle, Address address) {
   if (const int code = failing("cuIpcGetMemHandle")) return code;
   const auto piece = driver().memory.find(address);
   if (!piece || piece->kind != Kind::kAllocated) return kInvalidValue;
-  const Exported exported{kMemoryMagic, getpid(), piece->pages->file(), piece->bytes, piece->id};
+  const Exported exported{kMemoryMagic, getpid(),  piece->pages->file(),
+                          piece->bytes, piece->id, piece->begin};
   std::memcpy(handle->bytes, &exported, sizeof exported);
   return kSuccess;
 }
@@ -807,14 +822,20 @@ int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
   if (exported.process == getpid()) return kInvalidContext;
   Driver& d = driver();
   const std::lock_guard lock(d.mutex);
-  Imported& imported = d.imported[{exported.process, exported.id}];
+  const std::pair<int, std::uint64_t> key(exported.process, exported.id);
+  for (const auto& [other, open] : d.imported) {
+    const bool is_freed = other.first == key.first && other != key && open.overlaps(exported);
+    if (is_freed) return kAlreadyMapped;
+  }
+  Imported& imported = d.imported[key];
   if (imported.times == 0) {
     const int file = file_of(exported);
     if (file < 0) return kInvalidHandle;
-    imported.address = d.memory.import(file, exported.bytes, current()->device, current())->begin;
+    imported = {d.memory.import(file, exported.bytes, current()->device, current())->begin, 0,
+                exported.begin, exported.bytes};
   }
   ++imported.times;
-  *address = imported.address;
+  *address = imported.address + static_cast<Address>(d.shift.load());
   return kSuccess;
 }
 int cuIpcCloseMemHandle(Address address) {
@@ -823,8 +844,8 @@ int cuIpcCloseMemHandle(Address address) {
   Driver& d = driver();
   const std::lock_guard lock(d.mutex);
   for (auto& [from, imported] : d.imported) {
-    if (imported.times == 0 || imported.address != address) continue;
-    if (--imported.times == 0) d.memory.release(Kind::kImported, address);
+    if (imported.times == 0 || address - imported.address >= imported.bytes) continue;
+    if (--imported.times == 0) d.memory.release(Kind::kImported, imported.address);
     return kSuccess;
   }
   return kInvalidValue;
@@ -833,7 +854,7 @@ int cuIpcGetEventHandle(IpcHandle* handle, void* event) {
   if (const int code = failing("cuIpcGetEventHandle")) return code;
   const auto exported_event = event_of(event);
   if (!exported_event || exported_event->file < 0) return kInvalidHandle;
-  const Exported exported{kEventMagic, getpid(), exported_event->file, 0, 0};
+  const Exported exported{kEventMagic, getpid(), exported_event->file, 0, 0, 0};
   std::memcpy(handle->bytes, &exported, sizeof exported);
   return kSuccess;
 }

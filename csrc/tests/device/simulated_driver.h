@@ -20,6 +20,7 @@ enum Code {
   kInvalidDevice = 101,
   kInvalidImage = 200,
   kInvalidContext = 201,
+  kAlreadyMapped = 208,
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,

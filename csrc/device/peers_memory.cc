@@ -1,0 +1,64 @@
+#include "device/peers_memory.h"
+
+#include <iterator>
+#include <utility>
+
+#include "device/memory.h"
+
+namespace gradred::device {
+
+// Where it lies in its owner nothing else does: what was opened of that has been freed. Some
+// drivers open nothing there before that is closed.
+Address PeersMemory::open(Key key, const ExportedBlock& block) {
+  const std::lock_guard lock(mutex_);
+  auto found = opened_.find(key);
+  if (found == opened_.end()) {
+    for (auto one = opened_.lower_bound({key.first, 0});
+         one != opened_.end() && one->first.first == key.first;) {
+      const Opened& other = one->second;
+      const bool overlaps =
+          other.begin < block.begin + block.bytes && block.begin < other.begin + other.bytes;
+      one = overlaps ? end(one) : std::next(one);
+    }
+    ended_.clear();
+    Opened made{ImportedAllocation(memory_.driver(), block.handle), block.begin, block.bytes};
+    found = opened_.emplace(key, std::move(made)).first;
+  }
+  ++found->second.holders;
+  return found->second.memory.get();
+}
+
+void PeersMemory::let_go(Key key) noexcept {
+  ImportedAllocation last;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = opened_.find(key);
+    if (found == opened_.end() || --found->second.holders > 0 || found->second.stays) return;
+    last = std::move(found->second.memory);
+    opened_.erase(found);
+  }
+  memory_.free_later(std::move(last));  // which takes a lock under which others open
+}
+
+PeersMemory::All::iterator PeersMemory::end(All::iterator one) {
+  if (one->second.stays) return std::next(one);
+  ended_.push_back(std::move(one->second.memory));
+  return opened_.erase(one);
+}
+
+void PeersMemory::end(Key key) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = opened_.find(key); found != opened_.end()) end(found);
+}
+
+void PeersMemory::close_ended() {
+  const std::lock_guard lock(mutex_);
+  ended_.clear();
+}
+
+void PeersMemory::keep_for_ever(Key key) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = opened_.find(key); found != opened_.end()) found->second.stays = true;
+}
+
+}  // namespace gradred::device
