@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -224,6 +225,80 @@ void memory_that_cannot_be_exported_serves_this_process(BoardBootstrap&) {
   expect(static_cast<bool>(exported.find(other, 100)), "it can be exported again");
 }
 
+// What a call finds of the program's arrays: two, which may be one.
+Workspace::Places places(CudaMemory& memory, Address input, Address result) {
+  constexpr std::size_t kBytes = 100;
+  return memory.programs().find({pointer_to(input), kBytes}, {pointer_to(result), kBytes});
+}
+Workspace::Places places(CudaMemory& memory, Address array) { return places(memory, array, array); }
+
+void allocations_that_calls_come_with_again_are_exported(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  const Address one = user.allocate(10'000), other = user.allocate(10'000);
+  CudaMemory& memory = memory_at(one);
+  expect(!places(memory, one).input && !places(memory, other).input, "seen for the first time");
+  const Workspace::Places found = places(memory, one, one + 9'000);
+  expect(found.input.is_programs() && found.input.offset() == 0, "all that it has");
+  expect(found.result.allocation() == found.input.allocation() && found.result.offset() == 9'000,
+         "wherever in it");
+  expect(!places(memory, one + 12'250).input, "behind its end");
+  const auto block = memory.programs().block_of(found.input.allocation());
+  expect(block && block->begin == one, "as a whole");
+  user.free(one);
+  expect(user.allocate(10'000) == one, "the address is used again");
+  expect(!places(memory, one).input && !memory.programs().has(found.input.allocation()),
+         "for another allocation");
+  const SharedPlace anew = places(memory, one).input;
+  expect(anew && anew.allocation() != found.input.allocation(), "of another number");
+}
+
+void pools_and_managed_memory_are_exported_to_nobody(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  const Address pooled = user.allocate_in_pool(64), managed = user.allocate_managed(64);
+  CudaMemory& memory = memory_at(pooled);
+  for (int turn = 0; turn < 3; ++turn) {
+    const Workspace::Places found = places(memory, pooled, managed);
+    expect(!found.input && !found.result, "nowhere");
+  }
+}
+
+void nothing_is_exported_while_an_order_is_open(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  const Address array = user.allocate(1000);
+  CudaMemory& memory = memory_at(array);
+  {
+    const device::Orders::Open open(memory.orders());
+    for (int turn = 0; turn < 3; ++turn) expect(!places(memory, array).input, "not now");
+  }
+  expect(static_cast<bool>(places(memory, array).input), "then");
+}
+
+void so_many_allocations_are_exported(BoardBootstrap&) {
+  constexpr std::size_t kMost = device::ProgramsMemory::kMost;
+  const User user;
+  user.make_current();
+  std::vector<Address> all(kMost + 1);
+  for (Address& one : all) one = user.allocate(1000);
+  CudaMemory& memory = memory_at(all[0]);
+  std::size_t found = 0;
+  for (const Address one : all) {
+    places(memory, one);
+    found += places(memory, one).input ? 1 : 0;
+  }
+  expect(found == kMost, std::to_string(found));
+  const long calls = user.count("calls");
+  places(memory, all.back());
+  expect(user.count("calls") == calls + 1, "a query, and no search for what was freed");
+  for (const Address one : std::span(all).first(kMost / 2)) user.free(one);
+  const Address last = all.back();
+  for (int turn = 0; turn < 2000 && !places(memory, last).input;) ++turn;
+  expect(static_cast<bool>(places(memory, last).input), "there is room again");
+  expect(memory.programs().ended() == kMost / 2, "what was freed has ended");
+}
+
 void a_programs_stream_comes_first(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -274,6 +349,12 @@ int run_all(const std::string& part) {
   alone("what_outlives_its_context_ends_quietly", what_outlives_its_context_ends_quietly);
   alone("memory_that_cannot_be_exported_serves_this_process",
         memory_that_cannot_be_exported_serves_this_process);
+  alone("allocations_that_calls_come_with_again_are_exported",
+        allocations_that_calls_come_with_again_are_exported);
+  alone("pools_and_managed_memory_are_exported_to_nobody",
+        pools_and_managed_memory_are_exported_to_nobody);
+  alone("nothing_is_exported_while_an_order_is_open", nothing_is_exported_while_an_order_is_open);
+  alone("so_many_allocations_are_exported", so_many_allocations_are_exported);
   alone("a_programs_stream_comes_first", a_programs_stream_comes_first);
   alone("a_device_that_fails_says_so", a_device_that_fails_says_so);
   return report.finish();
