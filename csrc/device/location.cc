@@ -46,6 +46,11 @@ std::string in_hex(Address address) {
   return "0x" + text;
 }
 
+PointerCache& cache_of(const Driver& driver) {
+  static thread_local PointerCache cache(driver);  // of the only driver that there is
+  return cache;
+}
+
 // What the cache has, or the driver, who is right, where an audit finds that they differ.
 PointerInfo find_audited(PointerCache& cache, const Driver& driver, const void* pointer) {
   const PointerCache::Counts before = cache.counts();
@@ -65,13 +70,23 @@ bool is_readable(const void* pointer, std::size_t bytes) {
   return bytes == 0 || (is_word_readable(address) && is_word_readable(address + bytes - 1));
 }
 
+DeviceMemory* device_at(const void* pointer, std::size_t bytes, const Options& options) {
+  const Driver* const driver = Driver::loaded(options.driver);
+  if (driver == nullptr || bytes == 0) return nullptr;
+  const PointerInfo found = cache_of(*driver).find(pointer);
+  if (found.kind == Kind::kHost || !found.holds(reinterpret_cast<Address>(pointer), bytes)) {
+    return nullptr;
+  }
+  return &CudaMemory::of(*driver, found, options);
+}
+
 Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint64_t> stream,
                 const Options& options) {
   const auto address = reinterpret_cast<Address>(pointer);
   const Driver* const driver = Driver::loaded(options.driver);
   const bool there = driver != nullptr && driver->initialised();
   if (there && bytes > 0) {
-    static thread_local PointerCache cache(*driver);  // of the only driver that there is
+    PointerCache& cache = cache_of(*driver);
     const PointerInfo found =
         options.audits_pointers ? find_audited(cache, *driver, pointer) : cache.find(pointer);
     if (found.kind != Kind::kHost) {

@@ -29,6 +29,10 @@ struct Location {
 Location locate(const void* address, std::size_t bytes, std::optional<std::uint64_t> stream,
                 const Options& options);
 
+// The same for what lies in a device's memory for all that the driver said last, which is asked
+// only whether that still holds. Null: locate() tells more.
+DeviceMemory* device_at(const void* address, std::size_t bytes, const Options& options);
+
 // Looks at addresses of which something was kept, by all threads, while `audits_pointers` was set.
 struct PointerAudit {
   std::uint64_t looks = 0;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/staged.h"
 #include "memory/memory.h"
@@ -82,24 +83,32 @@ struct PyCall {  // what it points to must outlive it
   Call call;
   std::string plan;
   Placement placement{};
-
-  // What is to be carried out now. `why_waits`: the host, though a stream was given.
-  Call ordered(Communicator& comm) const {
-    std::string why;
-    return ordered(comm, why);
-  }
-  Call ordered(Communicator& comm, std::string& why_waits) const {
-    Call made = call;
-    if (call.on_host()) return made;
-    auto order = std::make_shared<CallOrder>();
-    const bool direct = placement.stream && comm.dispatch().keeps_streams(call);
-    const auto host_bytes = Staging::host_bytes(call, comm.rank(), comm.size());
-    order->stream = placement.stream_order(direct, host_bytes, why_waits);
-    order->before =
-        order->stream ? std::make_shared<Stream>(order->stream->input()) : placement.open_stream();
-    made.order = std::move(order);
-    return made;
-  }
 };
+
+// What is to be carried out now. `why_waits`: the host, though a stream was given.
+inline Call ordered(const Call& call, const Placement& placement, Communicator& comm,
+                    std::string& why_waits) {
+  Call made = call;
+  if (call.on_host()) return made;
+  auto order = std::make_shared<CallOrder>();
+  const bool direct = placement.stream && comm.dispatch().keeps_streams(call);
+  const auto host_bytes = Staging::host_bytes(call, comm.rank(), comm.size());
+  order->stream = placement.stream_order(direct, host_bytes, why_waits);
+  order->before =
+      order->stream ? std::make_shared<Stream>(order->stream->input()) : placement.open_stream();
+  made.order = std::move(order);
+  return made;
+}
+// The same for who waits; of what is thrown the peers hear.
+inline Call ordered_or_refused(const Call& call, const Placement& placement, Communicator& comm,
+                               WaitHook& hook) {
+  std::string why;
+  try {
+    return ordered(call, placement, comm, why);
+  } catch (const Error& error) {
+    comm.agreement().refuse(error.what(), hook);
+    throw;
+  }
+}
 
 }  // namespace gradred

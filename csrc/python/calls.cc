@@ -65,15 +65,13 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
 void run_call(Communicator& communicator, const PyCall& call) {
   const OneThread one_thread(communicator);
   GilHook hook;
-  Call made;
   try {
     validate(call.call, communicator.size());
-    made = call.ordered(communicator);
   } catch (const Error& error) {
     communicator.agreement().refuse(error.what(), hook);
     throw;
   }
-  communicator.run(made, hook);
+  communicator.run(ordered_or_refused(call.call, call.placement, communicator, hook), hook);
 }
 
 void run(const py::object& comm, const PyCall& call, const py::object& passed) {
@@ -103,7 +101,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
   std::string why_waits;
   try {
     validate(call.call, communicator.size());
-    started = call.ordered(communicator, why_waits);
+    started = ordered(call.call, call.placement, communicator, why_waits);
   } catch (const Error& error) {
     communicator.agreement().refuse_started(error.what());
     throw;
@@ -268,13 +266,13 @@ void bind_calls(py::module_& m) {
   m.def(
       "plain_allreduce",
       [](py::handle send, py::handle recv, py::handle op) -> std::shared_ptr<PyCall> {
-        const auto call = plain_allreduce(send.ptr(), recv.ptr(), op.ptr());
-        if (!call || !mpi::get().handle_of(call->dtype)) return nullptr;
-        return std::make_shared<PyCall>(PyCall{*call, {}});
+        auto found = plain_allreduce(send.ptr(), recv.ptr(), op.ptr());
+        if (!found || !mpi::get().handle_of(found->call.dtype)) return nullptr;
+        return std::make_shared<PyCall>(PyCall{found->call, {}, std::move(found->placement)});
       },
       py::arg("sendbuf"), py::arg("recvbuf"), py::arg("op"),
-      "The call that plain NumPy arrays of MPI's types and a predefined MPI.Op mean; None where a "
-      "closer look is needed.");
+      "The call that plain arrays of MPI's types and a predefined MPI.Op mean; None where a closer "
+      "look is needed.");
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
         "A class derived from MPI.Prequest whose instances can be called.");
   m.def(

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/errors.h"
+#include "python/device_arrays.h"
 #include "python/errors.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
@@ -26,15 +27,36 @@ bool overlap(const ArrayView& a, const ArrayView& b) {
 
 // Two arrays of one type that may be input and result of a call.
 struct Pair {
-  ArrayView send, recv;
+  PlainArray send, recv;
 };
 
 std::optional<Pair> pair_of(PyObject* send, PyObject* recv) {
-  const auto result = view_of(recv);
+  const auto result = plain_array_of(recv);
   if (!result || !result->writable) return std::nullopt;
-  const auto input = view_of(send);
+  const auto input = plain_array_of(send);
   if (!input || input->dtype != result->dtype || overlap(*input, *result)) return std::nullopt;
   return Pair{*input, *result};
+}
+
+// Of a call on these; `send` null: in place.
+PlainCall placed(const PlainArray* send, const PlainArray& recv, Call call) {
+  if (recv.memory == nullptr && (send == nullptr || send->memory == nullptr)) [[likely]] {
+    return {std::move(call)};
+  }
+  if (send != nullptr) call.in.memory = memory_of(send->memory);
+  call.out.memory = memory_of(recv.memory);
+  return {std::move(call), placement_of(send, recv)};
+}
+
+// Null: a sum. Else an object of mpi4py's, or a name.
+std::optional<Op> asked_op(PyObject* op) {
+  if (op == nullptr) return Op::kSum;
+  if (!PyUnicode_CheckExact(op)) return op_of(op);
+  for (const OpInfo& info : kOpInfo) {
+    const bool is_it = PyUnicode_CompareWithASCIIString(op, info.name.data()) == 0;
+    if (is_it && info.op != Op::kPremul) return info.op;  // which has a factor
+  }
+  return std::nullopt;
 }
 
 // The last argument, which has a default; null where it is not given. False: a closer look.
@@ -76,62 +98,65 @@ PyObject* look_closer(Method method, PyObject* self, Arguments args, Py_ssize_t 
 
 // Each of these understands what most programs pass; nothing where it takes a closer look.
 
-std::optional<Call> allreduce_call(const Communicator&, Arguments args, Py_ssize_t nargs,
-                                   PyObject* names) {
+std::optional<PlainCall> allreduce_call(const Communicator&, Arguments args, Py_ssize_t nargs,
+                                        PyObject* names) {
   PyObject* op = nullptr;
   if (!last_argument(args, nargs, names, 2, "op", op)) return std::nullopt;
   return plain_allreduce(args[0], args[1], op);
 }
 
-std::optional<Call> scatter_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
-                                 PyObject* names) {
+std::optional<PlainCall> scatter_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
+                                      PyObject* names) {
   PyObject* op = nullptr;
   if (!last_argument(args, nargs, names, 2, "op", op)) return std::nullopt;
   const auto both = pair_of(args[0], args[1]);
-  const auto known = op == nullptr ? std::optional(Op::kSum) : op_of(op);
+  const auto known = asked_op(op);
   const auto size = static_cast<std::size_t>(comm.size());
   if (!both || !known || both->recv.count == 0 || both->send.count != size * both->recv.count ||
       find_reduction(*known, both->recv.dtype) == nullptr) {
     return std::nullopt;
   }
-  return Call{.kind = Kind::kReduceScatterBlock,
-              .in = {both->send.data},
-              .out = {both->recv.data},
-              .count = both->recv.count,
-              .dtype = both->recv.dtype,
-              .op = *known};
+  return placed(&both->send, both->recv,
+                {.kind = Kind::kReduceScatterBlock,
+                 .in = {both->send.data},
+                 .out = {both->recv.data},
+                 .count = both->recv.count,
+                 .dtype = both->recv.dtype,
+                 .op = *known});
 }
 
-std::optional<Call> gather_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
-                                PyObject* names) {
+std::optional<PlainCall> gather_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
+                                     PyObject* names) {
   if (nargs != 2 || names != nullptr) return std::nullopt;
   const auto both = pair_of(args[0], args[1]);
   const auto size = static_cast<std::size_t>(comm.size());
   if (!both || both->send.count == 0 || both->recv.count != size * both->send.count) {
     return std::nullopt;
   }
-  return Call{.kind = Kind::kAllgather,
-              .in = {both->send.data},
-              .out = {both->recv.data},
-              .count = both->send.count,
-              .dtype = both->send.dtype};
+  return placed(&both->send, both->recv,
+                {.kind = Kind::kAllgather,
+                 .in = {both->send.data},
+                 .out = {both->recv.data},
+                 .count = both->send.count,
+                 .dtype = both->send.dtype});
 }
 
-std::optional<Call> bcast_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
-                               PyObject* names) {
+std::optional<PlainCall> bcast_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
+                                    PyObject* names) {
   PyObject* given = nullptr;
   if (!last_argument(args, nargs, names, 1, "root", given)) return std::nullopt;
   if (given != nullptr && !PyLong_CheckExact(given)) return std::nullopt;
   int overflow = 0;
   const long root = given == nullptr ? 0 : PyLong_AsLongAndOverflow(given, &overflow);
   if (overflow != 0 || root < 0 || root >= comm.size()) return std::nullopt;
-  const auto data = view_of(args[0]);
+  const auto data = plain_array_of(args[0]);
   if (!data || data->count == 0 || (!data->writable && root != comm.rank())) return std::nullopt;
-  return Call{.kind = Kind::kBcast,
-              .out = {data->data},
-              .count = data->count,
-              .dtype = data->dtype,
-              .root = static_cast<int>(root)};
+  return placed(nullptr, *data,
+                {.kind = Kind::kBcast,
+                 .out = {data->data},
+                 .count = data->count,
+                 .dtype = data->dtype,
+                 .root = static_cast<int>(root)});
 }
 
 // Null: there is no memory for it.
@@ -145,17 +170,39 @@ PyObject* tuple_of(Arguments args, Py_ssize_t count) {
   return made;
 }
 
-using Understand = std::optional<Call> (*)(const Communicator&, Arguments, Py_ssize_t, PyObject*);
+void run_on_device(Communicator& comm, const PlainCall& made, WaitHook& hook) {
+  comm.run(ordered_or_refused(made.call, made.placement, comm, hook), hook);
+}
+
+std::shared_ptr<StartedOperation> start(Communicator& comm, const PlainCall& made) {
+  if (made.call.on_host()) return comm.start_unless_ended(made.call);
+  Call call;
+  try {
+    std::string why_waits;
+    call = ordered(made.call, made.placement, comm, why_waits);
+  } catch (const Error& error) {
+    comm.agreement().refuse_started(error.what());
+    throw;
+  }
+  return comm.start(call);
+}
+
+using Understand = std::optional<PlainCall> (*)(const Communicator&, Arguments, Py_ssize_t,
+                                                PyObject*);
 
 template <Understand understand, Method method>
 PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
-    const auto call = understand(communicator, args, nargs, names);
-    if (!call) return look_closer(method, self, args, nargs, names);
+    const auto found = understand(communicator, args, nargs, names);
+    if (!found) return look_closer(method, self, args, nargs, names);
     const OneThread one_thread(communicator);
     GilHook hook;
-    communicator.run(*call, hook);
+    if (found->call.on_host()) [[likely]] {
+      communicator.run(found->call, hook);
+    } else {
+      run_on_device(communicator, *found, hook);
+    }
   } catch (...) {
     PyObject* const passed = tuple_of(args, nargs);
     set_python_error(std::current_exception(), passed);
@@ -188,12 +235,11 @@ extern "C" PyObject* comm_iallreduce(PyObject* self, Arguments args, Py_ssize_t 
                                      PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
-    const auto call = allreduce_call(communicator, args, nargs, names);
-    if (!call || !mpi::get().handle_of(call->dtype))
+    const auto found = allreduce_call(communicator, args, nargs, names);
+    if (!found || !mpi::get().handle_of(found->call.dtype))
       return look_closer(kStartMethod, self, args, nargs, names);
     const OneThread one_thread(communicator);
-    PyObject* const request =
-        make_request(communicator.start_unless_ended(*call), args[0], args[1]);
+    PyObject* const request = make_request(start(communicator, *found), args[0], args[1]);
     if (request != nullptr) warn_if_left_to_mpi(communicator, 1);
     return request;
   } catch (...) {
@@ -259,27 +305,27 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
 
 }  // namespace
 
-std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op) {
+std::optional<PlainCall> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op) {
   const Mpi4py& known = Mpi4py::get();
-  const auto result = view_of(recv);
+  const auto result = plain_array_of(recv);
   if (!result || !result->writable) return std::nullopt;
-  const void* from = kInPlace;
+  std::optional<PlainArray> input;
   if (send != known.in_place && send != Py_None) {
-    const auto input = view_of(send);
+    input = plain_array_of(send);
     if (!input || input->count != result->count || input->dtype != result->dtype ||
         overlap(*input, *result)) {
       return std::nullopt;
     }
-    from = input->data;
   }
-  const auto known_op = op == nullptr ? std::optional(Op::kSum) : op_of(op);
+  const auto known_op = asked_op(op);
   if (!known_op || find_reduction(*known_op, result->dtype) == nullptr) return std::nullopt;
-  return Call{.kind = Kind::kAllreduce,
-              .in = {from},
-              .out = {result->data},
-              .count = result->count,
-              .dtype = result->dtype,
-              .op = *known_op};
+  return placed(input ? &*input : nullptr, *result,
+                {.kind = Kind::kAllreduce,
+                 .in = {input ? input->data : kInPlace},
+                 .out = {result->data},
+                 .count = result->count,
+                 .dtype = result->dtype,
+                 .op = *known_op});
 }
 
 void add_methods(PyTypeObject* comm_class, PyObject* by_name) {

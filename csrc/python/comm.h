@@ -6,12 +6,18 @@
 #include <optional>
 
 #include "comm/call.h"
+#include "python/call.h"
 
 namespace gradred {
 
-// What an allreduce of plain NumPy arrays by a predefined operation means (`op` may be null: a
-// sum); nothing where a closer look is needed.
-std::optional<Call> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op);
+struct PlainCall {
+  Call call;
+  Placement placement{};  // of one that is not on the host
+};
+
+// What an allreduce of plain arrays, NumPy's or a GPU's, by a predefined operation means (`op` may
+// be null: a sum); nothing where a closer look is needed.
+std::optional<PlainCall> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op);
 
 // Puts them on the class, as method descriptors; `by_name` has a Python function for each, for
 // arguments that take a closer look.

@@ -1,4 +1,6 @@
 // Memory for arrays, as NumPy takes it, and where the memory of other libraries' arrays lies.
+#include "python/memory.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -56,17 +58,32 @@ device::Options read_device_options(const std::vector<std::string>& files) {
   return options;
 }
 
+struct KnownOptions {
+  std::uint64_t changes = 0;  // of knobs
+  std::shared_ptr<const device::Options> options;
+};
+KnownOptions& known_options() {
+  static KnownOptions known;
+  return known;
+}
+
+}  // namespace
+
 // Reading the table of knobs takes longer than the rest of a look-up: it is read again where the
 // program has set one. Of the environment counts what stands there at the first array.
 std::shared_ptr<const device::Options> device_options(const std::vector<std::string>& libraries) {
-  static std::uint64_t changes = 0;
-  static std::shared_ptr<const device::Options> options;
-  if (options == nullptr || knob_changes() != changes) {
-    changes = knob_changes();
-    options = std::make_shared<device::Options>(read_device_options(libraries));
-  }
-  return options;
+  if (auto known = known_device_options()) return known;
+  const std::uint64_t changes = knob_changes();
+  known_options() = {changes, std::make_shared<device::Options>(read_device_options(libraries))};
+  return known_options().options;
 }
+
+std::shared_ptr<const device::Options> known_device_options() {
+  const KnownOptions& known = known_options();
+  return known.changes == knob_changes() ? known.options : nullptr;
+}
+
+namespace {
 
 void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
                 const std::optional<Placement>& placement) {

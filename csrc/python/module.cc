@@ -11,6 +11,7 @@
 namespace gradred {
 
 void bind_calls(pybind11::module_& m);
+void bind_device_arrays(pybind11::module_& m);
 void bind_knobs(pybind11::module_& m);
 void bind_liveness(pybind11::module_& m);
 void bind_many(pybind11::module_& m);
@@ -49,6 +50,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_named(m);
   gradred::bind_handles(m);
   gradred::bind_tensors(m);
+  gradred::bind_device_arrays(m);
   gradred::bind_knobs(m);
   gradred::bind_liveness(m);
   gradred::bind_memory_comm(m);

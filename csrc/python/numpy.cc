@@ -64,6 +64,8 @@ std::optional<ArrayView> view_of(PyObject* object) {
                    (flags & NPY_ARRAY_WRITEABLE) != 0};
 }
 
+bool is_array_type(PyTypeObject* type) { return PyType_IsSubtype(type, &PyArray_Type) != 0; }
+
 std::uint64_t layout_of_plain(PyObject* object) {
   auto* array = reinterpret_cast<PyArrayObject*>(object);
   const auto axes = static_cast<std::size_t>(PyArray_NDIM(array));

@@ -24,6 +24,7 @@ bool load_numpy();
 // A plain, dense, aligned array in native byte order whose type gradred knows; nothing for all
 // others.
 std::optional<ArrayView> view_of(PyObject* object);
+bool is_array_type(PyTypeObject* type);  // NumPy's, or derived from it
 // Of an array that view_of() knows: layout_hash() of its shape and order of axes.
 std::uint64_t layout_of_plain(PyObject* array);
 // A new array of its shape, type and order; null with a Python exception set.

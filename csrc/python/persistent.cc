@@ -30,17 +30,6 @@ Bound*& bound_of(PyObject* self) {
   return *reinterpret_cast<Bound**>(reinterpret_cast<std::byte*>(self) + bound_offset);
 }
 
-void run_on_device(Communicator& comm, const PyCall& call, WaitHook& hook) {
-  Call made;
-  try {
-    made = call.ordered(comm);
-  } catch (const Error& error) {
-    comm.agreement().refuse(error.what(), hook);
-    throw;
-  }
-  comm.run_startable(made, hook);
-}
-
 // p(): start and wait.
 PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   if (PyTuple_GET_SIZE(args) != 0 || keywords != nullptr) {
@@ -59,7 +48,9 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
     if (bound->call->call.on_host()) {
       bound->comm->run_startable(bound->call->call, hook);
     } else {
-      run_on_device(*bound->comm, *bound->call, hook);
+      const PyCall& call = *bound->call;
+      bound->comm->run_startable(ordered_or_refused(call.call, call.placement, *bound->comm, hook),
+                                 hook);
     }
   } catch (...) {
     set_python_error(std::current_exception());

@@ -10,7 +10,7 @@ namespace py = pybind11;
 
 // DLPack's structures, which are stable within a major version.
 constexpr std::uint32_t kDlpackMajor = 1;
-constexpr std::int32_t kHostDevice = 1;
+constexpr std::int32_t kHostDevice = 1, kCudaDevice = 2;
 
 struct DlTensor {
   void* data;
@@ -29,12 +29,12 @@ struct ExchangeApi {
   void* to_managed;
   void* from_managed;
   int (*look)(void* object, DlTensor* out);  // 0: well; else a Python error is set
-  void* work_stream;
+  int (*work_stream)(std::int32_t device, std::int32_t device_id, void** stream);
 };
 
 // The types whose objects `look` takes; no subclasses of them, which may mean something else.
 std::array<PyTypeObject*, 2> types{};
-int (*look)(void* object, DlTensor* out) = nullptr;
+const ExchangeApi* known_api = nullptr;
 
 std::optional<DType> dtype_of(const DlTensor& tensor) {
   if (tensor.lanes != 1) return std::nullopt;
@@ -65,29 +65,54 @@ bool know_tensors(const py::object& tensor, const py::object& parameter) {
   if (api == nullptr || api->look == nullptr) return false;
   types = {reinterpret_cast<PyTypeObject*>(py::object(tensor).release().ptr()),
            reinterpret_cast<PyTypeObject*>(py::object(parameter).release().ptr())};
-  look = api->look;
+  known_api = api;
   return true;
 }
 
-}  // namespace
-
-std::optional<TensorView> tensor_view(PyObject* object) {
-  if (look == nullptr || std::ranges::find(types, Py_TYPE(object)) == types.end()) {
+std::optional<DlTensor> look_at(PyObject* object) {
+  if (known_api == nullptr || std::ranges::find(types, Py_TYPE(object)) == types.end()) {
     return std::nullopt;
   }
   DlTensor tensor{};
-  if (look(object, &tensor) != 0) {
-    PyErr_Clear();  // the closer look says what is the matter
-    return std::nullopt;
-  }
+  if (known_api->look(object, &tensor) == 0) return tensor;
+  PyErr_Clear();  // the closer look says what is the matter
+  return std::nullopt;
+}
+
+std::optional<TensorView> view_of_dense(const DlTensor& tensor) {
   const auto dtype = dtype_of(tensor);
-  if (!dtype || tensor.device != kHostDevice || !is_in_order(tensor)) return std::nullopt;
+  if (!dtype || !is_in_order(tensor)) return std::nullopt;
   TensorView view{.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset,
                   .dtype = *dtype,
                   .count = 1,
                   .shape = {tensor.shape, static_cast<std::size_t>(tensor.axes)}};
   for (const std::int64_t length : view.shape) view.count *= static_cast<std::size_t>(length);
   return view;
+}
+
+}  // namespace
+
+std::optional<TensorView> tensor_view(PyObject* object) {
+  const auto tensor = look_at(object);
+  if (!tensor || tensor->device != kHostDevice) return std::nullopt;
+  return view_of_dense(*tensor);
+}
+
+std::optional<CudaTensorView> cuda_tensor_view(PyObject* object) {
+  constexpr std::uint64_t kLegacyStream = 1;  // which PyTorch calls 0
+  const auto tensor = look_at(object);
+  if (!tensor || tensor->device != kCudaDevice || known_api->work_stream == nullptr) {
+    return std::nullopt;
+  }
+  const auto view = view_of_dense(*tensor);
+  void* stream = nullptr;
+  if (!view || known_api->work_stream(tensor->device, tensor->device_id, &stream) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  CudaTensorView made{*view};
+  made.stream = stream != nullptr ? reinterpret_cast<std::uint64_t>(stream) : kLegacyStream;
+  return made;
 }
 
 void bind_tensors(py::module_& m) {

@@ -15,7 +15,7 @@
 
 namespace gradred {
 
-// Dense, in host memory, its elements in the order of its axes.
+// Dense, its elements in the order of its axes.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kUInt8;
@@ -23,8 +23,15 @@ struct TensorView {
   std::span<const std::int64_t> shape{};  // the tensor's, as long as nobody else runs Python
 };
 
-// Nothing where it takes a closer look: it is none of these types, or lies otherwise.
+// In host memory. Nothing where it takes a closer look: it is none of these types, or lies
+// otherwise.
 std::optional<TensorView> tensor_view(PyObject* object);
+
+struct CudaTensorView : TensorView {
+  std::uint64_t stream = 0;  // of the calling thread on that device, as the driver calls it
+};
+// The same in a CUDA device's memory.
+std::optional<CudaTensorView> cuda_tensor_view(PyObject* object);
 
 void bind_tensors(pybind11::module_& m);
 

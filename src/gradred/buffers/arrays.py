@@ -143,8 +143,16 @@ def exported(x: Any, asked: str) -> dlpack.Exported | None:
         gradred.DeviceError: the array is in memory that gradred cannot reach.
         gradred.UsageError: it does not lend its memory.
     """
+    plain = _core.device_array(x)
+    if plain is not None:
+        address, dtype, shape, writable, memory, stream = plain
+        itemsize = ITEMSIZES[dtype]
+        return dlpack.Exported(address, dtype, shape, None, itemsize, writable, x, memory, stream)
     if hasattr(x, "__cuda_array_interface__"):
-        return cuda_interface.read(x, asked)
+        found = cuda_interface.read(x, asked)
+        if found.memory is not None and not _is_jax(x):  # whose arrays are read-only elsewhere
+            _core.know_device_arrays(type(x))
+        return found
     if hasattr(x, "__dlpack_device__"):
         kind = int(x.__dlpack_device__()[0])
         if kind not in dlpack.HOST_DEVICES | {dlpack.CUDA}:
@@ -204,7 +212,20 @@ def _from_numpy(x: npt.NDArray[Any], asked: str, is_result: bool = False) -> Arr
     return Array(address, dtype, x.shape, layout, not readonly, x)
 
 
+@functools.cache
+def _know_torch() -> None:
+    """From now on the core may look at PyTorch's own tensors by itself."""
+    torch = sys.modules["torch"]
+    _core.know_tensors(torch.Tensor, torch.nn.Parameter)
+
+
 def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
+    plain = _core.device_array(x)
+    if plain is not None:
+        address, dtype, shape, writable, memory, stream = plain
+        found = layout_of(shape, None, ITEMSIZES[dtype])
+        assert found is not None
+        return Array(address, dtype, shape, found, writable, x, memory, stream)
     if x.is_meta:
         _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
     if x.is_nested:
@@ -237,6 +258,7 @@ def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
     address = _torch_address(x, nbytes, asked)
     if x.device.type == "cpu":
         return Array(address, dtype, shape, layout, True, x)
+    _know_torch()
     current = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
     stream = current or dlpack.LEGACY_STREAM  # PyTorch calls that one 0
     memory = cuda_interface.place(address, nbytes, stream, asked)

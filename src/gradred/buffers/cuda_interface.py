@@ -44,11 +44,12 @@ def read(x: Any, asked: str) -> Exported:
         gradred.UsageError: the interface makes no sense, or has a mask.
     """
     try:
-        found, stream = _parsed(x.__cuda_array_interface__)
+        interface = x.__cuda_array_interface__  # once: libraries make it anew each time
+        found, stream = _parsed(interface)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         said = f"its CUDA Array Interface makes no sense: {type(error).__name__}: {error}"
         raise UsageError(explain(asked, said, "Pass another kind of array")) from error
-    if x.__cuda_array_interface__.get("mask") is not None:
+    if interface.get("mask") is not None:
         remedy = "Pass it with the masked elements filled, by the operation's neutral value"
         raise UsageError(explain(asked, "the array has a mask", remedy))
     if stream is None and is_numbas(x):

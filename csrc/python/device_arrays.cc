@@ -1,0 +1,255 @@
+#include "python/device_arrays.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <string_view>
+
+#include "base/errors.h"
+#include "device/location.h"
+#include "python/errors.h"
+#include "python/memory.h"
+#include "python/tensors.h"
+
+namespace gradred {
+namespace {
+
+namespace py = pybind11;
+
+// ---- tensors ------------------------------------------------------------------------------------
+
+// What its Python code has raised is raised again by the closer look; Ctrl-C is not.
+void clear_error() {
+  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) {
+    throw PythonError{};
+  }
+  PyErr_Clear();
+}
+
+py::object attribute_of(PyObject* object, PyObject* name) {
+  return py::reinterpret_steal<py::object>(PyObject_GetAttr(object, name));
+}
+py::object called(PyObject* object, PyObject* method) {
+  return py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(object, method));
+}
+std::optional<std::int64_t> whole_number(PyObject* object) {
+  if (object == nullptr || !PyLong_CheckExact(object)) return std::nullopt;
+  const std::int64_t number = PyLong_AsLongLong(object);
+  if (number != -1 || PyErr_Occurred() == nullptr) return number;
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+// What a program would be told by a closer look: autograd would not see the call, the elements are
+// others than those in the memory, or there is less memory than the shape says, as FSDP has it.
+bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
+  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  static PyObject* const untyped_storage = PyUnicode_InternFromString("untyped_storage");
+  static PyObject* const nbytes = PyUnicode_InternFromString("nbytes");
+  static PyObject* const storage_offset = PyUnicode_InternFromString("storage_offset");
+  static PyObject* const element_size = PyUnicode_InternFromString("element_size");
+  bool plain = attribute_of(tensor, requires_grad).ptr() == Py_False &&
+               called(tensor, is_neg).ptr() == Py_False;
+  if (plain) {
+    const py::object storage = called(tensor, untyped_storage);
+    const auto held = whole_number(storage ? called(storage.ptr(), nbytes).ptr() : nullptr);
+    const auto offset = whole_number(called(tensor, storage_offset).ptr());
+    const auto element = whole_number(called(tensor, element_size).ptr());
+    plain =
+        held && offset && element && *offset * *element + static_cast<std::int64_t>(bytes) <= *held;
+  }
+  clear_error();
+  return plain;
+}
+
+std::optional<DeviceArray> tensor_of(PyObject* object) {
+  const auto view = cuda_tensor_view(object);
+  if (!view || view->shape.size() > DeviceArray::kMostAxes) return std::nullopt;
+  DeviceArray made{};
+  static_cast<ArrayView&>(made) = {view->data, view->count, view->dtype, true};
+  made.stream = view->stream;
+  made.axes = view->shape.size();
+  std::ranges::copy(view->shape, made.lengths.begin());
+  if (!is_as_it_lies(object, made.count * size_of(made.dtype))) return std::nullopt;
+  return made;
+}
+
+// ---- the CUDA Array Interface -------------------------------------------------------------------
+
+// Types whose objects a first look has found to be read by it, and no subclasses of them. Kept as
+// long as the process lives; few programs have more than one.
+constexpr std::size_t kMostTypes = 16;
+std::array<PyTypeObject*, kMostTypes> types_with_interface{};
+std::size_t known_types = 0;
+
+bool has_interface(PyTypeObject* type) {
+  const auto end = types_with_interface.begin() + static_cast<std::ptrdiff_t>(known_types);
+  return std::find(types_with_interface.begin(), end, type) != end;
+}
+
+// What other code understands as something else: specifications of buffers, NumPy's arrays.
+bool is_other_kind(PyTypeObject* type) {
+  return PyType_FastSubclass(type, Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS) != 0 ||
+         is_array_type(type);
+}
+
+void know_device_arrays(const py::type& type) {
+  auto* const known = reinterpret_cast<PyTypeObject*>(type.ptr());
+  if (has_interface(known) || known_types == kMostTypes || is_other_kind(known)) return;
+  types_with_interface[known_types++] = reinterpret_cast<PyTypeObject*>(Py_NewRef(type.ptr()));
+}
+
+// As NumPy writes it: "<f4".
+std::optional<DType> dtype_of_text(PyObject* text) {
+  if (text == nullptr || !PyUnicode_CheckExact(text)) return std::nullopt;
+  Py_ssize_t length = 0;
+  const char* const letters = PyUnicode_AsUTF8AndSize(text, &length);
+  if (letters == nullptr) PyErr_Clear();
+  if (letters == nullptr || length < 3 || length > 4) return std::nullopt;
+  std::size_t bytes = 0;
+  for (Py_ssize_t i = 2; i < length; ++i) {
+    if (letters[i] < '0' || letters[i] > '9') return std::nullopt;
+    bytes = 10 * bytes + static_cast<std::size_t>(letters[i] - '0');
+  }
+  constexpr char kNative = std::endian::native == std::endian::little ? '<' : '>';
+  if (letters[0] != (bytes == 1 ? '|' : kNative)) return std::nullopt;
+  constexpr std::string_view kLetters = "iubfc";  // in the order of DTypeKind
+  for (const DTypeInfo& info : kDTypeInfo) {
+    const bool same = info.numpys && info.bytes == bytes &&
+                      kLetters[static_cast<std::size_t>(info.kind)] == letters[1];
+    if (same) return info.dtype;
+  }
+  return std::nullopt;
+}
+
+// False: a closer look.
+bool read_shape(PyObject* shape, DeviceArray& array) {
+  if (shape == nullptr || !PyTuple_CheckExact(shape)) return false;
+  array.axes = static_cast<std::size_t>(PyTuple_GET_SIZE(shape));
+  if (array.axes > DeviceArray::kMostAxes) return false;
+  array.count = 1;
+  for (std::size_t axis = 0; axis < array.axes; ++axis) {
+    const auto length = whole_number(PyTuple_GET_ITEM(shape, static_cast<Py_ssize_t>(axis)));
+    if (!length || *length <= 0) return false;  // without elements it lies nowhere
+    array.lengths[axis] = *length;
+    array.count *= static_cast<std::size_t>(*length);
+  }
+  return true;
+}
+
+// Whether they are those of elements in the order of the axes.
+bool is_in_order(PyObject* strides, const DeviceArray& array) {
+  if (strides == nullptr || strides == Py_None) return true;
+  if (!PyTuple_CheckExact(strides)) return false;
+  if (static_cast<std::size_t>(PyTuple_GET_SIZE(strides)) != array.axes) return false;
+  auto next = static_cast<std::int64_t>(size_of(array.dtype));
+  for (std::size_t axis = array.axes; axis-- > 0;) {
+    const auto stride = whole_number(PyTuple_GET_ITEM(strides, static_cast<Py_ssize_t>(axis)));
+    if (!stride || (array.lengths[axis] != 1 && *stride != next)) return false;
+    next *= array.lengths[axis];
+  }
+  return true;
+}
+
+bool read_data(PyObject* data, DeviceArray& array) {
+  if (data == nullptr || !PyTuple_CheckExact(data) || PyTuple_GET_SIZE(data) != 2) return false;
+  PyObject* const address = PyTuple_GET_ITEM(data, 0);
+  PyObject* const read_only = PyTuple_GET_ITEM(data, 1);
+  if (!PyLong_CheckExact(address) || !PyBool_Check(read_only)) return false;
+  array.data = PyLong_AsVoidPtr(address);
+  array.writable = read_only == Py_False;
+  if (array.data == nullptr) PyErr_Clear();
+  return array.data != nullptr;
+}
+
+// Numba's arrays that name none have one all the same, by its own rules.
+bool read_stream(PyObject* stream, PyObject* object, DeviceArray& array) {
+  static PyObject* const numbas = PyUnicode_InternFromString("__cuda_ndarray__");
+  if (stream == nullptr || stream == Py_None) return PyObject_HasAttr(object, numbas) == 0;
+  const auto handle = whole_number(stream);
+  if (!handle || *handle < 0) return false;
+  array.stream = static_cast<std::uint64_t>(*handle);
+  return true;
+}
+
+std::optional<DeviceArray> array_by_interface(PyObject* object) {
+  static PyObject* const name = PyUnicode_InternFromString("__cuda_array_interface__");
+  struct Key {
+    explicit Key(const char* name) : text(PyUnicode_InternFromString(name)) {}
+    PyObject* const text;
+  };
+  static const Key typestr("typestr"), shape("shape"), strides("strides"), data("data"),
+      mask("mask"), stream("stream");
+  const py::object interface = attribute_of(object, name);
+  if (!interface || !PyDict_CheckExact(interface.ptr())) {
+    clear_error();
+    return std::nullopt;
+  }
+  const auto entry = [&](const Key& key) {
+    return PyDict_GetItemWithError(interface.ptr(), key.text);
+  };
+  const auto dtype = dtype_of_text(entry(typestr));
+  PyObject* const masked = entry(mask);
+  if (!dtype || (masked != nullptr && masked != Py_None)) return std::nullopt;
+  DeviceArray made{};
+  made.dtype = *dtype;
+  const bool plain = read_shape(entry(shape), made) && is_in_order(entry(strides), made) &&
+                     read_data(entry(data), made) && read_stream(entry(stream), object, made);
+  return plain ? std::optional(made) : std::nullopt;
+}
+
+}  // namespace
+
+// ---- both ---------------------------------------------------------------------------------------
+
+std::optional<DeviceArray> device_array_of(PyObject* object) {
+  auto found = tensor_of(object);
+  if (!found && has_interface(Py_TYPE(object))) found = array_by_interface(object);
+  if (!found || found->count == 0) return std::nullopt;
+  const auto options = known_device_options();
+  if (options == nullptr || options->audits_pointers) return std::nullopt;
+  try {
+    const std::size_t bytes = found->count * size_of(found->dtype);
+    found->memory = device::device_at(found->data, bytes, *options);
+  } catch (const Error&) {  // the closer look gets it, too, and tells the peers
+    return std::nullopt;
+  }
+  return found->memory != nullptr ? found : std::nullopt;
+}
+
+Placement placement_of(const PlainArray* send, const PlainArray& recv) {
+  Placement made{.send = send != nullptr ? send->memory : nullptr, .recv = recv.memory};
+  for (const PlainArray* const array : {send, &recv}) {
+    if (array == nullptr || array->memory == nullptr || !array->stream) continue;
+    made.after.emplace_back(array->memory, *array->stream);
+  }
+  return made;
+}
+
+void bind_device_arrays(py::module_& m) {
+  m.def(
+      "device_array",
+      [](const py::object& x) -> py::object {
+        const auto found = device_array_of(x.ptr());
+        if (!found) return py::none();
+        py::tuple shape(found->axes);
+        for (std::size_t axis = 0; axis < found->axes; ++axis) {
+          shape[axis] = py::int_(found->lengths[axis]);
+        }
+        const std::string_view dtype = name_of(found->dtype);
+        return py::make_tuple(
+            reinterpret_cast<std::uintptr_t>(found->data), py::str(dtype.data(), dtype.size()),
+            std::move(shape), found->writable,
+            py::cast(found->memory, py::return_value_policy::reference), found->stream);
+      },
+      py::arg("x"),
+      "Address, type, shape, whether it is writable, memory and stream of a dense array in a GPU's "
+      "memory, in C order; None where it takes a closer look.");
+  m.def("know_device_arrays", &know_device_arrays, py::arg("type"),
+        "From now on objects of this type may be read by their CUDA Array Interface alone.");
+}
+
+}  // namespace gradred
