@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "base/core.h"
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
@@ -12,11 +13,14 @@
 namespace gradred {
 namespace {
 
-// Drives everything else meanwhile, as long as the caller's device takes.
+// Drives everything else meanwhile, as long as the caller's device takes: short copies are there
+// after a few looks.
 template <class Ready>
 void wait_for_device(Communicator& comm, WaitHook& hook, Ready ready) {
-  while (!ready()) {
+  constexpr unsigned kFewLooks = 8;
+  for (unsigned looks = 0; !ready(); ++looks) {
     hook.waiting();
+    if (looks < kFewLooks && !cores_are_shared()) continue;
     drive(comm.operation_log());
     sched_yield();
   }

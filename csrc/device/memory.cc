@@ -50,11 +50,11 @@ std::string name_of(const std::string& model, Ordinal device) {
 // A stream of gradred's while somebody has it.
 class Copies final : public DeviceStream {
  public:
-  explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) { work(); }
+  explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) { count(); }
   ~Copies() override {
     rest();
     for (CudaEvent& mark : marks_) queue_->marks.push_back(std::move(mark));
-    memory_.give_back(std::move(queue_));
+    memory_.give_back(std::move(queue_), is_done_);
   }
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
@@ -85,8 +85,9 @@ class Copies final : public DeviceStream {
   void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override { refuse(); }
   void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
   bool ready() override {
+    if (is_done_) return true;  // to ask the driver takes it a microsecond and more
     const ScopedContext scope = memory_.scope();
-    return give_later() && queue_->stream.ready();
+    return is_done_ = give_later() && queue_->stream.ready();
   }
 
   void rest() noexcept override {
@@ -94,6 +95,7 @@ class Copies final : public DeviceStream {
   }
 
   std::uint64_t mark() override {
+    is_done_ = false;
     if (later_.empty()) {
       const ScopedContext scope = memory_.scope();
       record_mark();
@@ -125,6 +127,10 @@ class Copies final : public DeviceStream {
   };
 
   void work() noexcept {
+    is_done_ = false;
+    count();
+  }
+  void count() noexcept {
     if (!std::exchange(works_, true)) ++memory_.working_streams_;
   }
   // A copy from or to host memory that is not pinned may keep the driver, and who asks it, until
@@ -164,6 +170,7 @@ class Copies final : public DeviceStream {
   std::deque<Later> later_;
   std::deque<CudaEvent> marks_;
   bool works_ = false;
+  bool is_done_ = true;  // all that was given, as ready() has found
   std::uint64_t made_ = 0, passed_ = 0;
 };
 
@@ -509,7 +516,7 @@ class DirectOrder final : public StreamOrder {
   }
   void release() noexcept override {}
   // By a stream of gradred's: the program may be capturing its own.
-  void check() override { static_cast<void>(memory_.open_stream()->ready()); }
+  void check() override { memory_.check(); }
 
  private:
   bool end_has_passed() const {
@@ -554,13 +561,22 @@ std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {
   return std::make_unique<Queue>(Queue{CudaStream(driver_)});
 }
 
+void CudaMemory::check() {
+  auto queue = take_queue();
+  const ScopedContext scope = this->scope();
+  const bool is_done = queue->stream.ready();
+  give_back(std::move(queue), is_done);
+}
+
 // What has still something to do, or has failed, ends with its work.
-void CudaMemory::give_back(std::unique_ptr<Queue> queue) noexcept {
-  try {
-    const ScopedContext scope = this->scope();
-    if (!queue->stream.ready()) return;
-  } catch (const DriverError&) {
-    return;
+void CudaMemory::give_back(std::unique_ptr<Queue> queue, bool is_done) noexcept {
+  if (!is_done) {
+    try {
+      const ScopedContext scope = this->scope();
+      if (!queue->stream.ready()) return;
+    } catch (const DriverError&) {
+      return;
+    }
   }
   const std::lock_guard lock(mutex_);
   if (idle_.size() < kMostIdleStreams) idle_.push_back(std::move(queue));

@@ -93,6 +93,7 @@ class CudaMemory final : public DeviceMemory {
   // Compiles and loads kernels, as Kernels. False: not now.
   bool prepare_kernels(Op op, DType dtype);
   bool copies_by_kernel();  // likewise, those that copy; nor where there are none
+  void check();  // throws where the device has failed
   void free_later(ImportedAllocation imported) noexcept;
   // Whether allocate_host() has given it, and it is not pinned.
   bool is_plain_host(const void* address);
@@ -114,7 +115,7 @@ class CudaMemory final : public DeviceMemory {
   std::size_t most_spare_bytes(std::size_t next = 0) const;
   void catch_up();                         // with what is dropped, and wanted
   std::byte* pin_host(std::size_t bytes);  // the driver may wait for the device
-  void give_back(std::unique_ptr<Queue> queue) noexcept;
+  void give_back(std::unique_ptr<Queue> queue, bool is_done) noexcept;
 
   const Driver& driver_;
   const ContextHandle context_;
