@@ -13,6 +13,7 @@ from gradred.errors import explain
 from gradred.memory import empty
 from gradred.torch.errors import HorovodInternalError
 from gradred.torch.operations import engine_of, submit, synchronize
+from gradred.torch.placed import SERVED
 from gradred.torch.process_sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
@@ -22,7 +23,7 @@ _ALIGNED_BYTES = 64  # where a gradient begins: vector units like it
 
 
 class GradientBucket:
-    """Gradients of one element type in one vector of `gradred.empty`.
+    """Gradients of one element type in one vector of `gradred.empty`, on their device.
 
     Args:
         parameters: whose gradients, in the order in which they will lie there.
@@ -35,8 +36,7 @@ class GradientBucket:
         for parameter in parameters:
             begins.append(count)
             count += -(-parameter.numel() * itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES // itemsize
-        memory = empty(count * itemsize, np.uint8)
-        self.vector = torch.from_numpy(memory).view(dtype)
+        self.vector = _zeros(count * itemsize, parameters[0].device).view(dtype)
         self.parameters = list(parameters)
         self._views = {
             parameter: torch.as_strided(self.vector, parameter.shape, parameter.stride(), begin)
@@ -99,17 +99,23 @@ class GradientBucket:
         self._missing.update(self.parameters)
 
 
+def _zeros(nbytes: int, device: torch.device) -> torch.Tensor:
+    if device.type == "cpu":
+        return torch.from_numpy(empty(nbytes, np.uint8))
+    return torch.as_tensor(empty(nbytes, np.uint8, device=device), device=device).zero_()
+
+
 def buckets_of(
     parameters: Sequence[torch.nn.Parameter], most_bytes: int = BUCKET_BYTES
 ) -> list[GradientBucket]:
-    """Buckets for these parameters' gradients, each of one element type.
+    """Buckets for these parameters' gradients, each of one element type and device.
 
     Args:
         parameters: in the order in which their gradients are expected.
         most_bytes: how large a bucket of several becomes.
 
     Raises:
-        ValueError: a parameter is not a dense tensor in host memory.
+        ValueError: a parameter is no dense tensor in host memory or on a CUDA device.
     """
     return [GradientBucket(members) for members in _members(parameters, most_bytes)]
 
@@ -117,22 +123,23 @@ def buckets_of(
 def _members(
     parameters: Sequence[torch.nn.Parameter], most_bytes: int
 ) -> Iterator[list[torch.nn.Parameter]]:
-    open_ones: dict[torch.dtype, tuple[list[torch.nn.Parameter], int]] = {}
+    open_ones: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in parameters:
         _check(parameter)
-        members, nbytes = open_ones.pop(parameter.dtype, ([], 0))
+        kind = parameter.dtype, parameter.device
+        members, nbytes = open_ones.pop(kind, ([], 0))
         more = math.prod(parameter.shape) * parameter.element_size()
         if members and nbytes + more > most_bytes:
             yield members
             members, nbytes = [], 0
         members.append(parameter)
-        open_ones[parameter.dtype] = (members, nbytes + more)
+        open_ones[kind] = (members, nbytes + more)
     for members, _ in open_ones.values():
         yield members
 
 
 def _check(parameter: torch.nn.Parameter) -> None:
-    dense = parameter.layout is torch.strided and parameter.device.type == "cpu"
+    dense = parameter.layout is torch.strided and parameter.device.type in SERVED
     if dense and torch.ops.aten.is_non_overlapping_and_dense(parameter):
         return
     found = f"a parameter is {parameter.layout} on {parameter.device}"
