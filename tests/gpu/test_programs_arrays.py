@@ -140,6 +140,22 @@ def test_beside_arrays_of_other_kinds(device: Driver, other: str, where: str) ->
             assert WHERE_THEY_LIE in comm.device_path or RANK % 2 == 0
 
 
+def test_they_wait_for_no_turns_on_a_device(device: Driver) -> None:
+    """Without MPS what has to be copied goes through host memory."""
+    device.set("mps", 0)
+    try:
+        x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
+        with new_comm() as comm:
+            for _ in range(4):
+                before = device.count("launches")
+                comm.Allreduce(x, y)
+                np.testing.assert_array_equal(y.get(), total(COUNT))
+                assert device.count("launches") - before == (RANK == 0)
+            assert WHERE_THEY_LIE in comm.device_path
+    finally:
+        device.set("mps", 1)
+
+
 def test_an_element_that_is_not_aligned(device: Driver) -> None:
     """Kernels cannot read it where it lies."""
     whole = on_device(np.zeros(4 * COUNT + 8, "uint8"))
