@@ -244,6 +244,22 @@ def test_what_another_communicator_has_open_of_it_is_closed_first(device: Driver
         assert WHERE_THEY_LIE in other.device_path
 
 
+def test_peers_close_it_with_the_call_that_finds_another_there(device: Driver) -> None:
+    y = on_device(np.zeros(COUNT, "float32"))
+    with new_comm() as comm:
+        x = on_device(values(COUNT))
+        address = x.address
+        for _ in range(3):
+            comm.Allreduce(x, y)
+        before = device.count("open")
+        x.free()
+        x = on_device(values(COUNT))
+        assert x.address == address
+        comm.Allreduce(x, y)
+        np.testing.assert_array_equal(y.get(), total(COUNT))
+        assert device.count("open") == before - (SIZE - 1)
+
+
 def test_peers_close_it_when_the_communicator_is_freed(device: Driver) -> None:
     meet()
     before = device.count("open")
