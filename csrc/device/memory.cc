@@ -50,7 +50,7 @@ std::string name_of(const std::string& model, Ordinal device) {
 // A stream of gradred's while somebody has it.
 class Copies final : public DeviceStream {
  public:
-  explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) { count(); }
+  explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) { work(); }
   ~Copies() override {
     rest();
     for (CudaEvent& mark : marks_) queue_->marks.push_back(std::move(mark));
@@ -128,9 +128,6 @@ class Copies final : public DeviceStream {
 
   void work() noexcept {
     is_done_ = false;
-    count();
-  }
-  void count() noexcept {
     if (!std::exchange(works_, true)) ++memory_.working_streams_;
   }
   // A copy from or to host memory that is not pinned may keep the driver, and who asks it, until
@@ -170,7 +167,7 @@ class Copies final : public DeviceStream {
   std::deque<Later> later_;
   std::deque<CudaEvent> marks_;
   bool works_ = false;
-  bool is_done_ = true;  // all that was given, as ready() has found
+  bool is_done_ = false;  // all that was given, as ready() has found
   std::uint64_t made_ = 0, passed_ = 0;
 };
 
@@ -516,7 +513,7 @@ class DirectOrder final : public StreamOrder {
   }
   void release() noexcept override {}
   // By a stream of gradred's: the program may be capturing its own.
-  void check() override { memory_.check(); }
+  void check() override { static_cast<void>(memory_.open_stream()->ready()); }
 
  private:
   bool end_has_passed() const {
@@ -559,13 +556,6 @@ std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {
   }
   const ScopedContext scope = this->scope();
   return std::make_unique<Queue>(Queue{CudaStream(driver_)});
-}
-
-void CudaMemory::check() {
-  auto queue = take_queue();
-  const ScopedContext scope = this->scope();
-  const bool is_done = queue->stream.ready();
-  give_back(std::move(queue), is_done);
 }
 
 // What has still something to do, or has failed, ends with its work.

@@ -93,7 +93,6 @@ class CudaMemory final : public DeviceMemory {
   // Compiles and loads kernels, as Kernels. False: not now.
   bool prepare_kernels(Op op, DType dtype);
   bool copies_by_kernel();  // likewise, those that copy; nor where there are none
-  void check();  // throws where the device has failed
   void free_later(ImportedAllocation imported) noexcept;
   // Whether allocate_host() has given it, and it is not pinned.
   bool is_plain_host(const void* address);

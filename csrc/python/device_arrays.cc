@@ -205,18 +205,21 @@ std::optional<DeviceArray> array_by_interface(PyObject* object) {
 
 // ---- both ---------------------------------------------------------------------------------------
 
+DeviceMemory* device_memory_at(const void* address, std::size_t bytes) {
+  const auto options = known_device_options();
+  if (options == nullptr || options->audits_pointers) return nullptr;
+  try {
+    return device::device_at(address, bytes, *options);
+  } catch (const Error&) {  // the closer look gets it, too, and tells the peers
+    return nullptr;
+  }
+}
+
 std::optional<DeviceArray> device_array_of(PyObject* object) {
   auto found = tensor_of(object);
   if (!found && has_interface(Py_TYPE(object))) found = array_by_interface(object);
-  if (!found || found->count == 0) return std::nullopt;
-  const auto options = known_device_options();
-  if (options == nullptr || options->audits_pointers) return std::nullopt;
-  try {
-    const std::size_t bytes = found->count * size_of(found->dtype);
-    found->memory = device::device_at(found->data, bytes, *options);
-  } catch (const Error&) {  // the closer look gets it, too, and tells the peers
-    return std::nullopt;
-  }
+  if (!found) return std::nullopt;
+  found->memory = device_memory_at(found->data, found->count * size_of(found->dtype));
   return found->memory != nullptr ? found : std::nullopt;
 }
 

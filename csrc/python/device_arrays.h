@@ -43,6 +43,9 @@ inline std::optional<PlainArray> plain_array_of(PyObject* object) {
   return on_device ? std::optional<PlainArray>(*on_device) : std::nullopt;
 }
 
+// The device in whose memory an address lies; null: that takes a closer look.
+DeviceMemory* device_memory_at(const void* address, std::size_t bytes);
+
 // Of a call; `send` null: in place.
 Placement placement_of(const PlainArray* send, const PlainArray& recv);
 

@@ -19,6 +19,7 @@
 #include "base/signature.h"
 #include "comm/communicator.h"
 #include "python/call.h"
+#include "python/device_arrays.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/method.h"
@@ -111,6 +112,19 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   std::vector<int> order;
   if (described.size() > 6) order = described[6].cast<std::vector<int>>();
   add(what, arrays, std::move(array), shape, order);
+}
+
+struct PlacedTensor : TensorView {
+  DeviceMemory* memory = nullptr;  // null: the host's
+  std::uint64_t stream = 0;        // in which the program works on a device's
+};
+std::optional<PlacedTensor> placed_tensor(PyObject* object) {
+  if (const auto on_host = tensor_view(object)) return PlacedTensor{*on_host};
+  const auto view = cuda_tensor_view(object);
+  if (!view) return std::nullopt;
+  DeviceMemory* const memory = device_memory_at(view->data, view->count * size_of(view->dtype));
+  if (memory == nullptr) return std::nullopt;
+  return PlacedTensor{*view, memory, view->stream};
 }
 
 // What keeps a tensor's memory alive, also where the tensor is given another one (`x.data = y`).
@@ -273,14 +287,25 @@ double number_of(PyObject* object) {
 std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
                                               const TensorReduction& how) {
-  const auto from = tensor_view(input);
+  const auto from = placed_tensor(input);
   if (!from) return nullptr;
-  NamedArray array{
-      .in = {from->data}, .out = {from->data}, .dtype = from->dtype, .count = from->count};
-  if (result != input) {
-    const auto to = tensor_view(result);
-    if (!to || to->dtype != from->dtype || to->count != from->count) return nullptr;
-    array.out = {to->data};
+  const auto to = result == input ? from : placed_tensor(result);
+  if (!to || to->memory != from->memory || to->dtype != from->dtype || to->count != from->count) {
+    return nullptr;
+  }
+  NamedArray array{.in = {from->data, memory_of(from->memory)},
+                   .out = {to->data, memory_of(to->memory)},
+                   .dtype = from->dtype,
+                   .count = from->count};
+  if (from->memory != nullptr) {
+    try {
+      const Placement placement{from->memory, to->memory, {{from->memory, from->stream}}};
+      Moments moments;
+      array.after = placement.after_all(moments);
+    } catch (const Error&) {  // the closer look gets it, too
+      return nullptr;
+    }
+    array.on_device = true;
   }
   Submission what;
   what.kind = NamedKind::kAllreduce;

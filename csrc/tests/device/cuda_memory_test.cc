@@ -75,6 +75,43 @@ void what_was_made_is_used_again(BoardBootstrap&) {
   expect(before == after, "nothing is made anew, and nothing of the device is kept");
 }
 
+// Neither by ready() nor when the stream is given back, until there is more to do.
+void stream_that_is_done_is_not_asked_again(BoardBootstrap&) {
+  const User user;
+  user.make_current();
+  CudaMemory& memory = memory_at(user.allocate(64));
+  constexpr std::size_t kBytes = 4096;
+  HostAllocation here(memory, kBytes), back(memory, kBytes);
+  Allocation there(Memory(memory), kBytes);
+  user.set("least_delay", 5'000'000);
+  {
+    Stream stream{Memory(memory)};
+    for (const int value : {1, 2}) {
+      std::memset(here.data(), value, kBytes);
+      stream.copy(there.data(), here.data(), kBytes);
+      expect(!stream.ready(), "a copy that takes 5 ms");
+      stream.wait_for(*memory.moment_of(1));
+      expect(stream.finish(), "a copy");
+      const long done = user.count("calls");
+      expect(stream.ready() && stream.ready(), "still so");
+      expect(user.count("calls") == done, "which takes no call");
+      stream.mark();
+      expect(stream.finish() && user.count("calls") > done, "a mark is something to do");
+    }
+    stream.copy(back.data(), there.data(), kBytes);
+    expect(stream.finish(), "a copy back");
+    user.set("lost", 700);  // each call fails from now on
+  }
+  user.set("lost", 0);
+  user.set("least_delay", 0);
+  expect(std::memcmp(here.data(), back.data(), kBytes) == 0, "the second values");
+  const long streams = user.count("streams");
+  {
+    const Stream again{Memory(memory)};
+  }
+  expect(user.count("streams") == streams, "it was given back although no call succeeded");
+}
+
 // At most 256 MiB of pinned memory wait for another call, or twice what the longest took.
 void spare_host_memory_is_bounded(BoardBootstrap&) {
   const User user;
@@ -340,6 +377,7 @@ int run_all(const std::string& part) {
   alone("memory_without_a_context_is_the_primary_ones",
         memory_without_a_context_is_the_primary_ones);
   alone("what_was_made_is_used_again", what_was_made_is_used_again);
+  alone("stream_that_is_done_is_not_asked_again", stream_that_is_done_is_not_asked_again);
   alone("spare_host_memory_is_bounded", spare_host_memory_is_bounded);
   alone("nothing_is_pinned_while_an_order_is_open", nothing_is_pinned_while_an_order_is_open);
   alone("a_context_that_was_reset_is_another_one", a_context_that_was_reset_is_another_one);

@@ -31,13 +31,18 @@ def placement_of(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> 
     if out is not None and out.device != tensor.device:
         found = f"the tensor is on {tensor.device}, the one for the result on {out.device}"
         raise UsageError(explain(asked, found, "Pass tensors on one device"))
+    send = _placed(tensor, asked)
+    recv = send if out is tensor else (None, None) if out is None else _placed(out, asked)
+    after = {memory: stream for memory, stream in (send, recv) if memory and stream}
+    return _core.Placement(send[0], recv[0], list(after.items()))
+
+
+def _placed(tensor: torch.Tensor, asked: str) -> tuple[_core.DeviceMemory | None, int | None]:
+    """Its memory, and the current stream there."""
+    plain = _core.device_array(tensor)
+    if plain is not None:
+        return plain[-2:]
     current = int(torch.cuda.current_stream(tensor.device).cuda_stream)
     stream = current or LEGACY_STREAM  # PyTorch calls that one 0
-    send, recv = (None if one is None else _memory_of(one, stream, asked) for one in (tensor, out))
-    after = [(memory, stream) for memory in {id(m): m for m in (send, recv) if m}.values()]
-    return _core.Placement(send, recv, after)
-
-
-def _memory_of(tensor: torch.Tensor, stream: int, asked: str) -> _core.DeviceMemory | None:
     nbytes = tensor.numel() * tensor.element_size()
-    return cuda_interface.place(tensor.data_ptr(), nbytes, stream, asked)
+    return cuda_interface.place(tensor.data_ptr(), nbytes, stream, asked), stream
