@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
@@ -14,7 +15,7 @@ from mpi4py import MPI
 
 import gradred
 from gradred import _core
-from gradred.buffers import cuda_interface, messages
+from gradred.buffers import arrays, cuda_interface, messages
 from gradred.comm import _CLOSER_LOOKS
 from gradred.element_types import ELEMENT_TYPES, numpy_dtype
 
@@ -91,7 +92,7 @@ CASES = {
     "address 0": Case({"data": (0, False)}, plain=False),
     "no address": Case({"data": (None, False)}, plain=False),
     "nowhere": Case({"data": (0x1000, False)}, plain=False),
-    "longer than its memory": Case({"shape": (1 << 20,)}, plain=False),
+    "longer than its memory": Case({"shape": (1 << 40,)}, plain=False),
     "mask": Case({"mask": "anything"}, plain=False),
     "no word of a mask": Case({"mask": Missing}),
     "other type": Case({"typestr": "<i4"}),
@@ -201,8 +202,10 @@ def test_what_one_look_sees(comm: gradred.Comm, pair: Pair, case: Case) -> None:
     assert (found is not None) == case.plain
     if found is None:
         return
+    described = arrays.describe(x, "")
     with closer_looks_alone():
         closer = cuda_interface.read(x, "")
+        assert described == dataclasses.replace(arrays.describe(x, ""), owner=x)
     seen = (closer.address, closer.dtype, closer.shape, closer.writable, closer.memory)
     assert found == (*seen, closer.stream)
 

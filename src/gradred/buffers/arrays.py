@@ -99,6 +99,12 @@ def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
     """
     if cuda_interface.is_hosts(x):
         return _from_numpy(x, asked, is_result)
+    plain = _core.device_array(x)
+    if plain is not None:
+        address, dtype, shape, writable, memory, stream = plain
+        layout = layout_of(shape, None, ITEMSIZES[dtype])
+        assert layout is not None
+        return Array(address, dtype, shape, layout, writable, x, memory, stream)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _from_torch(x, asked, is_result)
@@ -220,12 +226,6 @@ def _know_torch() -> None:
 
 
 def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
-    plain = _core.device_array(x)
-    if plain is not None:
-        address, dtype, shape, writable, memory, stream = plain
-        found = layout_of(shape, None, ITEMSIZES[dtype])
-        assert found is not None
-        return Array(address, dtype, shape, found, writable, x, memory, stream)
     if x.is_meta:
         _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
     if x.is_nested:
@@ -372,7 +372,7 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         new = torch.empty_like(x) if shape is None else x.new_empty(shape)
-        made = _from_torch(new, asked)
+        made = describe(new, asked)
         made.is_new = True
         return Result(made, lambda: new)
     if isinstance(x, np.ndarray) and cuda_interface.is_numbas(x):
