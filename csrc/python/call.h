@@ -99,7 +99,17 @@ inline Call ordered(const Call& call, const Placement& placement, Communicator& 
   made.order = std::move(order);
   return made;
 }
-// The same for who waits; of what is thrown the peers hear.
+// The same; of what is thrown the peers hear. With a hook for who waits, else of a call that
+// starts.
+inline Call ordered_or_refused(const Call& call, const Placement& placement, Communicator& comm) {
+  std::string why;
+  try {
+    return ordered(call, placement, comm, why);
+  } catch (const Error& error) {
+    comm.agreement().refuse_started(error.what());
+    throw;
+  }
+}
 inline Call ordered_or_refused(const Call& call, const Placement& placement, Communicator& comm,
                                WaitHook& hook) {
   std::string why;

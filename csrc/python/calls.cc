@@ -266,9 +266,10 @@ void bind_calls(py::module_& m) {
   m.def(
       "plain_allreduce",
       [](py::handle send, py::handle recv, py::handle op) -> std::shared_ptr<PyCall> {
-        auto found = plain_allreduce(send.ptr(), recv.ptr(), op.ptr());
-        if (!found || !mpi::get().handle_of(found->call.dtype)) return nullptr;
-        return std::make_shared<PyCall>(PyCall{found->call, {}, std::move(found->placement)});
+        PlainCall made;
+        const bool plain = plain_allreduce(send.ptr(), recv.ptr(), op.ptr(), made);
+        if (!plain || !mpi::get().handle_of(made.call.dtype)) return nullptr;
+        return std::make_shared<PyCall>(PyCall{made.call, {}, std::move(made.placement)});
       },
       py::arg("sendbuf"), py::arg("recvbuf"), py::arg("op"),
       "The call that plain arrays of MPI's types and a predefined MPI.Op mean; None where a closer "

@@ -25,27 +25,46 @@ bool overlap(const ArrayView& a, const ArrayView& b) {
   return x < y + b.count * size_of(b.dtype) && y < x + a.count * size_of(a.dtype);
 }
 
-// Two arrays of one type that may be input and result of a call.
-struct Pair {
-  PlainArray send, recv;
+// How arrays are read: NumPy's alone, which cost the least, or a GPU's as well.
+struct OnHost {
+  using Array = ArrayView;
+  using Made = Call;
+  static std::optional<Array> read(PyObject* object) { return view_of(object); }
+};
+struct Anywhere {
+  using Array = PlainArray;
+  using Made = PlainCall;
+  static std::optional<Array> read(PyObject* object) { return plain_array_of(object); }
 };
 
-std::optional<Pair> pair_of(PyObject* send, PyObject* recv) {
-  const auto result = plain_array_of(recv);
+// Two arrays of one type that may be input and result of a call.
+template <class Array>
+struct Pair {
+  Array send, recv;
+};
+
+template <class Arrays>
+std::optional<Pair<typename Arrays::Array>> pair_of(PyObject* send, PyObject* recv) {
+  const auto result = Arrays::read(recv);
   if (!result || !result->writable) return std::nullopt;
-  const auto input = plain_array_of(send);
+  const auto input = Arrays::read(send);
   if (!input || input->dtype != result->dtype || overlap(*input, *result)) return std::nullopt;
-  return Pair{*input, *result};
+  return {{*input, *result}};
 }
 
-// Of a call on these; `send` null: in place.
-PlainCall placed(const PlainArray* send, const PlainArray& recv, Call call) {
-  if (recv.memory == nullptr && (send == nullptr || send->memory == nullptr)) [[likely]] {
-    return {std::move(call)};
-  }
-  if (send != nullptr) call.in.memory = memory_of(send->memory);
+// A call on arrays, of `send` null in place; the rest is for who makes it.
+Call& call_on(Call& call, const ArrayView* send, const ArrayView& recv) {
+  call.in.data = send != nullptr ? send->data : kInPlace;
+  call.out.data = recv.data;
+  call.dtype = recv.dtype;
+  return call;
+}
+Call& call_on(PlainCall& made, const PlainArray* send, const PlainArray& recv) {
+  Call& call = call_on(made.call, send, static_cast<const ArrayView&>(recv));
+  call.in.memory = memory_of(send != nullptr ? send->memory : nullptr);
   call.out.memory = memory_of(recv.memory);
-  return {std::move(call), placement_of(send, recv)};
+  made.placement = placement_of(send, recv);
+  return call;
 }
 
 // Null: a sum. Else an object of mpi4py's, or a name.
@@ -96,68 +115,99 @@ PyObject* look_closer(Method method, PyObject* self, Arguments args, Py_ssize_t 
                              names);
 }
 
-// Each of these understands what most programs pass; nothing where it takes a closer look.
-
-std::optional<PlainCall> allreduce_call(const Communicator&, Arguments args, Py_ssize_t nargs,
-                                        PyObject* names) {
-  PyObject* op = nullptr;
-  if (!last_argument(args, nargs, names, 2, "op", op)) return std::nullopt;
-  return plain_allreduce(args[0], args[1], op);
-}
-
-std::optional<PlainCall> scatter_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
-                                      PyObject* names) {
-  PyObject* op = nullptr;
-  if (!last_argument(args, nargs, names, 2, "op", op)) return std::nullopt;
-  const auto both = pair_of(args[0], args[1]);
-  const auto known = asked_op(op);
-  const auto size = static_cast<std::size_t>(comm.size());
-  if (!both || !known || both->recv.count == 0 || both->send.count != size * both->recv.count ||
-      find_reduction(*known, both->recv.dtype) == nullptr) {
-    return std::nullopt;
+template <class Arrays>
+bool read_allreduce(PyObject* send, PyObject* recv, PyObject* op, typename Arrays::Made& made) {
+  const Mpi4py& known = Mpi4py::get();
+  const auto result = Arrays::read(recv);
+  if (!result || !result->writable) return false;
+  std::optional<typename Arrays::Array> input;
+  if (send != known.in_place && send != Py_None) {
+    input = Arrays::read(send);
+    if (!input || input->count != result->count || input->dtype != result->dtype ||
+        overlap(*input, *result)) {
+      return false;
+    }
   }
-  return placed(&both->send, both->recv,
-                {.kind = Kind::kReduceScatterBlock,
-                 .in = {both->send.data},
-                 .out = {both->recv.data},
-                 .count = both->recv.count,
-                 .dtype = both->recv.dtype,
-                 .op = *known});
+  const auto known_op = asked_op(op);
+  if (!known_op || find_reduction(*known_op, result->dtype) == nullptr) return false;
+  Call& call = call_on(made, input ? &*input : nullptr, *result);
+  call.kind = Kind::kAllreduce;
+  call.count = result->count;
+  call.op = *known_op;
+  return true;
 }
 
-std::optional<PlainCall> gather_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
-                                     PyObject* names) {
-  if (nargs != 2 || names != nullptr) return std::nullopt;
-  const auto both = pair_of(args[0], args[1]);
-  const auto size = static_cast<std::size_t>(comm.size());
-  if (!both || both->send.count == 0 || both->recv.count != size * both->send.count) {
-    return std::nullopt;
+// Each of these understands what most programs pass; false where it takes a closer look.
+
+struct Allreduce {
+  static constexpr Method kMethod = kAllreduceMethod;
+  template <class Arrays>
+  static bool read(const Communicator&, Arguments args, Py_ssize_t nargs, PyObject* names,
+                   typename Arrays::Made& made) {
+    PyObject* op = nullptr;
+    if (!last_argument(args, nargs, names, 2, "op", op)) return false;
+    return read_allreduce<Arrays>(args[0], args[1], op, made);
   }
-  return placed(&both->send, both->recv,
-                {.kind = Kind::kAllgather,
-                 .in = {both->send.data},
-                 .out = {both->recv.data},
-                 .count = both->send.count,
-                 .dtype = both->send.dtype});
-}
+};
 
-std::optional<PlainCall> bcast_call(const Communicator& comm, Arguments args, Py_ssize_t nargs,
-                                    PyObject* names) {
-  PyObject* given = nullptr;
-  if (!last_argument(args, nargs, names, 1, "root", given)) return std::nullopt;
-  if (given != nullptr && !PyLong_CheckExact(given)) return std::nullopt;
-  int overflow = 0;
-  const long root = given == nullptr ? 0 : PyLong_AsLongAndOverflow(given, &overflow);
-  if (overflow != 0 || root < 0 || root >= comm.size()) return std::nullopt;
-  const auto data = plain_array_of(args[0]);
-  if (!data || data->count == 0 || (!data->writable && root != comm.rank())) return std::nullopt;
-  return placed(nullptr, *data,
-                {.kind = Kind::kBcast,
-                 .out = {data->data},
-                 .count = data->count,
-                 .dtype = data->dtype,
-                 .root = static_cast<int>(root)});
-}
+struct ReduceScatterBlock {
+  static constexpr Method kMethod = kScatterMethod;
+  template <class Arrays>
+  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
+                   typename Arrays::Made& made) {
+    PyObject* op = nullptr;
+    if (!last_argument(args, nargs, names, 2, "op", op)) return false;
+    const auto both = pair_of<Arrays>(args[0], args[1]);
+    const auto known = asked_op(op);
+    const auto size = static_cast<std::size_t>(comm.size());
+    if (!both || !known || both->recv.count == 0 || both->send.count != size * both->recv.count ||
+        find_reduction(*known, both->recv.dtype) == nullptr) {
+      return false;
+    }
+    Call& call = call_on(made, &both->send, both->recv);
+    call.kind = Kind::kReduceScatterBlock;
+    call.count = both->recv.count;
+    call.op = *known;
+    return true;
+  }
+};
+
+struct Allgather {
+  static constexpr Method kMethod = kGatherMethod;
+  template <class Arrays>
+  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
+                   typename Arrays::Made& made) {
+    if (nargs != 2 || names != nullptr) return false;
+    const auto both = pair_of<Arrays>(args[0], args[1]);
+    const auto size = static_cast<std::size_t>(comm.size());
+    if (!both || both->send.count == 0 || both->recv.count != size * both->send.count) return false;
+    Call& call = call_on(made, &both->send, both->recv);
+    call.kind = Kind::kAllgather;
+    call.count = both->send.count;
+    return true;
+  }
+};
+
+struct Bcast {
+  static constexpr Method kMethod = kBcastMethod;
+  template <class Arrays>
+  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
+                   typename Arrays::Made& made) {
+    PyObject* given = nullptr;
+    if (!last_argument(args, nargs, names, 1, "root", given)) return false;
+    if (given != nullptr && !PyLong_CheckExact(given)) return false;
+    int overflow = 0;
+    const long root = given == nullptr ? 0 : PyLong_AsLongAndOverflow(given, &overflow);
+    if (overflow != 0 || root < 0 || root >= comm.size()) return false;
+    const auto data = Arrays::read(args[0]);
+    if (!data || data->count == 0 || (!data->writable && root != comm.rank())) return false;
+    Call& call = call_on(made, nullptr, *data);
+    call.kind = Kind::kBcast;
+    call.count = data->count;
+    call.root = static_cast<int>(root);
+    return true;
+  }
+};
 
 // Null: there is no memory for it.
 PyObject* tuple_of(Arguments args, Py_ssize_t count) {
@@ -170,39 +220,31 @@ PyObject* tuple_of(Arguments args, Py_ssize_t count) {
   return made;
 }
 
-void run_on_device(Communicator& comm, const PlainCall& made, WaitHook& hook) {
-  comm.run(ordered_or_refused(made.call, made.placement, comm, hook), hook);
-}
-
-std::shared_ptr<StartedOperation> start(Communicator& comm, const PlainCall& made) {
-  if (made.call.on_host()) return comm.start_unless_ended(made.call);
-  Call call;
-  try {
-    std::string why_waits;
-    call = ordered(made.call, made.placement, comm, why_waits);
-  } catch (const Error& error) {
-    comm.agreement().refuse_started(error.what());
-    throw;
+// Of what is not all NumPy's. Null with a Python error.
+template <class Kind>
+[[gnu::noinline]] PyObject* run_anywhere(PyObject* self, Communicator& comm, Arguments args,
+                                         Py_ssize_t nargs, PyObject* names) {
+  PlainCall made;
+  if (!Kind::template read<Anywhere>(comm, args, nargs, names, made)) {
+    return look_closer(Kind::kMethod, self, args, nargs, names);
   }
-  return comm.start(call);
+  const OneThread one_thread(comm);
+  GilHook hook;
+  comm.run(ordered_or_refused(made.call, made.placement, comm, hook), hook);
+  Py_RETURN_NONE;
 }
 
-using Understand = std::optional<PlainCall> (*)(const Communicator&, Arguments, Py_ssize_t,
-                                                PyObject*);
-
-template <Understand understand, Method method>
+template <class Kind>
 PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
-    const auto found = understand(communicator, args, nargs, names);
-    if (!found) return look_closer(method, self, args, nargs, names);
+    Call call;
+    if (!Kind::template read<OnHost>(communicator, args, nargs, names, call)) {
+      return run_anywhere<Kind>(self, communicator, args, nargs, names);
+    }
     const OneThread one_thread(communicator);
     GilHook hook;
-    if (found->call.on_host()) [[likely]] {
-      communicator.run(found->call, hook);
-    } else {
-      run_on_device(communicator, *found, hook);
-    }
+    communicator.run(call, hook);
   } catch (...) {
     PyObject* const passed = tuple_of(args, nargs);
     set_python_error(std::current_exception(), passed);
@@ -212,36 +254,54 @@ PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
   Py_RETURN_NONE;
 }
 
+PyObject* request_of(Communicator& comm, std::shared_ptr<StartedOperation> started,
+                     Arguments args) {
+  PyObject* const request = make_request(std::move(started), args[0], args[1]);
+  if (request != nullptr) warn_if_left_to_mpi(comm, 1);
+  return request;
+}
+
+[[gnu::noinline]] PyObject* start_anywhere(PyObject* self, Communicator& comm, Arguments args,
+                                           Py_ssize_t nargs, PyObject* names) {
+  PlainCall made;
+  if (!Allreduce::read<Anywhere>(comm, args, nargs, names, made) ||
+      !mpi::get().handle_of(made.call.dtype)) {
+    return look_closer(kStartMethod, self, args, nargs, names);
+  }
+  const OneThread one_thread(comm);
+  return request_of(comm, comm.start(ordered_or_refused(made.call, made.placement, comm)), args);
+}
+
 extern "C" PyObject* comm_allreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
                                     PyObject* names) {
-  return blocking<allreduce_call, kAllreduceMethod>(self, args, nargs, names);
+  return blocking<Allreduce>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_reduce_scatter(PyObject* self, Arguments args, Py_ssize_t nargs,
                                          PyObject* names) {
-  return blocking<scatter_call, kScatterMethod>(self, args, nargs, names);
+  return blocking<ReduceScatterBlock>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_allgather(PyObject* self, Arguments args, Py_ssize_t nargs,
                                     PyObject* names) {
-  return blocking<gather_call, kGatherMethod>(self, args, nargs, names);
+  return blocking<Allgather>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_bcast(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
-  return blocking<bcast_call, kBcastMethod>(self, args, nargs, names);
+  return blocking<Bcast>(self, args, nargs, names);
 }
 
 extern "C" PyObject* comm_iallreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
                                      PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
-    const auto found = allreduce_call(communicator, args, nargs, names);
-    if (!found || !mpi::get().handle_of(found->call.dtype))
-      return look_closer(kStartMethod, self, args, nargs, names);
+    Call call;
+    if (!Allreduce::read<OnHost>(communicator, args, nargs, names, call) ||
+        !mpi::get().handle_of(call.dtype)) {
+      return start_anywhere(self, communicator, args, nargs, names);
+    }
     const OneThread one_thread(communicator);
-    PyObject* const request = make_request(start(communicator, *found), args[0], args[1]);
-    if (request != nullptr) warn_if_left_to_mpi(communicator, 1);
-    return request;
+    return request_of(communicator, communicator.start_unless_ended(call), args);
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
@@ -305,27 +365,8 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
 
 }  // namespace
 
-std::optional<PlainCall> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op) {
-  const Mpi4py& known = Mpi4py::get();
-  const auto result = plain_array_of(recv);
-  if (!result || !result->writable) return std::nullopt;
-  std::optional<PlainArray> input;
-  if (send != known.in_place && send != Py_None) {
-    input = plain_array_of(send);
-    if (!input || input->count != result->count || input->dtype != result->dtype ||
-        overlap(*input, *result)) {
-      return std::nullopt;
-    }
-  }
-  const auto known_op = asked_op(op);
-  if (!known_op || find_reduction(*known_op, result->dtype) == nullptr) return std::nullopt;
-  return placed(input ? &*input : nullptr, *result,
-                {.kind = Kind::kAllreduce,
-                 .in = {input ? input->data : kInPlace},
-                 .out = {result->data},
-                 .count = result->count,
-                 .dtype = result->dtype,
-                 .op = *known_op});
+bool plain_allreduce(PyObject* send, PyObject* recv, PyObject* op, PlainCall& made) {
+  return read_allreduce<Anywhere>(send, recv, op, made);
 }
 
 void add_methods(PyTypeObject* comm_class, PyObject* by_name) {

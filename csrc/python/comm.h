@@ -3,8 +3,6 @@
 
 #include <Python.h>
 
-#include <optional>
-
 #include "comm/call.h"
 #include "python/call.h"
 
@@ -16,8 +14,8 @@ struct PlainCall {
 };
 
 // What an allreduce of plain arrays, NumPy's or a GPU's, by a predefined operation means (`op` may
-// be null: a sum); nothing where a closer look is needed.
-std::optional<PlainCall> plain_allreduce(PyObject* send, PyObject* recv, PyObject* op);
+// be null: a sum); false where a closer look is needed.
+bool plain_allreduce(PyObject* send, PyObject* recv, PyObject* op, PlainCall& made);
 
 // Puts them on the class, as method descriptors; `by_name` has a Python function for each, for
 // arguments that take a closer look.
