@@ -9,8 +9,8 @@ and says so:
 
     machine   the driver, the device, what the system lets processes share
     arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 2 and 4 ranks
-    allreduce Allreduce of device arrays, from device to device (where they lie for those of
-              gradred.empty, else through workspaces) and through host memory, against what a
+    allreduce Allreduce of device arrays, from device to device (where they lie, and through
+              workspaces) and through host memory, against what a
               program has to do without gradred: copy to the host, the MPI's Allreduce, copy back;
               2, 4 and 8 ranks on one device, 4 also where NVIDIA's MPS lets them share it at once
     kernels   reductions on the device against its copies: bytes moved per second

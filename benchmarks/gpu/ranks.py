@@ -249,12 +249,17 @@ def _reduce_in_bits(comm: gradred.Comm, library: Library, dtype: str, count: int
 # ---- allreduce ----------------------------------------------------------------------------------
 
 
-def way_of(ipc_bytes: int | str) -> gradred.Comm:
-    """A communicator whose calls go from device to device, or "none": through host memory."""
+def way_of(ipc_bytes: int | str, ipc_arrays: str = "all") -> gradred.Comm:
+    """A communicator whose calls go from device to device, or "none": through host memory.
+
+    With `ipc_arrays="own"` arrays of the library are copied into a workspace.
+    """
     gradred.config.set("ipc_bytes", ipc_bytes)
+    gradred.config.set("ipc_arrays", ipc_arrays)
     made = gradred.Comm(WORLD.Dup())
     made.Allreduce(MPI.IN_PLACE, np.zeros(1))
     gradred.config.reset("ipc_bytes")
+    gradred.config.reset("ipc_arrays")
     return made
 
 
@@ -281,7 +286,11 @@ def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
     """All ways of gradred's, and the MPI on host copies, in turn; results checked."""
     library = found[0]
     world = WORLD.Dup()
-    ways = {"devices": way_of(1 << 25), "large workspace": way_of(3 << 26), "host": way_of("none")}
+    ways = {
+        "devices": way_of(1 << 25),
+        "workspace": way_of(1 << 25, "own"),
+        "host": way_of("none"),
+    }
     total = comm.size * (comm.size + 1) // 2
     rows = []
     for nbytes in [size for size in SIZES if size <= most]:
