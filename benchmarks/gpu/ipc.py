@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,43 @@ class Memory:
         return int(word[0])
 
 
+def note(record: Record, name: str, look: Callable[[], Any]) -> Any:
+    """What it gives, or the error: the other rank waits for the record."""
+    try:
+        record[name] = look()
+    except RuntimeError as error:
+        record[name] = str(error)
+    return record[name]
+
+
+def opens(memory: Memory, handles: list[bytes], record: Record) -> list[int]:
+    """What rank 0 has made first, and stays open."""
+    begin = time.perf_counter()
+    opened = [memory.open(one) for one in handles]
+    record["opening three us"] = round((time.perf_counter() - begin) * 1e6, 1)
+    record["read where they begin"] = [memory.read(one) for one in opened] == [1, 2, 3]
+    again = memory.open(handles[2])
+    record["opened twice at one address"] = again == opened[2]
+    memory.close(again)
+    record["closed once it stays open"] = memory.read(opened[2]) == 3
+    return opened
+
+
+def looks_anew(memory: Memory, opened: list[int], handles: list[bytes], record: Record) -> None:
+    """The old ones, which rank 0 has freed, and the new ones beside them and after them."""
+    note(record, "what was freed reads", lambda: [memory.read(one) for one in opened[1:]])
+    others: list[int] = []
+
+    def read_new() -> list[int]:
+        if not others:
+            others.extend([memory.open(one) for one in handles])
+        return [memory.read(one) for one in others]
+
+    note(record, "new ones read", read_new)
+    note(record, "closing", lambda: [memory.close(one) for one in opened[1:]].count(None))
+    note(record, "new ones read when the old ones are closed", read_new)
+
+
 def measure(comm: gradred.Comm, cuda: Any) -> Record:
     """Rank 0 allocates, frees and allocates anew; rank 1 has it open."""
     memory, told = Memory(cuda), {}
@@ -87,16 +125,9 @@ def measure(comm: gradred.Comm, cuda: Any) -> Record:
         told = {"handles": [memory.export(one) for one in mine], "at": mine}
     told = comm.bcast(told)
     record: Record = {}
-    opened: list[int] = []
+    opened: Any = None
     if comm.rank == 1:
-        begin = time.perf_counter()
-        opened = [memory.open(one) for one in told["handles"]]
-        record["opening three us"] = round((time.perf_counter() - begin) * 1e6, 1)
-        record["read where they begin"] = [memory.read(one) for one in opened] == [1, 2, 3]
-        again = memory.open(told["handles"][2])
-        record["opened twice at one address"] = again == opened[2]
-        memory.close(again)
-        record["closed once it stays open"] = memory.read(opened[2]) == 3
+        opened = note(record, "opened", lambda: opens(memory, told["handles"], record))
     comm.Barrier()
     if comm.rank == 0:
         ids = [memory.id_of(one) for one in mine]
@@ -109,9 +140,5 @@ def measure(comm: gradred.Comm, cuda: Any) -> Record:
     told = comm.bcast(told)
     if comm.rank == 1:
         record |= {name: told[name] for name in ("same addresses", "other buffer ids")}
-        record["what was freed reads"] = [memory.read(one) for one in opened[1:]]
-        others = [memory.open(one) for one in told["handles"]]
-        record["new ones read"] = [memory.read(one) for one in others]
-        memory.close(opened[2])
-        record["beside the old ones closed"] = memory.read(others[1]) == 5
+        looks_anew(memory, opened if isinstance(opened, list) else [], told["handles"], record)
     return comm.bcast(record, 1)
