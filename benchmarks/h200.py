@@ -75,7 +75,9 @@ class Run:
         today = datetime.date.today().isoformat()
         self.file: Path = given.out / f"h200-{today}.json"
         self.record: Record = {"schema": SCHEMA, "date": today, "sections": {}}
-        self.record["arguments"] = {name: str(value) for name, value in vars(given).items()}
+        told = vars(given) | {"out": given.out.name}
+        told["python"] = [Path(one).absolute().parent.parent.name for one in given.python]
+        self.record["arguments"] = {name: str(value) for name, value in told.items()}
         self.jobs: Record = {}
         self.simulated = "simulated" in given.library
 
@@ -234,7 +236,7 @@ def nccl(run: Run) -> None:
 def training(run: Run) -> None:
     most = "1m" if run.given.short else "256m"
     for ranks in (2,) if run.given.short else (2, 4):
-        run.job(f"{ranks} ranks", "training", ranks, 40, most)
+        run.job(f"{ranks} ranks", "training", ranks, 80, most)
 
 
 def death(run: Run) -> None:
