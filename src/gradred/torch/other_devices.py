@@ -74,6 +74,7 @@ class OtherDevices:
         self._timeout = timeout or distributed_c10d.default_pg_timeout
         self._made: dict[str, Any] = {}  # by backend
         self._has_the_host: bool | None = None  # not known before torch knows the group
+        self._backends: dict[str, str | None] = {}  # by kind of device, likewise
         self._making = threading.Lock()
 
     def is_being_made(self) -> bool:
@@ -82,9 +83,18 @@ class OtherDevices:
 
     def backend_for(self, device: torch.device) -> str | None:
         """Its name; None if none was asked for."""
+        kind = device.type
+        if kind not in self._backends:
+            found = self._read_backend(kind)
+            if self.is_being_made():
+                return found
+            self._backends[kind] = found
+        return self._backends[kind]
+
+    def _read_backend(self, wanted: str) -> str | None:
         asked = str(distributed_c10d._world.pg_backend_config.get(self._group(), ""))
         pairs = (one.partition(":") for one in asked.split(","))
-        name = {kind: backend for kind, _, backend in pairs}.get(device.type)
+        name = {kind: backend for kind, _, backend in pairs}.get(wanted)
         return None if name in (None, "", "gradred") else name
 
     def has_the_host(self) -> bool:
