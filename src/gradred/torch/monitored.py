@@ -17,7 +17,7 @@ import torch.distributed as dist
 from gradred.errors import TimeoutError, explain  # noqa: A004
 
 _LOOK_EVERY = 0.01  # seconds
-_ARRIVED, _PASSES, _GONE = "arrived", "passes", "gone"
+_ABSENT, _ARRIVED, _PASSES, _GONE = "absent", "arrived", "passes", "gone"
 
 
 class MonitoredBarrier:
@@ -78,8 +78,12 @@ class MonitoredBarrier:
         return f"call {self._calls[rank]} of {rank}"
 
     def _value(self, key: str) -> str:
-        """Nothing before the rank has made this call."""
-        return str(self._store.get(key).decode()) if self._store.check([key]) else ""
+        """`_ABSENT` before the rank has made this call.
+
+        What a comparison expects of a key that nobody has set it gives back; PyTorch 2.1 has no
+        way to ask whether there is one.
+        """
+        return str(self._store.compare_set(key, _ABSENT, _ABSENT).decode())
 
     def _change(self, key: str, value: str) -> bool:
         """From `_ARRIVED`, unless somebody else has changed it."""
