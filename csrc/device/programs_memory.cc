@@ -5,6 +5,11 @@
 #include "device/memory.h"
 
 namespace gradred::device {
+namespace {
+
+constexpr std::uint64_t kSeldom = 1024;  // calls, until all are asked whether they were freed
+
+}  // namespace
 
 // One query, which is all that this costs a call whose arrays are known.
 ProgramsMemory::Range ProgramsMemory::ask(Workspace::Array array) const {
@@ -27,7 +32,8 @@ Workspace::Places ProgramsMemory::find(Workspace::Array input, Workspace::Array 
   if (of_input.bytes == 0 && of_result.bytes == 0) return {};
   const std::uint64_t turn = [this] {
     const std::lock_guard lock(mutex_);
-    return ++turns_;
+    if (++turns_ % kSeldom == 0) end_freed();
+    return turns_;
   }();
   return {place(of_input, input, turn), place(of_result, result, turn)};
 }
@@ -73,7 +79,6 @@ ProgramsMemory::Allocations::iterator ProgramsMemory::end(Allocations::iterator 
 
 // Each new one is the time to find those that were freed. Where all of so many are in use, seldom.
 bool ProgramsMemory::has_room() {
-  constexpr std::uint64_t kSeldom = 1024;
   if (allocations_.size() < kMost || refused_++ % kSeldom == 0) end_freed();
   return allocations_.size() < kMost && numbers_ < SharedPlace::kEnd;
 }

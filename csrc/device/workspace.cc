@@ -204,6 +204,15 @@ void CudaWorkspace::close_array(std::size_t rank, std::uint64_t allocation) {
   arrays_[rank].erase(found);
 }
 
+void CudaWorkspace::let_go_of_programs() noexcept {
+  for (auto& opened : arrays_) {
+    const auto first = opened.lower_bound(SharedPlace::kFirstOfPrograms);
+    for (auto one = first; one != opened.end(); ++one) memory_.of_peers().let_go(one->second.key);
+    opened.erase(first, opened.end());
+  }
+  told_.clear();
+}
+
 // ---- work ---------------------------------------------------------------------------------------
 
 std::byte* CudaWorkspace::part(std::size_t rank, std::size_t place) {

@@ -48,6 +48,7 @@ class CudaWorkspace final : public Workspace {
               std::span<const void* const> inputs, std::size_t count) override;
   bool ready() override;
   bool abandon() noexcept override;
+  void let_go_of_programs() noexcept override;
 
  private:
   struct Pattern {

@@ -130,6 +130,8 @@ class Workspace {
   // A call was cut off: peers' devices may read this rank's part for ever. False: this rank's may
   // still write to the arrays of the call.
   virtual bool abandon() noexcept = 0;
+  // Of peers' allocations that programs have made, which no call takes any longer.
+  virtual void let_go_of_programs() noexcept {}
 
  private:
   enum class State : std::uint8_t { kNew, kInUse, kRefused };

@@ -358,6 +358,7 @@ Steps OnDevices::steps(NodeCall call) {
     }
     if (all_known && found.why_no_programs[0] != '\0') {
       workspace.refuse_programs(found.why_no_programs);
+      workspace.let_go_of_programs();
     }
     for (const SharedPlace place : {told.input, told.result}) {
       if (all_known && place) workspace.set_known(place);

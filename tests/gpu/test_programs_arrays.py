@@ -260,6 +260,23 @@ def test_peers_close_it_with_the_call_that_finds_another_there(device: Driver) -
         assert device.count("open") == before - (SIZE - 1)
 
 
+def test_peers_close_it_where_no_other_one_is_exported_any_more(device: Driver) -> None:
+    x, y, z = (on_device(values(COUNT)) for _ in range(3))
+    with new_comm() as comm:
+        for _ in range(3):
+            comm.Allreduce(x, y)
+        meet()
+        before = device.count("open")
+        for _ in range(3):
+            comm.Allreduce(z, y)
+        assert device.count("open") == before + SIZE - 1
+        z.free()
+        for _ in range(1100):
+            comm.Allreduce(x, y)
+        meet()
+        assert device.count("open") == before
+
+
 def test_peers_close_it_when_the_communicator_is_freed(device: Driver) -> None:
     meet()
     before = device.count("open")
@@ -342,6 +359,26 @@ def test_peers_that_cannot_open_them_read_the_workspaces(device: Driver) -> None
         assert f"rank {SIZE - 1}" in comm.device_path
         assert "CUDA_ERROR_ALREADY_MAPPED" in comm.device_path
         assert copies_of(lambda: comm.Allreduce(MPI.IN_PLACE, mine), device) == 0
+
+
+def test_nothing_stays_open_when_one_cannot_open_it(device: Driver) -> None:
+    """No call finds any longer that it was freed."""
+    with new_comm() as comm:
+        mine = own(values(COUNT))
+        comm.Allreduce(MPI.IN_PLACE, mine)
+        meet()
+        before = device.count("open")
+        check(comm, on_device(values(COUNT)))
+        x = on_device(values(COUNT))
+        if LAST:
+            device.fail("cuIpcOpenMemHandle", 208)
+        try:
+            check(comm, x)
+        finally:
+            device.fail("cuIpcOpenMemHandle", 0)
+        assert "others are copied: " in comm.device_path
+        meet()
+        assert device.count("open") == before
 
 
 def test_an_allocation_that_is_not_exported_after_all(device: Driver) -> None:
