@@ -63,7 +63,7 @@ class Copies final : public DeviceStream {
     work();
     if (has_to_wait({target, source, bytes})) return later_.push_back({{target, source, bytes}});
     const ScopedContext scope = memory_.scope();
-    queue_->stream.copy(address_of(target), address_of(source), bytes);
+    queue_->stream.exchange(address_of(target), address_of(source), bytes);
   }
   // Short ones by a kernel: to begin a copy takes the driver some microseconds. Long ones are left
   // to the device's engines for copies, beside which it computes.
@@ -144,7 +144,7 @@ class Copies final : public DeviceStream {
       if (is_mark) {
         record_mark();
       } else {
-        queue_->stream.copy(address_of(copy.target), address_of(copy.source), copy.bytes);
+        queue_->stream.exchange(address_of(copy.target), address_of(copy.source), copy.bytes);
       }
     }
     return true;

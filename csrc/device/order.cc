@@ -53,7 +53,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
       await(slot_->words->released, slot_->to_release + 1);
       ++slot_->to_release;
       const std::size_t length = std::min(piece, bytes - at);
-      lane_.result.copy(address_of(target) + at, address_of(source) + at, length);
+      lane_.result.exchange(address_of(target) + at, address_of(source) + at, length);
     }
     if (bytes > 0) {
       tell(lane_.result, slot_->words->written, slot_->to_write + 1);
@@ -105,7 +105,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
     void copy(void* target, const void* source, std::size_t bytes) override {
       if (bytes == 0) return;
       const ScopedContext scope = order_->memory().scope();
-      order_->lane_.input.copy(address_of(target), address_of(source), bytes);
+      order_->lane_.input.exchange(address_of(target), address_of(source), bytes);
       order_->tell(order_->lane_.input, slot().words->read, slot().to_read + 1);
       ++slot().to_read;
     }

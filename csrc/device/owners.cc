@@ -90,11 +90,15 @@ CudaStream::CudaStream(const Driver& driver, Urgency urgency)
                                                         stream, kNonBlockingStream, greatest);
                         })),
       in_rows_(!is_served_by_mps(driver)) {}
+void CudaStream::copy(Address target, Address source, std::size_t bytes) {
+  if (bytes == 0) return;
+  driver().check(driver().call.MemcpyAsync(target, source, bytes, get()), "cuMemcpyAsync");
+}
 
 // What is shorter the driver writes to the device by the unit that computes. Processes that share a
 // device without MPS have that by turns, of a seventh of a millisecond on an H100; copies of more
 // than one row go by the device's engines for copies, which are everybody's.
-void CudaStream::copy(Address target, Address source, std::size_t bytes) {
+void CudaStream::exchange(Address target, Address source, std::size_t bytes) {
   constexpr std::size_t kLong = std::size_t{64} << 10, kRows = 2;
   const Functions& call = driver().call;
   if (in_rows_ && bytes >= kRows && bytes < kLong) {
@@ -109,7 +113,7 @@ void CudaStream::copy(Address target, Address source, std::size_t bytes) {
     source += done;
     bytes -= done;
   }
-  if (bytes > 0) driver().check(call.MemcpyAsync(target, source, bytes, get()), "cuMemcpyAsync");
+  copy(target, source, bytes);
 }
 void CudaStream::wait_for(EventHandle event) {
   driver().check(driver().call.StreamWaitEvent(get(), event, 0), "cuStreamWaitEvent");

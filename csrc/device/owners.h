@@ -106,6 +106,8 @@ class CudaStream : public Owned<StreamHandle, &Functions::StreamDestroy> {
   explicit CudaStream(const Driver& driver, Urgency urgency = Urgency::kUsual);
   // The order is that of the calls; target and source are the device's or pinned.
   void copy(Address target, Address source, std::size_t bytes);
+  // The same where one of them is pinned, for whoever else uses the device.
+  void exchange(Address target, Address source, std::size_t bytes);
   void wait_for(EventHandle event);
   bool ready() const;  // never blocks
   void synchronize() const;

@@ -22,10 +22,22 @@ Address PeersMemory::open(Key key, const ExportedBlock& block) {
     }
     ended_.clear();
     Opened made{ImportedAllocation(memory_.driver(), block.handle), block.begin, block.bytes};
+    require_whole(made.memory.get(), block.bytes);
     found = opened_.emplace(key, std::move(made)).first;
   }
   ++found->second.holders;
   return found->second.memory.get();
+}
+
+// The documentation does not promise that what is opened begins where the allocation does.
+void PeersMemory::require_whole(Address opened, std::size_t bytes) const {
+  Address begin = 0;
+  std::size_t length = 0;
+  const Driver& driver = memory_.driver();
+  driver.check(driver.call.MemGetAddressRange(&begin, &length, opened), "cuMemGetAddressRange");
+  if (begin != opened || length < bytes) {
+    throw DeviceError("CUDA IPC has opened another part of a peer's memory than its allocation");
+  }
 }
 
 void PeersMemory::let_go(Key key) noexcept {

@@ -47,6 +47,7 @@ class PeersMemory {
   using All = std::map<Key, Opened>;
 
   All::iterator end(All::iterator one);
+  void require_whole(Address opened, std::size_t bytes) const;
 
   CudaMemory& memory_;
   std::mutex mutex_;

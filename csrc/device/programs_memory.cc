@@ -19,6 +19,7 @@ ProgramsMemory::Range ProgramsMemory::ask(Workspace::Array array) const {
   Range found;
   void* values[] = {&found.id, &capable, &found.begin, &found.bytes};
   const Address at = address_of(array.at);
+  const ScopedContext scope = memory_.scope();
   const Result code = memory_.driver().call.PointerGetAttributes(4, kWanted, values, at);
   const bool exports = code == kSuccess && (capable & 0xff) != 0 && found.id != 0;
   const bool holds = at >= found.begin && array.bytes <= found.bytes &&
@@ -85,6 +86,7 @@ bool ProgramsMemory::has_room() {
 
 void ProgramsMemory::end_freed() {
   constexpr int kWanted[] = {kBufferId};
+  const ScopedContext scope = memory_.scope();
   for (auto one = allocations_.begin(); one != allocations_.end();) {
     std::uint64_t id = 0;
     void* values[] = {&id};

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -93,6 +94,11 @@ void watch_forks() {
   });
 }
 
+std::size_t memory_of_machine() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
 }  // namespace
 
 Slab::Slab(std::size_t bytes) : file_(open_anonymous("gradred-arrays")), bytes_(bytes) {
@@ -159,6 +165,8 @@ void Slab::become_private() noexcept {
 }
 
 ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
+  if (bytes > memory_of_machine())
+    throw std::bad_alloc();  // before it is filled, and others with it
   watch_forks();
   const std::size_t whole = whole_pages(std::max<std::size_t>(bytes, 1));
   const bool own = whole >= kOwnSlab;

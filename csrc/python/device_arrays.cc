@@ -56,7 +56,9 @@ bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
   if (plain) {
     const py::object storage = called(tensor, untyped_storage);
     const auto held = whole_number(storage ? called(storage.ptr(), nbytes).ptr() : nullptr);
+    clear_error();  // none of Python's functions may be called with one
     const auto offset = whole_number(called(tensor, storage_offset).ptr());
+    clear_error();
     const auto element = whole_number(called(tensor, element_size).ptr());
     plain =
         held && offset && element && *offset * *element + static_cast<std::int64_t>(bytes) <= *held;
@@ -168,7 +170,11 @@ bool read_data(PyObject* data, DeviceArray& array) {
 // Numba's arrays that name none have one all the same, by its own rules.
 bool read_stream(PyObject* stream, PyObject* object, DeviceArray& array) {
   static PyObject* const numbas = PyUnicode_InternFromString("__cuda_ndarray__");
-  if (stream == nullptr || stream == Py_None) return PyObject_HasAttr(object, numbas) == 0;
+  if (stream == nullptr || stream == Py_None) {
+    const bool is_numbas = static_cast<bool>(attribute_of(object, numbas));
+    clear_error();
+    return !is_numbas;
+  }
   const auto handle = whole_number(stream);
   if (!handle || *handle < 0) return false;
   array.stream = static_cast<std::uint64_t>(*handle);

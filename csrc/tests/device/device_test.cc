@@ -222,9 +222,9 @@ void short_copies_are_of_rows_but_under_mps(BoardBootstrap&) {
     std::vector<char> given(bytes), found(bytes);
     std::iota(given.begin(), given.end(), 1);
     const long before = user.count("rows");
-    stream.copy(device.get(), address_of(given.data()), bytes);
+    stream.exchange(device.get(), address_of(given.data()), bytes);
     const long rows = user.count("rows") - before;
-    stream.copy(address_of(found.data()), device.get(), bytes);
+    stream.exchange(address_of(found.data()), device.get(), bytes);
     stream.synchronize();
     expect(found == given, std::to_string(bytes) + " bytes");
     return rows;

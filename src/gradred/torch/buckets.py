@@ -43,6 +43,7 @@ class GradientBucket:
             for parameter, begin in zip(parameters, begins, strict=True)
         }
         self._missing = set(parameters)
+        self._streams: set[torch.cuda.Stream] = set()  # in which gradients have come here
 
     def take(self, parameter: torch.nn.Parameter) -> bool:
         """Have the parameter's gradient lie here; True if it was the last of the bucket.
@@ -50,6 +51,8 @@ class GradientBucket:
         A gradient that lies elsewhere, as after `zero_grad(set_to_none=True)`, is copied; without
         one it is zeros.
         """
+        if self.vector.is_cuda:
+            self._streams.add(torch.cuda.current_stream(self.vector.device))
         view, gradient = self._views[parameter], parameter.grad
         if gradient is None:
             view.zero_()
@@ -95,14 +98,25 @@ class GradientBucket:
             raise HorovodInternalError(explain(asked, found, remedy)) from error
 
     def begin_anew(self) -> None:
-        """All gradients are missing again."""
+        """All gradients are missing again.
+
+        What the current stream is given from now on comes after all that were there: autograd
+        makes each in the stream of its parameter's forward pass.
+        """
         self._missing.update(self.parameters)
+        if self._streams:
+            current = torch.cuda.current_stream(self.vector.device)
+            for stream in self._streams - {current}:
+                current.wait_stream(stream)
+            self._streams.clear()
 
 
 def _zeros(nbytes: int, device: torch.device) -> torch.Tensor:
     if device.type == "cpu":
         return torch.from_numpy(empty(nbytes, np.uint8))
-    return torch.as_tensor(empty(nbytes, np.uint8, device=device), device=device).zero_()
+    zeros = torch.as_tensor(empty(nbytes, np.uint8, device=device), device=device).zero_()
+    torch.cuda.current_stream(device).synchronize()  # gradients come in others
+    return zeros
 
 
 def buckets_of(
