@@ -184,7 +184,7 @@ def arrays(run: Run) -> None:
 
 
 def handover(run: Run) -> None:
-    run.job("2 ranks", "handover", 2, 30)
+    run.job("2 ranks", "handover", 2, 60)
 
 
 def kernels(run: Run) -> None:

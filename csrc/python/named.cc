@@ -118,10 +118,24 @@ struct PlacedTensor : TensorView {
   DeviceMemory* memory = nullptr;  // null: the host's
   std::uint64_t stream = 0;        // in which the program works on a device's
 };
+// Its elements are others than those in the memory; DLPack does not tell. Such a view is the
+// imaginary part of a conjugate, which has gaps unless it has one element: others are not asked.
+bool is_negated(PyObject* tensor, std::size_t count) {
+  if (count != 1) return false;
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* const found = PyObject_CallMethodNoArgs(tensor, is_neg);
+  if (found == nullptr) throw py::error_already_set();
+  Py_DECREF(found);
+  return found != Py_False;
+}
+
 std::optional<PlacedTensor> placed_tensor(PyObject* object) {
-  if (const auto on_host = tensor_view(object)) return PlacedTensor{*on_host};
-  const auto view = cuda_tensor_view(object);
-  if (!view) return std::nullopt;
+  const auto on_host = tensor_view(object);
+  const auto view = on_host ? std::nullopt : cuda_tensor_view(object);
+  if ((!on_host && !view) || is_negated(object, (on_host ? on_host->count : view->count))) {
+    return std::nullopt;
+  }
+  if (on_host) return PlacedTensor{*on_host};
   DeviceMemory* const memory = device_memory_at(view->data, view->count * size_of(view->dtype));
   if (memory == nullptr) return std::nullopt;
   return PlacedTensor{*view, memory, view->stream};

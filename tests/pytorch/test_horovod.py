@@ -187,7 +187,7 @@ def test_gradients_flow_through_the_operations() -> None:
     assert (gradient_of(lambda x: hvd.reducescatter(x, op=hvd.Sum)) == size).all()
 
 
-@pytest.mark.parametrize("wrong", ["complex256", "cuda-like", "sparse", "not dense"])
+@pytest.mark.parametrize("wrong", ["complex256", "cuda-like", "sparse", "not dense", "negated"])
 def test_what_cannot_be_sent_is_refused_at_once(wrong: str) -> None:
     if wrong == "sparse":
         x = torch.ones(3).to_sparse()
@@ -195,6 +195,10 @@ def test_what_cannot_be_sent_is_refused_at_once(wrong: str) -> None:
         x = torch.ones(3, device="meta")
     elif wrong == "not dense":
         x = torch.ones(6)[::2]
+    elif wrong == "negated":  # its elements are others than those in the memory
+        x = torch.ones(1, dtype=torch.complex64).conj().imag
+        assert x.is_neg()
+        assert x.is_contiguous()
     else:
         x = torch.ones(3, dtype=torch.complex32)
     with pytest.raises(ValueError, match="allreduce"):

@@ -109,6 +109,9 @@ def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> Des
     if tensor.layout is not torch.strided or tensor.device.type not in SERVED:
         remedy = "Pass a dense tensor in host memory or on a GPU"
         raise ValueError(explain(asked, _why_not(tensor), remedy))
+    if any(one is not None and (one.is_conj() or one.is_neg()) for one in (tensor, out)):
+        found = "the tensor is a conjugated or negated view"
+        raise ValueError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
     result = 0 if out is None else out.data_ptr()
     plain = (tensor.data_ptr(), result, dtype, tuple(tensor.shape))
     placement = None if tensor.device.type == "cpu" else placement_of(tensor, out, asked)
