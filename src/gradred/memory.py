@@ -65,7 +65,8 @@ def empty(
 
     Args:
         shape: a length, or the lengths of the axes.
-        dtype: NumPy's type or its name; those of ml_dtypes where it is installed, on the host.
+        dtype: NumPy's type or PyTorch's, or its name; those of ml_dtypes where it is installed, on
+            the host.
         device: None or `"cpu"`: the host. `"cuda"`: the GPU that is current in this thread;
             `"cuda:1"`, or a device of CuPy or PyTorch: that one, which somebody has initialised.
 
@@ -91,6 +92,8 @@ def empty(
 def _checked(
     shape: int | Sequence[int], dtype: npt.DTypeLike, asked: str
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if type(dtype).__module__ == "torch":  # its types tell their names alone
+        dtype = str(dtype).removeprefix("torch.")
     by_name = isinstance(dtype, str) and dtype in ITEMSIZES
     remedy = f"Use one of {', '.join(ITEMSIZES)}"
     try:

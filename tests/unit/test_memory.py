@@ -225,3 +225,15 @@ def test_type_that_is_none_or_is_not_reduced_is_a_usage_error(dtype: str) -> Non
     with pytest.raises(gradred.UsageError, match=r"^an array of .* Use one of int8, ") as caught:
         gradred.empty(4, dtype)
     assert isinstance(caught.value, TypeError)
+
+
+def test_types_of_pytorch_serve_by_their_names() -> None:
+    class Type:
+        __module__ = "torch"
+
+        def __str__(self) -> str:
+            return "torch.int16"
+
+    given: Any = Type()
+    assert gradred.empty(4, given).dtype == np.int16
+    assert gradred.zeros((2, 3), given).dtype == np.int16

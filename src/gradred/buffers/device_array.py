@@ -101,7 +101,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, asked: str)
     """
     if dtype.isbuiltin != 1:
         found = f"the CUDA Array Interface has no name for {dtype}"
-        remedy = "Make an array of integers as long, and view it in the library that has the type"
+        remedy = "Use gradred.empty_like(x), where x is an array of the library that has the type"
         raise UsageError(explain(f"{asked} on a GPU", found, remedy))
     return DeviceArray(shape, dtype, device)
 
