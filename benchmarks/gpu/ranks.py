@@ -102,13 +102,9 @@ def _tried(action: Callable[[], object]) -> str:
     return "ok"
 
 
-class _Handle(ctypes.Structure):
-    _fields_ = (("bytes", ctypes.c_char * 64),)
-
-
 def _ipc(comm: gradred.Comm, cuda: Any) -> str:
     """Rank 0 exports memory, rank 1 reads a pattern in it."""
-    handle, address = _Handle(), ctypes.c_uint64()
+    handle, address = ipc.Handle(), ctypes.c_uint64()
     if comm.rank == 0:
         codes = [cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20))]
         pattern = np.arange(64, dtype=np.uint8)
@@ -116,7 +112,7 @@ def _ipc(comm: gradred.Comm, cuda: Any) -> str:
         codes.append(cuda.cuIpcGetMemHandle(ctypes.byref(handle), address))
     said = comm.bcast(bytes(handle) if comm.rank == 0 else b"", root=0)
     if comm.rank == 1:
-        theirs = _Handle.from_buffer_copy(said)
+        theirs = ipc.Handle.from_buffer_copy(said)
         codes = [cuda.cuIpcOpenMemHandle_v2(ctypes.byref(address), theirs, 1)]
         values = np.zeros(64, np.uint8)
         if codes[0] == 0:

@@ -162,8 +162,7 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
     return "Mismatched " + std::string(what) + ": " + std::string(whose) + " has " + mine + ", " +
            std::string(whose_other) + " has " + theirs +
            ". All ranks have to submit the same by this name; calls of torch.distributed, which "
-           "are "
-           "named by their numbers, in the same order";
+           "are named by their numbers, in the same order";
   };
   if (one.kind != other.kind) {
     for (const auto& [of, who] : {std::pair(one.kind, whose), std::pair(other.kind, whose_other)}) {

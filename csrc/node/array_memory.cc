@@ -165,8 +165,9 @@ void Slab::become_private() noexcept {
 }
 
 ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
-  if (bytes > memory_of_machine())
-    throw std::bad_alloc();  // before it is filled, and others with it
+  if (const std::size_t all = memory_of_machine(); bytes > all) {  // before it is filled
+    throw TransportError("the machine has " + std::to_string(all) + " bytes of memory");
+  }
   watch_forks();
   const std::size_t whole = whole_pages(std::max<std::size_t>(bytes, 1));
   const bool own = whole >= kOwnSlab;

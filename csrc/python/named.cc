@@ -118,6 +118,7 @@ struct PlacedTensor : TensorView {
   DeviceMemory* memory = nullptr;  // null: the host's
   std::uint64_t stream = 0;        // in which the program works on a device's
 };
+
 // Its elements are others than those in the memory; DLPack does not tell. Such a view is the
 // imaginary part of a conjugate, which has gaps unless it has one element: others are not asked.
 bool is_negated(PyObject* tensor, std::size_t count) {

@@ -64,17 +64,23 @@ def test_nothing_is_copied_by_allreduce(device: Driver, several: bool) -> None:
         device.use_in_this_thread(0)
 
 
-@alone
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8"])
-@pytest.mark.parametrize("op", ["sum", "max", "avg", gradred.premul(2.0)], ids=str)
-def test_operations(device: Driver, dtype: str, op: Any) -> None:
-    count = COUNT * (4 if dtype == "uint8" else 1)
+def inputs_and_result(count: int, dtype: str, op: Any) -> tuple[list[Any], Any]:
+    """Those of all ranks, and what the operation makes of them; a factor is 2."""
     given = [values(count, dtype, rank) for rank in range(SIZE)]
     if op == "avg":
         given = [SIZE * each for each in given]
     wanted = np.max(given, axis=0) if op == "max" else total(count, dtype)
     if not isinstance(op, str):
         wanted = 2 * wanted
+    return given, wanted
+
+
+@alone
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8"])
+@pytest.mark.parametrize("op", ["sum", "max", "avg", gradred.premul(2.0)], ids=str)
+def test_operations(device: Driver, dtype: str, op: Any) -> None:
+    count = COUNT * (4 if dtype == "uint8" else 1)
+    given, wanted = inputs_and_result(count, dtype, op)
     with new_comm() as comm:
         x = own(given[RANK].astype(dtype))
         found = host(gradred.allreduce(x, op, comm=comm))

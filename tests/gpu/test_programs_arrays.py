@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from gpu.simulated import MANAGED, POOL, DeviceArray, Driver, the_driver
 from gpu.test_device_arrays import RANK, SIZE, on_device, total, values
-from gpu.test_own_arrays import own
+from gpu.test_own_arrays import inputs_and_result, own
 from gpu.test_workspaces import COUNT, LAST, everyones, new_comm
 from mpi4py import MPI
 
@@ -70,12 +70,7 @@ def test_nothing_is_copied_from_the_third_call_on(
 def test_operations_on_parts_of_one_allocation(device: Driver, dtype: str, op: Any) -> None:
     """As pools of array libraries have them: at any offset, another one on each rank."""
     count = COUNT * (4 if dtype == "uint8" else 1)
-    given = [values(count, dtype, rank) for rank in range(SIZE)]
-    if op == "avg":
-        given = [SIZE * each for each in given]
-    wanted = np.max(given, axis=0) if op == "max" else total(count, dtype)
-    if not isinstance(op, str):
-        wanted = 2 * wanted
+    given, wanted = inputs_and_result(count, dtype, op)
     whole = on_device(np.zeros(2 * count + 100, dtype))
     with new_comm() as comm:
         for turn in range(4):

@@ -237,3 +237,19 @@ def test_types_of_pytorch_serve_by_their_names() -> None:
     given: Any = Type()
     assert gradred.empty(4, given).dtype == np.int16
     assert gradred.zeros((2, 3), given).dtype == np.int16
+
+
+def test_more_than_the_machine_has_is_refused_before_it_is_filled() -> None:
+    """In a process that may make no such file: it would be ended otherwise, or others."""
+    program = """
+import os, resource, gradred
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+try:
+    gradred.empty(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + 1, "uint8")
+except MemoryError as error:
+    print("the machine has" in str(error))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "True\n", done.stdout + done.stderr
