@@ -2,7 +2,7 @@
 
     gradred run -np 2 python benchmarks/started.py --json out.json
 
-Four parts, each in turn call by call or block by block, on the same buffers, results checked first:
+Five parts, each in turn call by call or block by block, on the same buffers, results checked first:
 
 - ways: `Allreduce`, `Iallreduce` and `Wait`, `p()`, and the MPI's own `Iallreduce` and `Wait`;
 - waitall: two requests in `MPI.Request.Waitall` and in `gradred.Request.Waitall`, alone and while
@@ -10,7 +10,9 @@ Four parts, each in turn call by call or block by block, on the same buffers, re
 - late: rank 0 comes 300 microseconds late; what the others wait beyond that, in `Allreduce` on a
   communicator that shares memory, on one that does not, and of the MPI;
 - overlap: an operation of --overlap-bytes is begun, then matrices are multiplied for about
-  --overlap-ms on the same cores; what is left to wait for.
+  --overlap-ms on the same cores; what is left to wait for;
+- several: ten reductions of 4 MiB, four of 1 MiB, 161 of 1 KiB, by blocking calls and all begun
+  before the first is waited for.
 
 The JSON record (`schema` = "gradred-started/1"):
 
@@ -21,11 +23,13 @@ The JSON record (`schema` = "gradred-started/1"):
     waitall   [{bytes, busy, us{how}, p90_us{how}}]; busy: how many others compute
     late      [{bytes, us{how}}]: medians over calls, of the slowest rank that waits
     overlap   {bytes, compute_ms, left_ms{how}, rounds_ms{how: [...]}}
+    several   [{arrays, bytes, us{how}, rounds_us{how: [...]}}]; bytes of each array
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import subprocess
 import sys
@@ -58,6 +62,8 @@ WAITALLS = {
     "all the MPI's": "waitall([c.Iallreduce(x, y), d.Iallreduce(x, z)])",
 }
 LATE_S = 300e-6
+SEVERAL = ((10, 4 << 20), (4, 1 << 20), (161, 1 << 10))
+PARTS = ("ways", "waitall", "late", "overlap", "several")
 Names = dict[str, Any]
 
 
@@ -70,6 +76,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--overlap-bytes", type=int, default=64_000_000)
     parser.add_argument("--overlap-ms", type=float, default=400.0)
     parser.add_argument("--busy", type=int, default=2, help="other processes, in a part of waitall")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if given.rounds < 3 or given.seconds <= 0:
@@ -225,6 +232,41 @@ def overlap(comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm)
     }
 
 
+def several(
+    comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
+) -> Iterator[dict[str, Any]]:
+    for count, nbytes in SEVERAL:
+        arrays = [np.ones(nbytes // 4, np.float32) for _ in range(count)]
+
+        def blocking(on: MPI.Comm, arrays: list[Any] = arrays) -> None:
+            for array in arrays:
+                on.Allreduce(MPI.IN_PLACE, array)
+
+        def at_once(on: MPI.Comm, arrays: list[Any] = arrays) -> None:
+            for request in [on.Iallreduce(MPI.IN_PLACE, array) for array in arrays]:
+                request.Wait()
+
+        calls = {
+            f"{who}, {how}": functools.partial(call, on)
+            for who, on in (("gradred", comm), ("mpi", world))
+            for how, call in (("blocking", blocking), ("at once", at_once))
+        }
+        rounds: dict[str, list[float]] = {how: [] for how in calls}
+        for _ in range(given.rounds):
+            for how, call in calls.items():
+                for array in arrays:
+                    array.fill(1)
+                world.Barrier()
+                begin = time.perf_counter()
+                call()
+                rounds[how].append(1e6 * agree(time.perf_counter() - begin, world))
+                right = all(bool((array == world.size).all()) for array in arrays)
+                if not world.allreduce(right, MPI.LAND):
+                    raise SystemExit(f"{how}: wrong result of {count} arrays of {nbytes} bytes")
+        us = {how: float(np.median(taken)) for how, taken in rounds.items()}
+        yield {"arrays": count, "bytes": nbytes, "us": us, "rounds_us": rounds}
+
+
 def main() -> int:
     world = MPI.COMM_WORLD
     given = parse_once(arguments, world)
@@ -234,23 +276,25 @@ def main() -> int:
     record["flag"] = one_way_latency(world)
     say(world, f"# {world.size} ranks, {mpi_name()}; us per call, medians; flag {record['flag']}")
     record["ways"] = []
-    for row in ways(comm, given, world):
+    for row in ways(comm, given, world) if "ways" in given.parts else ():
         record["ways"].append(row)
         found = "  ".join(
             f"{way} {us:.2f} (x{row['to_blocking'][way].median:.2f})"
             for way, us in row["us"].items()
         )
         say(world, f"{row['bytes']:10}  {found}")
-    for name, part in ("waitall", waitall), ("late", late):
+    for name, part in ("waitall", waitall), ("late", late), ("several", several):
         record[name] = []
-        for row in part(comm, given, world):
+        for row in part(comm, given, world) if name in given.parts else ():
             record[name].append(row)
             found = "  ".join(f"{how} {us:.2f}" for how, us in row["us"].items())
             busy = f", {row['busy']} others compute" if row.get("busy") else ""
-            say(world, f"{name}: {row['bytes']:10}  {found}{busy}")
-    record["overlap"] = found = overlap(comm, given, world)
-    left = "  ".join(f"{how} {ms:.2f} ms" for how, ms in found["left_ms"].items())
-    say(world, f"overlap: {found['bytes']} bytes, {found['compute_ms']:.0f} ms; left: {left}")
+            each = f"{row['arrays']} of " if "arrays" in row else ""
+            say(world, f"{name}: {each}{row['bytes']:10}  {found}{busy}")
+    if "overlap" in given.parts:
+        record["overlap"] = found = overlap(comm, given, world)
+        left = "  ".join(f"{how} {ms:.2f} ms" for how, ms in found["left_ms"].items())
+        say(world, f"overlap: {found['bytes']} bytes, {found['compute_ms']:.0f} ms; left: {left}")
     if world.rank == 0 and given.json:
         write_json(given.json, record)
     return 0

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
@@ -70,6 +71,34 @@ def test_each_rank_waits_in_ways_of_its_own(comm, count):
         for i, result in enumerate(results):
             np.testing.assert_array_equal(result, ranks + comm.size * (turn + i))
         assert not any(requests)  # null, whoever has waited
+
+
+@pytest.mark.parametrize("plan", ["ring", "hierarchical"])
+def test_long_and_short_calls_over_messages_are_waited_for_in_orders_of_each_rank(plan):
+    """Not all of them are on their way at a time. One is refused, and a call blocks meanwhile."""
+    use(plan=plan)
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    own, common = random.Random(comm.rank), random.Random(7)
+    for _ in range(3):
+        lengths = [common.choice([1, 50, 30_000, 70_000, 200_000]) for _ in range(40)]
+        given = [np.full(count, comm.rank + i, np.float32) for i, count in enumerate(lengths)]
+        refused = common.randrange(40)
+        given[refused] = given[refused].astype(np.int32 if comm.rank else np.float64)
+        requests = [comm.Iallreduce(MPI.IN_PLACE, x) for x in given]
+        before = np.full(3, comm.rank, np.float32)
+        comm.Allreduce(MPI.IN_PLACE, before)
+        ranks = comm.size * (comm.size - 1) // 2
+        assert before.tolist() == [ranks] * 3
+        for i in own.sample(range(40), 40):
+            if i == refused:
+                with pytest.raises(gradred.UsageError):
+                    requests[i].wait()
+                continue
+            requests[i].wait()
+            np.testing.assert_array_equal(given[i], ranks + comm.size * i)
+    comm.Free()
+    use()
 
 
 @pytest.mark.parametrize("way", ["Wait", "Test"])
