@@ -351,6 +351,7 @@ void bind_named(py::module_& m) {
             self.cast<PyNamedRequest&>().add_done_callback(function, self);
           },
           py::arg("fn"))
+      .def_property_readonly("name", [](const PyNamedRequest& self) { return self.named().key(); })
       .def_property_readonly("waits_for",
                              [](const PyNamedRequest& self) {
                                const WithoutGil released;

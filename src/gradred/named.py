@@ -62,6 +62,10 @@ class NamedRequest(Protocol):
         """Have `fn(request)` called once when it has ended; as `Request.add_done_callback`."""
 
     @property
+    def name(self) -> str:
+        """What it was submitted by."""
+
+    @property
     def waits_for(self) -> str:
         """Its name, and the ranks that have not submitted it yet, for messages."""
 

@@ -56,9 +56,8 @@ def losses_of(model: Any, steps: int) -> list[float]:
 def test_ddp_trains_like_one_process(hook: str) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    # PowerSGD starts operations from callbacks: with several buckets in no order that ranks share.
-    few = {} if hook == "PowerSGD" else {"bucket_cap_mb": 0.0002}
-    model = torch.nn.parallel.DistributedDataParallel(model_of(), **few)
+    # Several buckets.
+    model = torch.nn.parallel.DistributedDataParallel(model_of(), bucket_cap_mb=0.0002)
     if hook == "float16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if hook == "PowerSGD":

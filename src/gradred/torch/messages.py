@@ -59,6 +59,8 @@ class Message:
         asked: what was called, with the peer.
     """
 
+    name = ""  # no number: it is of two ranks alone
+
     def __init__(self, asked: str) -> None:
         self.asked = asked
 

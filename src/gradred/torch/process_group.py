@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import functools
 import math
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -22,6 +21,7 @@ import torch.distributed as dist
 from gradred.errors import Error, UsageError, explain
 from gradred.memory import empty
 from gradred.named import NamedOperations
+from gradred.torch.callbacks import Numbers, numbers_here
 from gradred.torch.compiling import left_alone
 from gradred.torch.messages import Messages
 from gradred.torch.monitored import MonitoredBarrier
@@ -92,11 +92,12 @@ def _told(collective: _Collective) -> _Collective:
 
     @functools.wraps(collective)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
-        before = self._numbers
+        numbers = numbers_here(self._numbers)
+        before = numbers.taken
         try:
             return collective(self, *args, **kwargs)
         except Exception as error:
-            if self._numbers == before:  # nothing has been submitted
+            if numbers.taken == before:  # nothing has been submitted
                 self._refuse(error)
             raise
 
@@ -131,7 +132,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         # Older PyTorch shuts down its own groups alone.
         self._free = weakref.finalize(self, _free, engine, messages)
         self._free.atexit = False
-        self._numbers, self._numbering = 0, threading.Lock()
+        self._numbers = Numbers()
         self._limit = None if timeout is None else timeout.total_seconds()
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's names)
@@ -201,11 +202,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     # ---- submitting ----------------------------------------------------------------------------
 
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
-        with self._numbering:
-            name = f"operation {self._numbers + 1} of group {self.pg_name}"
-            request = self._engine.submit(kind, name, arrays, held=held, **how)
-            self._numbers += 1  # not where it is refused
-            return request
+        submit = self._engine.submit
+        return numbers_here(self._numbers).submit(
+            lambda name: submit(kind, name, arrays, held=held, **how), self.pg_name
+        )
 
     def _refuse(self, error: Exception) -> None:
         """The other ranks' next operation ends with an error: this rank's arguments were wrong."""
@@ -214,12 +214,11 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
         """An allreduce in place; None where it takes a closer look at the tensor."""
-        with self._numbering:
-            name = f"operation {self._numbers + 1} of group {self.pg_name}"
-            factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
-            request = self._engine.submit_tensor(name, tensor, tensor, how["op"], *factors, 0)
-            self._numbers += request is not None
-            return request
+        submit, op = self._engine.submit_tensor, how["op"]
+        factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
+        return numbers_here(self._numbers).submit(
+            lambda name: submit(name, tensor, tensor, op, *factors, 0), self.pg_name
+        )
 
     def _work(
         self, requests: Sequence[Any], finish: Callable[[], None] | None, result: list[Tensor]

@@ -18,6 +18,7 @@ from gradred import _rank
 from gradred.comm import Comm
 from gradred.errors import UsageError, explain
 from gradred.named import NamedOperations
+from gradred.torch.callbacks import serve_futures
 from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import serve_monitored_barrier
 from gradred.torch.other_devices import serve_batches
@@ -35,6 +36,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     _rank.spare_workers()
     serve_monitored_barrier()
     serve_batches()
+    serve_futures()
     size = options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
     store = _unused_part(options, members)

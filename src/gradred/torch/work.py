@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from gradred.errors import TimeoutError, explain  # noqa: A004
+from gradred.torch.callbacks import count_callbacks
 from gradred.torch.compiling import left_alone
 from gradred.torch.profiling import waiting
 
@@ -132,6 +133,8 @@ class GradredWork(dist.Work):
             # What torch's set_exception sets is a value like others to C++, as to DDP. What a
             # callback raises is an error to both.
             self._future = self._ended.then(lambda _: self._outcome())
+            if self._requests and (name := self._requests[0].name):
+                count_callbacks(self._future, name)
         if self._limit is not None:
             _time_limits.add(self, self._limit)
         self._chain(0)

@@ -1,0 +1,106 @@
+"""Operations that a program starts in callbacks of futures, which ranks come to in other orders."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from pytorch.groups import RANK, SIZE, dist, group_of_all, torch
+
+__all__ = ["group_of_all"]  # a fixture of this module
+
+SUM_OF_RANKS = SIZE * (SIZE - 1) / 2
+
+
+def started(value: float) -> Any:
+    return dist.all_reduce(torch.full((3,), value), async_op=True)
+
+
+def sum_of(work: Any) -> float:
+    return float(work.get_future().wait()[0][0])
+
+
+def let_end(work: Any) -> None:
+    """As if the rank came late: what it adds to the future from now on runs at once."""
+    while not work.is_completed():
+        time.sleep(0.001)
+    work.get_future().wait()
+
+
+@pytest.mark.parametrize("late", range(-1, SIZE))
+def test_what_a_callback_starts_meets_its_like(late: int) -> None:
+    """Of each of four operations; the rank `late` adds its callbacks when these have ended."""
+
+    def double_sum(_: Any) -> float:
+        return sum_of(started(2.0 * RANK))
+
+    futures = []
+    for index in range(4):
+        work = started(float(RANK + index))
+        if late == RANK:
+            let_end(work)
+        first = work.get_future().then(lambda done: float(done.value()[0][0]))
+        second = work.get_future().then(double_sum)
+        third = second.then(lambda done: (done.value(), sum_of(started(3.0 * RANK))))
+        futures.append((first, third))
+    for index, (first, third) in enumerate(futures):
+        assert first.wait() == SUM_OF_RANKS + SIZE * index
+        assert third.wait() == (2 * SUM_OF_RANKS, 3 * SUM_OF_RANKS)
+    assert sum_of(started(1.0)) == SIZE  # the group's own numbers are as they were
+
+
+def test_callbacks_of_what_a_callback_has_started() -> None:
+    sums: dict[int, float] = {}
+
+    def start(index: int) -> Any:
+        def begin(_: Any) -> Any:
+            inner = started(float(RANK + 10 * index)).get_future()
+            return inner.then(lambda done: float(done.value()[0][0]) + sum_of(started(0.5))).wait()
+
+        return begin
+
+    order = range(3) if RANK % 2 else reversed(range(3))  # of their ends, if anything
+    works = [started(float(index)) for index in range(3)]
+    futures = {}
+    for index in order:
+        futures[index] = works[index].get_future().then(start(index))
+    sums = {index: future.wait() for index, future in futures.items()}
+    assert sums == {index: SUM_OF_RANKS + 10 * index * SIZE + 0.5 * SIZE for index in range(3)}
+
+
+def test_an_operation_of_another_group_in_a_done_callback() -> None:
+    other = dist.new_group(backend="gradred")
+    found: list[float] = []
+
+    def note(_: Any) -> None:
+        value = torch.full((2,), float(RANK))
+        dist.all_reduce(value, group=other)
+        found.append(float(value[1]))
+
+    futures = [started(1.0).get_future() for _ in range(3)]
+    for future in futures[:: -1 if RANK else 1]:
+        future.add_done_callback(note)
+    end = time.monotonic() + 20
+    while len(found) < 3 and time.monotonic() < end:
+        time.sleep(0.001)
+    assert found == [SUM_OF_RANKS] * 3
+    dist.destroy_process_group(other)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_a_mismatch_in_a_callback_is_told_where_it_is_waited_for() -> None:
+    def differ(_: Any) -> None:
+        dist.all_reduce(torch.zeros(2 + (RANK == 0)))
+
+    future = started(1.0).get_future().then(differ)
+    with pytest.raises(RuntimeError, match="operation 1 of callback 1 of operation"):
+        future.wait()
+    assert sum_of(started(1.0)) == SIZE
+
+
+def test_other_futures_are_torchs_own() -> None:
+    future: Any = torch.futures.Future()
+    child = future.then(lambda done: done.value() + 1)
+    future.set_result(1)
+    assert child.wait() == 2
