@@ -219,7 +219,7 @@ def test_long_calls_whose_pieces_overlap(
         expected /= SIZE
     elif op != "sum":
         expected *= 2
-    for _ in range(3):
+    for _ in range(2 if op == "sum" else 1):
         x, y = put(mine), room(np.zeros(count, "float32"))
         gradred.allreduce(x, op, out=y, comm=comm)
         np.testing.assert_array_equal(host(y), expected)
