@@ -10,6 +10,9 @@ round all ways make the same step, one after the other, in an order that changes
 - tensors: `DistributedOptimizer`, which reduces each while the backward pass goes on;
 - buckets: likewise with `gradient_as_bucket_view=True`.
 
+With --elsewhere nothing is computed: each layer's backward pass lasts so many ms, its forward pass
+half of that, in which the rank's thread sleeps. So its core is free, as where a GPU computes.
+
 A round counts as long as its slowest rank. Hidden is (after - way) / (after - alone): 1 where the
 step takes no longer than without a reduction. The model of synchronous SGD (S. Shi et al., A DAG
 Model of Synchronous Stochastic Gradient Descent in Distributed Deep Learning, ICPADS 2018) lets all
@@ -21,6 +24,7 @@ but the reduction of the first layer hide, where communication needs no core of 
     flag     {what, us}: the time of one signal between ranks 0 and 1
     free_cores   of this host, beyond one for each of its ranks
     network  {layers, width, batch, bytes}
+    elsewhere_ms   of a layer's backward pass; 0: the ranks' cores compute
     rounds_ms{way: [...]}, ms{way}, hidden{way}, bound
 """
 
@@ -53,11 +57,38 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=1792)
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--elsewhere", type=float, default=0.0, metavar="MS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if min(given.rounds, given.layers) < 3:
         parser.error("needs --rounds and --layers of 3 or more")
     return given
+
+
+class _Elsewhere(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: ComputedElsewhere) -> Any:
+        ctx.layer = layer
+        time.sleep(layer.seconds / 2)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        time.sleep(ctx.layer.seconds)
+        return gradient, ctx.layer.gradient, None
+
+
+class ComputedElsewhere(torch.nn.Module):
+    """A layer whose passes take time, and no core of this host."""
+
+    def __init__(self, width: int, seconds: float, rank: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(width, width))
+        self.gradient = torch.full((width, width), rank + 1.0)
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return _Elsewhere.apply(x, self.weight, self)
 
 
 class Way:
@@ -67,7 +98,10 @@ class Way:
         torch.manual_seed(1)
         layers: list[torch.nn.Module] = []
         for _ in range(given.layers):
-            layers += [torch.nn.Linear(given.width, given.width, bias=False), torch.nn.ReLU()]
+            if given.elsewhere:
+                layers.append(ComputedElsewhere(given.width, given.elsewhere / 1e3, comm.rank))
+            else:
+                layers += [torch.nn.Linear(given.width, given.width, bias=False), torch.nn.ReLU()]
         self.model = torch.nn.Sequential(*layers)
         self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=0.0)
         self.blocking = comm if name == "after" else None
@@ -134,6 +168,7 @@ def main() -> int:
     sizes = [4 * x.numel() for x in ways["alone"].model.parameters()]
     record["network"] = {name: getattr(given, name) for name in ("layers", "width", "batch")}
     record["network"]["bytes"] = sum(sizes)
+    record["elsewhere_ms"] = given.elsewhere
     rounds = measure({name: way.step for name, way in ways.items()}, given.rounds, comm)
     ms = {name: statistics.median(all_of_them) for name, all_of_them in rounds.items()}
     exposed = ms["after"] - ms["alone"]

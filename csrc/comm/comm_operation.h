@@ -114,7 +114,6 @@ class CommOperation : public StartedOperation {
     const bool keeps =
         well && kept_ && bytes_held() <= kMostBytesKept && memory_.keep(bytes_held());
     if (!keeps) memory_.give_up();
-    if (on_wire_) comm_->path().wire().leave(*std::exchange(on_wire_, std::nullopt));
     auto bound_plan = keeps ? nullptr : scheduled_.release_bound_plan();
     if (well || !refusal_) comm_->operation_log().end(number_);
     if (!well && !is_usage_error(failure())) comm_->liveness().fail(failure());
@@ -138,7 +137,7 @@ class CommOperation : public StartedOperation {
 
   bool kept() const { return kept_; }
   bool started() const { return started_; }
-  // False while earlier operations hold the tags, or the wire.
+  // False while an earlier operation holds the tags.
   bool start() {
     comm_->liveness().throw_if_failed();
     comm_->liveness().throw_if_failed_before(call_.kind, number_);
@@ -148,11 +147,8 @@ class CommOperation : public StartedOperation {
     comm_->liveness().throw_if_failed();
     if (const auto reason = log.refusal(number_)) throw UsageError(*reason);
     if (!log.may_start(number_)) return false;
-    Wire& wire = comm_->path().wire();
-    if (!wire.admits(log.is_oldest(number_))) return false;
     since_ns_ = now_ns();
     if (!scheduled_.has_bound_plan()) scheduled_.use(take_bound_plan());
-    wire.enter(on_wire_.emplace(scheduled_.bound_plan().bytes()));
     scheduled_.use_tags(comm_->path().transport().tags().tag(number_));
     started_ = true;
     return true;
@@ -247,9 +243,8 @@ class CommOperation : public StartedOperation {
   std::shared_ptr<NodeOperation> agreement_;
   std::atomic<bool> agreed_{true};
   bool kept_ = false;
-  KeptMemory memory_;                     // that it has between two calls
-  bool started_ = false;                  // it has its tags
-  std::optional<std::uint64_t> on_wire_;  // bytes
+  KeptMemory memory_;     // that it has between two calls
+  bool started_ = false;  // it has its tags
   std::optional<std::string> refusal_;
   unsigned looks_ = 0;
   std::uint64_t since_ns_ = 0, looked_ns_ = 0;

@@ -52,8 +52,6 @@ class OperationLog {
   std::uint64_t begun() const { return numbers_.begun(); }  // how many there were
   // Whether the tags of the operation are free.
   bool may_start(std::uint64_t number) const;
-  // Whether all before it have ended here.
-  bool is_oldest(std::uint64_t number) const { return numbers_.oldest() == number; }
   void end(std::uint64_t number) { numbers_.end(number); }  // it ended well here
   // This rank leaves an operation without its result: peers are told, with the reason. Returns at
   // once; afterwards progress() must be called until it says that nothing is left to do.

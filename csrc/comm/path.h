@@ -11,7 +11,6 @@
 #include "comm/call.h"
 #include "comm/kept_memory.h"
 #include "comm/scheduled.h"
-#include "comm/wire.h"
 #include "plan/plan.h"
 #include "transport/faulty.h"
 #include "transport/mpi.h"
@@ -30,7 +29,6 @@ class SchedulePath {
   SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, const Decorations& decorations);
 
   MpiTransport& transport() { return transport_; }
-  Wire& wire() { return wire_; }
   // A bound plan for this call, new or used before; give it back after use.
   std::unique_ptr<BoundPlan> take(const Call& call, const Plan& plan);
   using Make = std::function<std::shared_ptr<const Schedule>()>;
@@ -46,7 +44,6 @@ class SchedulePath {
   std::optional<FaultyTransport> faulty_;
   std::optional<TracingTransport> tracing_;
   Transport& outermost_;
-  Wire wire_;
   std::mutex mutex_;
   std::list<std::unique_ptr<BoundPlan>> kept_;  // the last one given back first
   KeptMemory memory_;                           // of these

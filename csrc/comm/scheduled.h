@@ -41,7 +41,6 @@ struct BoundPlan {
   Stream stream;      // of what comes before the slices and after them
   HostParts parts{};  // of plan "hierarchical"
 
-  std::size_t bytes() const { return key.count * size_of(key.dtype); }
   std::size_t bytes_held() const {
     return work.bytes() + schedule->rounds.bytes_held() +
            schedule->scratch_slots * (key.count / schedule->chunks + 1) * size_of(key.dtype);

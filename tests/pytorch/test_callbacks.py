@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -51,8 +52,6 @@ def test_what_a_callback_starts_meets_its_like(late: int) -> None:
 
 
 def test_callbacks_of_what_a_callback_has_started() -> None:
-    sums: dict[int, float] = {}
-
     def start(index: int) -> Any:
         def begin(_: Any) -> Any:
             inner = started(float(RANK + 10 * index)).get_future()
@@ -86,6 +85,69 @@ def test_an_operation_of_another_group_in_a_done_callback() -> None:
         time.sleep(0.001)
     assert found == [SUM_OF_RANKS] * 3
     dist.destroy_process_group(other)
+
+
+def test_each_group_counts_for_itself_in_a_callback() -> None:
+    """As where the first ranks of hosts reduce among themselves, and then tell the others."""
+    first, everyone = dist.new_group([0], backend="gradred"), dist.new_group(backend="gradred")
+
+    def in_two_steps(_: Any) -> float:
+        value = torch.full((2,), float(RANK))
+        if RANK == 0:
+            dist.all_reduce(value, group=first)
+        dist.all_reduce(value, group=everyone)
+        return float(value[1])
+
+    assert started(1.0).get_future().then(in_two_steps).wait() == SUM_OF_RANKS
+    if RANK == 0:
+        dist.destroy_process_group(first)
+    dist.destroy_process_group(everyone)
+
+
+@pytest.mark.parametrize("late", [-1, 0])
+def test_callbacks_of_a_programs_own_futures_count_as_what_has_added_them(late: int) -> None:
+    def start(_: Any) -> float:
+        return sum_of(started(float(RANK)))
+
+    own: Any = torch.futures.Future()
+    sums = own.then(start)
+    work = started(1.0)
+    if late == RANK:
+        let_end(work)
+    completed: Any = threading.Event()
+    work.get_future().add_done_callback(lambda _: (own.set_result(None), completed.set()))
+    assert completed.wait(20)
+    assert sums.wait() == SUM_OF_RANKS
+
+
+@pytest.mark.parametrize("late", [-1, 0])
+def test_a_callback_that_adds_another_one_to_its_argument(late: int) -> None:
+    def add(done: Any) -> Any:
+        return done.then(lambda _: sum_of(started(float(RANK))))
+
+    work = started(1.0)
+    if late == RANK:
+        let_end(work)
+    sums = work.get_future().then(lambda _: 1).then(add).wait()
+    assert sums.wait() == SUM_OF_RANKS
+
+
+def test_names_of_callbacks_of_callbacks_stay_short() -> None:
+    names: list[str] = []
+
+    def again(depth: int) -> Any:
+        def start(_: Any) -> Any:
+            work = started(float(RANK))
+            names.append(work._requests[0].name)
+            if depth == 30:
+                return sum_of(work)
+            return work.get_future().then(again(depth + 1)).wait()
+
+        return start
+
+    assert again(0)(None) == SUM_OF_RANKS
+    assert len(set(names)) == 31
+    assert max(map(len, names)) < 130
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")

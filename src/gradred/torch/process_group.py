@@ -92,7 +92,7 @@ def _told(collective: _Collective) -> _Collective:
 
     @functools.wraps(collective)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
-        numbers = numbers_here(self._numbers)
+        numbers = numbers_here(self, self._numbers)
         before = numbers.taken
         try:
             return collective(self, *args, **kwargs)
@@ -203,7 +203,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
         submit = self._engine.submit
-        return numbers_here(self._numbers).submit(
+        return numbers_here(self, self._numbers).submit(
             lambda name: submit(kind, name, arrays, held=held, **how), self.pg_name
         )
 
@@ -216,7 +216,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """An allreduce in place; None where it takes a closer look at the tensor."""
         submit, op = self._engine.submit_tensor, how["op"]
         factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
-        return numbers_here(self._numbers).submit(
+        return numbers_here(self, self._numbers).submit(
             lambda name: submit(name, tensor, tensor, op, *factors, 0), self.pg_name
         )
 
