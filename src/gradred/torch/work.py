@@ -78,8 +78,11 @@ class GradredWork(dist.Work):
             try:
                 request.wait(left)
             except Exception as error:
-                if isinstance(error, TimeoutError) and not request.done():
-                    raise
+                late = seconds is not None and isinstance(error, TimeoutError)
+                if late and not request.done():
+                    asked = f"wait of {seconds:g} s for {request.waits_for}"
+                    remedy = "See what that rank does. Wait again, or give the group more time"
+                    raise TimeoutError(explain(asked, "it goes on", remedy)) from None
                 failure = failure or error
             if seconds is not None and len(self._requests) > 1:
                 left = max(0.0, round(begin + seconds - time.monotonic(), 3))
