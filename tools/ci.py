@@ -181,10 +181,14 @@ def core_tests(sanitizer: str) -> bool:
         parts = {name: ["threads"] for name in among_processes}
     else:
         parts = {"node_test": ["processes"]}
-    verdicts = {one.name: run(*prefix, one, *parts.get(one.name, [])) for one in programs}
-    for name, passed in verdicts.items():
-        print(f"{name}: {'passed' if passed else 'FAILED'}")
-    well = bool(verdicts) and all(verdicts.values())
+    verdicts = []
+    for one in programs:
+        begin = time.monotonic()
+        passed = run(*prefix, one, *parts.get(one.name, []))
+        verdicts.append((one.name, passed, time.monotonic() - begin))
+    for name, passed, seconds in verdicts:
+        print(f"{name:20}{seconds:8.1f} s  {'passed' if passed else 'FAILED'}")
+    well = bool(verdicts) and all(passed for _, passed, _ in verdicts)
     return well and (sanitizer != "address" or without_python(build / "ranks" / "core_ranks"))
 
 
