@@ -81,8 +81,10 @@ class GradredWork(dist.Work):
                 late = seconds is not None and isinstance(error, TimeoutError)
                 if late and not request.done():
                     asked = f"wait of {seconds:g} s for {request.waits_for}"
-                    remedy = "See what that rank does. Wait again, or give the group more time"
-                    raise TimeoutError(explain(asked, "it goes on", remedy)) from None
+                    remedy = "See what that rank does, and wait again or for longer"
+                    if seconds == self._limit:
+                        remedy += ": this is the time limit of the group (timeout=)"
+                    raise TimeoutError(explain(asked, "the operation goes on", remedy)) from None
                 failure = failure or error
             if seconds is not None and len(self._requests) > 1:
                 left = max(0.0, round(begin + seconds - time.monotonic(), 3))
