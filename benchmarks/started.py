@@ -232,22 +232,23 @@ def overlap(comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm)
     }
 
 
+def blocking(comm: MPI.Comm, arrays: list[Any]) -> None:
+    for array in arrays:
+        comm.Allreduce(MPI.IN_PLACE, array)
+
+
+def at_once(comm: MPI.Comm, arrays: list[Any]) -> None:
+    for request in [comm.Iallreduce(MPI.IN_PLACE, array) for array in arrays]:
+        request.Wait()
+
+
 def several(
     comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
 ) -> Iterator[dict[str, Any]]:
     for count, nbytes in SEVERAL:
         arrays = [np.ones(nbytes // 4, np.float32) for _ in range(count)]
-
-        def blocking(on: MPI.Comm, arrays: list[Any] = arrays) -> None:
-            for array in arrays:
-                on.Allreduce(MPI.IN_PLACE, array)
-
-        def at_once(on: MPI.Comm, arrays: list[Any] = arrays) -> None:
-            for request in [on.Iallreduce(MPI.IN_PLACE, array) for array in arrays]:
-                request.Wait()
-
         calls = {
-            f"{who}, {how}": functools.partial(call, on)
+            f"{who}, {how}": functools.partial(call, on, arrays)
             for who, on in (("gradred", comm), ("mpi", world))
             for how, call in (("blocking", blocking), ("at once", at_once))
         }

@@ -63,7 +63,7 @@ def expected(count: int, dtype: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
 def test_devices_reduce(device: Driver, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     monkeypatch.setattr(user_ops, "_ptx", for_the_host)
     op = gradred.user_op(new_function())
@@ -98,7 +98,7 @@ def test_kernels_that_wait_for_each_other_take_them(
     monkeypatch.setattr(user_ops, "_ptx", for_the_host)
     op = gradred.user_op(new_function())
     with new_comm() as comm:
-        for dtype in ("float16", "int64"):
+        for dtype in ("float16", "float32", "int64"):
             for count in COUNTS:
                 x = on_device(given(count, dtype, RANK))
                 found = gradred.allreduce(x, op, comm=comm, plan=plan).get()

@@ -75,10 +75,11 @@ def test_each_rank_waits_in_ways_of_its_own(comm, count):
 
 @pytest.mark.parametrize("plan", ["ring", "hierarchical"])
 def test_long_and_short_calls_over_messages_are_waited_for_in_orders_of_each_rank(plan):
-    """Not all of them are on their way at a time. One is refused, and a call blocks meanwhile."""
+    """One of them is refused, and a call blocks while they are in flight."""
     use(plan=plan)
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    use()
     own, common = random.Random(comm.rank), random.Random(7)
     for _ in range(3):
         lengths = [common.choice([1, 50, 30_000, 70_000, 200_000]) for _ in range(40)]
@@ -98,7 +99,6 @@ def test_long_and_short_calls_over_messages_are_waited_for_in_orders_of_each_ran
             requests[i].wait()
             np.testing.assert_array_equal(given[i], ranks + comm.size * i)
     comm.Free()
-    use()
 
 
 @pytest.mark.parametrize("way", ["Wait", "Test"])

@@ -92,7 +92,7 @@ def _told(collective: _Collective) -> _Collective:
 
     @functools.wraps(collective)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
-        numbers = numbers_here(self, self._numbers)
+        numbers = self._numbers_here()
         before = numbers.taken
         try:
             return collective(self, *args, **kwargs)
@@ -201,9 +201,12 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     # ---- submitting ----------------------------------------------------------------------------
 
+    def _numbers_here(self) -> Numbers:
+        return numbers_here(self, self._numbers)
+
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
         submit = self._engine.submit
-        return numbers_here(self, self._numbers).submit(
+        return self._numbers_here().submit(
             lambda name: submit(kind, name, arrays, held=held, **how), self.pg_name
         )
 
@@ -216,7 +219,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """An allreduce in place; None where it takes a closer look at the tensor."""
         submit, op = self._engine.submit_tensor, how["op"]
         factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
-        return numbers_here(self, self._numbers).submit(
+        return self._numbers_here().submit(
             lambda name: submit(name, tensor, tensor, op, *factors, 0), self.pg_name
         )
 

@@ -78,17 +78,21 @@ class GradredWork(dist.Work):
             try:
                 request.wait(left)
             except Exception as error:
-                late = seconds is not None and isinstance(error, TimeoutError)
-                if late and not request.done():
-                    asked = f"wait of {seconds:g} s for {request.waits_for}"
-                    remedy = "See what that rank does, and wait again or for longer"
-                    if seconds == self._limit:
-                        remedy += ": this is the time limit of the group (timeout=)"
-                    raise TimeoutError(explain(asked, "the operation goes on", remedy)) from None
+                if isinstance(error, TimeoutError) and not request.done():
+                    if seconds is None:
+                        raise
+                    raise self._is_late(request, seconds) from None
                 failure = failure or error
             if seconds is not None and len(self._requests) > 1:
                 left = max(0.0, round(begin + seconds - time.monotonic(), 3))
         return failure
+
+    def _is_late(self, request: Any, seconds: float) -> TimeoutError:
+        asked = f"wait of {seconds:g} s for {request.waits_for}"
+        remedy = "See what that rank does, and wait again or for longer"
+        if seconds == self._limit:
+            remedy += ": this is the time limit of the group (timeout=)"
+        return TimeoutError(explain(asked, "the operation goes on", remedy))
 
     def _conclude(self, failure: Exception | None) -> None:
         """All requests have ended. Calls none of them: they call back, and the lock is held."""
