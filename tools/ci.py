@@ -259,7 +259,10 @@ class Stage:
     name: str
     check: Callable[[], bool]
     beside: bool = False
-    """It leaves a core idle, and runs beside the stages after it until one needs all cores."""
+    """It leaves a core idle, and runs beside the stages after it until one needs all cores.
+
+    At most AT_ONCE at a time: with more, the tests' deadlines measure who comes to run.
+    """
     all_cores: bool = False
 
 
@@ -325,7 +328,7 @@ STAGES = (
     Stage("sdist and wheel", wheel),
     Stage("thread sanitizer", lambda: core_tests("thread")),
     Stage("clang++", clang),
-    # These wait, mostly, and so run beside each other.
+    # These wait, for half of their time, and so run beside each other.
     Stage("faults, mpich", lambda: jobs(MPICH, "faults"), beside=True),
     Stage("faults of ranks, openmpi", lambda: jobs(OPENMPI, LONGEST), beside=True),
     Stage(
@@ -344,6 +347,8 @@ STAGES = (
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI take a core
     Stage("torch", torch_ranks, all_cores=True),
 )
+
+AT_ONCE = 2 * len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -408,6 +413,8 @@ def run_stages(stages: list[Stage]) -> list[Verdict]:
         beside.clear()
 
     for stage in stages:
+        while sum(one.running for _, one in beside) >= AT_ONCE:
+            time.sleep(0.1)
         if stage.beside and len(stages) > 1:
             command = [sys.executable, __file__, "--only", stage.name]
             one = Beside(command, BUILD / f"{stage.name}.log")

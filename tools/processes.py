@@ -82,6 +82,10 @@ class Beside:
         self._awaits = threading.Thread(target=await_end, daemon=True)
         self._awaits.start()
 
+    @property
+    def running(self) -> bool:
+        return self._awaits.is_alive()
+
     def wait(self) -> int:
         """Its exit status, once it has ended."""
         self._awaits.join()
