@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def test_each_rank_reduces_a_share_where_each_has_a_device(device: Driver, ipc_b
             check(comm)
             before = device.count("launches")
             check(comm)
-            assert device.count("launches") > before
+            assert device.count("launches") > before, comm.device_path
             assert comm.device_path == "devices: the ranks' arrays are on several"
             for dtype in ("float16", "float64", "uint8"):
                 check(comm, dtype=dtype)
@@ -89,6 +89,21 @@ def test_each_rank_reduces_a_share_where_each_has_a_device(device: Driver, ipc_b
             own = slice(RANK * COUNT, (RANK + 1) * COUNT)
             all_of_it = [values(COUNT * SIZE, "int32", rank)[own] for rank in range(SIZE)]
             np.testing.assert_array_equal(block, np.max(all_of_it, axis=0))
+    finally:
+        device.use_in_this_thread(0)
+
+
+def test_memory_of_a_peer_that_two_devices_open(device: Driver) -> None:
+    """Workspaces of several communicators may be parts of one allocation."""
+    try:
+        with ExitStack() as kept:
+            for step in (1, 2):
+                device.use_in_this_thread(RANK * step % device.devices)
+                for _ in range(4):
+                    comm = kept.enter_context(new_comm(ipc_bytes=4096))
+                    check(comm)
+                    check(comm)
+                    assert comm.device_path.startswith("devices: "), comm.device_path
     finally:
         device.use_in_this_thread(0)
 

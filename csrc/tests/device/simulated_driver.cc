@@ -92,6 +92,13 @@ struct IpcHandle {
   char bytes[64];
 };
 
+// Each context opens an allocation by itself.
+struct ImportKey {
+  int process;
+  std::uint64_t id;  // of the allocation there
+  unsigned long long context;
+  auto operator<=>(const ImportKey&) const = default;
+};
 struct Imported {
   Address address;
   int times;
@@ -123,7 +130,7 @@ struct Driver {
   std::map<void*, StreamPointer> streams;
   std::map<void*, std::shared_ptr<Event>> events;
   std::map<std::uint64_t, std::shared_ptr<Chunk>> chunks;
-  std::map<std::pair<int, std::uint64_t>, Imported> imported;
+  std::map<ImportKey, Imported> imported;
   std::uint64_t handles = 0;
   unsigned long long contexts = 0;  // so far
   std::atomic<long> host_allocations{0}, copies{0}, records{0}, calls{0};
@@ -407,9 +414,9 @@ void simulated_cuda_fail(const char* function, int code, long after) {
 }
 
 // How many there are: bytes (of device memory), streams, events, contexts (retained), pinned,
-// imported (allocations of other processes, ever), open (of these, now), launches (of kernels, so
-// far), copies (likewise), rows (those of them that were of rows), records (of events, likewise),
-// calls (of these and most other functions, likewise).
+// imported (allocations of other processes that a context has opened, ever), open (of these, now),
+// launches (of kernels, so far), copies (likewise), rows (those of them that were of rows), records
+// (of events, likewise), calls (of these and most other functions, likewise).
 long simulated_cuda_count(const char* name) {
   const std::string_view asked = name;
   Driver& d = driver();
@@ -822,9 +829,10 @@ int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
   if (exported.process == getpid()) return kInvalidContext;
   Driver& d = driver();
   const std::lock_guard lock(d.mutex);
-  const std::pair<int, std::uint64_t> key(exported.process, exported.id);
+  const ImportKey key{exported.process, exported.id, current()->id};
   for (const auto& [other, open] : d.imported) {
-    const bool is_freed = other.first == key.first && other != key && open.overlaps(exported);
+    const bool is_freed =
+        other.process == key.process && other.id != key.id && open.overlaps(exported);
     if (is_freed) return kAlreadyMapped;
   }
   Imported& imported = d.imported[key];
