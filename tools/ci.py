@@ -328,7 +328,7 @@ STAGES = (
     Stage("sdist and wheel", wheel),
     Stage("thread sanitizer", lambda: core_tests("thread")),
     Stage("clang++", clang),
-    # These wait, for half of their time, and so run beside each other.
+    # These wait for a part of their time, and so run beside each other.
     Stage("faults, mpich", lambda: jobs(MPICH, "faults"), beside=True),
     Stage("faults of ranks, openmpi", lambda: jobs(OPENMPI, LONGEST), beside=True),
     Stage(

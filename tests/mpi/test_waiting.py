@@ -76,8 +76,8 @@ def test_each_rank_waits_in_ways_of_its_own(comm, count):
 @pytest.mark.parametrize("plan", ["ring", "hierarchical"])
 def test_long_and_short_calls_over_messages_are_waited_for_in_orders_of_each_rank(plan):
     """One of them is refused, and a call blocks while they are in flight."""
-    use(plan=plan)
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    use(plan=plan)
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
     use()
     own, common = random.Random(comm.rank), random.Random(7)
