@@ -6,11 +6,16 @@ import json
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from hosts import faked
+
+if TYPE_CHECKING:
+    import stepped
 
 HERE = Path(__file__).parent
 faked.stand_as_told()  # TEST_HOSTS=0,0,1 mpiexec -n 3 ...: any test, as if on several hosts
@@ -117,6 +122,26 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     """Leave the name of the running test where a hang or a crash can be traced to it."""
     if RESULTS:
         Path(RESULTS, f"running-{RANK}").write_text(nodeid)
+
+
+@pytest.fixture(scope="session")
+def stepped_clock() -> Iterator[stepped.SteppedClock]:
+    """The clock that this process goes by from its first test that steps it: it goes on only."""
+    import stepped  # here: not every test imports gradred
+
+    made = stepped.SteppedClock()
+    made.take()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def clock(
+    stepped_clock: stepped.SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> stepped.SteppedClock:
+    """A clock to step: this process's, and that of the jobs that the test starts."""
+    monkeypatch.setenv("GRADRED_CLOCK_FILE", stepped_clock.path)
+    return stepped_clock
 
 
 @pytest.fixture(scope="session")

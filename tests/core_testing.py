@@ -8,6 +8,7 @@ try:
         best_isa,
         isas,
         mutate_schedules,
+        now_ns,
         ranks_on_host,
         reduce_many,
         reduce_pair,
@@ -15,6 +16,7 @@ try:
         scale,
         status_page,
         status_page_of_wait,
+        take_clock_steps_from,
     )
 except ImportError as error:
     raise ImportError(
@@ -27,6 +29,7 @@ __all__ = [
     "best_isa",
     "isas",
     "mutate_schedules",
+    "now_ns",
     "ranks_on_host",
     "reduce_many",
     "reduce_pair",
@@ -34,4 +37,5 @@ __all__ = [
     "scale",
     "status_page",
     "status_page_of_wait",
+    "take_clock_steps_from",
 ]

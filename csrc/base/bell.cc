@@ -66,7 +66,7 @@ class Futexes {
     if (several && !kernel_waits_for_several()) limit_ns = std::min(limit_ns, Sleep::kBlindNs);
     const bool ends = limit_ns != Sleep::kForever;
     if (several && kernel_waits_for_several()) {
-      const timespec end = timespec_of(ends ? now_ns() + limit_ns : 0);
+      const timespec end = timespec_of(ends ? kernel_ns() + limit_ns : 0);
       syscall(kFutexWaitv, all_.data(), count_, 0, ends ? &end : nullptr, CLOCK_MONOTONIC);
     } else {
       const timespec limit = timespec_of(limit_ns);

@@ -34,6 +34,7 @@ struct Settings {
   bool deterministic = false;  // rank 0's: plans depend on what ranks agree on alone
   bool tune = true;            // likewise: links and the MPI are measured between hosts
   std::string figures;         // folder of what was measured; empty: none; may differ
+  std::string clock_file;      // of tests, base/clock.h; empty: none; may differ
   std::uint64_t warn_ns = 60'000'000'000;  // of a wait, until it is reported; may differ
   std::uint64_t timeout_ns = 0;            // likewise, until it is given up; 0: never
 };

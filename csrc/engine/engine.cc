@@ -288,13 +288,13 @@ void Engine::hand_back() {
 // ---- the end ------------------------------------------------------------------------------------
 
 void Engine::settle(std::chrono::nanoseconds limit) noexcept {
-  const auto end = Clock::now() + limit;
+  const std::uint64_t end = now_ns() + static_cast<std::uint64_t>(limit.count());
   const auto pending = [this] {
     return std::ranges::any_of(snapshot(), [](const Kept& kept) {
       return kept.operation->must_end() && !kept.operation->ended();
     });
   };
-  while (pending() && Clock::now() < end) {
+  while (pending() && now_ns() < end) {
     progress();
     std::this_thread::yield();
   }

@@ -30,7 +30,7 @@ struct ShutdownRecord {
 
   std::uint32_t leaving = 0;  // a Leaving; written last
   std::uint32_t known = 0;    // how many entries of `begun` count; there may be more communicators
-  std::uint64_t at_ns = 0;    // of Clock
+  std::uint64_t at_ns = 0;    // of now_ns()
   Begun begun[kMost];
   char reason[1008] = {};  // "has left the program: ..."
 };
@@ -50,7 +50,7 @@ struct StatusPage {
 
   LastBegun last;
   std::uint64_t sequence;  // odd while the next three are being written
-  std::uint64_t since_ns;  // of Clock; 0: this process waits for nothing
+  std::uint64_t since_ns;  // of now_ns(); 0: this process waits for nothing
   WaitRecord wait;
   char waits_for[1864];  // the same in words, for people
   ShutdownRecord shutdown_record;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/clock.h"
 #include "liveness/shown_ranks.h"
 #include "liveness/status_page.h"
 
@@ -68,6 +69,9 @@ void bind_liveness(py::module_& m) {
       "describe_call", [](std::uint64_t what) { return describe_with_bytes({.what = what}); },
       py::arg("what"),
       "A call in words, from the number that says it in announcements and status files.");
+  m.def("take_clock_steps_from", &take_clock_steps_from, py::arg("path"),
+        "Add to the clock what the file holds, for tests: csrc/base/clock.h.");
+  m.def("now_ns", &now_ns, "The clock by which waits end.");
   m.def("name_and_bytes", &name_and_bytes, py::arg("what"));
   m.attr("STATUS_PAGE") = py::make_tuple(StatusPage::kOffset, sizeof(StatusPage));
   m.def("wait_in", &wait_in, py::arg("page"));

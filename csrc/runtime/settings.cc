@@ -1,5 +1,6 @@
 #include "runtime/settings.h"
 
+#include "base/clock.h"
 #include "comm/context.h"
 #include "liveness/local_peer_search.h"
 #include "liveness/watchdog.h"
@@ -17,6 +18,7 @@ void read_settings() {
   for (const KnobState& state : knob_states()) {
     if (state.knob->apply != nullptr) state.knob->apply(state.value, found);
   }
+  if (found.clock_file != settings().clock_file) take_clock_steps_from(found.clock_file);
   if (!found.trace.empty()) found.trace = require_destination("trace", found.trace);
   if (!found.profile_file.empty()) {
     found.profile_file = require_destination("profile", found.profile_file);

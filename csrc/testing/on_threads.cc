@@ -91,7 +91,7 @@ bool reduces(const Schedule& schedule) {
 // All slices of one rank.
 class RankRun {
  public:
-  RankRun(const ThreadsRun& run, Transport& transport, Clock::time_point deadline)
+  RankRun(const ThreadsRun& run, Transport& transport, std::uint64_t deadline)
       : run_(run),
         transport_(transport),
         schedule_(*run.schedules[static_cast<std::size_t>(transport.rank())]),
@@ -128,7 +128,7 @@ class RankRun {
       for (Execution& execution : executions_) {
         if (execution.active() && execution.advance()) --active;
       }
-      if (active > 0 && Clock::now() > deadline_) {
+      if (active > 0 && now_ns() > deadline_) {
         throw TimeoutError(std::to_string(active) + " of " + std::to_string(executions_.size()) +
                            " slices had not finished at the deadline; look at the trace for the "
                            "messages that are missing");
@@ -150,7 +150,7 @@ class RankRun {
   const Buffer& buffer_;
   const void* const input_;
   Stream* const before_;
-  const Clock::time_point deadline_;
+  const std::uint64_t deadline_;
   std::deque<Execution> executions_;
 };
 
@@ -168,7 +168,7 @@ class Runner {
   explicit Runner(const ThreadsRun& run)
       : run_(run),
         world_(static_cast<int>(run.schedules.size()), run.protocol),
-        deadline_(Clock::now() + std::chrono::duration_cast<Clock::duration>(run.timeout)) {}
+        deadline_(now_ns() + static_cast<std::uint64_t>(1e9 * run.timeout.count())) {}
 
   void operator()() {
     {
@@ -229,7 +229,7 @@ class Runner {
 
   const ThreadsRun& run_;
   ThreadsWorld world_;
-  const Clock::time_point deadline_;
+  const std::uint64_t deadline_;
   std::mutex mutex_;
   std::vector<Failure> failures_;  // in the order of time
 };

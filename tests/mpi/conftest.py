@@ -8,8 +8,24 @@ import numpy as np
 import pytest
 from mpi.knobs import use
 from mpi4py import MPI
+from stepped import SteppedClock
 
 import gradred
+
+
+@pytest.fixture(scope="session")
+def stepped_clock() -> Iterator[SteppedClock]:
+    """One for all ranks, which are processes of one machine."""
+    world = MPI.COMM_WORLD
+    own = SteppedClock() if world.rank == 0 else None
+    made = own or SteppedClock(world.bcast(None, root=0))
+    if own is not None:
+        world.bcast(own.path, root=0)
+    made.take()
+    world.Barrier()
+    yield made
+    if own is not None:
+        own.remove()
 
 
 @pytest.fixture(scope="module", params=["shared memory", "messages"])

@@ -158,8 +158,8 @@ def test_first_cause_is_the_last_line_and_others_are_put_together():
 def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatch):
     job = object.__new__(jobs.Job)
     job.failures, job._moment_since, job._before = [], 0.0, 0
-    clock = iter([100.0, 100.4, 105.0])
-    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
+    times = iter([100.0, 100.4, 105.0])
+    monkeypatch.setattr(jobs.clock, "now", lambda: next(times))
     heard_late, first_heard = (
         Failure(3, "h2", 137, Cause(""), 9.9),
         Failure(0, "h1", 14, Cause(""), 10.0),
@@ -173,8 +173,8 @@ def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatc
 def test_ranks_that_had_lost_others_are_no_first_cause(monkeypatch):
     job = object.__new__(jobs.Job)
     job.failures, job._moment_since, job._before = [], 0.0, 0
-    clock = iter([100.0, 100.4, 105.0])
-    monkeypatch.setattr(jobs.time, "monotonic", lambda: next(clock))
+    times = iter([100.0, 100.4, 105.0])
+    monkeypatch.setattr(jobs.clock, "now", lambda: next(times))
     for rank, follows, at in ((0, True, 10.0), (3, True, 10.2), (2, False, 15.0)):
         job._order_in([Failure(rank, "h1", 3, Cause(""), at, follows)])
     assert [failure.rank for failure in job.failures] == [2, 0, 3]

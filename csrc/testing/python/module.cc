@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "runtime/environment.h"
 
@@ -41,6 +42,8 @@ PYBIND11_MODULE(_core_testing, m) {
   gradred::bind_reduce(m);
   gradred::bind_status_page(m);
   gradred::bind_threads(m);
+  m.def("take_clock_steps_from", &gradred::take_clock_steps_from, py::arg("path"));
+  m.def("now_ns", &gradred::now_ns, "The clock of this extension, which has a core of its own.");
   m.def("ranks_on_host", &gradred::ranks_on_host,
         "How many ranks the launcher's variables tell of; 0 if none does.");
 }

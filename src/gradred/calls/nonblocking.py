@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from gradred import _core, streams
+from gradred._util import clock
 from gradred.calls import arguments, reductions
 from gradred.calls.reductions import Asked
 from gradred.errors import Error, UsageError, explain
@@ -74,10 +74,10 @@ class ArrayRequest(Generic[ResultT]):
         if timeout is not None and math.isnan(timeout):
             remedy = "Pass seconds, or None to wait without a limit of its own"
             raise UsageError(explain(f"wait(timeout={timeout})", "NaN is no time", remedy))
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else clock.now() + timeout
         failed: Exception | None = None
         for operation in self._operations:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = None if deadline is None else max(0.0, deadline - clock.now())
             try:
                 ended = operation.wait(left)
             except Exception as error:

@@ -10,13 +10,12 @@ import contextlib
 import dataclasses
 import functools
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDone
 
 from gradred import launch
-from gradred._util import cpu
+from gradred._util import clock, cpu
 from gradred.doctor import across, host, job
 from gradred.doctor.fabric import fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, late, ok, warn
@@ -98,7 +97,7 @@ def examine(
         checks: the table of checks.
         timeout: what is not known by then is a failure, on a busy host a warning.
     """
-    begin, load = time.monotonic(), cpu.load()
+    begin, load = clock.now(), cpu.load()
     runner, far = job.Runner(), across.Runner()
     mpi = in_background(launch.find_mpi)
     until = begin + _JOB * timeout
@@ -140,7 +139,7 @@ def _start_across(
     """After the job of this host, whose times it would disturb, but not much later."""
     mpi.result()
     with contextlib.suppress(NotDone):
-        first.exception(_FIRST * (until - time.monotonic()))
+        first.exception(_FIRST * (until - clock.now()))
     return runner.run(found, until)
 
 
@@ -154,17 +153,17 @@ def _look(check: Check, scene: Scene, begin: float) -> Result:
         finding = fail(found, remedy)
     except Exception as error:  # a broken check must not hide what the others found
         finding = fail(f"the check itself failed: {error!r}", "Report this as a bug")
-    return Result(check.name, finding, time.monotonic() - begin)
+    return Result(check.name, finding, clock.now() - begin)
 
 
 def _answer(
     check: Check, future: Future[Result], begin: float, timeout: float, load: float
 ) -> Result:
     try:
-        return future.result(timeout=max(0.0, begin + timeout - time.monotonic()))
+        return future.result(timeout=max(0.0, begin + timeout - clock.now()))
     except NotDone:
         finding = late(f"no answer within {timeout:g} s", "Give it more: --timeout", load)
-        return Result(check.name, finding, time.monotonic() - begin)
+        return Result(check.name, finding, clock.now() - begin)
 
 
 def _ways(named: Sequence[str]) -> list[Check]:

@@ -9,9 +9,9 @@ import math
 import subprocess
 import sys
 import tempfile
-import time
 from typing import IO, Any
 
+from gradred._util import clock
 from gradred._util.text import ranks_text
 from gradred.doctor.across_rank import MARK, PARTS
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok
@@ -60,8 +60,8 @@ class Runner:
         self._closed = False
 
     def run(self, found: hosts.Hosts, until: float) -> Across:
-        """The job, as it is at `until` of the monotonic clock; `close` ends it."""
-        begin = time.monotonic()
+        """The job, as it is at `until` of `clock.now()`; `close` ends it."""
+        begin = clock.now()
         placed = tuple(hosts.place(found, max(2, found.slots) if _open(found) else None))
         seconds = 0.0 if self._closed else max(0.0, until - begin)
         run = [sys.executable, "-m", "gradred", "run", "-H", ",".join(map(str, placed))]
@@ -84,7 +84,7 @@ class Runner:
         met = sorted(told["met"], key=lambda report: int(report["rank"]))
         lines = errors.strip().splitlines()
         last = lines[-1].strip()[:200] if lines else ""
-        taken = time.monotonic() - begin
+        taken = clock.now() - begin
         return Across(placed, taken, status, told["here"], met, last)
 
     def close(self) -> None:

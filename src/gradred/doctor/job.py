@@ -9,11 +9,10 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 from typing import Any
 
 from gradred import launch
-from gradred._util import cpu
+from gradred._util import clock, cpu
 from gradred.doctor.fabric import TALKATIVE
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.launch import processes, variables
@@ -55,8 +54,8 @@ class Runner:
         self._closed = False
 
     def run(self, mpi: launch.Mpi, until: float) -> Job:
-        """The job, ended at `until` of the monotonic clock."""
-        begin = time.monotonic()
+        """The job, ended at `until` of `clock.now()`."""
+        begin = clock.now()
         with tempfile.TemporaryDirectory(prefix="gradred-doctor-") as folder:
             output = pathlib.Path(folder, "output")
             self._process = self._start(mpi, folder, output, until - begin + _ALARM_AFTER)
@@ -67,7 +66,7 @@ class Runner:
                 self.close()
             reports = [json.loads(path.read_text()) for path in pathlib.Path(folder).glob("*.json")]
         reports.sort(key=lambda report: report["rank"])
-        return Job(time.monotonic() - begin, status, reports, text)
+        return Job(clock.now() - begin, status, reports, text)
 
     def close(self) -> None:
         """End whatever is left of the job, or is about to start."""

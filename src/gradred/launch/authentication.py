@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import hmac
 import os
-import time
+
+from gradred._util import clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # see protocol
@@ -68,7 +69,7 @@ def _proof(secret: bytes, who: bytes, challenges: bytes) -> bytes:
 def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
     data = b""
     while len(data) < size:
-        left = deadline - time.monotonic()
+        left = deadline - clock.now()
         if left <= 0:
             raise AuthenticationError("it does not answer")
         connection.settimeout(left)

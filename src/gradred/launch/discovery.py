@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import IO, Protocol
 
+from gradred._util import clock
 from gradred.errors import UsageError, explain
 from gradred.launch import hosts
 
@@ -84,12 +84,12 @@ class DiscoveryScript:
     def now(self) -> Sequence[hosts.Host]:
         """What it has printed last."""
         if self._running is None:
-            if time.monotonic() > self._began + _EVERY:
+            if clock.now() > self._began + _EVERY:
                 self._start()
         elif self._running.poll() is not None:
             with contextlib.suppress(UsageError):  # then as before
                 self._found = self._read()
-        elif time.monotonic() > self._began + _LONGEST:
+        elif clock.now() > self._began + _LONGEST:
             self.close()
         return self._found
 
@@ -104,7 +104,7 @@ class DiscoveryScript:
             self._printed = None
 
     def _start(self) -> None:
-        self._began = time.monotonic()
+        self._began = clock.now()
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (open until it has ended)
         try:
             self._running = subprocess.Popen(

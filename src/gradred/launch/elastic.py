@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from gradred._util import clock
 from gradred.launch import foreground, state_files
 from gradred.launch.discovery import Discovery, FixedHosts
 from gradred.launch.hosts import Host
@@ -82,7 +83,7 @@ class _Elastic:
         self._listed: Sequence[Host] = ()
         self._failures: Counter[str] = Counter()  # by host
         self._order: list[str] = []  # hosts that have had ranks, the first ones first
-        self._begun = time.monotonic()
+        self._begun = clock.now()
         self._placed: Sequence[Host] = ()
         self._host_of: list[str] = []  # by rank
         self._seen: set[int] = set()  # ranks that have failed since the last start
@@ -114,7 +115,7 @@ class _Elastic:
     def _start(self) -> foreground.Outcome:
         self._host_of = [one.name for one in self._placed for _ in range(one.slots or 0)]
         self._seen, self._told = set(), False
-        order, look = self._make(self._placed, time.monotonic() - self._begun)
+        order, look = self._make(self._placed, clock.now() - self._begun)
         return foreground.carry_out(order, look, self._watch)
 
     def _plan(self) -> list[Host]:
@@ -127,7 +128,7 @@ class _Elastic:
 
     def _wait_for(self, ranks: int) -> bool:
         """Whether there is room for so many ranks, after a while at most."""
-        deadline = time.monotonic() + self._limits.wait_limit
+        deadline = clock.now() + self._limits.wait_limit
         said = False
         while True:
             self._placed = self._plan()
@@ -138,13 +139,13 @@ class _Elastic:
             why = f"there is room for {room} of the {ranks} ranks that are needed"
             if left_out:
                 why += f"; left out after {_FAILURES} failures: {', '.join(left_out)}"
-            if isinstance(self._discovery, FixedHosts) or time.monotonic() > deadline:
+            if isinstance(self._discovery, FixedHosts) or clock.now() > deadline:
                 _say(f"{why}: ended")
                 return False
             if not said:
                 _say(f"{why}; waiting for hosts, {self._limits.wait_limit:g} s at most")
                 said = True
-            time.sleep(_LOOK)
+            time.sleep(clock.nap(_LOOK))
             self._listed = self._discovery.now()
 
     def _watch(self, job: Job) -> None:

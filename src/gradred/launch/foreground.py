@@ -8,9 +8,9 @@ import os
 import resource
 import selectors
 import signal
-import time
 from collections.abc import Callable, Iterator
 
+from gradred._util import clock
 from gradred._util.text import ranks_text
 from gradred.launch import exit_summary, output
 from gradred.launch.job import TERM_TO_KILL, Job, Order
@@ -92,7 +92,7 @@ class _Foreground:
         self._order = order
         self._look = look
         self._selector = selector
-        self._began = time.monotonic()
+        self._began = clock.now()
         self._interrupted_by: int | None = None
         self._unwritable: output.Unwritable | None = None
         self._timed_out = self._noticed = False
@@ -199,7 +199,7 @@ class _Foreground:
             self._job.end(signal.SIGKILL, 0.0)
 
     def _look_at_clock(self) -> None:
-        elapsed = time.monotonic() - self._began
+        elapsed = clock.now() - self._began
         if self._look.timeout is not None and elapsed > self._look.timeout and not self._timed_out:
             self._timed_out = True
             self._job.end(signal.SIGTERM, TERM_TO_KILL)
@@ -287,7 +287,7 @@ class _Input:
 
     def look_again(self) -> None:
         """Look whether this job has come to the foreground of its terminal."""
-        if time.monotonic() >= self._look_at:
+        if clock.now() >= self._look_at:
             self._look_at = float("inf")
             self.ask()
 
@@ -299,7 +299,7 @@ class _Input:
     def _read(self, _: int) -> None:
         self._forget()
         if _is_for_another():
-            self._look_at = time.monotonic() + _BACKGROUND
+            self._look_at = clock.now() + _BACKGROUND
             return
         try:
             data = os.read(0, _PIECE)

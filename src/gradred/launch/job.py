@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gradred._util import clock
 from gradred.launch import failure_board, processes, protocol
 from gradred.launch.output import Stream
 from gradred.launch.rendezvous import RendezvousServer
@@ -193,7 +194,7 @@ class Job:
 
     def turn(self, seconds: float = _TICK) -> None:
         """Wait for events for at most so many seconds and handle them."""
-        for key, mask in self._selector.select(min(seconds, _TICK)):
+        for key, mask in self._selector.select(clock.nap(min(seconds, _TICK))):
             key.data(mask)
         self._rendezvous.turn_away_late()
         if self._taken and not self._congested():
@@ -201,7 +202,7 @@ class Job:
         self._sort_failures()
         self._watch_mpiexec()
         self._watch_finalize()
-        now = time.monotonic()
+        now = clock.now()
         while self._plan and self._plan[0][0] <= now:
             self._carry_out(self._plan.pop(0)[1])
         if self._released_at is None and all(rank.gone for rank in self._ranks):
@@ -235,8 +236,8 @@ class Job:
         """End what is left of the job, at once, and all connections."""
         if not self.over:
             self.end(signal.SIGKILL, 0)
-            deadline = time.monotonic() + _UNREACHABLE + _LINGER
-            while not self.over and time.monotonic() < deadline:
+            deadline = clock.now() + _UNREACHABLE + _LINGER
+            while not self.over and clock.now() < deadline:
                 self.turn(0.02)
         processes.end_tree(self._mpiexec, grace=1.0)
         self._rendezvous.close()
@@ -411,7 +412,7 @@ class Job:
     def _order_in(self, new: list[Failure]) -> None:
         if not new:
             return
-        now = time.monotonic()
+        now = clock.now()
         if now > self._moment_since + _MOMENT:
             self._moment_since, self._before = now, len(self.failures)
         self.failures += new
@@ -434,7 +435,7 @@ class Job:
         return failed.intersection(named, *(rank.goes_on_without for rank in running))
 
     def _schedule(self, seconds: float, number: int) -> tuple[float, int]:
-        entry = (time.monotonic() + seconds, number)
+        entry = (clock.now() + seconds, number)
         self._plan = sorted([*self._plan, entry])
         return entry
 
@@ -448,7 +449,7 @@ class Job:
             rank.gone = True
 
     def _watch_mpiexec(self) -> None:
-        now = time.monotonic()
+        now = clock.now()
         if self._mpiexec.poll() is None:
             if self._released_at is not None and now > self._released_at + self._linger:
                 self.left_hanging = True
@@ -472,7 +473,7 @@ class Job:
             return
         running = [rank for rank in self._ranks if not (rank.ended or rank.gone)]
         stuck = running and all(rank.finalize == b"enters" for rank in running)
-        now = time.monotonic()
+        now = clock.now()
         self._stuck_since = (self._stuck_since or now) if stuck else None
         if self._stuck_since is None or now < self._stuck_since + self._order.grace:
             return
@@ -483,7 +484,7 @@ class Job:
         self.end(signal.SIGTERM, TERM_TO_KILL)
 
     def _release(self) -> None:
-        self._released_at = time.monotonic()
+        self._released_at = clock.now()
         self._tell(protocol.RELEASE)
 
     def _tell(self, kind: bytes, payload: bytes = b"") -> None:

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from gradred._util import clock
 from gradred.errors import INSTALL_MPI, UsageError, explain
 from gradred.launch import protocol, proxy, variables
 from gradred.launch.hosts import Host
@@ -36,7 +37,8 @@ _PLACEMENT = {
     *("map-by", "rankmap", "rankfile", "rf", "ppn", "perhost", "npernode", "N"),
     *("H", "host", "hosts", "hostlist", "f", "hostfile", "machinefile"),
 }
-_TO_START = ("PATH", "LD_LIBRARY_PATH")  # what Python may need before the job reaches a rank
+# What Python may need before the job reaches a rank, and the clock that tests step.
+_TO_START = ("PATH", "LD_LIBRARY_PATH", clock.VARIABLE)
 # What a batch system tells a job: an mpiexec that sees it goes to the hosts granted, and by the
 # batch system's own way, whatever hosts its options name.
 _OF_BATCH = (
@@ -207,7 +209,7 @@ def program_command(program: Sequence[str], path: str) -> list[str]:
 
 def proxy_command(family: Family | None = None) -> list[str]:
     """What mpiexec of a family starts for each rank; what that is to run, the job tells it."""
-    package = os.path.dirname(proxy.__file__)
+    package = os.path.dirname(os.path.dirname(proxy.__file__))
     carry = ["-x", protocol.JOB] if family == "Open MPI" else []
     return [*carry, sys.executable, "-I", "-S", "-c", proxy.BOOTSTRAP, package]
 

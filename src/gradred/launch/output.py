@@ -7,11 +7,10 @@ import os
 import pathlib
 import select
 import selectors
-import time
 from collections.abc import Callable
 from typing import Literal
 
-from gradred._util import files
+from gradred._util import clock, files
 from gradred.errors import UsageError, explain
 
 Stream = Literal["stdout", "stderr"]
@@ -80,7 +79,7 @@ class Screen:
     def show_unfinished(self) -> None:
         """Show lines that have waited for their end for a moment; to be called now and then."""
         if self._eager:
-            now = time.monotonic()
+            now = clock.now()
             for key in [key for key, since in self._since.items() if now - since >= _SHOWN_AFTER]:
                 self._show(key, len(self._rest[key]))
 
@@ -103,7 +102,7 @@ class Screen:
             del rest[:end]
             self._since.pop(key, None)
         if rest:
-            self._since.setdefault(key, time.monotonic())
+            self._since.setdefault(key, clock.now())
 
     def _start_line(self, key: tuple[int, Stream] | None) -> None:
         if self._unfinished not in (None, key):

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 
+from gradred._util import clock
 from gradred.launch import proc
 
 
@@ -39,8 +40,8 @@ def end_tree(process: subprocess.Popen[bytes], grace: float) -> None:
     members = tree(process.pid) if process.poll() is None else []
     if members:
         process.terminate()
-    deadline = time.monotonic() + grace
-    while _survivors(process, members) and time.monotonic() < deadline:
+    deadline = clock.now() + grace
+    while _survivors(process, members) and clock.now() < deadline:
         time.sleep(0.01)
     members += tree(process.pid) if process.poll() is None else []
     kill_all(members)

@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 
+from gradred._util import clock
 from gradred.launch import authentication, protocol, supervisor, variables
 
 TYPE_CHECKING = False
@@ -28,9 +29,10 @@ if TYPE_CHECKING:  # see protocol
 # Imports this module without the `__init__` of gradred and of this package, which would load more
 # than a rank's start needs. On one line, for `gradred run --dry-run` shows it.
 BOOTSTRAP = (
-    'import sys; package = type(sys); sys.modules["gradred"] = package("gradred"); '
+    'import sys; package = type(sys); whole = sys.modules["gradred"] = package("gradred"); '
     'launch = sys.modules["gradred.launch"] = package("gradred.launch"); '
-    "launch.__path__ = [sys.argv[1]]; from gradred.launch.proxy import main; main()"
+    'whole.__path__ = [sys.argv[1]]; launch.__path__ = [sys.argv[1] + "/launch"]; '
+    "from gradred.launch.proxy import main; main()"
 )
 
 _CONNECT = 20.0  # seconds to reach the launcher
@@ -44,7 +46,7 @@ def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
 
     Who has not proved that is told nothing of this job.
     """
-    deadline = time.monotonic() + _CONNECT
+    deadline = clock.now() + _CONNECT
     while True:
         reasons, again = [], False
         for address in addresses:
@@ -57,7 +59,7 @@ def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
                 again = True
             except OSError as error:
                 reasons.append(f"{address}: {error.strerror or error}")
-        if not again or time.monotonic() > deadline:
+        if not again or clock.now() > deadline:
             break
         time.sleep(_AGAIN)
     raise SystemExit(
@@ -67,10 +69,10 @@ def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
 
 def _convinced(secret: bytes, address: str, deadline: float) -> socket.socket:
     host, _, port = address.rpartition(":")
-    left = max(0.1, deadline - time.monotonic())
+    left = max(0.1, deadline - clock.now())
     connection = socket.create_connection((host, int(port)), timeout=left)
     try:
-        authentication.convince(connection, secret, min(deadline, time.monotonic() + _PROVE))
+        authentication.convince(connection, secret, min(deadline, clock.now() + _PROVE))
     except BaseException:
         connection.close()
         raise

@@ -9,9 +9,9 @@ import os
 import secrets
 import selectors
 import socket
-import time
 from collections.abc import Callable, Sequence
 
+from gradred._util import clock
 from gradred.errors import Error, explain
 from gradred.launch import authentication, protocol
 
@@ -71,7 +71,7 @@ class RendezvousServer:
 
     def turn_away_late(self) -> None:
         """Close the connections of those who take too long."""
-        now = time.monotonic()
+        now = clock.now()
         for caller in list(self._callers):
             if caller.until > now:
                 break
@@ -111,7 +111,7 @@ class RendezvousServer:
             remedy = "Allow more open files (ulimit -n)"
             raise Error(explain(f"starting {self._ranks} ranks", found, remedy)) from error
         connection.setblocking(False)
-        caller = _Caller(connection, time.monotonic() + _TO_PROVE)
+        caller = _Caller(connection, clock.now() + _TO_PROVE)
         self._callers[caller] = None
         self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._hear, caller))
         if len(self._callers) > self._ranks + _MORE_CALLERS:

@@ -11,12 +11,11 @@ import pickle
 import selectors
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gradred import config
-from gradred._util import cpu
+from gradred._util import clock, cpu
 from gradred.errors import Error, TimeoutError, UsageError, explain  # noqa: A004
 from gradred.launch import output, processes, run_function_rank
 from gradred.launch.job import Failure, Job, Order
@@ -75,7 +74,7 @@ def run(
     """
     asked = f"gradred.run of {getattr(fn, '__name__', fn)} on {np} ranks"
     _check(asked, fn, np, timeout)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = None if timeout is None else clock.now() + timeout
     payload = _payload(asked, fn, args, dict(kwargs or {}))
     mpi = find_mpi()
     with tempfile.TemporaryDirectory(prefix="gradred-run-", ignore_cleanup_errors=True) as folder:
@@ -175,11 +174,11 @@ class _Job:
         assert self._job is not None
         stop_at: float | None = None
         in_time = True
-        while not self._job.over and (stop_at is None or time.monotonic() < stop_at):
+        while not self._job.over and (stop_at is None or clock.now() < stop_at):
             self._job.turn(_LOOK_EVERY)
             for relay in self._relays.values():
                 relay.screen.show_unfinished()
-            now = time.monotonic()
+            now = clock.now()
             if stop_at is None and self._has_failed():
                 stop_at = now + _FOR_OTHERS
             elif stop_at is None and deadline is not None and now >= deadline:

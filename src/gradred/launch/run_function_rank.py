@@ -16,8 +16,9 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import IO, Any
 
+from gradred._util import clock
 from gradred.launch import processes
 from gradred.launch.mpi import inside_job
 
@@ -38,7 +39,7 @@ class Call:
 
     payload: bytes  # (function, args, kwargs), pickled
     caller: processes.Process  # the ranks end when it does
-    deadline: float | None  # time.monotonic(), the same clock in all processes of a host
+    deadline: float | None  # of clock.now(), the same in all processes of a host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +80,7 @@ def main(folder: str) -> None:
     stacks = (home / f"stacks.{rank}").open("w")
     faulthandler.enable(stacks)
     if call.deadline is not None:
-        left = call.deadline - time.monotonic()
-        faulthandler.dump_traceback_later(max(left, 0.001), file=stacks)
+        _show_stacks_at(call.deadline, stacks)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     try:
@@ -97,6 +97,21 @@ def main(folder: str) -> None:
     faulthandler.cancel_dump_traceback_later()
     _flush()
     write_atomically(home / f"result.{rank}", result)
+
+
+def _show_stacks_at(deadline: float, file: IO[str]) -> None:
+    """Write down where each thread is then, even if one never lets go of the GIL."""
+    if not clock.is_stepped():
+        left = deadline - clock.now()
+        faulthandler.dump_traceback_later(max(left, 0.001), file=file)
+        return
+
+    def watch() -> None:  # steps of the clock, which the other does not see
+        while clock.now() < deadline:
+            time.sleep(clock.nap(1.0))
+        faulthandler.dump_traceback(file)
+
+    threading.Thread(target=watch, name="gradred-deadline", daemon=True).start()
 
 
 def _flush() -> None:

@@ -9,6 +9,7 @@ import select
 import signal
 import time
 
+from gradred._util import clock
 from gradred.launch import failure_board, mpi_segments, proc, protocol, rank_pipe, variables
 
 TYPE_CHECKING = False
@@ -82,7 +83,7 @@ class Supervisor:
             self._reap()
             if self._channel.lost and not self._ending:
                 self._end("launcher")
-            if time.monotonic() >= self._kill_at:
+            if clock.now() >= self._kill_at:
                 self._kill()
         mpi_segments.remove(self._segments)  # nobody attaches to them any more
         return 0 if self._released else 1
@@ -107,8 +108,8 @@ class Supervisor:
             poll.register(self._rank_pipe, select.POLLIN)
         if self._stdin is not None and self._input:
             poll.register(self._stdin, select.POLLOUT)
-        left = self._kill_at - time.monotonic()
-        return {fd for fd, _ in poll.poll(None if left > 1e6 else max(0.0, left) * 1000)}
+        left = self._kill_at - clock.now()
+        return {fd for fd, _ in poll.poll(None if left > 1e6 else clock.nap(max(0.0, left)) * 1000)}
 
     def _hear_proxy(self) -> None:
         assert self._from_proxy is not None
@@ -200,7 +201,7 @@ class Supervisor:
 
     def _pass_on(self, output: int) -> None:
         """Send a piece of what one of the rank's streams holds."""
-        if not self._segments and time.monotonic() > self._look_again:
+        if not self._segments and clock.now() > self._look_again:
             self._look_at_segments()
         data = os.read(output, _READ)
         if data:
@@ -286,7 +287,7 @@ class Supervisor:
             values["why"] = mpi_segments.lack()
             self._segments |= mpi_segments.abandoned(self._started_at)
         self._channel.send(protocol.ENDED, protocol.encode(values))
-        self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)
+        self._kill_at = min(self._kill_at, clock.now() + _ASIDE)
 
     def _drain(self) -> None:
         """Send what the pipes hold now, so that a rank's last words come before its end."""
@@ -302,11 +303,11 @@ class Supervisor:
         self._ending = True
         self._ended_by = self._ended_by or by
         self._signal(signal.SIGTERM)
-        self._kill_at = min(self._kill_at, time.monotonic() + _ASIDE)
+        self._kill_at = min(self._kill_at, clock.now() + _ASIDE)
 
     def _look_at_segments(self) -> None:
         """Learn what the rank would leave in shared memory, now and then and before it is ended."""
-        self._look_again = time.monotonic() + _LOOK_EVERY
+        self._look_again = clock.now() + _LOOK_EVERY
         if self._rank:
             self._segments |= mpi_segments.mapped_by(proc.tree(self._rank))
 
@@ -326,7 +327,7 @@ class Supervisor:
         for pid in below.keys() - {os.getpid()}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        self._kill_at = float("inf") if self._gone else time.monotonic() + _AGAIN
+        self._kill_at = float("inf") if self._gone else clock.now() + _AGAIN
 
 
 def _execute(program: list[str], environment: Mapping[str, str]) -> None:

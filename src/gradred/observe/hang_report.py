@@ -10,6 +10,7 @@ import sys
 import time
 
 from gradred import _core
+from gradred._util import clock
 from gradred.launch import proc
 from gradred.observe import status
 
@@ -81,12 +82,12 @@ def _write(reason: str, met: bool) -> str:
 
 def _lock(file: int) -> bool:
     """Whether the file is this process's own now; waits for a second at most."""
-    deadline = time.monotonic() + 1
+    deadline = clock.now() + 1
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 return False
             time.sleep(0.01)
         else:

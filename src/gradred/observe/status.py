@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gradred import _core
+from gradred._util import clock
 from gradred._util.text import ranges, ranks_text
 
 RANK, _STACK = "gradred-rank", "gradred-stack"
@@ -95,7 +96,7 @@ def parts(page: bytes) -> dict[str, Any]:
         "missing": [],
     }
     if wait := _core.wait_in(page):
-        found["waits_s"] = (time.monotonic_ns() - wait["since_ns"]) * 1e-9
+        found["waits_s"] = (clock.now_ns() - wait["since_ns"]) * 1e-9
         found |= {field: wait[field] for field in ("state", "waits_for", "missing")}
         if wait["operation"] is not None:  # it may have begun another one since
             operation, what, found["last"] = wait["operation"], wait["what"], ""
@@ -116,7 +117,7 @@ def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
         for about, files in found
         if stacks and _STACK in files
     }
-    deadline = time.monotonic() + 0.2
+    deadline = clock.now() + 0.2
     result = [_read(about, files, asked.get(about["pid"]), deadline) for about, files in found]
     return sorted(result, key=lambda rank: (rank.job, rank.rank))
 
@@ -178,7 +179,7 @@ def _answer(file: str, begin: int, deadline: float) -> list[str]:
     """The lines that a rank has written since; a stopped process writes none."""
     while True:
         text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
-        if "\n" in text or time.monotonic() > deadline:
+        if "\n" in text or clock.now() > deadline:
             time.sleep(0.005)  # it may still be writing
             text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
             return text.strip().splitlines()

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from gradred._util import clock
 from gradred.comm import Comm
 from gradred.errors import (
     Error,
@@ -173,10 +174,10 @@ class _OfMpi(Message):
             self._wait_and_call(fn)
 
     def wait(self, timeout: float | None = None) -> None:
-        begin = looked = time.monotonic()
+        begin = looked = clock.now()
         naps = 0
         while not self.done():
-            now = time.monotonic()
+            now = clock.now()
             if timeout is not None and now - begin > timeout:
                 raise self._is_late(timeout)
             if now - looked > _LOOK_EVERY:
@@ -267,23 +268,23 @@ class _OfGloo(Message):
 
     def _wait(self, timeout: float | None) -> None:
         """Here, or where another thread is at it, for that."""
-        begin = time.monotonic()
+        begin = clock.now()
         if not self._waiting.acquire(timeout=-1 if timeout is None else timeout):
             raise self._is_late(timeout)
         try:
             if not self._over.is_set():
-                left = None if timeout is None else begin + timeout - time.monotonic()
+                left = None if timeout is None else begin + timeout - clock.now()
                 self._wait_once(left)
         finally:
             self._waiting.release()
 
     def _wait_once(self, timeout: float | None) -> None:
         limit = _FOR_EVER if timeout is None else datetime.timedelta(seconds=max(timeout, 1e-3))
-        begin = time.monotonic()
+        begin = clock.now()
         try:
             self._work.wait(limit)
         except RuntimeError as error:
-            if time.monotonic() - begin >= limit.total_seconds():
+            if clock.now() - begin >= limit.total_seconds():
                 raise self._is_late(timeout) from error
             self._failure = self._why(error)
         self._over.set()

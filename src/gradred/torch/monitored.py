@@ -14,6 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from gradred._util import clock
 from gradred.errors import TimeoutError, explain  # noqa: A004
 
 _LOOK_EVERY = 0.01  # seconds
@@ -47,7 +48,7 @@ class MonitoredBarrier:
                 of them; on others where rank 0 has not answered.
             gradred.PeerLost: a rank has ended.
         """
-        end = time.monotonic() + seconds
+        end = clock.now() + seconds
         if self._rank != 0:
             return self._wait_for_answer(end, seconds)
         late: list[int] = []
@@ -100,7 +101,7 @@ class MonitoredBarrier:
 
     def _may_wait(self, end: float) -> bool:
         self._look("monitored_barrier")
-        if time.monotonic() > end:
+        if clock.now() > end:
             return False
         time.sleep(_LOOK_EVERY)
         return True

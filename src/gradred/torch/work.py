@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
+from gradred._util import clock
 from gradred.errors import TimeoutError, explain  # noqa: A004
 from gradred.torch.callbacks import count_callbacks
 from gradred.torch.compiling import left_alone
@@ -73,7 +73,7 @@ class GradredWork(dist.Work):
 
     def _first_failure(self, seconds: float | None) -> Exception | None:
         """Wait for all requests. What ended one badly; raises only where one goes on."""
-        begin, left, failure = time.monotonic(), seconds, None
+        begin, left, failure = clock.now(), seconds, None
         for request in self._requests:
             try:
                 request.wait(left)
@@ -84,7 +84,7 @@ class GradredWork(dist.Work):
                     raise self._is_late(request, seconds) from None
                 failure = failure or error
             if seconds is not None and len(self._requests) > 1:
-                left = max(0.0, round(begin + seconds - time.monotonic(), 3))
+                left = max(0.0, round(begin + seconds - clock.now(), 3))
         return failure
 
     def _is_late(self, request: Any, seconds: float) -> TimeoutError:
@@ -225,7 +225,7 @@ class _TimeLimits:
         self._thread: threading.Thread | None = None
 
     def add(self, work: GradredWork, seconds: float) -> None:
-        due = time.monotonic() + seconds
+        due = clock.now() + seconds
         with self._changed:
             self._due[work] = due
             if self._thread is None:
@@ -249,8 +249,8 @@ class _TimeLimits:
         """Sleep until a limit is over, or may be; those whose limit is."""
         with self._changed:
             self._wakes = min(self._due.values(), default=math.inf)
-            self._changed.wait(min(self._wakes - time.monotonic(), self._LONGEST))
-            now = time.monotonic()
+            self._changed.wait(clock.nap(min(self._wakes - clock.now(), self._LONGEST)))
+            now = clock.now()
             over = [work for work, due in self._due.items() if due <= now]
             for work in over:
                 del self._due[work]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from gradred._util import clock
 from gradred.errors import UsageError, explain
 from gradred.launch import failure_board, state_files
 from gradred.torch import basics
@@ -56,11 +56,11 @@ class ElasticJob:
             return
         self.number += 1
         self._rank, self._last = basics.rank(), values
-        if self._rank == 0 and (at_once or time.monotonic() >= self._next_at):
+        if self._rank == 0 and (at_once or clock.now() >= self._next_at):
             self._write()
 
     def _write(self) -> None:
-        begin, values = time.monotonic(), self._last
+        begin, values = clock.now(), self._last
         self._last = None
         try:
             state_files.write(self.folder, self.number, lambda file: torch.save(values, file))
@@ -68,7 +68,7 @@ class ElasticJob:
             found = f"a state could not be written ({error})"
             text = explain("elastic", found, "Make room in the folder of --elastic-dir")
             warnings.warn(text, stacklevel=5)
-        end = time.monotonic()
+        end = clock.now()
         self._next_at = end + (end - begin) * (1 / _SHARE - 1)
 
     def read(self) -> Any:
