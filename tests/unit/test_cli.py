@@ -249,17 +249,46 @@ def test_run_starts_ranks_of_one_world_with_this_python(tmp_path):
 
 
 @needs_no_job
-def test_status_is_that_of_the_first_rank_that_failed():
-    program = "sleep $(( ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} == 1 ? 0 : 3 )); " + (
-        "exit $(( ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} + 5 ))"
-    )
+def test_status_is_that_of_the_first_rank_that_failed(tmp_path):
+    """The others end once it is gone."""
+    program = f"""
+        rank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}
+        if [ $rank = 1 ]; then
+            echo $$ >'{tmp_path}'/first
+        else
+            until [ -s '{tmp_path}'/first ]; do sleep 0.02; done
+            while kill -0 $(cat '{tmp_path}'/first) 2>/dev/null; do sleep 0.02; done
+            sleep 0.1
+        fi
+        exit $((rank + 5))
+    """
     assert gradred("run", "-np", "3", "sh", "-c", program).returncode == 6
 
 
 @needs_no_job
-def test_status_of_a_killed_rank_is_128_and_the_signal():
-    program = "[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 ] && kill -9 $$; sleep 20"
-    assert gradred("run", "-np", "2", "sh", "-c", program).returncode == 137
+def test_status_of_a_killed_rank_is_128_and_the_signal(tmp_path, clock):
+    """The other one has a grace, which passes here at once."""
+    program = f"""
+        echo $$ >'{tmp_path}'/${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}
+        until [ -s '{tmp_path}'/0 ] && [ -s '{tmp_path}'/1 ]; do sleep 0.02; done
+        [ $$ = $(cat '{tmp_path}'/1) ] && kill -9 $$
+        exec sleep 300
+    """
+    command = [sys.executable, "-m", "gradred", "run", "-np", "2", "sh", "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
+        files = [tmp_path / "0", tmp_path / "1"]
+        await_all(lambda: all(file.exists() and file.read_text() for file in files))
+        survivor, killed = (file.read_text().strip() for file in files)
+        await_all(lambda: not running(killed))
+        clock.pass_while(lambda: running(survivor))
+        assert job.wait() == 137
+
+
+def await_all(done):
+    deadline = time.monotonic() + 40
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert done()
 
 
 @needs_no_job

@@ -23,7 +23,8 @@ from gradred import _core
 from gradred._util import clock
 before = time.monotonic()
 seen = clock.now()
-print(before <= seen <= time.monotonic(), round((_core.now_ns() - time.monotonic_ns()) * 1e-9 / 3600))
+hours = (_core.now_ns() - time.monotonic_ns()) * 1e-9 / 3600
+print(before <= seen <= time.monotonic(), round(hours))
 """
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Sequence
 
 import pytest
+from stepped import SteppedClock
 
 from gradred import UsageError
-from gradred.launch import elastic, failure_board, state_files
+from gradred.launch import discovery, elastic, failure_board, state_files
 from gradred.launch.discovery import DiscoveryScript
 from gradred.launch.hosts import Host
 
@@ -78,21 +80,31 @@ def script(folder: pathlib.Path, text: str) -> pathlib.Path:
     return path
 
 
-def test_a_script_is_heard_again_and_its_failures_are_not(tmp_path: pathlib.Path) -> None:
+def heard_again(found: DiscoveryScript, clock: SteppedClock) -> Sequence[Host]:
+    """What is found once the script has run another time."""
+    clock.step(discovery._EVERY)
+    hosts = found.now()
+    assert found._running is not None
+    while found._running is not None:
+        time.sleep(0.01)
+        hosts = found.now()
+    return hosts
+
+
+def test_a_script_is_heard_again_and_its_failures_are_not(
+    tmp_path: pathlib.Path, clock: SteppedClock
+) -> None:
     listed = tmp_path / "listed"
     listed.write_text("h1:3\nh2 # without a number\n\n")
     found = DiscoveryScript(str(script(tmp_path, f"cat {listed}")), slots=2)
     try:
         assert found.first() == [Host("h1", 3), Host("h2", 2)]
         listed.write_text("h1:what\n")
-        deadline = time.monotonic() + 1.5
-        while time.monotonic() < deadline:
-            assert found.now() == [Host("h1", 3), Host("h2", 2)]
-            time.sleep(0.02)
+        assert found.now() == [Host("h1", 3), Host("h2", 2)]
+        assert found._running is None, "it is not asked before its time"
+        assert heard_again(found, clock) == [Host("h1", 3), Host("h2", 2)]
         listed.write_text("h3:1\n")
-        while time.monotonic() < deadline + 10 and found.now() != [Host("h3", 1)]:
-            time.sleep(0.02)
-        assert found.now() == [Host("h3", 1)]
+        assert heard_again(found, clock) == [Host("h3", 1)]
     finally:
         found.close()
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from stepped import SteppedClock
 
+from gradred._util import clock
 from gradred.launch import authentication, protocol, rendezvous
 
 pytestmark = pytest.mark.timeout(60)
@@ -54,7 +56,7 @@ class Opened:
     def known(self) -> socket.socket:
         """A connection that has proved to know the secret."""
         connection = self.connect()
-        deadline = time.monotonic() + 20
+        deadline = clock.now() + 20
         proving = threading.Thread(
             target=authentication.convince, args=(connection, self.secret.encode(), deadline)
         )
@@ -174,21 +176,16 @@ def test_proof_for_one_side_does_not_serve_the_other(opened: Opened) -> None:
     first.close()
 
 
-def test_slow_and_silent_callers_have_a_deadline(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rendezvous, "_TO_PROVE", 0.5)
+def test_slow_and_silent_callers_have_a_deadline(opened: Opened, clock: SteppedClock) -> None:
     silent, slow = opened.connect(), opened.connect()
-    begin = time.monotonic()
     opened.until(lambda: opened.callers == 2)
-    while opened.callers and time.monotonic() < begin + 20:
-        try:
-            slow.sendall(b"s")
-        except OSError:
-            break
-        opened.turn(0.1)
-    opened.until(lambda: opened.callers == 0)
-    assert time.monotonic() < begin + 10
+    clock.step(rendezvous._TO_PROVE / 3)
+    slow.sendall(b"s")
+    opened.turn(0.1)
+    assert opened.callers == 2
+    clock.step(rendezvous._TO_PROVE)
+    opened.turn()
+    assert opened.callers == 0
     for caller in (silent, slow):
         caller.close()
     opened.lets_in(2)
