@@ -9,6 +9,7 @@ import sys
 import time
 
 import numpy as np
+import stepped
 from mpi4py import MPI
 
 import gradred
@@ -46,7 +47,8 @@ if RANK == 1:
     if HOW == "raises":
         raise ValueError
     if HOW == "never_submits":
-        time.sleep(3)
+        stepped.let_pass(2 * float(os.environ["GRADRED_TIMEOUT"]), ranks=3)
+        stepped.await_end_of_others()
     sys.exit(7)
 seen = error_of_the_next()
 later = error_of_the_next()

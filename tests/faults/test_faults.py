@@ -27,6 +27,7 @@ pytestmark = [
 ]
 
 PROGRAM = pathlib.Path(__file__).with_name("program.py")
+TESTS = str(pathlib.Path(__file__).parents[1])
 CALLS = [
     "small",
     "large",
@@ -70,9 +71,9 @@ def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
     assert seen.reports.keys() == others, seen
     for report in seen.reports.values():
         assert report["error"] == error, seen
-        assert report["seconds"] < within, seen
+        assert report["seconds"] < seeing.within(0.3 + within), seen
         assert report["later"] == error, "a failed communicator must stay so"
-        assert report["later_seconds"] < 1
+        assert report["later_seconds"] < seeing.within(1)
         assert report["text"].count("can no longer be used") <= 1, "once is enough"
     # Who is slow may hear first of one that has left because of it.
     assert any("rank 1" in report["text"] for report in seen.reports.values()), seen
@@ -82,7 +83,7 @@ def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
 def test_killed_peer_raises_peer_lost_within_two_seconds(call: str, path: str) -> None:
     seen = job("killed", call, GRADRED_TIMEOUT="20", **knobs(path))
     record("SIGKILL", call, path, seen)
-    assert_all_others_raise(seen, "PeerLost", within=0.3 + 2.0)
+    assert_all_others_raise(seen, "PeerLost", within=2.0)
     for report in seen.reports.values():
         assert ("comm.shrink()" in report["text"]) == (path == "shared memory"), seen
         assert ("checkpoint" in report["text"]) == (path == "messages"), "where shrink() raises"
@@ -98,7 +99,7 @@ def test_peer_killed_before_the_first_call_raises_peer_lost_within_two_seconds(
 ) -> None:
     seen = job("killed early", call, GRADRED_TIMEOUT="20", **knobs(path))
     record("SIGKILL before the first call", call, path, seen)
-    assert_all_others_raise(seen, "PeerLost", within=0.3 + 2.0)
+    assert_all_others_raise(seen, "PeerLost", within=2.0)
     assert seen.status == 128 + 9, seen
     assert "was killed by SIGKILL" in seen.last_line, seen
 
@@ -114,7 +115,7 @@ def test_peer_killed_before_the_first_call_raises_peer_lost_within_two_seconds(
 def test_silent_peer_raises_timeout_error_on_every_rank(fault: str, call: str, path: str) -> None:
     seen = job(fault, call, **knobs(path))
     record({"stopped": "SIGSTOP"}.get(fault, fault), call, path, seen)
-    assert_all_others_raise(seen, "TimeoutError", within=0.3 + TIMEOUT + 2.0)
+    assert_all_others_raise(seen, "TimeoutError", within=TIMEOUT + 2.0)
     assert seen.status != 0, seen
 
 
@@ -129,7 +130,7 @@ def test_peer_that_leaves_raises_peer_lost_and_keeps_its_status(
     seen = job(fault, call, GRADRED_TIMEOUT="20", **knobs(path))
     names = {"raises": "an exception", "exits": "sys.exit(7)", "returns": "the program's end"}
     record(names.get(fault, "MPI.Finalize()"), call, path, seen)
-    assert_all_others_raise(seen, "PeerLost", within=0.3 + 2.0)
+    assert_all_others_raise(seen, "PeerLost", within=2.0)
     assert "left the program" in seen.reports[0]["text"] + seen.reports[2]["text"]
     if fault == "raises":
         assert "RuntimeError: on purpose" in seen.reports[0]["text"] + seen.reports[2]["text"]
@@ -141,7 +142,7 @@ def test_peer_that_leaves_raises_peer_lost_and_keeps_its_status(
 def test_control_c_on_one_rank_raises_peer_lost_on_the_others(call: str, path: str) -> None:
     seen = job("interrupted", call, GRADRED_TIMEOUT="20", **knobs(path))
     record("Ctrl-C", call, path, seen)
-    assert_all_others_raise(seen, "PeerLost", within=0.3 + 0.1 + 2.0)
+    assert_all_others_raise(seen, "PeerLost", within=2.1)
     assert "KeyboardInterrupt" in seen.stderr, "the rank's own traceback"
     assert seen.status == 128 + 2, seen
 
@@ -156,13 +157,13 @@ def test_error_of_the_mpi_on_one_rank_is_a_transport_error_on_all(call: str) -> 
         assert report["error"] == report["later"] == "TransportError", seen
         assert "a message failed" in report["text"], seen
         assert "start the job again" in report["text"], "what to do"
-        assert report["seconds"] < 0.3 + 2.0
+        assert report["seconds"] < seeing.within(0.3 + 2.0)
     assert "rank 1" in seen.reports[0]["text"], seen
     assert seen.status != 0
 
 
 def test_wait_is_reported_after_warn_after(path: str) -> None:
-    seen = job("never calls", "small", GRADRED_WARN_AFTER="0.5", **knobs(path))
+    seen = job("never calls", "small", GRADRED_WARN_AFTER="10", GRADRED_TIMEOUT="15", **knobs(path))
     reports = [line for line in seen.stderr.splitlines() if re.search("gradred: .*waited", line)]
     assert len(reports) == 1, "one report per host"
     assert "gradred: rank 0 has" in reports[0], "who says so, also in a pipe"
@@ -182,8 +183,9 @@ def test_timeout_names_a_file_that_shows_where_each_rank_is(path: str) -> None:
 
 
 TWO_TIMEOUTS = """
-import json, time
+import json
 import numpy as np
+import stepped
 from mpi4py import MPI
 import gradred
 
@@ -207,7 +209,9 @@ def meet_the_second():
     wait_in_vain(second, 8)
 
 if world.rank == 1:
-    time.sleep(4)
+    for _ in range(2):
+        stepped.let_pass(2, ranks=2)
+    stepped.await_end_of_others()
 else:
     meet_the_first()
     meet_the_second()
@@ -241,7 +245,7 @@ def test_ps_shows_operation_and_stack_of_each_rank(path: str) -> None:
         [*command, str(PROGRAM), "never calls", "small"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "GRADRED_TIMEOUT": "20", **knobs(path)},
+        env={**os.environ, "PYTHONPATH": TESTS, "GRADRED_TIMEOUT": "20", **knobs(path)},
     ) as running:
         try:
             shown = ps_once_all_miss(1, running.pid)
@@ -283,6 +287,6 @@ def is_below(rank: dict[str, Any], ancestor: int) -> bool:
 def test_poisoned_rank_skips_mpi_finalize_and_keeps_its_status() -> None:
     """Rank 0 catches the error and returns, rank 2 exits with 3, rank 3 with a traceback."""
     seen = job("killed", "small")
-    assert seen.seconds < 15
+    assert seen.seconds < seeing.within(15)
     assert "did not end within" not in seen.stderr, "a rank hung in MPI_Finalize"
     assert "PeerLost" in seen.stderr, "rank 3's traceback"

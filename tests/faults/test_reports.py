@@ -32,6 +32,7 @@ def reports_in(seen: seeing.Seen) -> list[str]:
 WAITS_IN_THE_MPI = """
 import json, sys, time
 import numpy as np
+import stepped
 from mpi4py import MPI
 import gradred
 
@@ -70,13 +71,17 @@ def test_wait_of_the_mpi_is_reported_and_ends_with_the_reason(
 FIRST_CALL = """
 import json, sys, time
 import numpy as np
+import stepped
 from mpi4py import MPI
 import gradred
 
 gradred.Comm(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, np.zeros(1))
 comm = gradred.Comm(MPI.COMM_WORLD.Dup())
 if comm.rank == 1:
-    time.sleep(3)
+    stepped.let_pass(0.6, ranks=comm.size - 1)
+    time.sleep(1)
+    stepped.let_pass(2, ranks=comm.size - 1)
+    stepped.await_end_of_others()
     sys.exit(7)
 try:
     if sys.argv[1] == "Dup":
@@ -106,6 +111,7 @@ def test_wait_in_a_first_call_is_reported_once_per_host(call: str, tmp_path: pat
 SPLIT = """
 import json, os, signal, sys, time
 import numpy as np
+import stepped
 from mpi4py import MPI
 import gradred
 
@@ -113,7 +119,8 @@ world = MPI.COMM_WORLD
 comm = gradred.Comm(world).Split(world.rank % 2)
 comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
 if world.rank == 3:
-    time.sleep(0.8)
+    stepped.let_pass(0.6, ranks=1)
+    time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 if world.rank == 1:
     try:
@@ -140,12 +147,16 @@ def test_ranks_are_named_by_their_numbers_in_comm_world_too(
 NEVER_MET = """
 import json, sys, time
 import numpy as np
+import stepped
 from mpi4py import MPI
 import gradred
 
 comm = gradred.Comm(MPI.COMM_WORLD)
 if comm.rank == 2:
-    time.sleep(3)
+    stepped.let_pass(1.2, ranks=2)
+    time.sleep(0.5)
+    stepped.let_pass(1.2, ranks=2, of=2)
+    time.sleep(0.5)
     sys.exit(7)
 try:
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
