@@ -59,6 +59,7 @@ class Part:
         for file in (record, results):
             file.unlink(missing_ok=True)
         command = ["env", f"FAULTS_RECORD={record.absolute()}", "OMP_NUM_THREADS=1"]
+        command.append("TESTS_STRICT_TIMES=1")  # the page tells how soon ranks know
         command += [str(ENVIRONMENTS[mpi] / "bin" / "python"), "-m", "pytest", "-q", "--full"]
         command += ["-p", "no:cacheprovider", "-rfs", "--tb=short", f"--junit-xml={results}"]
         return cls(Beside([*command, *PARTS[name]], stem.with_suffix(".log")), record, results)

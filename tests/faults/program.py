@@ -18,6 +18,7 @@ import stepped
 from mpi4py import MPI
 
 import gradred
+from gradred._util import clock
 
 FAULT, CALL = sys.argv[1:3]
 COUNTS = {
@@ -94,13 +95,13 @@ def call() -> None:
 WORLD.Barrier()
 if WORLD.rank == 1:
     meet_fault()
-begin = time.monotonic()
+begin = clock.now()
 try:
     while True:
         call()
 except gradred.Error as error:
-    seconds = time.monotonic() - begin
-    again = time.monotonic()
+    seconds = clock.now() - begin
+    again = clock.now()
     try:
         COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))
         later = "no error"
@@ -114,7 +115,7 @@ except gradred.Error as error:
                 "text": str(error),
                 "seconds": seconds,
                 "later": later,
-                "later_seconds": time.monotonic() - again,
+                "later_seconds": clock.now() - again,
             }
         ),
         flush=True,

@@ -116,6 +116,7 @@ def test_silent_peer_raises_timeout_error_on_every_rank(fault: str, call: str, p
     seen = job(fault, call, **knobs(path))
     record({"stopped": "SIGSTOP"}.get(fault, fault), call, path, seen)
     assert_all_others_raise(seen, "TimeoutError", within=TIMEOUT + 2.0)
+    assert all(report["seconds"] >= TIMEOUT for report in seen.reports.values()), seen
     assert seen.status != 0, seen
 
 
