@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gradred import __version__, cli, config, doctor, launch
-from gradred._util import cpu
+from gradred._util import clock, cpu
 from gradred.doctor import across, host, job
 from gradred.doctor.fabric import fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
@@ -329,7 +329,7 @@ def test_job_of_this_host_reports_what_every_check_reads(
         monkeypatch.setenv("SLURM_NODELIST", f"{os.uname().nodename},other-host")
         monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
     mpi = launch.find_mpi()
-    found = job.Runner().run(mpi, time.monotonic() + 40)
+    found = job.Runner().run(mpi, clock.now() + 40)
     assert found.is_whole, found
     assert set(found.reports[0]) == set(report(0)), "nothing that nobody reads"
     assert job.run_of_two_ranks(found).status in ("ok", "warn")
@@ -352,7 +352,7 @@ def test_job_that_takes_too_long_is_ended_and_leaves_nothing(tmp_path: pathlib.P
     launcher.write_text(f"#!/bin/sh\nsleep 300 &\necho $! >{tmp_path}/pid\nwait\n")
     launcher.chmod(0o755)
     mpi = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), launcher)
-    found = job.Runner().run(mpi, time.monotonic() + 0.7)
+    found = job.Runner().run(mpi, clock.now() + 0.7)
     assert found.status is None
     assert not is_running((tmp_path / "pid").read_text().strip())
     assert job.run_of_two_ranks(found).status == "fail"

@@ -43,6 +43,7 @@ def test_import_does_not_load_mpi() -> None:
     assert not found["libmpi"], "the extension is linked with an MPI"
 
 
+@pytest.mark.full  # it measures the machine, too
 def test_import_takes_at_most_30_ms_beyond_numpy() -> None:
     # The shortest of several: what the machine does beside it only ever adds. The first runs write
     # bytecode and fill the page cache.

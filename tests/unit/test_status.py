@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
-import time
 
 import core_testing
 import pytest
 
 from gradred import _core
-from gradred._util import text
+from gradred._util import clock, text
 from gradred.element_types import ELEMENT_TYPES
 from gradred.observe import status
 from gradred.observe.status import Rank
@@ -47,7 +46,7 @@ def wait_of(begun: int, call: int, state: str, waits_for: str, operation: int = 
     """The page of a rank that waits for rank 1, since two seconds."""
     return core_testing.status_page_of_wait(
         core_testing.status_page(begun, call),
-        since_ns=time.monotonic_ns() - 2_000_000_000,
+        since_ns=clock.now_ns() - 2_000_000_000,
         state=state,
         operation=operation,
         what=what(BCAST, INT8, 2) if operation else 0,
