@@ -86,7 +86,7 @@ void thread_drives_at_once_what_is_in_flight_after_a_wait() {
   std::vector<std::uint64_t> times;
   for (int turn = 0; turn < 41; ++turn) times.push_back(left_for_ns(engine));
   std::ranges::nth_element(times, times.begin() + 20);
-  expect(in_time(1e-9 * static_cast<double>(times[20]), 0.001),
+  expect(testing::in_time(1e-9 * static_cast<double>(times[20]), 0.001),
          "it has left it for " + std::to_string(times[20]) + " ns");
 }
 
