@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
+import sweep
 from hosts import faked
 
 if TYPE_CHECKING:
@@ -30,13 +31,9 @@ RANKS = os.environ.get("RUN_TESTS_RANKS")
 
 TALLY = os.environ.get("CI_TALLY")  # tools/tally.py
 
-# Derandomized, because ranks that draw different examples do not make the same collective calls.
-hypothesis.settings.register_profile(
-    "small", max_examples=25, deadline=None, derandomize=True, database=None
-)
-hypothesis.settings.register_profile(
-    "full", hypothesis.settings.get_profile("small"), max_examples=500
-)
+SECONDS = 60.0  # of one test that is not marked with a limit of its own
+STDERR = pytest.StashKey[int]()  # past pytest's capturing
+RUNNING = pytest.StashKey[int]()  # a file with the name of the running test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
+    sweep.full = config.getoption("--full")
     # What a script starts in the background ignores these, and so would what the tests start.
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
@@ -55,7 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, usual)
+    config.stash[STDERR] = os.dup(2)
     if RESULTS:
+        config.stash[RUNNING] = os.open(Path(RESULTS, f"running-{RANK}"), os.O_CREAT | os.O_WRONLY)
         config.option.xmlpath = str(Path(RESULTS, f"results-{RANK}.xml"))
         config.option.basetemp = str(Path(RESULTS, f"tmp-{RANK}"))
 
@@ -68,18 +67,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     reports = reporter.stats.get("skipped", [])
     reasons = Counter(str(one.longrepr[2]).removeprefix("Skipped: ") for one in reports)
-    again = Counter(one.nodeid for one in reporter.stats.get("rerun", []))
     with open(TALLY, "a") as file:
         passed = len(reporter.stats.get("passed", []))
-        found = {"passed": passed, "skipped": reasons, "again": again}
+        found = {"passed": passed, "skipped": reasons}
         print(json.dumps(found), file=file)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How a test failed that was then tried again: a later success does not hide it."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"tried again: {report.nodeid}", "-")
-        terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.hookimpl(trylast=True)
@@ -118,10 +109,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         pytest.exit(f"the launcher was asked for {RANKS} ranks; MPI sees {size}", returncode=4)
 
 
-def pytest_runtest_logstart(nodeid: str) -> None:
-    """Leave the name of the running test where a hang or a crash can be traced to it."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Leave the test's name where a hang can be traced to it, and end the process after a hang.
+
+    All threads' stacks are shown. A signal would wait for a blocking MPI call for ever, and a
+    thread of Python's for whoever keeps the interpreter's lock.
+    """
     if RESULTS:
-        Path(RESULTS, f"running-{RANK}").write_text(nodeid)
+        name = item.nodeid.encode()
+        os.ftruncate(item.config.stash[RUNNING], os.pwrite(item.config.stash[RUNNING], name, 0))
+    mark = item.get_closest_marker("timeout")
+    seconds = mark.args[0] if mark else SECONDS
+    faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,6 @@ WITHOUT_MPI = {
     "commands and jobs": STARTS_PROCESSES,
     "ranks as threads": ["tests/threads"],
 }
-# They assert deadlines, also on a busy machine: one that fails is tried again, and named.
-TRIED_AGAIN = {"commands and jobs": ["--reruns", "1", "--reruns-delay", "2"]}
 # Of so many ranks what depends on their number: results, plans, agreement.
 MANY_RANKS = 5
 OF_MANY_RANKS = [
@@ -89,7 +87,6 @@ def run_pytest(
     folder.mkdir(parents=True)
     color = "yes" if sys.stdout.isatty() else "no"  # launchers pretend a terminal, or none
     command = [sys.executable, "-m", "pytest", "-q", f"--color={color}", "--durations=3", *paths]
-    command += TRIED_AGAIN.get(name, [])
     environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment |= more_variables

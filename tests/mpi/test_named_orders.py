@@ -1,6 +1,6 @@
 """Whatever named operations ranks submit, in whatever order each: hypothesis draws both.
 
-All ranks draw the same examples, for no seed is random (tests/conftest.py). So a rank knows what
+All ranks draw the same examples, for no seed is random (tests/drawn.py). So a rank knows what
 the others submit, and when.
 """
 
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from drawn import Phase, given, settings, st
 from mpi4py import MPI
 
 import gradred

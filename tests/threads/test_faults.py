@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from core_testing import now_ns, run_threads
-from hypothesis import given
-from hypothesis import strategies as st
+from drawn import given, st
 from stepped import SteppedClock
 from threads.reference import make_inputs, reduction, view
 

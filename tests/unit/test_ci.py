@@ -80,21 +80,19 @@ def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-def test_first_failure_of_a_test_is_shown_though_it_passes_later(
+def test_test_that_hangs_ends_its_pytest_which_shows_the_stack(
     ci: ModuleType, tmp_path: Path
 ) -> None:
     text = (
-        "turns = []\n"
-        "def test_unsteady():\n"
-        "    turns.append(1)\n"
-        "    assert len(turns) > 1, 'only the first time'\n"
+        "import pytest, time\n"
+        "@pytest.mark.timeout(0.2)\n"
+        "def test_that_never_ends():\n"
+        "    time.sleep(60)\n"
     )
-    done = run_pytest(tmp_path, text, "--reruns", "1")
-    assert done.returncode == 0, done
-    assert "only the first time" in done.stdout
-    ((name, failures),) = sys.modules["tally"].read(tmp_path / "tally").again.items()
-    assert name.endswith("test_some.py::test_unsteady")
-    assert failures == 1
+    done = run_pytest(tmp_path, text)
+    assert done.returncode == 1, done
+    assert "Timeout" in done.stderr
+    assert "line 4 in test_that_never_ends" in done.stderr
 
 
 def test_skipped_tests_of_pytest_reach_the_tally(ci: ModuleType, tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from core_testing import run_threads
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from drawn import assume, given, st
 
 from gradred import config, schedules
 from gradred.buffers.arrays import describe, in_order, layout_of, new_like
