@@ -149,7 +149,7 @@ void Relay::hear_own(std::uint64_t name) {
   if (name == kConnections) return;
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t got =
-      read(name == kWake ? wake_.fd() : timer_.fd(), &count, sizeof count);
+      ::read(name == kWake ? wake_.fd() : timer_.fd(), &count, sizeof count);
   if (name != kTimer) return;
   due_ns_ = 0;
   if (!listens_ && now_ns() - looked_ns_ >= kLooksAgainNs / 2) listen(true);
@@ -193,7 +193,7 @@ void Relay::time_out_in(std::uint64_t nanoseconds) {
 
 void Relay::wake_sockets() noexcept {
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t sent = write(wake_.fd(), &one, sizeof one);
+  [[maybe_unused]] const ssize_t sent = ::write(wake_.fd(), &one, sizeof one);
 }
 
 // ---- what goes out ------------------------------------------------------------------------------

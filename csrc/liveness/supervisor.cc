@@ -17,7 +17,7 @@ namespace {
 
 Supervisor supervisor;  // set as the process begins
 
-constexpr std::size_t kReportBytes = 250;  // as many as a failure board keeps
+constexpr std::size_t kLineBytes = 250;  // as many as a failure board keeps
 
 // Without SIGPIPE: the supervisor may have ended, and so will this process.
 void write_line(int pipe, const std::string& line) {
@@ -42,7 +42,7 @@ std::string in_one_line(std::string_view text) {
   std::istringstream words{std::string(text)};
   std::string line;
   for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
-  return line.substr(0, kReportBytes);
+  return line.substr(0, kLineBytes);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace gradred {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, FaultKind>, 6> kKinds = {{
+constexpr std::array<std::pair<std::string_view, FaultKind>, 6> kFaultKinds = {{
     {"drop", FaultKind::kDrop},
     {"delay", FaultKind::kDelay},
     {"corrupt", FaultKind::kCorrupt},
@@ -54,7 +54,7 @@ std::optional<Number> parse_place(std::string_view text, std::string_view field,
 }
 
 FaultKind parse_kind(std::string_view text, std::string_view field) {
-  for (const auto& [name, kind] : kKinds) {
+  for (const auto& [name, kind] : kFaultKinds) {
     if (field == name) return kind;
   }
   refuse(text, "is of the kind " + quoted(field) +
