@@ -3,9 +3,9 @@
     python tools/environment.py .venv mpich,test
 
 makes .venv with this Python if it is missing or another Python's, installs what pyproject.toml asks
-for with the extras named, and builds gradred into src/ (an editable install). A second run with
-nothing changed takes a tenth of a second. `--wheel FILE` installs that wheel instead of building,
-`--no-package` installs the packages alone.
+for with the extras named, and builds gradred into src/ (an editable install), which begins once its
+own tools are there. A second run with nothing changed takes a tenth of a second. `--wheel FILE`
+installs that wheel instead of building, `--no-package` installs the packages alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import sysconfig
 import time
 import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,12 @@ def project() -> dict[str, Any]:
     return tables
 
 
-def requirements(extras: list[str]) -> list[str]:
-    """Everything that building, running and `extras` need."""
+def requirements(extras: list[str]) -> tuple[list[str], list[str]]:
+    """What building needs, and what running and `extras` do."""
     tables = project()
     options = tables["project"]["optional-dependencies"]
-    wanted = [*tables["build-system"]["requires"], *tables["project"]["dependencies"]]
-    return wanted + [package for extra in extras for package in options[extra]]
+    more = [package for extra in extras for package in options[extra]]
+    return tables["build-system"]["requires"], [*tables["project"]["dependencies"], *more]
 
 
 def sources() -> list[Path]:
@@ -71,23 +72,34 @@ def fingerprint(values: list[str]) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if subprocess.run([*command, *arguments]).returncode:
-        sys.exit("the environment is not ready: see pip's last lines above")
+def begin(title: str, stamp: Path, values: list[str], *arguments: str) -> Callable[[], bool]:
+    """Begins one `pip install`, unless `stamp` says that it was done with the same `values`.
 
-
-def step(title: str, stamp: Path, values: list[str], *arguments: str) -> None:
-    """One `pip install`, unless `stamp` says that it was done with the same `values`."""
+    What it returns waits for the end, and tells whether all is well.
+    """
     mark = fingerprint(values)
     if stamp.exists() and stamp.read_text() == mark:
-        return
+        return lambda: True
     print(f"{title} ...", flush=True)
-    begin = time.monotonic()
+    began = time.monotonic()
     stamp.unlink(missing_ok=True)
-    pip(*arguments)
-    stamp.write_text(mark)
-    print(f"{title}: {time.monotonic() - begin:.0f} s", flush=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    running = subprocess.Popen([*command, *arguments])
+
+    def ended() -> bool:
+        if running.wait():
+            return False
+        stamp.write_text(mark)
+        print(f"{title}: {time.monotonic() - began:.0f} s", flush=True)
+        return True
+
+    return ended
+
+
+def end(*steps: Callable[[], bool]) -> None:
+    well = [step() for step in steps]  # none is left running
+    if not all(well):
+        sys.exit("the environment is not ready: see pip's last lines above")
 
 
 def refuse_second_mpi(extras: list[str]) -> None:
@@ -105,14 +117,21 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
     """Runs inside the environment."""
     refuse_second_mpi(extras)
     prefix = Path(sys.prefix)
-    wanted = sorted(set(requirements(extras)))
+    for_building, for_use = requirements(extras)
+    tools = sorted(set(for_building))
+    end(begin("installing what builds", prefix / ".stamp-tools", tools, *tools))
     # Each set of extras has its own stamp: `make demo` after `make test` adds, and both stay quick.
     name = re.sub(r"\W+", "-", options.extras)
-    step(f"installing {options.extras}", prefix / f".stamp-packages-{name}", wanted, *wanted)
+    wanted = sorted(set(for_use))
+    installed = begin(
+        f"installing {options.extras}", prefix / f".stamp-packages-{name}", wanted, *wanted
+    )
     stamp = prefix / ".stamp-build"
     if options.wheel:
+        end(installed)  # two pips do not replace a package at a time
         values = [options.wheel, fingerprint_of_file(Path(options.wheel))]
-        step("installing the wheel", stamp, values, "--no-deps", "--force-reinstall", options.wheel)
+        words = ["--no-deps", "--force-reinstall", options.wheel]
+        end(begin("installing the wheel", stamp, values, *words))
     elif not options.no_package:
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         built = [ROOT / "src/gradred" / f"_core{suffix}", ROOT / "tests" / f"_core_testing{suffix}"]
@@ -121,9 +140,12 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         values = [os.environ.get(name, "") for name in ("CXX", "CMAKE_ARGS")]
         values += [f"{path.relative_to(ROOT)} {fingerprint_of_file(path)}" for path in sources()]
         options_of_pip = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
-        step("building gradred (one to five minutes)", stamp, values, *options_of_pip)
+        built_now = begin("building gradred (up to two minutes)", stamp, values, *options_of_pip)
+        end(built_now, installed)
         # pip does so for what it copies, and tests start many ranks.
         compileall.compile_dir(ROOT / "src" / "gradred", quiet=1)
+    else:
+        end(installed)
 
 
 def fingerprint_of_file(path: Path) -> str:
