@@ -29,7 +29,7 @@ demo:
 	@$(python) examples/demo.py -np 2
 
 test:
-	@$(prepare) $(MPI),test,demo
+	@$(prepare) $(MPI),test
 	@$(python) tools/run_tests.py
 
 ci:

@@ -1,5 +1,7 @@
 """Runs the tests: those without MPI, then tests/mpi at each number of ranks.
 
+With --devices those of tests/gpu instead, on a simulated driver.
+
 Each run is a job with a time limit that ends all of its processes; results are read from the files
 that every rank writes, so a test counts as failed when it failed on any rank. The last line holds
 the sums. Exit status: 0 all passed, 1 a failure, a hang or a job without tests.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -40,7 +43,7 @@ OF_MANY_RANKS = [
     f"tests/mpi/test_{name}.py"
     for name in ("results", "plans", "disagreement", "communicators", "random_use")
 ]
-MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads; the most of those asked for
+MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads
 BESIDE_FOUR_DEVICES = 5  # ranks beside which four pass data from device to device
 # Ranks of this host as if of several (tests/hosts/faked.py), which takes root.
 ON_HOSTS = {"TEST_HOSTS": "0,0,1"}
@@ -53,6 +56,7 @@ class Outcome:
 
     name: str
     seconds: float = 0.0
+    core_seconds: float = 0.0
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -89,6 +93,7 @@ def run_pytest(
     command = [sys.executable, "-m", "pytest", "-q", f"--color={color}", "--durations=3", *paths]
     environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each rank would compile all tests anew
     environment |= more_variables
     if options.full:
         command += ["--full", "-m", "full or wider"]
@@ -97,12 +102,24 @@ def run_pytest(
         command = [*prefix, *command, "--with-mpi", "-p", "no:cacheprovider"]
         environment |= variables | {"RUN_TESTS_RANKS": str(ranks)}
     print(f"\n== {name} ==", flush=True)
-    begin = time.monotonic()
+    begin, used_before = time.monotonic(), core_seconds_used()
     job = run_job(command, environment, options.timeout)
     outcome = read_results(name, folder, max(ranks, 1), job.problem)
     outcome.failed += [f"{name}: left behind process {process}" for process in job.left]
     outcome.seconds = time.monotonic() - begin
+    outcome.core_seconds = core_seconds_used() - used_before
     return outcome
+
+
+def core_seconds_used() -> float:
+    """By all processes that have ended below this one, but those beside it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime - Beside.ended_core_seconds
+
+
+def run_on_devices(ranks: int, options: argparse.Namespace) -> Outcome:
+    paths = ["tests/gpu", *(["-k", options.on_devices] if options.on_devices else [])]
+    return run_pytest(f"device, {ranks} ranks", paths, ranks, options)
 
 
 def results_of(name: str) -> Path:
@@ -126,7 +143,7 @@ def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
         status = one.wait()
         problem = f"exit status {status}" if status else None
         outcomes.append(read_results(name, results_of(name), 1, problem))
-        outcomes[-1].seconds = one.seconds
+        outcomes[-1].seconds, outcomes[-1].core_seconds = one.seconds, one.core_seconds
     return outcomes
 
 
@@ -176,10 +193,11 @@ def verdict(case: ElementTree.Element, title: str, outcome: Outcome) -> str:
 
 def report(outcomes: list[Outcome]) -> int:
     """Prints seconds, skips, failures and the closing line; returns the exit status."""
-    print(f"\n{'':28}{'seconds':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
+    print(f"\n{'':28}{'seconds':>8}{'core-s':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
     for one in outcomes:
         skips = sum(one.skipped.values())
-        print(f"{one.name:28}{one.seconds:8.1f}{one.passed:8}{len(one.failed):8}{skips:8}")
+        took = f"{one.seconds:8.1f}{one.core_seconds:8.1f}"
+        print(f"{one.name:28}{took}{one.passed:8}{len(one.failed):8}{skips:8}")
     reasons = sum((one.skipped for one in outcomes), Counter())
     for reason, count in reasons.most_common():
         print(f"skipped {count}: {reason}")
@@ -195,11 +213,14 @@ def report(outcomes: list[Outcome]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--ranks", default="2,3", help="numbers of ranks for tests/mpi; '' for none"
+        "--ranks", help="numbers of ranks, unless given 2,3, for devices 2; '' for none"
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
     parser.add_argument("--torch", action="store_true", help="only tests/pytorch, with ranks")
-    parser.add_argument("--on-devices", help="pytest's -k for tests/gpu")
+    parser.add_argument("--devices", action="store_true", help="only tests/gpu, with ranks")
+    parser.add_argument(
+        "--on-devices", help="pytest's -k for tests/gpu, which run beside tests/mpi"
+    )
     parser.add_argument("--part", choices=WITHOUT_MPI, help="only these of the tests without MPI")
     parser.add_argument(
         "--full",
@@ -211,8 +232,12 @@ def main() -> int:
     os.chdir(ROOT)
     if options.part:
         return 1 if run_pytest(options.part, WITHOUT_MPI[options.part], 0, options).failed else 0
-    outcomes = [] if options.no_unit else run_without_mpi(options)
+    if options.ranks is None:
+        options.ranks = "2" if options.devices else "2,3"
     numbers = [int(number) for number in options.ranks.split(",") if number]
+    if options.devices:
+        return report([run_on_devices(ranks, options) for ranks in numbers])
+    outcomes = [] if options.no_unit else run_without_mpi(options)
     on_devices = max((ranks for ranks in numbers if ranks <= MOST_ON_A_DEVICE), default=0)
     for ranks in numbers:
         if options.torch:
@@ -225,9 +250,8 @@ def main() -> int:
             continue
         paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))
-        if ranks == on_devices:
-            paths = ["tests/gpu", *(["-k", options.on_devices] if options.on_devices else [])]
-            outcomes.append(run_pytest(f"device, {ranks} ranks", paths, ranks, options))
+        if options.on_devices and ranks == on_devices:
+            outcomes.append(run_on_devices(ranks, options))
         if ranks == BESIDE_FOUR_DEVICES:
             outcomes.append(
                 run_pytest("devices, 4 ranks", ["tests/gpu/test_workspaces.py"], 4, options)
