@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -100,6 +101,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse N worlds of size 1 (a launcher of another MPI): every test would pass in them."""
+    gc.freeze()  # thousands of tests, which each collection would look through
     if RANKS is None or session.config.option.collectonly:
         return
     from mpi4py import MPI
