@@ -115,7 +115,7 @@ def test_every_thread_level_serves_every_kind_of_call(tmp_path, level):
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
 def test_every_way_of_waiting_drives_the_mpi_below_thread_multiple(tmp_path, level):
     """The table of tests/mpi/test_progress.py, which runs at MPI_THREAD_MULTIPLE."""
-    command = [sys.executable, "-m", "gradred", "run", "-np", "3", "--timeout", "50"]
+    command = [sys.executable, "-m", "gradred", "run", "-np", "2", "--timeout", "50"]
     done = subprocess.run(
         [*command, str(LEGAL), level], capture_output=True, text=True, timeout=58, cwd=tmp_path
     )
