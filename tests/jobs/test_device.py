@@ -6,17 +6,20 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
 from typing import Any
 
 import pytest
+from bounds import within
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.one_mpi
+LOSS = 5.0  # seconds, until a rank that is killed is lost to the others
 IMPORTS = """
-    import os, signal, sys, time
+    import os, pathlib, signal, sys, time
     import numpy as np
     from mpi4py import MPI
     from gpu.simulated import DeviceArray, the_driver
@@ -25,6 +28,18 @@ IMPORTS = """
     comm = gradred.Comm(MPI.COMM_WORLD)
     device = the_driver()
     x = DeviceArray(device, np.full(300_000, comm.rank + 1, "float32"))
+
+    def come():  # this rank has ended, or given to its stream, what stands above
+        pathlib.Path(f"there-{comm.rank}").touch()
+
+    def die():  # when all have come: of a collective call a rank knows its own end alone
+        while len(list(pathlib.Path().glob("there-*"))) < comm.size:
+            time.sleep(0.005)
+        pathlib.Path("died").write_text(str(time.monotonic()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def lost():  # all processes of a host have one monotonic clock
+        print("lost", time.monotonic() - float(pathlib.Path("died").read_text()), flush=True)
 """
 BESIDE = (None, "nccl", "one_shot")  # plans of calls in another stream
 BEGIN = (
@@ -51,6 +66,13 @@ def job(
     )
 
 
+def expect_lost(done: subprocess.CompletedProcess[str], seconds: float = LOSS) -> None:
+    """Both ranks that live have told how long after the death they got the error."""
+    waited = [float(one) for one in re.findall(r"lost ([\d.]+)", done.stdout)]
+    assert len(waited) == 2, (done.stdout, done.stderr)
+    assert max(waited) < within(seconds), done.stdout
+
+
 @pytest.mark.parametrize("shm", ["1", "0"])
 @pytest.mark.parametrize(
     "call", ["comm.Allreduce(MPI.IN_PLACE, x)", "comm.Iallreduce(x, y).Wait()"]
@@ -62,20 +84,18 @@ def test_rank_that_is_killed_is_lost_to_the_others(
         tmp_path,
         f"""
         y = DeviceArray(device, np.zeros(300_000, "float32"))
+        come()
         if comm.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        begin = time.monotonic()
+            die()
         try:
             while True:
                 {call}
         except gradred.PeerLost as error:
-            print("lost", time.monotonic() - begin < 5, device.count("bytes"))
+            lost()
         """,
         GRADRED_SHM=shm,
     )
-    said = [line for line in done.stdout.splitlines() if "lost" in line]
-    assert len(said) == 2, (done.stdout, done.stderr)
-    assert all("lost True" in line for line in said), done.stdout
+    expect_lost(done)
 
 
 @pytest.mark.each_mpi
@@ -100,24 +120,21 @@ def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
         """
         import threading
         call()
+        come()
         if comm.rank == 1:
-            die = lambda: os.kill(os.getpid(), signal.SIGKILL)
             threading.Timer(AFTER, die).start()
-        begin = time.monotonic()
         try:
             while True:
                 call()
         except gradred.PeerLost as error:
-            print("lost", time.monotonic() - begin < 5)
+            lost()
         """.replace("AFTER", str(after)),
         begin=IMPORTS
         + "    device.use_in_this_thread(comm.rank)\n"
         + calls.get(way, calls["plan"]),
         SIMULATED_CUDA_DEVICES="3",
     )
-    said = [line for line in done.stdout.splitlines() if "lost" in line]
-    assert len(said) == 2, (done.stdout, done.stderr)
-    assert all("lost True" in line for line in said), done.stdout
+    expect_lost(done)
 
 
 @pytest.mark.each_mpi
@@ -147,24 +164,21 @@ def test_stream_goes_on_where_a_rank_is_killed_whose_device_it_waits_for(
             device.set("least_delay", 60_000_000_000)
         for plan, where in plans:
             gradred.allreduce(x, out=y, comm=comm, plan=plan, stream=where)
+        come()
         if comm.rank == 1:
-            time.sleep(0.2)
-            os.kill(os.getpid(), signal.SIGKILL)
-        begin = time.monotonic()
+            die()
         for _, where in plans:
             device.must("cuStreamSynchronize", ctypes.c_void_p(where))
         try:
             gradred.allreduce(x, comm=comm)
         except gradred.PeerLost as error:
-            print("lost", time.monotonic() - begin < 8, flush=True)
+            lost()
         """,
         begin=IMPORTS.replace("    x =", "    device.use_in_this_thread(comm.rank)\n    x ="),
         SIMULATED_CUDA_DEVICES="3",
         GRADRED_SHM=shm,
     )
-    said = [line for line in done.stdout.splitlines() if "lost" in line]
-    assert len(said) == 2, (done.stdout, done.stderr)
-    assert all("lost True" in line for line in said), done.stdout
+    expect_lost(done, 8.0)
 
 
 @pytest.mark.parametrize("function", ["ncclCommInitRank", "ncclCommGetAsyncError"])
@@ -356,21 +370,19 @@ def test_stream_waits_no_longer_for_a_rank_that_is_killed(tmp_path: pathlib.Path
         tmp_path,
         STREAM
         + """
+    come()
     if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
+        die()
     try:
         while True:
             gradred.allreduce(x, comm=comm, stream=stream)
             finish()
     except gradred.PeerLost as error:
-        print("lost", time.monotonic() - begin < 5)
+        lost()
 """,
         GRADRED_SHM=shm,
     )
-    said = [line for line in done.stdout.splitlines() if "lost" in line]
-    assert len(said) == 2, (done.stdout, done.stderr)
-    assert all("lost True" in line for line in said), done.stdout
+    expect_lost(done)
 
 
 @pytest.mark.each_mpi
