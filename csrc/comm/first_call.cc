@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "comm/communicator.h"
+#include "comm/driving.h"
 #include "comm/measuring.h"
 #include "comm/set_up.h"
 
@@ -26,6 +27,9 @@ void Communicator::set_up(WaitHook& hook) {
 
 void Communicator::set_up_parts(WaitHook& hook) {
   const std::uint64_t begin = now_ns();
+  // What has ended holds its communicator, and so the memory of its node group, until somebody
+  // drives: where no call has had to wait, and the engine's thread gets no core, that is nobody.
+  drive();
   Registry::get().reap();
   SetUpCalls calls(user_, rank_, size_, hook);
   SetUp set_up(calls, settings_, choice_);
