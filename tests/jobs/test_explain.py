@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bounds import within
 
 from gradred import UsageError, _core, cli, config, launch, plans, schedules
 from gradred._util import cpu
@@ -257,7 +258,7 @@ def test_reason_of_a_job_that_fails_is_told(
 def test_very_many_ranks_are_explained_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     begin = time.monotonic()
     found = report(capsys, "--bytes", "1g", "-np", "20000", "--hosts", "20000")
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < within(20)
     assert found["plan"] in schedules.names("allreduce")
 
 
@@ -315,7 +316,7 @@ def test_picture_of_many_ranks_is_cut_and_quick(
     begin = time.monotonic()
     monkeypatch.setenv("GRADRED_PLAN", "ring")
     found = report(capsys, "--bytes", "64m", "-np", "512", "--hosts", "512")
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < within(10)
     assert found["rounds"] == 2 * 511
     *rows, last = found["picture"].splitlines()
     assert (len(rows), last) == (2 + 8, "... and 504 ranks and 1006 rounds more")

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from bounds import within
 from faults import seeing
 
 from gradred import config, launch
@@ -116,7 +117,7 @@ def test_survivors_are_ended_when_the_grace_is_over():
     began = time.monotonic()
     text = on_rank(1, "exit 4") + "trap 'echo told; exit 9' TERM; while :; do sleep 0.05; done"
     out, err, status = run("-np", "3", "--grace", "0.5", *script(text))
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < within(6)
     assert (out, status) == (["told", "told"], 4)
     assert err[-2:] == [  # a shell may also say that its `sleep` was ended
         "gradred run: ranks 0, 2 did not end within 0.5 s: ended",
@@ -130,7 +131,7 @@ def test_survivors_that_ignore_sigterm_are_killed(tmp_path):
     began = time.monotonic()
     _, _, status = run("-np", "2", "--grace", "0", *script(text))
     assert status == 4
-    assert TERM_TO_KILL < time.monotonic() - began < 10
+    assert TERM_TO_KILL < time.monotonic() - began < within(10)
 
 
 def test_abort_of_a_rank_ends_the_job_at_once_with_its_status(tmp_path):
@@ -142,7 +143,7 @@ def test_abort_of_a_rank_ends_the_job_at_once_with_its_status(tmp_path):
     began = time.monotonic()
     _, err, status = run("-np", "3", str(program))
     assert status == 7
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < within(15)
     assert any("abort" in line.lower() for line in err)
 
 
@@ -151,7 +152,7 @@ def test_job_that_takes_too_long_is_ended():
     out, err, status = run("-np", "2", "--timeout", "1.5", *script("echo up; sleep 60"))
     assert (out, status) == (["up", "up"], 124)
     assert err == ["gradred run: the job did not end within 1.5 s (--timeout): ended"]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < within(10)
 
 
 def test_prefix_on_request_and_whole_lines_under_load():
@@ -239,7 +240,7 @@ def test_too_few_descriptors_end_the_job_with_one_line_that_says_so(left, told):
 
 
 @pytest.mark.one_mpi
-@pytest.mark.parametrize("text", ["echo hi", "echo hi; sleep 20"])
+@pytest.mark.parametrize("text", ["echo hi", "echo hi; sleep 45"])
 def test_output_on_a_full_disk_ends_the_job_with_one_line_that_says_so(text):
     began = time.monotonic()
     with open("/dev/full", "w") as full:
@@ -250,7 +251,7 @@ def test_output_on_a_full_disk_ends_the_job_with_one_line_that_says_so(text):
             text=True,
             timeout=50,
         )
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < within(15)
     assert answer.returncode == 1
     assert answer.stderr == "gradred run: stdout cannot be written: No space left on device\n"
 
@@ -496,7 +497,7 @@ def test_nothing_is_left_when_the_launcher_is_ended(tmp_path, before, sent):
     began = time.monotonic()
     process.send_signal(getattr(signal, sent))
     expected = -9 if sent == "SIGKILL" else 128 + getattr(signal, sent)
-    assert process.wait(20) == expected
+    assert process.wait(within(20)) == expected
     assert_all_end(members, began, f"{sent} at the launcher", process.returncode)
 
 
@@ -516,7 +517,7 @@ def test_closed_terminal_ends_the_job(tmp_path):
 
 def assert_all_end(members, began, fault, status):
     """No process is left, soon; what was seen is recorded."""
-    while any(member.alive() for member in members) and time.monotonic() - began < 10:
+    while any(member.alive() for member in members) and time.monotonic() - began < within(10):
         time.sleep(0.05)
     assert [title(member) for member in members if member.alive()] == []
     seen = seeing.Seen(status, time.monotonic() - began, {}, "")
@@ -542,7 +543,7 @@ def test_second_interrupt_does_not_wait(tmp_path):
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    assert process.wait(15) == 130
+    assert process.wait(within(15)) == 130
 
 
 @pytest.mark.one_mpi

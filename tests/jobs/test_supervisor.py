@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from bounds import within
 
 from gradred import launch
 from gradred.launch import authentication, processes, protocol, variables
 
 pytestmark = [pytest.mark.one_mpi, pytest.mark.timeout(40)]
-PATIENCE = 15.0
+PATIENCE = within(15.0)
 
 
 def let_in(connection, secret):
@@ -126,7 +127,7 @@ def children(pid):
 
 def gone(pids, seconds=PATIENCE):
     """Whether processes end within some seconds."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + within(seconds)
     while any(found[0].alive() for pid in pids if (found := processes.tree(pid))):
         if time.monotonic() > deadline:
             return False
@@ -219,7 +220,7 @@ def test_what_a_rank_leaves_behind_is_ended_a_second_later(start):
     rank = start("(trap '' TERM; setsid sleep 300 & echo $!); (sleep 0.3; echo late) & exit 0")
     began = time.monotonic()
     assert b"late" in rank.finish()
-    assert 0.9 < time.monotonic() - began < 5
+    assert 0.9 < time.monotonic() - began < within(5)
     assert rank.end["status"] == 0
     assert gone([int(rank.output[protocol.STDOUT].split()[0])], 1)
 

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import pytest
+from bounds import within
 from faults import seeing
 from lean import LEAN
 
@@ -33,7 +34,8 @@ HOW: dict[str, tuple[set[int], str]] = {
     "differs": ({0, 1}, "Mismatched"),
 }
 LIMIT = 1.5  # seconds, of the group
-WITHIN = LIMIT + 4.0  # tests/faults holds the 2 s after a death; here torch itself takes its time
+# tests/faults holds the 2 s after a death; here torch itself takes its time.
+WITHIN = within(LIMIT + 4.0)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -138,8 +140,8 @@ def test_a_stream_that_never_comes_to_it_is_an_error_in_time(
     environment["GRADRED_LIBCUDA"] = str(tests / "libsimulated_cuda.so")
     command = [sys.executable, "-m", "gradred", "run", "-np", "2", sys.executable, str(file)]
     done = subprocess.run(
-        [*command, str(count)], capture_output=True, text=True, timeout=30, env=environment
+        [*command, str(count)], capture_output=True, text=True, timeout=60, env=environment
     )
     waited = [float(one) for one in re.findall(r"an error after ([\d.]+) s", done.stdout)]
     assert len(waited) == 2, (done.stdout, done.stderr)
-    assert max(waited) < 4, done.stdout
+    assert max(waited) < within(4.0), done.stdout
