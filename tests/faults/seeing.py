@@ -25,8 +25,6 @@ from gradred import launch
 
 RANKS = 4
 TIMEOUT = 1.0  # GRADRED_TIMEOUT of the jobs, seconds: of their clock, which ranks may step
-STRICT = os.environ.get("TESTS_STRICT_TIMES") == "1"  # of a machine that does nothing else
-_GENEROUS = 30.0  # seconds, else: a test of what happens measures no machine
 _TESTS = pathlib.Path(__file__).parents[1]  # where ranks find `stepped`
 GRACE = 2.0  # of gradred run
 
@@ -79,14 +77,6 @@ def job(
     written.update(map(pathlib.Path, left))
     assert not processes_of(mark), "what the job has left behind"
     return Seen(done.returncode, seconds, reports_in(done.stdout.splitlines()), done.stderr)
-
-
-def within(seconds: float) -> float:
-    """The bound on what is to take at most so long: on a busy machine it may take longer.
-
-    What is promised is asserted with TESTS_STRICT_TIMES=1 alone, as the nightly run sets it.
-    """
-    return seconds if STRICT else seconds + _GENEROUS
 
 
 def marked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:

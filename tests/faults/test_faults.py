@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any
 
+import bounds
 import pytest
 from faults import seeing
 from faults.seeing import RANKS, TIMEOUT, Seen, record
@@ -71,9 +72,9 @@ def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
     assert seen.reports.keys() == others, seen
     for report in seen.reports.values():
         assert report["error"] == error, seen
-        assert report["seconds"] < seeing.within(0.3 + within), seen
+        assert report["seconds"] < bounds.within(0.3 + within), seen
         assert report["later"] == error, "a failed communicator must stay so"
-        assert report["later_seconds"] < seeing.within(1)
+        assert report["later_seconds"] < bounds.within(1)
         assert report["text"].count("can no longer be used") <= 1, "once is enough"
     # Who is slow may hear first of one that has left because of it.
     assert any("rank 1" in report["text"] for report in seen.reports.values()), seen
@@ -158,7 +159,7 @@ def test_error_of_the_mpi_on_one_rank_is_a_transport_error_on_all(call: str) -> 
         assert report["error"] == report["later"] == "TransportError", seen
         assert "a message failed" in report["text"], seen
         assert "start the job again" in report["text"], "what to do"
-        assert report["seconds"] < seeing.within(0.3 + 2.0)
+        assert report["seconds"] < bounds.within(0.3 + 2.0)
     assert "rank 1" in seen.reports[0]["text"], seen
     assert seen.status != 0
 
@@ -288,6 +289,6 @@ def is_below(rank: dict[str, Any], ancestor: int) -> bool:
 def test_poisoned_rank_skips_mpi_finalize_and_keeps_its_status() -> None:
     """Rank 0 catches the error and returns, rank 2 exits with 3, rank 3 with a traceback."""
     seen = job("killed", "small")
-    assert seen.seconds < seeing.within(15)
+    assert seen.seconds < bounds.within(15)
     assert "did not end within" not in seen.stderr, "a rank hung in MPI_Finalize"
     assert "PeerLost" in seen.stderr, "rank 3's traceback"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pathlib
 import random
 
+import bounds
 import pytest
 from faults import killing, seeing
 from faults.killing import DOINGS, ON_SHARED_MEMORY, RANKS, Kill
@@ -84,7 +85,7 @@ def check(kill: Kill) -> None:
     if kill.doing == "finalize":
         return
     for report in kill.survivors.values():
-        assert report["seconds"] < seeing.within(2), kill
+        assert report["seconds"] < bounds.within(2), kill
         if kill.doing == "going_on":
             assert report["members"] == sorted(others), kill
         else:

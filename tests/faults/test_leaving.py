@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import bounds
 import pytest
 from faults import seeing
 
@@ -44,7 +45,7 @@ def test_rank_that_leaves_is_lost_to_whoever_waits_for_it(
     seen = seeing.job(PROGRAM, case, ranks=2, GRADRED_TIMEOUT="20")
     assert seen.reports[0]["error"] == "PeerLost", seen
     assert "rank 1" in seen.reports[0]["text"], seen
-    assert seen.reports[0]["seconds"] < seeing.within(4), seen
+    assert seen.reports[0]["seconds"] < bounds.within(4), seen
     assert seen.status == status, seen
     how = "MPI.Finalize()" if "finalizing" in case else f"sys.exit({status})"
     fault = "an exception" if "exception" in case else how
@@ -82,5 +83,5 @@ def test_job_ends_when_a_rank_waits_in_finalize_for_one_that_has_ended_without_i
         assert "rank 1 on" in seen.last_line, seen
         assert "waited in MPI_Finalize for ranks that ended without it" in seen.last_line, seen
         assert seen.status == 1, seen
-    assert seen.seconds < seeing.within(30), seen
+    assert seen.seconds < bounds.within(30), seen
     seeing.record(f"leaves {case.replace('_', ' ')}", "first", "one host", seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
+import bounds
 import pytest
 from faults import seeing
 
@@ -35,7 +36,7 @@ def test_all_others_get_the_same_error_in_time(
     assert seen.reports.keys() == {0, 2, 3}, seen
     for report in seen.reports.values():
         assert report["error"] == error, seen
-        assert report["seconds"] < seeing.within(within), seen
+        assert report["seconds"] < bounds.within(within), seen
         assert report["later"] == error, seen
-        assert report["later_seconds"] < seeing.within(1), seen
+        assert report["later_seconds"] < bounds.within(1), seen
     assert any(text in report["text"] for report in seen.reports.values()), seen

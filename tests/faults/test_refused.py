@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pathlib
 
+import bounds
 import pytest
 from faults import seeing
 
@@ -75,7 +76,7 @@ def test_peer_that_ends_is_lost_to_ranks_that_wait_with_an_error(
     assert seen.reports.keys() == {0, 1}, seen
     for found in seen.reports.values():
         assert found["error"] == "PeerLost", seen
-        assert found["seconds"] < seeing.within(0.5 + 2.0), seen
+        assert found["seconds"] < bounds.within(0.5 + 2.0), seen
     assert seen.status == status, seen
     name = {"killed": "SIGKILL", "exits": "sys.exit(7)"}[fault]
     others = {"disagree": "the others disagree", "refuses": "another refuses its arguments"}[
@@ -89,7 +90,7 @@ def test_timeout_says_what_the_ranks_disagree_about(tmp_path: pathlib.Path) -> N
     assert seen.reports.keys() == {0, 1}, seen
     for found in seen.reports.values():
         assert found["error"] == "TimeoutError", seen
-        assert found["seconds"] < seeing.within(1 + 2), seen
+        assert found["seconds"] < bounds.within(1 + 2), seen
         assert "the ranks disagree about a collective call" in found["text"], seen
         assert "not heard of: rank 2" in found["text"], seen
 

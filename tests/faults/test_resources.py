@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import subprocess
 
+import bounds
 import pytest
 from faults import seeing
 from faults.seeing import RANKS, Seen, record
@@ -37,7 +38,7 @@ def assert_all_right(seen: Seen) -> None:
         assert report["error"] is None, seen
         assert report["right"], seen
         assert report["again"] is True, seen
-        assert report["seconds"] < seeing.within(SOON), seen
+        assert report["seconds"] < bounds.within(SOON), seen
     assert seen.status == 0, seen
 
 
@@ -46,7 +47,7 @@ def assert_all_hear(seen: Seen, own: set[str], others: set[str]) -> None:
     assert seen.reports.keys() == set(range(RANKS)), seen
     for rank, report in seen.reports.items():
         assert report["error"] in (own if rank == 1 else others), seen
-        assert report["seconds"] < seeing.within(SOON), seen
+        assert report["seconds"] < bounds.within(SOON), seen
     assert seen.status == 3, seen
 
 
@@ -89,7 +90,7 @@ def test_peer_that_ends_is_missed_without_free_descriptors(path: str) -> None:
     for report in seen.reports.values():
         assert report["error"] == "PeerLost", seen
         assert "rank 1" in report["text"], seen
-        assert report["seconds"] < seeing.within(0.3 + 2), seen
+        assert report["seconds"] < bounds.within(0.3 + 2), seen
 
 
 def test_shared_memory_that_is_refused_to_one_rank_is_used_by_none() -> None:

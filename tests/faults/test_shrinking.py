@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import bounds
 import pytest
 from faults import seeing
 from faults.seeing import GRACE, RANKS, Seen
@@ -38,7 +39,7 @@ def test_survivors_of_a_kill_go_on_and_the_job_succeeds(victim: int) -> None:
     members = [rank for rank in range(RANKS) if rank != victim]
     assert sorted(seen.reports) == members, seen
     assert all(report["members"] == members for report in seen.reports.values())
-    assert max(report["seconds"] for report in seen.reports.values()) < seeing.within(2), seen
+    assert max(report["seconds"] for report in seen.reports.values()) < bounds.within(2), seen
     assert seen.status == 0, seen
     assert f"rank {victim} on" in seen.stderr
     assert "was killed by SIGKILL; the others went on without it" in seen.stderr
@@ -77,7 +78,7 @@ def test_a_rank_that_never_shrinks_is_named_after_the_timeout() -> None:
     for report in seen.reports.values():
         assert report["error"] == "TimeoutError", seen
         assert "missing: rank 2 (process" in report["text"]
-        assert report["seconds"] < seeing.within(3), seen
+        assert report["seconds"] < bounds.within(3), seen
     assert seen.status == 128 + 9, "nobody has gone on: the first failure counts"
 
 
@@ -86,7 +87,7 @@ def test_one_rank_that_shrinks_does_not_keep_alive_those_that_wait_for_the_dead(
     record("one rank shrinks, two wait for the dead in the MPI", seen, saw="ended after the grace")
     assert sorted(seen.reports) == [0], seen
     assert seen.status == 128 + 9, seen
-    assert GRACE <= seen.seconds < seeing.within(GRACE + 8), seen
+    assert GRACE <= seen.seconds < bounds.within(GRACE + 8), seen
     assert "went on without it" not in seen.stderr
 
 
