@@ -131,6 +131,7 @@ for count in (1, 100_000):
 
 
 def test_sleeping_rank_is_the_slowest_and_its_sleep_the_skew(tmp_path: Path) -> None:
+    times: dict[int, list[float]] = {}  # of both ranks
     for record in profile(tmp_path, SLEEPS):
         for max_bytes, size in ((4, 4), (1 << 19, 400_000)):
             row = only(record, dtype="float32", max_bytes=max_bytes)
@@ -142,8 +143,11 @@ def test_sleeping_rank_is_the_slowest_and_its_sleep_the_skew(tmp_path: Path) -> 
             assert 0.025 < skew["mean_s"] <= skew["longest_s"]
             assert [each["last"] for each in skew["ranks"]] == [0, 5]
             # The other rank has waited so long, in calls of which nothing is hidden.
-            assert (row["time_s"] > 0.12) == (record["rank"] == 0)
             assert row["exposed_s"] == row["time_s"]
+            times.setdefault(max_bytes, []).append(row["time_s"])
+    for waits, sleeps in times.values():
+        assert waits > 0.12
+        assert waits > sleeps
 
 
 def test_sleeping_rank_of_a_part_has_its_number_in_the_world(tmp_path: Path) -> None:
@@ -193,15 +197,19 @@ def test_time_hidden_behind_computing_is_not_exposed(tmp_path: Path) -> None:
 
 @pytest.mark.each_mpi
 def test_waiting_in_waitall_is_exposed(tmp_path: Path) -> None:
-    body = """
+    body = f"""
         comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
         if world.rank == 1:
             time.sleep(0.2)
         x = np.ones(8, "float32")
+        begin = time.monotonic()
         gradred.Request.Waitall([comm.Iallreduce(x, np.zeros_like(x)) for _ in range(3)])
+        with open(f"{tmp_path}/waited.{{world.rank}}", "w") as file:
+            file.write(str(time.monotonic() - begin))
         """
     row = only(profile(tmp_path, body)[0], mode="started")
-    assert 0.15 < row["exposed_s"] < 0.4
+    waited = float((tmp_path / "waited.0").read_text())
+    assert 0.15 < row["exposed_s"] < waited + 0.01, "once, not for each of the three"
     assert row["skew"]["slowest_rank"] == 1
 
 
