@@ -32,9 +32,12 @@ IMPORTS = """
     def come():  # this rank has ended, or given to its stream, what stands above
         pathlib.Path(f"there-{comm.rank}").touch()
 
-    def die():  # when all have come: of a collective call a rank knows its own end alone
+    def await_all():  # until they have come
         while len(list(pathlib.Path().glob("there-*"))) < comm.size:
             time.sleep(0.005)
+
+    def die():  # of a collective call a rank knows its own end alone
+        await_all()
         pathlib.Path("died").write_text(str(time.monotonic()))
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -195,7 +198,8 @@ def test_nccl_that_fails_on_one_rank_fails_the_call_of_all(
             gradred.allreduce(x, comm=comm, plan="nccl")
         except gradred.Error as error:
             print(f"{{comm.rank}} {{type(error).__name__}}: {{error}}", flush=True)
-        time.sleep(3)
+        come()
+        await_all()
         os._exit(0)
         """,
         begin=IMPORTS.replace("    x =", "    device.use_in_this_thread(comm.rank)\n    x ="),
