@@ -10,7 +10,7 @@ ENV ?= $(if $(filter mpich,$(MPI)),.venv,.venv-$(MPI))
 python = "$(ENV)/bin/python"
 prepare = PYTHON="$(PYTHON)" tools/preflight && "$(PYTHON)" tools/environment.py "$(ENV)"
 
-.PHONY: help demo test ci bench lint docs wheel faults clean
+.PHONY: help demo test ci nightly gate-under-load bench lint docs wheel faults clean
 .NOTPARALLEL:
 
 help:
@@ -21,7 +21,8 @@ help:
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make faults  all that can go wrong, on both MPIs, and the page that tells of it"
 	@echo "make wheel   manylinux wheels for x86-64 and aarch64, in dist/"
-	@echo "make ci      everything, as continuous integration runs it"
+	@echo "make ci      the gate: what every change passes, in ten minutes"
+	@echo "make nightly all the rest, in about two hours, and its record (docs/nightly.md)"
 	@echo "make clean   remove what these targets made"
 
 demo:
@@ -35,6 +36,14 @@ test:
 ci:
 	@PYTHON="$(PYTHON)" tools/preflight
 	@"$(PYTHON)" tools/ci.py
+
+nightly:
+	@PYTHON="$(PYTHON)" tools/preflight
+	@"$(PYTHON)" tools/nightly.py
+
+# Five times, in the environments that `make ci` has left, while a program burns all cores.
+gate-under-load:
+	@"$(PYTHON)" tools/under_load.py
 
 bench:
 	@$(prepare) $(MPI),bench

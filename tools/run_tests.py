@@ -221,6 +221,7 @@ def main() -> int:
     parser.add_argument(
         "--on-devices", help="pytest's -k for tests/gpu, which run beside tests/mpi"
     )
+    parser.add_argument("--paths", help="with ranks only these files, separated by commas")
     parser.add_argument("--part", choices=WITHOUT_MPI, help="only these of the tests without MPI")
     parser.add_argument(
         "--full",
@@ -235,6 +236,10 @@ def main() -> int:
     if options.ranks is None:
         options.ranks = "2" if options.devices else "2,3"
     numbers = [int(number) for number in options.ranks.split(",") if number]
+    if options.paths:
+        paths = options.paths.split(",")
+        chosen = [run_pytest(f"chosen, {ranks} ranks", paths, ranks, options) for ranks in numbers]
+        return report(chosen)
     if options.devices:
         return report([run_on_devices(ranks, options) for ranks in numbers])
     outcomes = [] if options.no_unit else run_without_mpi(options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,11 +29,12 @@ class Tally:
     """Tests that failed and were tried again, with the number of their failures."""
 
 
-def add(passed: int, skipped: Mapping[str, int]) -> None:
-    """Append to the file, if there is one."""
+def add(passed: int, skipped: Mapping[str, int], again: Iterable[str] = ()) -> None:
+    """Append to the file, if there is one; `again`: tests that passed at their second try."""
     if name := os.environ.get(VARIABLE):
+        found = {"passed": passed, "skipped": dict(skipped), "again": dict.fromkeys(again, 1)}
         with open(name, "a") as file:
-            print(json.dumps({"passed": passed, "skipped": dict(skipped)}), file=file)
+            print(json.dumps(found), file=file)
 
 
 def read(file: Path) -> Tally:
@@ -45,3 +46,9 @@ def read(file: Path) -> Tally:
         sums.skipped.update(one["skipped"])
         sums.again.update(one.get("again", {}))
     return sums
+
+
+def last_failed(cache: Path) -> list[str]:
+    """The tests that pytest's cache has as failed."""
+    file = cache / "v" / "cache" / "lastfailed"
+    return sorted(json.loads(file.read_text())) if file.exists() else []

@@ -1,70 +1,76 @@
-"""What tools/ci.py says of its stages: passed, failed, or skipped: nothing could be checked."""
+"""What the gate and the nightly run say of their stages, and which tests a change concerns."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def ci(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    monkeypatch.syspath_prepend(str(TOOLS))
+def stages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.setenv("CI_TALLY", "")  # that of this very run, perhaps
-    module = importlib.import_module("ci")
+    module = importlib.import_module("stages")
     monkeypatch.setattr(module, "BUILD", tmp_path)
     return module
 
 
-def stage(ci: ModuleType, name: str, passed: int, skipped: dict[str, int], *, well: bool) -> object:
+def stage(
+    stages: ModuleType, name: str, passed: int, skipped: dict[str, int], *, well: bool
+) -> object:
     def check() -> bool:
         sys.modules["tally"].add(passed, skipped)
         return well
 
-    return ci.Stage(name, check)
+    return stages.Stage(name, check)
 
 
 def test_stage_that_checked_nothing_is_skipped_and_counted_apart(
-    ci: ModuleType, capsys: pytest.CaptureFixture[str]
+    stages: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stages = [
-        stage(ci, "all", 7, {}, well=True),
-        stage(ci, "some", 5, {"no root": 2}, well=True),
-        stage(ci, "none", 0, {"no root": 3}, well=True),
-        stage(ci, "no compiler", 0, {"no clang++": 0}, well=True),
+    table = [
+        stage(stages, "all", 7, {}, well=True),
+        stage(stages, "some", 5, {"no root": 2}, well=True),
+        stage(stages, "none", 0, {"no root": 3}, well=True),
+        stage(stages, "no compiler", 0, {"no clang++": 0}, well=True),
     ]
-    assert ci.report(ci.run_stages(stages), 12.0) == 0
+    assert stages.report(stages.run_stages(table, "ci.py"), 12.0) == 0
     lines = capsys.readouterr().out.splitlines()
     words = [line.split(" core-s  ")[1] for line in lines[-7:-3]]
     assert words == ["passed", "passed", "skipped: no root", "skipped: no clang++"]
     assert lines[-3:] == [
         "skipped: no root (2 in some; 3 in none)",
         "skipped tests: 5",
-        "2 stages passed, 0 failed, 2 skipped, 12 s",
+        "2 stages passed, 0 failed, 2 skipped, 12 s, 0 core-s",
     ]
 
 
 def test_failed_stage_is_failed_whatever_it_skipped(
-    ci: ModuleType, capsys: pytest.CaptureFixture[str]
+    stages: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ci.report(ci.run_stages([stage(ci, "bad", 0, {"no root": 3}, well=False)]), 1.0) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "0 stages passed, 1 failed, 0 skipped, 1 s"
+    bad = stage(stages, "bad", 0, {"no root": 3}, well=False)
+    assert stages.report(stages.run_stages([bad], "ci.py"), 1.0) == 1
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "0 stages passed, 1 failed, 0 skipped, 1 s, 0 core-s"
 
 
 def test_test_that_was_tried_again_is_named_with_its_failures(
-    ci: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stages: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = sys.modules["tally"].Tally(passed=3, again={"test_a.py::test_late": 1})
     monkeypatch.setattr(sys.modules["tally"], "read", lambda _: found)
-    assert ci.report(ci.run_stages([stage(ci, "faults", 0, {}, well=True)]), 1.0) == 0
+    faults = stage(stages, "faults", 0, {}, well=True)
+    assert stages.report(stages.run_stages([faults], "ci.py"), 1.0) == 0
     assert "tried again: test_a.py::test_late failed 1x (in faults)" in capsys.readouterr().out
 
 
@@ -81,11 +87,11 @@ def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedPr
 
 
 def test_test_that_hangs_ends_its_pytest_which_shows_the_stack(
-    ci: ModuleType, tmp_path: Path
+    stages: ModuleType, tmp_path: Path
 ) -> None:
     text = (
         "import pytest, time\n"
-        "@pytest.mark.timeout(0.2)\n"
+        "@pytest.mark.timeout(2)\n"
         "def test_that_never_ends():\n"
         "    time.sleep(60)\n"
     )
@@ -95,7 +101,7 @@ def test_test_that_hangs_ends_its_pytest_which_shows_the_stack(
     assert "line 4 in test_that_never_ends" in done.stderr
 
 
-def test_skipped_tests_of_pytest_reach_the_tally(ci: ModuleType, tmp_path: Path) -> None:
+def test_skipped_tests_of_pytest_reach_the_tally(stages: ModuleType, tmp_path: Path) -> None:
     text = (
         "import pytest\n"
         "def test_one(): pass\n"
@@ -109,7 +115,7 @@ def test_skipped_tests_of_pytest_reach_the_tally(ci: ModuleType, tmp_path: Path)
 
 
 def test_file_that_a_source_distribution_lacks_or_has_otherwise_is_named(
-    ci: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     check = importlib.import_module("check_sdist")
     monkeypatch.setattr(check, "ROOT", tmp_path)
@@ -127,7 +133,7 @@ def test_file_that_a_source_distribution_lacks_or_has_otherwise_is_named(
 
 
 def test_what_a_build_read_of_the_checkout_is_all_but_packages_and_what_it_made(
-    ci: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     check = importlib.import_module("check_sdist")
     monkeypatch.setattr(check, "ROOT", tmp_path)
@@ -138,3 +144,109 @@ def test_what_a_build_read_of_the_checkout_is_all_but_packages_and_what_it_made(
     lines += ["    /usr/include/stdio.h", f"    {tmp_path}/.venv-ci/numpy.h"]
     found = set(check.of_the_checkout(lines, tmp_path / "build" / "cmake-1"))
     assert found == {Path("csrc/a.h")}
+
+
+def chosen(*files: str) -> set[str]:
+    return {*importlib.import_module("since").choose(files).tests}
+
+
+def test_change_of_a_command_concerns_its_own_tests() -> None:
+    layers = "tests/unit/test_layers.py"
+    assert chosen("src/gradred/doctor/job.py") == {"tests/jobs/test_doctor.py", layers}
+
+
+def test_change_of_the_devices_concerns_no_test_of_the_launcher() -> None:
+    found = chosen("csrc/device/memory.cc")
+    assert {"tests/gpu/test_workspaces.py", "tests/jobs/test_device.py"} <= found
+    of_the_launcher = ("run_command", "supervisor", "wrong_launcher")
+    assert not {f"tests/jobs/test_{name}.py" for name in of_the_launcher} & found
+    assert not [test for test in found if test.startswith("tests/faults/")]
+
+
+def test_change_of_the_layers_below_all_concerns_nearly_every_test() -> None:
+    since = importlib.import_module("since")
+    assert len(chosen("csrc/base/types.h")) > 0.9 * len(since.all_tests())
+
+
+def test_change_of_what_runs_the_tests_concerns_the_whole_gate() -> None:
+    choice = importlib.import_module("since").choose(["docs/gpu.md", "tools/run_tests.py"])
+    assert choice.whole == "tools/run_tests.py"
+    assert importlib.import_module("since").stages(choice, ["the gate"]) == ["the gate"]
+
+
+def test_change_of_an_example_concerns_the_tests_that_name_it() -> None:
+    assert "tests/jobs/test_torchrun.py" in chosen("examples/ddp.py")
+
+
+def test_what_is_left_out_is_told_by_folders() -> None:
+    said = str(importlib.import_module("since").choose(["src/gradred/doctor/job.py"]))
+    assert "  tests/mpi\n" in said
+    assert "tests/jobs/test_bench.py" in said
+
+
+def test_tests_of_the_gate_are_there() -> None:
+    gate = importlib.import_module("gate_tests")
+    for table in (gate.FAULTS, gate.COMMANDS, gate.FRONT_ENDS):
+        for test in table.values():
+            file, _, name = test.partition("::")
+            assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test
+
+
+def nightly(verdict: str = "passed", again: tuple[str, ...] = ()) -> dict[str, Any]:
+    row = {"name": "a stage", "verdict": verdict, "seconds": 100.0, "core_seconds": 60.0}
+    row |= {"passed": 7, "skipped": {"no root": 1}, "again": dict.fromkeys(again, 1)}
+    return {
+        "date": "2026-11-27T09:00:00+00:00",
+        "commit": "abcdef" * 6,
+        "uncommitted": [],
+        "machine": {"cpu": "a processor", "cores": 2, "python": "3.11"},
+        "seconds": 100,
+        "stages": [row],
+        "again_before": ["test_late"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("record", "red"),
+    [
+        (nightly(), []),
+        (nightly(again=("test_new",)), []),
+        (nightly("FAILED"), ["stage a stage: FAILED"]),
+        (nightly("not run"), []),
+        (nightly(again=("test_late",)), ["test_late needed a second try in two records running"]),
+        (nightly() | {"uncommitted": ["a.py"]}, ["it ran with changes that no commit has: a.py"]),
+    ],
+)
+def test_record_is_red_by_a_failure_or_a_second_try_in_two_records(
+    record: dict[str, Any], red: list[str]
+) -> None:
+    assert importlib.import_module("nightly_record").reasons(record) == red
+
+
+@pytest.mark.parametrize(
+    ("found", "word"), [("passed", "green"), ("FAILED", "red"), ("not run", "incomplete")]
+)
+def test_run_that_was_interrupted_is_neither_green_nor_red(found: str, word: str) -> None:
+    assert importlib.import_module("nightly_record").verdict(nightly(found)) == word
+
+
+def test_page_of_the_nightly_run_is_what_its_record_says() -> None:
+    record = importlib.import_module("nightly_record")
+    assert record.PAGE.read_text() == record.page(record.load())
+
+
+def test_page_tells_what_was_skipped_and_tried_again() -> None:
+    said = importlib.import_module("nightly_record").page(nightly(again=("test_late",)))
+    assert "Verdict: **red**" in said
+    assert "| a stage | passed | 2 min | 60 | 7 | 1: no root |" in said
+    assert "| `test_late` | a stage | 1 |" in said
+
+
+def test_stage_that_passed_only_when_it_was_run_again_needed_a_second_try(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = importlib.import_module("nightly")
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    lines = [{"name": "s", "verdict": word, "again": {}} for word in ("FAILED", "passed")]
+    run.state_of("abc").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run.rows_of("abc") == {"s": {"name": "s", "verdict": "passed", "again": {"stage s": 1}}}

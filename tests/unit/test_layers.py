@@ -1,4 +1,4 @@
-"""Includes and imports point downward only; the two tables here are the layers."""
+"""Includes and imports point downward only; tools/layers.py has the tables of layers."""
 
 from __future__ import annotations
 
@@ -7,65 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from layers import CXX_LAYERS, PYTHON_LAYERS, PYTHON_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# What each folder of csrc includes, beside itself: the nearest layers below, which may include what
-# those include. Exactly so: an include that is not needed any more leaves no line here.
-CXX_LAYERS: dict[str, list[str]] = {
-    "base": [],
-    "mpi": ["base"],
-    "reduce": ["base"],
-    "schedule": ["base"],
-    "liveness": ["mpi"],
-    "memory": ["reduce"],
-    "device": ["memory"],
-    "node": ["liveness", "memory", "schedule"],
-    "plan": ["memory", "schedule"],  # a family says which memory it reads
-    "transport": ["memory", "mpi"],
-    "engine": ["liveness", "schedule", "transport"],
-    "comm": ["engine", "node", "plan"],
-    "coordinator": ["comm"],
-    "runtime": ["comm"],
-    "python": ["coordinator", "device", "runtime"],
-    "testing": ["python"],
-    "tests": ["testing"],
-}
-
-# What each module or package of gradred imports, beside itself: the nearest layers below, which may
-# import what those import. Exactly so: an import that is not needed any more leaves no line here.
-PYTHON_LAYERS: dict[str, list[str]] = {
-    "_util": [],
-    "errors": [],
-    "_core": ["errors"],
-    "config": ["_core"],
-    "element_types": ["_core"],
-    "user_ops": ["element_types"],
-    "ops": ["user_ops"],
-    "streams": ["_core"],
-    "request": ["streams"],
-    "schedules": ["_core"],
-    "buffers": ["ops"],
-    "launch": ["_util", "config"],
-    "persistent": ["request"],
-    "plans": ["schedules"],
-    "observe": ["launch"],
-    "_rank": ["observe"],
-    "comm": ["_rank", "buffers", "persistent"],
-    "calls": ["comm", "plans"],
-    "memory": ["buffers"],
-    "named": ["comm"],
-    "torch_backend": [],
-    "torch": ["memory", "named", "torch_backend", "without_mpi"],
-    "without_mpi": ["comm"],
-    "__init__": ["calls", "memory", "without_mpi"],
-    "bench": ["__init__"],
-    "doctor": ["__init__"],
-    "horovod": ["__init__"],
-    "horovod_path": ["cli", "torch"],
-    "cli": ["bench", "doctor", "horovod"],
-    "__main__": ["cli"],
-}
 
 # What the extension calls of the modules above it, or derives from: the functions by which these
 # hand it a function or a class, and who does so.
@@ -78,9 +22,6 @@ UPCALLS = {
     "request_type": ["request"],
     "use_request_class": ["request"],
 }
-
-# In two files, of which each needs the other.
-PYTHON_PARTS = {"memory_comm": "comm"}
 
 # What a rank's launch proxy and supervisor consist of: loaded once per rank, without gradred's
 # other modules and the packages that they need.

