@@ -114,7 +114,7 @@ def test_call_after_a_first_one_that_failed_raises_its_error(first: str, tmp_pat
     wait = ".Wait()" if first == "Iallreduce" else ""
     call = f"comm.{first}(MPI.IN_PLACE, np.zeros(1)){wait}"
     program = FAILED.replace("{first}", call)
-    done = run(tmp_path, 2, program, grace=8, GRADRED_TIMEOUT="1")  # rank 1 waits in MPI_Finalize
+    done = run(tmp_path, 2, program, grace=1, GRADRED_TIMEOUT="1")  # rank 1 waits in MPI_Finalize
     assert said(done) == ["0 TimeoutError"] * 3, (done.stdout, done.stderr)
 
 
