@@ -537,7 +537,7 @@ def wait_for_ranks(launcher, folder):
 def test_second_interrupt_does_not_wait(tmp_path):
     text = f"trap '' INT; : >'{tmp_path}/'$$; while :; do sleep 0.05; done"
     process = subprocess.Popen(
-        command("-np", "2", "--grace", "40", *script(text)), stderr=subprocess.DEVNULL
+        command("-np", "2", "--grace", "90", *script(text)), stderr=subprocess.DEVNULL
     )
     wait_for_ranks(process.pid, tmp_path)
     process.send_signal(signal.SIGINT)
