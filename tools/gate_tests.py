@@ -44,6 +44,6 @@ COMMANDS = {
 # By the front end, one test: on Open MPI, beside PyTorch. (mpi4py's is `make test`.)
 FRONT_ENDS = {
     "torch.distributed": f"{_IN_JOBS}torchrun.py::test_examples_learn[ddp.py]",
-    "Horovod": f"{_IN_JOBS}torch_examples.py::test_examples_learn",
+    "Horovod": f"{_IN_JOBS}torch_examples.py::test_examples_learn[horovod_digits.py]",
     "elastic": f"{_IN_JOBS}elastic.py::test_lost_ranks_are_replaced",
 }

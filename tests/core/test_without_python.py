@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from faults import seeing
+from bounds import within
 from hosts import faked
 
 from gradred import launch
@@ -124,8 +124,8 @@ def test_late_rank_is_reported_and_given_up_on_all_ranks() -> None:
     told = re.findall(r"rank (\d): TimeoutError after ([\d.]+) s: (.*)", done.stdout)
     assert sorted(rank for rank, _, _ in told) == ["0", "1"], done.stdout + done.stderr
     seconds = {rank: float(after) for rank, after, _ in told}
-    assert 0.9 < seconds["0"] < seeing.within(1.9)
-    assert seconds["1"] < seeing.within(0.5)
+    assert 0.9 < seconds["0"] < within(1.9)
+    assert seconds["1"] < within(0.5)
     reported = r"gradred: rank 0 .*has waited 0\.\d s in operation \d+ .*missing: rank 1"
     assert re.search(reported, done.stderr), done.stderr
 
@@ -138,7 +138,7 @@ def test_rank_killed_within_a_call_of_the_mpis_is_peer_lost_in_time(kind: str) -
     done = run(gradred_run(2), f"lost:{kind}")
     told = re.findall(r"rank (\d): PeerLost after ([\d.]+) s: (.*)", done.stdout)
     assert [rank for rank, _, _ in told] == ["0"], done.stdout + done.stderr
-    assert float(told[0][1]) < seeing.within(2.5)
+    assert float(told[0][1]) < within(2.5)
     assert re.search(r"rank 1 .*has ended", told[0][2]), told
     assert done.returncode == 128 + 9, done.stderr
 
@@ -148,7 +148,7 @@ def test_time_limit_holds_within_a_call_of_the_mpis(kind: str) -> None:
     done = run(gradred_run(2), f"late:{kind}", warn_after="300ms", timeout="1s")
     told = re.findall(r"rank (\d): TimeoutError after ([\d.]+) s: ", done.stdout)
     assert [rank for rank, _ in told] == ["0"], done.stdout + done.stderr
-    assert 0.9 < float(told[0][1]) < seeing.within(1.9)
+    assert 0.9 < float(told[0][1]) < within(1.9)
     assert re.search(r"gradred: rank 0 .*has waited 0\.\d s in .*" + kind, done.stderr), done.stderr
 
 
