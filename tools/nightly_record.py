@@ -67,7 +67,7 @@ def verdict(record: Mapping[str, Any]) -> str:
     """In a word."""
     if reasons(record):
         return "red"
-    return "incomplete" if not_run(record) else "green"
+    return "incomplete" if not_run(record) or not record["stages"] else "green"
 
 
 def commits_behind(commit: str) -> int | None:

@@ -104,7 +104,7 @@ Steps Chunks::scatter(const NodeCall& call) {
   const std::size_t per_rank = room / call.element * call.element;
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
-  const auto place = [=, this](std::size_t owner) {  // of its piece in a chunk
+  const auto place = [=](std::size_t owner) {  // of its piece in a chunk
     std::size_t before = 0;
     for (std::size_t rank = 0; rank < owner; ++rank) before += call.part_bytes(rank) > 0 ? 1 : 0;
     return before * per_rank;
