@@ -27,7 +27,7 @@ class LateWorkspace final : public Workspace {
   };
 
   LateWorkspace(const Kind& kind, std::size_t rank, std::size_t ranks)
-      : kind_(kind), rank_(rank), part_(kind.bytes), parts_(ranks), draw_(unsigned(rank)) {
+      : kind_(kind), part_(kind.bytes), parts_(ranks), draw_(unsigned(rank)) {
     parts_[rank] = part_.data();
     least_ = kind.bytes;
   }
@@ -49,7 +49,7 @@ class LateWorkspace final : public Workspace {
   std::size_t bytes() const override { return least_; }
   bool is_of_one_device() const override { return one_device_; }
   bool reduces(Op, DType, std::string&) override { return true; }
-  SharedPlace find(const void* array) const {
+  SharedPlace place_of(const void* array) const {
     const auto* const at = static_cast<const std::byte*>(array);
     for (std::size_t i = 0; i < kAllocations; ++i) {
       const std::byte* const begin = shared_[i].data();
@@ -123,7 +123,6 @@ class LateWorkspace final : public Workspace {
 
   const Kind kind_;
   const std::uint64_t first_ = kind_.programs ? SharedPlace::kFirstOfPrograms : 1;
-  const std::size_t rank_;
   std::vector<std::byte> part_;
   std::vector<std::byte*> parts_;
   std::array<Bytes, kAllocations> shared_{Bytes(kShared), Bytes(kShared)};
@@ -152,8 +151,8 @@ class OnDevice final : public Flow {
     device_.op = call.op;
     device_.dtype = call.dtype;
     const bool scatters = call.kind == Kind::kReduceScatterBlock;
-    if (!(scatters && call.in_place)) device_.input_place = workspace.find(device_.input);
-    device_.result_place = workspace.find(recv);
+    if (!(scatters && call.in_place)) device_.input_place = workspace.place_of(device_.input);
+    device_.result_place = workspace.place_of(recv);
   }
   bool has_input(std::size_t) override { return true; }
   void has_result(std::size_t) override {}
