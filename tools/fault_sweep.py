@@ -97,7 +97,8 @@ class Part:
 
 def commit() -> str:
     """What is swept; says so where it is not what the repository holds."""
-    written = [":!docs/faults", ":!docs/faults.md", ":!docs/nightly.*"]  # by the sweep, by a nightly
+    # What a sweep, and the nightly run around it, write themselves.
+    written = [":!docs/faults", ":!docs/faults.md", ":!docs/nightly.*"]
     ask = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", *written]
     changed = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
     ask = ["git", "describe", "--always", "--abbrev=10"]
