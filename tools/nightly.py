@@ -43,6 +43,11 @@ OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
 STRICT = {"TESTS_STRICT_TIMES": "1"}
 
 
+def environment() -> bool:
+    """That of `make test`, and what the examples and plots need, too."""
+    return checks.make_test() and checks.prepared("demo")
+
+
 def full_sweep() -> bool:
     """The threads matrix, the property tests and the mutants, all of them."""
     return checks.ranks(MPICH, "--full", "--ranks", "", "--timeout", "700")
@@ -117,7 +122,7 @@ def soak() -> bool:
 
 
 NIGHTLY = (
-    Stage("make test", checks.make_test, all_cores=True),
+    Stage("make test", environment, all_cores=True),
     Stage("sdist and wheel", checks.wheel, all_cores=True),
     Stage("full sweep", full_sweep, beside=True),
     # Its tests keep one core busy, and it takes longest.
