@@ -332,6 +332,7 @@ def test_copies_have_a_cost() -> None:
     assert traffic(given[1], 400).copied == 100
 
 
+@pytest.mark.wider  # --full holds it to its time
 def test_thousands_of_ranks_are_costed_in_no_time(full: bool) -> None:
     begin = time.process_time()
     found = [coefficients(name, 4096) for name in ("ring", *CHEAP)]
@@ -455,6 +456,7 @@ def resident() -> int:
 
 
 @pytest.mark.parametrize("name", ["ring", "hierarchical", "recursive_multiplying"])
+@pytest.mark.wider  # likewise
 def test_thousands_of_ranks_take_little_memory_and_time(name: str, full: bool) -> None:
     """The rounds of all ranks of a ring would be 5 GiB."""
     parameters: Parameters = {"local": 64} if name == "hierarchical" else {}
@@ -465,6 +467,7 @@ def test_thousands_of_ranks_take_little_memory_and_time(name: str, full: bool) -
     assert resident() - before < 64 << 20
 
 
+@pytest.mark.wider  # --full holds it to its time
 def test_rounds_of_a_long_schedule_come_one_by_one(full: bool) -> None:
     before, begin = resident(), time.process_time()
     schedule = make("ring", 1, 4096)
