@@ -12,10 +12,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from zipfile import ZipFile
 
 import tally
@@ -27,6 +28,7 @@ MPICH = Path(".venv-ci")
 OPENMPI = Path(".venv-ci-openmpi")
 TORCH = "torch==2.13.0"  # the build for CPUs, where the index has it
 WARNINGS_ARE_ERRORS = "-DGRADRED_WERROR=ON"
+NONE: Mapping[str, str] = MappingProxyType({})
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -166,7 +168,7 @@ def programs_of(build: Path) -> list[Path]:
     return programs
 
 
-def run_programs(programs: Iterable[Program], at_once: int = 1) -> bool:
+def run_programs(programs: Iterable[Program], at_once: int = 1, **variables: str) -> bool:
     """Whether all of them pass; a name, seconds and a verdict per line."""
 
     def one(program: Program) -> tuple[str, bool, float, str]:
@@ -174,7 +176,12 @@ def run_programs(programs: Iterable[Program], at_once: int = 1) -> bool:
         command = [*program.prefix, str(program.path), *program.words]
         try:
             done = subprocess.run(
-                command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900
+                command,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=900,
+                env=os.environ | variables,
             )
             said, passed = done.stdout, done.returncode == 0
         except subprocess.TimeoutExpired:
@@ -203,13 +210,16 @@ def build_of(environment: Path) -> Path | None:
     return None
 
 
-def core_tests() -> bool:
-    """csrc/tests, linked with the core that `make test` has compiled; then ranks without Python."""
+def core_tests(at_once: int = CORES, **variables: str) -> bool:
+    """csrc/tests, linked with the core that `make test` has compiled; then ranks without Python.
+
+    Most of the programs wait for each other's ranks, and so run beside each other.
+    """
     build = build_of(MPICH)
     if build is None or not compiled(build):
         return False
-    # Most of them wait for each other's ranks.
-    return run_programs(map(Program, programs_of(build)), CORES) and without_python(build, MPICH)
+    well = run_programs(map(Program, programs_of(build)), at_once, **variables)
+    return well and without_python(build, MPICH, **variables)
 
 
 def sanitized_tests(sanitizer: str) -> bool:
@@ -231,10 +241,11 @@ def sanitized_tests(sanitizer: str) -> bool:
     return well and (sanitizer != "address" or without_python(build, MPICH, OPENMPI))
 
 
-def without_python(build: Path, *environments: Path) -> bool:
+def without_python(build: Path, *environments: Path, **variables: str) -> bool:
     """The core alone as ranks of MPIs; another stage runs meanwhile, as with jobs."""
     program = (build / "ranks" / "core_ranks").absolute()
-    verdicts = [jobs(one, "tests/core", CORE_PROGRAM=str(program)) for one in environments]
+    given = {"CORE_PROGRAM": str(program), **variables}
+    verdicts = [jobs(one, "tests/core", variables=given) for one in environments]
     return all(verdicts)
 
 
@@ -301,7 +312,7 @@ def jobs(
     options: Sequence[str] = (),
     seconds: float = 900,
     tries: int = 1,
-    **variables: str,
+    variables: Mapping[str, str] = NONE,
 ) -> bool:
     """Tests that start jobs: commands, faults, several hosts.
 
@@ -313,16 +324,17 @@ def jobs(
     command = ["-m", "pytest", "-q", "-o", f"cache_dir={cache.absolute()}", "-rfs", "--tb=short"]
     command += ["--durations=10", *of_mpi(environment), *options, *paths]
     command += [f"--ignore={one}" for one in without]
-    variables |= {"FOREIGN_MPIEXEC": str(other.absolute())}  # for the test of the wrong launcher
+    # The test of the wrong launcher asks for the first.
+    given = {"FOREIGN_MPIEXEC": str(other.absolute()), **variables}
     words = [str(python_of(environment)), *command]
     shutil.rmtree(cache, ignore_errors=True)
-    if run(*words, seconds=seconds, **variables):
+    if run(*words, seconds=seconds, **given):
         return True
     failed = tally.last_failed(cache)
     if tries < 2 or not failed:
         return False
     print(f"\n-- a second try of {len(failed)} --", flush=True)
-    well = run(*words, "--last-failed", seconds=seconds, **variables)
+    well = run(*words, "--last-failed", seconds=seconds, **given)
     tally.add(0, {}, failed if well else ())
     return well
 

@@ -53,6 +53,11 @@ def full_sweep() -> bool:
     return checks.ranks(MPICH, "--full", "--ranks", "", "--timeout", "700")
 
 
+def core_in_time() -> bool:
+    """The gate's tests of the core, one after the other, to the times that gradred promises."""
+    return checks.core_tests(1, **STRICT)
+
+
 def fault_sweep() -> bool:
     """All faults, random kills and hosts on both MPIs, and the page of them."""
     folders = [f"--mpich={MPICH}", f"--openmpi={OPENMPI}"]
@@ -62,7 +67,13 @@ def fault_sweep() -> bool:
 def jobs(environment: Path, *paths: str, without: Sequence[str] = ()) -> bool:
     """All of these, to the times that gradred promises."""
     return checks.jobs(
-        environment, *paths, without=without, options=["--full"], seconds=2400, tries=2, **STRICT
+        environment,
+        *paths,
+        without=without,
+        options=["--full"],
+        seconds=2400,
+        tries=2,
+        variables=STRICT,
     )
 
 
@@ -124,6 +135,7 @@ def soak() -> bool:
 NIGHTLY = (
     Stage("make test", environment, all_cores=True),
     Stage("sdist and wheel", checks.wheel, all_cores=True),
+    Stage("core, in time", core_in_time, all_cores=True),
     Stage("full sweep", full_sweep, beside=True),
     # Its tests keep one core busy, and it takes longest.
     Stage("address sanitizer", lambda: checks.sanitized_tests("address"), beside=True),

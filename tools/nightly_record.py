@@ -80,6 +80,8 @@ def commits_behind(commit: str) -> int | None:
 def is_not_red() -> bool:
     """Whether the last nightly run found nothing wrong; says what it found, and how old it is."""
     record = load()
+    if not record["stages"]:
+        print("no nightly run has been recorded yet: run `make nightly`")
     bad = reasons(record)
     behind = commits_behind(record["commit"])
     print(f"nightly run of {record['date'][:10]}, commit {record['commit'][:10]}: ", end="")
@@ -116,6 +118,8 @@ def page(record: Mapping[str, Any]) -> str:
     """docs/nightly.md."""
     bad = reasons(record)
     machine = record["machine"]
+    if not record["stages"]:
+        return f"{HEAD}\nNo run has been recorded yet.\n"
     lines = [HEAD, f"Run on {record['date'][:10]}, of commit {record['commit'][:10]}, on "]
     lines[-1] += f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}, in "
     lines[-1] += f"{minutes(record['seconds'])}. Verdict: **{verdict(record)}**."
