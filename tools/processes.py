@@ -20,6 +20,10 @@ from typing import ClassVar
 
 PR_SET_CHILD_SUBREAPER = 36
 
+# Seconds. A helper of Python's multiprocessing ends when it sees that its parent has: on a busy
+# machine it may still be starting.
+_TO_LEAVE_BY_ITSELF = 30.0
+
 # Children of this process that belong to no job, with all below them.
 APART: set[int] = set()
 
@@ -94,8 +98,8 @@ class Beside:
 
 
 def end_descendants(but: set[int]) -> list[str]:
-    """Kills what is left below this process except `but`, after a second to leave by itself."""
-    patience = time.monotonic() + 1
+    """Kills what is left below this process except `but`, after some time to leave by itself."""
+    patience = time.monotonic() + _TO_LEAVE_BY_ITSELF
     while (living := descendants() - but) and time.monotonic() < patience:
         time.sleep(0.02)
     titles = [title(pid) for pid in living]
