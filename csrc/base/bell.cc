@@ -29,6 +29,14 @@ constexpr std::uint32_t kOf32Bits = 2;
 constexpr long kFutexWaitv = 449;  // on every architecture
 constexpr std::size_t kMostWords = 64;
 
+std::atomic<std::uint64_t> the_sleeps{0}, the_ended_by_limit{0};
+std::uint64_t unseen_lost = 0;
+std::atomic<std::uint64_t*> the_lost{&unseen_lost};
+
+std::atomic_ref<std::uint64_t> lost() {
+  return std::atomic_ref(*the_lost.load(std::memory_order_acquire));
+}
+
 timespec timespec_of(std::uint64_t nanoseconds) {
   return {static_cast<time_t>(nanoseconds / 1'000'000'000),
           static_cast<long>(nanoseconds % 1'000'000'000)};
@@ -61,18 +69,21 @@ class Futexes {
     all_[count_++] = {value, reinterpret_cast<std::uint64_t>(&word), kOf32Bits, 0};
   }
 
-  void wait(std::uint64_t limit_ns) {
-    const bool several = count_ > 1;
-    if (several && !kernel_waits_for_several()) limit_ns = std::min(limit_ns, Sleep::kBlindNs);
+  // Whether the limit has ended it, and it could have been woken for each of them before.
+  bool wait(std::uint64_t limit_ns) {
+    const bool several = count_ > 1, blind = several && !kernel_waits_for_several();
+    if (blind) limit_ns = std::min(limit_ns, Sleep::kBlindNs);
     const bool ends = limit_ns != Sleep::kForever;
-    if (several && kernel_waits_for_several()) {
+    long result = 0;
+    if (several && !blind) {
       const timespec end = timespec_of(ends ? kernel_ns() + limit_ns : 0);
-      syscall(kFutexWaitv, all_.data(), count_, 0, ends ? &end : nullptr, CLOCK_MONOTONIC);
+      result = syscall(kFutexWaitv, all_.data(), count_, 0, ends ? &end : nullptr, CLOCK_MONOTONIC);
     } else {
       const timespec limit = timespec_of(limit_ns);
-      futex(*words_[0], FUTEX_WAIT, static_cast<std::uint32_t>(all_[0].value),
-            ends ? &limit : nullptr);
+      result = futex(*words_[0], FUTEX_WAIT, static_cast<std::uint32_t>(all_[0].value),
+                     ends ? &limit : nullptr);
     }
+    return result == -1 && errno == ETIMEDOUT && !blind;
   }
 
  private:
@@ -81,21 +92,68 @@ class Futexes {
   std::uint32_t count_ = 0;
 };
 
+// Who sleeps for words has their writers look for sleepers, in two steps. It counts itself as
+// expected, then looks at the words; a writer stores its word, then looks whether anybody is
+// expected. The barrier, on all cores where ranks run, comes between the two steps of each, so that
+// one sees the other. Where the kernel does not make it, the writer's store may stay on its way for
+// a moment after it has looked; nobody knows how long, and so this waits for much longer than it
+// can take. Then it counts itself as a sleeper of the bell, and looks at the words once more; a
+// writer that has seen it expected looks at this count. Both change the count by a
+// read-modify-write: who comes second sees the other.
+class SleepingFor {
+ public:
+  explicit SleepingFor(std::span<const Awaited> words) : words_(words) {
+    bool expects = false;
+    for (const Awaited& one : words_) {
+      if (one.expected == nullptr) continue;
+      one.expected->fetch_add(1, std::memory_order_seq_cst);
+      expects = true;
+    }
+    if (expects) make_barrier();
+    for (const Awaited& one : words_) one.bell->sleepers.fetch_add(1, std::memory_order_acq_rel);
+  }
+  ~SleepingFor() {
+    for (const Awaited& one : words_) {
+      one.bell->sleepers.fetch_sub(1, std::memory_order_acq_rel);
+      if (one.expected != nullptr) one.expected->fetch_sub(1, std::memory_order_acq_rel);
+    }
+  }
+  SleepingFor(const SleepingFor&) = delete;
+  SleepingFor& operator=(const SleepingFor&) = delete;
+
+ private:
+  static void make_barrier() {
+    if (can_make_barriers() && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0) return;
+    constexpr timespec kLong{0, 1'000'000};
+    nanosleep(&kLong, nullptr);
+  }
+
+  const std::span<const Awaited> words_;
+};
+
+// Who has written a word, and seen the sleeper, rings within so much of it, whatever it is kept by.
+constexpr std::uint64_t kLongestBeforeRing = 100'000'000;
+
+// After a sleep that has ended by its limit: whether one of the words has been reached without a
+// ring. Its writers still see a sleeper.
+bool has_lost(std::span<const Awaited> words, std::span<const std::uint32_t> rings_before) {
+  const auto is_lost = [&](std::size_t i) {
+    return words[i].reached() && words[i].bell->rings.load() == rings_before[i];
+  };
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::uint64_t begin = kernel_ns();
+    while (is_lost(i)) {
+      if (kernel_ns() - begin > kLongestBeforeRing) return true;
+      constexpr timespec kNap{0, 50'000};
+      nanosleep(&kNap, nullptr);
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 void allow_barriers() { can_make_barriers(); }
-
-// A writer stores the word, then looks whether sleepers are expected; we do it the other way round.
-// The barrier, on all cores where ranks run, comes between the two steps of each, so that one sees
-// the other. Where the kernel does not make it, the writer's store may stay on its way for a moment
-// after it has looked; nobody knows how long, and so this waits for much longer than it can take.
-ExpectSleepers::ExpectSleepers(SleepersExpected* expected) : expected_(expected) {
-  if (expected == nullptr) return;
-  expected->fetch_add(1, std::memory_order_seq_cst);
-  if (can_make_barriers() && membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0) return;
-  constexpr timespec kLong{0, 1'000'000};
-  nanosleep(&kLong, nullptr);
-}
 
 void ring(Bell& bell) {
   bell.rings.fetch_add(1, std::memory_order_acq_rel);
@@ -104,8 +162,6 @@ void ring(Bell& bell) {
 
 void Sleep::wake(std::atomic<std::uint32_t>& word) { futex(word, FUTEX_WAKE, INT_MAX, nullptr); }
 
-// A sleeper counts itself, then looks at the word once more; a writer stores the word, then looks
-// at the count. Both change the count by a read-modify-write: who comes second sees the other.
 void Sleep::until_any(std::span<const Awaited> words, std::atomic<std::uint32_t>* wake,
                       std::uint32_t unchanged, std::uint64_t limit_ns) {
   if (words.size() > kMostWords) {
@@ -113,13 +169,31 @@ void Sleep::until_any(std::span<const Awaited> words, std::atomic<std::uint32_t>
     limit_ns = std::min(limit_ns, kBlindNs);
   }
   Futexes futexes;
-  for (const Awaited& one : words) {
-    one.bell->sleepers.fetch_add(1, std::memory_order_acq_rel);
-    futexes.add(one.bell->rings, one.bell->rings.load(std::memory_order_acquire));
+  std::array<std::uint32_t, kMostWords> rings;
+  const SleepingFor sleeping(words);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    rings[i] = words[i].bell->rings.load(std::memory_order_acquire);
+    futexes.add(words[i].bell->rings, rings[i]);
   }
   if (wake != nullptr) futexes.add(*wake, unchanged);
-  if (std::ranges::none_of(words, &Awaited::reached)) futexes.wait(limit_ns);
-  for (const Awaited& one : words) one.bell->sleepers.fetch_sub(1, std::memory_order_acq_rel);
+  if (std::ranges::any_of(words, &Awaited::reached)) return;
+  if (!words.empty()) the_sleeps.fetch_add(1, std::memory_order_relaxed);
+  if (!futexes.wait(limit_ns) || words.empty()) return;
+  the_ended_by_limit.fetch_add(1, std::memory_order_relaxed);
+  if (has_lost(words, {rings.data(), words.size()})) {
+    lost().fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+Sleep::Counts Sleep::counts() {
+  return {the_sleeps.load(std::memory_order_relaxed),
+          the_ended_by_limit.load(std::memory_order_relaxed),
+          lost().load(std::memory_order_relaxed)};
+}
+
+void Sleep::count_lost_at(std::uint64_t& shown) {
+  std::atomic_ref(shown).fetch_add(lost().load(std::memory_order_relaxed));
+  the_lost.store(&shown, std::memory_order_release);
 }
 
 }  // namespace gradred

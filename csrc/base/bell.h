@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
-#include <utility>
 
 namespace gradred {
 
@@ -21,8 +20,8 @@ inline bool has_reached(const std::atomic<std::uint64_t>& word, std::uint64_t ta
   return static_cast<std::int64_t>(word.load(std::memory_order_acquire) - target) >= 0;
 }
 
-// Whether anybody may sleep for words of a group: how many threads have said so. As long as nobody
-// has, a writer need not look at the bells, for which it would need a full memory barrier.
+// How many threads are about to sleep for words of a group, or do (Sleep). As long as none is, a
+// writer need not look at the bells, for which it would need a full memory barrier.
 using SleepersExpected = std::atomic<std::uint32_t>;
 
 // A writer stores its word and calls this, which wakes those who sleep for it. No `expected`:
@@ -45,30 +44,8 @@ struct Awaited {
   bool reached() const { return has_reached(*word, target); }
 };
 
-// Each process asks the kernel for the barriers of ExpectSleepers before it writes its first word.
+// Each process asks the kernel for the barriers that sleepers need before it writes its first word.
 void allow_barriers();
-
-// While it lives, writers look for sleepers. Made before the word is looked at for the last time.
-class ExpectSleepers {
- public:
-  ExpectSleepers() = default;
-  explicit ExpectSleepers(SleepersExpected* expected);
-  ~ExpectSleepers() { stop(); }
-  ExpectSleepers(ExpectSleepers&& other) noexcept
-      : expected_(std::exchange(other.expected_, nullptr)) {}
-  ExpectSleepers& operator=(ExpectSleepers&& other) noexcept {
-    std::swap(expected_, other.expected_);
-    return *this;
-  }
-  bool lives() const { return expected_ != nullptr; }
-  void stop() {
-    if (expected_ != nullptr) expected_->fetch_sub(1, std::memory_order_acq_rel);
-    expected_ = nullptr;
-  }
-
- private:
-  SleepersExpected* expected_ = nullptr;
-};
 
 // Waiting without a core, until somebody has to look again.
 class Sleep {
@@ -76,13 +53,22 @@ class Sleep {
   // Until the limit has passed, somebody has changed `wake` from `unchanged`, or one of the words
   // may have been reached; at once where one has. Several words and a wake word need a kernel that
   // waits for several futexes (Linux 5.16); others wait for the first, and kBlindNs at most. Also
-  // returns for no reason.
+  // returns for no reason. The words' writers look for sleepers meanwhile: it sees to that.
   static void until_any(std::span<const Awaited> words, std::atomic<std::uint32_t>* wake,
                         std::uint32_t unchanged, std::uint64_t limit_ns);
   static void until(const Awaited& word, std::uint64_t limit_ns) {
     until_any({&word, 1}, nullptr, 0, limit_ns);
   }
   static void wake(std::atomic<std::uint32_t>& word);  // after changing it
+
+  // Of this process's sleeps for words. A wake-up is lost if a sleep has ended by its limit
+  // although its word had been reached, and nobody has rung for it: the limit alone has ended it.
+  struct Counts {
+    std::uint64_t sleeps = 0, ended_by_limit = 0, lost = 0;
+  };
+  static Counts counts();
+  // From now on, where others see it. The lost ones so far are added.
+  static void count_lost_at(std::uint64_t& shown);
 
   static constexpr std::uint64_t kBlindNs = 1'000'000;
   static constexpr std::uint64_t kForever = ~std::uint64_t{0};

@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/driver_calls.h"
 #include "base/errors.h"
 #include "base/files.h"
 
@@ -76,6 +77,26 @@ std::string name_json(int rank, const char* what, std::uint32_t line, const std:
          std::to_string(what[0] == 'p' ? static_cast<std::uint32_t>(rank) : line) + "\"}}";
 }
 
+// Of a device's driver, that took long. They are the process's: each thread has a line of its own.
+constexpr std::uint32_t kFirstLineOfDriver = 1'000'000;
+
+std::string driver_json(int rank) {
+  std::map<std::int64_t, std::uint32_t> lines;
+  std::string text;
+  for (const SlowDriverCall& slow : slow_driver_calls()) {
+    const auto next = kFirstLineOfDriver + static_cast<std::uint32_t>(lines.size());
+    const auto [line, is_new] = lines.try_emplace(slow.thread, next);
+    if (is_new) text += ",\n" + name_json(rank, "thread_name", next, "driver's calls, thread");
+    TraceEvent event;
+    event.line = line->second;
+    event.start_ns = slow.start_ns;
+    event.end_ns = slow.end_ns;
+    text += ",\n" +
+            duration_event(rank, event, slow.name, "\"thread\": " + std::to_string(slow.thread));
+  }
+  return text;
+}
+
 bool is_part(const TraceEvent& event) {
   return event.kind != TraceEvent::Kind::kBegin && event.kind != TraceEvent::Kind::kAbandon;
 }
@@ -143,7 +164,8 @@ std::string Trace::json() const {
   for (const TraceEvent& event : events) {
     if (is_part(event)) text += ",\n" + part_json(rank_, event);
   }
-  return text + "\n],\n\"displayTimeUnit\": \"ns\",\n\"otherData\": {\"replaced_events\": " +
+  return text + driver_json(rank_) +
+         "\n],\n\"displayTimeUnit\": \"ns\",\n\"otherData\": {\"replaced_events\": " +
          std::to_string(recorded_ - events.size()) + "}}\n";
 }
 

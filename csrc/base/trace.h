@@ -44,8 +44,8 @@ class Trace {
   void close_line(std::uint32_t line);
 
   // {"traceEvents": [...]}: pid is the rank, tid the line; each operation that is a schedule
-  // encloses its rounds and each round its messages. `otherData` tells how many events were
-  // replaced.
+  // encloses its rounds and each round its messages. Calls of a device's driver that took long have
+  // lines of their own, one for each thread. `otherData` tells how many events were replaced.
   std::string json() const;
   // Writes json() to `path` with `{rank}` filled in, or to path-with-the-rank: "a.json" ->
   // "a.3.json". Throws UsageError when the file cannot be written.

@@ -27,6 +27,7 @@ class LibraryFamily final : public Family {
   std::string_view about() const override { return about_; }
   std::string_view medium() const override { return "library"; }
   const char* traced_as() const override { return name_.data(); }
+  Went went() const override { return Went::kLibrary; }
   // Those by which the ranks agree on the call.
   bool sends(const Place& place) const override { return !place.why_no_memory.empty(); }
   std::vector<std::string> plans(Collective collective) const override {

@@ -21,6 +21,7 @@ class MpiFamily final : public Family {
   std::string_view about() const override { return "the MPI's own call"; }
   std::string_view medium() const override { return "mpi"; }
   const char* traced_as() const override { return "the MPI"; }
+  Went went() const override { return Went::kMpi; }
   bool leaves_to_mpi() const override { return true; }
   std::vector<std::string> plans(Collective) const override { return {"mpi"}; }
 

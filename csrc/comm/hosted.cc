@@ -90,10 +90,7 @@ bool HostedOperation::advance_on_host() {
   return false;
 }
 
-void HostedOperation::await_host() {
-  if (caller() == Caller::kSleepy) execution_->expect_sleepers();
-  stop_at({Progress::State::kAwaits, execution_->awaited()});
-}
+void HostedOperation::await_host() { stop_at({Progress::State::kAwaits, execution_->awaited()}); }
 
 // Refused: this rank ends what it has announced on the host, and refuses what would come next.
 bool HostedOperation::leave_host() {

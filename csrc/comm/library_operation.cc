@@ -154,6 +154,7 @@ class LibraryOperation final : public StartedOperation {
   bool is_first_to_wait() const override {
     return phase_ != Phase::kAgrees || agreement_->is_first_to_wait();
   }
+  Went went() const override { return Went::kLibrary; }
   bool needs_no_mpi() const override { return comm_->node_path().serves_all(); }
   bool must_end() const override { return true; }
   std::size_t bytes() const override { return call_.count * size_of(call_.dtype); }

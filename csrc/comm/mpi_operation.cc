@@ -105,6 +105,7 @@ class MpiOperation final : public StartedOperation {
                                      unnumbered().call);
   }
   bool spins() const override { return comm_->node_path().spins(); }
+  Went went() const override { return Went::kMpi; }
   // At MPI_THREAD_MULTIPLE gradred's thread does it, and calls of the MPI may hold its locks here.
   bool may_advance_in_mpi() const override { return !thread_may_drive(); }
   bool holds_memory() const override {

@@ -117,9 +117,9 @@ bool NodeOperation::step() {
   if (!path_->queue().is_first(this)) return false;
   if (!begun_ && !begin()) return false;
   if (!execution_.advance()) {
-    if (execution_.awaited().word == nullptr) return false;
-    if (caller() == Caller::kSleepy) execution_.expect_sleepers();
-    stop_at({Progress::State::kAwaits, execution_.awaited()});
+    const bool has_word = execution_.awaited().word != nullptr;
+    const auto state = has_word ? Progress::State::kAwaits : Progress::State::kPolls;
+    stop_at({state, execution_.awaited(), execution_.stands_for()});
     return false;
   }
   take_result();
@@ -142,7 +142,10 @@ bool NodeOperation::finish_those_before() {
 // To start a call is to announce it: what takes longer is left to who waits, or to the engine.
 bool NodeOperation::begin() {
   if (Stream* const before = call_.before(); before != nullptr && !given_) {
-    if (!before->ready()) return false;
+    if (!before->ready()) {
+      stop_at({Progress::State::kPolls, {}, StoodFor::kStream});
+      return false;
+    }
     start_call();
   }
   begun_ = true;
@@ -157,6 +160,7 @@ void NodeOperation::take_result() {
   if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
     scale_result(call_, execution_.recv(), call_.count, group_.size());
   }
+  went_ = group_.how_it_went();
   if (observation_ != nullptr) observation_->look(group_);
 }
 

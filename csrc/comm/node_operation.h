@@ -46,6 +46,7 @@ class NodeOperation final : public StartedOperation {
   bool is_first_to_wait() const override;
   bool needs_no_mpi() const override;
   std::size_t bytes() const override { return bytes_; }
+  Went went() const override { return went_; }
   bool spins() const override;
 
  protected:
@@ -75,6 +76,7 @@ class NodeOperation final : public StartedOperation {
   NodeExecution execution_;
   bool given_ = false;  // to the execution: its input is there
   bool begun_ = false;
+  Went went_ = Went::kUnknown;
   std::uint64_t number_ = 0;
 };
 

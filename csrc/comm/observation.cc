@@ -58,8 +58,12 @@ void Observation::spent(std::uint64_t ns) {
   if (row_ != nullptr) row_->exposed(ns);
 }
 
-void Observation::end(bool well) noexcept {
-  if (row_ != nullptr && well) row_->ended(bytes_, now_ns() - start_ns_);
+void Observation::end(bool well, const Stood& stood, Went went, bool is_copied_to_host) noexcept {
+  if (row_ != nullptr && well) {
+    row_->ended(bytes_, now_ns() - start_ns_);
+    row_->stood(stood);
+    row_->went(went, is_copied_to_host);
+  }
   if (trace_ != nullptr) record(*trace_, event_, well);
 }
 

@@ -21,7 +21,8 @@ class Observation {
   std::uint64_t start_ns() const { return start_ns_; }
   void look(const NodeGroup& node);  // ProfileRow::look, if it is the turn of this one
   void spent(std::uint64_t ns);      // by the program, in Start, Test or Wait
-  void end(bool well) noexcept;      // once
+  bool counts() const { return row_ != nullptr; }
+  void end(bool well, const Stood& stood, Went went, bool is_copied_to_host) noexcept;  // once
 
  private:
   const std::shared_ptr<Profile> profile_;

@@ -148,9 +148,19 @@ void Observer::run_timed(const Call& call, WaitHook& hook, Mode mode) {
   }
   row.took(now_ns() - begin - (row.waits() - waited_before));
   row.count(bytes_of(call));
+  note_way(call, mode, row);
   row.plan_sample();
   if (looks) row.look(*node);
   if (row.compares() && may_compare(call, mode)) compare_with_mpi(call, row, hook);
+}
+
+void Observer::note_way(const Call& call, Mode mode, ProfileRow& row) const {
+  const Family* const family = comm_.dispatch().family_for(call, mode != Mode::kBlocking);
+  if (family == nullptr) return;
+  const bool on_node = family->went() == Went::kUnknown && node() != nullptr;
+  const Went went = on_node ? node()->how_it_went() : family->went();
+  const bool on_devices = went == Went::kDevices || went == Went::kDevicesCopied;
+  row.went(went, !call.on_host() && !on_devices && !family->reads(call));
 }
 
 void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {

@@ -44,6 +44,7 @@ class Observer {
  private:
   void run_timed(const Call& call, WaitHook& hook, Mode mode);
   void run_traced(const Call& call, WaitHook& hook, Mode mode);
+  void note_way(const Call& call, Mode mode, ProfileRow& row) const;
   bool may_compare(const Call& call, Mode mode) const;
   void compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook);
   NodeGroup* node() const;  // null: not all ranks share memory

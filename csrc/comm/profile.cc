@@ -58,6 +58,10 @@ void ProfileCounts::add(const ProfileCounts& other) {
   own_ns = shorter(own_ns, other.own_ns);
   mpi_ns = shorter(mpi_ns, other.mpi_ns);
   comparing_ns += other.comparing_ns;
+  for (std::size_t i = 0; i < kStoodSums; ++i) stood[i] += other.stood[i];
+  for (std::size_t way = 0; way < kWays; ++way) {
+    for (std::size_t staged = 0; staged < 2; ++staged) went[way][staged] += other.went[way][staged];
+  }
 }
 
 double ProfileCounts::time_ns() const {
@@ -116,6 +120,12 @@ void ProfileRow::ended(std::uint64_t bytes, std::uint64_t ns) {
   timed_ns_.fetch_add(ns, std::memory_order_relaxed);
 }
 
+void ProfileRow::stood(const Stood& stood) {
+  for (std::size_t i = 0; i < kStoodSums; ++i) {
+    stood_[i].fetch_add(stood[i], std::memory_order_relaxed);
+  }
+}
+
 void ProfileRow::look(const NodeGroup& node) {
   std::uint64_t first = ~std::uint64_t{0}, last = 0;
   int last_rank = 0;
@@ -137,21 +147,28 @@ void ProfileRow::look(const NodeGroup& node) {
 }
 
 ProfileCounts ProfileRow::counts() const {
-  return {.calls = get(calls_),
-          .bytes = get(bytes_),
-          .early_calls = get(early_calls_),
-          .early_ns = get(early_ns_),
-          .timed_calls = get(timed_calls_),
-          .timed_ns = get(timed_ns_),
-          .waited_ns = get(waited_ns_),
-          .exposed_ns = get(exposed_ns_),
-          .looks = get(looks_),
-          .skew_ns = get(skew_ns_),
-          .longest_skew_ns = get(longest_skew_ns_),
-          .compared = get(compared_),
-          .own_ns = get(own_ns_),
-          .mpi_ns = get(mpi_ns_),
-          .comparing_ns = get(comparing_ns_)};
+  ProfileCounts made{.calls = get(calls_),
+                     .bytes = get(bytes_),
+                     .early_calls = get(early_calls_),
+                     .early_ns = get(early_ns_),
+                     .timed_calls = get(timed_calls_),
+                     .timed_ns = get(timed_ns_),
+                     .waited_ns = get(waited_ns_),
+                     .exposed_ns = get(exposed_ns_),
+                     .looks = get(looks_),
+                     .skew_ns = get(skew_ns_),
+                     .longest_skew_ns = get(longest_skew_ns_),
+                     .compared = get(compared_),
+                     .own_ns = get(own_ns_),
+                     .mpi_ns = get(mpi_ns_),
+                     .comparing_ns = get(comparing_ns_)};
+  for (std::size_t i = 0; i < kStoodSums; ++i) made.stood[i] = get(stood_[i]);
+  for (std::size_t way = 0; way < kWays; ++way) {
+    for (std::size_t staged = 0; staged < 2; ++staged) {
+      made.went[way][staged] = get(went_[way][staged]);
+    }
+  }
+  return made;
 }
 
 // ---- one communicator -----------------------------------------------------------------------

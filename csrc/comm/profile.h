@@ -11,6 +11,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/stood.h"
+#include "base/went.h"
 #include "comm/call.h"
 #include "node/group.h"
 
@@ -39,6 +41,8 @@ struct ProfileCounts {
   std::uint64_t compared = 0;  // samples beside the MPI, and the shortest call in them: it is least
   std::uint64_t own_ns = 0, mpi_ns = 0;  // disturbed by others; 0: no sample
   std::uint64_t comparing_ns = 0;        // all that the samples took: no part of the above
+  Stood stood{};                         // where the time of started ones went
+  std::array<std::array<std::uint64_t, 2>, kWays> went{};  // timed calls, by Went and is-staged
 
   void add(const ProfileCounts& other);
   double time_ns() const;  // of all calls: what was not timed is taken to be as the rest
@@ -88,6 +92,11 @@ class ProfileRow {
   // For any thread: a started call that has ended, and what the program spent in it.
   void ended(std::uint64_t bytes, std::uint64_t ns);
   void exposed(std::uint64_t ns) { exposed_ns_.fetch_add(ns, std::memory_order_relaxed); }
+  void stood(const Stood& stood);
+  void went(Went went, bool is_copied_to_host) {
+    went_[static_cast<std::size_t>(went)][is_copied_to_host ? 1 : 0].fetch_add(
+        1, std::memory_order_relaxed);
+  }
   // Right after an operation on the node, before the next one.
   void look(const NodeGroup& node);
 
@@ -109,6 +118,8 @@ class ProfileRow {
   Counter calls_{0}, bytes_{0}, early_calls_{0}, early_ns_{0}, timed_calls_{0}, timed_ns_{0};
   Counter waited_ns_{0}, exposed_ns_{0}, looks_{0}, skew_ns_{0}, longest_skew_ns_{0};
   Counter compared_{0}, own_ns_{0}, mpi_ns_{0}, comparing_ns_{0};
+  std::array<Counter, kStoodSums> stood_{};
+  std::array<std::array<Counter, 2>, kWays> went_{};
   std::vector<Lateness> lateness_;
 };
 

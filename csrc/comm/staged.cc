@@ -279,6 +279,7 @@ bool StagedOperation::step() {
     staging_->copy_result();
     copies_result_ = true;
   }
+  stop_at({Progress::State::kPolls, {}, StoodFor::kDevice});
   return staging_->result_is_there();
 }
 

@@ -9,7 +9,10 @@
 
 namespace gradred {
 void StartedOperation::on_end(bool well) noexcept {
-  if (observation_ != nullptr) observation_->end(well);
+  if (observation_ != nullptr) {
+    const Stood stood_for = stood() != nullptr ? stood()->ends() : Stood{};
+    observation_->end(well, stood_for, went(), is_copied_to_host());
+  }
   if (!generalized_request_.end()) return;
   if (thread_may_drive() || !Engine::in_its_thread()) return generalized_request_.complete();
   complete_later(generalized_request_.operation());

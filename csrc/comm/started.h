@@ -38,9 +38,13 @@ class StartedOperation : public Operation {
   // Whether nothing is left to be given to the program's stream, for one that is done there; of
   // others, whether it has ended.
   virtual bool is_given() const { return ended(); }
+  // Of one that has ended well: by which way its data went, and whether through copies on the host.
+  virtual Went went() const { return Went::kMessages; }
+  virtual bool is_copied_to_host() const { return false; }
   // Before the first advance(): what follows the operation. Null: nobody.
   virtual void observe(std::shared_ptr<Observation> observation) {
     observation_ = std::move(observation);
+    if (observation_ != nullptr && observation_->counts()) measure(observation_->start_ns());
   }
   Observation* observation() const { return observation_.get(); }
 

@@ -10,6 +10,10 @@
 #include <mutex>
 #include <string_view>
 #include <tuple>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/driver_calls.h"
 
 namespace gradred::device {
 namespace {
@@ -113,6 +117,32 @@ constexpr std::tuple kEntries{
     Entry{"cuStreamWriteValue32", "cuStreamWriteValue32_v2", 11070, Needed::kOptional,
           &Functions::StreamWriteValue32},
 };
+
+// The functions themselves, where what is called in their place measures them.
+Functions measured;
+
+template <std::size_t index, class Function>
+struct Measuring;
+template <std::size_t index, class... Arguments>
+struct Measuring<index, Result (*)(Arguments...)> {
+  static Result call(Arguments... arguments) {
+    constexpr auto kEntry = std::get<index>(kEntries);
+    const std::uint64_t begin = now_ns();
+    const Result code = (measured.*kEntry.slot)(arguments...);
+    note_driver_call(index, kEntry.name, begin, now_ns());
+    return code;
+  }
+};
+
+// Puts the functions that measure into the table.
+template <std::size_t... index>
+void measure(Functions& call, std::index_sequence<index...>) {
+  measured = call;
+  const auto put = [&]<std::size_t at, class Function>(Function Functions::* slot) {
+    if (call.*slot != nullptr) call.*slot = &Measuring<at, Function>::call;
+  };
+  (put.template operator()<index>(std::get<index>(kEntries).slot), ...);
+}
 
 // The driver's own way to its functions, which also knows what other libraries have put before
 // them; the symbol where the driver has none, or does not know the function by that name.
@@ -228,6 +258,9 @@ Driver::Driver(void* library) {
     call.*entry.slot = reinterpret_cast<Function>(found);
   };
   std::apply([&](const auto&... entry) { (resolve(entry), ...); }, kEntries);
+  if (measure_driver_calls) {
+    measure(call, std::make_index_sequence<std::tuple_size_v<decltype(kEntries)>>());
+  }
 }
 
 bool Driver::initialised() const {

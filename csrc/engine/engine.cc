@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/errors.h"
@@ -13,9 +14,10 @@ namespace gradred {
 namespace {
 
 constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
-// Between looks at what has to be looked at the thread sleeps this many times as long as the last
-// look took: at most 5 % of a core. Less where nobody else looks.
-constexpr std::uint64_t kRest = 20, kRestOfLeft = 4;
+// Between looks at what has to be looked at the thread naps at least this many times as long as the
+// last look took: at most 20 % of a core. As long as nothing gets on each nap is a quarter longer
+// than the one before, so that what comes lies there for a fifth of the time that it took.
+constexpr std::uint64_t kRest = 4;
 // A look that takes longer than this, and than this for each operation, has moved or reduced data,
 // as in sockets of the MPI: the next one comes at once. (A fruitless one takes some microseconds.)
 constexpr std::uint64_t kLongestLook = 10 * kMicrosecond, kLongestOfEach = kMicrosecond;
@@ -161,8 +163,8 @@ void Engine::look_and_sleep() {
       nap_ns_ = kShortestNap;
       return;
     }
-    const std::uint64_t rest = (found.left ? kRestOfLeft : kRest) * found.took_ns;
-    nap(lock, std::max(rest, nap_ns_ + nap_ns_ / 4));
+    if (std::exchange(stops_, found.stops) != found.stops) nap_ns_ = 0;
+    nap(lock, std::max(kRest * found.took_ns, nap_ns_ + nap_ns_ / 4));
   } else {
     sleep_for(lock, found.words);
   }
@@ -182,12 +184,12 @@ Engine::Look Engine::look() {
   for (const Kept& kept : all) {
     if (!drives(kept)) continue;
     ++found.looked_at;
-    const Progress progress = kept.operation->advance(Operation::Caller::kSleepy);
+    const Progress progress = kept.operation->advance();
     any_ended |= static_cast<bool>(progress);
     if (progress) continue;
+    found.stops += kept.operation->stops() + 1;
     kept.operation->look_after();
     found.any = true;
-    found.left |= kept.operation->is_left();
     if (progress.state != Progress::State::kAwaits) {
       found.polls = true;
     } else if (std::ranges::find(found.words, progress.awaited.word, &Awaited::word) ==

@@ -66,12 +66,12 @@ class Engine {
   struct Look {
     bool any = false;         // it drives one that has not ended
     bool polls = false;       // and has to look at one again, soon
-    bool left = false;        // nobody else does that
     std::uint64_t added = 0;  // operations, when it began
     std::vector<Awaited> words;
     std::vector<std::shared_ptr<Operation>> owners;  // of the memory that the words stand in
     std::uint64_t looked_at = 0;                     // operations
-    std::uint64_t took_ns = 0;                       // of the processor
+    std::uint64_t stops = 0;    // of those that have not ended: another number, and one got on
+    std::uint64_t took_ns = 0;  // of the processor
   };
 
   void run();
@@ -118,6 +118,7 @@ class Engine {
   std::atomic<bool> at_bells_{false};       // peers make a system call to wake it
   std::atomic<std::uint32_t> wake_{0};
   std::uint64_t nap_ns_ = 0;  // the last one
+  std::uint64_t stops_ = 0;   // Look::stops of the last one
   int idle_ = 0;              // naps since an operation was added
 };
 

@@ -17,15 +17,30 @@ Progress Operation::advance(Caller caller) noexcept {
   }
   if (ended()) return kEnded;
   caller_ = caller;
+  const Progress before = stopped_;
   stopped_ = {Progress::State::kPolls, {}};
+  if (stood_) stood_->step_begins();
   try {
-    if (!step()) return stopped_;
+    if (!step()) {
+      note_stop(before);
+      return stopped_;
+    }
     end(nullptr);
   } catch (...) {
     withdraw();
     end(std::current_exception());
   }
   return kEnded;
+}
+
+void Operation::note_stop(const Progress& before) {
+  const bool same = stopped_.state == before.state && stopped_.what == before.what &&
+                    stopped_.awaited.word == before.awaited.word &&
+                    stopped_.awaited.target == before.awaited.target;
+  if (!same) stops_.store(stops() + 1, std::memory_order_relaxed);
+  if (!stood_) return;
+  const bool awaits = stopped_.state == Progress::State::kAwaits;
+  stood_->step_ends(awaits ? StoodFor::kPeers : stopped_.what, same);
 }
 
 void Operation::abandon(std::exception_ptr reason) noexcept {

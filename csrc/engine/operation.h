@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/bell.h"
+#include "base/stood.h"
 #include "engine/callbacks.h"
 #include "liveness/wait_record.h"
 
@@ -25,7 +27,8 @@ struct Progress {
     kTaken,   // another thread is at it
   };
   State state;
-  Awaited awaited;  // kAwaits
+  Awaited awaited;                  // kAwaits
+  StoodFor what = StoodFor::kLine;  // kPolls
 
   explicit operator bool() const { return state == State::kEnded; }
 };
@@ -37,12 +40,13 @@ class Operation {
   enum class Caller : std::uint8_t {
     kBusy,     // has other things to do
     kPatient,  // waits for it: sleeps while another thread is at it
-    kSleepy,   // will sleep until the word is reached that it awaits
     kInMpi,    // is inside a function of the MPI, which gradred itself may have called
   };
   // Goes on as far as possible without blocking. Any thread may call it.
   Progress advance(Caller caller = Caller::kBusy) noexcept;
   bool ended() const { return ended_.load(std::memory_order_acquire); }
+  // Grows as it gets on: whenever it stops for something else than before.
+  std::uint64_t stops() const { return stops_.load(std::memory_order_relaxed); }
   // Throws what ended the operation, if it did not end well. Only after ended().
   void rethrow() const;
   bool failed() const { return failure_ != nullptr; }  // only after the end
@@ -72,6 +76,8 @@ class Operation {
   virtual bool spins() const { return false; }
   // Ends it with an error; what it held is the caller's again.
   void abandon(std::exception_ptr reason) noexcept;
+  // Where its time goes; since when it has been made. Before the first advance().
+  void measure(std::uint64_t since_ns) { stood_ = std::make_unique<StoodClock>(since_ns); }
   // No other thread knows it, now or later: it takes no lock, and has no callbacks.
   void stay_private() { private_ = true; }
 
@@ -89,16 +95,20 @@ class Operation {
   void renew() { ended_.store(false, std::memory_order_relaxed); }
   // In on_end(), where it did not end well.
   const std::exception_ptr& failure() const { return failure_; }
+  StoodClock* stood() const { return stood_.get(); }  // null: nobody measures it
 
  private:
   void post_callbacks() noexcept;
+  void note_stop(const Progress& before);
 
   bool private_ = false;
   std::mutex mutex_;
   Caller caller_ = Caller::kBusy;  // of the step that is being made, and how it stopped
   Progress stopped_{};
+  std::atomic<std::uint64_t> stops_{0};
   std::atomic<bool> ended_{false};
   std::exception_ptr failure_;
+  std::unique_ptr<StoodClock> stood_;
   std::mutex callbacks_mutex_;  // mutex_ is held throughout a step
   std::vector<DoneCallback> callbacks_;
 };

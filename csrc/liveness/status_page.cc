@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/bell.h"
 #include "base/text.h"
 
 namespace gradred {
@@ -61,6 +62,7 @@ bool use_status_file(int descriptor) {
   const std::lock_guard lock(page_mutex);
   page = mapped;
   last_begun.store(&mapped->last, std::memory_order_relaxed);
+  Sleep::count_lost_at(mapped->lost_wake_ups);
   file = descriptor;
   return true;
 }

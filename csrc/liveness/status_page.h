@@ -52,7 +52,8 @@ struct StatusPage {
   std::uint64_t sequence;  // odd while the next three are being written
   std::uint64_t since_ns;  // of now_ns(); 0: this process waits for nothing
   WaitRecord wait;
-  char waits_for[1864];  // the same in words, for people
+  char waits_for[1856];         // the same in words, for people
+  std::uint64_t lost_wake_ups;  // Sleep::Counts::lost
   ShutdownRecord shutdown_record;
 };
 static_assert(sizeof(StatusPage) == 4096);

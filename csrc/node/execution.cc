@@ -78,18 +78,18 @@ bool NodeExecution::go_on() {
 bool NodeExecution::in_chunks() {
   if (on_devices_) {
     if (!steps_) steps_ = ways_.long_ways().on_devices(call_);
-    if (!steps_->advance()) return await(steps_->awaited());
+    if (!steps_->advance()) return await_steps();
     steps_.reset();
     if (call_.device->done) return true;
     on_devices_ = false;
     to_host();
   }
   if (!steps_) {
-    if (!has_whole_input()) return await({});
+    if (!has_whole_input()) return await({}, StoodFor::kStream);
     measured_from_ns_ = ways_.long_ways().begin_measuring(call_);
     steps_ = ways_.long_ways().steps(call_);
   }
-  if (!steps_->advance()) return await(steps_->awaited());
+  if (!steps_->advance()) return await_steps();
   if (measured_from_ns_ != 0) ways_.long_ways().end_measuring(measured_from_ns_);
   return true;
 }
@@ -143,22 +143,24 @@ bool NodeExecution::announce() {
     path_ = ways_.path_of(call_);
     const bool reads_now = path_ != DataPath::kChunks;
     if (reads_now) to_host();
-    if (call_.flow != nullptr && reads_now && !call_.flow->has_input(kAll)) return await({});
+    if (call_.flow != nullptr && reads_now && !call_.flow->has_input(kAll)) {
+      return await({}, StoodFor::kStream);
+    }
     ways_.announce(call_, path_);
     state_ = State::kAnnounced;
   }
   return true;
 }
 
-bool NodeExecution::await(const Awaited& awaited) {
+bool NodeExecution::await(const Awaited& awaited, StoodFor what) {
   awaited_ = awaited;
+  stands_for_ = what;
   group_.glance();
   group_.look_after_peers(awaited);
   return false;
 }
 
 void NodeExecution::end() {
-  sleepers_.stop();
   steps_.reset();
   state_ = State::kEnded;
   entered_ = false;

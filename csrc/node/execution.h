@@ -39,10 +39,7 @@ class NodeExecution {
   // What has to come before advance() can go on, after it has said "not yet". Some 100 ms later it
   // should be called in any case: it looks whether the peers live.
   const Awaited& awaited() const { return awaited_; }
-  // Who is going to sleep until then says so first.
-  void expect_sleepers() {
-    if (!sleepers_.lives()) sleepers_ = ExpectSleepers(awaited_.expected);
-  }
+  StoodFor stands_for() const { return stands_for_; }  // where awaited() has no word
   // Peers may count on this rank from now on: to give the operation up fails the group.
   bool announced() const { return state_ > State::kLeads && state_ < State::kEnded; }
   // Whether it has been carried out in devices' memory. Else its result is at recv().
@@ -64,7 +61,8 @@ class NodeExecution {
   bool in_chunks();
   void to_host();
   bool has_whole_input();
-  bool await(const Awaited& awaited);
+  bool await(const Awaited& awaited, StoodFor what = StoodFor::kLine);
+  bool await_steps() { return await(steps_->awaited(), steps_->stands_for()); }
   void end();
 
   NodeGroup& group_;
@@ -78,7 +76,7 @@ class NodeExecution {
   std::optional<Steps> steps_;
   std::uint64_t measured_from_ns_ = 0;  // of the steps; 0: another rank measures
   Awaited awaited_;
-  ExpectSleepers sleepers_;
+  StoodFor stands_for_ = StoodFor::kLine;
 };
 
 }  // namespace gradred

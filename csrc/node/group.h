@@ -29,6 +29,7 @@
 #include "base/failure.h"
 #include "base/rank_names.h"
 #include "base/signature.h"
+#include "base/went.h"
 #include "liveness/process.h"
 #include "liveness/wait_record.h"
 #include "node/bootstrap.h"
@@ -137,6 +138,9 @@ class NodeGroup final : private Guard {
     return catch_up_ ? missing_announcement() : std::nullopt;
   }
   void enter();
+  // By which way its data go; of the last operation, for who has carried it out.
+  void goes(Went went) { went_ = went; }
+  Went how_it_went() const { return went_; }
   void finish() { part_.state(rank_).finished.store(operation_, std::memory_order_release); }
   std::uint64_t operation() const { return operation_; }  // the number of the last one
   // Memory for the coroutine of the operation under way.
@@ -217,7 +221,8 @@ class NodeGroup final : private Guard {
   Waiter waiter_;
   std::uint64_t operation_;
   std::uint64_t steps_ = 0;  // of all operations before this one; the same on all ranks
-  bool catch_up_ = false;    // after abort(): its announcements have not been awaited
+  Went went_ = Went::kUnknown;
+  bool catch_up_ = false;  // after abort(): its announcements have not been awaited
   bool has_disagreed_ = false;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
   std::uint64_t looked_ns_ = 0;   // when look_after_peers() has looked

@@ -67,6 +67,7 @@ Steps LongWays::steps(const NodeCall& call) {
   const bool past = measured && decided(call, ReadOffer::kPast);
   if (measured && reads(call)) {
     taken_ = past ? Way::kReadingPast : Way::kReading;
+    group_.goes(Went::kPeersMemory);
     return single_copy_.steps(call, past);
   }
   if (measured && !decided(call, ReadOffer::kWanted)) {
@@ -75,6 +76,7 @@ Steps LongWays::steps(const NodeCall& call) {
     stores_.begin_on(call.input_bytes(size_));
   }
   taken_ = stores_.past() ? Way::kChunksPast : Way::kChunks;
+  group_.goes(Went::kChunks);
   return chunks_.steps(call);
 }
 

@@ -320,7 +320,7 @@ Steps OnDevices::steps(NodeCall call) {
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps of this operation
   bool all_known = true;   // arrays that could be taken where they lie
-  while (!device.before->ready()) co_await Steps::LookAgain();
+  while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
   if (!workspace.in_use() || any_says(ReadOffer::kUnknown)) {
     const Told told = told_by(device);
     std::memcpy(chunk(rank_, 0), &told, sizeof told);
@@ -367,12 +367,13 @@ Steps OnDevices::steps(NodeCall call) {
   if (all_known && takes_arrays(call)) {
     workspace.take_arrays(device.input_place.is_programs() || device.result_place.is_programs());
     device.is_open = device.begun = true;
+    group_.goes(Went::kDevices);
     step_done(before + 1);  // the input is there, and the result may be written
     for (std::size_t distance = 1; distance < size_; ++distance) {
       co_await step_of(peer_at(distance), before + 1);
     }
     work_on_arrays(call);
-    while (!workspace.ready()) co_await Steps::LookAgain();
+    while (!workspace.ready()) co_await Steps::LookAgain{StoodFor::kDevice};
     step_done(before + 2);
     for (std::size_t distance = 1; distance < size_; ++distance) {
       co_await step_of(peer_at(distance), before + 2);
@@ -384,6 +385,7 @@ Steps OnDevices::steps(NodeCall call) {
   DevicePieces pieces(call, rank_, size_);
   const std::size_t count = pieces.count(), lag = pieces.lag();
   device.begun = true;
+  group_.goes(Went::kDevicesCopied);
   for (std::size_t time = 0; time < count + lag; ++time) {
     for (std::size_t distance = 1; time > 0 && distance < size_; ++distance) {
       co_await step_of(peer_at(distance), before + time);
@@ -391,7 +393,7 @@ Steps OnDevices::steps(NodeCall call) {
     if (time < count) pieces.put(time);
     if (time >= 1 && time <= count) pieces.reduce(time - 1);
     if (time >= lag) pieces.get(time - lag);
-    while (!workspace.ready()) co_await Steps::LookAgain();
+    while (!workspace.ready()) co_await Steps::LookAgain{StoodFor::kDevice};
     step_done(before + time + 1);
   }
   // Who leaves may free its part.

@@ -7,17 +7,21 @@
 #include <utility>
 
 #include "base/bell.h"
+#include "base/stood.h"
 #include "node/way.h"
 
 namespace gradred {
 
 // What a member function of a NodeWay returns that has `co_await <Awaited>` in it, or `co_await
-// Steps::LookAgain()`. Its frame lies in memory of the group, which has one operation at a time.
+// Steps::LookAgain`. Its frame lies in memory of the group, which has one operation at a time.
 class [[nodiscard]] Steps {
  public:
-  struct LookAgain {};  // to wait for: whatever has no word
+  struct LookAgain {  // to wait for: what has no word
+    StoodFor what;
+  };
   struct promise_type {
     Awaited awaited;  // no word: nothing yet
+    StoodFor stands_for = StoodFor::kLine;
 
     // Goes on at once where the word has been reached.
     struct Stop {
@@ -42,12 +46,16 @@ class [[nodiscard]] Steps {
     // Stops until it is advanced again: there is no word for what it waits for.
     struct Again {
       promise_type& at;
+      const LookAgain again;
 
       bool await_ready() const noexcept { return false; }
-      void await_suspend(std::coroutine_handle<>) const noexcept { at.awaited = {}; }
+      void await_suspend(std::coroutine_handle<>) const noexcept {
+        at.awaited = {};
+        at.stands_for = again.what;
+      }
       void await_resume() const noexcept {}
     };
-    Again await_transform(LookAgain) noexcept { return {*this}; }
+    Again await_transform(LookAgain again) noexcept { return {*this, again}; }
     void return_void() const noexcept {}
     void unhandled_exception() const { throw; }  // out of advance()
   };
@@ -69,6 +77,7 @@ class [[nodiscard]] Steps {
     return handle_.done();
   }
   const Awaited& awaited() const { return handle_.promise().awaited; }
+  StoodFor stands_for() const { return handle_.promise().stands_for; }  // of no word
 
  private:
   using Handle = std::coroutine_handle<promise_type>;

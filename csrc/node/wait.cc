@@ -64,7 +64,6 @@ void Waiter::wait_long(const Awaited& awaited) {
 
 void Waiter::sleep_until(const Awaited& awaited) {
   std::uint64_t limit = kShortNap;
-  const ExpectSleepers expect(awaited.expected);
   while (!awaited.reached()) {
     Sleep::until(awaited, limit);
     if (awaited.reached()) return;

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/went.h"
 #include "memory/memory.h"
 #include "plan/costs.h"
 #include "schedule/algorithms.h"
@@ -95,6 +96,8 @@ class Family {
   virtual std::string_view medium() const = 0;
   // What a timeline says of a whole call; null: each of its messages is told of.
   virtual const char* traced_as() const = 0;
+  // By which way the data of its calls go; unknown: the node's group knows it.
+  virtual Went went() const { return Went::kMessages; }
   // Whether the ranks send each other messages, which takes calls of the MPI between start and end.
   virtual bool sends(const Place& /*place*/) const { return false; }
   // Whether the MPI's own collective call is all that happens: nothing to be compared with it.

@@ -1,6 +1,7 @@
 // What ranks show of themselves to others of this user.
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 
@@ -52,6 +53,14 @@ py::tuple last_begun_in(const py::bytes& page) {
   return py::make_tuple(number, (last.operation & LastBegun::kOverMessages) != 0, last.what);
 }
 
+std::uint64_t lost_wake_ups_in(const py::bytes& page) {
+  const auto bytes = static_cast<std::string_view>(page);
+  if (bytes.size() < sizeof(StatusPage)) throw py::value_error("it is shorter than a status page");
+  std::uint64_t lost = 0;
+  std::memcpy(&lost, bytes.data() + offsetof(StatusPage, lost_wake_ups), sizeof lost);
+  return lost;
+}
+
 // Empty and none: of one whose arguments were refused, and where only the MPI knows them.
 py::tuple name_and_bytes(std::uint64_t what) {
   const auto kind = static_cast<Kind>(what >> 60);
@@ -76,6 +85,7 @@ void bind_liveness(py::module_& m) {
   m.attr("STATUS_PAGE") = py::make_tuple(StatusPage::kOffset, sizeof(StatusPage));
   m.def("wait_in", &wait_in, py::arg("page"));
   m.def("last_begun_in", &last_begun_in, py::arg("page"));
+  m.def("lost_wake_ups_in", &lost_wake_ups_in, py::arg("page"));
   m.def(
       "shown_ranks",
       [] {

@@ -60,6 +60,20 @@ std::optional<ProfileRecord::ByMpi> beside_mpi(const std::vector<Counted>& rows,
   return mpi;
 }
 
+std::vector<Row::Way> ways_of(const std::vector<Counted>& rows) {
+  ProfileCounts all;
+  for (const auto& [key, row] : rows) all.add(row->counts);
+  std::vector<Row::Way> ways;
+  for (std::size_t way = 0; way < kWays; ++way) {
+    for (const bool copied : {false, true}) {
+      const std::uint64_t calls = all.went[way][copied ? 1 : 0];
+      if (calls > 0) ways.push_back({name_of(static_cast<Went>(way), copied), calls});
+    }
+  }
+  std::ranges::stable_sort(ways, std::ranges::greater(), &Row::Way::calls);
+  return ways;
+}
+
 Row merged(const std::vector<Counted>& rows) {
   const ProfileKey& key = rows.front().first;
   Row made{.kind = std::string(name_of(key.kind)),
@@ -75,7 +89,9 @@ Row merged(const std::vector<Counted>& rows) {
     made.timed_calls += counts.early_calls + counts.timed_calls;
     made.time_s += time_s;
     made.exposed_s += blocks(each.mode) ? time_s : in_seconds(counts.exposed_ns);
+    for (std::size_t i = 0; i < kStoodSums; ++i) made.stood_s[i] += in_seconds(counts.stood[i]);
   }
+  made.ways = ways_of(rows);
   made.skew = skew_of(rows);
   made.mpi = beside_mpi(rows, made);
   return made;
@@ -107,7 +123,11 @@ ProfileRecord record_of(const ProfileTotals& totals, double wall_s) {
 
 ProfileRecord profile_so_far() {
   const ProfileTotals totals = profile_totals();
-  return record_of(totals, totals.since_ns == 0 ? 0 : in_seconds(now_ns() - totals.since_ns));
+  const double wall_s = totals.since_ns == 0 ? 0 : in_seconds(now_ns() - totals.since_ns);
+  ProfileRecord record = record_of(totals, wall_s);
+  record.driver_calls = driver_call_sums();
+  record.sleeps = Sleep::counts();
+  return record;
 }
 
 }  // namespace gradred

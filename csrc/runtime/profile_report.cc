@@ -28,6 +28,11 @@ constexpr const char* kLegend =
     "skew: from the first rank's coming to the last's, slowest: the rank that was latest and how\n"
     "often it was last; by MPI: the time had the MPI done it. -: too few calls\n";
 
+constexpr const char* kLegendOfWays =
+    "way: of the data; then what started calls stood for from start to end. line: those before,\n"
+    "or the MPI; stream: the program's work on the input; device: the call's own work there;\n"
+    "unseen: what was there, and nobody looked, at most; steps: gradred's own code\n";
+
 template <class... Values>
 std::string formatted(const char* format, Values... values) {
   std::array<char, 400> text{};
@@ -67,6 +72,54 @@ std::vector<std::string> cells_of(const Row& row) {
           row.skew ? seconds_text_of(row.skew->mean_s) : "-",
           row.skew ? slowest(*row.skew) : "-",
           row.mpi ? seconds_text_of(row.mpi->total_s) : "-"};
+}
+
+std::string ways_of(const Row& row) {
+  std::uint64_t all = 0;
+  for (const auto& [name, calls] : row.ways) all += calls;
+  std::string text;
+  for (const auto& [name, calls] : row.ways) {
+    const double share = 100.0 * static_cast<double>(calls) / static_cast<double>(all);
+    text += (text.empty() ? "" : "; ") + std::string(name);
+    if (row.ways.size() > 1) text += formatted(" %.0f%%", share);
+  }
+  return text;
+}
+
+// By which way each row went, and what started calls stood for meanwhile.
+std::vector<std::vector<std::string>> lines_of_ways(const ProfileRecord& record,
+                                                    std::size_t shown) {
+  std::vector<std::vector<std::string>> lines{{"call", "up to", "way"}};
+  lines[0].insert(lines[0].end(), std::begin(kStoodNames), std::end(kStoodNames));
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Row& row = record.rows[i];
+    if (row.ways.empty()) continue;  // none was timed
+    lines.push_back({name_of_row(row), size_text_of(row.max_bytes), ways_of(row)});
+    for (const double seconds : row.stood_s) {
+      lines.back().push_back(row.mode == "blocking" ? "-" : seconds_text_of(seconds));
+    }
+  }
+  return lines;
+}
+
+std::string text_of(const std::vector<DriverCallSums>& calls) {
+  std::string text;
+  for (const DriverCallSums& one : calls) {
+    if (one.slow_calls == 0) continue;
+    text += formatted("%s took 1 ms and more %llu times of %llu: %s, the longest %s\n", one.name,
+                      static_cast<unsigned long long>(one.slow_calls),
+                      static_cast<unsigned long long>(one.calls),
+                      seconds_text_of(1e-9 * static_cast<double>(one.slow_ns)).c_str(),
+                      seconds_text_of(1e-9 * static_cast<double>(one.longest_ns)).c_str());
+  }
+  return text;
+}
+
+std::string text_of(const Sleep::Counts& sleeps) {
+  if (sleeps.lost == 0) return "";
+  return formatted(
+      "%llu of %llu sleeps were not woken, and ended by their limit: please report this\n",
+      static_cast<unsigned long long>(sleeps.lost), static_cast<unsigned long long>(sleeps.sleeps));
 }
 
 // The first column to the left, the others to the right.
@@ -127,7 +180,20 @@ Json json_of_mpi(const std::optional<ProfileRecord::ByMpi>& mpi) {
       .put("sampling_s", mpi->sampling_s);
 }
 
+Json json_of(const DriverCallSums& one) {
+  return Json::object()
+      .put("name", one.name)
+      .put("calls", one.calls)
+      .put("seconds", 1e-9 * static_cast<double>(one.ns))
+      .put("longest_s", 1e-9 * static_cast<double>(one.longest_ns))
+      .put("slow_calls", one.slow_calls)
+      .put("slow_s", 1e-9 * static_cast<double>(one.slow_ns));
+}
+
 Json json_of_row(const Row& row) {
+  Json ways = Json::object(), stood = Json::object();
+  for (const auto& [name, calls] : row.ways) ways.put(name, calls);
+  for (std::size_t i = 0; i < kStoodSums; ++i) stood.put(kStoodNames[i], row.stood_s[i]);
   return Json::object()
       .put("kind", row.kind)
       .put("op", row.op.empty() ? Json() : Json(row.op))
@@ -139,6 +205,8 @@ Json json_of_row(const Row& row) {
       .put("timed_calls", row.timed_calls)
       .put("time_s", row.time_s)
       .put("exposed_s", row.exposed_s)
+      .put("ways", ways)
+      .put("stood", stood)
       .put("skew", json_of_skew(row.skew))
       .put("mpi", json_of_mpi(row.mpi));
 }
@@ -186,7 +254,10 @@ std::string table_of(const ProfileRecord& record) {
   if (const std::size_t more = record.rows.size() - shown; more > 0) {
     text += formatted("and %zu rows of less: GRADRED_PROFILE=FILE writes them all\n", more);
   }
-  return text + kLegend +
+  text += kLegend;
+  const auto ways = lines_of_ways(record, shown);
+  if (ways.size() > 1) text += "\n" + aligned(ways) + kLegendOfWays;
+  return text + text_of(record.driver_calls) + text_of(record.sleeps) +
          formatted(
              "%.1f %% of the time since the first call went into gradred, not hidden "
              "(%s, %s of it set-up)\n",
@@ -198,6 +269,8 @@ std::string json_of(const ProfileRecord& record) {
   const std::string mpi = mpi::loaded() ? first_line(mpi::get().version()) : "";
   Json rows = Json::list();
   for (const Row& row : record.rows) rows.add(json_of_row(row));
+  Json driver_calls = Json::list();
+  for (const DriverCallSums& one : record.driver_calls) driver_calls.add(json_of(one));
   const Json whole = Json::object()
                          .put("schema", "gradred-profile/1")
                          .put("rank", record.rank)
@@ -211,7 +284,12 @@ std::string json_of(const ProfileRecord& record) {
                          .put("set_up", Json::object()
                                             .put("communicators", record.set_up_communicators)
                                             .put("seconds", record.set_up_s))
-                         .put("rows", rows);
+                         .put("rows", rows)
+                         .put("driver_calls", driver_calls)
+                         .put("sleeps", Json::object()
+                                            .put("for_words", record.sleeps.sleeps)
+                                            .put("ended_by_limit", record.sleeps.ended_by_limit)
+                                            .put("lost", record.sleeps.lost));
   return whole.text() + "\n";
 }
 

@@ -4,11 +4,14 @@
 // communicates: when a program ends, peers may be gone.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/bell.h"
+#include "base/driver_calls.h"
 #include "comm/profile.h"
 
 namespace gradred {
@@ -39,6 +42,13 @@ struct ProfileRecord {
     std::uint64_t calls = 0, bytes = 0;
     std::uint64_t timed_calls = 0;  // of the calls; time_s holds an estimate of the others
     double time_s = 0, exposed_s = 0;
+    // Of timed calls, by the way of their data (name_of(Went)), the most frequent first.
+    struct Way {
+      const char* name;
+      std::uint64_t calls;
+    };
+    std::vector<Way> ways{};
+    std::array<double, kStoodSums> stood_s{};  // of started calls, by StoodFor
     std::optional<Skew> skew{};
     std::optional<ByMpi> mpi{};
   };
@@ -49,7 +59,9 @@ struct ProfileRecord {
   double share = 0;        // exposed_s / wall_s
   std::uint64_t set_up_communicators = 0;
   double set_up_s = 0;
-  std::vector<Row> rows{};  // the most exposed first
+  std::vector<Row> rows{};                     // the most exposed first
+  std::vector<DriverCallSums> driver_calls{};  // of the process, the longest first
+  Sleep::Counts sleeps{};                      // likewise
 };
 
 ProfileRecord record_of(const ProfileTotals& totals, double wall_s);

@@ -1,6 +1,7 @@
 #include "runtime/settings.h"
 
 #include "base/clock.h"
+#include "base/driver_calls.h"
 #include "comm/context.h"
 #include "liveness/local_peer_search.h"
 #include "liveness/watchdog.h"
@@ -27,6 +28,7 @@ void read_settings() {
   wait_limits().timeout = found.timeout_ns;
   expect_ranks_on_host(found.ranks_on_host);
   if (found.profile) Context::get().profile_file = found.profile_file;
+  measure_driver_calls = found.profile || !found.trace.empty();
   settings() = found;
 }
 

@@ -1,8 +1,6 @@
 // The table of names and the log that ranks share, with ranks as threads and as processes.
 #include "coordinator/board.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -12,51 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "boards.h"
 #include "node_calls.h"
 
 namespace gradred::testing {
 namespace {
-
-namespace named = gradred;
-
-// Memory that threads and forked processes share.
-class Shared {
- public:
-  explicit Shared(std::size_t bytes)
-      : bytes_(bytes),
-        data_(static_cast<std::byte*>(
-            mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~Shared() { munmap(data_, bytes_); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-  std::byte* data() const { return data_; }
-
- private:
-  const std::size_t bytes_;
-  std::byte* const data_;
-};
-
-Submission sum_of(std::size_t count, int priority = 0) {
-  Submission what;
-  what.priority = priority;
-  what.dtype = DType::kFloat32;
-  what.axes = what.parts = 1;
-  what.arrays = 1;
-  what.shape[0] = static_cast<std::int64_t>(count);
-  what.counts[0] = count;
-  what.bytes = 4 * count;
-  return what;
-}
-
-named::Board board_of(const Shared& memory, const BoardBootstrap& bootstrap,
-                      std::uint64_t most_fused = 0) {
-  return {memory.data(),
-          static_cast<std::size_t>(bootstrap.size()),
-          static_cast<std::size_t>(bootstrap.rank()),
-          most_fused,
-          RankNames(),
-          nullptr};
-}
 
 // What each rank saw, for all to compare: the hash of its log.
 std::uint64_t all_saw_the_same(BoardBootstrap& bootstrap, std::uint64_t mine) {

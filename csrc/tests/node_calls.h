@@ -161,7 +161,6 @@ inline void run_in_steps(NodeGroup& group, const NodeCall& call, InSteps way, Po
   while (!execution.advance()) {
     if (poll != nullptr) poll->poll();
     if (way == InSteps::kAsleep) {
-      execution.expect_sleepers();
       Sleep::until(execution.awaited(), 100'000'000);
     } else if (way == InSteps::kSeldom) {
       usleep(300);

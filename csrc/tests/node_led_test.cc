@@ -15,7 +15,6 @@ void lead(NodeGroup& group, const NodeCall& made, bool refuses = false) {
   call.led = true;
   execution.start(call);
   while (!execution.advance()) {
-    execution.expect_sleepers();
     Sleep::until(execution.awaited(), 100'000'000);
   }
   expect(execution.leads() == (group.rank() == 0), "one leads");

@@ -496,7 +496,6 @@ void nobody_sleeps_through_an_announcement(BoardBootstrap& bootstrap) {
     }
     execution.start(call);
     while (!execution.advance()) {
-      execution.expect_sleepers();
       const std::uint64_t begin = now_ns();
       Sleep::until(execution.awaited(), 30'000'000'000);
       longest = std::max(longest, now_ns() - begin);
@@ -533,7 +532,6 @@ void a_sleeper_for_several_words_is_woken_by_each(BoardBootstrap& bootstrap) {
       for (int i = 0; i < 2; ++i) {
         NodeExecution& one = i == 0 ? waits : goes;
         if (done[i]) continue;
-        one.expect_sleepers();
         awaited.push_back(one.awaited());
       }
       Sleep::until_any(awaited, &wake, 0, 20'000'000'000);

@@ -196,6 +196,83 @@ def test_time_hidden_behind_computing_is_not_exposed(tmp_path: Path) -> None:
 
 
 @pytest.mark.each_mpi
+def test_way_of_calls_is_told(tmp_path: Path) -> None:
+    body = """
+    def call(count):
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(count, np.float32))
+
+    for count in (1, 1_000, 3_000_000):
+        call(count)
+        comm.Iallreduce(MPI.IN_PLACE, np.zeros(count, np.float32)).Wait()
+    world.Barrier()
+    """
+    for record in profile(tmp_path, body):
+        for mode in ("blocking", "started"):
+            found = [only(record, mode=mode, max_bytes=size)["ways"] for size in (4, 4096, 1 << 24)]
+            assert found[:2] == [{"in line": 1}, {"slots": 1}]
+            assert sum(found[2].values()) == 1
+            assert set(found[2]) <= {"chunks", "peers' memory"}
+        assert record["sleeps"]["lost"] == 0
+
+
+def test_started_call_stands_for_the_peer_that_is_late(tmp_path: Path) -> None:
+    body = """
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(5))
+    if comm.rank == 1:
+        time.sleep(0.2)
+    comm.Iallreduce(MPI.IN_PLACE, np.zeros(5)).Wait()
+    """
+    early, late = profile(tmp_path, body)
+    row = only(early, mode="started", kind="allreduce")
+    assert row["stood"]["peers"] > 0.1
+    assert sum(row["stood"].values()) == pytest.approx(row["time_s"], rel=0.1)
+    assert only(late, mode="started", kind="allreduce")["stood"]["peers"] < 0.1
+
+
+ON_A_DEVICE = """
+from gpu.simulated import DeviceArray, the_driver
+driver = the_driver()
+x = DeviceArray(driver, np.ones(300_000, "float32"))
+comm.Allreduce(MPI.IN_PLACE, x)
+for _ in range(3):
+    comm.Iallreduce(MPI.IN_PLACE, x).Wait()
+"""
+
+
+@pytest.fixture
+def simulated_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver of which each look at a stream takes 2 ms."""
+    tests = Path(__file__).resolve().parents[1]
+    for name in ("LIBCUDA", "LIBNVRTC", "LIBNCCL"):
+        monkeypatch.setenv(f"GRADRED_{name}", str(tests / "libsimulated_cuda.so"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([PATHS, str(tests)]))
+    monkeypatch.setenv("SIMULATED_CUDA_SLOW", "cuStreamQuery:2000")
+    monkeypatch.setenv("SIMULATED_CUDA_MPS", "1")
+
+
+def test_slow_calls_of_the_driver_are_named(tmp_path: Path, simulated_device: None) -> None:
+    for record in profile(tmp_path, ON_A_DEVICE):
+        calls = {one["name"]: one for one in record["driver_calls"]}
+        query, most = calls["cuStreamQuery"], calls["cuCtxGetCurrent"]
+        assert query["slow_calls"] == query["calls"] > 0
+        assert query["longest_s"] >= 0.002
+        assert query["slow_s"] == pytest.approx(query["seconds"])
+        assert most["slow_calls"] < most["calls"]
+        ways = only(record, mode="started", kind="allreduce")["ways"]
+        assert set(ways) <= {"devices", "devices, copied"}
+
+
+def test_slow_calls_of_the_driver_are_in_the_trace(tmp_path: Path, simulated_device: None) -> None:
+    run(tmp_path, ON_A_DEVICE, trace=str(tmp_path / "t.json"))
+    for rank in range(2):
+        events = json.loads((tmp_path / f"t.{rank}.json").read_text())["traceEvents"]
+        slow = [event for event in events if event["name"] == "cuStreamQuery"]
+        assert slow
+        assert all(event["dur"] >= 2000 for event in slow)
+        lines = {event["tid"] for event in events if event["name"] == "thread_name"}
+        assert {event["tid"] for event in slow} <= lines
+
+
 def test_waiting_in_waitall_is_exposed(tmp_path: Path) -> None:
     body = f"""
         comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
@@ -317,10 +394,11 @@ def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> 
     assert lines[0].startswith("gradred profile of rank 0 of 2, ")
     assert "went into gradred, not hidden" in lines[-1]
     assert max(map(len, lines)) <= 100
-    (row,) = [
+    row, way = [
         line for line in lines if line.startswith("allreduce sum float32  ") and "4 B" in line
     ]
     assert "1 100%" in row
+    assert "in line" in way
     assert not any(line.startswith("[1]") for line in done.stderr.splitlines())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 
@@ -174,6 +175,15 @@ def test_ranks_with_equal_stacks_share_them(monkeypatch: pytest.MonkeyPatch) -> 
         "      Thread 0x00007f3ab (most recent call first):",
         '      File "a.py", 8',
     ]
+
+
+def test_lost_wake_ups_are_told() -> None:
+    page = bytearray(_core.STATUS_PAGE[1])
+    assert status.parts(bytes(page))["lost_wake_ups"] == 0
+    fault = dataclasses.replace(waiting(0, 1, 9), lost_wake_ups=2)
+    assert "missing: rank 4; 2 lost wake-ups: please report this" in "\n".join(
+        status.lines([fault])
+    )
 
 
 def test_ranks_with_equal_stacks_that_wait_for_others_are_told_apart() -> None:

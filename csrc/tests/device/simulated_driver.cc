@@ -122,8 +122,9 @@ struct Driver {
   int devices = 1;
   std::array<Context, kMaxDevices> primary{};
   std::map<std::string, std::pair<int, long>, std::less<>> failing;  // code, calls before it
-  std::atomic<int> lost{0};               // a code that every call returns from now on
-  std::atomic<bool> synchronises{false};  // what allocates, frees or loads
+  std::map<std::string, unsigned, std::less<>> slow;  // microseconds; not changed once it is read
+  std::atomic<int> lost{0};                           // a code that every call returns from now on
+  std::atomic<bool> synchronises{false};              // what allocates, frees or loads
   std::mutex synchronising;
   std::atomic<long> shift{0};
   std::atomic<int> full{0};  // threads that wait for a stream to have room
@@ -142,17 +143,19 @@ struct Driver {
                  static_cast<std::size_t>(number("SIMULATED_CUDA_QUEUE", 500))};
 };
 
-void read_failures(Driver& driver) {
-  const char* text = std::getenv("SIMULATED_CUDA_FAIL");
+// Of a list like "cuMemAlloc:2,cuLaunchKernel:700:3": each name with one number or two.
+template <class Take>
+void read_list(const char* variable, Take&& take) {
+  const char* text = std::getenv(variable);
   std::string_view left = text != nullptr ? text : "";
   while (!left.empty()) {
     const std::string one(left.substr(0, left.find(',')));
     left.remove_prefix(std::min(left.size(), one.size() + 1));
     char name[64] = "";
-    int code = 0;
-    long after = 0;
-    if (std::sscanf(one.c_str(), "%63[^:]:%d:%ld", name, &code, &after) >= 2) {
-      driver.failing[name] = {code, after};
+    int first = 0;
+    long second = 0;
+    if (std::sscanf(one.c_str(), "%63[^:]:%d:%ld", name, &first, &second) >= 2) {
+      take(name, first, second);
     }
   }
 }
@@ -165,7 +168,11 @@ Driver& driver() {
       primary.device = device;
       primary.id = ++made->contexts;
     }
-    read_failures(*made);
+    read_list("SIMULATED_CUDA_FAIL",
+              [&](const char* name, int code, long after) { made->failing[name] = {code, after}; });
+    read_list("SIMULATED_CUDA_SLOW", [&](const char* name, int microseconds, long) {
+      made->slow[name] = static_cast<unsigned>(microseconds);
+    });
     return made;
   }();
   return *only;
@@ -184,6 +191,7 @@ int failing(std::string_view name) {
   ++d.calls;
   if (name == "cuEventRecord") ++d.records;
   if (d.synchronises || d.full > 0) const std::lock_guard no_other_waits(d.synchronising);
+  if (const auto slow = d.slow.find(name); slow != d.slow.end()) usleep(slow->second);
   if (const int lost = d.lost.load()) return lost;
   if (const int code = forbidden(name)) return code;
   const std::lock_guard lock(d.mutex);

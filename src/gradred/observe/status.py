@@ -71,6 +71,8 @@ class Rank:
     missing: list[int]
     """The ranks of the communicator that it waits for, as far as they are known."""
     stack: list[str]
+    lost_wake_ups: int = 0
+    """Sleeps that nobody has ended although what they waited for was there: a fault of gradred."""
 
 
 _THREAD = re.compile(r"hread 0x[0-9a-f]+")
@@ -94,6 +96,7 @@ def parts(page: bytes) -> dict[str, Any]:
         "waits_for": "",
         "last": last_begun(page),
         "missing": [],
+        "lost_wake_ups": _core.lost_wake_ups_in(page),
     }
     if wait := _core.wait_in(page):
         found["waits_s"] = (clock.now_ns() - wait["since_ns"]) * 1e-9
@@ -241,9 +244,9 @@ def _nameless_stack(rank: Rank) -> tuple[str, ...]:
     return tuple(_THREAD.sub("hread", line) for line in rank.stack)
 
 
-def _doing(rank: Rank) -> tuple[bool, str, str]:
+def _doing(rank: Rank) -> tuple[bool, str, str, int]:
     """What a rank does, without for how long."""
-    return rank.waits_s is not None, rank.waits_for, rank.last
+    return rank.waits_s is not None, rank.waits_for, rank.last, rank.lost_wake_ups
 
 
 def _doing_of_all(same: list[Rank]) -> str:
@@ -255,4 +258,7 @@ def _doing_of_all(same: list[Rank]) -> str:
         have = "has" if len(same) == 1 else "have"
         seconds = low if low == high else f"{low}-{high}"
         doing = f"{have} waited {seconds} s in {same[0].waits_for}"
-    return doing + (f"; last {same[0].last}" if same[0].last else "")
+    if same[0].last:
+        doing += f"; last {same[0].last}"
+    lost = same[0].lost_wake_ups
+    return doing + (f"; {lost} lost wake-ups: please report this" if lost else "")
