@@ -19,6 +19,9 @@ and says so:
     nccl      NCCL where it runs (a GPU for each rank, or 2.30 and later), and in a CUDA graph
     training  PyTorch's CUDA tensors by both front ends: results, times against
               copies by hand around the MPI's Allreduce, DDP's gradients against one process's
+    ddp       steps of DDP, FSDP2 and the Horovod front end on GPT-2 small and ResNet-50, ranks that
+              come apart, gloo in turn: the median and the worst (benchmarks/ddp.py), and profiles
+              that say where the time of DDP's calls went
     death     a rank is killed whose memory others have open: what they meet, and whether their
               device can be used further
     crowd     8 ranks on the device for half a minute, calls of all kinds, each result checked
@@ -239,6 +242,22 @@ def training(run: Run) -> None:
         run.job(f"{ranks} ranks", "training", ranks, 80, most)
 
 
+def ddp(run: Run) -> None:
+    program = ["run", "-np", "2", "--timeout", "{seconds}", sys.executable, str(HERE / "ddp.py")]
+    device = "cpu" if run.simulated else "cuda"
+    short = ["--part", "0.09", "--batch", "1", "--rounds", "2"] if run.given.short else []
+    with tempfile.TemporaryDirectory() as folder, mps() as variables:
+        for model, buckets in (("gpt2", ["25", "1", "500"]), ("resnet50", ["25"])):
+            profile = Path(folder) / f"{model}.json"
+            command = [*program, "--model", model, "--device", device, *short]
+            command += ["--bucket", *buckets, "--json", "-"]
+            told = (variables or {}) | {"GRADRED_PROFILE": str(profile)}
+            run.gradred(f"{model}, 2 ranks", command, 120, **told)
+            written = profile.with_suffix(".0.json")
+            if written.exists():
+                run.jobs[f"{model}, profile of rank 0"] = json.loads(written.read_text())
+
+
 def death(run: Run) -> None:
     run.job("2 ranks", "death", 2, 30)
 
@@ -268,6 +287,7 @@ SECTIONS: dict[str, Callable[[Run], None]] = {
     "order": order,
     "nccl": nccl,
     "training": training,
+    "ddp": ddp,
     "death": death,
     "crowd": crowd,
     "staging": staging,
