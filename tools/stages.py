@@ -10,6 +10,7 @@ import os
 import resource
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -87,7 +88,11 @@ def check(stage: Stage) -> Verdict:
     tally_of(stage).unlink(missing_ok=True)
     os.environ[tally.VARIABLE] = str(tally_of(stage).absolute())
     before = used_core_seconds()
-    well = stage.check()
+    try:
+        well = stage.check()
+    except Exception:  # the stages after it run all the same
+        traceback.print_exc(file=sys.stdout)
+        well = False
     used = used_core_seconds() - before
     verdict = Verdict.of(stage, time.monotonic() - begin, used, well)
     print(verdict, flush=True)
@@ -156,4 +161,5 @@ def named(stages: Iterable[Stage], exact: str | None, part: str | None) -> list[
     """Those that a command line asks for: the one of a name, or all whose names contain `part`."""
     if exact is not None:
         return [one for one in stages if one.name == exact]
-    return [one for one in stages if (part or "") in one.name]
+    found = [one for one in stages if (part or "") in one.name]
+    return found or sys.exit(f"no stage has {part!r} in its name")

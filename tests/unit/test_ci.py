@@ -64,6 +64,24 @@ def test_failed_stage_is_failed_whatever_it_skipped(
     assert said == "0 stages passed, 1 failed, 0 skipped, 1 s, 0 core-s"
 
 
+def test_stage_that_raises_has_failed_and_the_others_run(
+    stages: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check() -> bool:
+        raise FileNotFoundError("no wheel")
+
+    table = [stages.Stage("bad", check), stage(stages, "good", 1, {}, well=True)]
+    assert [one.word for one in stages.run_stages(table, "ci.py")] == ["FAILED", "passed"]
+    assert "FileNotFoundError: no wheel" in capsys.readouterr().out
+
+
+def test_part_of_no_name_of_a_stage_is_an_error(stages: ModuleType) -> None:
+    table = [stage(stages, "faults", 1, {}, well=True)]
+    assert stages.named(table, None, "fault") == table
+    with pytest.raises(SystemExit, match="no stage has 'typo' in its name"):
+        stages.named(table, None, "typo")
+
+
 def test_test_that_was_tried_again_is_named_with_its_failures(
     stages: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
