@@ -55,13 +55,15 @@ def tests_alone() -> bool:
 GATE = (
     Stage("make test", checks.make_test, all_cores=True, tests=tests_alone),
     Stage("nightly record", nightly_record.is_not_red),
-    Stage("core", checks.core_tests, beside=True, tests=checks.core_tests),
     Stage("sdist and wheel", checks.wheel),
+    # It compiles in the folder in which the wheel is built: after the wheel, never beside it.
+    Stage("core", checks.core_tests, beside=True, tests=checks.core_tests),
+    # Both install into one environment: the docs are done before lint begins.
+    Stage("docs", checks.docs),
     Stage("lint", checks.lint, beside=True),
     # These wait for a part of their time, and so run beside each other.
     Stage("faults", faults, beside=True, tests=faults),
     Stage("commands", commands, beside=True, tests=commands),
-    Stage("docs", checks.docs),
     Stage("doctests", checks.doctests, tests=checks.doctests),
     Stage("front ends", front_ends, beside=True, tests=front_ends),
     Stage("devices, 2 ranks", devices, tests=devices),
