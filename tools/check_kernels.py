@@ -136,9 +136,7 @@ def main() -> int:
     parser.add_argument("--architectures", default=everywhere, metavar="NUMBER,...")
     arguments = parser.parse_args()
     if shutil.which("nvcc") is None:
-        reason = "no nvcc on this machine"
-        print(f"skipped: {reason}")
-        tally.add(0, {reason: 0})
+        tally.skip("no nvcc on this machine")
         return 0
     known = known_architectures()
     wanted = [int(one) for one in arguments.architectures.split(",")]

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import MappingProxyType
 from zipfile import ZipFile
 
 import tally
-from processes import Beside, run_job
+from processes import Beside, Job, adopted, end_descendants, run_job
 from stages import BUILD
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,25 +34,27 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def run(*command: str | Path, seconds: float = 900, cmake_args: str = "", **variables: str) -> bool:
-    """Whether `command` ended with status 0 within `seconds`; no process of it is left."""
-    environment = {**os.environ, "CMAKE_ARGS": cmake_args, **variables}
-    job = run_job([str(word) for word in command], environment, seconds)
+    """Whether `command` ended with status 0 within `seconds`, and left no process behind."""
+    return ended(*command, seconds=seconds, CMAKE_ARGS=cmake_args, **variables).well
+
+
+def ended(*command: str | Path, seconds: float, **variables: str) -> Job:
+    """How `command` ended; says what was wrong."""
+    words = [str(word) for word in command]
+    job = run_job(words, os.environ | variables, seconds)
     if job.problem:
-        print(f"{' '.join(str(word) for word in command)}: {job.problem}")
-    for process in job.left:
+        print(f"{' '.join(words)}: {job.problem}")
+    tell_left(job.left)
+    return job
+
+
+def tell_left(processes: Iterable[str]) -> None:
+    for process in processes:
         print(f"left behind: process {process}")
-    return not job.problem and not job.left
 
 
 def python_of(environment: Path) -> Path:
     return environment / "bin" / "python"
-
-
-def skip(reason: str) -> bool:
-    """Nothing can be checked on this machine, and the report says why."""
-    print(f"skipped: {reason}")
-    tally.add(0, {reason: 0})
-    return True
 
 
 # Environments.
@@ -108,7 +111,7 @@ def build_wheel(dist: Path) -> Path | None:
 def has_torch(environment: Path = OPENMPI) -> bool:
     """Says so where there is none."""
     answer = subprocess.run([str(python_of(environment)), "-c", "import torch"], check=False)
-    return not answer.returncode or not skip(f"{TORCH} cannot be installed here")
+    return not answer.returncode or not tally.skip(f"{TORCH} cannot be installed here")
 
 
 # The text.
@@ -174,22 +177,23 @@ def run_programs(programs: Iterable[Program], at_once: int = 1, **variables: str
     def one(program: Program) -> tuple[str, bool, float, str]:
         begin = time.monotonic()
         command = [*program.prefix, str(program.path), *program.words]
-        try:
-            done = subprocess.run(
-                command,
-                text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=900,
-                env=os.environ | variables,
+        with TemporaryFile("w+") as output:  # what a program leaves behind would hold a pipe open
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | variables
             )
-            said, passed = done.stdout, done.returncode == 0
-        except subprocess.TimeoutExpired:
-            said, passed = "still running after 900 s", False
-        return program.path.name, passed, time.monotonic() - begin, said
+            try:
+                passed, said = process.wait(900) == 0, ""
+            except subprocess.TimeoutExpired:
+                process.kill()
+                passed, said = False, "still running after 900 s"
+            output.seek(0)
+            return program.path.name, passed, time.monotonic() - begin, output.read() + said
 
+    before = adopted()
     with ThreadPoolExecutor(at_once) as pool:
         verdicts = list(pool.map(one, programs))
+    left = end_descendants(before)
+    tell_left(left)
     for name, passed, seconds, said in verdicts:
         print(f"{name:20}{seconds:8.1f} s  {'passed' if passed else 'FAILED'}")
         if not passed:
@@ -197,7 +201,7 @@ def run_programs(programs: Iterable[Program], at_once: int = 1, **variables: str
     count = sum(well for _, well, *_ in verdicts)
     tally.add(count, {})
     print(f"{count} passed, {len(verdicts) - count} failed", flush=True)
-    return count == len(verdicts) > 0
+    return count == len(verdicts) > 0 and not left
 
 
 def build_of(environment: Path) -> Path | None:
@@ -280,7 +284,7 @@ def clang() -> bool:
     compiler = clang_compiler()
     if compiler is None:
         found = f"no clang++ {OLDEST_CLANG} or newer on this machine (apt-get install clang-16)"
-        return skip(found)
+        return tally.skip(found)
     build = BUILD / "clang"
     if not compiled(build, f"-DCMAKE_CXX_COMPILER={compiler}"):
         return False
@@ -317,7 +321,7 @@ def jobs(
     """Tests that start jobs: commands, faults, several hosts.
 
     With two tries, those that have failed are run again at the end, by themselves, and the report
-    names them.
+    names them. What leaves a process behind has no second try.
     """
     other = (OPENMPI if environment is MPICH else MPICH) / "bin" / "mpiexec"
     cache = BUILD / "failed" / os.environ.get(tally.VARIABLE, "").rpartition("/")[2]
@@ -328,15 +332,10 @@ def jobs(
     given = {"FOREIGN_MPIEXEC": str(other.absolute()), **variables}
     words = [str(python_of(environment)), *command]
     shutil.rmtree(cache, ignore_errors=True)
-    if run(*words, seconds=seconds, **given):
-        return True
-    failed = tally.last_failed(cache)
-    if tries < 2 or not failed:
-        return False
-    print(f"\n-- a second try of {len(failed)} --", flush=True)
-    well = run(*words, "--last-failed", seconds=seconds, **given)
-    tally.add(0, {}, failed if well else ())
-    return well
+    first = ended(*words, seconds=seconds, **given)
+    if first.well or tries < 2 or first.left:
+        return first.well
+    return tally.passed_again(cache, lambda: run(*words, "--last-failed", seconds=seconds, **given))
 
 
 def torch_jobs(*paths: str) -> bool:

@@ -83,11 +83,10 @@ class Part:
         What has failed beside the other parts gets a second try, which the report of a nightly run
         tells.
         """
-        well = self.job.wait() == 0
-        if not well and (failed := tally.last_failed(self.stem)):
-            print(f"\n-- a second try of {len(failed)} --", flush=True)
-            well = subprocess.run([*self.command, "--last-failed"], check=False).returncode == 0
-            tally.add(0, {}, failed if well else ())
+        again = [*self.command, "--last-failed"]
+        well = self.job.wait() == 0 or tally.passed_again(
+            self.stem, lambda: subprocess.run(again, check=False).returncode == 0
+        )
         if not self.results.exists():
             return False, 0, 0
         cases = list(ElementTree.parse(self.results).iter("testcase"))

@@ -170,8 +170,7 @@ def main() -> int:
     check = compare_if_needed if options.quick else compare
     tests = fetch()
     if isinstance(tests, str):
-        print(f"skipped: {tests}")
-        tally.add(0, {tests: 0})
+        tally.skip(tests)
         return 0
     passed, failed, skipped, listed = 0, 0, 0, 0
     for ranks in [int(number) for number in options.ranks.split(",")]:

@@ -27,6 +27,7 @@ from typing import Any
 
 import checks
 import nightly_record
+import tally
 from checks import MPICH, OPENMPI
 from stages import BUILD, Stage, Verdict, named, report, run_stages
 
@@ -96,7 +97,7 @@ def other_torch(version: str) -> bool:
         return False
     install = [str(environment / "bin" / "pip"), "install", "--quiet", f"torch=={version}"]
     if not checks.run(*install, OTHER_TORCH[version], seconds=1800):
-        return checks.skip(f"torch=={version} cannot be installed here")
+        return tally.skip(f"torch=={version} cannot be installed here")
     if not checks.run(sys.executable, *command, "--wheel", str(wheel)):
         return False
     well = checks.ranks(environment, "--no-unit", "--torch", "--ranks", "2")

@@ -35,11 +35,14 @@ class Job:
     problem: str | None
     left: list[str]
 
+    @property
+    def well(self) -> bool:
+        return not self.problem and not self.left
+
 
 def run_job(command: list[str], environment: dict[str, str], timeout: float) -> Job:
     """Runs `command` for at most `timeout` seconds; afterwards no process of it is left."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    before = descendants()
+    before = adopted()
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     problem = None
     timed_out = False
@@ -56,6 +59,12 @@ def run_job(command: list[str], environment: dict[str, str], timeout: float) -> 
     finally:
         left = end_descendants(before)
     return Job(problem, [] if timed_out else left)
+
+
+def adopted() -> set[int]:
+    """What lives below this process, which from now on adopts what its children leave behind."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return descendants()
 
 
 class Beside:

@@ -1,4 +1,4 @@
-"""Which tests a stage of CI passed, skipped and tried again: from whatever ran them to tools/ci.py.
+"""Which tests a stage passed, skipped and tried again: from what ran them to tools/stages.py.
 
 The variable CI_TALLY names a file; who runs tests appends a line of JSON to it. Without the
 variable nobody asks. tests/conftest.py does the same for a pytest that no tool runs.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,13 @@ def add(passed: int, skipped: Mapping[str, int], again: Iterable[str] = ()) -> N
             print(json.dumps(found), file=file)
 
 
+def skip(reason: str) -> bool:
+    """Nothing can be checked on this machine, and the report says why."""
+    print(f"skipped: {reason}")
+    add(0, {reason: 0})
+    return True
+
+
 def read(file: Path) -> Tally:
     """The sums of a file; nothing where nobody has written one."""
     sums = Tally()
@@ -48,7 +55,13 @@ def read(file: Path) -> Tally:
     return sums
 
 
-def last_failed(cache: Path) -> list[str]:
-    """The tests that pytest's cache has as failed."""
+def passed_again(cache: Path, run: Callable[[], bool]) -> bool:
+    """Whether the tests that pytest's cache has as failed pass when `run` runs them; notes them."""
     file = cache / "v" / "cache" / "lastfailed"
-    return sorted(json.loads(file.read_text())) if file.exists() else []
+    failed = sorted(json.loads(file.read_text())) if file.exists() else []
+    if not failed:
+        return False
+    print(f"\n-- a second try of {len(failed)} --", flush=True)
+    well = run()
+    add(0, {}, failed if well else ())
+    return well

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -130,6 +131,54 @@ def test_skipped_tests_of_pytest_reach_the_tally(stages: ModuleType, tmp_path: P
     assert done.returncode == 0, done
     found = sys.modules["tally"].read(tmp_path / "tally")
     assert (found.passed, dict(found.skipped)) == (1, {"no root": 1})
+
+
+def run_checks(folder: Path, *calls: str) -> str:
+    """What a program prints that calls functions of tools/checks.py, in an empty folder."""
+    tools = str(ROOT / "tools")
+    lines = [f"import sys; sys.path.append({tools!r})", "import checks, processes"]
+    lines.append("processes._TO_LEAVE_BY_ITSELF = 0.5")
+    program = "\n".join([*lines, *calls])
+    command = [sys.executable, "-c", program]
+    environment = os.environ | {"CI_TALLY": ""}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def test_process_that_a_program_of_the_core_leaves_behind_is_found(tmp_path: Path) -> None:
+    program = tmp_path / "some_test"
+    program.write_text("#!/bin/sh\nsleep 47 &\n")
+    program.chmod(0o755)
+    said = run_checks(
+        tmp_path, f"print(checks.run_programs([checks.Program(checks.Path({str(program)!r}))]))"
+    )
+    assert "1 passed, 0 failed" in said
+    assert re.search(r"left behind: process \d+ sleep 47", said)
+    assert said.endswith("False\n")
+
+
+@pytest.mark.parametrize(
+    ("leave", "well"), [("", True), ("subprocess.Popen(['sleep', '47'])", False)]
+)
+def test_second_try_is_well_unless_the_first_has_left_a_process_behind(
+    leave: str, well: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import pathlib, subprocess\n"
+        "def test_that_fails_once():\n"
+        "    tried = pathlib.Path('tried')\n"
+        "    if not tried.exists():\n"
+        "        tried.touch()\n"
+        f"        {leave or 'pass'}\n"
+        "        raise AssertionError\n"
+    )
+    call = f"print(checks.jobs(checks.Path({sys.prefix!r}), 'test_some.py', tries=2))"
+    said = run_checks(tmp_path, call)
+    assert ("left behind: process" in said) is not well
+    assert said.endswith(f"{well}\n")
 
 
 def test_file_that_a_source_distribution_lacks_or_has_otherwise_is_named(
