@@ -4,7 +4,7 @@
     python tools/check_kernels.py --json FILE   # and the registers of each kernel
 
 Exit status: 0 all well, or no nvcc on this machine; 1 a kernel does not compile, spills or is
-missing.
+missing, or nothing was compiled.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -140,17 +141,18 @@ def main() -> int:
         return 0
     known = known_architectures()
     wanted = [int(one) for one in arguments.architectures.split(",")]
-    for missing in [one for one in wanted if one not in known]:
-        print(f"sm_{missing:<4} skipped: nvcc {nvcc_version()} does not know it")
     units = [
         (unit, element, one)
         for unit in UNITS
         for one in wanted
-        if one in known
         for element in (arguments.types.split(",") if unit.typed else ["bytes"])
     ]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        compiled = list(pool.map(lambda unit: compile_one(*unit), units))
+        compiled = list(
+            pool.map(lambda unit: compile_one(*unit), [u for u in units if u[2] in known])
+        )
+    version = nvcc_version()
+    unknown = Counter(f"nvcc {version} does not know sm_{u[2]}" for u in units if u[2] not in known)
     problems = [problem for one in compiled for problem in one.problems]
     for architecture in sorted({one.architecture for one in compiled}):
         used = [
@@ -162,8 +164,11 @@ def main() -> int:
         middle = statistics.median(used) if used else 0
         print(f"sm_{architecture:<4} {len(used)} kernels, {middle:.0f} registers, at most", end=" ")
         print(max(used, default=0))
-    for problem in problems:
-        print(problem)
+    if not compiled:
+        problems.append("nothing was compiled")
+    for line in [*(f"skipped: {reason}" for reason in unknown), *problems]:
+        print(line)
+    tally.add(sum(not one.problems for one in compiled), unknown)
     if arguments.json and not problems:
         write(arguments.json, compiled)
     return 1 if problems else 0

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import tally
 from run_tests import launcher
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,6 +134,7 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(written, indent=1) + "\n")
     failed = len(written["failures"])
+    tally.add(len(outcomes) - failed, {})
     print(
         f"{len(outcomes)} jobs, {written['steps']} steps, {failed} failed, {written['seconds']} s"
     )
