@@ -97,7 +97,7 @@ def other_torch(version: str) -> bool:
         return False
     install = [str(environment / "bin" / "pip"), "install", "--quiet", f"torch=={version}"]
     if not checks.run(*install, OTHER_TORCH[version], seconds=1800):
-        return tally.skip(f"torch=={version} cannot be installed here")
+        return tally.skip(f"pip has not installed torch=={version}: see its last lines")
     if not checks.run(sys.executable, *command, "--wheel", str(wheel)):
         return False
     well = checks.ranks(environment, "--no-unit", "--torch", "--ranks", "2")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +179,20 @@ def test_second_try_is_well_unless_the_first_has_left_a_process_behind(
     said = run_checks(tmp_path, call)
     assert ("left behind: process" in said) is not well
     assert said.endswith(f"{well}\n")
+
+
+@pytest.mark.parametrize("without", ["", "1"])
+def test_wheel_stage_wants_pytorch_unless_a_variable_says_that_there_is_none(
+    without: str, stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checks = importlib.import_module("checks")
+    monkeypatch.setenv("TESTS_WITHOUT_TORCH", without)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checks, "Beside", lambda *_: SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(checks, "build_wheel", lambda _: Path("it.whl"))
+    monkeypatch.setattr(checks, "run", lambda *words, **_: checks.TORCH not in words)
+    assert checks.wheel() is bool(without)
+    assert checks.has_torch() is not bool(without)
 
 
 def test_file_that_a_source_distribution_lacks_or_has_otherwise_is_named(
