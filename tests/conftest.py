@@ -67,7 +67,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not TALLY or RESULTS or reporter is None:
         return
     reports = reporter.stats.get("skipped", [])
-    reasons = Counter(str(one.longrepr[2]).removeprefix("Skipped: ") for one in reports)
+    named = "CI_TALLY_NAMES" in os.environ
+    reasons = Counter(
+        str(one.longrepr[2]).removeprefix("Skipped: ") + f": {one.nodeid}" * named
+        for one in reports
+    )
     with open(TALLY, "a") as file:
         passed = len(reporter.stats.get("passed", []))
         found = {"passed": passed, "skipped": reasons}

@@ -1,7 +1,8 @@
 """Which tests a stage passed, skipped and tried again: from what ran them to tools/stages.py.
 
 The variable CI_TALLY names a file; who runs tests appends a line of JSON to it. Without the
-variable nobody asks. tests/conftest.py does the same for a pytest that no tool runs.
+variable nobody asks. tests/conftest.py does the same for a pytest that no tool runs; with
+CI_TALLY_NAMES the reasons of skips name their tests, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 VARIABLE = "CI_TALLY"
+NAMES = "CI_TALLY_NAMES"
 
 
 @dataclass

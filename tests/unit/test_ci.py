@@ -120,17 +120,29 @@ def test_test_that_hangs_ends_its_pytest_which_shows_the_stack(
     assert "line 4 in test_that_never_ends" in done.stderr
 
 
-def test_skipped_tests_of_pytest_reach_the_tally(stages: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [({}, "no root"), ({"CI_TALLY_NAMES": "1"}, "no root: test_some.py::test_two")],
+)
+def test_skipped_tests_of_pytest_reach_the_tally(
+    variables: dict[str, str],
+    reason: str,
+    stages: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     text = (
         "import pytest\n"
         "def test_one(): pass\n"
         "@pytest.mark.skip(reason='no root')\n"
         "def test_two(): pass\n"
     )
-    done = run_pytest(tmp_path, text)
+    done = run_pytest(tmp_path, text, f"--rootdir={tmp_path}")
     assert done.returncode == 0, done
     found = sys.modules["tally"].read(tmp_path / "tally")
-    assert (found.passed, dict(found.skipped)) == (1, {"no root": 1})
+    assert (found.passed, dict(found.skipped)) == (1, {reason: 1})
 
 
 def run_checks(folder: Path, *calls: str) -> str:
