@@ -1,12 +1,13 @@
 """The nightly run: all that the gate leaves out, and a record of it, docs/nightly.json.
 
     python3 tools/nightly.py               # what has no verdict yet for this commit: `make nightly`
-    python3 tools/nightly.py --fresh       # all of it
+    python3 tools/nightly.py --fresh       # all of it, again
     python3 tools/nightly.py --only NAME   # the stages whose names contain this, again
 
-It goes on after failures. A run that was interrupted is resumed: the verdicts of a commit are kept
-in build/ci. A stage that is run again for the same commit counts as a second try. Exit status: 0
-the record is green.
+It goes on after failures. A run that was interrupted is resumed. A stage that has failed and is run
+again for the same commit counts as a second try. Stages that build run before all others, unless
+they have a verdict on this commit. A commit made meanwhile stops the run. Exit status: 0 the record
+is green.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,10 @@ NIGHTLY = (
     Stage("soak", soak, all_cores=True),
 )
 
+NAMES = [stage.name for stage in NIGHTLY]
+# The others run what these have built.
+BUILDS = ("make test", "sdist and wheel")
+
 # Files that the run itself writes.
 WRITTEN = ("docs/faults.md", "docs/faults/", "docs/nightly.json", "docs/nightly.md")
 
@@ -186,35 +192,46 @@ def uncommitted() -> list[str]:
     return [file for file in files if not file.startswith(WRITTEN)]
 
 
-def state_of(commit: str) -> Path:
-    """Where the verdicts of a commit are kept; a line for each."""
-    return BUILD / f"nightly-{commit}.jsonl"
+def head() -> str:
+    return git("rev-parse", "HEAD").strip()
 
 
-def row(verdict: Verdict) -> dict[str, Any]:
-    """A stage as the record has it."""
+def row(verdict: Verdict, commit: str, before: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage as the record has it, where `before` is its row so far."""
+    name, failed_before = verdict.stage.name, before["verdict"] == "FAILED"
+    again, again_before = Counter(verdict.again), before["again_before"]
+    if before["commit"] == commit:  # all tries of a commit count
+        again.update(before["again"])
+        again.update([f"stage {name}"] * failed_before)
+    elif before["verdict"] not in nightly_record.UNCHECKED:
+        again_before = sorted(before["again"])
+    if verdict.word == "skipped" and (failed_before or before["commit"] == commit):
+        return dict(before)  # it tells nothing new
     return {
-        "name": verdict.stage.name,
+        "name": name,
+        "commit": commit,
+        "uncommitted": uncommitted(),
         "verdict": verdict.word,
         "seconds": round(verdict.seconds, 1),
         "core_seconds": round(verdict.core_seconds, 1),
         "passed": verdict.passed,
         "skipped": dict(verdict.skipped),
-        "again": dict(verdict.again),
+        "again": dict(again),
+        "again_before": again_before,
     }
 
 
-def rows_of(commit: str) -> dict[str, dict[str, Any]]:
-    """The last verdict on each stage so far; one that had failed before needed a second try."""
-    found: dict[str, dict[str, Any]] = {}
-    file = state_of(commit)
-    for line in file.read_text().splitlines() if file.exists() else []:
-        one = json.loads(line)
-        before = found.get(one["name"])
-        if before is not None and before["verdict"] == "FAILED":
-            one["again"][f"stage {one['name']}"] = 1
-        found[one["name"]] = one
-    return found
+def note(verdict: Verdict, commit: str) -> None:
+    """Gives the stage its new row in the record and the page; the others keep theirs."""
+    record = nightly_record.load(NAMES)
+    name = verdict.stage.name
+    rows = [row(verdict, commit, one) if one["name"] == name else one for one in record["stages"]]
+    machine = {"cpu": processor(), "cores": checks.CORES, "python": platform.python_version()}
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    record = {"schema": nightly_record.SCHEMA, "date": now, "commit": commit, "machine": machine}
+    record["stages"] = rows
+    nightly_record.RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    nightly_record.PAGE.write_text(nightly_record.page(record))
 
 
 def processor() -> str:
@@ -224,35 +241,21 @@ def processor() -> str:
     return platform.machine()
 
 
-def record(commit: str) -> dict[str, Any]:
-    """What is known of a commit; stages without a verdict have not run."""
-    found = rows_of(commit)
-    missing = {"verdict": nightly_record.NOT_RUN, "seconds": 0, "core_seconds": 0, "passed": 0}
-    missing |= {"skipped": {}, "again": {}}
-    rows = [found.get(stage.name, {"name": stage.name, **missing}) for stage in NIGHTLY]
-    before = nightly_record.load() if nightly_record.RECORD.exists() else None
-    if before is not None and before["commit"] == commit:
-        again_before = before["again_before"]
-    else:
-        again_before = sorted(nightly_record.tried_again(before)) if before else []
-    return {
-        "schema": nightly_record.SCHEMA,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": commit,
-        "uncommitted": uncommitted(),
-        "machine": {
-            "cpu": processor(),
-            "cores": checks.CORES,
-            "python": platform.python_version(),
-        },
-        "seconds": round(sum(one["seconds"] for one in rows if not beside(one["name"]))),
-        "stages": rows,
-        "again_before": again_before,
+def to_run(commit: str, only: str | None, fresh: bool) -> list[Stage]:
+    """The stages that are asked for, and before them what builds, each unless it has a verdict."""
+    files, rows = uncommitted(), nightly_record.load(NAMES)["stages"]
+    known = {
+        one["name"]
+        for one in rows
+        if (one["commit"], one["uncommitted"]) == (commit, files)
+        and one["verdict"] not in nightly_record.UNCHECKED
     }
-
-
-def beside(name: str) -> bool:
-    return any(stage.beside for stage in NIGHTLY if stage.name == name)
+    asked = named(NIGHTLY, None, only)
+    if only or fresh:
+        known &= set(BUILDS) - {one.name for one in asked}
+    return [
+        one for one in NIGHTLY if one.name not in known and (one in asked or one.name in BUILDS)
+    ]
 
 
 def main() -> int:
@@ -260,7 +263,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", help="run the stages whose name contains this, again")
-    parser.add_argument("--fresh", action="store_true", help="forget what was found so far")
+    parser.add_argument("--fresh", action="store_true", help="run all stages again")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.chdir(checks.ROOT)
@@ -269,24 +272,17 @@ def main() -> int:
     if options.stage:
         stages = named(NIGHTLY, options.stage, None)
         return report(run_stages(stages, __file__), time.monotonic() - begin)
-    commit = git("rev-parse", "HEAD").strip()
-    if options.fresh:
-        state_of(commit).unlink(missing_ok=True)
-    if options.only:
-        stages = named(NIGHTLY, None, options.only)
-    else:
-        found = rows_of(commit)
-        stages = [one for one in NIGHTLY if one.name not in found]
+    commit = head()
+    stages = to_run(commit, options.only, options.fresh)
 
     def ended(verdict: Verdict) -> None:
-        with state_of(commit).open("a") as file:
-            print(json.dumps(row(verdict)), file=file)
-        nightly_record.RECORD.write_text(json.dumps(record(commit), indent=1) + "\n")
-        nightly_record.PAGE.write_text(nightly_record.page(nightly_record.load()))
+        if head() != commit:
+            sys.exit(f"HEAD has moved: nothing more is recorded of commit {commit[:10]}")
+        note(verdict, commit)
 
     report(run_stages(stages, __file__, ended), time.monotonic() - begin)
-    well = nightly_record.is_not_red()
-    return 0 if well and not nightly_record.not_run(nightly_record.load()) else 1
+    nightly_record.is_not_red(NAMES)
+    return 0 if nightly_record.verdict(nightly_record.load(NAMES)) == "green" else 1
 
 
 if __name__ == "__main__":

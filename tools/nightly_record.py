@@ -10,7 +10,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ RECORD = ROOT / "docs" / "nightly.json"
 PAGE = ROOT / "docs" / "nightly.md"
 SCHEMA = "gradred-nightly/1"
 NOT_RUN = "not run"
+UNCHECKED = (NOT_RUN, "skipped")
 FAR_BEHIND = 150  # commits
 
 HEAD = """# The nightly run
@@ -27,16 +28,39 @@ HEAD = """# The nightly run
 
 `make nightly` runs what the gate (`make ci`) leaves out, and writes this page. The gate fails while
 one of these stages has failed, and while a test has needed a second try in two records running; it
-says so where stages have not run.
+says so where stages have not run or were skipped. A row stays until its stage has run again: where
+it is of another commit than the last run, it names that commit.
 """
 
+BLANK: Mapping[str, Any] = {
+    "commit": "",
+    "uncommitted": [],
+    "verdict": NOT_RUN,
+    "seconds": 0,
+    "core_seconds": 0,
+    "passed": 0,
+    "skipped": {},
+    "again": {},
+    "again_before": [],
+}
 
-def load(file: Path = RECORD) -> dict[str, Any]:
-    """The record as it stands in the file."""
-    record: dict[str, Any] = json.loads(file.read_text())
+
+def load(names: Iterable[str] = ()) -> dict[str, Any]:
+    """The record as it stands in the file, with a row for each of these stages.
+
+    A stage of another name has a row if it has failed: nothing says that it is mended.
+    """
+    record: dict[str, Any] = json.loads(RECORD.read_text())
     if record.get("schema") != SCHEMA:
-        raise ValueError(f"{file}: the schema is {record.get('schema')!r}, and not {SCHEMA!r}")
-    return record
+        raise ValueError(f"{RECORD}: the schema is {record.get('schema')!r}, and not {SCHEMA!r}")
+    # Once these three stood in the record alone, for all of its rows.
+    common = {
+        key: record[key] for key in ("commit", "uncommitted", "again_before") if key in record
+    }
+    rows = {row["name"]: common | row for row in record["stages"]}
+    found = [rows.pop(name, {"name": name, **BLANK}) for name in names]
+    rest = [row for row in rows.values() if not found or row["verdict"] == "FAILED"]
+    return record | {"stages": [*found, *rest]}
 
 
 def tried_again(record: Mapping[str, Any]) -> set[str]:
@@ -46,28 +70,27 @@ def tried_again(record: Mapping[str, Any]) -> set[str]:
 
 def reasons(record: Mapping[str, Any]) -> list[str]:
     """Why the record is red; empty where it is green."""
-    bad = [
-        f"stage {stage['name']}: {stage['verdict']}"
-        for stage in record["stages"]
-        if stage["verdict"] == "FAILED"
-    ]
-    twice = sorted(tried_again(record) & set(record["again_before"]))
+    stages = record["stages"]
+    bad = [f"stage {stage['name']}: FAILED" for stage in stages if stage["verdict"] == "FAILED"]
+    before = {name for stage in stages for name in stage["again_before"]}
+    twice = sorted(tried_again(record) & before)
     bad += [f"{name} needed a second try in two records running" for name in twice]
-    if record["uncommitted"]:
-        bad.append(f"it ran with changes that no commit has: {', '.join(record['uncommitted'])}")
+    if uncommitted := sorted({file for stage in stages for file in stage["uncommitted"]}):
+        bad.append(f"it ran with changes that no commit has: {', '.join(uncommitted)}")
     return bad
 
 
-def not_run(record: Mapping[str, Any]) -> list[str]:
-    """The stages without a verdict: the run was interrupted, and may be gone on with."""
-    return [stage["name"] for stage in record["stages"] if stage["verdict"] == NOT_RUN]
+def unchecked(record: Mapping[str, Any]) -> list[str]:
+    """The stages that checked nothing: the next run tries them again."""
+    rows = [row for row in record["stages"] if row["verdict"] in UNCHECKED]
+    return [f"stage {row['name']}: {row['verdict']}" for row in rows]
 
 
 def verdict(record: Mapping[str, Any]) -> str:
     """In a word."""
     if reasons(record):
         return "red"
-    return "incomplete" if not_run(record) or not record["stages"] else "green"
+    return "incomplete" if unchecked(record) or not record["stages"] else "green"
 
 
 def commits_behind(commit: str) -> int | None:
@@ -77,40 +100,39 @@ def commits_behind(commit: str) -> int | None:
     return int(done.stdout) if done.returncode == 0 else None
 
 
-def is_not_red() -> bool:
-    """Whether the last nightly run found nothing wrong; says what it found, and how old it is."""
-    record = load()
-    if not record["stages"]:
+def is_not_red(names: Iterable[str]) -> bool:
+    """Whether the last runs of these stages found nothing wrong; says what, and how old that is."""
+    record = load(names)
+    commits = sorted({row["commit"] for row in record["stages"]} - {""})
+    if not commits:
         print("no nightly run has been recorded yet: run `make nightly`")
+        return True
     bad = reasons(record)
-    behind = commits_behind(record["commit"])
-    print(f"nightly run of {record['date'][:10]}, commit {record['commit'][:10]}: ", end="")
-    print(verdict(record))
-    for reason in [*bad, *(f"stage {name} has not run" for name in not_run(record))]:
+    of = f"{record['date'][:10]}, commit {record['commit'][:10]}"
+    print(f"nightly run of {of}: {verdict(record)}")
+    for reason in [*bad, *unchecked(record)]:
         print(f"  {reason}")
-    if behind is None:
-        print("this clone does not have that commit")
-    elif behind > FAR_BEHIND:
-        print(f"{behind} commits have come since: run `make nightly`")
-    print(f"{0 if bad else 1} passed, {1 if bad else 0} failed", flush=True)
+    for commit in commits:
+        behind = commits_behind(commit)
+        if behind is None:
+            print(f"this clone does not have commit {commit[:10]}")
+        elif behind > FAR_BEHIND:
+            print(f"{behind} commits have come since commit {commit[:10]}: run `make nightly`")
     return not bad
-
-
-def minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def rows(record: Mapping[str, Any]) -> list[str]:
     """The table of stages."""
-    lines = ["| stage | verdict | time | core-seconds | tests passed | skipped |"]
-    lines.append("|---|---|---:|---:|---:|---|")
+    lines = ["| stage | verdict | minutes | core-seconds | tests passed | skipped | commit |"]
+    lines.append("|---|---|---:|---:|---:|---|---|")
     for stage in record["stages"]:
         skipped = "; ".join(
             f"{count}: {reason}" if count else reason for reason, count in stage["skipped"].items()
         )
-        cells = [stage["name"], stage["verdict"], minutes(stage["seconds"])]
+        cells = [stage["name"], stage["verdict"], f"{stage['seconds'] / 60:.1f}"]
         cells += [f"{stage['core_seconds']:.0f}", str(stage["passed"] or "")]
-        lines.append(f"| {' | '.join([*cells, skipped.replace('|', '/')])} |")
+        commit = stage["commit"][:10] if stage["commit"] != record["commit"] else ""
+        lines.append(f"| {' | '.join([*cells, skipped.replace('|', '/'), commit])} |")
     return lines
 
 
@@ -121,8 +143,8 @@ def page(record: Mapping[str, Any]) -> str:
     if not record["stages"]:
         return f"{HEAD}\nNo run has been recorded yet.\n"
     lines = [HEAD, f"Run on {record['date'][:10]}, of commit {record['commit'][:10]}, on "]
-    lines[-1] += f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}, in "
-    lines[-1] += f"{minutes(record['seconds'])}. Verdict: **{verdict(record)}**."
+    lines[-1] += f"{machine['cores']} cores ({machine['cpu']}), Python {machine['python']}. "
+    lines[-1] += f"Verdict: **{verdict(record)}**."
     lines += ["", *(f"- {reason}" for reason in bad), *([""] if bad else []), *rows(record)]
     again = [
         f"| `{name.replace('|', '/')}` | {stage['name']} | {failures} |"

@@ -115,22 +115,26 @@ def run_stages(
         ended(verdict)
 
     def join() -> None:
-        for stage, one in beside:
+        while beside:
+            stage, one = beside.pop(0)
             well = one.wait() == 0
             note(Verdict.of(stage, one.seconds, one.core_seconds, well))
-        beside.clear()
 
-    for stage in stages:
-        while sum(one.running for _, one in beside) >= AT_ONCE:
-            time.sleep(0.1)
-        if stage.beside and len(stages) > 1:
-            command = [sys.executable, program, "--stage", stage.name]
-            beside.append((stage, Beside(command, BUILD / f"{stage.name}.log")))
-            continue
-        if stage.all_cores:
-            join()
-        note(check(stage))
-    join()
+    try:
+        for stage in stages:
+            while sum(one.running for _, one in beside) >= AT_ONCE:
+                time.sleep(0.1)
+            if stage.beside and len(stages) > 1:
+                command = [sys.executable, program, "--stage", stage.name]
+                beside.append((stage, Beside(command, BUILD / f"{stage.name}.log")))
+                continue
+            if stage.all_cores:
+                join()
+            note(check(stage))
+        join()
+    finally:  # where `ended` stops the run, none goes on behind it
+        for _, one in beside:
+            one.wait()
     return verdicts
 
 

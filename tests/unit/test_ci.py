@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -285,17 +286,18 @@ def test_tests_of_the_gate_are_there() -> None:
             assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test
 
 
-def nightly(verdict: str = "passed", again: tuple[str, ...] = ()) -> dict[str, Any]:
+def nightly(
+    verdict: str = "passed", again: tuple[str, ...] = (), uncommitted: tuple[str, ...] = ()
+) -> dict[str, Any]:
     row = {"name": "a stage", "verdict": verdict, "seconds": 100.0, "core_seconds": 60.0}
     row |= {"passed": 7, "skipped": {"no root": 1}, "again": dict.fromkeys(again, 1)}
+    row |= {"commit": "abcdef" * 6, "uncommitted": uncommitted, "again_before": ["test_late"]}
     return {
+        "schema": "gradred-nightly/1",
         "date": "2026-11-27T09:00:00+00:00",
         "commit": "abcdef" * 6,
-        "uncommitted": [],
         "machine": {"cpu": "a processor", "cores": 2, "python": "3.11"},
-        "seconds": 100,
         "stages": [row],
-        "again_before": ["test_late"],
     }
 
 
@@ -307,7 +309,7 @@ def nightly(verdict: str = "passed", again: tuple[str, ...] = ()) -> dict[str, A
         (nightly("FAILED"), ["stage a stage: FAILED"]),
         (nightly("not run"), []),
         (nightly(again=("test_late",)), ["test_late needed a second try in two records running"]),
-        (nightly() | {"uncommitted": ["a.py"]}, ["it ran with changes that no commit has: a.py"]),
+        (nightly(uncommitted=("a.py",)), ["it ran with changes that no commit has: a.py"]),
     ],
 )
 def test_record_is_red_by_a_failure_or_a_second_try_in_two_records(
@@ -317,9 +319,17 @@ def test_record_is_red_by_a_failure_or_a_second_try_in_two_records(
 
 
 @pytest.mark.parametrize(
-    ("found", "word"), [("passed", "green"), ("FAILED", "red"), ("not run", "incomplete")]
+    ("found", "word"),
+    [
+        ("passed", "green"),
+        ("FAILED", "red"),
+        ("not run", "incomplete"),
+        ("skipped", "incomplete"),
+    ],
 )
-def test_run_that_was_interrupted_is_neither_green_nor_red(found: str, word: str) -> None:
+def test_run_that_was_interrupted_or_skipped_stages_is_neither_green_nor_red(
+    found: str, word: str
+) -> None:
     assert importlib.import_module("nightly_record").verdict(nightly(found)) == word
 
 
@@ -328,18 +338,155 @@ def test_page_of_the_nightly_run_is_what_its_record_says() -> None:
     assert record.PAGE.read_text() == record.page(record.load())
 
 
-def test_page_tells_what_was_skipped_and_tried_again() -> None:
-    said = importlib.import_module("nightly_record").page(nightly(again=("test_late",)))
+def test_page_tells_what_was_skipped_and_tried_again_and_which_row_is_of_another_commit() -> None:
+    record = nightly(again=("test_late",))
+    record["stages"].append(record["stages"][0] | {"name": "older", "commit": "0123456789ab"})
+    said = importlib.import_module("nightly_record").page(record)
     assert "Verdict: **red**" in said
-    assert "| a stage | passed | 2 min | 60 | 7 | 1: no root |" in said
+    assert "| a stage | passed | 1.7 | 60 | 7 | 1: no root |  |" in said
+    assert "| older | passed | 1.7 | 60 | 7 | 1: no root | 0123456789 |" in said
     assert "| `test_late` | a stage | 1 |" in said
 
 
-def test_stage_that_passed_only_when_it_was_run_again_needed_a_second_try(
-    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = importlib.import_module("nightly")
+@pytest.fixture
+def nights(stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """tools/nightly.py with a record of its own, and four stages."""
+    run, record = map(importlib.import_module, ("nightly", "nightly_record"))
+    monkeypatch.setattr(record, "RECORD", tmp_path / "nightly.json")
+    monkeypatch.setattr(record, "PAGE", tmp_path / "nightly.md")
     monkeypatch.setattr(run, "BUILD", tmp_path)
-    lines = [{"name": "s", "verdict": word, "again": {}} for word in ("FAILED", "passed")]
-    run.state_of("abc").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert run.rows_of("abc") == {"s": {"name": "s", "verdict": "passed", "again": {"stage s": 1}}}
+    monkeypatch.chdir(ROOT)
+    names = [*run.BUILDS, "x", "y"]
+    monkeypatch.setattr(run, "NAMES", names)
+    monkeypatch.setattr(run, "NIGHTLY", [stages.Stage(name, lambda: True) for name in names])
+    monkeypatch.setattr(run, "uncommitted", list)
+    record.RECORD.write_text(json.dumps(nightly() | {"stages": []}))
+    return run
+
+
+def noted(nights: ModuleType, *tries: str, stage: str = "x") -> dict[str, Any]:
+    """The row of a stage after "COMMIT VERDICT TEST..." each; the tests needed a second try."""
+    verdict = sys.modules["stages"].Verdict
+    (of,) = [one for one in nights.NIGHTLY if one.name == stage]
+    for one in tries:
+        commit, word, *again = one.split()
+        nights.note(verdict(of, 1.0, 1.0, word, 1, Counter(), Counter(again)), commit)
+    rows = nights.nightly_record.load()["stages"]
+    return {row["name"]: row for row in rows}[stage]
+
+
+@pytest.mark.parametrize(
+    ("tries", "commit", "verdict"),
+    [
+        (["c1 FAILED"], "c1", "FAILED"),
+        (["c1 FAILED", "c2 skipped"], "c1", "FAILED"),
+        (["c1 FAILED", "c1 skipped"], "c1", "FAILED"),
+        (["c1 FAILED", "c2 passed"], "c2", "passed"),
+        (["c1 passed", "c2 skipped"], "c2", "skipped"),
+    ],
+)
+def test_row_of_a_stage_stays_until_it_has_run_again(
+    tries: list[str], commit: str, verdict: str, nights: ModuleType
+) -> None:
+    noted(nights, *tries)
+    noted(nights, "c3 passed", stage="y")  # which gives the record another commit
+    row = noted(nights)
+    assert (row["commit"], row["verdict"]) == (commit, verdict)
+    assert nights.nightly_record.is_not_red(nights.NAMES) is (verdict != "FAILED")
+
+
+def test_stage_that_has_failed_stays_in_the_record_though_no_table_has_it(
+    nights: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted(nights, "c1 FAILED")
+    noted(nights, "c1 passed", stage="y")
+    monkeypatch.setattr(nights, "NAMES", [*nights.BUILDS, "y"])
+    assert noted(nights, "c2 passed", stage="y")["commit"] == "c2"
+    assert noted(nights)["verdict"] == "FAILED"
+    assert not nights.nightly_record.is_not_red(nights.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("tries", "again", "again_before"),
+    [
+        (["c1 FAILED", "c1 passed"], {"stage x": 1}, []),
+        (["c1 FAILED", "c1 passed", "c1 passed"], {"stage x": 1}, []),
+        (["c1 FAILED", "c1 FAILED", "c1 passed"], {"stage x": 2}, []),
+        (["c1 FAILED", "c2 passed"], {}, []),
+        (["c1 passed a", "c1 passed"], {"a": 1}, []),
+        (["c1 passed a", "c1 skipped", "c2 passed"], {}, ["a"]),
+        (["c1 passed a", "c2 passed b", "c2 passed"], {"b": 1}, ["a"]),
+        (["c1 passed a", "c2 skipped", "c3 passed a"], {"a": 1}, ["a"]),
+        (["c1 passed a", "c2 passed", "c3 passed a"], {"a": 1}, []),
+    ],
+)
+def test_second_tries_are_kept_and_compared_with_the_last_record_in_which_the_stage_ran(
+    tries: list[str], again: dict[str, int], again_before: list[str], nights: ModuleType
+) -> None:
+    row = noted(nights, *tries)
+    assert (row["again"], row["again_before"]) == (again, again_before)
+
+
+def test_second_try_is_compared_across_a_record_in_which_the_stage_has_not_run(
+    nights: ModuleType,
+) -> None:
+    noted(nights, "c1 passed a")
+    noted(nights, "c2 passed", stage="y")
+    assert noted(nights, "c3 passed a")["again_before"] == ["a"]
+    assert not nights.nightly_record.is_not_red(nights.NAMES)
+
+
+def test_stage_that_the_record_does_not_have_makes_it_incomplete(
+    nights: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nights.nightly_record.is_not_red(nights.NAMES)
+    said = capsys.readouterr().out
+    assert said == "no nightly run has been recorded yet: run `make nightly`\n"
+    for name in nights.NAMES:
+        noted(nights, "c1 passed", stage=name)
+    assert nights.nightly_record.is_not_red([*nights.NAMES, "new"])
+    said = capsys.readouterr().out
+    assert "commit c1: incomplete\n  stage new: not run\n" in said
+
+
+@pytest.mark.parametrize(
+    ("only", "fresh", "names"),
+    [
+        (None, False, ["sdist and wheel", "y"]),
+        (None, True, ["make test", "sdist and wheel", "x", "y"]),
+        ("x", False, ["sdist and wheel", "x"]),
+        ("make", False, ["make test", "sdist and wheel"]),
+    ],
+)
+def test_what_builds_runs_before_all_others_unless_it_has_a_verdict_on_the_commit(
+    only: str | None, fresh: bool, names: list[str], nights: ModuleType
+) -> None:
+    noted(nights, "c2 passed", stage="make test")
+    noted(nights, "c1 passed", stage="sdist and wheel")
+    noted(nights, "c2 FAILED")
+    noted(nights, "c2 skipped", stage="y")
+    assert [one.name for one in nights.to_run("c2", only, fresh)] == names
+
+
+def test_stage_that_ran_with_other_uncommitted_files_runs_again(
+    nights: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in nights.NAMES:
+        noted(nights, "c1 passed", stage=name)
+    assert not nights.to_run("c1", None, False)
+    monkeypatch.setattr(nights, "uncommitted", lambda: ["a.py"])
+    assert noted(nights, "c1 passed")["uncommitted"] == ["a.py"]
+    monkeypatch.setattr(nights, "uncommitted", list)
+    assert [one.name for one in nights.to_run("c1", None, False)] == ["x"]
+
+
+def test_run_stops_and_records_nothing_once_the_head_has_moved(
+    nights: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = iter(["c1", "c1", "c2"])
+    monkeypatch.setattr(nights, "head", lambda: next(heads))
+    monkeypatch.setattr(sys, "argv", ["nightly.py"])
+    with pytest.raises(SystemExit, match="HEAD has moved"):
+        nights.main()
+    rows = nights.nightly_record.load(nights.NAMES)["stages"]
+    assert [row["verdict"] for row in rows] == ["passed", "not run", "not run", "not run"]
