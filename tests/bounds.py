@@ -2,7 +2,8 @@
 
 A machine that others use, too, gives ranks a core when it likes: a bound in seconds would measure
 that. Only where the variable TESTS_STRICT_TIMES is 1, on a machine that does nothing else, do tests
-hold the times that gradred promises: the nightly run sets it. `csrc/tests/in_time.h` is the same.
+hold the times that gradred promises: the nightly run sets it in two stages that run alone.
+`csrc/tests/in_time.h` is the same.
 """
 
 import os
