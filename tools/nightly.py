@@ -38,7 +38,8 @@ IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
 ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
 WITH_TORCH = tuple(f"tests/jobs/test_torch{name}.py" for name in ("_examples", "run", "_failures"))
 WITH_DEVICES = "tests/jobs/test_device.py"
-LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, WITH_DEVICES)
+LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH)
+STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
     ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
 )
@@ -100,6 +101,13 @@ def other_torch(version: str) -> bool:
     return well
 
 
+def full_ranks() -> bool:
+    """What tests/mpi leaves out by day; Numba, which user_ops takes, is beside Open MPI alone."""
+    words = ["--no-unit", "--ranks", "2", "--full", "--timeout", "2000"]
+    well = checks.ranks(MPICH, *words, seconds=2400)
+    return checks.ranks(OPENMPI, *words, "--paths", "tests/mpi/test_user_ops.py") and well
+
+
 def more_ranks_openmpi() -> bool:
     """Of the GPU's tests those of each way of the data, and of Numba, which is here alone."""
     words = ["--no-unit", "--ranks", "2,8", "--on-devices", DEVICES_ON_OPENMPI]
@@ -144,8 +152,14 @@ NIGHTLY = (
     Stage("jobs with torch", lambda: torch_jobs(*WITH_TORCH), beside=True),
     Stage("elastic jobs", lambda: torch_jobs(*ELASTIC), beside=True),
     Stage("jobs with devices", lambda: jobs(MPICH, WITH_DEVICES), beside=True),
-    Stage("jobs, mpich", lambda: jobs(MPICH, "tests/jobs", without=LEFT_OUT), beside=True),
+    Stage(
+        "jobs, mpich",
+        lambda: jobs(MPICH, "tests/jobs", without=[*LEFT_OUT, WITH_DEVICES]),
+        beside=True,
+    ),
+    Stage("starting, openmpi", lambda: jobs(OPENMPI, *STARTING), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "tests/jobs", without=LEFT_OUT)),
+    Stage("2 ranks, full", full_ranks, all_cores=True),
     Stage(
         "mpich, 5 ranks",
         lambda: checks.ranks(MPICH, "--no-unit", "--ranks", "5"),

@@ -226,7 +226,7 @@ def main() -> int:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="what the small sweep of the tests without MPI leaves out",
+        help="what the small sweep leaves out, and nothing else",
     )
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one job")
     options = parser.parse_args()

@@ -87,6 +87,7 @@ def same_everywhere(y: Array) -> bool:
     return len(set(MPI.COMM_WORLD.allgather(mine))) == 1
 
 
+@pytest.mark.wider
 @pytest.mark.parametrize("plan", plans("allreduce"))
 def test_allreduce_is_exact_and_leaves_its_input(plan: str, full: bool) -> None:
     wrong: list[str] = []
@@ -201,6 +202,7 @@ def test_plan_mpi_refuses_what_the_mpi_lacks(dtype: str, op: str) -> None:
     assert gradred.allreduce(np.ones(9, bool), "land", plan="mpi", comm=COMM).all()
 
 
+@pytest.mark.wider
 @pytest.mark.parametrize("plan", plans("reduce_scatter"))
 def test_reduce_scatter_block_is_exact(plan: str, full: bool) -> None:
     wrong: list[str] = []
@@ -219,6 +221,7 @@ def test_reduce_scatter_block_is_exact(plan: str, full: bool) -> None:
     assert not wrong
 
 
+@pytest.mark.wider
 @pytest.mark.parametrize("plan", plans("allgather"))
 def test_allgather_is_exact(plan: str, full: bool) -> None:
     wrong: list[str] = []

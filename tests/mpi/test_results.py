@@ -194,6 +194,7 @@ def test_all_pairs_of_8_bit_floats_give_the_same_bits_on_all_ranks(
 # ---- many operations, large ones ----------------------------------------------------------------
 
 
+@pytest.mark.wider
 def test_back_to_back_operations_of_all_kinds_and_sizes(full: bool) -> None:
     wrong: list[str] = []
     rng = np.random.default_rng(5)  # the same on all ranks
