@@ -23,8 +23,9 @@ from stages import Stage
 # the test imports.
 STARTED = {
     "tests/core": ["_core"],
-    "tests/faults": ["launch", "csrc/comm"],
+    "tests/faults": ["__main__", "cli", "launch", "csrc/comm"],
     "tests/hosts": ["launch", "csrc/comm"],
+    "tests/hosts/test_run.py": ["__main__", "cli"],
     "tests/jobs/test_carried_by_mpi.py": ["calls"],
     "tests/jobs/test_device.py": ["calls"],
     "tests/jobs/test_elastic": ["horovod", "torch"],
@@ -32,6 +33,7 @@ STARTED = {
     "tests/jobs/test_endurance.py": ["calls"],
     "tests/jobs/test_pointer_cache.py": ["calls"],
     "tests/jobs/test_profile.py": ["calls"],
+    "tests/jobs/test_run_command.py": ["__main__", "cli"],
     "tests/jobs/test_torch": ["horovod", "torch"],
     "tests/jobs/test_unequal_ranks.py": ["calls"],
     "tests/pytorch": ["torch"],
@@ -77,7 +79,7 @@ class Choice:
             lines.append(f"  {len(all_programs()) - len(self.programs)} programs of csrc/tests")
         if not self.docs:
             lines.append("  the docs build")
-        lines.append("  Open MPI, and the wheel")
+        lines.append("  Open MPI and the wheel, but for what needs PyTorch")
         return "\n".join(lines)
 
 
@@ -92,7 +94,7 @@ def summed_up(tests: set[str]) -> list[str]:
 
 def changed(revision: str) -> list[str]:
     """Files that differ from a revision, those that git does not track yet among them."""
-    differing = ["git", "diff", "--name-only", revision]
+    differing = ["git", "diff", "--name-only", "--no-renames", revision]
     untracked = ["git", "ls-files", "--others", "--exclude-standard"]
     found: set[str] = set()
     for command in (differing, untracked):
@@ -119,7 +121,7 @@ def layer_of(name: str) -> str:
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """The layers of gradred that a file imports."""
+    """The layers of gradred, and of the core, that a file imports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
@@ -135,7 +137,7 @@ def imported(path: Path) -> frozenset[str]:
             elif package == "horovod":
                 found.add("horovod_path")
             elif package == "core_testing":
-                found.add("_core")
+                found |= {"_core", "csrc/testing"}
     return frozenset(found)
 
 
@@ -201,6 +203,8 @@ def choose(files: Sequence[str]) -> Choice:
         elif parts[:2] == ("csrc", "tests"):
             stem = Path(file).stem
             programs |= {stem} & set(all_programs()) or set(all_programs())
+            if parts[2] == "ranks":
+                tests.update(test for test in all_tests() if test.startswith("tests/core/"))
         elif parts[0] == "csrc":
             tests.update(test for test in all_tests() if parts[1] in concerns(test)[1])
             programs |= {one for one in all_programs() if parts[1] in program_concerns(one)}
@@ -235,9 +239,12 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
     if on_hosts := [test for test in with_ranks if not test.startswith("tests/pytorch/")]:
         words = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
         found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *words)))
+    front_ends = any(test.startswith("tests/pytorch/") for test in with_ranks)
+    if needs_torch or front_ends:  # their environment, if there is one, holds an older wheel
+        found.append(Stage("sdist and wheel", checks.wheel))
     if jobs := [test for test in needs_torch if test not in with_ranks]:
         found.append(Stage("jobs with torch", lambda: checks.torch_jobs(*jobs)))
-    if any(test.startswith("tests/pytorch/") for test in with_ranks):
+    if front_ends:
         words = ["--no-unit", "--torch", "--ranks", "2"]
         found.append(
             Stage("torch", lambda: not checks.has_torch() or checks.ranks(OPENMPI, *words))

@@ -262,6 +262,43 @@ def test_change_of_the_layers_below_all_concerns_nearly_every_test() -> None:
     assert len(chosen("csrc/base/types.h")) > 0.9 * len(since.all_tests())
 
 
+@pytest.mark.parametrize("file", ["cli/run.py", "cli/__init__.py", "__main__.py"])
+def test_change_of_the_command_line_concerns_the_tests_that_start_jobs_by_it(file: str) -> None:
+    found = chosen(f"src/gradred/{file}")
+    assert {"tests/jobs/test_run_command.py", "tests/hosts/test_run.py"} <= found
+    assert {"tests/faults/test_faults.py", "tests/faults/test_kills.py"} <= found
+
+
+def test_change_of_what_tests_alone_use_of_the_core_concerns_them() -> None:
+    threads = {f"tests/threads/test_{name}.py" for name in ("faults", "matrix", "trace")}
+    assert threads | {"tests/unit/test_mutants.py"} <= chosen("csrc/testing/mutants.cc")
+
+
+def test_change_of_the_program_of_ranks_without_python_concerns_its_tests() -> None:
+    assert "tests/core/test_without_python.py" in chosen("csrc/tests/ranks/ends.cc")
+
+
+@pytest.mark.parametrize(
+    "file", ["src/gradred/torch/__init__.py", "tests/pytorch/test_closures.py"]
+)
+def test_wheel_is_built_before_the_stages_with_torch(file: str) -> None:
+    since = importlib.import_module("since")
+    names = [stage.name for stage in since.stages(since.choose([file]), [])]
+    assert names.index("sdist and wheel") < names.index("torch")
+
+
+def test_file_that_was_moved_has_changed_where_it_was_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = importlib.import_module("since")
+    monkeypatch.setattr(since, "ROOT", tmp_path)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=A", "-c", "user.email=a@b"]
+    (tmp_path / "old.py").write_text("x = 1\n" * 9)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"], ["mv", "old.py", "new.py"]):
+        subprocess.run([*git, *words], check=True)
+    assert since.changed("HEAD") == ["new.py", "old.py"]
+
+
 def test_change_of_what_runs_the_tests_concerns_the_whole_gate() -> None:
     choice = importlib.import_module("since").choose(["docs/gpu.md", "tools/run_tests.py"])
     assert choice.whole == "tools/run_tests.py"
