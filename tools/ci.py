@@ -11,6 +11,7 @@ A test has one try here. Exit status: 0 no stage failed. tools/nightly.py runs a
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -31,7 +32,10 @@ def openmpi_ranks() -> bool:
 
 
 def records() -> bool:
-    """What the nightly run has found."""
+    """What the gate under load and the nightly run have found."""
+    load = json.loads(nightly_record.UNDER_LOAD.read_text())
+    rounds = f"{load['passed']} of {len(load['rounds'])} rounds passed"
+    print(f"gate under load of {load['date'][:10]}, commit {load['commit'][:10]}: {rounds}")
     return nightly_record.is_not_red(nightly.NAMES)
 
 

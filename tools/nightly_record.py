@@ -17,6 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "nightly.json"
 PAGE = ROOT / "docs" / "nightly.md"
+UNDER_LOAD = ROOT / "docs" / "gate-under-load.json"  # tools/under_load.py writes it
 SCHEMA = "gradred-nightly/1"
 NOT_RUN = "not run"
 UNCHECKED = (NOT_RUN, "skipped")
