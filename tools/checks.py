@@ -1,4 +1,4 @@
-"""What continuous integration can check: environments, the core, tests with and without ranks.
+"""What the gate and the nightly run check: environments, the core, tests with and without ranks.
 
 Each function prints what it finds and returns whether all is well. tools/ci.py and tools/nightly.py
 have the tables that call them.
@@ -45,13 +45,9 @@ def ended(*command: str | Path, seconds: float, **variables: str) -> Job:
     job = run_job(words, os.environ | variables, seconds)
     if job.problem:
         print(f"{' '.join(words)}: {job.problem}")
-    tell_left(job.left)
-    return job
-
-
-def tell_left(processes: Iterable[str]) -> None:
-    for process in processes:
+    for process in job.left:
         print(f"left behind: process {process}")
+    return job
 
 
 def python_of(environment: Path) -> Path:
@@ -116,7 +112,7 @@ def has_torch() -> bool:
     return os.environ.get(WITHOUT_TORCH) != "1" or not tally.skip(f"{WITHOUT_TORCH} is 1")
 
 
-# The text.
+# Lint, doctests, docs.
 
 
 def lint() -> bool:
@@ -195,7 +191,8 @@ def run_programs(programs: Iterable[Program], at_once: int = 1, **variables: str
     with ThreadPoolExecutor(at_once) as pool:
         verdicts = list(pool.map(one, programs))
     left = end_descendants(before)
-    tell_left(left)
+    for process in left:
+        print(f"left behind: process {process}")
     for name, passed, seconds, said in verdicts:
         print(f"{name:20}{seconds:8.1f} s  {'passed' if passed else 'FAILED'}")
         if not passed:

@@ -1,4 +1,4 @@
-"""Runs tests/mpi on the MPIs that continuous integration does not have: one binary for every MPI.
+"""Runs tests/mpi on the MPIs that the nightly run does not have: one binary for every MPI.
 
     python tools/other_mpis.py [--ranks 2] [NAME ...]
 
