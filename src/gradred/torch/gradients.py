@@ -1,0 +1,445 @@
+"""Reductions of an optimizer's gradients, which begin while the backward pass computes them."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+
+from gradred.errors import explain
+from gradred.torch import basics
+from gradred.torch.basics import size
+from gradred.torch.buckets import GradientBucket, buckets_of
+from gradred.torch.functions import broadcast_object
+from gradred.torch.groups import members_by_parameter
+from gradred.torch.mpi_ops import (
+    allreduce_async_,
+    grouped_allreduce_async_,
+    sparse_allreduce_async,
+    synchronize,
+)
+from gradred.torch.process_sets import ProcessSet
+from gradred.torch.util import split_list
+
+Parameter: TypeAlias = torch.nn.Parameter
+ParamGroups: TypeAlias = Sequence[Mapping[str, Any]]
+
+_is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # PyTorch 2.1 lacks it
+
+
+@dataclass(frozen=True)
+class How:
+    """How gradients are reduced."""
+
+    compression: Any
+    op: int
+    predivide_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+    as_buckets: bool
+
+
+class GradientReduction:
+    """Reduces the gradients of an optimizer's parameters over all ranks.
+
+    A hook on each parameter starts the reduction of its gradient when the last backward pass before
+    a step has accumulated it; `step` waits for all of them.
+
+    Args:
+        param_groups: the optimizer's.
+        named: pairs of names and parameters; None names them by their places.
+        passes: so many backward passes accumulate locally before a reduction.
+        groups: a number, or lists of parameters, whose gradients are reduced together.
+        how: the rest.
+
+    Raises:
+        ValueError: the arguments do not fit.
+    """
+
+    def __init__(
+        self,
+        param_groups: ParamGroups,
+        named: Iterable[tuple[str, Parameter]] | None,
+        passes: int,
+        groups: Any,
+        how: How,
+    ) -> None:
+        self._self = weakref.ref(self)
+        self._how = how
+        self.passes = passes
+        self.names = _named(param_groups, named)
+        parameters = [one for group in param_groups for one in group["params"]]
+        # The next forward pass needs the first parameters first: that is how models list them.
+        self._priorities = {p: -index for index, p in enumerate(parameters)}
+        # Backward passes until a gradient is reduced, of parameters that get one.
+        self._left = {p: passes for p in parameters if p.requires_grad}
+        self._handles: dict[Parameter, Any] = {}
+        self._group_handles: list[Any] = []
+        self._ready: dict[int, int] = {}  # gradients of a group
+        self._lacking: dict[Parameter, torch.Tensor] = {}  # see _complete
+        self._synchronized, self._waits = False, True
+        self._groups: dict[Parameter, list[Parameter]] = {}
+        self._buckets: dict[Parameter, GradientBucket] = {}
+        self._agreed: set[GradientBucket] = set()  # whose layout has been compared
+        included = how.process_set.included()
+        self._reduces = bool(included) and (size() > 1 or basics.is_true("HOROVOD_ELASTIC"))
+        lists = self._listed(groups)
+        if how.as_buckets:
+            if self._reduces:
+                # All ranks make the same buckets; the last gradients come first.
+                order = [*itertools.chain(*lists)] or self._in_one_order()[::-1]
+                self._buckets = {p: one for one in buckets_of(order) for p in one.parameters}
+        else:
+            self._groups = members_by_parameter(lists, self._left)
+        self._hooks = [self._hook_of(one) for one in self._left] if self._reduces else []
+
+    def _hook_of(self, parameter: Parameter) -> Any:
+        own = self._self  # hooks must not keep an optimizer that nobody uses any more
+        return parameter.register_post_accumulate_grad_hook(
+            lambda accumulated: _call_hook(own, accumulated)
+        )
+
+    def take_in(self, param_groups: ParamGroups) -> None:
+        """Reduce, each alone, the gradients of parameters that were added since."""
+        for parameter in itertools.chain.from_iterable(group["params"] for group in param_groups):
+            if parameter in self._left:
+                continue
+            if parameter not in self.names:
+                first = min(self.names.values(), default="allreduce")  # no other optimizer's
+                self.names[parameter] = f"{first}.added.{len(self.names)}"
+            if parameter.requires_grad:
+                self._priorities.setdefault(parameter, -len(self._priorities))
+                self._left[parameter] = self.passes
+                self._hooks += [self._hook_of(parameter)] if self._reduces else []
+
+    def for_copies(self, copies: Mapping[Parameter, Parameter]) -> GradientReduction:
+        """One with names and groups as here, for copies of the parameters. Local."""
+        named = [(self.names[one], copied) for one, copied in copies.items()]
+        together = [one.parameters for one in self._buckets.values()] or self._groups.values()
+        lists = {id(members): [copies[one] for one in members] for members in together}
+        param_groups = [{"params": list(copies.values())}]
+        return type(self)(param_groups, named, self.passes, list(lists.values()), self._how)
+
+    def end(self) -> None:
+        """Start no more reductions, and forget those in flight."""
+        self.forget()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _listed(self, groups: Any) -> list[list[Parameter]]:
+        """A number of groups as lists of nearly as many parameters each; that blocks."""
+        if not isinstance(groups, int):
+            return [] if groups is None else [list(group) for group in groups]
+        if groups <= 0:
+            remedy = "Pass a positive number, or lists of parameters"
+            raise ValueError(explain("DistributedOptimizer(groups=...)", f"got {groups}", remedy))
+        return [list(part) for part in split_list(self._in_one_order(), groups)]
+
+    def _in_one_order(self) -> list[Parameter]:
+        """Those that get gradients, as the first rank lists them; blocks."""
+        parameters = list(self._left)
+        if not self._how.process_set.included():
+            return parameters
+        names = [self.names[parameter] for parameter in parameters]
+        first = (self._how.process_set.ranks or [0])[0]
+        order = broadcast_object(names, first, "optimizer.order", self._how.process_set)
+        if sorted(order) != sorted(names):
+            odd = ", ".join(sorted(set(order) ^ set(names))[:6])
+            found = f"this rank and rank {first} have other parameters: {odd}"
+            remedy = "Build the same model on all ranks"
+            raise ValueError(explain("DistributedOptimizer", found, remedy))
+        by_name = dict(zip(names, parameters, strict=True))
+        return [by_name[name] for name in order]
+
+    # ---- while the backward pass runs ----------------------------------------------------------
+
+    def _hook(self, parameter: Parameter) -> None:
+        if self._left[parameter] <= 0:
+            found = "a gradient was computed more than backward_passes_per_step times"
+            remedy = "Raise backward_passes_per_step to accumulate gradients locally"
+            raise AssertionError(
+                explain("the backward pass before optimizer.step()", found, remedy)
+            )
+        self._left[parameter] -= 1
+        if self._left[parameter] == 0:
+            self._start(parameter)
+
+    def _start(self, parameter: Parameter) -> None:
+        if parameter in self._buckets:
+            self._start_in_bucket(parameter)
+            return
+        group = self._groups.get(parameter)
+        if group is None:
+            self._handles[parameter] = self._reduce(parameter)
+            return
+        self._handles[parameter] = None  # it waits for its group
+        self._ready[id(group)] = self._ready.get(id(group), 0) + 1
+        if self._ready[id(group)] == len(group):
+            self._ready[id(group)] = 0
+            self._reduce_group(group)
+
+    def _start_in_bucket(self, parameter: Parameter) -> None:
+        bucket = self._buckets[parameter]
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            if not self._how.sparse_as_dense:
+                name = self.names[parameter]
+                remedy = "Pass sparse_as_dense=True, or leave gradient_as_bucket_view out"
+                found = f"the gradient of {name} is sparse, and a bucket's are dense"
+                raise ValueError(explain("gradient_as_bucket_view", found, remedy))
+            parameter.grad = parameter.grad.to_dense()
+        self._handles[parameter] = None  # it waits for its bucket
+        if not bucket.take(parameter):
+            return
+        bucket.begin_anew()
+        name = "bucket." + self.names[bucket.parameters[0]]
+        sent, context = self._how.compression.compress(bucket.vector)
+        priority = max(self._priorities[one] for one in bucket.parameters)
+        handle = allreduce_async_(sent, None, name, *self._reduction(), priority=priority)
+
+        layout = None
+        if bucket not in self._agreed:
+            self._agreed.add(bucket)
+            layout = bucket.compare_layout(name, self.names, self._how.process_set)
+
+        def finish(result: Any) -> None:
+            if layout is not None:
+                bucket.require_one_layout(layout, self.names)
+            received = self._how.compression.decompress(result, context)
+            if received is not bucket.vector:
+                bucket.vector.copy_(received)
+
+        self._handles[parameter] = (handle, finish)
+
+    def _reduction(self) -> tuple[int, float, float, ProcessSet]:
+        how = self._how
+        return how.op, 1.0 / how.predivide_factor, how.predivide_factor, how.process_set
+
+    def _complete(self, parameter: Parameter) -> torch.Tensor:
+        """Its gradient. One that this rank lacks is zeros; or, if it was sparse before, empty.
+
+        For all ranks have to carry out the same operations.
+        """
+        if parameter.grad is None:
+            without = self._lacking.get(parameter)
+            parameter.grad = torch.zeros_like(parameter) if without is None else without.clone()
+        elif parameter.grad.is_sparse and parameter not in self._lacking:
+            found = parameter.grad.coalesce()
+            none = (found.indices()[:, :0], found.values()[:0], found.shape)
+            self._lacking[parameter] = torch.sparse_coo_tensor(*none, check_invariants=False)
+        return parameter.grad
+
+    def _is_sent_sparse(self, parameter: Parameter) -> bool:
+        return self._complete(parameter).is_sparse and not self._how.sparse_as_dense
+
+    def _sent(self, parameter: Parameter) -> tuple[torch.Tensor, Callable[[Any], None]]:
+        """What travels of its gradient, dense; and what puts the result in its place."""
+        gradient = self._complete(parameter)
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        sent, context = self._how.compression.compress(dense)
+
+        def finish(result: Any) -> None:
+            received = self._how.compression.decompress(result, context)
+            if gradient.is_sparse:
+                parameter.grad = received.to_sparse()
+            elif received is not gradient:
+                gradient.copy_(received)
+
+        return sent, finish
+
+    def _reduce(self, parameter: Parameter) -> tuple[Any, Callable[[Any], None]]:
+        name = self.names[parameter]
+        if self._is_sent_sparse(parameter):
+            gradient = self._complete(parameter)
+            handle = sparse_allreduce_async(gradient, name, self._how.op, self._how.process_set)
+
+            def put(result: Any) -> None:
+                parameter.grad = result
+
+            return handle, put
+        sent, finish = self._sent(parameter)
+        how = self._reduction()
+        handle = allreduce_async_(sent, None, name, *how, priority=self._priorities[parameter])
+        return handle, finish
+
+    def _reduce_group(self, group: Sequence[Parameter]) -> None:
+        dense = []
+        for parameter in group:
+            if self._is_sent_sparse(parameter):
+                self._handles[parameter] = self._reduce(parameter)
+            else:
+                dense.append(self._sent(parameter))
+        if not dense:
+            return
+        name = "grouped." + self.names[group[0]]
+        sent = [tensor for tensor, _ in dense]
+        priority = max(self._priorities[one] for one in group)
+        handle = grouped_allreduce_async_(sent, None, name, *self._reduction(), priority=priority)
+
+        def finish(results: Any) -> None:
+            for (_, put), result in zip(dense, results, strict=True):
+                put(result)
+
+        self._group_handles.append((handle, finish))
+
+    # ---- before and at a step ------------------------------------------------------------------
+
+    def set_passes(self, passes: int) -> None:
+        """How many backward passes accumulate locally from now on."""
+        self.passes = passes
+        self._left.update(dict.fromkeys(self._left, passes))
+
+    def synchronize(self) -> None:
+        """Block until all gradients are reduced. Those that this rank lacks count as zeros."""
+        if not self._reduces:
+            self._synchronized = True
+            return
+        late = [parameter for parameter in self._left if parameter not in self._handles]
+        for parameter in sorted(late, key=self.names.__getitem__):
+            self._start(parameter)
+        alone = [found for found in self._handles.values() if found is not None]
+        for handle, finish in [*alone, *self._group_handles]:
+            finish(synchronize(handle))
+        self._begin_anew()
+        self._synchronized = True
+
+    def _begin_anew(self) -> None:
+        """Nothing is in flight, and no backward pass has been made."""
+        self._handles.clear()
+        self._group_handles.clear()
+        self._ready.clear()
+        self._left.update(dict.fromkeys(self._left, self.passes))
+
+    def forget(self) -> None:
+        """What is in flight, and that there was a `synchronize`."""
+        self._begin_anew()
+        for bucket in self._buckets.values():
+            bucket.begin_anew()
+        self._synchronized = False
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """In it `step` does not wait for the gradients: `synchronize` has done that."""
+        self._waits = False
+        try:
+            yield
+        finally:
+            self._waits = True
+
+    def step(self, make: Callable[[Any], Any], closure: Any) -> Any:
+        """Wait for the gradients, then make the optimizer's own step.
+
+        Args:
+            make: makes that, with a closure or None.
+            closure: computes the loss, and gradients unless there are some: then the step waits for
+                those each time that it has been called.
+        """
+        if self._waits:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): the gradients are reduced once more",
+                    stacklevel=4,
+                )
+            if closure is None or self._handles or self._synchronized:
+                self.synchronize()
+            if closure is not None:
+                closure = self._reducing(closure, not self._synchronized)
+        self._synchronized = False
+        return make(closure)
+
+    def _reducing(self, closure: Callable[[], Any], computes: bool) -> Callable[[], Any]:
+        """It, and the reduction of the gradients: on all ranks, where it `computes` them."""
+
+        def reduced() -> Any:
+            loss = closure()
+            if computes or self._handles:
+                self.synchronize()
+                self._synchronized = False
+            return loss
+
+        return reduced
+
+    def require_none_in_flight(self, asked: str) -> None:
+        """Raises AssertionError between a backward pass and the step that uses it."""
+        if self._handles:
+            remedy = "Call optimizer.step() or optimizer.synchronize() first"
+            raise AssertionError(explain(asked, "gradients are being reduced", remedy))
+
+
+class AdasumReduction(GradientReduction):
+    """Each rank makes the optimizer's step of its own gradients, on trial.
+
+    What these change in the parameters is reduced, by Adasum, and put in place of the trial.
+    """
+
+    def _hook(self, parameter: Parameter) -> None:
+        if self._left[parameter] <= 0:
+            super()._hook(parameter)  # which raises
+        self._left[parameter] -= 1
+
+    def synchronize(self) -> None:
+        """Nothing: gradients are not reduced."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """Not with Adasum: raises AssertionError."""
+        found = "gradients are not reduced before a step"
+        raise AssertionError(explain("skip_synchronize", found, "Leave it out with op=Adasum"))
+
+    def step(self, make: Callable[[Any], Any], closure: Any) -> Any:
+        """Make the optimizer's own step, and the sum of all ranks' steps of it: blocks."""
+        before = {parameter: parameter.detach().clone() for parameter in self._left}
+        loss = make(closure)
+        with torch.no_grad():
+            for parameter, start in before.items():
+                update, context = self._how.compression.compress(parameter - start)
+                handle = allreduce_async_(update, name=self.names[parameter], op=basics.Adasum)
+                self._handles[parameter] = (handle, context)
+            for parameter, (handle, context) in self._handles.items():
+                reduced = self._how.compression.decompress(synchronize(handle), context)
+                torch.add(before[parameter], reduced, out=parameter.data)
+        self._begin_anew()
+        return loss
+
+
+def _call_hook(own: weakref.ref[GradientReduction], parameter: Parameter) -> None:
+    reduction = own()
+    if reduction is None:
+        return
+    if _is_compiling():  # of a backward pass by compiled autograd
+        torch.compiler.disable(reduction._hook)(parameter)
+    else:
+        reduction._hook(parameter)
+
+
+def _named(
+    param_groups: ParamGroups, named: Iterable[tuple[str, Parameter]] | None
+) -> dict[Parameter, str]:
+    """By parameter, the name by which ranks meet to reduce its gradient."""
+    by_place = {
+        parameter: f"allreduce.noname.{i}.{j}"
+        for i, group in enumerate(param_groups)
+        for j, parameter in enumerate(group["params"])
+    }
+    if named is None:
+        return by_place
+    asked = "DistributedOptimizer(named_parameters=...)"
+    pairs = list(named)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        remedy = "Pass model.named_parameters()"
+        raise ValueError(explain(asked, "there is something other than a pair", remedy))
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        double = sorted({name for name in names if names.count(name) > 1})
+        remedy = "Give each parameter a name of its own"
+        raise ValueError(explain(asked, f"names come twice: {', '.join(double)}", remedy))
+    found = {parameter: name for name, parameter in pairs}
+    if not by_place.keys() <= found.keys():
+        remedy = "Name all parameters of the optimizer"
+        raise ValueError(explain(asked, "a parameter of the optimizer has no name", remedy))
+    return found
