@@ -106,7 +106,7 @@ class GradientReduction:
         )
 
     def take_in(self, param_groups: ParamGroups) -> None:
-        """Reduce, each alone, the gradients of parameters that were added since."""
+        """Reduce, each alone, the gradients of parameters that were added, or thawed, since."""
         for parameter in itertools.chain.from_iterable(group["params"] for group in param_groups):
             if parameter in self._left:
                 continue

@@ -52,6 +52,7 @@ class _Distributed(_Wrapped):
 
     def synchronize(self) -> None:
         """Block until all gradients are reduced. Those that this rank lacks count as zeros."""
+        self._gradred_reduction.take_in(self.param_groups)
         self._gradred_reduction.synchronize()
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
@@ -73,6 +74,7 @@ class _Distributed(_Wrapped):
             given = () if closure is None and not args else (closure, *args)
             return own(*given, **kwargs)
 
+        self._gradred_reduction.take_in(self.param_groups)
         return self._gradred_reduction.step(make, closure)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -92,6 +94,7 @@ class _Distributed(_Wrapped):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Another one for copies of the parameters, with names and groups as here. Local."""
+        self._gradred_reduction.take_in(self.param_groups)
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
