@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import torch
 
-from gradred.errors import explain
+from gradred.errors import UsageError, explain
 from gradred.torch import basics
 from gradred.torch.basics import size
 from gradred.torch.buckets import GradientBucket, buckets_of
@@ -43,6 +43,10 @@ class How:
     sparse_as_dense: bool
     process_set: ProcessSet
     as_buckets: bool
+
+
+_started: dict[tuple[int, str], weakref.ref[GradientReduction]] = {}
+"""By id of the engine, and name: whose reduction has begun, and has not been waited for."""
 
 
 class GradientReduction:
@@ -80,6 +84,7 @@ class GradientReduction:
         # Backward passes until a gradient is reduced, of parameters that get one.
         self._left = {p: passes for p in parameters if p.requires_grad}
         self._handles: dict[Parameter, Any] = {}
+        self._claimed: list[tuple[int, str]] = []  # what `_started` has of this one
         self._group_handles: list[Any] = []
         self._ready: dict[int, int] = {}  # gradients of a group
         self._lacking: dict[Parameter, torch.Tensor] = {}  # see _complete
@@ -171,6 +176,7 @@ class GradientReduction:
             self._start(parameter)
 
     def _start(self, parameter: Parameter) -> None:
+        self._claim(parameter)
         if parameter in self._buckets:
             self._start_in_bucket(parameter)
             return
@@ -183,6 +189,18 @@ class GradientReduction:
         if self._ready[id(group)] == len(group):
             self._ready[id(group)] = 0
             self._reduce_group(group)
+
+    def _claim(self, parameter: Parameter) -> None:
+        """Have its name until `_begin_anew`; UsageError where another optimizer has it."""
+        key = id(self._how.process_set._engine), self.names[parameter]
+        holder = _started.get(key)
+        if holder is not None and holder() not in (None, self):
+            found = "another DistributedOptimizer has this name already"
+            passed = "named_parameters=model.named_parameters(prefix='one')"
+            remedy = f"Give each a prefix of its own: {passed}"
+            raise UsageError(explain(f"reducing {key[1]!r}", found, remedy))
+        _started[key] = self._self
+        self._claimed.append(key)
 
     def _start_in_bucket(self, parameter: Parameter) -> None:
         bucket = self._buckets[parameter]
@@ -310,6 +328,9 @@ class GradientReduction:
 
     def _begin_anew(self) -> None:
         """Nothing is in flight, and no backward pass has been made."""
+        for key in self._claimed:
+            _started.pop(key, None)
+        self._claimed.clear()
         self._handles.clear()
         self._group_handles.clear()
         self._ready.clear()
@@ -394,6 +415,8 @@ class AdasumReduction(GradientReduction):
     def step(self, make: Callable[[Any], Any], closure: Any) -> Any:
         """Make the optimizer's own step, and the sum of all ranks' steps of it: blocks."""
         before = {parameter: parameter.detach().clone() for parameter in self._left}
+        for parameter in before:
+            self._claim(parameter)
         loss = make(closure)
         with torch.no_grad():
             for parameter, start in before.items():
