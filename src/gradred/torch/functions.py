@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from gradred.errors import explain
 from gradred.torch.basics import rank
 from gradred.torch.mpi_ops import allgather, broadcast_, broadcast_async_, synchronize
+from gradred.torch.operations import DTYPES
 from gradred.torch.process_sets import ProcessSet, global_process_set
 
 
@@ -84,57 +87,87 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Give all ranks the state and the options of `root_rank`'s optimizer: blocks.
+    """Give all ranks, `root_rank` too, a copy of the state and options of its optimizer: blocks.
+
+    Where it has no state yet, parameters without a gradient get zeros as theirs, as in Horovod; no
+    step is made.
+
+    Args:
+        optimizer: has them afterwards.
+        root_rank: whose they are.
+        model: embeddings of it with sparse gradients get sparse zeros.
 
     Raises:
-        ValueError: it is an LBFGS, whose state cannot be told in advance.
+        ValueError: it is an LBFGS.
     """
-    del model
     if isinstance(optimizer, torch.optim.LBFGS):
         remedy = "Use another optimizer"
         raise ValueError(explain("broadcast_optimizer_state", "LBFGS is not supported", remedy))
-    root = broadcast_object(
-        _described_state(optimizer) if rank() == root_rank else None,
-        root_rank,
-        "optimizer.state",
-    )
-    own = optimizer.state_dict()
-    state = {}
-    handles = []
-    for number, values in root["state"].items():
-        state[number] = dict(values)
-        for key, value in values.items():
-            if not isinstance(value, _Shape):
-                continue
-            made = own["state"].get(number, {}).get(key) if rank() == root_rank else None
-            tensor = value.empty() if made is None else made.detach().cpu().clone().contiguous()
-            state[number][key] = tensor
-            named = f"optimizer.{number}.{key}"
-            handles.append(broadcast_async_(tensor, root_rank, named))
+    found: Any = None
+    tensors: list[torch.Tensor] = []
+    if rank() == root_rank:
+        found = dict(optimizer.state_dict())
+        found["state"] = _replaced(found["state"], torch.Tensor, lambda x: _apart(x, tensors))
+    found = broadcast_object(found, root_rank, "optimizer.state")
+    if rank() != root_rank:
+        _replaced(found["state"], _Apart, lambda apart: tensors.append(apart.empty()))
+    handles = [
+        broadcast_async_(tensor, root_rank, f"optimizer.{number}")
+        for number, tensor in enumerate(tensors)
+    ]
     for handle in handles:
         synchronize(handle)
-    if rank() != root_rank:
-        optimizer.load_state_dict({"state": state, "param_groups": root["param_groups"]})
+    found["state"] = _replaced(found["state"], _Apart, lambda apart: tensors[apart.number])
+    optimizer.load_state_dict(found)
+    if not found["state"]:
+        _begin_gradients(optimizer, model)
 
 
-class _Shape:
-    """A tensor that is sent apart."""
+@dataclass(frozen=True)
+class _Apart:
+    """Stands for a tensor that is sent by itself."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+    number: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
 
     def empty(self) -> torch.Tensor:
         """Memory for it."""
-        return torch.empty(self.shape, dtype=self.dtype)
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
 
 
-def _described_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    found = optimizer.state_dict()
-    state = {
-        number: {
-            key: _Shape(value) if isinstance(value, torch.Tensor) else value
-            for key, value in values.items()
-        }
-        for number, values in found["state"].items()
-    }
-    return {"state": state, "param_groups": found["param_groups"]}
+def _apart(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> _Apart | torch.Tensor:
+    """What stands for it, of which `tensors` gets a copy; itself where no broadcast takes it."""
+    if tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
+        return tensor
+    tensors.append(tensor.detach().to("cpu", copy=True))  # dense, and the axes in their order
+    made = tensors[-1]
+    return _Apart(len(tensors) - 1, tuple(made.shape), made.stride(), made.dtype)
+
+
+def _replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Copies of the dictionaries, lists and tuples in it; what is of `kind` is changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if type(value) is dict:
+        return {key: _replaced(one, kind, change) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(one, kind, change) for one in value)
+    return value
+
+
+def _begin_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    """Zeros for parameters that have no gradient and are to get one."""
+    tables = [] if model is None else [one for one in model.modules() if _has_sparse_gradient(one)]
+    sparse = {id(parameter) for table in tables for parameter in table.parameters()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is None and parameter.requires_grad:
+                zeros = torch.zeros_like(parameter, requires_grad=False)
+                is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or id(parameter) in sparse
+                parameter.grad = zeros.to_sparse() if is_sparse else zeros
+
+
+def _has_sparse_gradient(module: torch.nn.Module) -> bool:
+    return isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
