@@ -314,8 +314,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         require_one_for_each(targets, self._ranks, "all_gather")
         require_fit(targets[self._own_rank], tensor, 1, "all_gather")
         if any(target.numel() != tensor.numel() for target in targets):
-            return self._uneven_allgather(targets, tensor, [list(found)])
-        return self._gather(tensor, lambda whole: put_behind(whole, targets), [list(found)])
+            return self._uneven_allgather(targets, tensor, list(found))
+        return self._gather(tensor, lambda whole: put_behind(whole, targets), list(found))
 
     def _uneven_allgather(
         self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any]
@@ -355,12 +355,11 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GradredWork:
         """Several, each into a list."""
-        found = []
-        for index, tensor in enumerate(inputs):
-            found.append(
-                ProcessGroupOfRanks.allgather(self, [[row[index] for row in outputs]], [tensor])
-            )
-        return together(found, self._limit)
+        works = [
+            ProcessGroupOfRanks.allgather(self, [[row[index] for row in outputs]], [tensor])
+            for index, tensor in enumerate(inputs)
+        ]
+        return together(works, self._limit, result=[list(row) for row in outputs])
 
     @shown("reduce_scatter_single")
     @_told

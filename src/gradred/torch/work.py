@@ -28,7 +28,7 @@ class GradredWork(dist.Work):
         requests: all of which have to end.
         finish: puts the results where they belong; called once, by whoever sees the end first.
             None: they are there.
-        result: what the future gives.
+        result: what the future gives: tensors, or lists of them.
         limit: seconds that `wait` waits at most unless it is told otherwise, and the future.
     """
 
@@ -36,7 +36,7 @@ class GradredWork(dist.Work):
         self,
         requests: Sequence[Any],
         finish: Callable[[], None] | None,
-        result: list[Tensor],
+        result: list[Any],
         limit: float | None,
     ) -> None:
         super().__init__()
@@ -50,8 +50,9 @@ class GradredWork(dist.Work):
         self._ended: Any = None  # what the future follows
         self._told = False  # it has been completed
         self._late: Exception | None = None
+        self._waited = False
         if _FORGETS_PYTHON:
-            _keep(self)
+            _thin_out()
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         """Block until it has ended; raises what ended it, and gradred.TimeoutError."""
@@ -61,6 +62,7 @@ class GradredWork(dist.Work):
                 seconds = timeout.total_seconds()
             with waiting(self.shown_as):
                 self._conclude(self._first_failure(seconds))
+        self._waited = True
         if _FORGETS_PYTHON:
             _let_go(self)
         if self._failure is not None:
@@ -125,8 +127,8 @@ class GradredWork(dist.Work):
         """What ended it; None before the end and where it ended well."""
         return self._failure if self.is_completed() else None
 
-    def result(self) -> list[Tensor]:
-        """The tensors that hold the result."""
+    def result(self) -> list[Any]:
+        """The tensors that hold the result, or lists of them."""
         return self._result
 
     def get_future(self) -> Any:
@@ -163,7 +165,7 @@ class GradredWork(dist.Work):
         _time_limits.remove(self)
         self._ended.set_result(None)
 
-    def _outcome(self) -> list[Tensor]:
+    def _outcome(self) -> list[Any]:
         if self._late is not None:
             raise self._late
         self.wait()
@@ -194,7 +196,7 @@ def together(
     works: Sequence[GradredWork],
     limit: float | None,
     finish: Callable[[], None] = lambda: None,
-    result: list[Tensor] | None = None,
+    result: list[Any] | None = None,
 ) -> GradredWork:
     """One work in the place of several that nobody has seen; at the end it calls `finish`, too."""
     parts = [work._finish for work in works]
@@ -206,7 +208,7 @@ def together(
         finish()
 
     for work in works:
-        _let_go(work)
+        work._waited = True
     requests = [request for work in works for request in work._requests]
     if result is None:
         result = [tensor for work in works for tensor in work.result()]
@@ -260,22 +262,43 @@ class _TimeLimits:
 _time_limits = _TimeLimits()
 
 # Older PyTorch keeps what Python has made of a Work no longer than Python does, and C++ then waits
-# for ever for one that it has just been given. So works stay until somebody has waited for them, or
-# their futures are complete; of those that nobody waits for the last ones.
+# for ever for one that it has just been given. So a work that Python lets go before anybody has
+# waited for it stays until somebody does. If nobody does, the oldest ones that have ended give back
+# their memory, and keep how they ended.
 _FORGETS_PYTHON = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
-_MOST_KEPT = 1024
-_kept: dict[GradredWork, None] = {}
-_keeping = threading.Lock()
+_MOST_YOUNG, _MOST_OLD = 1024, 1 << 16
+_young: dict[GradredWork, None] = {}
+_old: dict[GradredWork, None] = {}
+_keeping = threading.RLock()  # what is freed within may have Python let go of another work
 
 
 def _keep(work: GradredWork) -> None:
+    """When Python lets it go: Python calls this once for a work."""
+    if not work._waited:
+        with _keeping:
+            _young[work] = None
+
+
+def _thin_out() -> None:
+    """Have the oldest work give back its memory where there are many."""
     with _keeping:
-        _kept[work] = None
-        oldest = next(iter(_kept)) if len(_kept) > _MOST_KEPT else None
-    if oldest is not None and oldest.is_completed():
-        _let_go(oldest)
+        oldest = next(iter(_young)) if len(_young) > _MOST_YOUNG else None
+    if oldest is None or not oldest.is_completed():
+        return
+    with _keeping:
+        if _young.pop(oldest, 0) is None:  # nobody has waited for it meanwhile
+            _old[oldest] = None
+            if oldest._future is None:  # which gives the result
+                oldest._requests, oldest._result = [], []
+        if len(_old) > _MOST_OLD:
+            del _old[next(iter(_old))]
 
 
 def _let_go(work: GradredWork) -> None:
     with _keeping:
-        _kept.pop(work, None)
+        _young.pop(work, None)
+        _old.pop(work, None)
+
+
+if _FORGETS_PYTHON:
+    GradredWork.__del__ = _keep
