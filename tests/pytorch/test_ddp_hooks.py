@@ -18,6 +18,7 @@ from pytorch.groups import RANK, SIZE, dist, group_of_all, since, torch
 __all__ = ["group_of_all"]  # a fixture of this module
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch 2.13 renamed
 DDP = torch.nn.parallel.DistributedDataParallel
+ROUGH = {"rtol": 5e-2, "atol": 1e-3}
 STEPS = 5
 
 
@@ -108,6 +109,22 @@ def test_hooks_of_python_train_like_one_process(name: str) -> None:
     exact = name in ("allreduce", "post-local SGD")
     found = trained(model, data_of(STEPS)[:, RANK])
     require_like_one_process(found, **({} if exact else {"rtol": 0.1, "atol": 2e-2}))
+
+
+@pytest.mark.parametrize("kind", dist.BuiltinCommHookType.__members__)
+def test_hooks_of_cpp_train_like_one_process(kind: str) -> None:
+    model = in_buckets()
+    model._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, kind))
+    assert kind in model._get_ddp_logging_data()["comm_hook"]
+    found = trained(model, data_of(STEPS)[:, RANK])
+    require_like_one_process(found, **(ROUGH if "COMPRESS" in kind else {}))
+
+
+def test_hooks_of_cpp_for_other_groups_stay_theirs() -> None:
+    other = dist.new_group(backend="gloo")
+    model = in_buckets(process_group=other)
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    require_like_one_process(trained(model, data_of(STEPS)[:, RANK]), **ROUGH)
 
 
 def test_without_a_reduction_each_rank_keeps_its_gradients() -> None:

@@ -23,7 +23,7 @@ from gradred.torch.messages import Messages, OfGloo, OfMpi
 from gradred.torch.monitored import serve_monitored_barrier
 from gradred.torch.other_devices import serve_batches
 from gradred.torch.process_group import ProcessGroupGradred
-from gradred.torch.reducers import serve_reducers
+from gradred.torch.reducers import serve_builtin_hooks, serve_reducers
 from gradred.without_mpi import connect
 
 
@@ -39,6 +39,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     serve_batches()
     serve_futures()
     serve_reducers()
+    serve_builtin_hooks()
     size = options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
     store = _unused_part(options, members)
