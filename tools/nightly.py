@@ -61,6 +61,14 @@ def core_in_time() -> bool:
     return checks.core_tests(1, TESTS_STRICT_TIMES="1")
 
 
+def sleepers() -> bool:
+    """Ten thousand tries of each kind of sleeper."""
+    build = checks.build_of(MPICH)
+    if build is None:
+        return False
+    return checks.run_programs([checks.Program(build / "tests" / "sleepers_test", ("10000",))])
+
+
 def fault_sweep() -> bool:
     """All faults, random kills and hosts on both MPIs, and the page of them."""
     folders = [f"--mpich={MPICH}", f"--openmpi={OPENMPI}"]
@@ -147,6 +155,7 @@ NIGHTLY = (
     Stage("nvcc", checks.nvcc, beside=True),
     Stage("thread sanitizer", lambda: checks.sanitized_tests("thread")),
     Stage("clang++", checks.clang),
+    Stage("sleepers", sleepers, all_cores=True),
     Stage("faults", fault_sweep, all_cores=True),
     # These wait for a part of their time, and so run beside each other.
     Stage("jobs with torch", lambda: torch_jobs(*WITH_TORCH), beside=True),
