@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ torch = pytest.importorskip("torch")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+STATIC = [sys.executable, "-m", "torch.distributed.run"]
+TORCHRUN = [*STATIC, "--standalone"]
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -42,6 +44,54 @@ def test_everything_of_a_process_group(ranks: int) -> None:
     done = run(*TORCHRUN, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"\d\d+ passed", done.stdout)) == ranks, done.stdout
+
+
+# Rank 1 ends in the middle of the first two attempts.
+ENDS_TWICE = """
+import os, pathlib, signal, sys
+import torch
+import torch.distributed as dist
+import gradred.torch
+
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("gradred")
+saved = pathlib.Path(sys.argv[1], "steps")
+begin = int(saved.read_text()) if saved.exists() else 0
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5))
+for step in range(begin, 6):
+    model(torch.ones(1, 5)).sum().backward()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        saved.write_text(str(step + 1))
+    dist.barrier()
+    if dist.get_rank() == 1 and step == 2 * attempt + 1 and attempt < 2:
+        if sys.argv[2] == "raise":
+            raise ValueError("on purpose")
+        if sys.argv[2] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(3)
+x = torch.ones(3)
+dist.all_reduce(x)
+os.write(1, f"attempt {attempt} began at {begin} {x.tolist()}\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "raise", "kill"])
+@pytest.mark.parametrize("rendezvous", [[], ["--standalone"]], ids=["static", "c10d"])
+def test_workers_that_torchrun_starts_anew_train_on(
+    tmp_path: Path, how: str, rendezvous: list[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ENDS_TWICE)
+    with socket.socket() as unused:
+        unused.bind(("localhost", 0))
+        port = unused.getsockname()[1]
+    where = rendezvous or ["--master-port", str(port)]
+    words = [*STATIC, *where, "--nproc-per-node", "2", "--max-restarts", "2", str(program)]
+    done = run(*words, str(tmp_path), how)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("attempt 2 began at 4 [2.0, 2.0, 2.0]") == 2, done.stdout
 
 
 @pytest.mark.parametrize("example", ["ddp.py", pytest.param("fsdp.py", marks=pytest.mark.full)])

@@ -7,6 +7,7 @@ memory, and no MPI is begun.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,11 +63,13 @@ _made: Counter[str] = Counter()
 def _unused_part(options: Any, members: Sequence[int]) -> dist.Store:
     """Of the group's store, where groups of this name have left their keys, perhaps.
 
-    Those of exactly these ranks all of them have counted; others have no key of theirs.
+    Those of exactly these ranks all of them have counted; others have no key of theirs. Workers
+    that torchrun has started anew may have the store of those that ended: it counts the attempts.
     """
     group = f"{options.group_id} of {','.join(map(str, members))}"
     _made[group] += 1
-    return dist.PrefixStore(f"gradred {group}: {_made[group]}", options.store)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"gradred {group}: {_made[group]}, attempt {attempt}", options.store)
 
 
 def _comm_of_mpi(members: Sequence[int], group_rank: int) -> Comm:
