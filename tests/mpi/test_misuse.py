@@ -245,6 +245,12 @@ class Nowhere:
         return capsule
 
 
+class WithUnit(np.ndarray):
+    """As libraries for units have it: its sums are its own, and NumPy does not make them."""
+
+    __array_ufunc__ = None
+
+
 def overlapping(a: Arguments) -> dict[str, Any]:
     memory = np.zeros(a.x.size + a.y.size)
     return {"x": memory[: a.x.size], "y": memory[a.x.size - 1 :][: a.y.size]}
@@ -295,6 +301,19 @@ MISTAKES = {
     "input that is None": Mistake(lambda a: {"x": None}, applies=on_arrays, says="None"),
     "input that is no array": Mistake(lambda a: {"x": 3.0}, says="float"),
     "input of tuples": Mistake(lambda a: {"x": [(1, 2), (3, 4)]}),
+    "input with a mask": Mistake(lambda a: {"x": np.ma.masked_array(a.x)}, says="a mask"),
+    "result with a mask": Mistake(
+        lambda a: {"y": np.ma.masked_array(a.y)}, applies=has_result, says="a mask"
+    ),
+    "input with a unit": Mistake(lambda a: {"x": a.x.view(WithUnit)}, says="WithUnit"),
+    "result with a unit": Mistake(
+        lambda a: {"y": a.y.view(WithUnit)}, applies=has_result, says="WithUnit"
+    ),
+    "input with a unit in a specification": Mistake(
+        lambda a: {"x": [a.x.view(WithUnit), a.x.size, MPI.DOUBLE]},
+        applies=on_buffers,
+        says="WithUnit",
+    ),
     "input of unequal blocks": Mistake(
         lambda a: {"x": a.x[:-1].copy()}, applies=lambda call: call.scatters and SIZE > 1
     ),
@@ -384,7 +403,7 @@ def refused(call: Call, arguments: Arguments) -> UsageError:
         call.run(arguments)
     after = [array for array in (arguments.x, arguments.y) if is_array(array)]
     for old, new in zip(before, after, strict=True):
-        assert (old == new).all()
+        assert (old == np.asarray(new)).all()
     return caught.value
 
 

@@ -140,11 +140,6 @@ def test_object_arrays_are_refused() -> None:
         describe(np.array([1, "a"], object), ASKED)
 
 
-def test_masked_arrays_are_refused() -> None:
-    with pytest.raises(UsageError, match="the array is masked"):
-        describe(np.ma.masked_array([1.0, 2.0], [True, False]), ASKED)
-
-
 def test_none_gets_advice_for_gradients() -> None:
     with pytest.raises(
         TypeError, match=r"None, as is the gradient of a parameter.*zeros, or leave it out"

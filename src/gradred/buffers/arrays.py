@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from gradred import _core
-from gradred.buffers import cuda_interface, dlpack
+from gradred.buffers import cuda_interface, dlpack, more_than_numbers
 from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import DeviceError, UsageError, UsageTypeError, explain
 
@@ -94,9 +94,11 @@ def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
 
     Raises:
         gradred.UsageError: no array, a type that gradred does not reduce, gaps between elements,
-            a tensor that requires grad.
+            a tensor that requires grad, an array with a mask or a unit.
         gradred.DeviceError: the array is in memory that gradred cannot reach.
     """
+    if type(x) is not np.ndarray:
+        more_than_numbers.refuse(x, asked, is_result=is_result)
     if cuda_interface.is_hosts(x):
         return _from_numpy(x, asked, is_result)
     plain = _core.device_array(x)
@@ -200,10 +202,6 @@ def _refuse_type(dtype: Any, asked: str) -> NoReturn:
 
 
 def _from_numpy(x: npt.NDArray[Any], asked: str, is_result: bool = False) -> Array:
-    if isinstance(x, np.ma.MaskedArray):
-        raise UsageTypeError(
-            explain(asked, "the array is masked", "Pass x.filled(value), of op's neutral value")
-        )
     dtype = dtype_name(x.dtype)
     if dtype is None:
         if dtype_name(x.dtype.newbyteorder("=")) is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from gradred import _core, ops
+from gradred.buffers import more_than_numbers
 from gradred.buffers.arrays import (
     Layout,
     dense_remedy,
@@ -144,7 +145,7 @@ def read(
         gradred.UsageError: it means nothing, or more than the memory holds.
         gradred.DeviceError: the memory is a device's that gradred cannot reach.
     """
-    parts = _take_apart(spec, asked)
+    parts = _take_apart(spec, asked, is_result=writable)
     typed = parts.datatype is not None
     memory = _memory(parts.buffer, asked, typed=typed, is_result=writable)
     if not any_order:
@@ -185,13 +186,14 @@ def _is_buffer(x: Any) -> bool:
     return True
 
 
-def _take_apart(spec: Any, asked: str) -> _Parts:
+def _take_apart(spec: Any, asked: str, *, is_result: bool) -> _Parts:
     if isinstance(spec, np.ndarray):
         return _Parts(spec)
     if spec is MPI.IN_PLACE:
         _refuse(asked, "MPI.IN_PLACE is no buffer", "It stands for sendbuf alone")
     if not isinstance(spec, (list, tuple)):
         if spec is None or not _is_buffer(spec):
+            more_than_numbers.refuse(spec, asked, is_result=is_result)
             name = "None" if spec is None else f"a {type(spec).__name__}"
             message = explain(
                 asked, f"{name} is no buffer", "Pass an array, or [array, count, MPI type]"
@@ -229,6 +231,8 @@ def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> _Memory:
         if not typed:
             _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
         return _Memory(0, 0, None, None, True, None)
+    if type(x) is not np.ndarray:
+        more_than_numbers.refuse(x, asked, is_result=is_result)
     if is_hosts(x):
         return _numpy_memory(x, asked, is_result=is_result)
     torch = sys.modules.get("torch")
