@@ -379,3 +379,29 @@ def test_tracers_are_refused_with_a_callback_to_use(
         return x
 
     traced(look)
+
+
+def of_jax() -> Any:
+    return pytest.importorskip("jax.numpy").arange(3.0)
+
+
+def of_tensorflow() -> Any:
+    return pytest.importorskip("tensorflow").range(3.0)
+
+
+@pytest.mark.parametrize("make", [of_jax, of_tensorflow])
+def test_array_that_never_changes_takes_no_result(make: Callable[[], Any]) -> None:
+    x, y = make(), np.zeros(3, "float32")
+    for call in (
+        lambda: gradred.allreduce(y, out=x, comm=COMM),
+        lambda: COMM.Allreduce(MPI.IN_PLACE, x),
+        lambda: COMM.Allreduce(y, [x, 3, MPI.FLOAT]),
+        lambda: COMM.Iallreduce(y, x),
+        lambda: COMM.Allreduce_init(y, x),
+        lambda: COMM.Allgather(y, x),
+    ):
+        with pytest.raises(UsageError, match=f"read-only .{type(x).__name__}.*Pass a writable"):
+            call()
+    COMM.Allreduce(x, y)
+    COMM.Bcast(x)  # rank 0 sends it
+    assert y.tolist() == np.asarray(x).tolist() == [0, 1, 2]

@@ -307,7 +307,7 @@ def _from_exported(x: Any, tensor: dlpack.Exported, asked: str, is_result: bool)
     remedy = dense_remedy(is_result=is_result)
     layout = _laid_out(tensor.shape, tensor.strides, tensor.dtype, asked, remedy)
     require_memory(tensor.address, layout.count, asked)
-    writable = tensor.writable and not _is_jax(x)
+    writable = tensor.writable and not never_changes(x)
     owner = (x, tensor.owner)
     where = (tensor.memory, tensor.stream)
     return Array(tensor.address, tensor.dtype, tensor.shape, layout, writable, owner, *where)
@@ -454,6 +454,11 @@ def in_order(in_memory: npt.NDArray[Any], order: tuple[int, ...]) -> npt.NDArray
 def _is_jax(x: Any) -> bool:
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(x, jax.Array)
+
+
+def never_changes(x: Any) -> bool:
+    """Whether its library takes for granted that nobody writes into such an array."""
+    return _is_jax(x) or type(x).__module__.startswith("tensorflow.")
 
 
 def _finish(x: Any, filled: npt.NDArray[Any], asked: str) -> Callable[[], Any]:

@@ -25,6 +25,7 @@ from gradred.buffers.arrays import (
     exported,
     layout_of,
     memory_of,
+    never_changes,
     require_memory,
 )
 from gradred.buffers.cuda_interface import (
@@ -151,7 +152,8 @@ def read(
     if not any_order:
         require_straight(memory, asked, is_result=writable)
     if writable and not memory.writable:
-        _refuse(asked, "the memory is read-only", "Pass a writable array")
+        found = f"the memory is read-only ({type(parts.buffer).__name__})"
+        _refuse(asked, found, "Pass a writable array")
     dtype, datatype = _type_of(parts.datatype, memory, asked)
     extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
     gap = 0 if dtype is not None else _gap(datatype)
@@ -296,7 +298,8 @@ def _exported_memory(x: Any, tensor: Exported, asked: str, *, is_result: bool) -
     require_memory(tensor.address, layout.count, asked)
     owner = (x, tensor.owner)
     where = (tensor.memory, tensor.stream, _compared(layout), layout.straight)
-    return _Memory(tensor.address, nbytes, name, code, tensor.writable, owner, *where)
+    writable = tensor.writable and not never_changes(x)
+    return _Memory(tensor.address, nbytes, name, code, writable, owner, *where)
 
 
 def _buffer_memory(view: memoryview, asked: str) -> _Memory:
