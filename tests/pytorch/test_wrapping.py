@@ -175,8 +175,19 @@ def test_the_constructor_does_not_run_again() -> None:
     assert optimizer.param_groups[0]["scale"] == 0.5
 
 
+def runs_step_hooks() -> bool:
+    """PyTorch up to 2.1 runs none of them once it has compiled anything in this process."""
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    seen: list[Any] = []
+    sgd.register_step_pre_hook(lambda *_: seen.append(None))
+    sgd.step()
+    return bool(seen)
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_hooks_run_once_and_see_reduced_gradients(before: bool) -> None:
+    if not runs_step_hooks():
+        pytest.skip("this PyTorch runs no hooks of optimizers any more")
     parameter = torch.nn.Parameter(torch.zeros(2))
     sgd = torch.optim.SGD([parameter], lr=1.0, momentum=0.5)
     seen: list[Any] = []
