@@ -302,7 +302,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, out)
 
-    @shown("all_gather")
+    @shown("all_gather", inputs=1)
     @_told
     def allgather(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
@@ -329,7 +329,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         ]
         return self._work(requests, lambda: put_back(parts), out)
 
-    @shown("all_gather_single")
+    @shown("all_gather", inputs=1)
     @_told
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
         """All ranks' tensors behind each other, in one."""
@@ -342,6 +342,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     ) -> GradredWork:
         return ProcessGroupOfRanks.all_gather_single(self, output, tensor, opts)
 
+    @shown("all_gather", inputs=1)
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
@@ -353,6 +354,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @shown("all_gather", inputs=1)
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GradredWork:
         """Several, each into a list."""
         works = [
@@ -361,7 +363,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         ]
         return together(works, self._limit, result=[list(row) for row in outputs])
 
-    @shown("reduce_scatter_single")
+    @shown("reduce_scatter", inputs=1)
     @_told
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: Any = None
@@ -388,6 +390,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     ) -> GradredWork:
         return ProcessGroupOfRanks.reduce_scatter_single(self, output, tensor, opts)
 
+    @shown("reduce_scatter", inputs=1)
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
@@ -398,7 +401,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    @shown("reduce_scatter")
+    @shown("reduce_scatter", inputs=1)
     @_told
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
@@ -432,7 +435,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return together([work], self._limit, finish, [tensor])
 
-    @shown("gather")
+    @shown("gather", inputs=1)
     @_told
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """The root gets each rank's tensor."""
@@ -453,7 +456,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, list(found) if is_root else [])
 
-    @shown("scatter")
+    @shown("scatter", inputs=1)
     @_told
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         """Each rank gets one of the root's tensors."""
@@ -503,7 +506,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [output])
 
-    @shown("all_to_all_single")
+    @shown("all_to_all", inputs=1)
     @_told
     def all_to_all_single(
         self,
@@ -541,7 +544,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """By its older name."""
         return ProcessGroupOfRanks.all_to_all_single(self, output, tensor, outs, ins, opts)
 
-    @shown("all_to_all")
+    @shown("all_to_all", inputs=1)
     @_told
     def alltoall(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
@@ -578,7 +581,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """A message from one rank."""
         return self._receive(tensors, src, tag)
 
-    @shown("recv")
+    @shown("recvAnySource")
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GradredWork:
         """A message from any rank."""
         return self._receive(tensors, None, tag)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
@@ -14,18 +15,71 @@ _profiles = torch.autograd._profiler_enabled
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
-def shown(title: str) -> Callable[[_Collective], _Collective]:
-    """Have calls of a method seen as "gradred:" and the title, and the work's wait after that."""
-    seen = f"gradred:{title}"
+class _Calling(threading.local):
+    """What this thread is in."""
+
+    shown = False  # a call that is shown; what it calls is a part of it
+
+
+_calling = _Calling()
+
+
+class Shown:
+    """One operation in a profile, from its call to its end.
+
+    The profiler takes what one thread begins and another one ends to be asynchronous. The record
+    ends with a future, which brings to that thread what it has to know of the profiler.
+
+    Args:
+        title: its name.
+        tensors: whose shapes are shown.
+    """
+
+    def __init__(self, title: str, tensors: list[torch.Tensor]) -> None:
+        self.title = title
+        self._ending = threading.Lock()
+        self._began_in = threading.get_ident()
+        begin = torch.autograd._record_function_with_args_enter
+        end_with = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction
+        self._ended: Any = torch.futures.Future()
+        end_with(begin(f"gradred:{title}", *tensors), self._ended)
+
+    def end(self) -> None:
+        """The operation has; again does nothing. It returns when the profiler knows."""
+        with self._ending:
+            if self._ended.done():
+                return
+            if threading.get_ident() != self._began_in:
+                self._ended.set_result(None)
+                return
+            other = threading.Thread(target=self._ended.set_result, args=(None,))
+            other.start()
+            other.join()
+
+
+def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
+    """Have calls of a method shown by torch's name for them, after "gradred:".
+
+    Args:
+        title: this name.
+        inputs: which argument has the tensors whose shapes are shown.
+    """
 
     def decorate(collective: _Collective) -> _Collective:
         @functools.wraps(collective)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if not _profiles():
-                return collective(*args, **kwargs)
-            with torch.profiler.record_function(seen):
-                work = collective(*args, **kwargs)
-            work.shown_as = f"{seen}, wait"
+        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if _calling.shown or not _profiles():
+                return collective(group, *args, **kwargs)
+            operation = Shown(title, _tensors(args[inputs : inputs + 1]))
+            _calling.shown = True
+            try:
+                work = collective(group, *args, **kwargs)
+            except BaseException:
+                operation.end()
+                raise
+            finally:
+                _calling.shown = False
+            work.show(operation)
             return work
 
         return cast("_Collective", call)
@@ -33,9 +87,20 @@ def shown(title: str) -> Callable[[_Collective], _Collective]:
     return decorate
 
 
-def waiting(title: str | None) -> AbstractContextManager[Any]:
-    """Within it is the wait for what `shown` has called so; None: the call was not seen."""
-    if title is None or not _profiles():
+def _tensors(given: Any) -> list[torch.Tensor]:
+    """In lists of lists."""
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if not isinstance(given, (list, tuple)):
+        return []
+    return [tensor for one in given for tensor in _tensors(one)]
+
+
+def waiting(operation: Shown | None) -> AbstractContextManager[Any]:
+    """Within it is the wait for an operation; None: it is not shown."""
+    if operation is None or not _profiles():
         return nullcontext()
-    seen: AbstractContextManager[Any] = torch.profiler.record_function(title)
+    seen: AbstractContextManager[Any] = torch.profiler.record_function(
+        f"gradred waits for {operation.title}"
+    )
     return seen

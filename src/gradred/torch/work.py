@@ -15,7 +15,7 @@ from gradred._util import clock
 from gradred.errors import TimeoutError, explain  # noqa: A004
 from gradred.torch.callbacks import count_callbacks
 from gradred.torch.compiling import left_alone
-from gradred.torch.profiling import waiting
+from gradred.torch.profiling import Shown, waiting
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -42,7 +42,7 @@ class GradredWork(dist.Work):
         super().__init__()
         self._requests, self._result, self._limit = list(requests), result, limit
         self._finish = finish
-        self.shown_as: str | None = None  # what the profiler calls a wait
+        self._shown: Shown | None = None  # in a profile
         self._lock = threading.Lock()
         self._concluded = False  # the results are in place, or there is a failure
         self._failure: Exception | None = None
@@ -60,7 +60,7 @@ class GradredWork(dist.Work):
             seconds = self._limit
             if timeout is not None and timeout.total_seconds() > 0:
                 seconds = timeout.total_seconds()
-            with waiting(self.shown_as):
+            with waiting(self._shown):
                 self._conclude(self._first_failure(seconds))
         self._waited = True
         if _FORGETS_PYTHON:
@@ -110,6 +110,14 @@ class GradredWork(dist.Work):
                 except Exception as error:
                     failure = error
             self._failure, self._concluded = failure, True
+        if self._shown is not None:
+            self._shown.end()
+
+    def show(self, operation: Shown) -> None:
+        """It is in a profile, to which its end belongs, too."""
+        self._shown = operation
+        if all(request.name for request in self._requests):  # messages may be driven by waits alone
+            self._call_at_end(operation.end)
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not; then the results are in place."""
@@ -148,16 +156,19 @@ class GradredWork(dist.Work):
                 count_callbacks(self._future, name)
         if self._limit is not None:
             _time_limits.add(self, self._limit)
-        self._chain(0)
+        self._call_at_end(self._complete_future)
         return self._future
 
-    def _chain(self, index: int) -> None:
+    def _call_at_end(self, function: Callable[[], None], index: int = 0) -> None:
+        """When all requests have ended, off the thread that drives."""
         if index < len(self._requests):
-            self._requests[index].add_done_callback(lambda _: self._chain(index + 1))
+            self._requests[index].add_done_callback(
+                lambda _: self._call_at_end(function, index + 1)
+            )
             return
-        self._complete_future(None)
+        function()
 
-    def _complete_future(self, late: Exception | None) -> None:
+    def _complete_future(self, late: Exception | None = None) -> None:
         with self._lock:
             if self._told:
                 return
