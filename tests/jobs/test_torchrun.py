@@ -182,7 +182,7 @@ def test_monitored_barrier_names_all_that_are_late(tmp_path: Path) -> None:
     done = run(*TORCHRUN, "--nproc-per-node=3", str(program))
     assert done.returncode == 0, done.stderr
     expected = (
-        "TimeoutError monitored_barrier: within 1 s it has not been reached by rank 1, rank 2"
+        "TimeoutError monitored_barrier: Ranks 1, 2 failed to pass monitoredBarrier in 1000 ms"
     )
     assert expected in done.stdout, done.stdout
     assert done.stdout.count("went on") == 3, done.stdout

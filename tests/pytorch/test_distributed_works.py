@@ -122,7 +122,9 @@ def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
     apart = dist.new_group()
     if RANK == 0:
         work = dist.all_reduce(x, async_op=True)
-        with pytest.raises(TimeoutError, match="goes on"):
+        with pytest.raises(
+            TimeoutError, match=r" Timed out after 0.1 s, and the operation goes on"
+        ):
             work.wait(datetime.timedelta(seconds=0.1))
     dist.barrier(group=apart)
     if RANK != 0:
@@ -219,8 +221,9 @@ def test_monitored_barrier_waits_for_all_ranks() -> None:
 def test_monitored_barrier_names_who_did_not_come(all_ranks: bool) -> None:
     group = dist.new_group(timeout=datetime.timedelta(seconds=30))
     if RANK == 0:
-        late = ", ".join(f"rank {rank}" for rank in range(1, SIZE if all_ranks else 2))
-        with pytest.raises(RuntimeError, match=f"not been reached by {late}\\b"):
+        late = [str(rank) for rank in range(1, SIZE if all_ranks else 2)]
+        whom = f"Rank{'s' * (len(late) > 1)} {', '.join(late)}"
+        with pytest.raises(RuntimeError, match=f"{whom} failed to pass monitoredBarrier in 200 ms"):
             dist.monitored_barrier(group, datetime.timedelta(seconds=0.2), all_ranks)
     dist.barrier()
     x = torch.full((2,), RANK + 1.0)  # messages still go
@@ -250,18 +253,47 @@ def test_monitored_barrier_does_not_count_who_has_given_up() -> None:
     if RANK == 2:
         time.sleep(0.8)
     limit = datetime.timedelta(seconds=0.3 if RANK == 1 else 2)
-    with pytest.raises(RuntimeError, match=r"not been reached by rank 1\.|has not let it pass"):
+    with pytest.raises(RuntimeError, match=r"Rank 1 failed to pass|Rank \d success"):
         dist.monitored_barrier(group, limit)
     dist.barrier()
     dist.monitored_barrier(group, datetime.timedelta(seconds=20))
     dist.destroy_process_group(group)
 
 
+@pytest.mark.skipif(SIZE == 1, reason="nobody is late")
+def test_monitored_barrier_without_time_is_over_on_rank_zero() -> None:
+    group = dist.new_group()
+    if RANK == 0:
+        with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
+            group.monitored_barrier(datetime.timedelta(0))
+    dist.barrier()
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="no rank is late")
+def test_a_barrier_has_a_time_limit_of_its_own_in_torchs_words() -> None:
+    apart, group = dist.new_group(), dist.new_group()
+    options = dist.BarrierOptions()
+    options.timeout = datetime.timedelta(seconds=0.2)
+    if RANK == 0:
+        works = [group.barrier(options), group.barrier(timeout=options.timeout)]
+        for work in works:
+            with pytest.raises(TimeoutError, match=r"rank 1.* Timed out after 0.2 s"):
+                work.wait()
+    dist.barrier(group=apart)
+    if RANK != 0:
+        works = [group.barrier(), group.barrier()]
+    for work in works:
+        work.wait(datetime.timedelta(seconds=30))
+
+
 @pytest.mark.skipif(SIZE == 1, reason="rank 0 alone")
 def test_monitored_barrier_that_rank_zero_does_not_reach() -> None:
     group = dist.new_group(timeout=datetime.timedelta(seconds=30))
     if RANK != 0:
-        with pytest.raises(RuntimeError, match="See rank 0's error"):
+        with pytest.raises(
+            RuntimeError, match=f"Rank {RANK} successfully reached monitoredBarrier"
+        ):
             dist.monitored_barrier(group, datetime.timedelta(seconds=0.2))
     dist.barrier()
     dist.destroy_process_group(group)

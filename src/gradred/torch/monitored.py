@@ -22,7 +22,7 @@ _ABSENT, _ARRIVED, _PASSES, _GONE = "absent", "arrived", "passes", "gone"
 
 
 class MonitoredBarrier:
-    """Of the ranks of a group.
+    """Of the ranks of a group. Its errors are in torch's words, which programs look for.
 
     Each call of a rank other than 0 is a key of the store, whose value only grows: from `_ARRIVED`
     either to `_PASSES`, by rank 0, or to `_GONE`, by a rank whose time is over.
@@ -51,6 +51,8 @@ class MonitoredBarrier:
         end = clock.now() + seconds
         if self._rank != 0:
             return self._wait_for_answer(end, seconds)
+        if seconds <= 0:
+            raise _late(f"Rank 0 timed out in monitoredBarrier after {_ms(seconds)}")
         late: list[int] = []
         for rank in range(1, self._size):
             if not self._comes(rank, end):
@@ -65,14 +67,8 @@ class MonitoredBarrier:
             for rank in others:
                 self._calls[rank] += 1
         if late:
-            whom = ", ".join(f"rank {rank}" for rank in late)
-            raise TimeoutError(
-                explain(
-                    "monitored_barrier",
-                    f"within {seconds:g} s it has not been reached by {whom}",
-                    "See what these ranks do, or pass a longer timeout",
-                )
-            )
+            whom = f"Rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+            raise _late(f"{whom} failed to pass monitoredBarrier in {_ms(seconds)}")
         return None
 
     def _key(self, rank: int) -> str:
@@ -116,10 +112,20 @@ class MonitoredBarrier:
             raise TimeoutError(
                 explain(
                     "monitored_barrier",
-                    f"this rank has come, and rank 0 has not let it pass within {seconds:g} s",
+                    f"Rank {self._rank} successfully reached monitoredBarrier, but received errors "
+                    f"while waiting for send/recv from rank 0: no answer in {_ms(seconds)}",
                     "See rank 0's error, which names the ranks that did not come",
                 )
             )
+
+
+def _late(found: str) -> TimeoutError:
+    remedy = "See what the other ranks do, or pass a longer timeout"
+    return TimeoutError(explain("monitored_barrier", found, remedy))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:g} ms"
 
 
 def serve_monitored_barrier() -> None:

@@ -268,8 +268,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     @shown("barrier")
     def barrier(self, opts: Any = None, timeout: Any = None) -> GradredWork:
-        """All ranks have come here."""
-        return self._work([self._submit("barrier", [], None)], None, [])
+        """All ranks have come here; a time limit may be given, also with the options."""
+        own = getattr(opts, "timeout", None) if timeout is None else timeout
+        limit = self._limit if own is None or own.total_seconds() <= 0 else own.total_seconds()
+        return GradredWork([self._submit("barrier", [], None)], None, [], limit)
 
     def wait_monitored(self, seconds: float | None, wait_all_ranks: bool = False) -> None:
         """`torch.distributed.monitored_barrier`; blocks."""

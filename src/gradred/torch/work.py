@@ -90,11 +90,11 @@ class GradredWork(dist.Work):
         return failure
 
     def _is_late(self, request: Any, seconds: float) -> TimeoutError:
-        asked = f"wait of {seconds:g} s for {request.waits_for}"
+        found = f"Timed out after {seconds:g} s, and the operation goes on"
         remedy = "See what that rank does, and wait again or for longer"
         if seconds == self._limit:
-            remedy += ": this is the time limit of the group (timeout=)"
-        return TimeoutError(explain(asked, "the operation goes on", remedy))
+            remedy += ": this is the time limit of the group or of the call (timeout=)"
+        return TimeoutError(explain(f"wait for {request.waits_for}", found, remedy))
 
     def _conclude(self, failure: Exception | None) -> None:
         """All requests have ended. Calls none of them: they call back, and the lock is held."""
@@ -189,9 +189,9 @@ class GradredWork(dist.Work):
         except Exception as error:
             return self._complete_future(error)
         if going:
-            asked = f"the group's time limit of {self._limit:g} s"
+            found = f"Timed out after {self._limit:g} s"
             remedy = "See what that rank does, or pass a longer timeout"
-            late = TimeoutError(explain(asked, f"{going[0]} has not ended", remedy))
+            late = TimeoutError(explain(f"future of {going[0]}", found, remedy))
             self._complete_future(late)
         return None
 
