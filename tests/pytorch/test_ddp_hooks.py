@@ -308,8 +308,8 @@ def given(group: Any) -> dict[str, Any]:
     return found | {f"{name}'s result": shape_of(work.result()) for name, work in works.items()}
 
 
-# Before, a thread of gloo's may wait for the GIL to let its last work go, and who destroys the group
-# holds it and waits for the thread.
+# Before, a thread of gloo's may wait for the GIL to let its last work go, and who destroys the
+# group holds it and waits for the thread.
 @since(2, 6)
 @pytest.mark.skipif(SIZE == 1, reason="takes two tensors of each rank, of which there are as many")
 def test_futures_and_results_are_like_those_of_gloo() -> None:
