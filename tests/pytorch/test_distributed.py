@@ -68,6 +68,48 @@ def test_bits_and_truth() -> None:
     assert y.tolist() == [True, True, False]
 
 
+def sparse_of(rank: int, sparse_axes: int, dense_axes: int, dtype: Any) -> Any:
+    """Elements 0 to `rank` along the first axis; rank 0 of several has its one twice."""
+    several = rank == 0 and SIZE > 1
+    indices = torch.zeros(sparse_axes, rank + 1 + several, dtype=torch.int64)
+    indices[0, : rank + 1] = torch.arange(rank + 1)
+    values = torch.ones(indices.shape[1], *([2] * dense_axes)).to(dtype)
+    shape = [SIZE] * sparse_axes + [2] * dense_axes
+    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize(("sparse_axes", "dense_axes"), [(1, 0), (3, 0), (1, 2)])
+def test_all_reduce_of_sparse_tensors(sparse_axes: int, dense_axes: int, dtype: Any) -> None:
+    form = (sparse_axes, dense_axes, dtype)
+    x = sparse_of(RANK, *form)
+    dist.all_reduce(x)
+    assert x.is_sparse
+    expected = sum(sparse_of(rank, *form).to_dense() for rank in range(SIZE))
+    assert torch.equal(x.to_dense(), expected)
+
+
+def test_all_reduce_of_sparse_tensors_that_are_empty_or_averaged() -> None:
+    x = torch.sparse_coo_tensor(size=(4, 3), check_invariants=False)
+    dist.all_reduce(x)
+    assert x._nnz() == 0
+    x = sparse_of(SIZE - 1 if RANK == 0 else 0, 1, 1, torch.float32)
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    torch.testing.assert_close(x.to_dense()[-1], torch.full((2,), 1 / SIZE))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="takes ranks that differ")
+def test_sparse_tensors_that_differ_are_an_error_on_all_ranks() -> None:
+    x = torch.eye(3 + (RANK == 0)).to_sparse()
+    with pytest.raises(ValueError, match=r"sizes differ: by rank they are \[\[4, 4\], \[3, 3\]"):
+        dist.all_reduce(x)
+    with pytest.raises(ValueError, match="Mismatched"):
+        dist.all_reduce(torch.eye(3).to_sparse() if RANK == 0 else torch.eye(3))
+    with pytest.raises(ValueError, match="sparse, and the operation max"):
+        dist.all_reduce(torch.eye(3).to_sparse(), op=dist.ReduceOp.MAX)
+    dist.barrier()
+
+
 def test_all_gather_of_lists_tensors_and_other_shapes() -> None:
     x = torch.full((2, 3), RANK)
     parts = [torch.empty(2, 3, dtype=torch.int64) for _ in range(SIZE)]

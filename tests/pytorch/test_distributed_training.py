@@ -58,6 +58,18 @@ def test_ddp_trains_like_one_process() -> None:
     torch.testing.assert_close(losses_of(model, 6), losses_of_one_process(6))
 
 
+def test_ddp_reduces_sparse_gradients() -> None:
+    torch.manual_seed(1)
+    model = torch.nn.Embedding(10, 3, sparse=True)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    parallel(torch.tensor([RANK, RANK + 1, 7])).sum().backward()
+    assert model.weight.grad.is_sparse
+    alone = torch.nn.Embedding(10, 3)
+    for rank in range(SIZE):
+        (alone(torch.tensor([rank, rank + 1, 7])).sum() / SIZE).backward()
+    torch.testing.assert_close(model.weight.grad.to_dense(), alone.weight.grad)
+
+
 def test_fsdp2_trains_like_one_process() -> None:
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     if not hasattr(fsdp, "fully_shard"):

@@ -29,6 +29,7 @@ from gradred.torch.operations import DTYPES, described
 from gradred.torch.other_devices import OtherDevices, serve_other_devices
 from gradred.torch.placed import SERVED
 from gradred.torch.profiling import shown
+from gradred.torch.sparse import SparseSum
 from gradred.torch.tensors import (
     DenseCopy,
     ResultPlace,
@@ -247,10 +248,21 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         how = self._reduction(op, given[0])
         request = self._submit_plain(given[0], how) if len(given) == 1 else None
         if request is None:
+            if len(given) == 1 and given[0].is_sparse:
+                return self._sparse_allreduce(given[0], how["op"])
             views = [reducible(tensor, "all_reduce") for tensor in given]
             arrays = [described(view, view, "all_reduce") for view in views]
             request = self._submit("allreduce", arrays, views, **how)
         return self._work([request], None, given)
+
+    def _sparse_allreduce(self, tensor: Tensor, op: str) -> GradredWork:
+        total = SparseSum(tensor, op)
+        request = self._submit("allgather", total.described(), total.parts)
+
+        def finish() -> None:
+            total.put(request.outputs, request.rows)
+
+        return self._work([request], finish, [tensor])
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GradredWork:
         """Several tensors as one operation."""

@@ -1,0 +1,64 @@
+"""Sums of sparse tensors in process groups: ranks gather all elements, and each adds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from gradred.errors import UsageError, explain
+from gradred.torch.operations import described
+
+if TYPE_CHECKING:
+    from gradred.named import Described
+
+Tensor: TypeAlias = torch.Tensor
+
+
+class SparseSum:
+    """Of tensors of one shape, of which ranks have other elements.
+
+    Args:
+        tensor: this rank's (torch.sparse_coo), in which the sum is put.
+        op: the engine's name of the operation.
+    """
+
+    def __init__(self, tensor: Tensor, op: str) -> None:
+        if op not in ("sum", "avg"):
+            found = f"the tensor is sparse, and the operation {op}"
+            raise UsageError(explain("all_reduce", found, "Use SUM or AVG, or a dense tensor"))
+        self._tensor, self._op = tensor, op
+        given = tensor.detach().coalesce()
+        form = torch.tensor([[given.sparse_dim(), *given.shape]], device=given.device)
+        indices = given.indices().transpose(0, 1).contiguous()
+        self.parts = [form, indices, given.values().contiguous()]
+
+    def described(self) -> list[Described]:
+        """For the engine, whose allgather takes them."""
+        return [described(part, None, "all_reduce") for part in self.parts]
+
+    def put(self, outputs: Sequence[Any], rows: Sequence[Sequence[int]]) -> None:
+        """The sum, where it belongs."""
+        pairs = zip(outputs, self.parts, rows, strict=True)
+        forms, indices, values = (_whole(out, part, sum(each)) for out, part, each in pairs)
+        if not torch.equal(forms, self.parts[0].expand_as(forms)):
+            found = (
+                f"by rank they are {forms[:, 1:].tolist()}, the first {forms[:, 0].tolist()} sparse"
+            )
+            raise UsageError(
+                explain("all_reduce of sparse tensors", f"sizes differ: {found}", "Pass one shape")
+            )
+        if self._op == "avg":
+            values = values / len(forms)
+        made = (indices.transpose(0, 1), values, self._tensor.shape)
+        with torch.no_grad():
+            self._tensor.copy_(torch.sparse_coo_tensor(*made, check_invariants=False).coalesce())
+
+
+def _whole(output: Any, like: Tensor, rows: int) -> Tensor:
+    """All ranks' rows."""
+    shape = (rows, *like.shape[1:])
+    if output.nbytes == 0:
+        return like.new_empty(shape)
+    return torch.from_numpy(output).view(like.dtype).view(shape).to(like.device)
