@@ -116,6 +116,16 @@ def full_ranks() -> bool:
     return checks.ranks(OPENMPI, *words, "--paths", "tests/mpi/test_user_ops.py") and well
 
 
+def tests_of_torch() -> bool:
+    """PyTorch's own tests of backends of torch.distributed."""
+    python = checks.python_of(OPENMPI)
+    if not checks.has_torch():
+        return True
+    if not checks.run(python, "-m", "pip", "install", "--quiet", "expecttest"):
+        return tally.skip("pip has not installed expecttest, which they need")
+    return checks.run(python, "-m", "pytest", "-q", "tests/frameworks", seconds=2400)
+
+
 def more_ranks_openmpi() -> bool:
     """Of the GPU's tests those of each way of the data, and of Numba, which is here alone."""
     words = ["--no-unit", "--ranks", "2,8", "--on-devices", DEVICES_ON_OPENMPI]
@@ -180,6 +190,7 @@ NIGHTLY = (
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI take a core
     Stage("torch", torch_ranks, all_cores=True),
+    Stage("PyTorch's tests", tests_of_torch, all_cores=True),
     *(
         Stage(f"torch {version}", partial(other_torch, version), all_cores=True)
         for version in OTHER_TORCH
