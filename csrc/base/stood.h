@@ -11,7 +11,7 @@ namespace gradred {
 
 // What an operation stands for that has not ended; the last two are no such, but have their time.
 enum class StoodFor : std::uint8_t {
-  kLine,    // those before it, or the MPI
+  kLine,    // those before it, the MPI, or somebody to go on after its start
   kPeers,   // a word of a peer's
   kStream,  // the program's work on the input, and copies of it
   kDevice,  // its own work there

@@ -29,9 +29,10 @@ constexpr const char* kLegend =
     "often it was last; by MPI: the time had the MPI done it. -: too few calls\n";
 
 constexpr const char* kLegendOfWays =
-    "way: of the data; then what started calls stood for from start to end. line: those before,\n"
-    "or the MPI; stream: the program's work on the input; device: the call's own work there;\n"
-    "unseen: what was there, and nobody looked, at most; steps: gradred's own code\n";
+    "way: of the data; then where the time of started calls went. line: those before, the MPI, or\n"
+    "nobody who goes on; peers: they had not come, or not done their part; stream: the program's\n"
+    "work on the input; device: the call's own work there; unseen: what was there, and nobody\n"
+    "looked, at most; steps: gradred's own code\n";
 
 template <class... Values>
 std::string formatted(const char* format, Values... values) {
