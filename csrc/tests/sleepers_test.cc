@@ -3,12 +3,12 @@
 //
 //   sleepers_test [tries of each]
 #include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "boards.h"
@@ -194,20 +194,24 @@ int run_all() {
       {"names", [&](auto& all) { at_the_board(memory, all); }},
       {"callbacks", for_callbacks},
   };
-  std::vector<std::string> failures(std::size(kRows));
-  std::vector<std::thread> running;  // each has processes of its own, which sleep nearly always
-  for (std::size_t i = 0; i < std::size(kRows); ++i) {
-    running.emplace_back([&, i] {
+  std::vector<pid_t> running;  // each has ranks of its own, which sleep nearly always
+  std::fflush(stdout);
+  for (const auto& row : kRows) {
+    const pid_t child = fork();  // by a process of one thread
+    if (child == 0) {
       const unsigned limit = 60 + static_cast<unsigned>(tries) / 10;
-      failures[i] = run_ranks(Ranks::kProcesses, 2, kRows[i].body, limit);
-    });
+      const std::string failures = run_ranks(Ranks::kProcesses, 2, row.body, limit);
+      if (!failures.empty()) std::printf("FAILED %s: %s", row.name, failures.c_str());
+      std::fflush(stdout);
+      _exit(failures.empty() ? 0 : 1);
+    }
+    running.push_back(child);
   }
-  for (std::thread& one : running) one.join();
   int failed = 0;
-  for (std::size_t i = 0; i < std::size(kRows); ++i) {
-    if (failures[i].empty()) continue;
-    std::printf("FAILED %s: %s", kRows[i].name, failures[i].c_str());
-    ++failed;
+  for (const pid_t child : running) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) ++failed;
   }
   std::printf("%d tries of each, %d failed\n", tries, failed);
   return failed == 0 ? 0 : 1;
