@@ -68,7 +68,7 @@ def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
     def decorate(collective: _Collective) -> _Collective:
         @functools.wraps(collective)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if _calling.shown or not _profiles():
+            if not _profiles() or _calling.shown:
                 return collective(group, *args, **kwargs)
             operation = Shown(title, _tensors(args[inputs : inputs + 1]))
             _calling.shown = True
