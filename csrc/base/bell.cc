@@ -92,13 +92,13 @@ class Futexes {
   std::uint32_t count_ = 0;
 };
 
-// Who sleeps for words has their writers look for sleepers, in two steps. It counts itself as
-// expected, then looks at the words; a writer stores its word, then looks whether anybody is
-// expected. The barrier, on all cores where ranks run, comes between the two steps of each, so that
-// one sees the other. Where the kernel does not make it, the writer's store may stay on its way for
-// a moment after it has looked; nobody knows how long, and so this waits for much longer than it
-// can take. Then it counts itself as a sleeper of the bell, and looks at the words once more; a
-// writer that has seen it expected looks at this count. Both change the count by a
+// A thread that sleeps for words has their writers look for sleepers, in two steps. It counts
+// itself as expected, then looks at the words; a writer stores its word, then looks whether anybody
+// is expected. The barrier, on all cores where ranks run, comes between the two steps of each, so
+// that one sees the other. Where the kernel does not make it, the writer's store may stay on its
+// way for a moment after it has looked; nobody knows how long, and so this waits for much longer
+// than it can take. Then it counts itself as a sleeper of the bell, and looks at the words once
+// more; a writer that has seen it expected looks at this count. Both change the count by a
 // read-modify-write: who comes second sees the other.
 class SleepingFor {
  public:
@@ -131,7 +131,8 @@ class SleepingFor {
   const std::span<const Awaited> words_;
 };
 
-// Who has written a word, and seen the sleeper, rings within so much of it, whatever it is kept by.
+// A writer that has stored its word and seen the sleeper rings within this time, even on a busy
+// machine.
 constexpr std::uint64_t kLongestBeforeRing = 100'000'000;
 
 // After a sleep that has ended by its limit: whether one of the words has been reached without a

@@ -17,27 +17,13 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
-#include "coordinator/board.h"
+#include "boards.h"
 #include "coordinator/relay.h"
 #include "coordinator/sockets.h"
 #include "node_calls.h"
 
 namespace gradred::testing {
 namespace {
-
-namespace named = gradred;  // a Board of the tests is something else
-
-Submission sum_of(std::size_t count, int priority = 0) {
-  Submission what;
-  what.priority = priority;
-  what.dtype = DType::kFloat32;
-  what.axes = what.parts = 1;
-  what.arrays = 1;
-  what.shape[0] = static_cast<std::int64_t>(count);
-  what.counts[0] = count;
-  what.bytes = 4 * count;
-  return what;
-}
 
 SiteMessage ready(const std::string& name, std::size_t count, int rank) {
   return {.kind = Said::kReady, .rank = rank, .name = name, .submission = sum_of(count)};
