@@ -23,8 +23,9 @@ class DoneCallbacks {
   void use_threads();
   // Those of one operation, which are called one after the other.
   void post(const Operation* operation, std::vector<DoneCallback> callbacks) noexcept;
-  // By a thread that holds no lock: calls those of this operation, unless another thread does.
-  void call_those_of(const Operation* operation) noexcept;
+  // By a thread that holds no lock and has found the end of this operation, which whoever has ended
+  // it may not have posted yet: calls its callbacks, unless another thread does.
+  void call_those_of(Operation& operation) noexcept;
   // Where no threads call them: those of all operations. A callback that waits calls others.
   void call_without_threads() noexcept;
   // Calls what is posted, and waits until other threads have returned from theirs, but no longer

@@ -58,19 +58,17 @@ void Operation::end(std::exception_ptr failure) noexcept {
   post_callbacks();
 }
 
+// By the thread that has ended it, and by those that find its end: after any of them all are
+// posted.
 void Operation::post_callbacks() noexcept {
   if (private_) return;
-  std::vector<DoneCallback> callbacks;
-  {
-    const std::lock_guard lock(callbacks_mutex_);
-    callbacks.swap(callbacks_);
-  }
-  if (!callbacks.empty()) done_callbacks().post(this, std::move(callbacks));
+  const std::lock_guard lock(callbacks_mutex_);
+  if (!callbacks_.empty()) done_callbacks().post(this, std::exchange(callbacks_, {}));
 }
 
 void Operation::when_ended(DoneCallback callback) {
   {
-    const std::lock_guard lock(callbacks_mutex_);  // taken once more after the end is visible
+    const std::lock_guard lock(callbacks_mutex_);  // taken once more after the end
     if (!ended()) {
       callbacks_.push_back(std::move(callback));
       return;

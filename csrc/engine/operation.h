@@ -54,6 +54,8 @@ class Operation {
   // gradred's (callbacks.h); at once where the operation has ended. Any thread may add one, at any
   // time.
   void when_ended(DoneCallback callback);
+  // After ended(): posts what it has of callbacks, unless whoever has ended it has done so.
+  void post_callbacks() noexcept;
   // This rank, what it is and whom it waits for, in words, and whether this rank should be the one
   // to say so. For the thread that waits, while others may advance it.
   virtual std::string waiter() const = 0;
@@ -98,7 +100,6 @@ class Operation {
   StoodClock* stood() const { return stood_.get(); }  // null: nobody measures it
 
  private:
-  void post_callbacks() noexcept;
   void note_stop(const Progress& before);
 
   bool private_ = false;

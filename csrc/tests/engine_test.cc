@@ -134,6 +134,35 @@ void no_operation_is_forgotten_between_threads() {
   waiter.join();
 }
 
+// One thread ends operations, the other finds their ends: the callback is there as soon as the end
+// is, though the first has not posted it yet.
+void who_finds_the_end_calls_the_callbacks() {
+  constexpr int kTurns = 20'000;
+  std::vector<std::shared_ptr<Polled>> operations(kTurns);
+  for (auto& operation : operations) operation = std::make_shared<Polled>();
+  std::atomic<int> turn{-1};
+  std::thread ender([&] {
+    for (int index = 0; index < kTurns; ++index) {
+      while (turn.load() < index) sched_yield();
+      operations[index]->make_ready();
+      operations[index]->advance();
+    }
+  });
+  int forgotten = 0;
+  for (int index = 0; index < kTurns; ++index) {
+    std::atomic<bool> called{false};
+    operations[index]->when_ended([&called] { called = true; });
+    turn = index;
+    while (!operations[index]->ended()) {
+    }
+    done_callbacks().call_those_of(*operations[index]);
+    if (!called) ++forgotten;
+    done_callbacks().finish(std::chrono::seconds(1));
+  }
+  ender.join();
+  expect(forgotten == 0, std::to_string(forgotten) + " callbacks were not called");
+}
+
 int run_all() {
   int failed = 0;
   const auto run = [&](const char* name, const std::function<void()>& test) {
@@ -150,6 +179,7 @@ int run_all() {
   run("thread_is_woken_for_what_is_added_after_a_long_wait",
       thread_is_woken_for_what_is_added_after_a_long_wait);
   run("no_operation_is_forgotten_between_threads", no_operation_is_forgotten_between_threads);
+  run("who_finds_the_end_calls_the_callbacks", who_finds_the_end_calls_the_callbacks);
   std::printf("%d failed\n", failed);
   return failed == 0 ? 0 : 1;
 }
