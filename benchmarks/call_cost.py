@@ -1,4 +1,5 @@
-"""What the Python call costs: Allreduce of 8 bytes, gradred's against mpi4py's.
+"""What the Python call costs: Allreduce of 8 bytes, gradred's against mpi4py's, and the functions
+on arrays, of NumPy and, where there is PyTorch, of tensors.
 
     gradred run -np 2 python benchmarks/call_cost.py --json out.json
 
@@ -15,6 +16,7 @@ The JSON record (`schema` = "gradred-call-cost/1"):
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,12 +51,32 @@ def calls(plain: MPI.Intracomm) -> dict[str, tuple[str, dict[str, Any]]]:
     comm = gradred.Comm(plain)
     x, y = np.ones(1), np.zeros(1)
     names = {"x": x, "y": y}
-    return {
+    found = {
         "mpi4py": (BLOCKING, names | {"comm": plain}),
         "gradred": (BLOCKING, names | {"comm": comm}),
         "mpi4py, persistent": ("p.Start(); p.Wait()", {"p": plain.Allreduce_init(x, y)}),
         "gradred, persistent": (PERSISTENT, {"p": comm.Allreduce_init(x, y)}),
     }
+    names |= {"gradred": gradred, "c": comm, "whole": np.zeros(plain.size), "n": np.float64(1)}
+    on_arrays = {
+        "allreduce": "gradred.allreduce(x, out=y, comm=c)",
+        "new": "gradred.allreduce(x, comm=c)",
+        "bcast": "gradred.bcast(x, out=x, comm=c)",
+        "allgather": "gradred.allgather(x, out=whole, comm=c)",
+        "reduce_scatter": "gradred.reduce_scatter_block(whole, out=y, comm=c)",
+        "iallreduce": "gradred.iallreduce(x, out=y, comm=c).wait()",
+        "many": "gradred.allreduce_many([x], out=[y], comm=c)",
+        "scalar": "gradred.allreduce(n, comm=c)",
+    }
+    found |= {name: (statement, names) for name, statement in on_arrays.items()}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        tensors = names | {"x": torch.ones(1), "y": torch.ones(1)}
+        for name in ("allreduce", "new", "iallreduce", "many"):
+            found[f"torch, {name}"] = (on_arrays[name], tensors)
+        found["torch, Allreduce"] = ("comm.Allreduce(x, y)", tensors | {"comm": comm})
+    return found
 
 
 def measure(plain: MPI.Intracomm, rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
@@ -87,7 +109,7 @@ def main() -> int:
     for plain in [MPI.COMM_SELF, MPI.COMM_WORLD][: 1 if world.size == 1 else 2]:
         for row in measure(plain, given.rounds, given.seconds / 2):
             rows.append(row)
-            what = f"{row['call']:20} {row['statement']:22}"
+            what = f"{row['call']:20} {row['statement']:50}"
             say(world, f"{row['ranks']:3} ranks  {what} {row['us']:8.3f}")
     if world.rank == 0 and given.json:
         write_json(given.json, record)

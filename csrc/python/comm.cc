@@ -19,12 +19,6 @@ namespace {
 
 using Arguments = PyObject* const*;
 
-bool overlap(const ArrayView& a, const ArrayView& b) {
-  const auto* x = static_cast<const std::byte*>(a.data);
-  const auto* y = static_cast<const std::byte*>(b.data);
-  return x < y + b.count * size_of(b.dtype) && y < x + a.count * size_of(a.dtype);
-}
-
 // How arrays are read: NumPy's alone, which cost the least, or a GPU's as well.
 struct OnHost {
   using Array = ArrayView;
@@ -65,17 +59,6 @@ Call& call_on(PlainCall& made, const PlainArray* send, const PlainArray& recv) {
   call.out.memory = memory_of(recv.memory);
   made.placement = placement_of(send, recv);
   return call;
-}
-
-// Null: a sum. Else an object of mpi4py's, or a name.
-std::optional<Op> asked_op(PyObject* op) {
-  if (op == nullptr) return Op::kSum;
-  if (!PyUnicode_CheckExact(op)) return op_of(op);
-  for (const OpInfo& info : kOpInfo) {
-    const bool is_it = PyUnicode_CompareWithASCIIString(op, info.name.data()) == 0;
-    if (is_it && info.op != Op::kPremul) return info.op;  // which has a factor
-  }
-  return std::nullopt;
 }
 
 // The last argument, which has a default; null where it is not given. False: a closer look.
@@ -364,6 +347,22 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
 }};
 
 }  // namespace
+
+bool overlap(const ArrayView& a, const ArrayView& b) {
+  const auto* x = static_cast<const std::byte*>(a.data);
+  const auto* y = static_cast<const std::byte*>(b.data);
+  return x < y + b.count * size_of(b.dtype) && y < x + a.count * size_of(a.dtype);
+}
+
+std::optional<Op> asked_op(PyObject* op) {
+  if (op == nullptr) return Op::kSum;
+  if (!PyUnicode_CheckExact(op)) return op_of(op);
+  for (const OpInfo& info : kOpInfo) {
+    const bool is_it = PyUnicode_CompareWithASCIIString(op, info.name.data()) == 0;
+    if (is_it && info.op != Op::kPremul) return info.op;  // which has a factor
+  }
+  return std::nullopt;
+}
 
 bool plain_allreduce(PyObject* send, PyObject* recv, PyObject* op, PlainCall& made) {
   return read_allreduce<Anywhere>(send, recv, op, made);

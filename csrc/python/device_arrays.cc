@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <string>
 #include <string_view>
 
 #include "base/errors.h"
+#include "comm/pieces.h"
 #include "device/location.h"
 #include "python/errors.h"
 #include "python/memory.h"
@@ -67,16 +69,27 @@ bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
   return plain;
 }
 
-std::optional<DeviceArray> tensor_of(PyObject* object) {
-  const auto view = cuda_tensor_view(object);
-  if (!view || view->shape.size() > DeviceArray::kMostAxes) return std::nullopt;
-  DeviceArray made{};
-  static_cast<ArrayView&>(made) = {view->data, view->count, view->dtype, true};
-  made.stream = view->stream;
-  made.axes = view->shape.size();
-  std::ranges::copy(view->shape, made.lengths.begin());
+std::optional<ShapedArray> shaped(PyObject* object, const TensorView& view) {
+  if (view.shape.size() > ShapedArray::kMostAxes) return std::nullopt;
+  ShapedArray made{};
+  static_cast<ArrayView&>(made) = {view.data, view.count, view.dtype, true};
+  made.axes = view.shape.size();
+  std::ranges::copy(view.shape, made.lengths.begin());
   if (!is_as_it_lies(object, made.count * size_of(made.dtype))) return std::nullopt;
   return made;
+}
+
+std::optional<ShapedArray> cuda_tensor_of(PyObject* object) {
+  const auto view = cuda_tensor_view(object);
+  auto made = view ? shaped(object, *view) : std::nullopt;
+  if (made) made->stream = view->stream;
+  return made;
+}
+
+std::optional<ShapedArray> host_tensor_of(PyObject* object) {
+  const auto view = tensor_view(object);
+  if (!view || view->data == nullptr || view->count == 0) return std::nullopt;
+  return shaped(object, *view);
 }
 
 // ---- the CUDA Array Interface -------------------------------------------------------------------
@@ -128,10 +141,10 @@ std::optional<DType> dtype_of_text(PyObject* text) {
 }
 
 // False: a closer look.
-bool read_shape(PyObject* shape, DeviceArray& array) {
+bool read_shape(PyObject* shape, ShapedArray& array) {
   if (shape == nullptr || !PyTuple_CheckExact(shape)) return false;
   array.axes = static_cast<std::size_t>(PyTuple_GET_SIZE(shape));
-  if (array.axes > DeviceArray::kMostAxes) return false;
+  if (array.axes > ShapedArray::kMostAxes) return false;
   array.count = 1;
   for (std::size_t axis = 0; axis < array.axes; ++axis) {
     const auto length = whole_number(PyTuple_GET_ITEM(shape, static_cast<Py_ssize_t>(axis)));
@@ -143,7 +156,7 @@ bool read_shape(PyObject* shape, DeviceArray& array) {
 }
 
 // Whether they are those of elements in the order of the axes.
-bool is_in_order(PyObject* strides, const DeviceArray& array) {
+bool is_in_order(PyObject* strides, const ShapedArray& array) {
   if (strides == nullptr || strides == Py_None) return true;
   if (!PyTuple_CheckExact(strides)) return false;
   if (static_cast<std::size_t>(PyTuple_GET_SIZE(strides)) != array.axes) return false;
@@ -156,7 +169,7 @@ bool is_in_order(PyObject* strides, const DeviceArray& array) {
   return true;
 }
 
-bool read_data(PyObject* data, DeviceArray& array) {
+bool read_data(PyObject* data, ShapedArray& array) {
   if (data == nullptr || !PyTuple_CheckExact(data) || PyTuple_GET_SIZE(data) != 2) return false;
   PyObject* const address = PyTuple_GET_ITEM(data, 0);
   PyObject* const read_only = PyTuple_GET_ITEM(data, 1);
@@ -168,7 +181,7 @@ bool read_data(PyObject* data, DeviceArray& array) {
 }
 
 // Numba's arrays that name none have one all the same, by its own rules.
-bool read_stream(PyObject* stream, PyObject* object, DeviceArray& array) {
+bool read_stream(PyObject* stream, PyObject* object, ShapedArray& array) {
   static PyObject* const numbas = PyUnicode_InternFromString("__cuda_ndarray__");
   if (stream == nullptr || stream == Py_None) {
     const bool is_numbas = static_cast<bool>(attribute_of(object, numbas));
@@ -181,7 +194,7 @@ bool read_stream(PyObject* stream, PyObject* object, DeviceArray& array) {
   return true;
 }
 
-std::optional<DeviceArray> array_by_interface(PyObject* object) {
+std::optional<ShapedArray> array_by_interface(PyObject* object) {
   static PyObject* const name = PyUnicode_InternFromString("__cuda_array_interface__");
   struct Key {
     explicit Key(const char* name) : text(PyUnicode_InternFromString(name)) {}
@@ -200,7 +213,7 @@ std::optional<DeviceArray> array_by_interface(PyObject* object) {
   const auto dtype = dtype_of_text(entry(typestr));
   PyObject* const masked = entry(mask);
   if (!dtype || (masked != nullptr && masked != Py_None)) return std::nullopt;
-  DeviceArray made{};
+  ShapedArray made{};
   made.dtype = *dtype;
   const bool plain = read_shape(entry(shape), made) && is_in_order(entry(strides), made) &&
                      read_data(entry(data), made) && read_stream(entry(stream), object, made);
@@ -221,12 +234,66 @@ DeviceMemory* device_memory_at(const void* address, std::size_t bytes) {
   }
 }
 
-std::optional<DeviceArray> device_array_of(PyObject* object) {
-  auto found = tensor_of(object);
+std::optional<ShapedArray> device_array_of(PyObject* object) {
+  auto found = cuda_tensor_of(object);
   if (!found && has_interface(Py_TYPE(object))) found = array_by_interface(object);
   if (!found) return std::nullopt;
   found->memory = device_memory_at(found->data, found->count * size_of(found->dtype));
   return found->memory != nullptr ? found : std::nullopt;
+}
+
+std::uint64_t ShapedArray::layout() const {
+  static constexpr auto kInOrder = [] {
+    std::array<int, kMostAxes> order{};
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }();
+  return layout_hash(shape(), {kInOrder.data(), axes});
+}
+
+namespace {
+
+// An error in there is met again by the closer look, which tells the peers.
+py::object made_or_null(PyObject* made) {
+  if (made == nullptr) clear_error();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+}  // namespace
+
+py::object new_array(PyObject* x, std::span<const std::int64_t> shape) {
+  if (is_array_type(Py_TYPE(x))) return made_or_null(new_shaped(x, shape));
+  static PyObject* const new_empty = PyUnicode_InternFromString("new_empty");
+  py::tuple lengths(shape.size());
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) lengths[axis] = py::int_(shape[axis]);
+  return made_or_null(PyObject_CallMethodOneArg(x, new_empty, lengths.ptr()));
+}
+
+py::object new_like(const py::object& x) {
+  if (is_array_type(Py_TYPE(x.ptr()))) return made_or_null(new_numpy_like(x.ptr()));
+  const auto given = shaped_array_of(x.ptr());
+  return given ? new_array(x.ptr(), given->shape()) : py::object();
+}
+
+std::optional<ShapedArray> shaped_array_of(PyObject* object) {
+  const auto numpys = view_of(object);
+  if (!numpys) {
+    const auto on_host = host_tensor_of(object);
+    return on_host ? on_host : device_array_of(object);
+  }
+  const auto shape = shape_in_order(object);
+  if (!shape || shape->size() > ShapedArray::kMostAxes) return std::nullopt;
+  ShapedArray made{};
+  static_cast<ArrayView&>(made) = *numpys;
+  made.axes = shape->size();
+  std::ranges::copy(*shape, made.lengths.begin());
+  return made;
+}
+
+std::optional<PlainArray> plain_array_of(PyObject* object) {
+  if (const auto numpys = view_of(object)) return PlainArray{*numpys};
+  const auto found = shaped_array_of(object);
+  return found ? std::optional<PlainArray>(*found) : std::nullopt;
 }
 
 Placement placement_of(const PlainArray* send, const PlainArray& recv) {

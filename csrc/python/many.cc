@@ -15,11 +15,14 @@
 #include "comm/communicator.h"
 #include "comm/pieces.h"
 #include "python/call.h"
+#include "python/comm.h"
+#include "python/device_arrays.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
 #include "python/numpy.h"
 #include "python/one_thread.h"
 #include "python/wait_hook.h"
+#include "reduce/reduce.h"
 
 namespace py = pybind11;
 
@@ -94,31 +97,49 @@ Pieces pieces_of(const std::vector<Described>& described) {
   return made;
 }
 
-// Of plain NumPy arrays and results like them, with the list of results; None where any of them
-// takes a closer look.
-py::object plain_pieces(const py::list& inputs, const py::object& outputs) {
+// An array in host memory that takes no closer look, and the hash of its shape and order of axes.
+struct LaidOut {
+  ArrayView view;
+  std::uint64_t layout;
+};
+std::optional<LaidOut> laid_out(PyObject* object) {
+  if (const auto numpys = view_of(object)) return LaidOut{*numpys, layout_of_plain(object)};
+  const auto other = shaped_array_of(object);
+  if (!other || other->memory != nullptr) return std::nullopt;
+  return LaidOut{*other, other->layout()};
+}
+
+struct PlainPieces {
+  Pieces pieces;
+  py::list results;
+};
+
+// Of such arrays and results like them; nothing where any of them takes a closer look.
+std::optional<PlainPieces> plain_pieces(const py::list& inputs, const py::object& outputs) {
   const std::size_t count = inputs.size();
   const bool given = !outputs.is_none();
-  if (given && (!py::isinstance<py::list>(outputs) || py::len(outputs) != count)) return py::none();
-  Pieces made;
-  made.all.reserve(count);
-  py::list results(count);
+  if (given && (!py::isinstance<py::list>(outputs) || py::len(outputs) != count)) {
+    return std::nullopt;
+  }
+  PlainPieces made{.pieces = {}, .results = py::list(count)};
+  std::vector<Piece>& all = made.pieces.all;
+  all.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const py::object input = inputs[i];
-    const auto from = view_of(input.ptr());
-    if (!from) return py::none();
-    const py::object output = given ? py::object(outputs.cast<py::list>()[i])
-                                    : py::reinterpret_steal<py::object>(new_like(input.ptr()));
-    if (!output) throw py::error_already_set();
-    const auto into = view_of(output.ptr());
-    if (!into || !into->writable || into->dtype != from->dtype) return py::none();
-    const std::uint64_t layout = layout_of_plain(input.ptr());
-    if (given && layout_of_plain(output.ptr()) != layout) return py::none();
-    made.all.push_back({{from->data}, {into->data}, from->count, from->dtype, layout});
-    results[i] = output;
+    const auto from = laid_out(input.ptr());
+    if (!from) return std::nullopt;
+    const py::object output = given ? py::object(outputs.cast<py::list>()[i]) : new_like(input);
+    const auto into = output ? laid_out(output.ptr()) : std::nullopt;
+    if (!into || !into->view.writable || into->view.dtype != from->view.dtype ||
+        into->layout != from->layout) {
+      return std::nullopt;
+    }
+    all.push_back(
+        {{from->view.data}, {into->view.data}, from->view.count, from->view.dtype, from->layout});
+    made.results[i] = output;
   }
-  if (given && !apart(made.all)) return py::none();
-  return py::make_tuple(std::move(made), std::move(results));
+  if (given && !apart(all)) return std::nullopt;
+  return made;
 }
 
 std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operations,
@@ -184,6 +205,23 @@ void run_buckets(const py::object& comm, const PyBuckets& buckets) {
   }
 }
 
+// Blocks. The results, or None where the arrays or the operation take a closer look.
+py::object allreduce_list(const py::object& comm, const py::object& inputs, const py::object& op,
+                          const py::object& outputs) {
+  if (!PyList_CheckExact(inputs.ptr()) || py::len(inputs) == 0) return py::none();
+  auto found = plain_pieces(inputs, outputs);
+  const auto known = asked_op(op.ptr());
+  if (!found || !known) return py::none();
+  Operations operations;
+  for (const Piece& piece : found->pieces.all) {
+    if (find_reduction(*known, piece.dtype) == nullptr) return py::none();
+    operations.try_emplace(std::string(name_of(piece.dtype)), std::string(name_of(*known)), 1.0);
+  }
+  const std::uint64_t layout = hash_of(found->pieces.all);
+  run_buckets(comm, make_buckets(comm, found->pieces, operations, layout, "", nullptr, true));
+  return std::move(found->results);
+}
+
 }  // namespace
 
 void bind_many(py::module_& m) {
@@ -209,8 +247,18 @@ void bind_many(py::module_& m) {
       .def_property_readonly("call", &PyBucket::call, "Of a packed one after pack().")
       .def("pack", &PyBucket::pack, "Copies the inputs into one vector.")
       .def("unpack", &PyBucket::unpack, "Copies the results to where they belong.");
-  m.def("plain_pieces", &plain_pieces, py::arg("inputs"), py::arg("outputs"),
-        "Pieces and results of plain NumPy arrays; None where any takes a closer look.");
+  m.def(
+      "plain_pieces",
+      [](const py::list& inputs, const py::object& outputs) -> py::object {
+        auto found = plain_pieces(inputs, outputs);
+        if (!found) return py::none();
+        return py::make_tuple(std::move(found->pieces), std::move(found->results));
+      },
+      py::arg("inputs"), py::arg("outputs"),
+      "Pieces and results of plain arrays in host memory; None where any takes a closer look.");
+  m.def("allreduce_list", &allreduce_list, py::arg("comm"), py::arg("arrays"), py::arg("op"),
+        py::arg("out"),
+        "Blocks. The results, or None where the arrays or the operation take a closer look.");
   m.def(
       "layout_hash",
       [](const std::vector<std::int64_t>& shape, const std::vector<int>& order) {

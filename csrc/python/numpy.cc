@@ -88,7 +88,32 @@ std::uint64_t layout_of_plain(PyObject* object) {
   return layout_hash({shape.data(), axes}, {order.data(), axes});
 }
 
-PyObject* new_like(PyObject* array) {
+std::optional<std::span<const std::int64_t>> shape_in_order(PyObject* object) {
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
+  if ((PyArray_FLAGS(array) & NPY_ARRAY_C_CONTIGUOUS) == 0) return std::nullopt;
+  return std::span<const std::int64_t>(PyArray_DIMS(array),
+                                       static_cast<std::size_t>(PyArray_NDIM(array)));
+}
+
+PyObject* new_shaped(PyObject* object, std::span<const std::int64_t> shape) {
+  PyArray_Descr* const descr = PyArray_DESCR(reinterpret_cast<PyArrayObject*>(object));
+  Py_INCREF(descr);  // which the new array keeps
+  return PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size()), shape.data(),
+                              nullptr, nullptr, 0, nullptr);
+}
+
+PyObject* array_of_scalar(PyObject* object) {
+  if (!PyArray_IsScalar(object, Generic)) return nullptr;
+  PyObject* const made = PyArray_FromScalar(object, nullptr);
+  if (made == nullptr) PyErr_Clear();  // the closer look says what is the matter
+  return made;
+}
+
+PyObject* scalar_of(PyObject* array) {
+  return PyArray_Return(reinterpret_cast<PyArrayObject*>(array));
+}
+
+PyObject* new_numpy_like(PyObject* array) {
   return PyArray_NewLikeArray(reinterpret_cast<PyArrayObject*>(array), NPY_KEEPORDER, nullptr, 0);
 }
 

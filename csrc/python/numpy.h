@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "base/types.h"
 
@@ -27,7 +28,16 @@ std::optional<ArrayView> view_of(PyObject* object);
 bool is_array_type(PyTypeObject* type);  // NumPy's, or derived from it
 // Of an array that view_of() knows: layout_hash() of its shape and order of axes.
 std::uint64_t layout_of_plain(PyObject* array);
+// Of an array: nothing unless its elements are in the order of the axes.
+std::optional<std::span<const std::int64_t>> shape_in_order(PyObject* array);
+// A new array of this shape, in the order of the axes, of the type of `array`; null with a Python
+// exception set.
+PyObject* new_shaped(PyObject* array, std::span<const std::int64_t> shape);
 // A new array of its shape, type and order; null with a Python exception set.
-PyObject* new_like(PyObject* array);
+PyObject* new_numpy_like(PyObject* array);
+// A scalar of NumPy's as an array without axes; null for all else, and no exception is set.
+PyObject* array_of_scalar(PyObject* object);
+// The other way round, of an array with axes itself. Takes the reference.
+PyObject* scalar_of(PyObject* array);
 
 }  // namespace gradred

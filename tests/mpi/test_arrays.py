@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError, schedules
+from gradred import UsageError, _core, schedules
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 from gradred.schedules import Schedule
 
@@ -459,3 +459,120 @@ def test_empty_like_keeps_the_layout() -> None:
     y = gradred.empty_like(x)
     assert (y.shape, y.strides, y.dtype) == (x.shape, x.strides, x.dtype)
     assert y.ctypes.data % mmap.PAGESIZE == 0
+
+
+PLAIN = [
+    *(np.arange(24, dtype="f4").reshape(shape) for shape in ((24,), (6, 4), (6, 2, 1, 2))),
+    np.ones((6, 0), "f4"),
+    np.array(3, "f4"),
+]
+
+
+@pytest.mark.parametrize("x", PLAIN, ids=lambda x: str(x.shape))
+@pytest.mark.parametrize("in_out", ["new", "out", "in place"])
+def test_ranks_whose_arrays_take_a_closer_look_agree_with_the_others(
+    x: npt.NDArray[np.float32], in_out: str
+) -> None:
+    x = x.copy()
+    closer = RANK % 2 == 1
+    given: Any = memoryview(x) if closer else x
+
+    def out(shape: tuple[int, ...]) -> Any:
+        if in_out == "new":
+            return None
+        made = x if in_out == "in place" else np.full(shape, -1, x.dtype)
+        return memoryview(made) if closer else made
+
+    def same(found: Any, expected: npt.NDArray[np.float32]) -> bool:
+        return np.array_equal(np.asarray(found), expected)
+
+    before = x.copy()
+    assert same(gradred.allreduce(given, out=out(x.shape)), before * SIZE)
+    x[...] = before + RANK
+    assert same(gradred.bcast(given, SIZE - 1, out=out(x.shape)), before + SIZE - 1)
+    if in_out == "in place":
+        return
+    x[...] = before
+    rest = x.shape[1:]
+    whole = np.concatenate([before.reshape(x.shape[0] if x.shape else 1, *rest)] * SIZE)
+    assert same(gradred.allgather(given, out=out(whole.shape)), whole)
+    x = whole
+    given = memoryview(x) if closer else x
+    block = whole[: len(whole) // SIZE]
+    found = gradred.reduce_scatter_block(given, out=out(block.shape))
+    assert same(found, whole.reshape(SIZE, *block.shape)[RANK] * SIZE)
+
+
+def test_plain_arrays_take_no_closer_look() -> None:
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    for x in PLAIN:
+        out = np.empty_like(x)
+        assert _core.allreduce_array(comm, x, "sum", out) is out
+        assert _core.allreduce_array(comm, x, MPI.MAX, x) is x
+        assert _core.bcast_array(comm, x, 0, None).shape == x.shape
+    # None of these is a collective call.
+    x, read_only = np.ones(6), np.ones(6)
+    read_only.flags.writeable = False
+    refused = [
+        (x, "sum", read_only),
+        (x, "sum", np.ones(7)),
+        (x, "sum", np.ones((6, 1))),
+        (x, "sum", np.ones(6, "f4")),
+        (x[:4], "sum", x[1:5]),
+        (x, "nonsense", None),
+        (x, gradred.premul(2.0), None),
+        (x, "band", None),
+        (x[::2], "sum", None),
+        (np.asfortranarray(np.ones((3, 2))), "sum", None),
+        (np.ones(3, ">f8"), "sum", None),
+        (np.matrix(x), "sum", None),
+        (memoryview(x), "sum", None),
+        (None, "sum", None),
+        ([1.0], "sum", None),
+    ]
+    for asked in refused:
+        assert _core.allreduce_array(comm, *asked) is None
+    assert _core.bcast_array(comm, x, SIZE, None) is None
+    assert _core.bcast_array(comm, x, 2**80, None) is None
+    assert _core.bcast_array(comm, x, -1, None) is None
+    assert _core.reduce_scatter_array(comm, np.ones(SIZE + 1) if SIZE > 1 else x, 3, None) is None
+    assert _core.reduce_scatter_array(comm, np.ones(SIZE), "sum", np.ones(2)) is None
+    assert _core.allgather_array(comm, x, None, np.ones(6 * SIZE + 1)) is None
+    comm.Free()
+
+
+def test_plain_tensors_of_torch_take_no_closer_look() -> None:
+    torch = pytest.importorskip("torch")
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    gradred.allreduce(torch.ones(2), comm=comm)  # the first look, at torch itself
+    for x in (torch.ones(3, 5), torch.nn.Parameter(torch.ones(4), requires_grad=False)):
+        y = _core.allreduce_array(comm, x, "sum", None)
+        assert (type(y), y.shape, y.dtype) == (torch.Tensor, x.shape, x.dtype)
+        assert (y == SIZE).all()
+        assert _core.allreduce_array(comm, x, "sum", y) is y
+        assert _core.allreduce_array(comm, x, "sum", x) is x
+        assert (x == SIZE).all()
+    shrunk = torch.ones(100)
+    shrunk.untyped_storage().resize_(40)
+    for x in (
+        torch.ones(4, requires_grad=True),
+        torch.nn.Parameter(torch.ones(4)),
+        torch.ones(4).expand(3, 4),
+        torch.ones(4, 4).T,
+        torch.ones(4, dtype=torch.complex64).conj(),
+        torch.complex(torch.ones(4), torch.ones(4)).conj().imag,  # negated
+        torch.ones(4).to_sparse(),
+        torch.ones(4, device="meta"),
+        torch.ones(0),
+        shrunk,
+    ):
+        assert _core.allreduce_array(comm, x, "sum", None) is None
+    comm.Free()
+
+
+def test_arrays_that_disagree_are_told_what_this_rank_has_passed() -> None:
+    if SIZE == 1:
+        pytest.skip("nobody to disagree with")
+    x = np.ones((2, 3 + RANK % 2))
+    with pytest.raises(UsageError, match=rf"This rank passed float64 of shape \(2, {3 + RANK % 2}"):
+        gradred.allreduce(x)

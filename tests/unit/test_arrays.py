@@ -366,6 +366,7 @@ class FakeTensor:
 def fake_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("torch")
     module.Tensor = FakeTensor  # type: ignore[attr-defined]
+    module.nn = types.SimpleNamespace(Parameter=type("Parameter", (FakeTensor,), {}))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", module)
 
 

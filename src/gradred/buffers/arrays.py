@@ -254,9 +254,9 @@ def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
     layout = _laid_out(shape, strides, dtype, asked, remedy)
     nbytes = layout.count * ITEMSIZES[dtype]
     address = _torch_address(x, nbytes, asked)
+    _know_torch()
     if x.device.type == "cpu":
         return Array(address, dtype, shape, layout, True, x)
-    _know_torch()
     current = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
     stream = current or dlpack.LEGACY_STREAM  # PyTorch calls that one 0
     memory = cuda_interface.place(address, nbytes, stream, asked)

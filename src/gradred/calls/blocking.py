@@ -91,6 +91,10 @@ def allreduce(
         array([1., 1., 1.], dtype=float32)
     """
     comm = arguments.communicator(comm, "allreduce")
+    if stream is None and plan is None:
+        result = _core.allreduce_array(comm, x, op, out)
+        if result is not None:
+            return result
     asked = Asked("allreduce", op, comm, stream, plan)
     found = reductions.one(asked, x, out)
     if found.call is None:
@@ -139,6 +143,10 @@ def allreduce_many(
         [array([1., 1.]), array([0, 1])]
     """
     comm = arguments.communicator(comm, "allreduce_many")
+    if stream is None and plan is None:
+        results: list[Any] | None = _core.allreduce_list(comm, arrays_in, op, out)
+        if results is not None:
+            return results
     found = reductions.many(Asked("allreduce_many", op, comm, stream, plan), arrays_in, out)
     _core.run_buckets(comm, found.buckets)
     return found.finish()

@@ -241,6 +241,11 @@ def iallreduce(
         array([1., 1., 1.], dtype=float32)
     """
     comm = arguments.communicator(comm, "iallreduce")
+    if stream is None and plan is None:
+        plain = _core.allreduce_call(comm, x, op, out)
+        if plain is not None:
+            call, result = plain
+            return ArrayRequest([(None, start(comm, call, (x, result)))], lambda: result)
     found = reductions.one(Asked("iallreduce", op, comm, stream, plan, blocking=False), x, out)
     assert found.call is not None  # of no operation that only the MPI knows
     operation = start(comm, found.call, found)

@@ -81,6 +81,10 @@ def reduce_scatter_block(
     """
     asked = "reduce_scatter_block"
     comm = arguments.communicator(comm, asked)
+    if stream is None and plan is None:
+        found = _core.reduce_scatter_array(comm, x, op, out)
+        if found is not None:
+            return found
     with refusing(comm):
         size = comm.Get_size()
         handle = _handle(stream, asked)
@@ -157,6 +161,10 @@ def allgather(
     """
     asked = "allgather"
     comm = arguments.communicator(comm, asked)
+    if stream is None and plan is None:
+        found = _core.allgather_array(comm, x, None, out)
+        if found is not None:
+            return found
     with refusing(comm):
         handle = _handle(stream, asked)
         given = arrays.describe(x, asked + " of x")
@@ -224,6 +232,10 @@ def bcast(
     """
     asked = "bcast"
     comm = arguments.communicator(comm, asked)
+    if stream is None and plan is None:
+        found = _core.bcast_array(comm, x, root, out)
+        if found is not None:
+            return found
     with refusing(comm):
         handle = _handle(stream, asked)
         root = moved_bytes.rank_of_root(root, comm, asked)
