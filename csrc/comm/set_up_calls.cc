@@ -3,8 +3,11 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/errors.h"
 #include "base/failure.h"
+#include "base/text.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
 #include "comm/registry.h"
@@ -150,6 +153,20 @@ int await_duplicate(mpi::Handle comm, mpi::Handle& request, WaitHook& hook) {
   } catch (...) {  // the MPI goes on with it, and would wait for it in MPI_Finalize
     process_poisoned.store(true, std::memory_order_relaxed);
     throw;
+  }
+}
+
+void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string& what,
+                  const std::string& remedy) {
+  struct Told {
+    char reason[200] = {};
+  };
+  Told mine;
+  set_text(mine.reason, reason);
+  std::vector<Told> all(static_cast<std::size_t>(calls.size()));
+  calls.allgather(&mine, sizeof mine, all.data());
+  for (const Told& one : all) {
+    if (one.reason[0] != '\0') throw TransportError(what + ": " + one.reason + ". " + remedy);
   }
 }
 

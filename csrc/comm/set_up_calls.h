@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "comm/call.h"
 #include "liveness/first_calls.h"
@@ -45,6 +46,10 @@ class SetUpCalls final : public Bootstrap {
   const FirstCall about_;
   LostPeers lost_;
 };
+
+// Collective: throws TransportError on all ranks where one has a reason.
+void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string& what,
+                  const std::string& remedy);
 
 // Blocking: a duplication of `comm` that the program has started and now waits for, with all ranks.
 // Returns the MPI's code.

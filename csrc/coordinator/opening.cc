@@ -18,23 +18,6 @@ namespace {
 
 constexpr std::uint64_t kConnectNs = 30'000'000'000;
 
-struct Told {
-  char reason[200] = {};
-};
-
-// Collective: throws on all ranks where one has a reason.
-void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string& what,
-                  const std::string& remedy) {
-  Told mine;
-  set_text(mine.reason, reason);
-  std::vector<Told> all(static_cast<std::size_t>(calls.size()));
-  calls.allgather(&mine, sizeof mine, all.data());
-  for (const Told& one : all) {
-    if (one.reason[0] == '\0') continue;
-    throw TransportError("named operations: " + what + ": " + one.reason + ". " + remedy);
-  }
-}
-
 // By rank. Ranks that share memory are a site; site 0 is that of rank 0, and they are numbered in
 // the order of their first ranks.
 std::vector<int> sites_of(const Communicator& comm) {
@@ -140,7 +123,7 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
       reason = error.what();
     }
   }
-  throw_if_any(calls, reason, "there is no memory for their table",
+  throw_if_any(calls, reason, "named operations: there is no memory for their table",
                "Free memory, or raise the limit.");
   if (made == nullptr) {
     made = std::make_shared<NamedOperations>(comm, segment, members, most_fused_bytes);

@@ -16,6 +16,7 @@ void bind_device_arrays(pybind11::module_& m);
 void bind_knobs(pybind11::module_& m);
 void bind_liveness(pybind11::module_& m);
 void bind_many(pybind11::module_& m);
+void bind_messages(pybind11::module_& m);
 void bind_named(pybind11::module_& m);
 void bind_handles(pybind11::module_& m);
 void bind_tensors(pybind11::module_& m);
@@ -49,6 +50,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_calls(m);
   gradred::bind_array_calls(m);
   gradred::bind_many(m);
+  gradred::bind_messages(m);
   gradred::bind_named(m);
   gradred::bind_handles(m);
   gradred::bind_tensors(m);

@@ -6,7 +6,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +21,7 @@
 #include "python/device_arrays.h"
 #include "python/errors.h"
 #include "python/gil.h"
+#include "python/kept.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
@@ -33,25 +33,6 @@ namespace py = pybind11;
 
 namespace gradred {
 namespace {
-
-// What operations in flight work on, whose request the program has let go. Under the GIL.
-std::deque<std::pair<std::shared_ptr<NamedOperation>, PyObject*>>& kept() {
-  static auto* const all = new std::deque<std::pair<std::shared_ptr<NamedOperation>, PyObject*>>;
-  return *all;
-}
-
-// Lets go of what has ended; looks at some of them only.
-void let_ended_go() {
-  for (int looks = 0; looks < 2 && !kept().empty(); ++looks) {
-    auto [operation, held] = std::move(kept().front());
-    kept().pop_front();
-    if (operation->ended() && !operation->holds_memory()) {
-      Py_DECREF(held);
-    } else {
-      kept().emplace_back(std::move(operation), held);
-    }
-  }
-}
 
 template <class... Arguments>
 std::shared_ptr<PyNamedRequest> make_request(Arguments&&... arguments) {
@@ -259,17 +240,8 @@ PyNamedRequest::PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object
 PyNamedRequest::~PyNamedRequest() {
   if (named_->ended() && !named_->holds_memory()) return;
   for (py::object* const one : {&held_, &memory_}) {
-    if (*one) kept().emplace_back(named_, one->release().ptr());
+    if (*one) keep_until_ended(named_, one->release().ptr());
   }
-}
-
-void PyNamedRequest::wait_at_most(std::optional<double> timeout) {
-  if (wait(timeout)) return;
-  std::string seconds = std::to_string(*timeout);
-  seconds.erase(seconds.find_last_not_of('0') + 1);
-  if (seconds.back() == '.') seconds.pop_back();
-  throw WaitTimeout("wait of " + seconds + " s for " + named_->waits_for() +
-                    ": it goes on. See what that rank does, and wait again or for longer");
 }
 
 py::object PyNamedRequest::wait_for_held() {

@@ -23,7 +23,6 @@ class PyNamedRequest final : public PyOperation {
   PyNamedRequest& operator=(const PyNamedRequest&) = delete;
 
   const NamedOperation& named() const { return *named_; }
-  void wait_at_most(std::optional<double> timeout);
   // Waits, and gives what the request has held.
   pybind11::object wait_for_held();
 

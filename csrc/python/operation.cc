@@ -117,6 +117,15 @@ bool PyOperation::wait(std::optional<double> seconds) {
   return true;
 }
 
+void PyOperation::wait_at_most(std::optional<double> timeout) {
+  if (wait(timeout)) return;
+  std::string seconds = std::to_string(*timeout);
+  seconds.erase(seconds.find_last_not_of('0') + 1);
+  if (seconds.back() == '.') seconds.pop_back();
+  throw WaitTimeout("wait of " + seconds + " s for " + operation_->waits_for() +
+                    ": it goes on. See what that rank does, and wait again or for longer");
+}
+
 void PyOperation::wait_until_given() {
   const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
   RequestHook with_gil;

@@ -29,6 +29,8 @@ class PyOperation {
   // Blocks, without the GIL, until it has ended; false where these seconds are over before. Throws
   // what ended it.
   bool wait(std::optional<double> seconds);
+  // The same; throws WaitTimeout where the seconds are over.
+  void wait_at_most(std::optional<double> seconds);
   // The same until the program's stream has the work, of one that is done in a stream. Throws what
   // has ended it before.
   void wait_until_given();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 import threading
 import time
 from typing import Any
@@ -41,15 +42,109 @@ def test_messages_may_go_to_leaves_and_be_waited_for_again() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
-@pytest.mark.parametrize(("room", "found"), [(2, "more have come"), (5, "12 bytes have come")])
-def test_messages_that_do_not_fit_are_an_error(room: int, found: str) -> None:
-    if type(dist.group.WORLD._messages).__name__ == "OfGloo":
-        pytest.skip("gloo ends the process")
+@pytest.mark.parametrize("room", [0, 2, 5])
+@pytest.mark.parametrize("is_early", [False, True])
+def test_messages_that_do_not_fit_are_an_error(room: int, is_early: bool) -> None:
     if RANK == 0:
-        dist.send(torch.ones(3), 1)
+        dist.send(torch.ones(3), 1, tag=1)
+        dist.send(torch.ones(300_000), 1, tag=2)
     elif RANK == 1:
-        with pytest.raises(ValueError, match=f"recv from rank 0: .*{found}"):
-            dist.recv(torch.empty(room), 0)
+        x = torch.empty(300_000)
+        if is_early:
+            dist.recv(x, 0, tag=2)
+        with pytest.raises(ValueError, match=r"recv from rank 0: .*(more|12 bytes) have come"):
+            dist.recv(torch.empty(room), 0, tag=1)
+        if not is_early:
+            dist.recv(x, 0, tag=2)
+        assert (x == 1).all()
+    dist.barrier()
+
+
+LENGTHS = [0, 1, 3, 17, 4_000, 16_384, 16_385, 70_000, 1_000_003]
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+@pytest.mark.parametrize("seed", range(6))
+def test_messages_of_any_length_come_in_any_order(seed: int) -> None:
+    """Each rank sends some to each other one, and starts all that it sends and gets mixed."""
+    dice = random.Random(seed)
+    messages = [
+        (source, to, tag, dice.choice(LENGTHS), number)
+        for number in range(4)
+        for source in range(SIZE)
+        for to in range(SIZE)
+        if source != to
+        for tag in [dice.randrange(3)]
+    ]
+
+    def content(number: int, source: int, length: int) -> Any:
+        return (torch.arange(length) * 7 + number + 10 * source).to(torch.uint8)
+
+    here = random.Random(seed + 100 * RANK)
+    sends = [one for one in messages if one[0] == RANK]
+    gets = [one for one in messages if one[1] == RANK]
+    for some in (sends, gets):  # those of two ranks and one tag stay in their order
+        by_tag: dict[Any, list[Any]] = {}
+        for one in some:
+            by_tag.setdefault(one[:3], []).append(one)
+        keys = [one[:3] for one in some]
+        here.shuffle(keys)
+        some[:] = [by_tag[key].pop(0) for key in keys]
+    calls = [("send", one) for one in sends] + [("get", one) for one in gets]
+    turns = [kind for kind, _ in calls]
+    here.shuffle(turns)
+    works, wanted = [], []
+    for kind in turns:
+        source, to, tag, length, number = (sends if kind == "send" else gets).pop(0)
+        if kind == "send":
+            works.append(dist.isend(content(number, source, length), to, tag=tag))
+        else:
+            x = torch.zeros(length, dtype=torch.uint8)
+            works.append(dist.irecv(x, source, tag=tag))
+            wanted.append((x, content(number, source, length)))
+        if here.random() < 0.2:
+            time.sleep(0.001)
+    here.shuffle(works)
+    for work in works:
+        if here.random() < 0.3:
+            while not work.is_completed():
+                time.sleep(0)
+        work.wait()
+    for x, expected in wanted:
+        assert torch.equal(x, expected)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_messages_from_anyone() -> None:
+    if RANK > 0:
+        tensors = [torch.full((50_000,), float(10 * RANK + turn)) for turn in range(3)]
+        for work in [dist.isend(x, 0, tag=turn) for turn, x in enumerate(tensors)]:
+            work.wait()
+    else:
+        for turn in (2, 0, 1):
+            found = set()
+            for _ in range(SIZE - 1):
+                x = torch.empty(50_000)
+                source = dist.recv(x, tag=turn)
+                assert (x == 10 * source + turn).all()
+                found.add(source)
+            assert found == set(range(1, SIZE))
+    dist.barrier()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_messages_that_nobody_waits_for_arrive() -> None:
+    if type(dist.group.WORLD._messages).__name__ == "OfMpi":
+        pytest.skip("the MPI carries messages on while somebody calls it")
+    if RANK == 0:
+        dist.isend(torch.full((2_000_000,), 3.0), 1)  # the program forgets both
+    elif RANK == 1:
+        x = torch.zeros(2_000_000)
+        dist.irecv(x, 0)
+        begin = time.monotonic()
+        while x[-1] != 3 and time.monotonic() - begin < 30:
+            time.sleep(0.001)
+        assert (x == 3).all()
     dist.barrier()
 
 

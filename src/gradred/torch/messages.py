@@ -1,18 +1,16 @@
-"""Messages from rank to rank: the MPI's, or gloo's where no MPI connects the ranks."""
+"""Messages from rank to rank: through memory that all ranks share, else the MPI's."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import torch
-import torch.distributed as dist
 from mpi4py import MPI
 
+from gradred import _core
 from gradred._util import clock
 from gradred.comm import Comm
 from gradred.errors import (
@@ -30,7 +28,6 @@ Bytes: TypeAlias = torch.Tensor
 LookForLost: TypeAlias = Callable[[str], None]
 """Raises PeerLost where a rank has ended; takes what this one waits in."""
 
-_FOR_EVER = datetime.timedelta(days=3650)
 _LOOK_EVERY = 0.05  # seconds
 _REMEDY = "See whether the peer calls, too"
 
@@ -38,6 +35,30 @@ _REMEDY = "See whether the peer calls, too"
 def _asked(call: str, peer: int | None) -> str:
     whom = "any rank" if peer is None else f"rank {peer}"
     return f"{call} {'to' if call == 'send' else 'from'} {whom}"
+
+
+class Message(Protocol):
+    """One in flight, with the methods of a named request."""
+
+    @property
+    def name(self) -> str:
+        """Empty: it has no number, and is of two ranks alone."""
+
+    @property
+    def waits_for(self) -> str:
+        """For errors."""
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+
+    def source(self) -> int:
+        """After the end: where it came from."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until the end; again it returns, or raises, at once."""
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Call `fn` after the end, by another thread than the one that drives."""
 
 
 class Messages(Protocol):
@@ -53,47 +74,35 @@ class Messages(Protocol):
         """There will be no more."""
 
 
-class Message:
-    """One in flight, with the methods of a named request.
+def messages_of(comm: Comm, look: LookForLost) -> Messages:
+    """Those of a communicator's ranks, which use it for nothing else. Blocking and collective.
 
     Args:
-        asked: what was called, with the peer.
+        comm: whose ranks send to each other.
+        look: after the ranks; the MPI would wait for ever for one that has ended.
     """
+    boxes = _core.mailboxes(comm)
+    return OfMpi(comm, look) if boxes is None else InMemory(comm, boxes)
 
-    name = ""  # no number: it is of two ranks alone
 
-    def __init__(self, asked: str) -> None:
-        self.asked = asked
+class InMemory:
+    """Those of ranks that share memory."""
 
-    @property
-    def waits_for(self) -> str:
-        """For errors."""
-        return f"the {self.asked}"
+    def __init__(self, comm: Comm, boxes: _core.Mailboxes) -> None:
+        self._comm, self._boxes = comm, boxes
 
-    def done(self) -> bool:
-        """Whether it has ended, well or not."""
-        raise NotImplementedError
+    def send(self, data: Bytes, to: int, tag: int) -> Message:
+        """To one rank."""
+        return self._boxes.send(data.data_ptr(), data.numel(), to, tag, data)
 
-    def source(self) -> int:
-        """After the end: where it came from."""
-        raise NotImplementedError
+    def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
+        """From one rank, or any."""
+        return self._boxes.receive(data.data_ptr(), data.numel(), source, tag, data)
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until the end; again it returns, or raises, at once."""
-        raise NotImplementedError
-
-    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call `fn` after the end, by a thread of this message."""
-        threading.Thread(target=self._wait_and_call, args=(fn,), daemon=True).start()
-
-    def _wait_and_call(self, fn: Callable[[Any], object]) -> None:
-        with contextlib.suppress(Error):  # `wait` raises it again
-            self.wait()
-        fn(self)
-
-    def _is_late(self, timeout: float | None) -> TimeoutError:
-        found = f"it has not ended within {timeout:g} s; it goes on"
-        return TimeoutError(explain(self.asked, found, _REMEDY))
+    def free(self) -> None:
+        """What is in flight ends with an error."""
+        self._boxes.close()
+        self._comm.free()
 
 
 class OfMpi:
@@ -123,13 +132,22 @@ class OfMpi:
         self._comm.free()
 
 
-class _OfMpi(Message):
-    """One in flight; `nbytes` are those that have to come, of a receive."""
+class _OfMpi:
+    """One in flight.
+
+    Args:
+        request: the MPI's.
+        asked: what was called, with the peer.
+        look: see `OfMpi`.
+        nbytes: that have to come, of a receive.
+    """
+
+    name = ""
 
     def __init__(
         self, request: MPI.Request, asked: str, look: LookForLost, nbytes: int | None = None
     ) -> None:
-        super().__init__(asked)
+        self.asked, self.waits_for = asked, f"the {asked}"
         self._request, self._look = request, look
         self._bytes, self._status, self._ended = nbytes, MPI.Status(), False
         self._lost: PeerLost | None = None
@@ -137,20 +155,29 @@ class _OfMpi(Message):
         self._testing = threading.Lock()  # the MPI takes one test of a request at a time
 
     def done(self) -> bool:
-        with self._testing:
-            try:
-                self._ended = self._ended or self._has_ended()
-            except MPI.Exception as error:
-                self._ended, self._failure = True, self._why(error)
-            return self._ended or self._lost is not None
+        return self._has_ended_within(0)
 
-    def _has_ended(self) -> bool:
-        ended = self._request.Test(self._status)
-        if ended and self._bytes is not None:
+    def _has_ended_within(self, seconds: float) -> bool:
+        """Whether it has ended, or nobody is there to end it. Another thread may be looking."""
+        if self._testing.acquire(blocking=seconds > 0):
+            try:
+                self._ended = self._ended or self._test(seconds)
+            finally:
+                self._testing.release()
+        return self._ended or self._lost is not None
+
+    def _test(self, seconds: float) -> bool:
+        where = (MPI._addressof(self._request), MPI._addressof(self._status))
+        code = _core.wait_for_message(*where, seconds)
+        if code is None:
+            return False
+        if code != MPI.SUCCESS:
+            self._failure = self._why(MPI.Exception(code))
+        elif self._bytes is not None:
             came = self._status.Get_count(MPI.BYTE)
             if came != self._bytes:
                 self._failure = self._does_not_fit(f"{came} bytes have come")
-        return bool(ended)
+        return True
 
     def _why(self, error: MPI.Exception) -> Error:
         if error.Get_error_class() == MPI.ERR_TRUNCATE:
@@ -169,22 +196,24 @@ class _OfMpi(Message):
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            super().add_done_callback(fn)
+            threading.Thread(target=self._wait_and_call, args=(fn,), daemon=True).start()
         else:  # the MPI takes no calls from a thread of ours
             self._wait_and_call(fn)
 
+    def _wait_and_call(self, fn: Callable[[Any], object]) -> None:
+        with contextlib.suppress(Error):  # `wait` raises it again
+            self.wait()
+        fn(self)
+
     def wait(self, timeout: float | None = None) -> None:
-        begin = looked = clock.now()
-        naps = 0
-        while not self.done():
-            now = clock.now()
-            if timeout is not None and now - begin > timeout:
-                raise self._is_late(timeout)
-            if now - looked > _LOOK_EVERY:
-                looked = now
-                self._look_for_lost()
-            naps += 1
-            time.sleep(0 if naps < 1000 else 1e-4)
+        begin, seconds = clock.now(), _LOOK_EVERY
+        if timeout is not None:
+            seconds = min(seconds, timeout)
+        while not self._has_ended_within(seconds):
+            if timeout is not None and clock.now() - begin >= timeout:
+                found = f"it has not ended within {timeout:g} s; it goes on"
+                raise TimeoutError(explain(self.asked, found, _REMEDY))
+            self._look_for_lost()
         if self._failure is not None:
             raise self._failure
         if self._lost is not None and not self._ended:
@@ -195,115 +224,3 @@ class _OfMpi(Message):
             self._look(self.asked)
         except PeerLost as error:
             self._lost = error
-
-
-class OfGloo:
-    """PyTorch's own, over the loopback interface: the ranks are on one host.
-
-    Blocking and collective.
-
-    Args:
-        store: by which the ranks find each other.
-        rank: of this process.
-        size: how many there are.
-        timeout: to find each other.
-        look: after the ranks, where gloo has an error.
-    """
-
-    def __init__(
-        self,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        timeout: datetime.timedelta,
-        look: LookForLost,
-    ) -> None:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-        options._timeout = timeout
-        self._group = dist.ProcessGroupGloo(store, rank, size, options)
-        self._look = look
-
-    def send(self, data: Bytes, to: int, tag: int) -> Message:
-        """To one rank."""
-        work = self._group.send([data], to, tag)
-        return _OfGloo(work, _asked("send", to), self._look)
-
-    def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
-        """From one rank, or any."""
-        if source is None:
-            work = self._group.recv_anysource([data], tag)
-        else:
-            work = self._group.recv([data], source, tag)
-        return _OfGloo(work, _asked("recv", source), self._look)
-
-    def free(self) -> None:
-        """Nothing: what gloo holds ends with this object."""
-
-
-class _OfGloo(Message):
-    """One can only wait for gloo's works, and once. A thread does, if asked whether it is done."""
-
-    def __init__(self, work: Any, asked: str, look: LookForLost) -> None:
-        super().__init__(asked)
-        self._work, self._look = work, look
-        self._over = threading.Event()
-        self._failure: Exception | None = None
-        self._waiting, self._starting = threading.Lock(), threading.Lock()
-        self._by_thread = False
-
-    def done(self) -> bool:
-        if not self._over.is_set():
-            self._have_thread_wait()
-        return self._over.is_set()
-
-    def source(self) -> int:
-        return int(self._work._source_rank())
-
-    def wait(self, timeout: float | None = None) -> None:
-        if not self._over.is_set():
-            self._wait(timeout)
-        if self._failure is not None:
-            raise self._failure
-
-    def _wait(self, timeout: float | None) -> None:
-        """Here, or where another thread is at it, for that."""
-        begin = clock.now()
-        if not self._waiting.acquire(timeout=-1 if timeout is None else timeout):
-            raise self._is_late(timeout)
-        try:
-            if not self._over.is_set():
-                left = None if timeout is None else begin + timeout - clock.now()
-                self._wait_once(left)
-        finally:
-            self._waiting.release()
-
-    def _wait_once(self, timeout: float | None) -> None:
-        limit = _FOR_EVER if timeout is None else datetime.timedelta(seconds=max(timeout, 1e-3))
-        begin = clock.now()
-        try:
-            self._work.wait(limit)
-        except RuntimeError as error:
-            if clock.now() - begin >= limit.total_seconds():
-                raise self._is_late(timeout) from error
-            self._failure = self._why(error)
-        self._over.set()
-
-    def _why(self, error: RuntimeError) -> Exception:
-        """The connection ends a moment before the process does."""
-        for _ in range(20):
-            try:
-                self._look(self.asked)
-            except PeerLost as lost:
-                return lost
-            time.sleep(_LOOK_EVERY)
-        found = TransportError(explain(self.asked, " ".join(str(error).split()), _REMEDY))
-        found.__cause__ = error
-        return found
-
-    def _have_thread_wait(self) -> None:
-        with self._starting:
-            if self._by_thread:
-                return
-            self._by_thread = True
-        threading.Thread(target=self._wait, args=(None,), daemon=True).start()

@@ -584,9 +584,11 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
         target = dense(as_list(tensors)[0], "recv")
-        flat = torch.empty(target.numel(), dtype=target.dtype)  # in the host's memory
+        in_place = target.device.type == "cpu" and target.is_contiguous()
+        flat = target.reshape(-1) if in_place else torch.empty(target.numel(), dtype=target.dtype)
         message = self._messages.receive(as_bytes(flat), source, tag)
-        work = self._work([message], lambda: put(flat, target), as_list(tensors))
+        finish = None if in_place else lambda: put(flat, target)
+        work = self._work([message], finish, as_list(tensors))
         work._source_rank = message.source
         return work
 

@@ -20,7 +20,7 @@ from gradred.comm import Comm
 from gradred.errors import UsageError, explain
 from gradred.named import NamedOperations
 from gradred.torch.callbacks import serve_futures
-from gradred.torch.messages import Messages, OfGloo, OfMpi
+from gradred.torch.messages import messages_of
 from gradred.torch.monitored import serve_monitored_barrier
 from gradred.torch.other_devices import serve_batches
 from gradred.torch.process_group import ProcessGroupGradred
@@ -46,14 +46,10 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     store = _unused_part(options, members)
     if MPI.Is_initialized() and MPI.COMM_WORLD.Get_size() > 1:
         comm = _comm_of_mpi(members, options.group_rank)
-        engine = NamedOperations(comm)
-        messages: Messages = OfMpi(comm, engine.look_for_lost)
-        return ProcessGroupGradred(engine, messages, store, options.timeout)
-    comm = connect(options.group_rank, size, _allgather_by(store, options.group_rank, size))
+    else:
+        comm = connect(options.group_rank, size, _allgather_by(store, options.group_rank, size))
     engine = NamedOperations(comm)
-    comm.free()  # of which the engine has a duplicate
-    by_gloo = dist.PrefixStore("messages", store)
-    messages = OfGloo(by_gloo, options.group_rank, size, options.timeout, engine.look_for_lost)
+    messages = messages_of(comm, engine.look_for_lost)
     return ProcessGroupGradred(engine, messages, store, options.timeout)
 
 

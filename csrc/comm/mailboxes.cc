@@ -1,0 +1,463 @@
+#include "comm/mailboxes.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/random.h"
+#include "comm/own_calls.h"
+#include "comm/set_up_calls.h"
+#include "node/group.h"
+#include "node/process_memory.h"
+
+namespace gradred {
+namespace {
+
+// Longer ones are shown. Below the copy through the ring takes less time than a system call.
+constexpr std::size_t kLongMessage = std::size_t{32} << 10;
+constexpr std::size_t kRingBytes = std::size_t{64} << 10, kLeastRingBytes = std::size_t{4} << 10;
+constexpr std::size_t kMostRingBytes = std::size_t{16}
+                                       << 20;  // of all rings, unless ranks are many
+constexpr std::size_t kMessagePiece = std::size_t{16}
+                                      << 10;  // copied before the other end hears of it
+
+std::size_t in_steps(std::size_t bytes, std::size_t step) {
+  return (bytes + step - 1) / step * step;
+}
+
+// Between memory and a ring of `length` bytes, from `position` on.
+template <class Copy>
+void around(std::size_t length, std::uint64_t position, std::size_t bytes, Copy copy) {
+  const std::size_t at = static_cast<std::size_t>(position % length);
+  const std::size_t first = std::min(bytes, length - at);
+  copy(at, 0, first);
+  if (bytes > first) copy(0, first, bytes - first);
+}
+
+// Collective: those of all ranks, if each can read what all others have to show; else none.
+std::vector<std::int64_t> readable_processes(Bootstrap& calls) {
+  struct Shown {
+    std::int64_t process;
+    const std::uint64_t* where;
+    std::uint64_t content;
+  };
+  const auto size = static_cast<std::size_t>(calls.size());
+  const std::uint64_t content = random_number();
+  const Shown mine{getpid(), &content, content};
+  std::vector<Shown> all(size);
+  allow_reading();
+  calls.allgather(&mine, sizeof mine, all.data());
+  char reads_all = 1;
+  std::vector<std::int64_t> processes;
+  for (const Shown& one : all) {
+    std::uint64_t found = 0;
+    const int error = read_process(one.process, &found, one.where, sizeof found);
+    if (error != 0 || found != one.content) reads_all = 0;
+    processes.push_back(one.process);
+  }
+  std::vector<char> do_all(size);
+  calls.allgather(&reads_all, 1, do_all.data());  // none returns before all have read
+  if (std::ranges::count(do_all, 1) != calls.size()) processes.clear();
+  return processes;
+}
+
+}  // namespace
+
+// ---- one message --------------------------------------------------------------------------------
+
+std::string MessageOperation::waiter() const { return all_->comm_->liveness().own_name(); }
+
+std::string MessageOperation::asked() const {
+  const std::string call = way_ == Way::kSend ? "send to " : "recv from ";
+  return call + (peer_ == kAnyone ? "any rank" : "rank " + std::to_string(peer_));
+}
+
+std::string MessageOperation::waits_for() const { return "the " + asked(); }
+
+void MessageOperation::take(int from, std::size_t bytes) {
+  source_ = from;
+  if (bytes == bytes_) return;
+  failure_ = std::make_exception_ptr(UsageError(
+      asked() + ": the tensor has " + std::to_string(bytes_) + " bytes, and " +
+      std::to_string(bytes) + " bytes have come. Pass a tensor of the size of the sender's"));
+}
+
+bool MessageOperation::spins() const { return all_->comm_->node_path().spins(); }
+
+bool MessageOperation::step() {
+  {
+    const std::lock_guard lock(all_->mutex_);
+    if (!is_done_) all_->move(*this);
+    if (is_done_) {
+      if (failure_ != nullptr) std::rethrow_exception(failure_);
+      return true;
+    }
+    const auto awaited = all_->awaited(*this);
+    stop_at(awaited ? Progress{Progress::State::kAwaits, *awaited, StoodFor::kPeers}
+                    : Progress{Progress::State::kPolls, {}, StoodFor::kPeers});
+  }
+  all_->look_for_lost(*this);
+  return false;
+}
+
+void MessageOperation::give_up(const std::exception_ptr&) noexcept { all_->give_up(*this); }
+void MessageOperation::withdraw() noexcept { all_->give_up(*this); }
+
+// ---- all of a communicator ----------------------------------------------------------------------
+
+std::size_t Mailboxes::ring_bytes(int ranks) {
+  const auto rings = static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks);
+  return std::clamp(kMostRingBytes / rings / kLeastRingBytes * kLeastRingBytes, kLeastRingBytes,
+                    kRingBytes);
+}
+
+std::size_t Mailboxes::stride(int ranks) { return 2 * sizeof(End) + ring_bytes(ranks); }
+
+std::shared_ptr<Mailboxes> Mailboxes::create(std::shared_ptr<Communicator> comm, WaitHook& hook) {
+  comm->prepare(hook);
+  const int size = comm->size();
+  if (size == 1)
+    return std::make_shared<Mailboxes>(std::move(comm), nullptr, std::vector<std::int64_t>());
+  if (!comm->node_path().serves_all()) return nullptr;
+  SetUpCalls mpi_calls(comm->handle(), comm->rank(), size, hook);
+  OwnCalls own_calls(*comm, hook);
+  Bootstrap& calls = comm->node_only() ? static_cast<Bootstrap&>(own_calls) : mpi_calls;
+  const std::size_t bytes = static_cast<std::size_t>(size * size) * stride(size);
+  std::string reason;
+  const auto segment = Segment::create(calls, Segment::kProofBytes + bytes, reason);
+  if (segment != nullptr && comm->rank() == 0) {
+    try {
+      segment->populate(Segment::kProofBytes, bytes);
+    } catch (const TransportError& error) {
+      reason = error.what();
+    }
+  }
+  throw_if_any(calls, reason, "messages: there is no memory for them",
+               "Free memory, or raise the limit.");
+  return std::make_shared<Mailboxes>(std::move(comm), segment, readable_processes(calls));
+}
+
+Mailboxes::Mailboxes(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
+                     std::vector<std::int64_t> processes)
+    : comm_(std::move(comm)),
+      segment_(std::move(segment)),
+      processes_(std::move(processes)),
+      ring_bytes_(ring_bytes(comm_->size())),
+      alone_(segment_ == nullptr ? std::make_unique<End[]>(stride(1) / sizeof(End)) : nullptr),
+      rings_(segment_ == nullptr ? reinterpret_cast<std::byte*>(alone_.get())
+                                 : segment_->data() + Segment::kProofBytes),
+      sends_(static_cast<std::size_t>(comm_->size())),
+      reading_(static_cast<std::size_t>(comm_->size())) {}
+
+Mailboxes::Ring& Mailboxes::ring(int from, int to) const {
+  const auto index = static_cast<std::size_t>(from * comm_->size() + to);
+  return *reinterpret_cast<Ring*>(rings_ + index * stride(comm_->size()));
+}
+
+Mailboxes::Shared Mailboxes::send(const std::byte* data, std::size_t bytes, int to,
+                                  std::int64_t tag) {
+  auto operation =
+      std::make_shared<MessageOperation>(shared_from_this(), MessageOperation::Way::kSend,
+                                         const_cast<std::byte*>(data), bytes, to, tag);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw UsageError("a message: its group has been destroyed");
+    operation->left_ = bytes;
+    sends_[static_cast<std::size_t>(to)].push_back(operation);
+  }
+  return start(std::move(operation));
+}
+
+Mailboxes::Shared Mailboxes::receive(std::byte* data, std::size_t bytes, int from,
+                                     std::int64_t tag) {
+  auto operation = std::make_shared<MessageOperation>(
+      shared_from_this(), MessageOperation::Way::kReceive, data, bytes, from, tag);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw UsageError("a message: its group has been destroyed");
+    if (!take_early(operation)) receives_.push_back(operation);
+  }
+  return start(std::move(operation));
+}
+
+Mailboxes::Shared Mailboxes::start(Shared operation) {
+  if (!operation->advance()) {
+    try {
+      let_drive(operation);
+    } catch (...) {
+      operation->abandon(std::current_exception());
+      throw;
+    }
+  }
+  return operation;
+}
+
+void Mailboxes::close() noexcept {
+  std::vector<Shared> left;
+  try {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    for (const auto& queue : sends_) left.insert(left.end(), queue.begin(), queue.end());
+    left.insert(left.end(), receives_.begin(), receives_.end());
+    for (const Reading& one : reading_) {
+      if (one.taker != nullptr) left.push_back(one.taker);
+    }
+    for (const auto& one : early_) {
+      if (one->taker != nullptr) left.push_back(one->taker);
+    }
+  } catch (const std::bad_alloc&) {
+    return;  // they stay in flight
+  }
+  const auto reason = std::make_exception_ptr(
+      UsageError("a message was in flight when this rank destroyed its group"));
+  for (const Shared& operation : left) operation->abandon(reason);
+}
+
+void Mailboxes::look_for_lost(MessageOperation& operation) const {
+  constexpr std::uint64_t kEveryNs = 50'000'000;
+  const std::uint64_t now = now_ns();
+  if (operation.looked_ns_ == 0) operation.looked_ns_ = now;
+  if (now - operation.looked_ns_ < kEveryNs) return;
+  operation.looked_ns_ = now;
+  comm_->liveness().throw_if_lost(operation.asked());
+  if (const NodeGroup* const group = comm_->node_path().group()) group->check_peers();
+}
+
+// ---- under the lock -----------------------------------------------------------------------------
+
+void Mailboxes::move(MessageOperation& operation) {
+  if (operation.way_ == MessageOperation::Way::kSend) return push(operation.peer_);
+  if (operation.peer_ != MessageOperation::kAnyone) return pull(operation.peer_);
+  for (int from = 0; from < comm_->size() && !operation.is_done_; ++from) pull(from);
+}
+
+// Nothing: a receive from anyone, which has several to look at.
+std::optional<Awaited> Mailboxes::awaited(const MessageOperation& operation) const {
+  const bool sends = operation.way_ == MessageOperation::Way::kSend;
+  const int peer =
+      operation.source_ != MessageOperation::kAnyone ? operation.source_ : operation.peer_;
+  if (peer == MessageOperation::kAnyone) return std::nullopt;
+  Ring& one = sends ? ring(rank(), peer) : ring(peer, rank());
+  if (!sends) return Awaited{&one.written.passed, one.read.passed + 1, &one.written.bell, nullptr};
+  // There was no room for a step more when this rank last looked, or the first is being read.
+  const MessageOperation& first = *sends_[static_cast<std::size_t>(peer)].front();
+  const std::uint64_t target =
+      first.shown_until_ != 0 ? first.shown_until_ : one.written.passed + kStep - ring_bytes_;
+  return Awaited{&one.read.passed, target, &one.read.bell, nullptr};
+}
+
+void Mailboxes::push(int to) {
+  auto& queue = sends_[static_cast<std::size_t>(to)];
+  while (!queue.empty() && push_front(to)) {
+    queue.front()->is_done_ = true;
+    queue.front()->holds_memory_ = false;
+    queue.pop_front();
+  }
+}
+
+bool Mailboxes::is_shown(const MessageOperation& operation) const {
+  return operation.bytes_ > kLongMessage && !processes_.empty() &&
+         kernel_can_read(operation.data_, operation.bytes_);
+}
+
+// Whether all of the first message is in the ring, or has been read.
+bool Mailboxes::push_front(int to) {
+  MessageOperation& first = *sends_[static_cast<std::size_t>(to)].front();
+  Ring& one = ring(rank(), to);
+  std::uint64_t written = one.written.passed.load(std::memory_order_relaxed);
+  const auto room = [&] {
+    return ring_bytes_ - (written - one.read.passed.load(std::memory_order_acquire));
+  };
+  const auto publish = [&] {
+    one.written.passed.store(written, std::memory_order_release);
+    ring_for_sleepers(one.written.bell, nullptr);
+  };
+  bool is_news = false;
+  if (!first.has_begun_) {
+    if (room() < kStep) return false;
+    const bool shown = is_shown(first);
+    const Head head{first.bytes_, first.tag_, shown ? first.data_ : nullptr, 0};
+    std::memcpy(one.bytes + written % ring_bytes_, &head, sizeof head);
+    written += kStep;
+    first.has_begun_ = is_news = true;
+    if (shown) first.shown_until_ = written;
+  }
+  if (first.shown_until_ != 0) {
+    if (is_news) publish();
+    return has_reached(one.read.passed, first.shown_until_);
+  }
+  while (first.left_ > 0) {
+    const std::size_t piece = std::min({first.left_, room(), kMessagePiece});
+    if (piece == 0) break;
+    around(ring_bytes_, written, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
+      std::memcpy(one.bytes + at, first.data_ + begin, count);
+    });
+    first.data_ += piece;
+    first.left_ -= piece;
+    written += in_steps(piece, kStep);
+    publish();
+    is_news = false;
+  }
+  if (is_news) publish();
+  return first.left_ == 0;
+}
+
+void Mailboxes::pull(int from) {
+  Ring& one = ring(from, rank());
+  Reading& now = reading_[static_cast<std::size_t>(from)];
+  while (true) {
+    const std::uint64_t written = one.written.passed.load(std::memory_order_acquire);
+    if (!now.is_message && !begin_reading(from, written)) return;
+    if (now.where != nullptr) {
+      read_shown(from);
+      continue;
+    }
+    std::uint64_t read = one.read.passed.load(std::memory_order_relaxed);
+    while (now.left > 0 && read != written) {
+      const std::size_t piece =
+          std::min({now.left, static_cast<std::size_t>(written - read), kMessagePiece});
+      if (now.to != nullptr) {
+        around(ring_bytes_, read, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
+          std::memcpy(now.to + begin, one.bytes + at, count);
+        });
+        now.to += piece;
+      }
+      now.left -= piece;
+      read += in_steps(piece, kStep);
+      pass(from, in_steps(piece, kStep));
+    }
+    if (now.left == 0) {
+      end_reading(from);
+    } else if (one.written.passed.load(std::memory_order_acquire) == read) {
+      return;
+    }
+  }
+}
+
+// Whether there is a message to go on with.
+bool Mailboxes::begin_reading(int from, std::uint64_t written) {
+  Ring& one = ring(from, rank());
+  const std::uint64_t read = one.read.passed.load(std::memory_order_relaxed);
+  if (read == written || !is_wanted(from)) return false;
+  Head head{};
+  std::memcpy(&head, one.bytes + read % ring_bytes_, sizeof head);
+  Reading begun{.is_message = true, .left = head.bytes, .taker = take_posted(from, head.tag)};
+  if (begun.taker != nullptr) {
+    begun.taker->take(from, head.bytes);
+    if (begun.taker->failure_ == nullptr) begun.to = begun.taker->data_;
+  } else {
+    begun.early =
+        std::make_shared<Early>(Early{from, head.tag, std::vector<std::byte>(head.bytes)});
+    begun.to = begun.early->bytes.data();
+    early_.push_back(begun.early);
+  }
+  begun.where = head.where;
+  reading_[static_cast<std::size_t>(from)] = std::move(begun);
+  if (head.where == nullptr) pass(from, kStep);
+  return true;
+}
+
+void Mailboxes::pass(int from, std::size_t bytes) {
+  End& read = ring(from, rank()).read;
+  read.passed.store(read.passed.load(std::memory_order_relaxed) + bytes, std::memory_order_release);
+  ring_for_sleepers(read.bell, nullptr);
+}
+
+void Mailboxes::read_shown(int from) {
+  Reading& now = reading_[static_cast<std::size_t>(from)];
+  const std::int64_t process = processes_[static_cast<std::size_t>(from)];
+  const int error = now.to == nullptr ? 0 : read_process(process, now.to, now.where, now.left);
+  if (error != 0) {
+    const auto failure = std::make_exception_ptr(TransportError(
+        "a message from rank " + std::to_string(from) + ": its memory cannot be read (" +
+        std::string(std::strerror(error)) + "). See whether that rank has ended"));
+    if (now.taker != nullptr) now.taker->failure_ = failure;
+    if (now.early != nullptr) now.early->failure = failure;
+  }
+  now.left = 0;
+  pass(from, kStep);
+  end_reading(from);
+}
+
+void Mailboxes::end_reading(int from) {
+  const Reading read = std::exchange(reading_[static_cast<std::size_t>(from)], {});
+  if (read.taker != nullptr) read.taker->is_done_ = true;
+  if (read.early == nullptr) return;
+  read.early->is_complete = true;
+  if (read.early->taker != nullptr) hand_over(read.early);
+}
+
+// Whether the message has come, or is coming.
+bool Mailboxes::take_early(const Shared& operation) {
+  const auto found = std::ranges::find_if(early_, [&](const auto& one) {
+    return one->taker == nullptr && one->tag == operation->tag_ &&
+           (operation->peer_ == MessageOperation::kAnyone || one->source == operation->peer_);
+  });
+  if (found == early_.end()) return false;
+  const std::shared_ptr<Early> early = *found;
+  operation->take(early->source, early->bytes.size());
+  early->taker = operation;
+  if (early->is_complete) hand_over(early);
+  return true;
+}
+
+void Mailboxes::hand_over(const std::shared_ptr<Early>& early) {
+  MessageOperation& taker = *early->taker;
+  if (early->failure != nullptr) taker.failure_ = early->failure;
+  if (taker.failure_ == nullptr) std::ranges::copy(early->bytes, taker.data_);
+  taker.is_done_ = true;
+  std::erase(early_, early);
+}
+
+Mailboxes::Shared Mailboxes::take_posted(int from, std::int64_t tag) {
+  const auto found = std::ranges::find_if(receives_, [&](const Shared& one) {
+    return one->tag_ == tag && (one->peer_ == from || one->peer_ == MessageOperation::kAnyone);
+  });
+  if (found == receives_.end()) return nullptr;
+  Shared taken = std::move(*found);
+  receives_.erase(found);
+  return taken;
+}
+
+// What nobody waits for stays in the ring, so that a rank that sends too much waits.
+bool Mailboxes::is_wanted(int from) const {
+  return std::ranges::any_of(receives_, [&](const Shared& one) {
+    return one->peer_ == from || one->peer_ == MessageOperation::kAnyone;
+  });
+}
+
+// Its memory is the caller's again. The rest of a message of which a part is in the ring goes on
+// from memory of its own: what comes behind it needs its end.
+void Mailboxes::give_up(MessageOperation& operation) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto is_it = [&](const Shared& one) { return one.get() == &operation; };
+  if (operation.way_ == MessageOperation::Way::kSend) {
+    auto& queue = sends_[static_cast<std::size_t>(operation.peer_)];
+    if (!operation.has_begun_ || closed_) {
+      std::erase_if(queue, is_it);
+    } else if (operation.shown_until_ != 0) {
+      operation.holds_memory_ = true;
+    } else if (operation.left_ > 0 && operation.own_ == nullptr) {
+      operation.own_ = std::make_unique_for_overwrite<std::byte[]>(operation.left_);
+      std::memcpy(operation.own_.get(), operation.data_, operation.left_);
+      operation.data_ = operation.own_.get();
+    }
+    return;
+  }
+  std::erase_if(receives_, is_it);
+  for (Reading& one : reading_) {
+    if (one.taker.get() != &operation) continue;
+    one.taker = nullptr;
+    one.to = nullptr;
+  }
+  for (const auto& one : early_) {
+    if (one->taker.get() == &operation) one->taker = nullptr;
+  }
+}
+
+}  // namespace gradred

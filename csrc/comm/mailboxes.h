@@ -1,0 +1,174 @@
+// Messages from rank to rank where all ranks share memory: torch.distributed's send and recv, and
+// pipelines. For each two ranks there is a ring of bytes in each direction, which one of them
+// writes and the other reads. A message is a head and its bytes, copied in and out piece by piece,
+// so that both ranks copy at the same time where it is long. A receive takes the first message from
+// its rank, or from anyone, with its tag; what others with another tag would have to pass waits in
+// memory of the receiver's.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bell.h"
+#include "comm/call.h"
+#include "comm/communicator.h"
+#include "comm/started.h"
+#include "node/segment.h"
+
+namespace gradred {
+
+class Mailboxes;
+
+// One message of this rank's, in flight.
+class MessageOperation final : public StartedOperation {
+ public:
+  enum class Way : std::uint8_t { kSend, kReceive };
+  static constexpr int kAnyone = -1;
+
+  MessageOperation(std::shared_ptr<Mailboxes> all, Way way, std::byte* data, std::size_t bytes,
+                   int peer, std::int64_t tag)
+      : all_(std::move(all)), way_(way), data_(data), bytes_(bytes), peer_(peer), tag_(tag) {}
+
+  int source() const { return source_; }  // after the end of a receive: where it came from
+
+  std::string waiter() const override;
+  std::string waits_for() const override;  // "the recv from rank 3"
+  bool needs_no_mpi() const override { return true; }
+  bool spins() const override;
+  std::size_t bytes() const override { return bytes_; }
+  // The sender has given up, and the receiver may be reading.
+  bool holds_memory() const override { return holds_memory_; }
+
+ protected:
+  bool step() override;
+  void give_up(const std::exception_ptr& reason) noexcept override;
+  void withdraw() noexcept override;
+
+ private:
+  friend class Mailboxes;
+
+  std::string asked() const;
+  // What it gets has so many bytes.
+  void take(int from, std::size_t bytes);
+
+  const std::shared_ptr<Mailboxes> all_;
+  const Way way_;
+  std::byte* data_;  // what is left to be moved
+  const std::size_t bytes_;
+  const int peer_;
+  const std::int64_t tag_;
+  // Under the lock of `all_`:
+  std::size_t left_ = 0;
+  bool has_begun_ = false, is_done_ = false;
+  int source_ = kAnyone;
+  std::string problem_;               // it ends with this UsageError
+  std::exception_ptr failure_;        // it ends with that
+  std::uint64_t shown_until_ = 0;     // the receiver has copied it when so much of the ring is read
+  std::unique_ptr<std::byte[]> own_;  // of a message whose sender gave up when a part was sent
+  std::atomic<bool> holds_memory_{false};
+  std::uint64_t looked_ns_ = 0;  // after the peers
+};
+
+class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
+ public:
+  // Blocking and collective. Null, on all ranks, where some share no memory. Throws TransportError
+  // where there is too little memory.
+  static std::shared_ptr<Mailboxes> create(std::shared_ptr<Communicator> comm, WaitHook& hook);
+  // `processes`: of all ranks, if each can read the memory of each.
+  Mailboxes(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
+            std::vector<std::int64_t> processes);
+
+  // Return at once. The memory lives until the operation has ended.
+  std::shared_ptr<MessageOperation> send(const std::byte* data, std::size_t bytes, int to,
+                                         std::int64_t tag);
+  std::shared_ptr<MessageOperation> receive(std::byte* data, std::size_t bytes, int from,
+                                            std::int64_t tag);
+  // What is in flight on this rank ends with an error, and so does what comes later.
+  void close() noexcept;
+
+  int rank() const { return comm_->rank(); }
+
+ private:
+  friend class MessageOperation;
+  using Shared = std::shared_ptr<MessageOperation>;
+
+  // One of a ring's two ends: the bytes that have passed it so far.
+  struct alignas(64) End {
+    std::atomic<std::uint64_t> passed{0};
+    Bell bell{};
+  };
+  struct Ring {
+    End written, read;
+    std::byte bytes[1];  // ring_bytes_
+  };
+  struct Head {
+    std::uint64_t bytes;
+    std::int64_t tag;
+    const std::byte* where;  // of the sender's; null: the bytes follow
+    std::uint64_t unused;
+  };
+  // Positions in a ring are multiples of this, so that no head goes round its end.
+  static constexpr std::size_t kStep = sizeof(Head);
+  // A message that came before anybody asked for it, to let another one pass.
+  struct Early {
+    int source;
+    std::int64_t tag;
+    std::vector<std::byte> bytes;
+    bool is_complete = false;
+    std::exception_ptr failure{};
+    Shared taker{};  // which has asked for it meanwhile
+  };
+  // What is being read from a rank's ring.
+  struct Reading {
+    bool is_message = false;
+    std::size_t left = 0;
+    std::byte* to = nullptr;  // null: it is passed over
+    const std::byte* where = nullptr;
+    Shared taker{};                  // null: it is early, or passed over
+    std::shared_ptr<Early> early{};  // null: it is not
+  };
+
+  static std::size_t ring_bytes(int ranks);
+  static std::size_t stride(int ranks);
+  Ring& ring(int from, int to) const;
+  Shared start(Shared operation);
+  void move(MessageOperation& operation);
+  void push(int to);
+  bool push_front(int to);
+  bool is_shown(const MessageOperation& operation) const;
+  void pull(int from);
+  void read_shown(int from);
+  void pass(int from, std::size_t bytes);
+  bool begin_reading(int from, std::uint64_t written);
+  void end_reading(int from);
+  bool take_early(const Shared& operation);
+  void hand_over(const std::shared_ptr<Early>& early);
+  Shared take_posted(int from, std::int64_t tag);
+  bool is_wanted(int from) const;
+  std::optional<Awaited> awaited(const MessageOperation& operation) const;
+  void give_up(MessageOperation& operation) noexcept;
+  void look_for_lost(MessageOperation& operation) const;
+
+  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<Segment> segment_;  // null: there is one rank
+  const std::vector<std::int64_t> processes_;
+  const std::size_t ring_bytes_;
+  std::unique_ptr<End[]> alone_;  // then
+  std::byte* const rings_;
+  std::mutex mutex_;  // of what follows, and of this rank's ends of all rings
+  bool closed_ = false;
+  std::vector<std::deque<Shared>> sends_;  // by rank
+  std::deque<Shared> receives_;            // in the order in which they were asked for
+  std::vector<Reading> reading_;           // by rank
+  std::deque<std::shared_ptr<Early>> early_;
+};
+
+}  // namespace gradred

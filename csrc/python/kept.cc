@@ -1,0 +1,34 @@
+#include "python/kept.h"
+
+#include <deque>
+#include <utility>
+
+namespace gradred {
+namespace {
+
+using Kept = std::pair<std::shared_ptr<StartedOperation>, PyObject*>;
+
+std::deque<Kept>& kept() {
+  static auto* const all = new std::deque<Kept>;
+  return *all;
+}
+
+}  // namespace
+
+void keep_until_ended(std::shared_ptr<StartedOperation> operation, PyObject* held) {
+  kept().emplace_back(std::move(operation), held);
+}
+
+void let_ended_go() {
+  for (int looks = 0; looks < 2 && !kept().empty(); ++looks) {
+    auto [operation, held] = std::move(kept().front());
+    kept().pop_front();
+    if (operation->ended() && !operation->holds_memory()) {
+      Py_DECREF(held);
+    } else {
+      kept().emplace_back(std::move(operation), held);
+    }
+  }
+}
+
+}  // namespace gradred

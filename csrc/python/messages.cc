@@ -1,0 +1,141 @@
+// Messages from rank to rank: through shared memory, and waiting for those of the MPI's.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "comm/driving.h"
+#include "comm/mailboxes.h"
+#include "comm/waiting.h"
+#include "mpi/mpi.h"
+#include "python/gil.h"
+#include "python/kept.h"
+#include "python/mpi4py.h"
+#include "python/one_thread.h"
+#include "python/operation.h"
+#include "python/wait_hook.h"
+
+namespace py = pybind11;
+
+namespace gradred {
+namespace {
+
+// One in flight, with what it works on.
+class PyMessage final : public PyOperation {
+ public:
+  PyMessage(std::shared_ptr<MessageOperation> message, py::object held)
+      : PyOperation(message), message_(std::move(message)), held_(std::move(held)) {}
+  ~PyMessage() {
+    if (!message_->ended() || message_->holds_memory())
+      keep_until_ended(message_, held_.release().ptr());
+  }
+  PyMessage(const PyMessage&) = delete;
+  PyMessage& operator=(const PyMessage&) = delete;
+
+  const MessageOperation& message() const { return *message_; }
+
+ private:
+  const std::shared_ptr<MessageOperation> message_;
+  py::object held_;
+};
+
+// To let the GIL go costs more than to copy a short message.
+class GilForShort {
+ public:
+  explicit GilForShort(std::size_t bytes) {
+    constexpr std::size_t kShort = std::size_t{16} << 10;
+    if (bytes > kShort) released_.emplace();
+  }
+
+ private:
+  std::optional<WithoutGil> released_;
+};
+
+std::shared_ptr<Mailboxes> mailboxes(const py::object& comm) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  const OneThread one_thread(communicator);
+  GilHook hook;
+  return Mailboxes::create(communicator.shared_from_this(), hook);
+}
+
+std::shared_ptr<PyMessage> send_message(Mailboxes& self, std::uintptr_t data, std::size_t bytes,
+                                        int to, std::int64_t tag, py::object held) {
+  let_ended_go();
+  std::shared_ptr<MessageOperation> message;
+  {
+    const GilForShort gil(bytes);
+    message = self.send(reinterpret_cast<const std::byte*>(data), bytes, to, tag);
+  }
+  return std::make_shared<PyMessage>(std::move(message), std::move(held));
+}
+
+std::shared_ptr<PyMessage> receive_message(Mailboxes& self, std::uintptr_t data, std::size_t bytes,
+                                           std::optional<int> source, std::int64_t tag,
+                                           py::object held) {
+  let_ended_go();
+  return std::make_shared<PyMessage>(self.receive(reinterpret_cast<std::byte*>(data), bytes,
+                                                  source.value_or(MessageOperation::kAnyone), tag),
+                                     std::move(held));
+}
+
+// Of the MPI's. To look at one again and again in Python takes the interpreter 1 us each time, with
+// its lock. `request` and `status` are the addresses of the MPI's own, which mpi4py holds. None: it
+// has not ended within these seconds. Else the MPI's error code, 0 for none.
+py::object wait_for_message(std::uintptr_t request, std::uintptr_t status, double seconds) {
+  const std::uint64_t deadline = now_ns() + static_cast<std::uint64_t>(1e9 * seconds);
+  auto* const its_request = reinterpret_cast<mpi::Handle*>(request);
+  auto* const its_status = reinterpret_cast<void*>(status);
+  int done = 0, code = 0;
+  {
+    RequestHook hook;
+    Backoff backoff;
+    while (true) {
+      code = mpi::get().call.Test(its_request, &done, its_status);
+      if (done != 0 || code != 0) break;
+      hook.long_work();  // the next look comes without the GIL
+      if (now_ns() >= deadline) break;
+      backoff.wait([&hook] {
+        hook.waiting();
+        drive();
+      });
+    }
+  }
+  return done != 0 || code != 0 ? py::object(py::int_(code)) : py::none();
+}
+
+}  // namespace
+
+void bind_messages(py::module_& m) {
+  py::class_<PyMessage, std::shared_ptr<PyMessage>>(m, "Message")
+      .def("wait", &PyMessage::wait_at_most, py::arg("timeout") = std::nullopt)
+      .def("done", &PyMessage::test)
+      .def(
+          "add_done_callback",
+          [](const py::object& self, const py::object& function) {
+            self.cast<PyMessage&>().add_done_callback(function, self);
+          },
+          py::arg("fn"))
+      .def_property_readonly("name", [](const PyMessage&) { return ""; })
+      .def_property_readonly("waits_for",
+                             [](const PyMessage& self) { return self.message().waits_for(); })
+      .def("source", [](const PyMessage& self) { return self.message().source(); });
+  py::class_<Mailboxes, std::shared_ptr<Mailboxes>>(m, "Mailboxes")
+      .def("send", &send_message, py::arg("data"), py::arg("nbytes"), py::arg("to"), py::arg("tag"),
+           py::arg("held"))
+      .def("receive", &receive_message, py::arg("data"), py::arg("nbytes"), py::arg("source"),
+           py::arg("tag"), py::arg("held"))
+      .def("close", &Mailboxes::close, py::call_guard<WithoutGil>());
+  m.def("mailboxes", &mailboxes, py::arg("comm"),
+        "Those of a communicator, of which nothing else is used; None where ranks share no "
+        "memory. Blocking and collective.");
+  m.def("wait_for_message", &wait_for_message, py::arg("request"), py::arg("status"),
+        py::arg("seconds"),
+        "Blocks until the MPI has ended a request: its error code; None where these seconds end "
+        "before.");
+}
+
+}  // namespace gradred
