@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,3 +150,44 @@ def test_further_errors_of_a_failure_name_its_report_and_write_nothing(report: P
     os.utime(report, (0, 0))  # another failure would have a section of its own by now
     assert hang_report.report("it failed before", met=False, failure=2) == str(report)
     assert report.read_text() == written
+
+
+def test_last_ten_reports_of_jobs_are_kept(report: Path) -> None:
+    user, folder = os.getuid(), report.parent
+    for number in range(1, 13):
+        old = folder / f"gradred-{user}-job-{number}-7.txt"
+        old.touch()
+        os.utime(old, (number, number))
+    others = [folder / f"gradred-{user + 1}-job-1-7.txt", folder / f"gradred-{user}-job-1-7.txt~"]
+    for other in others:
+        other.touch()
+        os.utime(other, (0, 0))
+    assert hang_report.report("the reason", met=True, failure=2) == str(report)
+    kept = [folder / f"gradred-{user}-job-{number}-7.txt" for number in range(4, 13)]
+    assert {*folder.iterdir()} == {report, *kept, *others}
+
+
+def test_further_section_of_a_report_removes_nothing(report: Path) -> None:
+    for number in range(12):
+        (report.parent / f"gradred-{os.getuid()}-job-{number}-7.txt").touch()
+    report.write_text("an earlier section")
+    os.utime(report, (0, 0))
+    assert hang_report.report("the reason", met=True, failure=2) == str(report)
+    assert len(list(report.parent.iterdir())) == 13
+
+
+REPORTS = """
+from gradred.observe import hang_report
+print(hang_report.report("the reason", met=True, failure=1))
+"""
+
+
+def test_ranks_that_one_process_starts_without_a_launcher_share_a_report(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", REPORTS]
+    names = {
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    }
+    assert names == {f"{path}\n" for path in tmp_path.iterdir()}
+    assert len(names) == 1

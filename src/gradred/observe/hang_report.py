@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 import sys
 import time
@@ -15,6 +17,7 @@ from gradred.launch import proc
 from gradred.observe import status
 
 _SAME_S = 1.0  # ranks that meet a timeout within so many seconds share a section of the report
+_KEPT = 10  # files: of this user's last jobs that had a report
 
 _reported: dict[int, str | None] = {}  # by this process: the file for each failure
 _last_seen_ns = 0  # when the section was written that showed this process last
@@ -44,14 +47,12 @@ def _write(reason: str, met: bool) -> str:
     """Write where all ranks of this job on this host are to the job's file, and return its path.
 
     The file has a section for each timeout, by the first rank to meet it. The others wait for that,
-    for a second at most: they are to be seen in it.
+    for a second at most: they are to be seen in it. A job's first report removes the oldest files.
     """
     global _last_seen_ns
     job = _core.launcher_of(os.getpid())
-    first = job or os.getpid()
-    born = proc.read_stat(first).started  # tells it from an earlier job of this number
     folder = os.environ.get("TMPDIR") or "/tmp"
-    path = os.path.join(folder, f"gradred-{os.getuid()}-job-{first}-{born}.txt")
+    path = os.path.join(folder, _name(job))
     came = time.time()
     # The folder may be everybody's and the name is no secret: a pipe there must not make us wait.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -76,8 +77,34 @@ def _write(reason: str, met: bool) -> str:
             shown = status.lines(status.ranks(of=job))
             print(*(["", ""] if now.st_size else []), title, "", *shown, sep="\n", file=out)
             out.flush()
+            if now.st_size == 0:
+                _remove_oldest(folder, path)
         _last_seen_ns = os.fstat(file).st_mtime_ns
     return path
+
+
+def _name(job: int) -> str:
+    """The job's file; ranks without a launcher (0) have that of the process that started them."""
+    first = job or os.getppid()
+    if first <= 1 or proc.stat(first) is None:  # init, or a process out of sight
+        first = os.getpid()
+    born = proc.read_stat(first).started  # tells it from an earlier job of this number
+    return f"gradred-{os.getuid()}-job-{first}-{born}.txt"
+
+
+def _remove_oldest(folder: str, new: str) -> None:
+    """Keep the last reports of this user, the new one among them."""
+    ours = re.compile(rf"gradred-{os.getuid()}-job-\d+-\d+\.txt")
+    found: list[tuple[int, str]] = []
+    with contextlib.suppress(OSError):  # of a folder whose names this user may not read
+        for entry in os.scandir(folder):
+            if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):  # another job has removed it
+                    found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+    others = sorted((one for one in found if one[1] != new), reverse=True)
+    for _, path in others[_KEPT - 1 :]:
+        with contextlib.suppress(OSError):  # the same, or it is another user's
+            os.unlink(path)
 
 
 def _lock(file: int) -> bool:
