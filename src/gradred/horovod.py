@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gradred.errors import UsageError, explain
 
@@ -38,6 +38,29 @@ def install() -> None:
     if path() not in sys.path:
         sys.path.insert(0, path())
         importlib.invalidate_caches()
+
+
+_ARRAYS = "Reduce arrays by gradred.allreduce"
+_ABSENT = {
+    "horovod.tensorflow": _ARRAYS,
+    "horovod.keras": _ARRAYS,
+    "horovod.mxnet": _ARRAYS,
+    "horovod.spark": "Start ranks by gradred run or gradred.run",
+    "horovod.ray": "Start ranks by gradred run or gradred.run",
+}
+"""Modules of Horovod that are not here, and what to do in their place."""
+
+
+def refuse(name: str) -> NoReturn:
+    """Say at the import of such a module what there is.
+
+    Raises:
+        ModuleNotFoundError: always.
+    """
+    found = "horovod is gradred here, which has horovod.torch, horovod.run and no " + name
+    remedy = f"{_ABSENT[name]}, or run this program with Horovod itself: without --horovod of "
+    remedy += "gradred run and gradred.horovod.install()"
+    raise ModuleNotFoundError(explain(f"import {name}", found, remedy), name=name)
 
 
 _WITHOUT_EFFECT = (

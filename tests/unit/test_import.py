@@ -99,3 +99,18 @@ def test_without_pytorch_the_front_end_says_what_to_install(name: str) -> None:
     assert last.startswith(f"ModuleNotFoundError: import {name}")
     assert f"this Python ({sys.executable}) has no PyTorch" in last
     assert "pip install torch" in last
+
+
+@pytest.mark.parametrize(
+    "name", ["tensorflow", "tensorflow.keras", "keras", "mxnet", "spark", "ray"]
+)
+def test_front_ends_of_horovod_that_are_not_here_say_what_is(name: str) -> None:
+    program = f"import gradred.horovod as h; h.install(); import horovod.{name}"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    absent = f"horovod.{name.partition('.')[0]}"
+    assert last.startswith(f"ModuleNotFoundError: import {absent}: horovod is gradred here, which ")
+    assert "has horovod.torch" in last
+    assert "gradred run" in last, "what to do"
