@@ -51,6 +51,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "memory": ["buffers"],
     "named": ["comm"],
     "torch_backend": [],
+    "trained_by": ["launch"],
     "torch": ["memory", "named", "torch_backend", "without_mpi"],
     "without_mpi": ["comm"],
     "__init__": ["calls", "memory", "without_mpi"],

