@@ -5,7 +5,8 @@
                                          # of the last run
     python3 tools/ci.py --since REV      # what the changes since REV concern, by tools/layers.py
 
-A test has one try here. Exit status: 0 no stage failed. tools/nightly.py runs all the rest.
+A test has one try here. Exit status: 0 no stage failed, 2 REV is no commit. tools/nightly.py runs
+all the rest.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def main() -> int:
     BUILD.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     if options.since:
-        choice = since.choose(since.changed(options.since))
+        try:
+            choice = since.choose(since.changed(options.since))
+        except since.UnknownRevisionError as error:
+            print(error, file=sys.stderr)
+            return 2
         print(choice, flush=True)
         stages = since.stages(choice, GATE)
     else:

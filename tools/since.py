@@ -73,9 +73,13 @@ class Choice:
     def __str__(self) -> str:
         if self.whole:
             return f"{self.whole} has changed: the whole gate"
-        left_out = len(all_tests()) - len(self.tests)
-        lines = [f"{len(self.tests)} files of tests concern the change, {left_out} are left out:"]
-        lines += [f"  {name}" for name in summed_up(set(all_tests()) - set(self.tests))]
+        left_out = {*all_tests()}.difference(self.tests)
+        lines = [f"{len(self.tests)} files of tests concern the change:"]
+        lines += [f"  {name}" for name in summed_up({*self.tests})]
+        if self.programs:
+            lines.append(f"  of csrc/tests: {', '.join(self.programs)}")
+        lines.append(f"{len(left_out)} are left out:")
+        lines += [f"  {name}" for name in summed_up(left_out)]
         if len(self.programs) < len(all_programs()):
             lines.append(f"  {len(all_programs()) - len(self.programs)} programs of csrc/tests")
         if not self.docs:
@@ -93,8 +97,20 @@ def summed_up(tests: set[str]) -> list[str]:
     return lines
 
 
+class UnknownRevisionError(Exception):
+    """Git finds no such commit."""
+
+
 def changed(revision: str) -> list[str]:
     """Files that differ from a revision, those that git does not track yet among them."""
+    known = ["git", "rev-parse", "--verify", f"{revision}^{{commit}}"]
+    asked = subprocess.run(known, cwd=ROOT, capture_output=True, text=True)
+    if asked.returncode:
+        reason = " ".join(asked.stderr.split())
+        raise UnknownRevisionError(
+            f"--since {revision}: git finds no such commit ({reason}). Name a commit, a branch or a"
+            " tag, as in --since HEAD."
+        )
     differing = ["git", "diff", "--name-only", "--no-renames", revision]
     untracked = ["git", "ls-files", "--others", "--exclude-standard"]
     found: set[str] = set()

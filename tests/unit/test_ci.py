@@ -309,10 +309,27 @@ def test_change_of_an_example_concerns_the_tests_that_name_it() -> None:
     assert "tests/jobs/test_torchrun.py" in chosen("examples/ddp.py")
 
 
-def test_what_is_left_out_is_told_by_folders() -> None:
+def test_what_runs_is_named_and_what_is_left_out_is_told_by_folders() -> None:
     said = str(importlib.import_module("since").choose(["src/gradred/doctor/job.py"]))
-    assert "  tests/mpi\n" in said
-    assert "tests/jobs/test_bench.py" in said
+    runs, left_out = said.split(" are left out:\n")
+    assert "  tests/jobs/test_doctor.py\n  tests/unit/test_layers.py\n" in runs
+    assert "test_doctor" not in left_out
+    assert "  tests/mpi\n" in left_out
+    assert "tests/jobs/test_bench.py" in left_out
+
+
+def test_programs_of_the_core_that_run_are_named() -> None:
+    said = str(importlib.import_module("since").choose(["csrc/tests/matrix.cc"]))
+    assert "  of csrc/tests: matrix\n" in said
+
+
+@pytest.mark.parametrize("revision", ["nosuch", "README.md", "--all"])
+def test_revision_that_is_no_commit_is_one_line(revision: str) -> None:
+    command = [sys.executable, str(ROOT / "tools" / "ci.py"), f"--since={revision}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"--since {revision}: git finds no such commit (fatal: ")
 
 
 def test_tests_of_the_gate_are_there() -> None:
