@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +43,20 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    folder: Path, body: str, ranks: int = 2, status: int = 0, **knobs: str
+    folder: Path,
+    body: str,
+    ranks: int = 2,
+    status: int = 0,
+    words: Sequence[str] = (),
+    **knobs: str,
 ) -> subprocess.CompletedProcess[str]:
     """A job of `body`; it must end with `status`."""
     program = folder / "program.py"
     program.write_text(HEAD + textwrap.dedent(body))
-    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), sys.executable, program]
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), *words]
+    command += [sys.executable, str(program)]
     environment = os.environ | {config.variable(name): value for name, value in knobs.items()}
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=50, env=environment
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -391,6 +397,7 @@ def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> 
     done = run(tmp_path, SLEEPS, profile="1")
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
     lines = [line.removeprefix("[0] ") for line in done.stderr.splitlines()]
+    lines = [line for line in lines if "other programs took" not in line]
     assert lines[0].startswith("gradred profile of rank 0 of 2, ")
     assert "went into gradred, not hidden" in lines[-1]
     assert max(map(len, lines)) <= 100
@@ -400,6 +407,23 @@ def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> 
     assert "1 100%" in row
     assert "in line" in way
     assert not any(line.startswith("[1]") for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("given", ["environment", "option"])
+def test_other_programs_on_the_cores_are_told_after_the_table(tmp_path: Path, given: str) -> None:
+    loop = [sys.executable, "-c", "while True: pass"]
+    loops = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
+    try:
+        if given == "environment":
+            done = run(tmp_path, SLEEPS, profile="1")
+        else:
+            done = run(tmp_path, SLEEPS, words=["-x", "GRADRED_PROFILE=1"])
+    finally:
+        for one in loops:
+            one.kill()
+            one.wait()
+    told = r"gradred run: other programs took [\d.]+ of the \d+ cores? beside 2 ranks: the times of"
+    assert re.match(told, done.stderr.splitlines()[-1]), done.stderr
 
 
 def test_rank_0_decides_for_all(tmp_path: Path) -> None:

@@ -125,3 +125,44 @@ def busy(load: float) -> str | None:
     if load < cores:
         return None
     return f"the machine is busy (load {load:.1f} on {cores} core{'s' * (cores > 1)})"
+
+
+class OtherPrograms:
+    """What other programs take of this process's cores, from now on.
+
+    Those that this process has started and waited for are its own.
+    """
+
+    def __init__(self) -> None:
+        self._cores = os.sched_getaffinity(0)
+        self._since = self._reading()
+
+    def beside(self, ranks: int) -> str | None:
+        """What to say of programs that have run on cores which so many ranks needed.
+
+        None where they took less than a tenth of a core, or others than those that the ranks need.
+        """
+        now = self._reading()
+        both = zip(now, self._since, strict=True)
+        passed, worked, own = (later - earlier for later, earlier in both)
+        cores = len(self._cores)
+        taken = (worked - own) / passed if passed > 0 else 0.0
+        if taken < 0.1 or taken + ranks <= cores:
+            return None
+        some = f"other programs took {taken:.1f} of the {cores} core{'s' * (cores > 1)}"
+        return f"{some} beside {ranks} rank{'s' * (ranks > 1)}"
+
+    def _reading(self) -> tuple[float, float, float]:
+        """The time, how long the cores have worked, and how long for this process; in seconds."""
+        return time.monotonic(), _worked(self._cores), sum(os.times()[:4])
+
+
+def _worked(cores: set[int]) -> float:
+    """Seconds since the machine's start that these cores have worked, for whatever program."""
+    ticks = 0
+    for line in _lines(pathlib.Path("/proc/stat")):
+        name, *fields = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cores:
+            user, nice, system, _, _, irq, softirq = (int(field) for field in fields[:7])
+            ticks += user + nice + system + irq + softirq
+    return ticks / os.sysconf("SC_CLK_TCK")
