@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <ctime>
+#include <span>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -23,16 +24,32 @@ using Row = ProfileRecord::Row;
 constexpr std::size_t kMostRows = 30;  // of the table
 constexpr std::array kColumns = {"up to",   "calls", "data",    "time",
                                  "exposed", "skew",  "slowest", "by MPI"};
-constexpr const char* kLegend =
-    "time: in calls, or from start to end; exposed: the part in which the program waited;\n"
-    "skew: from the first rank's coming to the last's, slowest: the rank that was latest and how\n"
-    "often it was last; by MPI: the time had the MPI done it. -: too few calls\n";
+constexpr std::size_t kWidth = 100;  // of the legends
 
-constexpr const char* kLegendOfWays =
-    "way: of the data; then where the time of started calls went. line: those before, the MPI, or\n"
-    "nobody who goes on; peers: they had not come, or not done their part; stream: the program's\n"
-    "work on the input; device: the call's own work there; unseen: what was there, and nobody\n"
-    "looked, at most; steps: gradred's own code\n";
+struct Explained {
+  const char* column;
+  const char* text;
+};
+constexpr auto kLegend = std::to_array<Explained>({
+    {"time", "in calls, or from start to end"},
+    {"exposed", "the part in which the program waited"},
+    {"skew", "from the first rank's coming to the last's"},
+    {"slowest", "the rank that was latest, and how often it was last"},
+    {"by MPI", "the time had the MPI done it"},
+});
+constexpr auto kLegendOfWays = std::to_array<Explained>({
+    {"way", "of the data"},
+    {"line", "those before, the MPI, or nobody who goes on"},
+    {"peers", "they had not come, or not done their part"},
+    {"stream", "the program's work on the input"},
+    {"device", "the call's own work there"},
+    {"unseen", "what was there, and nobody looked, at most"},
+    {"steps", "gradred's own code"},
+});
+constexpr const char* kStoodLegend =
+    "after way: where the time of started calls went; -: other calls";
+
+using Lines = std::vector<std::vector<std::string>>;  // of a table, the first one its head
 
 template <class... Values>
 std::string formatted(const char* format, Values... values) {
@@ -88,9 +105,8 @@ std::string ways_of(const Row& row) {
 }
 
 // By which way each row went, and what started calls stood for meanwhile.
-std::vector<std::vector<std::string>> lines_of_ways(const ProfileRecord& record,
-                                                    std::size_t shown) {
-  std::vector<std::vector<std::string>> lines{{"call", "up to", "way"}};
+Lines lines_of_ways(const ProfileRecord& record, std::size_t shown) {
+  Lines lines{{"call", "up to", "way"}};
   lines[0].insert(lines[0].end(), std::begin(kStoodNames), std::end(kStoodNames));
   for (std::size_t i = 0; i < shown; ++i) {
     const Row& row = record.rows[i];
@@ -123,8 +139,59 @@ std::string text_of(const Sleep::Counts& sleeps) {
       static_cast<unsigned long long>(sleeps.lost), static_cast<unsigned long long>(sleeps.sleeps));
 }
 
+// Leaves out columns in which no line has more than one of `nothing`.
+Lines with_figures(const Lines& lines, const std::vector<std::string>& nothing) {
+  Lines left(lines.size());
+  for (std::size_t column = 0; column < lines[0].size(); ++column) {
+    const bool has_figures =
+        std::any_of(lines.begin() + 1, lines.end(), [&](const std::vector<std::string>& line) {
+          return std::ranges::find(nothing, line[column]) == nothing.end();
+        });
+    for (std::size_t i = 0; has_figures && i < lines.size(); ++i) {
+      left[i].push_back(lines[i][column]);
+    }
+  }
+  return left;
+}
+
+bool has_column(const Lines& lines, const std::string& name) {
+  return std::ranges::find(lines[0], name) != lines[0].end();
+}
+
+// What the columns mean that are there, and `more`.
+std::string legend_of(const Lines& lines, std::span<const Explained> legend,
+                      const std::string& more) {
+  std::string words;
+  for (const auto& [column, meaning] : legend) {
+    if (has_column(lines, column)) words += std::string(column) + ": " + meaning + "; ";
+  }
+  words += more;
+  if (more.empty()) words.resize(words.size() - 2);
+  std::string text;
+  while (words.size() > kWidth) {
+    const std::size_t end = words.rfind(' ', kWidth);
+    text += words.substr(0, end) + "\n";
+    words.erase(0, end + 1);
+  }
+  return text + words + "\n";
+}
+
+// What "-" means in the first table; empty where there is none.
+std::string dash_of(const Lines& lines, const std::vector<Row>& rows, std::size_t shown) {
+  const bool found = std::ranges::any_of(lines, [](const std::vector<std::string>& line) {
+    return std::ranges::find(line, "-") != line.end();
+  });
+  if (!found) return "";
+  const bool not_compared = has_column(lines, "by MPI") &&
+                            std::ranges::any_of(std::span(rows).first(shown), [](const Row& row) {
+                              return row.mode != "blocking";
+                            });
+  return std::string("-: too few calls") +
+         (not_compared ? ", or, by MPI, calls that are not blocking" : "");
+}
+
 // The first column to the left, the others to the right.
-std::string aligned(const std::vector<std::vector<std::string>>& lines) {
+std::string aligned(const Lines& lines) {
   std::vector<std::size_t> widths(lines.front().size());
   for (const auto& line : lines) {
     for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
@@ -247,17 +314,21 @@ std::string table_of(const ProfileRecord& record) {
       formatted("gradred profile of rank %d of %d, %s since its first call", record.rank,
                 record.size, seconds_text_of(record.wall_s).c_str());
   if (record.rows.empty()) return head + ": no call has ended\n";
-  std::vector<std::vector<std::string>> lines{{"call"}};
+  Lines lines{{"call"}};
   lines[0].insert(lines[0].end(), kColumns.begin(), kColumns.end());
   const std::size_t shown = std::min(record.rows.size(), kMostRows);
   for (std::size_t i = 0; i < shown; ++i) lines.push_back(cells_of(record.rows[i]));
+  lines = with_figures(lines, {"-"});
   std::string text = head + "\n" + aligned(lines);
   if (const std::size_t more = record.rows.size() - shown; more > 0) {
     text += formatted("and %zu rows of less: GRADRED_PROFILE=FILE writes them all\n", more);
   }
-  text += kLegend;
-  const auto ways = lines_of_ways(record, shown);
-  if (ways.size() > 1) text += "\n" + aligned(ways) + kLegendOfWays;
+  text += legend_of(lines, kLegend, dash_of(lines, record.rows, shown));
+  if (Lines ways = lines_of_ways(record, shown); ways.size() > 1) {
+    ways = with_figures(ways, {"-", seconds_text_of(0)});
+    const bool stood = ways[0].size() > 3;
+    text += "\n" + aligned(ways) + legend_of(ways, kLegendOfWays, stood ? kStoodLegend : "");
+  }
   return text + text_of(record.driver_calls) + text_of(record.sleeps) +
          formatted(
              "%.1f %% of the time since the first call went into gradred, not hidden "
