@@ -36,7 +36,9 @@ from stages import BUILD, Stage, Verdict, named, report, run_stages
 # What tools/fault_sweep.py runs of the tests that start jobs.
 IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
 ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
-WITH_TORCH = tuple(f"tests/jobs/test_torch{name}.py" for name in ("_examples", "run", "_failures"))
+WITH_TORCH = tuple(
+    f"tests/jobs/test_torch{name}.py" for name in ("_examples", "run", "_failures", "_trained_by")
+)
 WITH_DEVICES = "tests/jobs/test_device.py"
 LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))

@@ -35,7 +35,6 @@ STARTED = {
     "tests/jobs/test_profile.py": ["calls"],
     "tests/jobs/test_run_command.py": ["__main__", "cli"],
     "tests/jobs/test_torch": ["horovod", "torch"],
-    "tests/jobs/test_trained_by.py": ["torch", "trained_by"],
     "tests/jobs/test_unequal_ranks.py": ["calls"],
     "tests/pytorch": ["torch"],
     "tests/unit/test_jobs.py": ["calls"],

@@ -14,7 +14,7 @@ from lean import LEAN
 
 from gradred import launch, trained_by
 
-pytestmark = pytest.mark.one_mpi
+pytest.importorskip("torch")
 
 PROGRAM = """
 import sys
@@ -48,7 +48,6 @@ if "raises" in words:
 def test_job_says_once_that_another_backend_has_trained(
     tmp_path: Path, words: str, said: bool
 ) -> None:
-    pytest.importorskip("torch")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "gradred", "run", "-np", "2"]
