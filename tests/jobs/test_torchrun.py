@@ -46,16 +46,17 @@ def test_everything_of_a_process_group(ranks: int) -> None:
     assert len(re.findall(r"\d\d+ passed", done.stdout)) == ranks, done.stdout
 
 
-# Rank 1 ends in the middle of the first two attempts.
+# Rank 1 ends in the middle of the first two attempts, which it counts: agents of torchrun count
+# the failures that they have seen.
 ENDS_TWICE = """
 import os, pathlib, signal, sys
 import torch
 import torch.distributed as dist
 import gradred.torch
 
-attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+ends, saved = (pathlib.Path(sys.argv[1], name) for name in ("ends", "steps"))
 dist.init_process_group("gradred")
-saved = pathlib.Path(sys.argv[1], "steps")
+attempt = len(ends.read_text()) if ends.exists() else 0
 begin = int(saved.read_text()) if saved.exists() else 0
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5))
 for step in range(begin, 6):
@@ -65,6 +66,7 @@ for step in range(begin, 6):
         saved.write_text(str(step + 1))
     dist.barrier()
     if dist.get_rank() == 1 and step == 2 * attempt + 1 and attempt < 2:
+        ends.write_text("." * (attempt + 1))
         if sys.argv[2] == "raise":
             raise ValueError("on purpose")
         if sys.argv[2] == "kill":
@@ -84,14 +86,51 @@ def test_workers_that_torchrun_starts_anew_train_on(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(ENDS_TWICE)
-    with socket.socket() as unused:
-        unused.bind(("localhost", 0))
-        port = unused.getsockname()[1]
-    where = rendezvous or ["--master-port", str(port)]
+    where = rendezvous or ["--master-port", str(unused_port())]
     words = [*STATIC, *where, "--nproc-per-node", "2", "--max-restarts", "2", str(program)]
     done = run(*words, str(tmp_path), how)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("attempt 2 began at 4 [2.0, 2.0, 2.0]") == 2, done.stdout
+    assert done.stdout.count(TRAINED_ON) == 2, done.stdout
+
+
+TRAINED_ON = "attempt 2 began at 4 [2.0, 2.0, 2.0]"
+
+
+def unused_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("localhost", 0))
+        return int(unused.getsockname()[1])
+
+
+@pytest.mark.parametrize("how", ["exit", pytest.param("kill", marks=pytest.mark.full)])
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_they_do_where_each_has_an_agent_of_its_own(
+    tmp_path: Path, how: str, rendezvous: str
+) -> None:
+    """As on two hosts: of c10d's agents one may count a failure, and the other one none."""
+    program = tmp_path / "program.py"
+    program.write_text(ENDS_TWICE)
+    port = unused_port()
+    where = ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    if rendezvous == "c10d":
+        where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
+        where += ["--rdzv-id", "job", "--local-addr", "127.0.0.1"]
+    agents = []
+    for agent in range(2):
+        words = [*STATIC, *where, "--nnodes", "2", "--node-rank", str(agent)]
+        words += ["--nproc-per-node", "1", "--max-restarts", "3", str(program), str(tmp_path), how]
+        output = (tmp_path / f"output of {agent}").open("w")
+        agents.append(subprocess.Popen(words, stdout=output, stderr=output))
+        output.close()
+    try:
+        ended = [agent.wait(100) for agent in agents]
+    finally:
+        for process in agents:
+            process.terminate()  # and its worker
+            process.wait(20)
+    said = "".join((tmp_path / f"output of {agent}").read_text() for agent in range(2))
+    assert ended == [0, 0], said
+    assert said.count(TRAINED_ON) == 2, said
 
 
 @pytest.mark.parametrize("example", ["ddp.py", pytest.param("fsdp.py", marks=pytest.mark.full)])
