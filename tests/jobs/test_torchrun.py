@@ -48,7 +48,7 @@ def test_everything_of_a_process_group(ranks: int) -> None:
 
 # Rank 1 ends in the middle of the first two attempts, which it counts: agents of torchrun count
 # the failures that they have seen.
-ENDS_TWICE = """
+ENDS_TWICE = r"""
 import os, pathlib, signal, sys
 import torch
 import torch.distributed as dist
