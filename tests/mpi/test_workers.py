@@ -73,6 +73,14 @@ def test_children_see_the_environments_knobs(monkeypatch: pytest.MonkeyPatch) ->
     assert knobs["timeout"] == config.get("timeout") == 90
 
 
+@starts_children
+def test_children_import_mpi4py_where_the_program_says_that_it_begins_no_mpi_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MPI4PY_RC_INITIALIZE", "0")
+    assert in_children("spawn", worker.import_mpi, [0, 1]) == [False, False]
+
+
 @pytest.mark.parametrize("exit_status", [0, 3])
 def test_forked_child_leaves_operations_in_flight_alone(exit_status: int) -> None:
     results = [np.full(50_000, RANK + turn, "int64") for turn in range(5)]

@@ -32,6 +32,16 @@ def read_knobs(_: int) -> dict[str, Any]:
     return {name: entry.value for name, entry in config.snapshot().items()}
 
 
+def import_mpi(_: int) -> bool:
+    """As a program does at its top: whether that has begun MPI."""
+    from mpi4py import MPI
+
+    import gradred
+
+    assert gradred.zeros(3).sum() == 0
+    return MPI.Is_initialized()
+
+
 def communicate(_: int) -> str:
     """The error of a call that only ranks can make."""
     import numpy as np
