@@ -7,12 +7,14 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/failure.h"
 #include "base/text.h"
 #include "comm/communicator.h"
 #include "comm/context.h"
 #include "comm/driving.h"
 #include "liveness/local_peers.h"
+#include "liveness/process.h"
 #include "liveness/status_page.h"
 #include "liveness/supervisor.h"
 #include "liveness/watchdog.h"
@@ -142,6 +144,21 @@ void set_exit_reason(std::string_view reason, bool of_loss) {
 std::string how_it_leaves() {
   const std::string& exit_reason = Context::get().exit_reason;
   return "has left the program" + (exit_reason.empty() ? "" : ": " + exit_reason);
+}
+
+void leave_before_threads() noexcept try {
+  post_shutdown_record(Leaving::kAtOnce, shutdown_record());
+  for (const auto& communicator : Communicator::alive()) {
+    if (communicator->size() == 1) continue;
+    const std::string who =
+        communicator->liveness().names().of(communicator->rank(), process_text(this_process()));
+    const auto why = std::make_exception_ptr(PeerLost(who + " " + how_it_leaves()));
+    if (NodeGroup* const group = communicator->node_path().group()) group->poison(report_of(why));
+    // By messages, where the MPI takes calls from this thread, too.
+    if (!communicator->has_messages() || thread_may_drive()) communicator->liveness().fail(why);
+  }
+} catch (const std::exception&) {
+  // The MPI has failed: there is nobody left to tell.
 }
 
 void let_cause_end_first() noexcept {

@@ -13,6 +13,10 @@ bool has_exit_reason();
 // "has left the program: ValueError: ..."; without the reason where there is none.
 std::string how_it_leaves();
 
+// The main thread has ended by an exception, and others keep the process going: for the peers this
+// rank has left, and its communicators can be used no more. Does not block.
+void leave_before_threads() noexcept;
+
 // At exit, where the reason is another rank's end: launchers blame the process that they see end
 // first, so one of the others should. Waits for that, at most 2 s.
 void let_cause_end_first() noexcept;

@@ -399,6 +399,9 @@ void bind_calls(py::module_& m) {
   m.def("set_exit_reason", &set_exit_reason, py::arg("reason"), py::arg("of_loss") = false,
         "Why the program ends, for the peers that wait for it. `of_loss`: another rank has ended, "
         "whose end launchers are to see first.");
+  m.def("leave_before_threads", &leave_before_threads,
+        "The main thread has ended by an exception, and others keep the process going: for the "
+        "peers this rank has left.");
   m.def(
       "require_running_mpi",
       [](const py::object& comm) {

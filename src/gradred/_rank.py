@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping
@@ -97,9 +99,27 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
             lines = traceback.format_exception_only(kind, error)
             text = lines[-1] if isinstance(error, SyntaxError) else lines[0]
             _core.set_exit_reason(text.splitlines()[0], _tells_of_loss(error))
+            if threading.current_thread() is threading.main_thread() and _others_go_on():
+                with contextlib.suppress(RuntimeError):  # the system has no more threads
+                    threading.Thread(target=_leave_before_threads, daemon=True).start()
         previous(kind, error, trace)
 
     return hook
+
+
+def _others_go_on() -> bool:
+    """Whether threads keep this rank going when its main thread has ended."""
+    main = threading.main_thread()
+    return os.getpid() == _process and any(
+        not one.daemon and one is not main for one in threading.enumerate()
+    )
+
+
+def _leave_before_threads() -> None:
+    """Else peers wait for operations that the main thread of this rank would have begun."""
+    threading.main_thread().join()
+    if _others_go_on():
+        _core.leave_before_threads()
 
 
 def _tells_of_loss(error: BaseException | None) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 
 import numpy as np
@@ -78,6 +79,31 @@ def on_the_last_of_many_communicators() -> None:
 def by_an_exception_before_any_call() -> None:
     comm = gradred.Comm(WORLD)
     if WORLD.rank == 1:
+        raise RuntimeError("on purpose")
+    report(comm)
+
+
+def by_an_exception_beside_a_thread() -> None:
+    comm = gradred.Comm(WORLD)
+    other = comm.Dup()
+
+    def reduce_for_ever() -> None:
+        while True:
+            other.Allreduce(np.ones(3), np.zeros(3))
+            time.sleep(0.05)
+
+    threading.Thread(target=reduce_for_ever).start()
+    call(comm)
+    if WORLD.rank == 1:
+        raise RuntimeError("on purpose")
+    report(comm)
+
+
+def by_an_exception_beside_a_thread_that_sleeps() -> None:
+    comm = gradred.Comm(WORLD)
+    call(comm)
+    if WORLD.rank == 1:
+        threading.Thread(target=time.sleep, args=(6,)).start()
         raise RuntimeError("on purpose")
     report(comm)
 

@@ -33,6 +33,8 @@ def job(case: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         ("after_non_blocking_calls_only", "non-blocking", 7),
         ("on_the_last_of_many_communicators", "on the last of 70 communicators", 7),
         ("by_an_exception_before_any_call", "first", 1),
+        ("by_an_exception_beside_a_thread", "beside a thread that reduces", 1),
+        ("by_an_exception_beside_a_thread_that_sleeps", "beside a thread that sleeps", 1),
         ("before_any_call", "first", 7),
         ("before_any_non_blocking_call", "first, non-blocking", 7),
         ("before_any_tested_call", "first, tested", 7),
