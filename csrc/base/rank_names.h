@@ -1,5 +1,5 @@
-// How messages name the ranks of a communicator: by its own numbers and, where they differ, by
-// those in MPI_COMM_WORLD, which the launcher uses.
+// How messages name the ranks of a communicator: by its own numbers, or those by which the program
+// calls them, and, where they differ, by those in MPI_COMM_WORLD, which the launcher uses.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,39 @@ class RankNames {
   RankNames(std::vector<int> world_ranks, std::vector<int> numbers)
       : world_ranks_(std::move(world_ranks)), numbers_(std::move(numbers)) {}
 
+  // By rank of the communicator, what the program calls it; empty: by that number.
+  void call(std::vector<int> called) { called_ = std::move(called); }
+  // Of some ranks of the communicator, by their numbers there.
+  RankNames among(const std::vector<int>& members) const {
+    RankNames some(of_all(world_ranks_, members), members);
+    some.called_ = called_;
+    return some;
+  }
+  // Of some ranks, which are a communicator of their own.
+  RankNames renumbered(const std::vector<int>& members) const {
+    RankNames some(of_all(world_ranks_, members));
+    some.called_ = of_all(called_, members);
+    return some;
+  }
+
   int number(std::size_t rank) const {
     return rank < numbers_.size() ? numbers_[rank] : static_cast<int>(rank);
+  }
+  // What the program calls the rank of this number.
+  int called(int number) const {
+    const auto place = static_cast<std::size_t>(number);
+    return place < called_.size() ? called_[place] : number;
   }
 
   // "rank 1", "rank 1 (COMM_WORLD rank 3)", "rank 1 (COMM_WORLD rank 3, details)"
   std::string of(std::size_t rank, std::string_view details = {}) const {
     std::string added(details);
-    if (rank < world_ranks_.size() && world_ranks_[rank] != number(rank)) {
+    const int shown = called(number(rank));
+    if (rank < world_ranks_.size() && world_ranks_[rank] != shown) {
       added = "COMM_WORLD rank " + std::to_string(world_ranks_[rank]) +
               (details.empty() ? "" : ", ") + added;
     }
-    return "rank " + std::to_string(number(rank)) + (added.empty() ? "" : " (" + added + ")");
+    return "rank " + std::to_string(shown) + (added.empty() ? "" : " (" + added + ")");
   }
   std::string of(int rank, std::string_view details = {}) const {
     return of(static_cast<std::size_t>(rank), details);
@@ -38,8 +59,16 @@ class RankNames {
   const std::vector<int>& world_ranks() const { return world_ranks_; }
 
  private:
+  static std::vector<int> of_all(const std::vector<int>& known, const std::vector<int>& members) {
+    std::vector<int> found;
+    if (known.empty()) return found;
+    for (const int member : members) found.push_back(known[static_cast<std::size_t>(member)]);
+    return found;
+  }
+
   std::vector<int> world_ranks_;
   std::vector<int> numbers_;
+  std::vector<int> called_;
 };
 
 }  // namespace gradred

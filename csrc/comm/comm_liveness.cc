@@ -29,9 +29,16 @@ void CommLiveness::open(Found found) {
   opened_.store(true, std::memory_order_release);
 }
 
+void CommLiveness::call_ranks(std::vector<int> called) {
+  if (opened()) return found_.names.call(std::move(called));
+  called_ = std::move(called);
+}
+
 RankNames CommLiveness::names() const {
   if (opened()) return found_.names;
-  return freed() ? RankNames() : RankNames(mpi::world_ranks(comm_));
+  RankNames names = freed() ? RankNames() : RankNames(mpi::world_ranks(comm_));
+  names.call(called_);
+  return names;
 }
 
 const LocalPeers& CommLiveness::local_peers() const {
@@ -119,7 +126,7 @@ std::optional<FailureReport> CommLiveness::failure_before(std::string_view call)
 std::optional<std::string> CommLiveness::find_lost() const {
   if (!opened()) return std::nullopt;
   if (auto ended = ended_among(found_.local_peers, found_.names)) return ended;
-  return found_.duplicate != 0 ? lost_rank(found_.duplicate) : std::nullopt;
+  return found_.duplicate != 0 ? lost_rank(found_.duplicate, found_.names) : std::nullopt;
 }
 
 void CommLiveness::throw_if_lost(std::string_view where, std::optional<std::uint64_t> number) {
@@ -172,8 +179,8 @@ std::uint64_t CommLiveness::count_on_mpi() {
 void CommLiveness::throw_if_lost_on_mpi(LostPeers& lost, std::uint64_t begun) const {
   if (freed()) return;
   const auto found = lost.look([&]() -> std::optional<std::string> {
-    if (auto ended = lost_rank(comm_)) return ended;
-    const RankNames names(mpi::world_ranks(comm_));
+    const RankNames names = this->names();
+    if (auto ended = lost_rank(comm_, names)) return ended;
     return left_before(known_local_peers(comm_), names, group_key_, begun);
   });
   if (!found) return;

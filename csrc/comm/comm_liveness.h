@@ -35,6 +35,8 @@ class CommLiveness {
 
   CommLiveness(mpi::Handle comm, int rank, int size, OperationLog& log)
       : comm_(comm), rank_(rank), size_(size), log_(log) {}
+  // How messages call its ranks, by rank: by numbers of the program's.
+  void call_ranks(std::vector<int> called);
   void open(
       Found found);  // once; before that nothing but the handle and the launcher tells of ranks
 
@@ -82,6 +84,7 @@ class CommLiveness {
   std::atomic<bool> freed_{false};
   std::atomic<bool> opened_{false};
   Found found_;
+  std::vector<int> called_;  // until the set-up
   LostPeers lost_;
   std::uint64_t group_key_ = 0;  // of its group of ranks; 0: not asked for
   std::atomic<std::uint64_t> heard_ns_{0};

@@ -100,6 +100,13 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   return made;
 }
 
+void Communicator::call_ranks(const std::vector<int>& called) {
+  liveness_.call_ranks(called);
+  for (NodeGroup* const group : {node_path_.node(), node_path_.host()}) {
+    if (group != nullptr) group->call_ranks(called);
+  }
+}
+
 std::vector<std::shared_ptr<Communicator>> Communicator::alive() {
   KnownCommunicators& known = Context::get().communicators;
   const std::lock_guard lock(known.mutex);

@@ -83,6 +83,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Whether the MPI knows nothing of this communicator, since shrink() or connect() has made it.
   bool node_only() const { return node_only_; }
   const Settings& own_settings() const { return settings_; }
+  // Messages call its ranks so, by rank, and not by their numbers here. Before it is used.
+  void call_ranks(const std::vector<int>& called);
 
   // ---- calls ------------------------------------------------------------------------------------
 

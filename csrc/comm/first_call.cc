@@ -31,7 +31,7 @@ void Communicator::set_up_parts(WaitHook& hook) {
   // drives: where no call has had to wait, and the engine's thread gets no core, that is nobody.
   drive();
   Registry::get().reap();
-  SetUpCalls calls(user_, rank_, size_, hook);
+  SetUpCalls calls(user_, rank_, size_, hook, liveness_.names());
   SetUp set_up(calls, settings_, choice_);
   try {
     set_up.run();

@@ -10,22 +10,13 @@
 
 namespace gradred {
 
-RankNames names_among(const RankNames& names, const std::vector<int>& members) {
-  std::vector<int> world_ranks;
-  for (const int member : members) {
-    if (names.world_ranks().empty()) break;
-    world_ranks.push_back(names.world_ranks()[static_cast<std::size_t>(member)]);
-  }
-  return {std::move(world_ranks), members};
-}
-
 HostCalls::HostCalls(SetUpCalls& calls, MpiTransport& transport, std::vector<int> members,
                      const RankNames& names)
     : calls_(calls),
       transport_(transport),
       members_(std::move(members)),
       place_(static_cast<int>(std::ranges::find(members_, calls.rank()) - members_.begin())),
-      names_(names_among(names, members_)) {}
+      names_(names.among(members_)) {}
 
 void HostCalls::barrier() {
   std::vector<std::byte> all(members_.size());

@@ -32,7 +32,4 @@ class HostCalls final : public Bootstrap {
   const RankNames names_;
 };
 
-// Those ranks of a communicator, by their names there.
-RankNames names_among(const RankNames& names, const std::vector<int>& members);
-
 }  // namespace gradred

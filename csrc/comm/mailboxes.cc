@@ -74,7 +74,8 @@ std::string MessageOperation::waiter() const { return all_->comm_->liveness().ow
 
 std::string MessageOperation::asked() const {
   const std::string call = way_ == Way::kSend ? "send to " : "recv from ";
-  return call + (peer_ == kAnyone ? "any rank" : "rank " + std::to_string(peer_));
+  if (peer_ == kAnyone) return call + "any rank";
+  return call + "rank " + std::to_string(all_->comm_->liveness().names().called(peer_));
 }
 
 std::string MessageOperation::waits_for() const { return "the " + asked(); }
@@ -124,7 +125,7 @@ std::shared_ptr<Mailboxes> Mailboxes::create(std::shared_ptr<Communicator> comm,
   if (size == 1)
     return std::make_shared<Mailboxes>(std::move(comm), nullptr, std::vector<std::int64_t>());
   if (!comm->node_path().serves_all()) return nullptr;
-  SetUpCalls mpi_calls(comm->handle(), comm->rank(), size, hook);
+  SetUpCalls mpi_calls(comm->handle(), comm->rank(), size, hook, comm->liveness().names());
   OwnCalls own_calls(*comm, hook);
   Bootstrap& calls = comm->node_only() ? static_cast<Bootstrap&>(own_calls) : mpi_calls;
   const std::size_t bytes = static_cast<std::size_t>(size * size) * stride(size);
@@ -374,7 +375,7 @@ void Mailboxes::read_shown(int from) {
   const int error = now.to == nullptr ? 0 : read_process(process, now.to, now.where, now.left);
   if (error != 0) {
     const auto failure = std::make_exception_ptr(TransportError(
-        "a message from rank " + std::to_string(from) + ": its memory cannot be read (" +
+        "a message from " + comm_->liveness().names().of(from) + ": its memory cannot be read (" +
         std::string(std::strerror(error)) + "). See whether that rank has ended"));
     if (now.taker != nullptr) now.taker->failure_ = failure;
     if (now.early != nullptr) now.early->failure = failure;

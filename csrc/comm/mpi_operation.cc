@@ -163,6 +163,7 @@ class MpiOperation final : public StartedOperation {
 
   UnnumberedCall unnumbered() const {
     return {comm_->handle(),
+            comm_->liveness().names(),
             {.state = WaitRecord::State::kOnMpi,
              .ranks = static_cast<std::uint32_t>(comm_->size()),
              .what = call_.signature().what}};

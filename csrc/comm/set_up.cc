@@ -85,9 +85,8 @@ Decorations decorations(const Settings& settings, int rank, int size) {
 }
 
 void SetUp::run() {
-  const std::vector<int> world_ranks = mpi::world_ranks(calls_.comm());
-  found.names = RankNames(world_ranks);
-  TagRangeAgreement ranges(calls_, world_ranks);
+  found.names = calls_.names();
+  TagRangeAgreement ranges(calls_, found.names.world_ranks());
   MemoryAgreement memory(calls_.rank(), found.names, memory_wish(settings_),
                          node_options(settings_));
   const Offer mine{

@@ -78,14 +78,12 @@ void SetUpCalls::wait(const std::function<bool()>& done) {
 // them, and the launcher.
 void SetUpCalls::throw_if_lost() {
   const auto lost = lost_.look([this] {
-    auto ended = lost_rank(comm_);
-    return ended ? ended : left_rank(comm_);
+    auto ended = lost_rank(comm_, about_.names);
+    return ended ? ended : left_rank(comm_, about_.names);
   });
   if (!lost) return;
-  throw PeerLost(*lost + " while " + names().of(rank_) + " waits in " + about_.what());
+  throw PeerLost(*lost + " while " + about_.waiter() + " waits in " + about_.what());
 }
-
-RankNames SetUpCalls::names() const { return RankNames(mpi::world_ranks(comm_)); }
 
 void SetUpCalls::allgather(const void* mine, std::size_t bytes, void* all) {
   const mpi::Mpi& mpi = mpi::get();
@@ -147,7 +145,9 @@ int await_duplicate(mpi::Handle comm, mpi::Handle& request, WaitHook& hook) {
   int rank = 0, size = 0;
   mpi.check(mpi.call.Comm_rank(comm, &rank), "MPI_Comm_rank");
   mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
-  SetUpCalls calls(mpi.normalise(comm), rank, size, hook, FirstCall::Kind::kDuplicates);
+  comm = mpi.normalise(comm);
+  SetUpCalls calls(comm, rank, size, hook, RankNames(mpi::world_ranks(comm)),
+                   FirstCall::Kind::kDuplicates);
   try {
     return calls.wait(request);
   } catch (...) {  // the MPI goes on with it, and would wait for it in MPI_Finalize

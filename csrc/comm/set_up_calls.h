@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "comm/call.h"
 #include "liveness/first_calls.h"
@@ -17,15 +18,19 @@ namespace gradred {
 
 class SetUpCalls final : public Bootstrap {
  public:
-  SetUpCalls(mpi::Handle comm, int rank, int size, WaitHook& hook,
+  SetUpCalls(mpi::Handle comm, int rank, int size, WaitHook& hook, RankNames names,
              FirstCall::Kind kind = FirstCall::Kind::kBlocks)
-      : comm_(comm), rank_(rank), size_(size), hook_(hook), about_{comm, rank, size, kind} {}
+      : comm_(comm),
+        rank_(rank),
+        size_(size),
+        hook_(hook),
+        about_{comm, std::move(names), rank, size, kind} {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   void allgather(const void* mine, std::size_t bytes, void* all) override;
   void barrier() override;
-  RankNames names() const override;
+  RankNames names() const override { return about_.names; }
   void bcast(void* data, std::size_t bytes);  // from rank 0
   void band(const std::uint64_t* mine, std::uint64_t* all, std::size_t words);
   // 0 where the MPI has no communicators left.

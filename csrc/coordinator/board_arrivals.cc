@@ -70,7 +70,8 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
   if (!why_refused.empty()) {
     problem = names_.of(rank_) + " has refused its arguments: " + std::string(why_refused);
   } else if (!agrees && !mine.has_problem) {
-    problem = difference(mine.submission, names_.of(mine.first), submission, names_.of(rank_));
+    problem =
+        difference(names_, mine.submission, names_.of(mine.first), submission, names_.of(rank_));
   }
   const bool is_new = known == nullptr || !is_current(*known);
   if (is_new && agrees && mine.entry != 0) remember(name, *place, submission);

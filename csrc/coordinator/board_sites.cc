@@ -93,7 +93,7 @@ void Board::hear_waits(const SiteMessage& message) {
   if (index == kSlots || slot(index).arrived == 0) return;
   std::string text;
   for (const std::int32_t rank : message.ranks) {
-    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    text += (text.empty() ? "rank " : ", rank ") + std::to_string(names_.called(rank));
   }
   set_text(slot(index).elsewhere, text);
   slot(index).is_missed = !text.empty();

@@ -152,8 +152,8 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
           segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_[0].bytes,
           site.size(),
           static_cast<std::size_t>(std::ranges::find(site, comm_->rank()) - site.begin()),
-          most_fused_bytes, names_among(comm_->liveness().names(), site),
-          [this] { look_after_peers(); }, site.size() < static_cast<std::size_t>(comm_->size())) {}
+          most_fused_bytes, comm_->liveness().names().among(site), [this] { look_after_peers(); },
+          site.size() < static_cast<std::size_t>(comm_->size())) {}
 
 NamedOperations::~NamedOperations() {
   close();

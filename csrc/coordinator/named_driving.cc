@@ -142,8 +142,8 @@ bool NamedOperations::take_entries() {
     }
   }
   for (auto& [operation, problem] : refused) {
-    const std::string asked =
-        operation->quoted() + " (on this rank " + describe(operation->submission()) + "): ";
+    const std::string asked = operation->quoted() + " (on this rank " +
+                              describe(comm_->liveness().names(), operation->submission()) + "): ";
     finish(operation, std::make_exception_ptr(UsageError(asked + problem)));
   }
   return any;

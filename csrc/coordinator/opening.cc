@@ -101,7 +101,7 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
         "), and between such ranks they need an MPI that takes calls from any thread. Ask it for "
         "MPI_THREAD_MULTIPLE, which mpi4py does by itself, and leave GRADRED_PROGRESS_THREAD on.");
   }
-  SetUpCalls mpi_calls(comm->handle(), comm->rank(), comm->size(), hook);
+  SetUpCalls mpi_calls(comm->handle(), comm->rank(), comm->size(), hook, comm->liveness().names());
   OwnCalls own_calls(*comm, hook);
   Bootstrap& calls = comm->node_only() ? static_cast<Bootstrap&>(own_calls) : mpi_calls;
   const std::size_t bytes = Board::bytes(members.size());

@@ -192,10 +192,11 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
     pending.arrived.resize(sites_);
     pending.lacking.resize(sites_);
   } else if (pending.first.text.empty()) {
-    pending.first.text = !message.text.empty()
-                             ? message.text
-                             : difference(pending.first.submission, names_.of(pending.first.rank),
-                                          message.submission, names_.of(message.rank));
+    pending.first.text =
+        !message.text.empty()
+            ? message.text
+            : difference(names_, pending.first.submission, names_.of(pending.first.rank),
+                         message.submission, names_.of(message.rank));
   }
   std::int32_t& priority = pending.first.submission.priority;
   priority = std::max(priority, message.submission.priority);

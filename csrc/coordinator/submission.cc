@@ -93,14 +93,15 @@ std::pair<std::string, std::string> others_of(const Submission& one, const Submi
 
 }  // namespace
 
-std::string describe(const Submission& one) {
+std::string describe(const RankNames& names, const Submission& one) {
   std::string made(name_of(one.kind));
   if (one.arrays == 0) return made;
   made += " of " + arrays_of(one);
   if (one.on_device != 0) made += " on a GPU";
   if (reduces(one.kind)) made += " with " + std::string(name_of(one.op));
   if (reduces(one.kind) && scales(one)) made += ", times " + factors_of(one);
-  if (one.kind == NamedKind::kBroadcast) made += " from root " + std::to_string(one.root);
+  if (one.kind == NamedKind::kBroadcast)
+    made += " from root " + std::to_string(names.called(one.root));
   return made;
 }
 
@@ -156,8 +157,8 @@ bool alike(const Submission& one, const Submission& other) {
   return same == other;
 }
 
-std::string difference(const Submission& one, std::string_view whose, const Submission& other,
-                       std::string_view whose_other) {
+std::string difference(const RankNames& names, const Submission& one, std::string_view whose,
+                       const Submission& other, std::string_view whose_other) {
   const auto told = [&](std::string_view what, const std::string& mine, const std::string& theirs) {
     return "Mismatched " + std::string(what) + ": " + std::string(whose) + " has " + mine + ", " +
            std::string(whose_other) + " has " + theirs +
@@ -169,7 +170,7 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
       if (of != NamedKind::kRefusal) continue;
       return std::string(who) + " has refused its arguments, as its own error says";
     }
-    return told("operations", describe(one), describe(other));
+    return told("operations", describe(names, one), describe(names, other));
   }
   if (one.dtype != other.dtype) {
     return told("data types", std::string(name_of(one.dtype)), std::string(name_of(other.dtype)));
@@ -200,7 +201,8 @@ std::string difference(const Submission& one, std::string_view whose, const Subm
     return told("prescale and/or postscale factors", factors_of(one), factors_of(other));
   }
   if (one.kind == NamedKind::kBroadcast && one.root != other.root) {
-    return told("broadcast root ranks", std::to_string(one.root), std::to_string(other.root));
+    return told("broadcast root ranks", std::to_string(names.called(one.root)),
+                std::to_string(names.called(other.root)));
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/rank_names.h"
 #include "base/types.h"
 
 namespace gradred {
@@ -107,10 +108,10 @@ class Batching {
 // go together all the same.
 bool alike(const Submission& one, const Submission& other);
 // "allreduce of float32 [2, 3] with sum"
-std::string describe(const Submission& one);
+std::string describe(const RankNames& names, const Submission& one);
 // What differs, in words; empty: the ranks may carry it out together.
-std::string difference(const Submission& one, std::string_view whose, const Submission& other,
-                       std::string_view whose_other);
+std::string difference(const RankNames& names, const Submission& one, std::string_view whose,
+                       const Submission& other, std::string_view whose_other);
 // Why ranks that have joined, and have no array of their own, cannot take part; empty: they can.
 std::string why_not_joined(const Submission& submission);
 

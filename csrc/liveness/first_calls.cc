@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "liveness/local_peers.h"
-#include "mpi/groups.h"
 
 namespace gradred {
 namespace {
@@ -56,7 +55,6 @@ WaitRecord UnnumberedCall::record() const {
 }
 
 std::string UnnumberedCall::missing() const {
-  const RankNames names(mpi::world_ranks(comm));
   std::string missing;
   for (const auto& [rank, process] : missing_peers(comm, call)) {
     missing += (missing.empty() ? "; missing: " : ", ") +
@@ -71,7 +69,7 @@ std::string UnnumberedCall::missing() const {
 UnnumberedCall FirstCall::unnumbered() const {
   using State = WaitRecord::State;
   const State state = kind == Kind::kBlocks ? State::kFirstCall : State::kDuplicate;
-  return {comm, {.state = state, .ranks = static_cast<std::uint32_t>(size)}};
+  return {comm, names, {.state = state, .ranks = static_cast<std::uint32_t>(size)}};
 }
 
 std::string FirstCall::what() const {
@@ -80,6 +78,6 @@ std::string FirstCall::what() const {
                                : "Dup of a communicator of " + ranks + "call";
 }
 
-std::string FirstCall::waiter() const { return RankNames(mpi::world_ranks(comm)).of(rank); }
+std::string FirstCall::waiter() const { return names.of(rank); }
 
 }  // namespace gradred

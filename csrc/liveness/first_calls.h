@@ -20,6 +20,7 @@ bool is_first_to_wait(const LocalPeers& peers, int rank, const WaitRecord& call)
 // A call that is known by what it is: the ranks have agreed on no number for it yet.
 struct UnnumberedCall {
   mpi::Handle comm;
+  RankNames names;  // of its ranks
   WaitRecord call;
 
   // The same with who of `comm` does not show that it waits in such a call, and that in words:
@@ -33,6 +34,7 @@ struct FirstCall {
   enum class Kind { kBlocks, kDuplicates };
 
   mpi::Handle comm;
+  RankNames names;  // of its ranks
   int rank, size;
   Kind kind;
 

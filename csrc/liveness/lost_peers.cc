@@ -56,8 +56,7 @@ LocalPeers known_local_peers(mpi::Handle comm) {
   return peers;
 }
 
-std::optional<std::string> lost_rank(mpi::Handle comm) {
-  const RankNames names(mpi::world_ranks(comm));
+std::optional<std::string> lost_rank(mpi::Handle comm, const RankNames& names) {
   if (auto ended = ended_among(known_local_peers(comm), names)) return ended;
   if (!any_rank_failed()) return std::nullopt;
   const auto failure = failure_among(names.world_ranks());
@@ -66,8 +65,7 @@ std::optional<std::string> lost_rank(mpi::Handle comm) {
   return names.of(rank) + " " + said;
 }
 
-std::optional<std::string> left_rank(mpi::Handle comm) {
-  const RankNames names(mpi::world_ranks(comm));
+std::optional<std::string> left_rank(mpi::Handle comm, const RankNames& names) {
   return left_among(known_local_peers(comm), names);
 }
 

@@ -31,11 +31,11 @@ std::optional<std::string> left_before(const LocalPeers& local_peers, const Rank
 // Peers on this host, by their ranks in `comm`, as far as this process has met theirs before.
 // Local, as the next two.
 LocalPeers known_local_peers(mpi::Handle comm);
-// A rank of the communicator that has ended, as far as any of its ranks' communicators and the
-// launcher have told, and how.
-std::optional<std::string> lost_rank(mpi::Handle comm);
+// A rank of the communicator, which has these names, that has ended, as far as any of its ranks'
+// communicators and the launcher have told, and how.
+std::optional<std::string> lost_rank(mpi::Handle comm, const RankNames& names);
 // The same of a rank that has left the program a while ago and will take part in nothing new.
-std::optional<std::string> left_rank(mpi::Handle comm);
+std::optional<std::string> left_rank(mpi::Handle comm, const RankNames& names);
 
 // A look every 50 ms. What a peer sent before its end may still be on its way, so it is missed only
 // half a second later.

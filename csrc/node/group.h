@@ -73,6 +73,8 @@ class NodeGroup final : private Guard {
   int rank() const { return static_cast<int>(rank_); }
   int size() const { return static_cast<int>(size_); }
   const RankNames& names() const { return names_; }
+  // How messages call them: before any other thread uses the group.
+  void call_ranks(std::vector<int> called) { names_.call(std::move(called)); }
   std::string own_name() const { return names_.of(rank_); }
   const ProcessId& process(int rank) const { return processes_[static_cast<std::size_t>(rank)]; }
   const std::shared_ptr<Pool>& pool() const { return part_.pool(); }
@@ -216,7 +218,7 @@ class NodeGroup final : private Guard {
 
   const std::size_t rank_, size_;
   const std::vector<ProcessId> processes_;  // by rank
-  const RankNames names_;
+  RankNames names_;
   SharedPart part_;
   Waiter waiter_;
   std::uint64_t operation_;

@@ -143,12 +143,7 @@ void Shrinking::allgather(const void* mine, std::size_t bytes, void* all) {
 void Shrinking::barrier() { allgather(nullptr, 0, nullptr); }
 
 RankNames Shrinking::names() const {
-  const std::vector<int>& known = group_.names().world_ranks();
-  std::vector<int> world_ranks;
-  for (const std::size_t member : members_) {
-    if (!known.empty()) world_ranks.push_back(known[member]);
-  }
-  return RankNames(std::move(world_ranks));
+  return group_.names().renumbered({members_.begin(), members_.end()});
 }
 
 void Shrinking::publish(std::uint64_t step) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "comm/driving.h"
@@ -55,8 +56,9 @@ class GilForShort {
   std::optional<WithoutGil> released_;
 };
 
-std::shared_ptr<Mailboxes> mailboxes(const py::object& comm) {
+std::shared_ptr<Mailboxes> mailboxes(const py::object& comm, const std::vector<int>& ranks) {
   Communicator& communicator = communicator_of(comm.ptr());
+  communicator.call_ranks(ranks);
   const OneThread one_thread(communicator);
   GilHook hook;
   return Mailboxes::create(communicator.shared_from_this(), hook);
@@ -129,9 +131,9 @@ void bind_messages(py::module_& m) {
       .def("receive", &receive_message, py::arg("data"), py::arg("nbytes"), py::arg("source"),
            py::arg("tag"), py::arg("held"))
       .def("close", &Mailboxes::close, py::call_guard<WithoutGil>());
-  m.def("mailboxes", &mailboxes, py::arg("comm"),
-        "Those of a communicator, of which nothing else is used; None where ranks share no "
-        "memory. Blocking and collective.");
+  m.def("mailboxes", &mailboxes, py::arg("comm"), py::arg("ranks"),
+        "Those of a communicator, of which nothing else is used; None where ranks share no memory. "
+        "Blocking and collective. Errors call its ranks by these numbers, in its order.");
   m.def("wait_for_message", &wait_for_message, py::arg("request"), py::arg("status"),
         py::arg("seconds"),
         "Blocks until the MPI has ended a request: its error code; None where these seconds end "

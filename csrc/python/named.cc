@@ -205,8 +205,9 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
 }
 
 std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes,
-                                        std::string title) {
+                                        std::string title, const std::vector<int>& ranks) {
   Communicator& communicator = communicator_of(comm.ptr());
+  if (!ranks.empty()) communicator.call_ranks(ranks);
   const OneThread one_thread(communicator);
   GilHook hook;
   auto made = NamedOperations::create(communicator.shared_from_this(), most_fused_bytes, hook);
@@ -338,7 +339,8 @@ void bind_named(py::module_& m) {
       .def_property_readonly("problem", &Timeline::problem);
   py::class_<NamedOperations, std::shared_ptr<NamedOperations>> all(m, "NamedOperations");
   add_method(all, submit_tensor_def);
-  all.def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"), py::arg("title") = "")
+  all.def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"), py::arg("title") = "",
+          py::arg("ranks") = std::vector<int>())
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),

@@ -37,7 +37,7 @@ bool same(const SiteMessage& one, const SiteMessage& other) {
          one.submission.in_chunks == other.submission.in_chunks && one.failure == other.failure &&
          one.rank == other.rank && one.name == other.name && one.text == other.text &&
          one.ranks == other.ranks &&
-         difference(one.submission, "one", other.submission, "other").empty();
+         difference(RankNames(), one.submission, "one", other.submission, "other").empty();
 }
 
 SiteMessage any_message(std::mt19937& random) {

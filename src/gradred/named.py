@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from gradred import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -119,6 +119,7 @@ class NamedOperations(_core.NamedOperations):
         comm: whose ranks take part.
         most_fused_bytes: see `MOST_FUSED_BYTES`; 0 keeps each array apart. Rank 0's counts.
         title: for messages, where a program has several: `"process set 1"`.
+        ranks: by which numbers messages call the ranks, by rank; none: by those in `comm`.
 
     Raises:
         gradred.UsageError: the ranks share no memory, and their MPI takes no calls from any thread.
@@ -126,13 +127,19 @@ class NamedOperations(_core.NamedOperations):
     """
 
     def __init__(
-        self, comm: Comm, *, most_fused_bytes: int = MOST_FUSED_BYTES, title: str = ""
+        self,
+        comm: Comm,
+        *,
+        most_fused_bytes: int = MOST_FUSED_BYTES,
+        title: str = "",
+        ranks: Sequence[int] = (),
     ) -> None:
         self._comm = comm.Dup()
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
         self._unnamed: Counter[str] = Counter()
-        super().__init__(self._comm, most_fused_bytes, title)
+        self.ranks = list(ranks) or list(range(self.size))
+        super().__init__(self._comm, most_fused_bytes, title, list(ranks))
         _open.add(self)
 
     def next_name(self, kind: str) -> str:

@@ -292,7 +292,7 @@ def test_a_mismatch_in_a_process_set_names_the_set_and_the_ranks_among_all() -> 
         assert f"'allreduce.set' of process set {one.process_set_id} (on this rank" in text
         assert "float32 [3, 2]" in text
         assert "float32 [2, 3]" in text
-        assert f"rank 1 (COMM_WORLD rank {last}) has float32 [3, 2]" in text
+        assert f"rank {last} has float32 [3, 2]" in text
     hvd.remove_process_set(one)
 
 

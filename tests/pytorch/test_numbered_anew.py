@@ -11,6 +11,8 @@ import pytest
 from mpi4py import MPI
 from pytorch.groups import RANK, SIZE, dist, torch
 
+from gradred.errors import UsageError
+
 pytestmark = pytest.mark.skipif(SIZE == 1, reason="takes several ranks")
 WORLD = MPI.COMM_WORLD
 LIMIT = datetime.timedelta(seconds=30)
@@ -91,3 +93,13 @@ def test_the_other_ranks_may_do_something_else_meanwhile() -> None:
         gradient = next(model.parameters()).grad
         mean = 10 * sum(range(1, SIZE)) / (SIZE - 1)
         assert torch.allclose(gradient, torch.full((1, 2), mean))
+
+
+@pytest.mark.skipif(SIZE < 3, reason="takes a group of several ranks, and others")
+def test_errors_have_these_numbers_and_the_launchers() -> None:
+    with group_of(list(range(1, SIZE))) as included:
+        if not included:
+            return
+        with pytest.raises(UsageError) as found:
+            dist.all_reduce(torch.ones(2 + (RANK == SIZE - 1)))
+        assert f"rank {SIZE - 2} (COMM_WORLD rank {SIZE - 1}) has float32 [3]" in str(found.value)

@@ -19,6 +19,7 @@ import datetime
 import json
 import os
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -33,22 +34,34 @@ Said = Any
 
 
 def meet(
-    store: dist.Store, rank: int, size: int, said: Said, timeout: datetime.timedelta
+    store: dist.Store,
+    rank: int,
+    ranks: Sequence[int],
+    said: Said,
+    timeout: datetime.timedelta,
 ) -> tuple[dist.Store, list[Said]]:
     """A part of the store that nobody else uses, and what each rank has said, by rank.
 
     Blocking and collective: each rank calls it once, and then something that needs all ranks.
 
+    Args:
+        store: that all of them reach.
+        rank: this one.
+        ranks: what errors call all of them, by rank.
+        said: by this rank.
+        timeout: until all have come.
+
     Raises:
         gradred.TimeoutError: a rank did not come in time. What the store raises comes out, too.
     """
     own = _word()
-    if size == 1:
+    if len(ranks) == 1:
         return dist.PrefixStore(own, store), [said]
     patience = _Patience(timeout.total_seconds())
     if rank != 0:
-        return _follow(store, rank, own, said, patience)
-    return _lead(store, size, own, said, patience)
+        late = f"rank {ranks[0]} has not come, or waits for others,"
+        return _follow(store, rank, own, said, lambda: patience.nap(late))
+    return _lead(store, len(ranks), own, said, patience)
 
 
 def _word() -> str:
@@ -96,7 +109,7 @@ def _lead(
 
 
 def _follow(
-    store: dist.Store, rank: int, own: str, said: Said, patience: _Patience
+    store: dist.Store, rank: int, own: str, said: Said, nap: Callable[[], None]
 ) -> tuple[dist.Store, list[Said]]:
     store.set(f"word of {rank}", json.dumps([own, said]))
     present_in = ""
@@ -108,6 +121,6 @@ def _follow(
                 present_in = meeting
             if store.get("present in").decode() == meeting:
                 break
-        patience.nap("rank 0 of it has not come, or waits for others,")
+        nap()
     part = dist.PrefixStore(meeting, store)
     return part, json.loads(part.get("everyone"))

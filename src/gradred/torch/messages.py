@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -32,8 +32,9 @@ _LOOK_EVERY = 0.05  # seconds
 _REMEDY = "See whether the peer calls, too"
 
 
-def _asked(call: str, peer: int | None) -> str:
-    whom = "any rank" if peer is None else f"rank {peer}"
+def _asked(call: str, peer: int | None, ranks: Sequence[int]) -> str:
+    """For errors; `ranks` are those of the group, by the program's numbers."""
+    whom = "any rank" if peer is None else f"rank {ranks[peer]}"
     return f"{call} {'to' if call == 'send' else 'from'} {whom}"
 
 
@@ -74,15 +75,16 @@ class Messages(Protocol):
         """There will be no more."""
 
 
-def messages_of(comm: Comm, look: LookForLost) -> Messages:
+def messages_of(comm: Comm, ranks: Sequence[int], look: LookForLost) -> Messages:
     """Those of a communicator's ranks, which use it for nothing else. Blocking and collective.
 
     Args:
         comm: whose ranks send to each other.
+        ranks: what errors call them, by rank.
         look: after the ranks; the MPI would wait for ever for one that has ended.
     """
-    boxes = _core.mailboxes(comm)
-    return OfMpi(comm, look) if boxes is None else InMemory(comm, boxes)
+    boxes = _core.mailboxes(comm, ranks)
+    return OfMpi(comm, ranks, look) if boxes is None else InMemory(comm, boxes)
 
 
 class InMemory:
@@ -110,22 +112,24 @@ class OfMpi:
 
     Args:
         comm: whose ranks send to each other, and nothing else goes by it.
+        ranks: what errors call them, by rank.
         look: after the ranks; the MPI would wait for ever for one that has ended.
     """
 
-    def __init__(self, comm: Comm, look: LookForLost) -> None:
-        self._comm, self._look = comm, look
+    def __init__(self, comm: Comm, ranks: Sequence[int], look: LookForLost) -> None:
+        self._comm, self._ranks, self._look = comm, ranks, look
 
     def send(self, data: Bytes, to: int, tag: int) -> Message:
         """To one rank."""
         request = self._comm.Isend([data.numpy(), MPI.BYTE], to, tag)
-        return _OfMpi(request, _asked("send", to), self._look)
+        return _OfMpi(request, _asked("send", to, self._ranks), self._look)
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
         """From one rank, or any."""
         rank = MPI.ANY_SOURCE if source is None else source
         request = self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag)
-        return _OfMpi(request, _asked("recv", source), self._look, data.numel())
+        asked = _asked("recv", source, self._ranks)
+        return _OfMpi(request, asked, self._look, data.numel())
 
     def free(self) -> None:
         """Of the communicator."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -30,15 +30,16 @@ class MonitoredBarrier:
     Args:
         store: of this group alone.
         rank: this one.
-        size: how many there are.
+        ranks: what errors call all of them, by rank.
         look: after the ranks: raises PeerLost where one has ended.
     """
 
     def __init__(
-        self, store: dist.Store, rank: int, size: int, look: Callable[[str], None]
+        self, store: dist.Store, rank: int, ranks: Sequence[int], look: Callable[[str], None]
     ) -> None:
-        self._store, self._rank, self._size, self._look = store, rank, size, look
-        self._calls = [0] * size  # of each rank: on rank 0 the one that is met next
+        self._store, self._rank, self._look = store, rank, look
+        self._ranks, self._size = ranks, len(ranks)
+        self._calls = [0] * len(ranks)  # of each rank: on rank 0 the one that is met next
 
     def wait(self, seconds: float, wait_all_ranks: bool) -> None:
         """Block until all ranks have come.
@@ -52,7 +53,7 @@ class MonitoredBarrier:
         if self._rank != 0:
             return self._wait_for_answer(end, seconds)
         if seconds <= 0:
-            raise _late(f"Rank 0 timed out in monitoredBarrier after {_ms(seconds)}")
+            raise _late(f"Rank {self._ranks[0]} timed out in monitoredBarrier after {_ms(seconds)}")
         late: list[int] = []
         for rank in range(1, self._size):
             if not self._comes(rank, end):
@@ -67,7 +68,9 @@ class MonitoredBarrier:
             for rank in others:
                 self._calls[rank] += 1
         if late:
-            whom = f"Rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+            whom = (
+                f"Rank{'s' * (len(late) > 1)} {', '.join(str(self._ranks[rank]) for rank in late)}"
+            )
             raise _late(f"{whom} failed to pass monitoredBarrier in {_ms(seconds)}")
         return None
 
@@ -112,9 +115,10 @@ class MonitoredBarrier:
             raise TimeoutError(
                 explain(
                     "monitored_barrier",
-                    f"Rank {self._rank} successfully reached monitoredBarrier, but received errors "
-                    f"while waiting for send/recv from rank 0: no answer in {_ms(seconds)}",
-                    "See rank 0's error, which names the ranks that did not come",
+                    f"Rank {self._ranks[self._rank]} successfully reached monitoredBarrier, but "
+                    f"received errors while waiting for send/recv from rank {self._ranks[0]}: "
+                    f"no answer in {_ms(seconds)}",
+                    f"See rank {self._ranks[0]}'s error, which names the ranks that did not come",
                 )
             )
 

@@ -128,7 +128,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self._engine, self._messages = engine, messages
         self.other_devices = OtherDevices(self, timeout)
         self._monitored = MonitoredBarrier(
-            dist.PrefixStore("monitored", store), engine.rank, engine.size, engine.look_for_lost
+            dist.PrefixStore("monitored", store), engine.rank, engine.ranks, engine.look_for_lost
         )
         # Older PyTorch shuts down its own groups alone.
         self._free = weakref.finalize(self, _free, engine, messages)

@@ -211,7 +211,7 @@ def _register(one: ProcessSet) -> None:
         title = f"process set {one.process_set_id}"
         with stall_limits():
             one._engine = NamedOperations(
-                Comm(comm), most_fused_bytes=most_fused_bytes(), title=title
+                Comm(comm), most_fused_bytes=most_fused_bytes(), title=title, ranks=ranks
             )
         comm.Free()  # the engine has a duplicate of it
     _registered[one.process_set_id] = one

@@ -43,13 +43,13 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     members = list(options.global_ranks_in_group) or list(range(size))
     name = f"gradred {options.group_id} of {','.join(map(str, members))}"
     of_name = dist.PrefixStore(name, options.store)
-    store, places = meet(of_name, rank, size, _own_place(), options.timeout)
+    store, places = meet(of_name, rank, members, _own_place(), options.timeout)
     if world_ranks := _ranks_in_one_mpi(places):
         comm = _comm_of_mpi(world_ranks)
     else:
         comm = connect(rank, size, _allgather_by(store, rank, size))
-    engine = NamedOperations(comm)
-    messages = messages_of(comm, engine.look_for_lost)
+    engine = NamedOperations(comm, ranks=members)
+    messages = messages_of(comm, members, engine.look_for_lost)
     return ProcessGroupGradred(engine, messages, store, options.timeout)
 
 
