@@ -10,6 +10,9 @@
 // make before they come to this call, hangs Open MPI; and ranks of which some may let a thread
 // drive and others not would decide differently. MPI_Iallreduce on the program's communicator is
 // local, and the same on all ranks.
+//
+// Under GRADRED_DETERMINISTIC the MPI only moves the inputs, all of them to all ranks, and each
+// rank reduces them in the order of ranks: the MPI may add up in an order of its own each time.
 #include "comm/mpi_operation.h"
 
 #include <sched.h>
@@ -36,13 +39,20 @@ namespace {
 // begin with, like the call; when it is done the call may have been carried out as well.
 class Comparison {
  public:
+  struct Asked {
+    Signature signature;
+    std::uint64_t deterministic = 0;  // then the MPI makes another call
+
+    bool operator==(const Asked&) const = default;
+  };
+
   explicit Comparison(Communicator& comm)
       : rank_(static_cast<std::size_t>(comm.rank())),
         ranks_(static_cast<std::size_t>(comm.size())) {}
 
-  void begin(const Signature& asked, mpi::Handle comm) {
+  void begin(const Asked& asked, mpi::Handle comm) {
     const mpi::Mpi& mpi = mpi::get();
-    all_ = std::make_unique<Signature[]>(ranks_);
+    all_ = std::make_unique<Asked[]>(ranks_);
     all_[rank_] = asked;
     mpi.check(mpi.call.Iallgather(mpi.is.in_place, sizeof asked, mpi.is.byte_type, all_.get(),
                                   sizeof asked, mpi.is.byte_type, comm, &request_),
@@ -59,19 +69,19 @@ class Comparison {
     return done_;
   }
   // Of those that ask for something else the first; null: none. Once it is done.
-  const Signature* other() const {
+  const Asked* other() const {
     if (!has_begun()) return nullptr;
     const auto* const found = std::find_if(all_.get(), all_.get() + ranks_,
                                            [this](const auto& one) { return one != all_[rank_]; });
     return found != all_.get() + ranks_ ? found : nullptr;
   }
-  int rank_of(const Signature* other) const { return static_cast<int>(other - all_.get()); }
+  int rank_of(const Asked* other) const { return static_cast<int>(other - all_.get()); }
   bool is_open() const { return has_begun() && !done_; }
   void leak() noexcept { static_cast<void>(all_.release()); }  // the MPI may still write there
 
  private:
   const std::size_t rank_, ranks_;
-  std::unique_ptr<Signature[]> all_;  // by rank
+  std::unique_ptr<Asked[]> all_;  // by rank
   mpi::Handle request_{};
   bool done_ = false;
 };
@@ -80,15 +90,20 @@ class MpiOperation final : public StartedOperation {
  public:
   enum class Agreed : bool { kNotYet, kBefore };
 
-  MpiOperation(std::shared_ptr<Communicator> comm, const Call& call, Agreed agreed)
+  // Who adds up: the MPI, in whatever order it likes, or this rank, in the order of ranks.
+  enum class Sums : bool { kByMpi, kInOrder };
+
+  MpiOperation(std::shared_ptr<Communicator> comm, const Call& call, Agreed agreed, Sums sums)
       : comm_(std::move(comm)),
         call_(call),
         begun_(comm_->liveness().count_on_mpi()),
+        in_order_(sums == Sums::kInOrder),
         comparison_(*comm_) {
+    if (gathers()) gathered_ = std::make_unique_for_overwrite<std::byte[]>(input_bytes() * ranks());
     // Where it would leave a request that the MPI's own Wait does not see to there is none, on any
     // rank: they have one MPI.
     const bool compares = agreed == Agreed::kNotYet && comm_->size() > 1 && completes_inside_mpi();
-    if (compares) comparison_.begin(call_.signature(), comm_->handle());
+    if (compares) comparison_.begin({call_.signature(), in_order_ ? 1U : 0U}, comm_->handle());
     begin();
   }
 
@@ -112,8 +127,8 @@ class MpiOperation final : public StartedOperation {
     return comparison_.is_open() || std::ranges::any_of(requests_, is_open);
   }
   bool use_mpi_request() override {
-    const bool all_of_it =
-        requests_.size() == 1 && work_.empty() && call_.op != Op::kAvg && !comparison_.has_begun();
+    const bool all_of_it = requests_.size() == 1 && work_.empty() && !gathers() &&
+                           call_.op != Op::kAvg && !comparison_.has_begun();
     if (!all_of_it || call_.persistent) return false;
     set_mpi_request(mpi::get().normalise(requests_.front()));
     requests_.clear();
@@ -124,9 +139,12 @@ class MpiOperation final : public StartedOperation {
   bool step() override {
     const mpi::Mpi& mpi = mpi::get();
     const bool compared = comparison_.advance();
-    const Signature* const other = compared ? comparison_.other() : nullptr;
+    const Comparison::Asked* const other = compared ? comparison_.other() : nullptr;
     // Of other counts, types or operations the MPI can make nothing, and may never end.
-    if (other != nullptr && other->what != call_.signature().what) disagree(*other);
+    if (other != nullptr && (other->signature.what != call_.signature().what ||
+                             other->deterministic != (in_order_ ? 1U : 0U))) {
+      disagree(*other);
+    }
     for (mpi::Handle& request : requests_) {
       int done = 0;  // a completed request is null, and tests as done
       mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "a non-blocking call");
@@ -149,6 +167,7 @@ class MpiOperation final : public StartedOperation {
     if (is_over_on_mpi()) return;
     process_poisoned.store(true, std::memory_order_relaxed);
     static_cast<void>(new std::vector<std::byte>(std::move(work_)));
+    static_cast<void>(gathered_.release());
     comparison_.leak();
   }
 
@@ -160,6 +179,7 @@ class MpiOperation final : public StartedOperation {
 
  private:
   static constexpr unsigned kStepsPerLook = 64;
+  static constexpr std::size_t kGatheredBytes = std::size_t{1} << 30;  // of each rank in one call
 
   UnnumberedCall unnumbered() const {
     return {comm_->handle(),
@@ -174,10 +194,16 @@ class MpiOperation final : public StartedOperation {
            among(comm_->size());
   }
 
-  [[noreturn]] void disagree(const Signature& other) {
+  [[noreturn]] void disagree(const Comparison::Asked& other) {
     disagrees_ = true;
-    throw UsageError(
-        disagreement_text(comm_->rank(), call_.signature(), comparison_.rank_of(&other), other));
+    const int rank = comparison_.rank_of(&other);
+    if (other.signature == call_.signature()) {
+      throw UsageError("GRADRED_DETERMINISTIC is " + std::string(in_order_ ? "on" : "off") +
+                       " on rank " + std::to_string(comm_->rank()) + " and not on rank " +
+                       std::to_string(rank) +
+                       ". For non-blocking calls before a blocking one set it alike on all ranks");
+    }
+    throw UsageError(disagreement_text(comm_->rank(), call_.signature(), rank, other.signature));
   }
   // The ranks have disagreed, and the MPI has ended all that it was given: the communicator is as
   // good as before.
@@ -191,18 +217,22 @@ class MpiOperation final : public StartedOperation {
   // The MPI's calls keep the order in which the program makes its own: so none is made later.
   void begin() {
     while (call_.before() != nullptr && !call_.before()->ready()) sched_yield();
-    const bool blocks = call_.kind == Kind::kReduceScatterBlock;
-    const std::size_t ranks = blocks ? static_cast<std::size_t>(comm_->size()) : 1;
-    const std::size_t bytes = call_.count * ranks * size_of(call_.dtype);
     const void* send = call_.in.data;
-    if (call_.op == Op::kPremul && bytes > 0) {
-      const auto* input = static_cast<const std::byte*>(send != kInPlace ? send : call_.out.data);
-      work_.assign(input, input + bytes);
-      scale_input(call_, work_.data(), call_.count * ranks);
+    if (call_.op == Op::kPremul && input_bytes() > 0) {
+      const auto* input = static_cast<const std::byte*>(call_.input());
+      work_.assign(input, input + input_bytes());
+      scale_input(call_, work_.data(), input_count());
       send = work_.data();
     }
-    post(send);
+    gathers() ? gather(send) : post(send);
   }
+
+  std::size_t ranks() const { return static_cast<std::size_t>(comm_->size()); }
+  std::size_t input_count() const {
+    return call_.count * (call_.kind == Kind::kReduceScatterBlock ? ranks() : 1);
+  }
+  std::size_t input_bytes() const { return input_count() * size_of(call_.dtype); }
+  bool gathers() const { return in_order_ && reduces(call_.kind); }
 
   void post(const void* send) {
     switch (call_.kind) {
@@ -265,14 +295,55 @@ class MpiOperation final : public StartedOperation {
               "MPI_Ibcast");
   }
 
-  void put_result() { scale_result(call_, call_.out.data, call_.count, comm_->size()); }
+  // The inputs of all ranks, in parts that the MPI can count: part by part, in it rank by rank.
+  void gather(const void* send) {
+    const mpi::Mpi& mpi = mpi::get();
+    const std::size_t element = size_of(call_.dtype), most = gathered_at_once();
+    const auto* from = static_cast<const std::byte*>(send != kInPlace ? send : call_.out.data);
+    for (std::size_t at = 0; at == 0 || at < input_count(); at += most) {
+      const auto bytes = static_cast<int>(std::min(input_count() - at, most) * element);
+      mpi.check(mpi.call.Iallgather(from + at * element, bytes, mpi.is.byte_type,
+                                    gathered_.get() + at * ranks() * element, bytes,
+                                    mpi.is.byte_type, comm_->handle(), &requests_.emplace_back(0)),
+                "MPI_Iallgather");
+    }
+  }
+
+  std::size_t gathered_at_once() const { return kGatheredBytes / size_of(call_.dtype); }
+
+  // Of the vector that has been gathered this rank's block, or all of it.
+  void reduce_in_order() {
+    const std::size_t element = size_of(call_.dtype), most = gathered_at_once();
+    const bool blocks = call_.kind == Kind::kReduceScatterBlock;
+    const std::size_t first = blocks ? static_cast<std::size_t>(comm_->rank()) * call_.count : 0;
+    const ReduceFunctions* const reduction = find_reduction(call_.op, call_.dtype);
+    std::vector<const void*> inputs(ranks());
+    for (std::size_t done = 0; done < call_.count;) {
+      const std::size_t part = (first + done) / most * most, inside = first + done - part;
+      const std::size_t length = std::min(input_count() - part, most);
+      const std::size_t count = std::min(length - inside, call_.count - done);
+      for (std::size_t rank = 0; rank < ranks(); ++rank) {
+        inputs[rank] = gathered_.get() + (part * ranks() + rank * length + inside) * element;
+      }
+      reduction->many(static_cast<std::byte*>(call_.out.data) + done * element, inputs.data(),
+                      ranks(), count);
+      done += count;
+    }
+  }
+
+  void put_result() {
+    if (gathers()) reduce_in_order();
+    scale_result(call_, call_.out.data, call_.count, comm_->size());
+  }
 
   void throw_if_lost() { comm_->liveness().throw_if_lost_on_mpi(lost_, begun_); }
 
   const std::shared_ptr<Communicator> comm_;
   const Call call_;
   const std::uint64_t begun_;
-  std::vector<std::byte> work_;  // the input times the factor
+  const bool in_order_;
+  std::vector<std::byte> work_;            // the input times the factor
+  std::unique_ptr<std::byte[]> gathered_;  // of all ranks
   std::vector<mpi::Handle> requests_;
   Comparison comparison_;
   bool disagrees_ = false;
@@ -286,8 +357,9 @@ bool has_ended(const std::weak_ptr<StartedOperation>& one) {
 }
 
 std::shared_ptr<StartedOperation> start_on_mpi(Communicator& comm, const Call& call,
-                                               MpiOperation::Agreed agreed) {
-  auto operation = std::make_shared<MpiOperation>(comm.shared_from_this(), call, agreed);
+                                               MpiOperation::Agreed agreed,
+                                               MpiOperation::Sums sums) {
+  auto operation = std::make_shared<MpiOperation>(comm.shared_from_this(), call, agreed, sums);
   comm.on_mpi().add(operation);
   return operation;
 }
@@ -323,11 +395,11 @@ void OperationsOnMpi::finish(WaitHook& hook) {
 }
 
 std::shared_ptr<StartedOperation> mpi_operation(Communicator& comm, const Call& call) {
-  if (comm.deterministic() || call.schedule) {
+  if (call.schedule) {
     if (comm.is_set_up() && !comm.has_messages()) throw UsageError(kNoneLeft);
     throw UsageError(
-        std::string(call.schedule ? "a schedule of your own" : "GRADRED_DETERMINISTIC=1") +
-        " and a non-blocking call that the MPI would carry out, in an order of its own: " +
+        std::string("a schedule of your own and a non-blocking call that the MPI would carry out, "
+                    "in an order of its own: ") +
         (comm.is_set_up()
              ? "on some rank the MPI was initialised below MPI_THREAD_MULTIPLE, or "
                "GRADRED_PROGRESS_THREAD is 0. Change that, or make blocking calls"
@@ -338,14 +410,17 @@ std::shared_ptr<StartedOperation> mpi_operation(Communicator& comm, const Call& 
   // A persistent call was agreed on when it was made.
   const auto agreed =
       call.persistent ? MpiOperation::Agreed::kBefore : MpiOperation::Agreed::kNotYet;
-  return start_on_mpi(comm, call, agreed);
+  const auto sums =
+      comm.deterministic() ? MpiOperation::Sums::kInOrder : MpiOperation::Sums::kByMpi;
+  return start_on_mpi(comm, call, agreed, sums);
 }
 
 void run_agreed_on_mpi(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook) {
   comm.agreement().agree(planned_signature(call, plan), hook);
   wait_for_input(comm, call, hook);
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
-  const auto operation = start_on_mpi(comm, call, MpiOperation::Agreed::kBefore);
+  const auto operation =
+      start_on_mpi(comm, call, MpiOperation::Agreed::kBefore, MpiOperation::Sums::kByMpi);
   wait_for(*operation, hook);  // unlike the MPI it looks after lost peers and time
 }
 

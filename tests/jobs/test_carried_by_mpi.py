@@ -140,25 +140,92 @@ def test_peer_that_has_done_its_part_and_left_is_not_lost(level: str, tmp_path: 
 
 
 DETERMINISTIC = """
-    comm = gradred.Comm(world)
-    for _ in range(2):
-        try:
-            comm.Iallreduce(np.ones(5), np.zeros(5))
-        except gradred.UsageError as error:
-            print("says", "no blocking call" in str(error), "PROGRESS" in str(error), flush=True)
-        comm.Allreduce(np.ones(5), np.zeros(5))
+    import functools, ml_dtypes
+
+    comm = gradred.Comm(world.Dup())
+
+    def given(rank, count, dtype):
+        made = np.random.default_rng(rank)
+        return (made.standard_normal(count) * 2.0 ** made.integers(-9, 9, count)).astype(dtype)
+
+    def in_order(vectors, op):
+        # narrow floats in float32, rounded once
+        narrow = vectors[0].dtype.itemsize < 4
+        wide = [one.astype("float32") if narrow else one for one in vectors]
+        if op == "premul":
+            halves = [(one * wide[0].dtype.type(0.3)).astype(vectors[0].dtype) for one in wide]
+            wide = [one.astype(wide[0].dtype) for one in halves]
+        total = functools.reduce(np.add, wide).astype(vectors[0].dtype)
+        if op == "avg":
+            mean = total.astype(wide[0].dtype) / wide[0].dtype.type(world.size)
+            total = mean.astype(total.dtype)
+        return total
+
+    wrong, requests = [], []
+    for count in (0, 1, 13, 4099, 100_003):
+        for dtype in ("float32", ml_dtypes.bfloat16, "float64"):
+            everyone = [given(rank, count, dtype) for rank in range(world.size)]
+            for op in ("sum", "avg", "premul"):
+                x = everyone[world.rank].copy()
+                y, asked = np.zeros_like(x), gradred.premul(0.3) if op == "premul" else op
+                z = x.copy()
+                wanted = in_order(everyone, op)
+                requests.append((comm.Iallreduce(x, y, asked), y, wanted))
+                requests.append((comm.Iallreduce(MPI.IN_PLACE, z, asked), z, wanted))
+            blocks = [given(rank, count * world.size, dtype) for rank in range(world.size)]
+            own = slice(world.rank * count, (world.rank + 1) * count)
+            y = np.zeros(count, dtype)
+            request = comm.Ireduce_scatter_block(blocks[world.rank].copy(), y)
+            requests.append((request, y, in_order(blocks, "sum")[own]))
+    for request, found, wanted in reversed(requests):
+        request.Wait()
+        wrong += [found.dtype] if found.tobytes() != wanted.tobytes() else []
+    x = given(world.rank, 4099, "float32")
+    started, blocking, later = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
+    comm.Iallreduce(x, started).Wait()
+    comm.Allreduce(x, blocking)
+    comm.Iallreduce(x, later).Wait()
+    alike = [blocking.tobytes() == one.tobytes() for one in (started, later)]
+    print("says", world.rank, wrong, alike, flush=True)
 """
 
 
-@pytest.mark.parametrize("memory", ["shared", "not shared"])
-def test_deterministic_program_gets_no_result_in_the_mpis_own_order(
-    memory: str, tmp_path: Path
+@pytest.mark.parametrize("level", ["multiple", "serialized", "single"])
+def test_deterministic_non_blocking_calls_before_a_blocking_one_add_up_in_the_order_of_ranks(
+    level: str, tmp_path: Path
 ) -> None:
-    knobs = {"GRADRED_DETERMINISTIC": "1", "GRADRED_PROGRESS_THREAD": "0"}
-    knobs |= {"GRADRED_SHM": "0"} if memory == "not shared" else {}
-    done = run(tmp_path, 2, DETERMINISTIC, **knobs)
-    later = ["False True"] * 2 if memory == "not shared" else []  # else it takes no messages
-    assert said(done) == later + ["True False"] * 2, (done.stdout, done.stderr)
+    done = run(tmp_path, 3, DETERMINISTIC, level=level, GRADRED_DETERMINISTIC="1")
+    assert said(done) == [f"{rank} [] [True, True]" for rank in range(3)], done.stderr
+
+
+def test_deterministic_non_blocking_calls_for_which_no_thread_may_drive_are_served(
+    tmp_path: Path,
+) -> None:
+    """The MPI moves what they need; the blocking call goes by a plan whose order is another."""
+    knobs = {"GRADRED_DETERMINISTIC": "1", "GRADRED_PROGRESS_THREAD": "0", "GRADRED_SHM": "0"}
+    done = run(tmp_path, 3, DETERMINISTIC, **knobs)
+    found = said(done)
+    assert len(found) == 3, done.stderr
+    assert all(line[2:4] == "[]" for line in found), found
+
+
+SET_ON_ONE_RANK = """
+    from gradred import config
+
+    config.set("deterministic", world.rank == 0)
+    comm = gradred.Comm(world.Dup())
+    x, y = np.ones(5), np.zeros(5)
+    try:
+        comm.Iallreduce(x, y).Wait()
+    except gradred.UsageError as error:
+        print("says", world.rank, "set it alike on all ranks" in str(error), flush=True)
+"""
+
+
+@pytest.mark.one_mpi
+def test_deterministic_on_some_ranks_is_an_error_of_all(tmp_path: Path) -> None:
+    done = run(tmp_path, 2, SET_ON_ONE_RANK)
+    assert said(done) == ["0 True", "1 True"], (done.stdout, done.stderr)
 
 
 FREED = """

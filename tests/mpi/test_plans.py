@@ -16,6 +16,7 @@ import pytest
 from float_mode import needs_modes, unusual
 from mpi.exact import Array, differences, make_input, numpy_dtype, reduced
 from mpi.knobs import use
+from mpi.place import ON_ONE_HOST
 from mpi4py import MPI
 
 import gradred
@@ -347,9 +348,14 @@ def summed_after(warm_up: bool, deterministic: bool) -> tuple[str, bytes]:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to choose")
-def test_deterministic_started_calls_have_one_plan_and_none_before_a_blocking_call() -> None:
+def test_deterministic_started_calls_have_the_same_bits_each_time() -> None:
     assert summed_after(True, True) == summed_after(True, True)
-    with pytest.raises(gradred.UsageError, match="Make a blocking call on it first"):
-        summed_after(False, True)
+    plan, before = summed_after(False, True)
+    everyone = [np.random.default_rng(rank).standard_normal(1009) for rank in range(SIZE)]
+    in_order = functools.reduce(np.add, [one.astype("float32") for one in everyone])
+    assert plan == "mpi"
+    assert before == in_order.tobytes()
+    if ON_ONE_HOST:
+        assert before == summed_after(True, True)[1]
     assert summed_after(False, False)[0] == "mpi"
     assert summed_after(True, False)[0] != "mpi"
