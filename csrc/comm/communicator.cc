@@ -134,7 +134,7 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       node_only_(false),
       settings_(settings()),
       deterministic_(settings_.deterministic),
-      choice_(size, {settings_.plan, settings_.device_plan, settings_.slices}),
+      choice_(size, {settings_.plan, settings_.device_plan, settings_.slices, settings_.one_order}),
       device_workspace_(rank, size, settings_.ipc_bytes, settings_.ipc_programs),
       liveness_(comm, rank, size, operation_log_) {
   observer_.profile(settings_.profile);

@@ -51,7 +51,7 @@ class CopyFamily final : public Family {
     return "there are " + std::to_string(place.size) + " ranks";
   }
   std::vector<Plan> offers(const Question&, const Place&) const override {
-    return {{.family = this, .name = "copy", .reason = "one rank"}};
+    return {{.family = this, .name = "copy", .reason = "one rank", .one_order = true}};
   }
 
   void run(Communicator&, const Plan&, const Call& call, WaitHook&) const override {

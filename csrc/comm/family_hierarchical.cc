@@ -53,6 +53,12 @@ bool has_blocks(Collective collective) {
   return collective == Collective::kReduceScatter || collective == Collective::kAllgather;
 }
 
+// On each host it is the order of its ranks; then that of the hosts, which blocks have always.
+bool crosses_in_one_order(Collective collective, const Parameters& parameters) {
+  return collective != Collective::kAllreduce ||
+         find_algorithm(collective, parameters.across).one_order;
+}
+
 std::size_t pieces_of(const Question& question, const Cost& cost, const CostModel& model,
                       std::size_t most_pieces) {
   if (has_blocks(question.collective)) return 1;
@@ -131,6 +137,7 @@ class HierarchicalFamily final : public Family {
     plan.seconds =
         cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes, plan.label);
     plan.specification = {plan.name, parameters, ""};
+    plan.one_order = place.sums_on_hosts() && crosses_in_one_order(question.collective, parameters);
     plan.reason =
         question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";
     return plan;

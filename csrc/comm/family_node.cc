@@ -46,6 +46,7 @@ class NodeFamily final : public Family {
   std::vector<Plan> offers(const Question& question, const Place& place) const override {
     Plan plan{.family = this, .name = "node", .reason = "all ranks share memory"};
     plan.specification = specification(question, place.size);
+    plan.one_order = true;  // that of the ranks
     plan.seconds = 0;
     return {plan};
   }

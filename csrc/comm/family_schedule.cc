@@ -85,6 +85,7 @@ class ScheduleFamily final : public Family {
     plan.seconds =
         cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes, plan.label);
     plan.specification = {name, parameters, ""};
+    plan.one_order = !place.sums_on_hosts() && find_algorithm(question.collective, name).one_order;
     plan.reason =
         question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";
     return plan;

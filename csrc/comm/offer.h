@@ -12,7 +12,7 @@ namespace gradred {
 // What must be the same on all ranks: rank 0's is, and what only all can do.
 struct SettingsOffer {
   std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, tunes = 0;
-  std::uint64_t threads_drive = 0, starts_on_node = 0;
+  std::uint64_t one_order = 0, threads_drive = 0, starts_on_node = 0;
   char plan[64] = {}, device_plan[64] = {};
 };
 

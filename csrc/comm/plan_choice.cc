@@ -61,7 +61,8 @@ Question PlanChoice::question(const Call& call, bool waits) const {
                     .most_slices = tags.most_slices(),
                     .root = call.root,
                     .mpi_may_carry = waits && mpi_computes_alike(call.op, call.dtype) &&
-                                     mpi_handles(combined(call.op), call.dtype)};
+                                     mpi_handles(combined(call.op), call.dtype),
+                    .one_order = wish.one_order};
   if (place.size == 1) question.plan = {}, question.own = nullptr;
   return question;
 }

@@ -22,6 +22,7 @@ class PlanChoice {
     std::string plan{};
     std::string device_plan{};  // the same of calls on arrays in devices' memory
     std::size_t slices = 0;
+    bool one_order = false;  // lengths change no bits: Question::one_order
   };
 
   PlanChoice(int size, Wish wish);

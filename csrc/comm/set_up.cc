@@ -132,6 +132,7 @@ SettingsOffer SetUp::offered_settings() const {
   mine.key = random_number();
   mine.profile = settings_.profile ? 1 : 0;
   mine.deterministic = settings_.deterministic ? 1 : 0;
+  mine.one_order = wish.one_order ? 1 : 0;
   mine.tunes = settings_.tune ? 1 : 0;
   mine.threads_drive = thread_may_drive() ? 1 : 0;
   mine.starts_on_node = may_start_on_node() ? 1 : 0;
@@ -140,7 +141,7 @@ SettingsOffer SetUp::offered_settings() const {
 
 void SetUp::agree_on_settings(const std::vector<SettingsOffer>& all) {
   const SettingsOffer& agreed = all.front();
-  wish = {agreed.plan, agreed.device_plan, agreed.slices};
+  wish = {agreed.plan, agreed.device_plan, agreed.slices, agreed.one_order != 0};
   key = agreed.key;
   deterministic = agreed.deterministic != 0;
   tunes = agreed.tunes != 0 && !deterministic;

@@ -32,6 +32,7 @@ struct Settings {
   bool profile = false;        // rank 0's decides for a communicator
   std::string profile_file;    // empty: a table is all; may differ
   bool deterministic = false;  // rank 0's: plans depend on what ranks agree on alone
+  bool one_order = false;      // likewise: and add up in an order that no length changes
   bool tune = true;            // likewise: links and the MPI are measured between hosts
   std::string figures;         // folder of what was measured; empty: none; may differ
   std::string clock_file;      // of tests, base/clock.h; empty: none; may differ

@@ -41,6 +41,8 @@ struct Place {
 
   // Whether, of several hosts, the ranks of each share memory.
   bool hosts_share_memory() const { return topology.hosts > 1 && why_no_host_memory.empty(); }
+  // Whether, of several hosts, sums are made in the memory of each before they cross.
+  bool sums_on_hosts() const { return hosts_share_memory() && topology.hosts < size; }
 };
 
 struct Question {
@@ -53,6 +55,8 @@ struct Question {
   int root = 0;                               // of a broadcast
   // Unasked, too: its call does what gradred promises, and who calls waits.
   bool mpi_may_carry = false;
+  // Unasked, only plans that add up each element in one order, all in the same (Plan::one_order).
+  bool one_order = false;
 
   // Of the whole vector that a schedule cuts into chunks.
   std::size_t vector_bytes(int size) const {
@@ -79,6 +83,9 @@ struct Plan {
   // None: no schedule of gradred's can do the same (a broadcast that every rank reads from the
   // root, a call of the MPI's).
   std::optional<Specification> specification{};
+  // Whether it adds up each element in the order of ranks that all plans have, for calls of this
+  // kind at this place, of which this is said: lengths then change no bits.
+  bool one_order = false;
   double seconds = 0;            // as the cost model says
   std::uint64_t known_hash = 0;  // of one that choose() has given
 

@@ -19,6 +19,10 @@ bool has(const Family& family, Collective collective, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
+bool sums(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReduceScatter;
+}
+
 std::string names_of(Families families, Collective collective) {
   std::string names;
   for (const Family* family : families) {
@@ -82,6 +86,10 @@ std::vector<Plan> weigh(Families families, const Question& question, const Place
     }
     std::ranges::move(family->offers(question, place), std::back_inserter(found));
     if (std::ranges::any_of(found, [](const Plan& plan) { return plan.seconds == 0; })) break;
+  }
+  const bool asked = named || question.own != nullptr;
+  if (question.one_order && !asked && sums(question.collective)) {
+    std::erase_if(found, [](const Plan& plan) { return !plan.one_order; });
   }
   std::ranges::stable_sort(found, {}, &Plan::seconds);
   if (!found.empty()) return found;

@@ -205,7 +205,7 @@ py::dict read_kept(const std::string& text) {
 py::dict choose_plan(const std::string& collective, std::size_t bytes,
                      const std::vector<int>& host_of, bool shared_memory, const std::string& plan,
                      std::size_t slices, const std::string& op, const std::string& dtype,
-                     const std::string& kept) {
+                     const std::string& kept, bool one_order) {
   Place place{.size = static_cast<int>(host_of.size()), .topology = Topology::of(host_of)};
   if (!shared_memory) place.why_no_memory = "GRADRED_SHM is off";
   place.why_no_host_memory = place.why_no_memory;
@@ -218,7 +218,8 @@ py::dict choose_plan(const std::string& collective, std::size_t bytes,
                           .bytes = bytes,
                           .plan = place.size == 1 ? std::string_view() : plan,
                           .slices = slices,
-                          .mpi_may_carry = mpi_computes_alike(op_named(op), dtype_named(dtype))};
+                          .mpi_may_carry = mpi_computes_alike(op_named(op), dtype_named(dtype)),
+                          .one_order = one_order};
   py::dict result = described(choose(plan_families(), question, place));
   result["model"] = described(figures);
   return result;
@@ -373,6 +374,7 @@ void bind_calls(py::module_& m) {
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("shared_memory") = true, py::arg("plan") = "", py::arg("slices") = 0,
         py::arg("op") = "sum", py::arg("dtype") = "float32", py::arg("figures") = "",
+        py::arg("one_order") = false,
         "The plan of a call by ranks on these hosts; needs neither a communicator nor an MPI.");
   m.def("read_figures", &read_kept, py::arg("text"));
   m.def(

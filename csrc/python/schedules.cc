@@ -243,6 +243,7 @@ py::list table() {
     row["about"] = algorithm.about;
     row["cost"] = algorithm.cost;
     row["paper"] = algorithm.paper;
+    row["one_order"] = algorithm.one_order;
     rows.append(row);
   }
   return rows;

@@ -198,6 +198,12 @@ KnobValue parse_profile(std::string_view text) {
   return unless_unset(text, stripped);
 }
 
+KnobValue parse_deterministic(std::string_view text) {
+  if (const std::optional<bool> flag = flag_in(text)) return *flag;
+  if (lower(stripped(text)) != kAnySize) refuse("1, 0 or size");
+  return std::string(kAnySize);
+}
+
 std::string seconds_as_written(double seconds) {
   std::array<char, 1100> text{};  // of the smallest double, too
   const auto [end, error] =

@@ -11,6 +11,7 @@ namespace gradred {
 
 inline constexpr std::string_view kOwnArrays = "own";   // of the knob `ipc_arrays`
 inline constexpr std::string_view kProfileTable = "1";  // of the knob `profile`: no file
+inline constexpr std::string_view kAnySize = "size";    // of the knob `deterministic`
 
 std::string lower(std::string_view text);
 std::string upper(std::string_view text);
@@ -31,6 +32,7 @@ std::uint64_t parse_ipc_bytes(std::string_view text);
 std::string parse_ipc_arrays(std::string_view text);
 std::string parse_fault_knob(std::string_view text);
 KnobValue parse_profile(std::string_view text);
+KnobValue parse_deterministic(std::string_view text);
 
 std::string seconds_as_written(double seconds);  // "0.2s", with all its digits
 std::uint64_t in_nanoseconds(double seconds);    // at most some centuries

@@ -47,11 +47,16 @@ constexpr std::array kKnobs = {
     Knob{.name = "deterministic",
          .initial = "0",
          .unset = "",
-         .help = "Choose the plan from size, layout, count, type and op alone, so that a repeated "
-                 "run gives the same bits.",
-         .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
-         .apply = [](const KnobValue& value,
-                     Settings& settings) { settings.deterministic = on(value); }},
+         .help = "1: choose the plan from size, layout, count, type and op alone, so that a "
+                 "repeated run gives the same bits; size: and from plans that add up in an order "
+                 "which no count changes, so that buckets and fusion change no bits, either. Rank "
+                 "0's value decides; set it on all.",
+         .read = parse_deterministic,
+         .apply =
+             [](const KnobValue& value, Settings& settings) {
+               settings.one_order = text_or_empty(value) == kAnySize;
+               settings.deterministic = settings.one_order || on(value);
+             }},
     Knob{.name = "tune",
          .initial = "1",
          .unset = "",

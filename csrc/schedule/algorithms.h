@@ -29,6 +29,9 @@ struct Algorithm {
   std::string_view about;
   std::string_view cost;  // see generators.h
   std::string_view paper;
+  // Whether it adds up each element in one order of ranks, wherever that stands and however long
+  // the vector is: in that of all others of its collective of which this is said.
+  bool one_order = false;
 };
 
 const std::vector<Algorithm>& algorithms();

@@ -79,7 +79,7 @@ __all__ = [
 
 
 class Algorithm(TypedDict):
-    """What the table of algorithms says about one of them, in words."""
+    """What the table of algorithms says about one of them."""
 
     name: str
     collective: str
@@ -88,6 +88,9 @@ class Algorithm(TypedDict):
     about: str
     cost: str
     paper: str
+    one_order: bool
+    """Whether it adds up each element in one order of ranks, wherever that stands in however long a
+    vector: in the order of all others of its collective of which this is said."""
 
 
 def algorithms() -> list[Algorithm]:

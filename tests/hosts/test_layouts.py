@@ -46,6 +46,25 @@ def test_sums_are_exact_and_ranks_that_differ_get_an_error_and_go_on(
     run(layout, *EVERYTHING, **({"GRADRED_SLICES": slices} if slices != "0" else {}))
 
 
+# On two hosts all plans add up two sums, in whatever order.
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "0,1,2",
+        "0,0,1,2",
+        pytest.param("0,0,1,1", marks=pytest.mark.full),
+        pytest.param("0,1,2,0,1", marks=pytest.mark.full),
+    ],
+)
+def test_sums_of_any_length_have_the_same_bits_where_that_is_asked_for(layout: str) -> None:
+    run(layout, "any_length", GRADRED_DETERMINISTIC="size")
+
+
+@pytest.mark.full
+def test_sums_of_any_length_on_hosts_that_share_no_memory() -> None:
+    run("0,0,1", "any_length", GRADRED_DETERMINISTIC="size", GRADRED_SHM="0")
+
+
 # Numbered in turn, a host with one rank first, three hosts.
 @pytest.mark.parametrize(
     "layout",

@@ -106,6 +106,25 @@ def test_plan_costs_least_of_all_that_can_serve(collective: str, host_of: list[i
             assert found["seconds"] <= other["seconds"], name
 
 
+@pytest.mark.parametrize("nbytes", ["8", "64k", "64m"])
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "chosen"),
+    [(3, "3", ("recursive_doubling", "rabenseifner")), (64, "8", ("hierarchical",))],
+)
+def test_sums_whose_bits_no_length_changes_have_plans_of_one_order(
+    ranks: int, hosts: str, chosen: tuple[str, ...], nbytes: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("GRADRED_DETERMINISTIC", "size")
+    found = report(capsys, "--bytes", nbytes, "-np", str(ranks), "--hosts", hosts)
+    assert found["plan"] in chosen
+    assert found["parameters"].get("across") in (None, "", "recursive_doubling", "rabenseifner")
+    words = ["--bytes", nbytes, "-np", "3", "--hosts", "3", "--collective", "reduce_scatter"]
+    assert report(capsys, *words)["plan"] == "recursive_halving"
+    words[-1] = "allgather"
+    assert report(capsys, *words)["plan"] != "recursive_halving"
+
+
 def test_plan_of_the_ranks_hosts_follows_their_slots(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "--bytes", "64k", "--hosts", "a:1,b:3")
     assert found["question"]["host_of"] == [0, 1, 1, 1]

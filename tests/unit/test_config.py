@@ -43,7 +43,7 @@ def test_duration_of_another_form_is_refused(text):
         ("warn_after", "2min", 120.0),
         ("timeout", "90", 90.0),
         ("timeout", "none", None),
-        ("deterministic", "yes", True),
+        *(("deterministic", "yes", True), ("deterministic", "Size", "size")),
         ("shm", "off", False),
         ("trace", "/somewhere/trace.json", "/somewhere/trace.json"),
         ("plan", "ring", "ring"),

@@ -154,6 +154,7 @@ def answer(question: Question, figures: str = "") -> Answer:
         op=question.op or "sum",
         dtype=question.dtype,
         figures=figures,
+        one_order=config.get("deterministic") == "size",
     )
     return _explained(question, choice)
 
