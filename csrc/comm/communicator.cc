@@ -138,6 +138,7 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
       device_workspace_(rank, size, settings_.ipc_bytes, settings_.ipc_programs),
       liveness_(comm, rank, size, operation_log_) {
   observer_.profile(settings_.profile);
+  observer_.log_results(ResultLog::get(settings_, rank_, size_));
   direct_ = size_ == 1 && observer_.idle();
   choice_.place.why_no_memory = "no blocking call yet";
   if (size_ == 1) choice_.settle(assumed_figures());
@@ -152,6 +153,11 @@ Communicator::~Communicator() {
 
 void Communicator::prepare(WaitHook& hook) {
   if (size_ > 1 && !set_up_) set_up(hook);
+}
+
+void Communicator::log_no_results() {
+  observer_.log_results(nullptr);
+  direct_ = observer_.idle();
 }
 
 void Communicator::run(const Call& call, WaitHook& hook) {

@@ -90,6 +90,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Blocking and collective: sets up what gradred needs, unless that is done.
   void prepare(WaitHook& hook);
+  // After that: its calls are parts of others, whose results are written down (result_log.h).
+  void log_no_results();
   // Blocking: returns when the result is in place. The first such call on a communicator sets up
   // what gradred needs, together with all ranks.
   void run(const Call& call, WaitHook& hook);

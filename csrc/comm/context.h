@@ -13,6 +13,7 @@
 #include "base/trace.h"
 #include "comm/driving.h"
 #include "comm/registry.h"
+#include "comm/result_log.h"
 #include "comm/settings.h"
 #include "engine/engine.h"
 
@@ -46,9 +47,11 @@ struct Context {
   Driving driving;
   std::once_flag trace_once;
   std::unique_ptr<Trace> trace;  // made when the first communicator is set up with a trace wanted
-  bool ends_by_loss = false;     // of another rank: the exit reason tells of that
-  std::string exit_reason;       // why the program ends; empty: it ends well
-  std::atomic<bool> is_fork{false};  // a child that a rank has forked
+  std::once_flag result_log_once;
+  std::unique_ptr<ResultLog> result_log;  // likewise
+  bool ends_by_loss = false;              // of another rank: the exit reason tells of that
+  std::string exit_reason;                // why the program ends; empty: it ends well
+  std::atomic<bool> is_fork{false};       // a child that a rank has forked
   std::atomic<bool> program_ended{false};
 };
 

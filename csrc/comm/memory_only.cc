@@ -58,6 +58,7 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
 
 void Communicator::observe(std::uint64_t began_ns) {
   observer_.profile(settings_.profile);
+  observer_.log_results(ResultLog::get(settings_, rank_, size_));
   observer_.open(decorations(settings_, rank_, size_).trace, began_ns);
   direct_ = observer_.idle();
 }

@@ -30,13 +30,16 @@ const char* text_of(Mode mode) {
 }
 
 Observation::Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call,
-                         const char* path)
+                         const char* path, std::shared_ptr<LoggedResults> results)
     : profile_(std::move(profile)),
       row_(profile_ != nullptr ? &profile_->row(call, mode_of(call)) : nullptr),
       looks_(row_ != nullptr && row_->looks_at_started()),
       trace_(trace),
       bytes_(call.count * size_of(call.dtype)),
-      start_ns_(now_ns()) {
+      start_ns_(now_ns()),
+      results_(std::move(results)),
+      number_(results_ != nullptr ? results_->begin() : 0),
+      result_(results_ != nullptr ? results_->result_of(call) : Result()) {
   if (trace_ == nullptr) return;
   event_.line = trace_->open_line();
   event_.operation = trace_->next_operation();
@@ -65,6 +68,7 @@ void Observation::end(bool well, const Stood& stood, Went went, bool is_copied_t
     row_->went(went, is_copied_to_host);
   }
   if (trace_ != nullptr) record(*trace_, event_, well);
+  if (results_ != nullptr && well) results_->end(number_, result_);
 }
 
 TracedCall::TracedCall(Trace* trace, std::uint32_t line, const char* path, const char* mode,

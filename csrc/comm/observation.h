@@ -7,13 +7,15 @@
 #include "base/clock.h"
 #include "base/trace.h"
 #include "comm/profile.h"
+#include "comm/result_log.h"
 
 namespace gradred {
 
 class Observation {
  public:
-  // Both may be null; the trace is told by what `path` the call goes.
-  Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call, const char* path);
+  // All may be null; the trace is told by what `path` the call goes.
+  Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call, const char* path,
+              std::shared_ptr<LoggedResults> results);
   ~Observation();
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;
@@ -31,6 +33,9 @@ class Observation {
   Trace* const trace_;
   const std::uint64_t bytes_, start_ns_;
   TraceEvent event_;
+  const std::shared_ptr<LoggedResults> results_;
+  const std::uint64_t number_ = 0;  // among these
+  const Result result_;
 };
 
 // While it lives the program is in the operation; null: not observed.

@@ -67,11 +67,6 @@ std::shared_ptr<Duplicate> make_comparison(SetUpCalls& calls) {
   return made;
 }
 
-inline void carry_out(Communicator& comm, const Call& call, WaitHook& hook, Mode mode) {
-  if (mode == Mode::kBlocking) return comm.dispatch().run(call, hook);
-  comm.dispatch().run_startable(call, hook);
-}
-
 }  // namespace
 
 // ---- set-up ---------------------------------------------------------------------------------
@@ -112,7 +107,23 @@ void Observer::open(Trace* trace, std::uint64_t began_ns) {
 
 NodeGroup* Observer::node() const { return comm_.node_path().node(); }
 
+void Observer::log_results(ResultLog* log) {
+  results_ = log != nullptr ? std::make_shared<LoggedResults>(*log, comm_.size()) : nullptr;
+}
+
 // ---- blocking calls ---------------------------------------------------------------------------
+
+inline void Observer::carry_out(const Call& call, WaitHook& hook, Mode mode) {
+  const std::uint64_t number = results_ == nullptr ? 0 : results_->begin();
+  if (mode == Mode::kBlocking) {
+    comm_.dispatch().run(call, hook);
+  } else {
+    comm_.dispatch().run_startable(call, hook);
+  }
+  if (results_ != nullptr) [[unlikely]] {
+    results_->end(number, results_->result_of(call));
+  }
+}
 
 template <Mode mode>
 void Observer::run(const Call& call, WaitHook& hook) {
@@ -125,7 +136,7 @@ void Observer::run(const Call& call, WaitHook& hook) {
   }
   // Shorter calls, which are not timed, are on a node.
   node()->charge_long_waits(row->waits());
-  carry_out(comm_, call, hook, mode);
+  carry_out(call, hook, mode);
 }
 template void Observer::run<Mode::kBlocking>(const Call&, WaitHook&);
 template void Observer::run<Mode::kPersistentCall>(const Call&, WaitHook&);
@@ -164,28 +175,28 @@ void Observer::note_way(const Call& call, Mode mode, ProfileRow& row) const {
 }
 
 void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
-  if (trace_ == nullptr) return carry_out(comm_, call, hook, mode);
+  if (trace_ == nullptr) return carry_out(call, hook, mode);
   const bool blocking = mode == Mode::kBlocking;
   const Family* const family = comm_.dispatch().family_for(call, !blocking);
   if (family == nullptr || family->traced_as() == nullptr) {
-    return carry_out(comm_, call, hook, mode);  // an error; or the transport traces it
+    return carry_out(call, hook, mode);  // an error; or the transport traces it
   }
   TracedCall traced(trace_, trace_line_, family->traced_as(), text_of(mode), call.signature());
-  carry_out(comm_, call, hook, mode);
+  carry_out(call, hook, mode);
   traced.ended();
 }
 
 // ---- started calls ----------------------------------------------------------------------------
 
 std::shared_ptr<Observation> Observer::observation(const Call& call) const {
-  if (profile_ == nullptr && trace_ == nullptr) return nullptr;
+  if (idle()) return nullptr;
   const Family* const family = comm_.dispatch().family_for(call, true);
   // The MPI tells nobody of the end of its own.
   const bool traced = trace_ != nullptr && family != nullptr && !family->leaves_to_mpi() &&
                       family->traced_as() != nullptr;
-  if (profile_ == nullptr && !traced) return nullptr;
+  if (profile_ == nullptr && !traced && results_ == nullptr) return nullptr;
   return std::make_shared<Observation>(profile_, traced ? trace_ : nullptr, call,
-                                       traced ? family->traced_as() : nullptr);
+                                       traced ? family->traced_as() : nullptr, results_);
 }
 
 // ---- beside the MPI's own ---------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include "comm/observation.h"
 #include "comm/profile.h"
 #include "comm/registry.h"
+#include "comm/result_log.h"
 
 namespace gradred {
 
@@ -25,13 +26,15 @@ class Observer {
   // Whether to keep a profile: this rank's wish, and what rank 0 has decided once the ranks have
   // told each other.
   void profile(bool wanted);
+  // Where the results of the calls from now on are written down; null: nowhere.
+  void log_results(ResultLog* log);
   // Collective, in the set-up that began then. `trace` may be null.
   void set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns);
   // Local: the same without an MPI to compare with.
   void open(Trace* trace, std::uint64_t began_ns);
   bool keeps_profile() const { return profile_ != nullptr; }
   // Whether nobody observes the calls.
-  bool idle() const { return profile_ == nullptr && trace_ == nullptr; }
+  bool idle() const { return profile_ == nullptr && trace_ == nullptr && results_ == nullptr; }
 
   // A blocking call, on the path that it takes unobserved (Dispatch). Most calls of
   // a profile end here, and each instruction counts. They are counted before they are made, so that
@@ -42,6 +45,7 @@ class Observer {
   std::shared_ptr<Observation> observation(const Call& call) const;
 
  private:
+  void carry_out(const Call& call, WaitHook& hook, Mode mode);
   void run_timed(const Call& call, WaitHook& hook, Mode mode);
   void run_traced(const Call& call, WaitHook& hook, Mode mode);
   void note_way(const Call& call, Mode mode, ProfileRow& row) const;
@@ -50,10 +54,11 @@ class Observer {
   NodeGroup* node() const;  // null: not all ranks share memory
 
   Communicator& comm_;
-  std::shared_ptr<Profile> profile_;       // null: none; this rank's wish until set-up
-  Profile* quick_profile_ = nullptr;       // the same once it is set up
-  Trace* trace_ = nullptr;                 // for what does not go by schedule; null: none
-  std::uint32_t trace_line_ = 0;           // of blocking calls
+  std::shared_ptr<Profile> profile_;  // null: none; this rank's wish until set-up
+  Profile* quick_profile_ = nullptr;  // the same once it is set up
+  Trace* trace_ = nullptr;            // for what does not go by schedule; null: none
+  std::uint32_t trace_line_ = 0;      // of blocking calls
+  std::shared_ptr<LoggedResults> results_;
   std::shared_ptr<Duplicate> comparison_;  // for the MPI's own collectives; null: none
 };
 

@@ -31,6 +31,7 @@ struct Settings {
   std::string fault;           // parse_fault(); empty: none
   bool profile = false;        // rank 0's decides for a communicator
   std::string profile_file;    // empty: a table is all; may differ
+  std::string result_hash;     // file for hashes of results; empty: none; may differ
   bool deterministic = false;  // rank 0's: plans depend on what ranks agree on alone
   bool one_order = false;      // likewise: and add up in an order that no length changes
   bool tune = true;            // likewise: links and the MPI are measured between hosts

@@ -145,6 +145,7 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
                                  std::shared_ptr<Segment> segment, const std::vector<int>& site,
                                  std::uint64_t most_fused_bytes)
     : comm_(std::move(comm)),
+      result_log_(ResultLog::get(comm_->own_settings(), comm_->rank(), comm_->size())),
       segment_(std::move(segment)),
       alone_(segment_ == nullptr ? std::make_unique<Line[]>(Board::bytes(1) / sizeof(Line) + 1)
                                  : nullptr),

@@ -180,6 +180,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void run_works();
   void start_works();
   Progress where(bool waits);
+  void log_results(NamedOperation& operation) const;
   void finish(const Shared& operation, std::exception_ptr failure);
   void fail(const std::exception_ptr& reason) noexcept;
   std::exception_ptr loss(const std::string& text) const;
@@ -193,6 +194,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   };
 
   const std::shared_ptr<Communicator> comm_;
+  ResultLog* const result_log_;  // null: none
   std::string title_;
   const std::shared_ptr<Segment> segment_;  // null: no rank shares memory with this one
   const std::unique_ptr<Line[]> alone_;     // then

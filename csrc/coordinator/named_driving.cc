@@ -193,7 +193,9 @@ void NamedOperations::run_works() {
       if (part.operation == nullptr) continue;
       if (part.chunk == 0) part.operation->times_.started_ns = done->started_ns();
       part.operation->times_.batch = done->parts().size();
-      if (part.is_last_chunk()) finish(part.operation, nullptr);
+      if (!part.is_last_chunk()) continue;
+      if (result_log_ != nullptr) log_results(*part.operation);
+      finish(part.operation, nullptr);
     }
     start_works();
   }
@@ -226,6 +228,30 @@ Progress NamedOperations::where(bool waits) {
   }
   if (waits && relay_ != nullptr) relay_->rest();
   return {Progress::State::kAwaits, board_.news()};
+}
+
+// One hash of all its results. Where memory was made for one, that is the operation's next output.
+void NamedOperations::log_results(NamedOperation& operation) const {
+  if (operation.arrays().empty()) return;
+  const Submission& what = operation.submission();
+  const bool has_own_lengths = what.kind == NamedKind::kAllgather ||
+                               what.kind == NamedKind::kAlltoall ||
+                               what.kind == NamedKind::kReduceScatter;
+  std::uint64_t hash = 0;
+  auto made = operation.outputs.begin();
+  for (std::size_t i = 0; i < operation.arrays().size(); ++i) {
+    const NamedArray& array = operation.arrays()[i];
+    const bool is_made = has_own_lengths && !array.filled;
+    if (is_made && made == operation.outputs.end()) break;
+    const std::size_t bytes =
+        is_made ? made->bytes : (has_own_lengths ? array.out_bytes : array.bytes());
+    const void* const data = is_made ? made->memory.get() : array.out.data;
+    if (is_made) ++made;
+    const std::uint64_t one = hash_of(is_made ? Memory() : array.out.memory, data, bytes);
+    hash = i == 0 ? one : mix(hash, one);
+  }
+  const std::string of = title_.empty() ? "" : " of " + title_;
+  result_log_->write("'" + operation.key() + "'" + of, name_of(what.kind), hash);
 }
 
 void NamedOperations::finish(const Shared& operation, std::exception_ptr failure) {

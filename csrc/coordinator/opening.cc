@@ -88,6 +88,9 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
                                                          std::uint64_t most_fused_bytes,
                                                          WaitHook& hook) {
   comm->prepare(hook);
+  // What it carries out is vectors of what happens to be ready together, and what ranks tell each
+  // other of themselves.
+  comm->log_no_results();
   const std::vector<int> site_of = sites_of(*comm);
   const int site = site_of[static_cast<std::size_t>(comm->rank())];
   const std::vector<int> members = members_of(site_of, site);

@@ -9,6 +9,7 @@
 #include <string>
 #include <variant>
 
+#include "base/result_hash.h"
 #include "device/exported.h"
 #include "device/location.h"
 #include "device/pointer_timing.h"
@@ -169,6 +170,13 @@ void bind_memory(py::module_& m) {
            py::arg("send"), py::arg("recv"), py::arg("after"), py::arg("stream") = py::none());
   m.def("copy_bytes", &copy_bytes, py::arg("target"), py::arg("source"), py::arg("nbytes"),
         py::arg("placement"), "Blocks until the bytes are there, wherever both lie.");
+  m.def(
+      "result_hash",
+      [](std::uintptr_t address, std::size_t bytes) {
+        const WithoutGil released;
+        return hash_of_result(reinterpret_cast<const void*>(address), bytes);
+      },
+      py::arg("address"), py::arg("nbytes"), "Of host memory.");
   m.def("locate", &locate, py::arg("address"), py::arg("nbytes"), py::arg("stream"),
         py::arg("libraries"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "

@@ -85,6 +85,14 @@ constexpr std::array kKnobs = {
                settings.profile = !file.empty();
                settings.profile_file = file == kProfileTable ? "" : file;
              }},
+    Knob{.name = "result_hash",
+         .initial = "none",
+         .unset = "none",
+         .help = "Write a line with a hash of its result for each call to this file of each rank, "
+                 "so that two runs can be compared; its folder is made.",
+         .read = [](std::string_view text) { return unless_unset(text, stripped); },
+         .apply = [](const KnobValue& value,
+                     Settings& settings) { settings.result_hash = text_or_empty(value); }},
     Knob{.name = "allow_singleton",
          .initial = "0",
          .unset = "",

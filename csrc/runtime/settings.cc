@@ -24,6 +24,9 @@ void read_settings() {
   if (!found.profile_file.empty()) {
     found.profile_file = require_destination("profile", found.profile_file);
   }
+  if (!found.result_hash.empty()) {
+    found.result_hash = require_destination("result_hash", found.result_hash);
+  }
   wait_limits().warn = found.warn_ns;
   wait_limits().timeout = found.timeout_ns;
   expect_ranks_on_host(found.ranks_on_host);

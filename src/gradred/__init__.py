@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gradred.calls.nonblocking import ArrayRequest, iallreduce, iallreduce_many
     from gradred.calls.parts import allgather, bcast, reduce_scatter_block
     from gradred.comm import Comm
+    from gradred.hashing import result_hash
     from gradred.launch.run_function import run
     from gradred.memory import empty, empty_like, zeros
     from gradred.ops import OPS, Premul, premul
@@ -57,6 +58,7 @@ _LAZY = {
     "iallreduce_many": "calls.nonblocking",
     "premul": "ops",
     "reduce_scatter_block": "calls.parts",
+    "result_hash": "hashing",
     "run": "launch.run_function",
     "user_op": "user_ops",
     "zeros": "memory",
@@ -96,6 +98,7 @@ __all__ = [
     "iallreduce_many",
     "premul",
     "reduce_scatter_block",
+    "result_hash",
     "run",
     "user_op",
     "zeros",

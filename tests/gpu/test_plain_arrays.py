@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -16,7 +17,7 @@ from gpu.simulated import DeviceArray, Driver
 from mpi4py import MPI
 
 import gradred
-from gradred import _core
+from gradred import _core, config
 from gradred.buffers import arrays, cuda_interface, messages
 from gradred.comm import _CLOSER_LOOKS
 from gradred.element_types import ELEMENT_TYPES, numpy_dtype
@@ -309,3 +310,23 @@ def test_what_differs_is_told_with_what_was_passed(comm: gradred.Comm, pair: Pai
     with pytest.raises(gradred.UsageError, match=rf"passed float32 of shape \({COUNT - RANK},\)"):
         comm.Allreduce(x, y)
     comm.Allreduce(pair.sent, pair.got)
+
+
+def test_hash_of_a_result_is_that_of_its_bytes_wherever_they_lie(
+    device: Driver, tmp_path: Path
+) -> None:
+    """By `gradred.result_hash`, and in the file of GRADRED_RESULT_HASH."""
+    config.set("result_hash", str(tmp_path / "{rank}.txt"))
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    config.reset("result_hash")
+    x = DeviceArray(device, np.arange(COUNT, dtype="float32"))
+    comm.Allreduce(MPI.IN_PLACE, x)
+    first = gradred.result_hash(x)
+    comm.Iallreduce(MPI.IN_PLACE, x).Wait()
+    second = gradred.result_hash(x)
+    expected = np.arange(COUNT, dtype="float32") * SIZE
+    assert first == gradred.result_hash(expected)
+    assert second == gradred.result_hash(expected * SIZE)
+    lines = (tmp_path / f"{RANK}.txt").read_text().splitlines()
+    assert [line.split()[-1] for line in lines] == [f"{one:016x}" for one in (first, second)]
+    comm.Free()
