@@ -67,10 +67,10 @@ def only_where_the_plan_can_be(request: pytest.FixtureRequest, shares_memory: bo
 
 
 @functools.cache
-def configured(plan: str = "", slices: int = 0) -> gradred.Comm:
+def configured(plan: str = "", slices: int = 0, deterministic: str = "0") -> gradred.Comm:
     """A communicator that was made with these knobs."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
-    use(plan=plan or None, slices=slices or None, tune=False)
+    use(plan=plan or None, slices=slices or None, tune=False, deterministic=deterministic)
     _core.comm_info(comm)  # the extension meets it
     use()
     return comm
@@ -290,9 +290,13 @@ def test_schedule_that_forgets_a_rank_is_refused_before_it_runs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["allreduce", "reduce_scatter_block", "allgather", "bcast"])
-@pytest.mark.parametrize("plan", ["", "ring"])
-def test_choice_without_ranks_is_that_of_the_ranks(kind: str, plan: str) -> None:
-    comm = configured(plan)
+@pytest.mark.parametrize(
+    ("plan", "deterministic"), [("", "0"), ("ring", "0"), ("", "size"), ("ring", "size")]
+)
+def test_choice_without_ranks_is_that_of_the_ranks(
+    kind: str, plan: str, deterministic: str
+) -> None:
+    comm = configured(plan, deterministic=deterministic)
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up what a choice depends on
     info = _core.comm_info(comm)
     collective = kind.removesuffix("_block")
@@ -305,6 +309,7 @@ def test_choice_without_ranks_is_that_of_the_ranks(kind: str, plan: str) -> None
             shared_memory=SIZE == 1 or info["shares_memory"] or info["hosts_share_memory"],
             plan=named,
             slices=1 if collective in ("reduce_scatter", "allgather") else 0,
+            one_order=deterministic == "size",
         )
         call = _core.Call(kind, None, 0, nbytes // 4, "float32")  # type: ignore[arg-type]
         found = _core.plan_for(comm, call)
