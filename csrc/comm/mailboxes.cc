@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/random.h"
+#include "comm/fork_guard.h"
 #include "comm/own_calls.h"
 #include "comm/set_up_calls.h"
 #include "node/group.h"
@@ -20,9 +21,6 @@ namespace {
 
 // Longer ones are shown. Below the copy through the ring takes less time than a system call.
 constexpr std::size_t kLongMessage = std::size_t{32} << 10;
-constexpr std::size_t kRingBytes = std::size_t{64} << 10, kLeastRingBytes = std::size_t{4} << 10;
-constexpr std::size_t kMostRingBytes = std::size_t{16}
-                                       << 20;  // of all rings, unless ranks are many
 constexpr std::size_t kMessagePiece = std::size_t{16}
                                       << 10;  // copied before the other end hears of it
 
@@ -90,19 +88,19 @@ void MessageOperation::take(int from, std::size_t bytes) {
 
 bool MessageOperation::spins() const { return all_->comm_->node_path().spins(); }
 
+// The look after the peer comes first: it may have sent before it ended.
 bool MessageOperation::step() {
-  {
-    const std::lock_guard lock(all_->mutex_);
-    if (!is_done_) all_->move(*this);
-    if (is_done_) {
-      if (failure_ != nullptr) std::rethrow_exception(failure_);
-      return true;
-    }
-    const auto awaited = all_->awaited(*this);
-    stop_at(awaited ? Progress{Progress::State::kAwaits, *awaited, StoodFor::kPeers}
-                    : Progress{Progress::State::kPolls, {}, StoodFor::kPeers});
+  const std::exception_ptr lost = all_->look_for_lost(*this);
+  const std::lock_guard lock(all_->mutex_);
+  if (!is_done_) all_->move(*this);
+  if (is_done_) {
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+    return true;
   }
-  all_->look_for_lost(*this);
+  if (lost != nullptr) std::rethrow_exception(lost);
+  const auto awaited = all_->awaited(*this);
+  stop_at(awaited ? Progress{Progress::State::kAwaits, *awaited, StoodFor::kPeers}
+                  : Progress{Progress::State::kPolls, {}, StoodFor::kPeers});
   return false;
 }
 
@@ -111,13 +109,11 @@ void MessageOperation::withdraw() noexcept { all_->give_up(*this); }
 
 // ---- all of a communicator ----------------------------------------------------------------------
 
-std::size_t Mailboxes::ring_bytes(int ranks) {
+// Of both ends of all rings, which come before the bytes of all rings: whole pages.
+std::size_t Mailboxes::bytes_of_ends(int ranks) {
   const auto rings = static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks);
-  return std::clamp(kMostRingBytes / rings / kLeastRingBytes * kLeastRingBytes, kLeastRingBytes,
-                    kRingBytes);
+  return in_steps(rings * 2 * sizeof(End), kPage);
 }
-
-std::size_t Mailboxes::stride(int ranks) { return 2 * sizeof(End) + ring_bytes(ranks); }
 
 std::shared_ptr<Mailboxes> Mailboxes::create(std::shared_ptr<Communicator> comm, WaitHook& hook) {
   comm->prepare(hook);
@@ -128,12 +124,14 @@ std::shared_ptr<Mailboxes> Mailboxes::create(std::shared_ptr<Communicator> comm,
   SetUpCalls mpi_calls(comm->handle(), comm->rank(), size, hook, comm->liveness().names());
   OwnCalls own_calls(*comm, hook);
   Bootstrap& calls = comm->node_only() ? static_cast<Bootstrap&>(own_calls) : mpi_calls;
-  const std::size_t bytes = static_cast<std::size_t>(size * size) * stride(size);
+  const std::size_t ends = bytes_of_ends(size);
+  const std::size_t rings = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
   std::string reason;
-  const auto segment = Segment::create(calls, Segment::kProofBytes + bytes, reason);
+  const auto segment =
+      Segment::create(calls, Segment::kProofBytes + ends + rings * kRingBytes, reason);
   if (segment != nullptr && comm->rank() == 0) {
     try {
-      segment->populate(Segment::kProofBytes, bytes);
+      segment->populate(Segment::kProofBytes, ends);
     } catch (const TransportError& error) {
       reason = error.what();
     }
@@ -148,16 +146,27 @@ Mailboxes::Mailboxes(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment
     : comm_(std::move(comm)),
       segment_(std::move(segment)),
       processes_(std::move(processes)),
-      ring_bytes_(ring_bytes(comm_->size())),
-      alone_(segment_ == nullptr ? std::make_unique<End[]>(stride(1) / sizeof(End)) : nullptr),
-      rings_(segment_ == nullptr ? reinterpret_cast<std::byte*>(alone_.get())
-                                 : segment_->data() + Segment::kProofBytes),
+      alone_(segment_ == nullptr
+                 ? std::make_unique<End[]>((bytes_of_ends(1) + kRingBytes) / sizeof(End))
+                 : nullptr),
+      ends_(segment_ == nullptr ? alone_.get()
+                                : reinterpret_cast<End*>(segment_->data() + Segment::kProofBytes)),
+      bytes_(reinterpret_cast<std::byte*>(ends_) + bytes_of_ends(comm_->size())),
+      has_memory_(static_cast<std::size_t>(comm_->size()), segment_ == nullptr),
       sends_(static_cast<std::size_t>(comm_->size())),
       reading_(static_cast<std::size_t>(comm_->size())) {}
 
-Mailboxes::Ring& Mailboxes::ring(int from, int to) const {
+Mailboxes::Ring Mailboxes::ring(int from, int to) const {
   const auto index = static_cast<std::size_t>(from * comm_->size() + to);
-  return *reinterpret_cast<Ring*>(rings_ + index * stride(comm_->size()));
+  return {ends_[2 * index], ends_[2 * index + 1], bytes_ + index * kRingBytes};
+}
+
+// Of the ring to a rank, with the first message to it.
+void Mailboxes::require_memory(int to) {
+  if (has_memory_[static_cast<std::size_t>(to)]) return;
+  const std::byte* const bytes = ring(rank(), to).bytes;
+  segment_->populate(static_cast<std::size_t>(bytes - segment_->data()), kRingBytes);
+  has_memory_[static_cast<std::size_t>(to)] = true;
 }
 
 Mailboxes::Shared Mailboxes::send(const std::byte* data, std::size_t bytes, int to,
@@ -168,6 +177,7 @@ Mailboxes::Shared Mailboxes::send(const std::byte* data, std::size_t bytes, int 
   {
     const std::lock_guard lock(mutex_);
     if (closed_) throw UsageError("a message: its group has been destroyed");
+    require_memory(to);
     operation->left_ = bytes;
     sends_[static_cast<std::size_t>(to)].push_back(operation);
   }
@@ -176,6 +186,7 @@ Mailboxes::Shared Mailboxes::send(const std::byte* data, std::size_t bytes, int 
 
 Mailboxes::Shared Mailboxes::receive(std::byte* data, std::size_t bytes, int from,
                                      std::int64_t tag) {
+  require_rank();
   auto operation = std::make_shared<MessageOperation>(
       shared_from_this(), MessageOperation::Way::kReceive, data, bytes, from, tag);
   {
@@ -199,6 +210,7 @@ Mailboxes::Shared Mailboxes::start(Shared operation) {
 }
 
 void Mailboxes::close() noexcept {
+  if (is_fork_of_rank()) return;
   std::vector<Shared> left;
   try {
     const std::lock_guard lock(mutex_);
@@ -219,14 +231,30 @@ void Mailboxes::close() noexcept {
   for (const Shared& operation : left) operation->abandon(reason);
 }
 
-void Mailboxes::look_for_lost(MessageOperation& operation) const {
+// What ends the operation: its peer will send, or receive, no more. One from anyone ends when all
+// others have.
+std::exception_ptr Mailboxes::look_for_lost(MessageOperation& operation) const {
   constexpr std::uint64_t kEveryNs = 50'000'000;
   const std::uint64_t now = now_ns();
   if (operation.looked_ns_ == 0) operation.looked_ns_ = now;
-  if (now - operation.looked_ns_ < kEveryNs) return;
+  const NodeGroup* const group = comm_->node_path().group();
+  if (now - operation.looked_ns_ < kEveryNs || group == nullptr) return nullptr;
   operation.looked_ns_ = now;
-  comm_->liveness().throw_if_lost(operation.asked());
-  if (const NodeGroup* const group = comm_->node_path().group()) group->check_peers();
+  std::exception_ptr lost;
+  for (int peer = 0; peer < comm_->size(); ++peer) {
+    const bool is_awaited =
+        operation.peer_ == MessageOperation::kAnyone ? peer != rank() : peer == operation.peer_;
+    if (!is_awaited) continue;
+    try {
+      group->check_peer(static_cast<std::size_t>(peer));
+      return nullptr;
+    } catch (const PeerLost& error) {
+      lost =
+          std::make_exception_ptr(PeerLost(std::string(error.what()) + " while " +
+                                           operation.waiter() + " waits in " + operation.asked()));
+    }
+  }
+  return lost;
 }
 
 // ---- under the lock -----------------------------------------------------------------------------
@@ -243,12 +271,12 @@ std::optional<Awaited> Mailboxes::awaited(const MessageOperation& operation) con
   const int peer =
       operation.source_ != MessageOperation::kAnyone ? operation.source_ : operation.peer_;
   if (peer == MessageOperation::kAnyone) return std::nullopt;
-  Ring& one = sends ? ring(rank(), peer) : ring(peer, rank());
+  const Ring one = sends ? ring(rank(), peer) : ring(peer, rank());
   if (!sends) return Awaited{&one.written.passed, one.read.passed + 1, &one.written.bell, nullptr};
   // There was no room for a step more when this rank last looked, or the first is being read.
   const MessageOperation& first = *sends_[static_cast<std::size_t>(peer)].front();
   const std::uint64_t target =
-      first.shown_until_ != 0 ? first.shown_until_ : one.written.passed + kStep - ring_bytes_;
+      first.shown_until_ != 0 ? first.shown_until_ : one.written.passed + kStep - kRingBytes;
   return Awaited{&one.read.passed, target, &one.read.bell, nullptr};
 }
 
@@ -269,10 +297,10 @@ bool Mailboxes::is_shown(const MessageOperation& operation) const {
 // Whether all of the first message is in the ring, or has been read.
 bool Mailboxes::push_front(int to) {
   MessageOperation& first = *sends_[static_cast<std::size_t>(to)].front();
-  Ring& one = ring(rank(), to);
+  const Ring one = ring(rank(), to);
   std::uint64_t written = one.written.passed.load(std::memory_order_relaxed);
   const auto room = [&] {
-    return ring_bytes_ - (written - one.read.passed.load(std::memory_order_acquire));
+    return kRingBytes - (written - one.read.passed.load(std::memory_order_acquire));
   };
   const auto publish = [&] {
     one.written.passed.store(written, std::memory_order_release);
@@ -283,7 +311,7 @@ bool Mailboxes::push_front(int to) {
     if (room() < kStep) return false;
     const bool shown = is_shown(first);
     const Head head{first.bytes_, first.tag_, shown ? first.data_ : nullptr, 0};
-    std::memcpy(one.bytes + written % ring_bytes_, &head, sizeof head);
+    std::memcpy(one.bytes + written % kRingBytes, &head, sizeof head);
     written += kStep;
     first.has_begun_ = is_news = true;
     if (shown) first.shown_until_ = written;
@@ -295,7 +323,7 @@ bool Mailboxes::push_front(int to) {
   while (first.left_ > 0) {
     const std::size_t piece = std::min({first.left_, room(), kMessagePiece});
     if (piece == 0) break;
-    around(ring_bytes_, written, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
+    around(kRingBytes, written, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
       std::memcpy(one.bytes + at, first.data_ + begin, count);
     });
     first.data_ += piece;
@@ -309,7 +337,9 @@ bool Mailboxes::push_front(int to) {
 }
 
 void Mailboxes::pull(int from) {
-  Ring& one = ring(from, rank());
+  const auto& unsent = sends_[static_cast<std::size_t>(from)];
+  if (!unsent.empty() && unsent.front()->holds_memory_) push(from);  // nobody else drives it
+  const Ring one = ring(from, rank());
   Reading& now = reading_[static_cast<std::size_t>(from)];
   while (true) {
     const std::uint64_t written = one.written.passed.load(std::memory_order_acquire);
@@ -323,7 +353,7 @@ void Mailboxes::pull(int from) {
       const std::size_t piece =
           std::min({now.left, static_cast<std::size_t>(written - read), kMessagePiece});
       if (now.to != nullptr) {
-        around(ring_bytes_, read, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
+        around(kRingBytes, read, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
           std::memcpy(now.to + begin, one.bytes + at, count);
         });
         now.to += piece;
@@ -342,11 +372,11 @@ void Mailboxes::pull(int from) {
 
 // Whether there is a message to go on with.
 bool Mailboxes::begin_reading(int from, std::uint64_t written) {
-  Ring& one = ring(from, rank());
+  const Ring one = ring(from, rank());
   const std::uint64_t read = one.read.passed.load(std::memory_order_relaxed);
   if (read == written || !is_wanted(from)) return false;
   Head head{};
-  std::memcpy(&head, one.bytes + read % ring_bytes_, sizeof head);
+  std::memcpy(&head, one.bytes + read % kRingBytes, sizeof head);
   Reading begun{.is_message = true, .left = head.bytes, .taker = take_posted(from, head.tag)};
   if (begun.taker != nullptr) {
     begun.taker->take(from, head.bytes);
@@ -432,21 +462,17 @@ bool Mailboxes::is_wanted(int from) const {
   });
 }
 
-// Its memory is the caller's again. The rest of a message of which a part is in the ring goes on
-// from memory of its own: what comes behind it needs its end.
+// Its memory is the caller's again, but for that of a message of which the receiver has seen the
+// head: it may be reading, and what comes behind needs the message's end.
 void Mailboxes::give_up(MessageOperation& operation) noexcept {
   const std::lock_guard lock(mutex_);
   const auto is_it = [&](const Shared& one) { return one.get() == &operation; };
   if (operation.way_ == MessageOperation::Way::kSend) {
     auto& queue = sends_[static_cast<std::size_t>(operation.peer_)];
-    if (!operation.has_begun_ || closed_) {
+    if (!operation.has_begun_) {
       std::erase_if(queue, is_it);
-    } else if (operation.shown_until_ != 0) {
+    } else if (!operation.is_done_) {
       operation.holds_memory_ = true;
-    } else if (operation.left_ > 0 && operation.own_ == nullptr) {
-      operation.own_ = std::make_unique_for_overwrite<std::byte[]>(operation.left_);
-      std::memcpy(operation.own_.get(), operation.data_, operation.left_);
-      operation.data_ = operation.own_.get();
     }
     return;
   }
@@ -457,7 +483,9 @@ void Mailboxes::give_up(MessageOperation& operation) noexcept {
     one.to = nullptr;
   }
   for (const auto& one : early_) {
-    if (one->taker.get() == &operation) one->taker = nullptr;
+    if (one->taker.get() != &operation) continue;
+    one->taker = take_posted(one->source, one->tag);
+    if (one->taker != nullptr) one->taker->take(one->source, one->bytes.size());
   }
 }
 

@@ -44,7 +44,7 @@ class MessageOperation final : public StartedOperation {
   bool needs_no_mpi() const override { return true; }
   bool spins() const override;
   std::size_t bytes() const override { return bytes_; }
-  // The sender has given up, and the receiver may be reading.
+  // The sender has given up, and the receiver may be reading, or waits for the rest.
   bool holds_memory() const override { return holds_memory_; }
 
  protected:
@@ -69,10 +69,9 @@ class MessageOperation final : public StartedOperation {
   std::size_t left_ = 0;
   bool has_begun_ = false, is_done_ = false;
   int source_ = kAnyone;
-  std::string problem_;               // it ends with this UsageError
-  std::exception_ptr failure_;        // it ends with that
-  std::uint64_t shown_until_ = 0;     // the receiver has copied it when so much of the ring is read
-  std::unique_ptr<std::byte[]> own_;  // of a message whose sender gave up when a part was sent
+  std::string problem_;            // it ends with this UsageError
+  std::exception_ptr failure_;     // it ends with that
+  std::uint64_t shown_until_ = 0;  // the receiver has copied it when so much of the ring is read
   std::atomic<bool> holds_memory_{false};
   std::uint64_t looked_ns_ = 0;  // after the peers
 };
@@ -105,9 +104,10 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
     std::atomic<std::uint64_t> passed{0};
     Bell bell{};
   };
+  static constexpr std::size_t kRingBytes = std::size_t{64} << 10;
   struct Ring {
-    End written, read;
-    std::byte bytes[1];  // ring_bytes_
+    End &written, &read;
+    std::byte* bytes;  // kRingBytes, which are memory once its writer has sent something
   };
   struct Head {
     std::uint64_t bytes;
@@ -136,9 +136,9 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
     std::shared_ptr<Early> early{};  // null: it is not
   };
 
-  static std::size_t ring_bytes(int ranks);
-  static std::size_t stride(int ranks);
-  Ring& ring(int from, int to) const;
+  static std::size_t bytes_of_ends(int ranks);
+  Ring ring(int from, int to) const;
+  void require_memory(int to);
   Shared start(Shared operation);
   void move(MessageOperation& operation);
   void push(int to);
@@ -155,15 +155,16 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   bool is_wanted(int from) const;
   std::optional<Awaited> awaited(const MessageOperation& operation) const;
   void give_up(MessageOperation& operation) noexcept;
-  void look_for_lost(MessageOperation& operation) const;
+  std::exception_ptr look_for_lost(MessageOperation& operation) const;
 
   const std::shared_ptr<Communicator> comm_;
   const std::shared_ptr<Segment> segment_;  // null: there is one rank
   const std::vector<std::int64_t> processes_;
-  const std::size_t ring_bytes_;
   std::unique_ptr<End[]> alone_;  // then
-  std::byte* const rings_;
-  std::mutex mutex_;  // of what follows, and of this rank's ends of all rings
+  End* const ends_;               // of all rings, by writer and reader: what is written, and read
+  std::byte* const bytes_;        // of all rings
+  std::mutex mutex_;              // of what follows, and of this rank's ends of all rings
+  std::vector<bool> has_memory_;  // by rank: the ring to it
   bool closed_ = false;
   std::vector<std::deque<Shared>> sends_;  // by rank
   std::deque<Shared> receives_;            // in the order in which they were asked for

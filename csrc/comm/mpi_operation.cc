@@ -333,6 +333,7 @@ class MpiOperation final : public StartedOperation {
 
   void put_result() {
     if (gathers()) reduce_in_order();
+    gathered_.reset();
     scale_result(call_, call_.out.data, call_.count, comm_->size());
   }
 

@@ -350,8 +350,9 @@ void NodeGroup::check_peer(std::size_t peer) const {
 bool NodeGroup::departed_long_ago(std::size_t peer) const {
   constexpr std::uint64_t kMomentNs = 1'000'000'000;
   if (part_.state(peer).departed.load(std::memory_order_acquire) == 0) return false;
-  if (departed_ns_ == 0) departed_ns_ = now_ns();
-  return now_ns() - departed_ns_ >= kMomentNs;
+  std::uint64_t since = 0;  // replaced where another call has seen one before
+  if (departed_ns_.compare_exchange_strong(since, now_ns())) return false;
+  return now_ns() - since >= kMomentNs;
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {

@@ -116,6 +116,7 @@ class NodeGroup final : private Guard {
   bool is_first_to_wait() const;
   // Throws PeerLost if the process of a peer has ended, TransportError if the group is poisoned.
   void check_peers() const;
+  void check_peer(std::size_t peer) const;  // the first of that of one peer
   void throw_if_poisoned() const {
     if (poisoned()) throw_poisoned();
   }
@@ -183,7 +184,6 @@ class NodeGroup final : private Guard {
   void glance() override;
   // Throws if one that still has to contribute has ended: looks now and then.
   void look_after_peers(const Awaited& awaited);
-  void check_peer(std::size_t peer) const;  // throws if its process has ended
 
  private:
   friend struct testing::ManyOperations;
@@ -228,8 +228,9 @@ class NodeGroup final : private Guard {
   bool has_disagreed_ = false;
   std::uint64_t arrival_ns_ = 0;  // at the operation that is announced next; 0: it does not say
   std::uint64_t looked_ns_ = 0;   // when look_after_peers() has looked
-  mutable std::uint64_t departed_ns_ = 0;  // when a peer was first seen to have freed its group
-  std::vector<std::max_align_t> frame_;    // empty: none has been needed
+  mutable std::atomic<std::uint64_t> departed_ns_{
+      0};                                // when a peer was first seen to have freed its group
+  std::vector<std::max_align_t> frame_;  // empty: none has been needed
   const std::unique_ptr<NodeWays> ways_;
 };
 

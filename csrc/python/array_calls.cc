@@ -145,7 +145,7 @@ PyObject* run_found(PyObject* /*module*/, PyObject* const* args, Py_ssize_t narg
       }
     }
     PyObject* const result = found->result.release().ptr();
-    return scalars ? scalar_of(result) : result;
+    return scalars && args[3] == Py_None ? scalar_of(result) : result;
   } catch (...) {
     PyObject* const passed = PyTuple_Pack(2, args[1], args[3]);
     if (passed == nullptr) PyErr_Clear();

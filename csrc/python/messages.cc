@@ -79,9 +79,13 @@ std::shared_ptr<PyMessage> receive_message(Mailboxes& self, std::uintptr_t data,
                                            std::optional<int> source, std::int64_t tag,
                                            py::object held) {
   let_ended_go();
-  return std::make_shared<PyMessage>(self.receive(reinterpret_cast<std::byte*>(data), bytes,
-                                                  source.value_or(MessageOperation::kAnyone), tag),
-                                     std::move(held));
+  const int from = source.value_or(MessageOperation::kAnyone);
+  std::shared_ptr<MessageOperation> message;
+  {
+    const GilForShort gil(bytes);
+    message = self.receive(reinterpret_cast<std::byte*>(data), bytes, from, tag);
+  }
+  return std::make_shared<PyMessage>(std::move(message), std::move(held));
 }
 
 // Of the MPI's. To look at one again and again in Python takes the interpreter 1 us each time, with

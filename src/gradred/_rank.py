@@ -100,8 +100,8 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
             text = lines[-1] if isinstance(error, SyntaxError) else lines[0]
             _core.set_exit_reason(text.splitlines()[0], _tells_of_loss(error))
             if threading.current_thread() is threading.main_thread() and _others_go_on():
-                with contextlib.suppress(RuntimeError):  # the system has no more threads
-                    threading.Thread(target=_leave_before_threads, daemon=True).start()
+                with contextlib.suppress(RuntimeError):  # it is late for that
+                    threading._register_atexit(_leave_before_threads)  # type: ignore[attr-defined]
         previous(kind, error, trace)
 
     return hook
@@ -116,8 +116,10 @@ def _others_go_on() -> bool:
 
 
 def _leave_before_threads() -> None:
-    """Else peers wait for operations that the main thread of this rank would have begun."""
-    threading.main_thread().join()
+    """Else peers wait for operations that the main thread of this rank would have begun.
+
+    Python calls it before it waits for threads, those of executors, too.
+    """
     if _others_go_on():
         _core.leave_before_threads()
 

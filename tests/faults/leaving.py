@@ -8,6 +8,7 @@ import resource
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from mpi4py import MPI
@@ -95,6 +96,15 @@ def by_an_exception_beside_a_thread() -> None:
     threading.Thread(target=reduce_for_ever).start()
     call(comm)
     if WORLD.rank == 1:
+        raise RuntimeError("on purpose")
+    report(comm)
+
+
+def by_an_exception_beside_an_executor() -> None:
+    comm = gradred.Comm(WORLD)
+    call(comm)
+    if WORLD.rank == 1:
+        ThreadPoolExecutor().submit(time.sleep, 6)
         raise RuntimeError("on purpose")
     report(comm)
 

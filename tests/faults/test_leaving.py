@@ -35,6 +35,7 @@ def job(case: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         ("by_an_exception_before_any_call", "first", 1),
         ("by_an_exception_beside_a_thread", "beside a thread that reduces", 1),
         ("by_an_exception_beside_a_thread_that_sleeps", "beside a thread that sleeps", 1),
+        ("by_an_exception_beside_an_executor", "beside an executor", 1),
         ("before_any_call", "first", 7),
         ("before_any_non_blocking_call", "first, non-blocking", 7),
         ("before_any_tested_call", "first, tested", 7),

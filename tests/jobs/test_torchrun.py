@@ -133,6 +133,34 @@ def test_they_do_where_each_has_an_agent_of_its_own(
     assert said.count(TRAINED_ON) == 2, said
 
 
+# Stages of a pipeline end one after the other.
+STAGES = r"""
+import os, time
+import torch
+import torch.distributed as dist
+import gradred.torch
+
+dist.init_process_group("gradred")
+rank, x = dist.get_rank(), torch.zeros(3)
+if rank > 0:
+    dist.recv(x, rank - 1)
+if rank == 1:
+    time.sleep(2.5)
+if rank < 2:
+    dist.send(x + 1, rank + 1)
+os.write(1, f"stage {rank} got {x.tolist()}\n".encode())
+os._exit(0)
+"""
+
+
+def test_a_message_may_come_after_another_rank_has_ended(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STAGES)
+    done = run(*TORCHRUN, "--nproc-per-node", "3", str(program))
+    assert done.returncode == 0, done.stderr
+    assert "stage 2 got [2.0, 2.0, 2.0]" in done.stdout
+
+
 @pytest.mark.parametrize("example", ["ddp.py", pytest.param("fsdp.py", marks=pytest.mark.full)])
 def test_examples_learn(example: str) -> None:
     done = run(*TORCHRUN, "--nproc-per-node=2", str(ROOT / "examples" / example))

@@ -94,6 +94,9 @@ def test_other_kinds_come_back_as_they_are(x: Any) -> None:
 def test_scalars_of_numpy_come_back_as_they_are() -> None:
     y = gradred.allreduce(np.float32(RANK + 1))
     assert (type(y), y) == (np.float32, TOTAL)
+    out = np.zeros((), "f4")
+    assert gradred.allreduce(np.float32(RANK + 1), out=out) is out
+    assert out == TOTAL
 
 
 def test_jax_arrays() -> None:

@@ -406,3 +406,27 @@ def test_refused_arguments_of_one_rank_are_an_error_on_all_and_the_group_goes_on
         x = torch.full((4,), value)
         dist.all_reduce(x)
         assert (x == SIZE * value).all()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_memory_of_a_message_lives_until_it_is_read_though_its_group_is_destroyed() -> None:
+    apart = dist.new_group()
+    if type(apart._messages).__name__ == "OfMpi":
+        pytest.skip("the MPI keeps no memory alive")
+    if RANK == 0:
+        x = torch.full((2_000_000,), 7.0)
+        address = x.data_ptr()
+        work = dist.isend(x, 1, group=apart)
+        dist.destroy_process_group(apart)
+        del x, work
+        others = [torch.full((2_000_000,), 9.0) for _ in range(5)]
+        assert address not in [one.data_ptr() for one in others]
+        dist.barrier()
+    elif RANK == 1:
+        dist.barrier()
+        got = torch.zeros(2_000_000)
+        dist.recv(got, 0, group=apart)
+        assert (got == 7).all()
+    else:
+        dist.barrier()
+    dist.barrier()
