@@ -71,6 +71,16 @@ def test_every_kind_of_call_in_every_way_is_exact(ranks: int) -> None:
 
 
 @pytest.mark.one_mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_messages_of_all_lengths_come_in_any_order(ranks: int) -> None:
+    done = run(mpiexec(ranks), "messages")
+    assert done.returncode == 0, done.stderr
+    checks = 20 * 12 * (ranks - 1) + 4
+    said = sorted(line for line in done.stdout.splitlines() if line)
+    assert said == [f"rank {rank} of {ranks}: {checks} checks passed" for rank in range(ranks)]
+
+
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_calls_on_memory_of_devices_are_exact(ranks: int) -> None:
     done = run(mpiexec(ranks), "devices")

@@ -19,7 +19,8 @@ const std::map<std::string, void (*)(const Library&)> kCases = {
     {"calls", make_all_calls},        {"devices", make_calls_on_devices},
     {"named", make_named_operations}, {"lost", lose_a_rank},
     {"leaves", leave_early},          {"late", come_late},
-    {"forks", fork_a_child},          {"steady", count_steady_calls}};
+    {"forks", fork_a_child},          {"steady", count_steady_calls},
+    {"messages", send_messages}};
 
 // CASE:KIND, of calls that the MPI carries out.
 const std::map<std::string, void (*)(Kind)> kCasesOnMpi = {{"lost", lose_a_rank_on_mpi},
@@ -60,9 +61,10 @@ int run(const Library& mpi, const std::string& name) {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    std::fprintf(stderr,
-                 "usage: core_ranks LIBRARY calls|devices|named|lost|leaves|late|forks|steady\n"
-                 "       core_ranks LIBRARY lost:KIND|late:KIND\n");
+    std::fprintf(
+        stderr,
+        "usage: core_ranks LIBRARY calls|devices|named|lost|leaves|late|forks|steady|messages\n"
+        "       core_ranks LIBRARY lost:KIND|late:KIND\n");
     return 1;
   }
   return run(Library(argv[1]), argv[2]);

@@ -51,6 +51,7 @@ class Library {
 void make_all_calls(const Library& mpi);  // calls.cc
 void make_calls_on_devices(const Library& mpi);
 void make_named_operations(const Library& mpi);  // named.cc
+void send_messages(const Library& mpi);          // messages.cc
 void lose_a_rank(const Library& mpi);            // ends.cc: rank 1 kills itself
 void leave_early(const Library& mpi);            // rank 1 ends by an error
 void come_late(const Library& mpi);              // rank 1, beyond GRADRED_TIMEOUT
