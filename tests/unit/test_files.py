@@ -16,7 +16,7 @@ import pytest
 from gradred import UsageError
 from gradred._util import files
 from gradred.bench import options, plot, rank_zero
-from gradred.launch import output
+from gradred.launch import output, proc
 from gradred.observe import hang_report
 
 
@@ -165,6 +165,18 @@ def test_last_ten_reports_of_jobs_are_kept(report: Path) -> None:
     assert hang_report.report("the reason", met=True, failure=2) == str(report)
     kept = [folder / f"gradred-{user}-job-{number}-7.txt" for number in range(4, 13)]
     assert {*folder.iterdir()} == {report, *kept, *others}
+
+
+def test_reports_of_jobs_that_go_on_are_kept(report: Path) -> None:
+    mine = f"{os.getpid()}-{proc.read_stat(os.getpid()).started}"
+    alive = report.parent / f"gradred-{os.getuid()}-job-{mine}.txt"
+    for number in range(1, 13):
+        (report.parent / f"gradred-{os.getuid()}-job-{number}-7.txt").touch()
+    alive.touch()
+    os.utime(alive, (0, 0))
+    assert hang_report.report("the reason", met=True, failure=2) == str(report)
+    assert alive.exists()
+    assert len(list(report.parent.iterdir())) == 11
 
 
 def test_further_section_of_a_report_removes_nothing(report: Path) -> None:

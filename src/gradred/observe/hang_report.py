@@ -93,18 +93,25 @@ def _name(job: int) -> str:
 
 
 def _remove_oldest(folder: str, new: str) -> None:
-    """Keep the last reports of this user, the new one among them."""
-    ours = re.compile(rf"gradred-{os.getuid()}-job-\d+-\d+\.txt")
+    """Keep the last reports of this user, the new one among them, and those of jobs that go on."""
+    ours = re.compile(rf"gradred-{os.getuid()}-job-(\d+)-(\d+)\.txt")
     found: list[tuple[int, str]] = []
     with contextlib.suppress(OSError):  # of a folder whose names this user may not read
         for entry in os.scandir(folder):
-            if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            job = ours.fullmatch(entry.name)
+            if job and not _goes_on(job) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):  # another job has removed it
                     found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
     others = sorted((one for one in found if one[1] != new), reverse=True)
     for _, path in others[_KEPT - 1 :]:
         with contextlib.suppress(OSError):  # the same, or it is another user's
             os.unlink(path)
+
+
+def _goes_on(job: re.Match[str]) -> bool:
+    """Whether the process that a file is named by lives."""
+    first = proc.stat(int(job[1]))
+    return first is not None and first.started == int(job[2])
 
 
 def _lock(file: int) -> bool:
