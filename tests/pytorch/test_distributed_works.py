@@ -430,3 +430,20 @@ def test_memory_of_a_message_lives_until_it_is_read_though_its_group_is_destroye
     else:
         dist.barrier()
     dist.barrier()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+def test_memory_of_a_message_that_the_program_forgets_lives() -> None:
+    if RANK == 0:
+        dist.irecv(torch.zeros(300_000), 1)
+        others = [torch.full((300_000,), 2.0) for _ in range(5)]
+    dist.barrier()
+    if RANK == 1:
+        dist.send(torch.full((300_000,), 1.0), 0)
+        dist.send(torch.full((3,), 5.0), 0)
+    elif RANK == 0:
+        x = torch.zeros(3)
+        dist.recv(x, 1)
+        assert (x == 5).all()
+        assert all(bool((one == 2).all()) for one in others)
+    dist.barrier()

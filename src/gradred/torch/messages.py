@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
@@ -122,14 +123,14 @@ class OfMpi:
     def send(self, data: Bytes, to: int, tag: int) -> Message:
         """To one rank."""
         request = self._comm.Isend([data.numpy(), MPI.BYTE], to, tag)
-        return _OfMpi(request, _asked("send", to, self._ranks), self._look)
+        return _kept(_OfMpi(request, data, _asked("send", to, self._ranks), self._look))
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
         """From one rank, or any."""
         rank = MPI.ANY_SOURCE if source is None else source
         request = self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag)
         asked = _asked("recv", source, self._ranks)
-        return _OfMpi(request, asked, self._look, data.numel())
+        return _kept(_OfMpi(request, data, asked, self._look, data.numel()))
 
     def free(self) -> None:
         """Of the communicator."""
@@ -141,6 +142,7 @@ class _OfMpi:
 
     Args:
         request: the MPI's.
+        data: what it works on.
         asked: what was called, with the peer.
         look: see `OfMpi`.
         nbytes: that have to come, of a receive.
@@ -149,10 +151,15 @@ class _OfMpi:
     name = ""
 
     def __init__(
-        self, request: MPI.Request, asked: str, look: LookForLost, nbytes: int | None = None
+        self,
+        request: MPI.Request,
+        data: Bytes,
+        asked: str,
+        look: LookForLost,
+        nbytes: int | None = None,
     ) -> None:
         self.asked, self.waits_for = asked, f"the {asked}"
-        self._request, self._look = request, look
+        self._request, self._data, self._look = request, data, look
         self._bytes, self._status, self._ended = nbytes, MPI.Status(), False
         self._lost: PeerLost | None = None
         self._failure: Error | None = None
@@ -228,3 +235,23 @@ class _OfMpi:
             self._look(self.asked)
         except PeerLost as error:
             self._lost = error
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether the MPI may read or write it; looks at it once."""
+        self.done()
+        return not self._ended
+
+
+# The MPI goes on with what the program forgets, and so its memory has to live.
+_in_flight: collections.deque[_OfMpi] = collections.deque()
+
+
+def _kept(message: _OfMpi) -> _OfMpi:
+    """The message, whose memory lives until it has ended; lets go of two that have."""
+    for _ in range(min(2, len(_in_flight))):
+        earlier = _in_flight.popleft()
+        if earlier.holds_memory:
+            _in_flight.append(earlier)
+    _in_flight.append(message)
+    return message
