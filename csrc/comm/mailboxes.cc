@@ -21,8 +21,8 @@ namespace {
 
 // Longer ones are shown. Below the copy through the ring takes less time than a system call.
 constexpr std::size_t kLongMessage = std::size_t{32} << 10;
-constexpr std::size_t kMessagePiece = std::size_t{16}
-                                      << 10;  // copied before the other end hears of it
+// Copied before the lock is let go, or the other end hears of it.
+constexpr std::size_t kShownPiece = std::size_t{1} << 20, kMessagePiece = std::size_t{16} << 10;
 
 std::size_t in_steps(std::size_t bytes, std::size_t step) {
   return (bytes + step - 1) / step * step;
@@ -345,7 +345,7 @@ void Mailboxes::pull(int from) {
     const std::uint64_t written = one.written.passed.load(std::memory_order_acquire);
     if (!now.is_message && !begin_reading(from, written)) return;
     if (now.where != nullptr) {
-      read_shown(from);
+      if (!read_shown(from)) return;
       continue;
     }
     std::uint64_t read = one.read.passed.load(std::memory_order_relaxed);
@@ -399,10 +399,18 @@ void Mailboxes::pass(int from, std::size_t bytes) {
   ring_for_sleepers(read.bell, nullptr);
 }
 
-void Mailboxes::read_shown(int from) {
+// A piece, so that others come to the lock. Whether that was the last one.
+bool Mailboxes::read_shown(int from) {
   Reading& now = reading_[static_cast<std::size_t>(from)];
   const std::int64_t process = processes_[static_cast<std::size_t>(from)];
-  const int error = now.to == nullptr ? 0 : read_process(process, now.to, now.where, now.left);
+  const std::size_t piece = std::min(now.left, kShownPiece);
+  const int error = now.to == nullptr ? 0 : read_process(process, now.to, now.where, piece);
+  if (error == 0 && now.to != nullptr && piece < now.left) {
+    now.to += piece;
+    now.where += piece;
+    now.left -= piece;
+    return false;
+  }
   if (error != 0) {
     const auto failure = std::make_exception_ptr(TransportError(
         "a message from " + comm_->liveness().names().of(from) + ": its memory cannot be read (" +
@@ -413,6 +421,7 @@ void Mailboxes::read_shown(int from) {
   now.left = 0;
   pass(from, kStep);
   end_reading(from);
+  return true;
 }
 
 void Mailboxes::end_reading(int from) {

@@ -145,7 +145,7 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   bool push_front(int to);
   bool is_shown(const MessageOperation& operation) const;
   void pull(int from);
-  void read_shown(int from);
+  bool read_shown(int from);
   void pass(int from, std::size_t bytes);
   bool begin_reading(int from, std::uint64_t written);
   void end_reading(int from);
