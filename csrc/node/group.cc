@@ -299,11 +299,12 @@ void NodeGroup::glance() {
 // A rank may free its group or end as soon as it has left the last operation, while others are
 // still in it: they need nothing more from that rank.
 void NodeGroup::check_awaited() {
+  const std::uint64_t now = now_ns();
   for (std::size_t peer = 0; peer < size_; ++peer) {
     const std::atomic<std::uint64_t>& finished = part_.state(peer).finished;
     if (finished.load(std::memory_order_acquire) == operation_) continue;
     try {
-      check_peer(peer);
+      check_peer(peer, now);
     } catch (const PeerLost&) {
       // It may have finished and left between the two looks.
       if (finished.load(std::memory_order_acquire) != operation_) throw;
@@ -326,15 +327,16 @@ void NodeGroup::look_after_peers(const Awaited& awaited) {
 
 void NodeGroup::check_peers() const {
   throw_if_poisoned();
-  for (std::size_t peer = 0; peer < size_; ++peer) check_peer(peer);
+  const std::uint64_t now = now_ns();  // one for all: others may have left because the first has
+  for (std::size_t peer = 0; peer < size_; ++peer) check_peer(peer, now);
 }
 
-void NodeGroup::check_peer(std::size_t peer) const {
+void NodeGroup::check_peer(std::size_t peer, std::uint64_t now) const {
   if (peer == rank_) return;
   const ProcessId& process = processes_[peer];
   const bool same = process == processes_[rank_];
   const ShutdownRecord* shutdown_record = same ? nullptr : shutdown_record_of(process);
-  if (shutdown_record == nullptr && departed_long_ago(peer)) {
+  if (shutdown_record == nullptr && departed_long_ago(peer, now)) {
     throw PeerLost(names_.of(peer) + " has freed this communicator while others still use it",
                    true);
   }
@@ -347,12 +349,12 @@ void NodeGroup::check_peer(std::size_t peer) const {
 }
 
 // A program that ends lets go of its communicators a moment before it can say that it ends.
-bool NodeGroup::departed_long_ago(std::size_t peer) const {
+bool NodeGroup::departed_long_ago(std::size_t peer, std::uint64_t now) const {
   constexpr std::uint64_t kMomentNs = 1'000'000'000;
   if (part_.state(peer).departed.load(std::memory_order_acquire) == 0) return false;
   std::uint64_t since = 0;  // replaced where another call has seen one before
-  if (departed_ns_.compare_exchange_strong(since, now_ns())) return false;
-  return now_ns() - since >= kMomentNs;
+  if (departed_ns_.compare_exchange_strong(since, now)) return false;
+  return static_cast<std::int64_t>(now - since) >= static_cast<std::int64_t>(kMomentNs);
 }
 
 void NodeGroup::fail(const FailureReport& report) noexcept {

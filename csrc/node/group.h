@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
 #include "base/rank_names.h"
@@ -116,7 +117,7 @@ class NodeGroup final : private Guard {
   bool is_first_to_wait() const;
   // Throws PeerLost if the process of a peer has ended, TransportError if the group is poisoned.
   void check_peers() const;
-  void check_peer(std::size_t peer) const;  // the first of that of one peer
+  void check_peer(std::size_t peer) const { check_peer(peer, now_ns()); }  // of one peer
   void throw_if_poisoned() const {
     if (poisoned()) throw_poisoned();
   }
@@ -195,7 +196,8 @@ class NodeGroup final : private Guard {
             std::vector<ProcessId> processes, RankNames names, bool spins);
 
   void check_awaited() override;
-  bool departed_long_ago(std::size_t peer) const;
+  void check_peer(std::size_t peer, std::uint64_t now) const;
+  bool departed_long_ago(std::size_t peer, std::uint64_t now) const;
   std::uint64_t finished(std::size_t rank) const {
     return part_.state(rank).finished.load(std::memory_order_acquire);
   }
