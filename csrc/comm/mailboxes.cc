@@ -171,6 +171,7 @@ void Mailboxes::require_memory(int to) {
 
 Mailboxes::Shared Mailboxes::send(const std::byte* data, std::size_t bytes, int to,
                                   std::int64_t tag) {
+  require_rank();
   auto operation =
       std::make_shared<MessageOperation>(shared_from_this(), MessageOperation::Way::kSend,
                                          const_cast<std::byte*>(data), bytes, to, tag);

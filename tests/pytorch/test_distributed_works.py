@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import random
 import threading
 import time
@@ -446,4 +447,27 @@ def test_memory_of_a_message_that_the_program_forgets_lives() -> None:
         dist.recv(x, 1)
         assert (x == 5).all()
         assert all(bool((one == 2).all()) for one in others)
+    dist.barrier()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
+@pytest.mark.parametrize("call", ["send", "recv"])
+def test_a_forked_child_touches_no_messages(call: str) -> None:
+    if type(dist.group.WORLD._messages).__name__ == "OfMpi":
+        pytest.skip("no child may call the MPI")
+    if RANK == 0:
+        child = os.fork()
+        if child == 0:
+            try:
+                start = dist.isend if call == "send" else dist.irecv
+                start(torch.full((3,), 9.0), 1)
+            except Exception as error:
+                os._exit(0 if "fork" in str(error) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        dist.send(torch.full((3,), 1.0), 1)
+    elif RANK == 1:
+        x = torch.zeros(3)
+        dist.recv(x, 0)
+        assert (x == 1).all()
     dist.barrier()
