@@ -78,6 +78,19 @@ def shown() -> None:
     status.answer_with_stacks()
 
 
+def begin_mpi() -> None:
+    """Initialise MPI for any thread; `end_mpi` has to be called before the process ends."""
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)
+
+
+def end_mpi() -> None:
+    """Finalise MPI, unless the program has done so; mpi4py finalises only what it initialised."""
+    if os.getpid() == _process:
+        _leave()
+        if not MPI.Is_finalized():
+            MPI.Finalize()
+
+
 def _leave() -> None:
     """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
     if os.getpid() != _process:

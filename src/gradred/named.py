@@ -166,9 +166,10 @@ class NamedOperations(_core.NamedOperations):
         self._comm.free()
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """Close all that are open, as at exit."""
     for one in list(_open):
         one.close()
 
 
-atexit.register(_close_all)
+atexit.register(close_all)

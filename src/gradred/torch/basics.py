@@ -105,6 +105,9 @@ def stall_limits() -> Iterator[None]:
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Begin. Blocking and collective; a second call changes nothing.
 
+    Initialises MPI if the program has not (mpi4py.rc.initialize = False), and then finalises it at
+    exit.
+
     Args:
         comm: an mpi4py communicator, a list of ranks of MPI_COMM_WORLD, or None for all of them.
         process_sets: sets that exist from now on, or "dynamic" to add and remove them later (also
@@ -139,6 +142,9 @@ def _begin(comm: Any) -> None:
         )
         raise UsageError(explain("init()", found, remedy))
     _rank.spare_workers()
+    if not MPI.Is_initialized():
+        _rank.begin_mpi()
+        atexit.register(_end_mpi)
     world = _communicator(MPI, comm)
     mine = Comm(world).Dup()
     state.comm = mine
@@ -248,6 +254,15 @@ def shutdown() -> None:
 
 
 atexit.register(shutdown)
+
+
+def _end_mpi() -> None:
+    """At exit, where init() has initialised MPI: no operation may need it afterwards."""
+    from gradred import _rank, named
+
+    shutdown()
+    named.close_all()
+    _rank.end_mpi()
 
 
 def is_initialized() -> bool:

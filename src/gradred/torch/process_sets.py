@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -138,10 +139,14 @@ def ids_and_ranks() -> dict[int, list[int]]:
 
 
 def register_all(sets: Sequence[ProcessSet], given_comm: Any) -> None:
-    """Of init(process_sets=...): blocking and collective.
+    """Register the sets of init(process_sets=...); blocking and collective.
+
+    Ranks may give different sets, as communicators that they have split: all ranks register all of
+    them. A set of ranks that is registered already keeps its number.
 
     Raises:
-        ValueError: two of them have the same ranks, or one has all.
+        ValueError: a rank's set names ranks that do not exist; then on all ranks. Or this rank has
+            given a set twice, or a set of all ranks; then the sets are registered nevertheless.
         NotImplementedError: a set is given by a communicator, and `init` got none.
     """
     assert state.comm is not None
@@ -151,20 +156,33 @@ def register_all(sets: Sequence[ProcessSet], given_comm: Any) -> None:
             raise NotImplementedError(
                 explain("init(process_sets=...)", "a set is given by a communicator", remedy)
             )
-        sets = _of_communicators(sets)
-    seen = [one.ranks for one in _registered.values()]
+        _find_ranks(sets)
+    given = state.comm.allgather([one.ranks for one in sets])
+    for lists in itertools.zip_longest(*given):  # the first sets of all ranks, then the second ones
+        for ranks in lists:
+            if ranks is not None and _number_of(ranks) is None:
+                one = ProcessSet(ranks)
+                _check_ranks(one)
+                _register(one)
+    seen = {0}
     for one in sets:
-        _check_ranks(one)
-        if one.ranks in seen:
+        number = _number_of(one.ranks)
+        assert number is not None
+        if number in seen:
             found = f"{one.ranks} are the ranks of another set"
             raise ValueError(explain("init(process_sets=...)", found, "Give each set once"))
-        seen.append(one.ranks)
-    for one in sets:
-        _register(one)
+        seen.add(number)
+        one.process_set_id, one._engine = number, _registered[number]._engine
+        _registered[number] = one
 
 
-def _of_communicators(sets: Sequence[ProcessSet]) -> list[ProcessSet]:
-    """The sets of all ranks, in the order of their ranks; those of this rank are the given ones."""
+def _number_of(ranks: list[int] | None) -> int | None:
+    """The number of the registered set of these ranks."""
+    return next((number for number, one in _registered.items() if one.ranks == ranks), None)
+
+
+def _find_ranks(sets: Sequence[ProcessSet]) -> None:
+    """Give each set that was made from a communicator the ranks of that."""
     from mpi4py import MPI
 
     assert state.comm is not None
@@ -174,16 +192,6 @@ def _of_communicators(sets: Sequence[ProcessSet]) -> list[ProcessSet]:
             group = one.mpi_comm.Get_group()
             mine = list(range(group.Get_size()))
             one.ranks = sorted(MPI.Group.Translate_ranks(group, mine, everyone))
-    lists = state.comm.allgather([one.ranks for one in sets])
-    found = sorted({tuple(ranks) for of_rank in lists for ranks in of_rank})
-    for of_rank in lists:
-        if len({tuple(ranks) for ranks in of_rank}) < len(of_rank):
-            remedy = "Give each set once"
-            raise ValueError(
-                explain("init(process_sets=...)", "two sets have the same ranks", remedy)
-            )
-    own = {tuple(one.ranks or []): one for one in sets}
-    return [own.get(ranks) or ProcessSet(ranks) for ranks in found]
 
 
 def _check_ranks(one: ProcessSet) -> None:
