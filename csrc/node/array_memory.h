@@ -1,11 +1,11 @@
-// Memory for the user's arrays, in files that have no name.
+// Memory for the user's arrays, in anonymous files.
 //
-// A child that fork() makes shares it without a copy, and goes on to do so however much the parent
-// writes: with private memory each page that the parent writes would be there twice. What the child
-// writes is its own: the parent never sees it. What the parent writes after the fork may show in
-// pages that the child has not written.
+// A child made by fork() shares this memory without a copy, however much the parent writes
+// afterwards. Private memory would need a second copy of each page that the parent writes. The
+// parent never sees what the child writes. The child may see what the parent writes after the fork,
+// in pages that the child has not written.
 //
-// Peers of the same host may map the files, to read arrays where they lie (peer_arrays.h).
+// Peers on the same host may map the files to read the arrays directly (peer_arrays.h).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class Slab;
 
 class ArrayMemory {
  public:
-  // `bytes` zero bytes of real memory that begin at the start of a page. Throws TransportError
-  // where memory, addresses or descriptors are refused.
+  // Allocates `bytes` bytes of zeroed, resident memory that begin at the start of a page. Throws
+  // TransportError if the system refuses memory, addresses or descriptors.
   explicit ArrayMemory(std::size_t bytes);
   ~ArrayMemory();
   ArrayMemory(const ArrayMemory&) = delete;
@@ -37,7 +37,8 @@ class ArrayMemory {
   std::size_t bytes_;
 };
 
-// Where these bytes of this process lie for its peers; nowhere, unless all are of one file.
+// Returns where peers find these bytes of this process. Returns an empty place unless all bytes lie
+// in one file.
 FilePlace file_place(const void* data, std::size_t bytes);
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// How the ranks of a node group find each other before they share memory.
+// Communication that the ranks of a node group use before they share memory.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,14 @@
 
 namespace gradred {
 
-// Collective calls over exactly the ranks of the group, used only while it is created.
+// Collective calls over exactly the ranks of the group. They are used only while the group is
+// created.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Every rank gives `bytes` bytes; `all` receives size() * bytes, in order of rank.
+  // Every rank passes `bytes` bytes in `mine`. `all` receives size() * bytes bytes in rank order.
   virtual void allgather(const void* mine, std::size_t bytes, void* all) = 0;
   virtual void barrier() = 0;
   virtual RankNames names() const { return {}; }  // local

@@ -1,4 +1,4 @@
-// One operation of a node group on one rank.
+// The arguments of one operation of a node group on one rank.
 #pragma once
 
 #include <algorithm>
@@ -12,66 +12,82 @@
 
 namespace gradred {
 
-// By its size an operation's data travel in the announcements, in the slots, or chunk by chunk.
+// Where the data of an operation travel, chosen by their size: in the announcements, in the slots,
+// or chunk by chunk.
 enum class DataPath : std::uint8_t { kInLine, kSlots, kChunks };
 
 // An allreduce, reduce_scatter_block, allgather, bcast or alltoall.
-//   reduce_scatter_block  send holds size * count elements, recv count of them; in place the first
-//                         count of recv, which then holds size * count
-//   allgather             send holds count elements, recv size * count; in place this rank's part
-//                         of recv is the input
-//   bcast                 recv holds count elements; send is not looked at
-//   alltoall              send holds what this rank gives each rank, recv what it gets of each, one
-//                         after the other, as long as `splits` says; not in place. `count`: the
-//                         most that a rank gives
-// With `parts` the blocks are parts of one vector of `count` elements, as long as they say, and of
-// which some may be empty: each rank combines its own, or gives it to all, where it lies in recv.
-//   reduce_scatter_block  send, or recv in place, holds the vector; of recv only the part is
-//                         written
-//   allgather             in place
+//   reduce_scatter_block  `send` holds size * count elements, `recv` holds count elements. In
+//   place,
+//                         `recv` holds size * count elements, and the result replaces the first
+//                         count of them.
+//   allgather             `send` holds count elements, `recv` holds size * count. In place, this
+//                         rank's block of `recv` is the input.
+//   bcast                 `recv` holds count elements. `send` is ignored.
+//   alltoall              `send` holds one block for each rank, `recv` one block from each rank,
+//   both
+//                         in rank order. `splits` gives their lengths. Never in place. `count` is
+//                         the largest number of elements that any rank sends.
+// If `parts` is set, the blocks are consecutive parts of one vector of `count` elements. `parts`
+// gives their lengths, and some parts may be empty. Each rank's part has the same position in
+// `recv` as in the vector.
+//   reduce_scatter_block  `send` (or `recv`, in place) holds the whole vector. Of `recv`, the
+//                         operation writes only this rank's part.
+//   allgather             Always in place.
 struct NodeCall {
   Kind kind = Kind::kAllreduce;
-  const void* send = kInPlace;  // or the input, which does not overlap recv
+  const void* send = kInPlace;  // or the input buffer, which does not overlap recv
   void* recv = nullptr;
   std::size_t count = 0;
-  std::size_t element = 0;  // bytes
+  std::size_t element = 0;  // bytes of one element
   const ReduceFunctions* reduce = nullptr;
   int root = 0;
   Signature signature;
-  // The first element of each rank's part, then count; null: equal blocks. Agreed, and alive as
-  // long as the call.
+  // The first element of each rank's part, followed by `count`. nullptr: all blocks have equal
+  // length. All ranks agree on the values. The caller keeps the array alive as long as the call.
   const std::size_t* parts = nullptr;
-  // With parts: the vector's blocks of so many elements, where the parts' stand in recv.
+  // Used with `parts` only. The vector is cut into blocks of `block` elements, and block i of the
+  // parts is block order[i] of `recv`.
   const std::uint32_t* order = nullptr;
   std::size_t block = 0;
-  // Of an alltoall: elements from rank to rank, as `parts`.
+  // For an alltoall: the number of elements that rank `from` sends to rank `to`, at from * size +
+  // to. The caller keeps the array alive as long as the call.
   const std::size_t* splits = nullptr;
-  // Rank 0 leads: it gets what all give, and what it then passes on is the result of the others. By
-  // NodeExecution, where may_lead() what is given and what is passed on.
-  //   allreduce  it gets the sums
-  //   allgather  `parts` says where in recv each rank's `count` elements go, and `total` is passed
-  //              on; in place
-  //   bcast      it gets what the root gives, which may be no rank of these: -1
+  // Rank 0 is the leader of this operation: it receives the data of all ranks, and what it later
+  // passes on is the result of the other ranks. Such an operation needs a NodeExecution, and
+  // may_lead() must be true for the bytes that a rank sends and for the bytes that the leader
+  // passes on.
+  //   allreduce  The leader receives the sums.
+  //   allgather  `parts` says where in `recv` each rank's `count` elements go. The leader passes on
+  //              `total` elements. Always in place.
+  //   bcast      The leader receives the data of the root. `root` is -1 if the root is not in this
+  //              group.
   bool led = false;
-  std::size_t total = 0;  // elements; 0: count
-  // Of an allreduce or broadcast by NodeExecution: this rank's input comes, and its result goes,
-  // while it is under way. Null: the input is there.
+  std::size_t total = 0;  // elements that the leader passes on; 0: count
+  // For an allreduce or a broadcast by a NodeExecution: this rank's input arrives, and its result
+  // is taken away, while the operation runs. nullptr: the whole input is there from the start.
   Flow* flow = nullptr;
-  // Of flow: if all ranks have one, this is carried out in its place.
+  // The same call on arrays in device memory, as flow->device() returns it. If all ranks have one,
+  // the operation runs on the devices.
   DeviceCall* device = nullptr;
 
   std::size_t bytes() const { return count * element; }
-  // Of rank's block or part of the vector that all blocks or parts make.
+  // Begin and length in bytes of the block or part of `rank`, within the vector that all of them
+  // make.
   std::size_t part_begin(std::size_t rank) const {
     return (parts != nullptr ? parts[rank] : rank * count) * element;
   }
   std::size_t part_bytes(std::size_t rank) const { return part_begin(rank + 1) - part_begin(rank); }
   std::size_t longest_part(std::size_t ranks) const;
-  // What a rank gives to all peers together; of parts the longest, so that all choose one path.
+  // Bytes that decide the data path. With `parts`, an allgather counts the longest part, so that
+  // all ranks choose the same path.
   std::size_t input_bytes(std::size_t ranks) const;
-  std::size_t given_bytes(std::size_t rank, std::size_t ranks) const;  // of input()
+  // Bytes that `rank` contributes, which begin at input(rank).
+  std::size_t given_bytes(std::size_t rank, std::size_t ranks) const;
   const std::byte* input(std::size_t rank) const;
-  // Of an alltoall: from rank to rank; of all that a rank gives, or gets, those before.
+  // For an alltoall: the bytes that rank `from` sends to rank `to`. given_before() sums what `from`
+  // sends to the ranks below `to`; got_before() sums what `to` receives from the ranks below
+  // `from`.
   std::size_t split_bytes(std::size_t from, std::size_t to, std::size_t ranks) const {
     return splits[from * ranks + to] * element;
   }
@@ -79,8 +95,8 @@ struct NodeCall {
   std::size_t got_before(std::size_t to, std::size_t from, std::size_t ranks) const;
   std::size_t passed_on_bytes() const { return (total != 0 ? total : count) * element; }
 
-  // Bytes of the vector that its parts make: use(where they lie in recv, how many were before them,
-  // how many they are) for each run.
+  // Visits the contiguous runs of recv that hold the vector's bytes from `begin` on. Calls
+  // use(offset in recv, bytes visited before, bytes of this run) for each run.
   template <class Use>
   void for_runs(std::size_t begin, std::size_t bytes, Use use) const;
 };

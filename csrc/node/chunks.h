@@ -1,4 +1,4 @@
-// Operations whose data pass through shared memory chunk by chunk, with several chunks in flight.
+// The plans whose data pass through shared memory chunk by chunk, with several chunks in flight.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,17 @@ class Chunks final : public NodeWay {
  public:
   using NodeWay::NodeWay;
 
-  // All have announced, and the stores have begun.
+  // Requires that all ranks have announced the operation and that PeerStores has begun.
   Steps steps(const NodeCall& call);
 
  private:
-  // A run of bytes cut into equal pieces, the last one shorter.
+  // A run of bytes, cut into pieces of equal length. The last piece may be shorter.
   struct Pieces {
     std::size_t bytes, piece;
 
     std::size_t count() const { return (bytes + piece - 1) / piece; }
     std::size_t begin(std::size_t index) const { return index * piece; }
-    std::size_t length(std::size_t index) const {  // 0 behind the end
+    std::size_t length(std::size_t index) const {  // 0 past the end
       return std::min(piece, bytes - std::min(bytes, begin(index)));
     }
     std::size_t end(std::size_t index) const { return std::min(bytes, begin(index + 1)); }
@@ -40,7 +40,7 @@ class Chunks final : public NodeWay {
   Steps fetch(NodeCall call);
   void reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result, std::size_t count);
 
-  std::vector<std::byte> scratch_;  // a piece of a result; empty: none has been needed
+  std::vector<std::byte> scratch_;  // one piece of a result; empty until it is needed
 };
 
 }  // namespace gradred

@@ -7,11 +7,12 @@
 
 namespace gradred {
 
-// For the few bytes of an announcement: no call, at most a handful of instructions.
+// Copies the few bytes of an announcement with a handful of instructions and without a function
+// call.
 inline void copy_few(std::byte* target, const std::byte* source, std::size_t bytes) {
   if (bytes == 8) {
     std::memcpy(target, source, 8);
-  } else if (bytes >= 16) {  // whole steps, then one that ends at the end
+  } else if (bytes >= 16) {  // steps of 16 bytes, then one that ends at the last byte
     for (std::size_t at = 0; at + 16 <= bytes; at += 16) std::memcpy(target + at, source + at, 16);
     std::memcpy(target + bytes - 16, source + bytes - 16, 16);
   } else if (bytes >= 8) {
@@ -25,15 +26,16 @@ inline void copy_few(std::byte* target, const std::byte* source, std::size_t byt
   }
 }
 
-// Into memory that a peer has read: its cache holds the lines. Does not fetch them first.
+// Copies into memory whose cache lines a peer has read and still holds. Does not fetch the lines
+// first.
 void copy_out(std::byte* target, const std::byte* source, std::size_t bytes);
-// Into memory that nobody reads soon: bypasses the caches. Other threads see the bytes after the
-// next release operation on them, as with any store.
+// Copies into memory that no rank reads soon, past the caches. Other threads see the bytes after
+// the next release operation, as with ordinary stores.
 void copy_streaming(std::byte* target, const std::byte* source, std::size_t bytes);
 
-// Takes lines out of all caches that this core has read and another one will write: to write them
-// while a far core holds them takes far longer than to fetch them from memory. Does nothing on
-// processors that cannot.
+// Flushes from all caches the lines that this core has read and another core will write next. To
+// write lines that a distant core holds takes much longer than to fetch them from memory. Does
+// nothing if the processor has no such instruction.
 void hand_back(const std::byte* data, std::size_t bytes);
 
 }  // namespace gradred

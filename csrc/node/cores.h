@@ -1,4 +1,4 @@
-// The cores that ranks may use, and so whether a rank that waits may keep its own.
+// The cores that ranks may run on, which decide whether a waiting rank may spin.
 #pragma once
 
 #include <bitset>
@@ -17,9 +17,9 @@ struct Cores {
 };
 
 Cores cores_of_this_thread();
-std::bitset<kMaxCores> allowed_cores();  // their mask alone
-// Whether all ranks can run at the same time, each on a core of its own: only then may a waiting
-// rank spin. `ranks` counts the ranks of the whole host, `group` holds the cores of some of them.
+std::bitset<kMaxCores> allowed_cores();  // the affinity mask of this thread alone
+// Returns whether all ranks can run at the same time, each on its own core. Only then may a waiting
+// rank spin. `ranks` counts the ranks of the whole host; `group` holds the cores of some of them.
 bool each_has_a_core(std::span<const Cores> group, std::size_t ranks);
 
 }  // namespace gradred

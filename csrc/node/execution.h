@@ -1,4 +1,4 @@
-// An operation of a node group in flight, in steps that never block.
+// Carries out one operation of a node group in steps that never block.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +12,47 @@
 
 namespace gradred {
 
-// One at a time per group, and no blocking operation of the group meanwhile; the peers may carry
-// out the same operation by NodeGroup::run(). The group must outlive it.
+// A group has at most one execution at a time, and no blocking operation meanwhile. Peers may carry
+// out the same operation by NodeGroup::run(). The caller keeps the group alive as long as the
+// execution.
 class NodeExecution {
  public:
   explicit NodeExecution(NodeGroup& group) : group_(group), ways_(group.ways()) {}
   NodeExecution(const NodeExecution&) = delete;
   NodeExecution& operator=(const NodeExecution&) = delete;
 
-  // What advance() carries out from now on. What `call` points to must live until then.
+  // Sets the operation that advance() carries out. The caller keeps what `call` points to alive
+  // until it ends.
   void start(const NodeCall& call);
-  // Or: this rank takes no part, as in NodeGroup::abort(). The peers throw UsageError with `text`.
+  // The alternative to start(): this rank refuses the operation, as in NodeGroup::abort(). The
+  // peers throw UsageError with `text`.
   void start_refusal(std::string text);
-  // Whether it takes but one look at the peers, as far as that is known before it has begun.
+  // Returns whether the operation ends as soon as all peers have announced it. Before the operation
+  // has begun, the answer may still change.
   bool is_short() const { return refusal_ || ways_.path_of(call_) != DataPath::kChunks; }
-  // Of a led operation on the rank that leads: advance() has said true, and recv holds the sums.
-  // The others wait for pass_on(), which gives them what is there now.
+  // On the leader of an operation with NodeCall::led: advance() has returned true, and recv holds
+  // the data of all ranks. The other ranks wait until the leader calls pass_on(), which sends them
+  // the content of recv.
   bool leads() const { return state_ == State::kLeads; }
   void pass_on();
-  // The first part of advance(): announces it, unless an operation that this rank has refused has
-  // to end before; then false.
+  // The first part of advance(): announces the operation. Returns false if this rank has refused an
+  // earlier operation and that one has not ended yet.
   bool begin();
-  // Goes on as far as possible without blocking; true at the end. Throws as NodeGroup::run() does,
-  // and is over then.
+  // Advances the operation as far as possible without blocking. Returns true at its end. Throws as
+  // NodeGroup::run() does, and the operation has ended then.
   bool advance();
-  // What has to come before advance() can go on, after it has said "not yet". Some 100 ms later it
-  // should be called in any case: it looks whether the peers live.
+  // What advance() waits for after it has returned false. The caller should call advance() again
+  // after about 100 ms in any case, since advance() also checks whether the peers are alive.
   const Awaited& awaited() const { return awaited_; }
-  StoodFor stands_for() const { return stands_for_; }  // where awaited() has no word
-  // Peers may count on this rank from now on: to give the operation up fails the group.
+  StoodFor stands_for() const {
+    return stands_for_;
+  }  // the reason for the wait if awaited().word is nullptr
+  // Peers may rely on this rank from now on: if it gives the operation up, the group fails.
   bool announced() const { return state_ > State::kLeads && state_ < State::kEnded; }
-  // Whether it has been carried out in devices' memory. Else its result is at recv().
+  // Whether the operation ran in device memory. If not, its result is at recv().
   bool ran_on_devices() const { return on_devices_; }
   void* recv() const { return call_.recv; }
-  // Whether it is under way on this rank, which may lead it.
+  // Whether the operation has begun on this rank and has not ended.
   bool entered() const { return entered_; }
 
  private:
@@ -74,7 +81,7 @@ class NodeExecution {
   bool entered_ = false;
   bool on_devices_ = false;
   std::optional<Steps> steps_;
-  std::uint64_t measured_from_ns_ = 0;  // of the steps; 0: another rank measures
+  std::uint64_t measured_from_ns_ = 0;  // when the steps began; 0: this rank does not measure
   Awaited awaited_;
   StoodFor stands_for_ = StoodFor::kLine;
 };

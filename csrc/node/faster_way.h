@@ -1,5 +1,6 @@
-// Which way a long operation of a host goes, by what the rank that decides has measured. Where the
-// cores are nobody tells, and ranks move from core to core.
+// Chooses the plan of a long operation from the times that one rank, the decider, has measured.
+// Nothing reports how near the ranks' cores are to each other, and the kernel moves ranks from core
+// to core.
 #pragma once
 
 #include <array>
@@ -10,18 +11,20 @@
 
 namespace gradred {
 
-// The second of each: what peers read is written past the caches.
+// The plans of a long operation. In the second one of each pair, ranks write what peers read past
+// the caches.
 enum class Way : std::uint8_t { kChunks, kChunksPast, kReading, kReadingPast };
 
-// Which way is the fastest one, by what the rank that decides has measured.
+// Selects the plan that was fastest so far on the rank that decides.
 class FasterWay {
  public:
-  // Whose times have nothing in common. In place ranks write lines that peers have read. `mapped`:
-  // the arrays of the rank that decides lie in files that its peers map, as theirs do, mostly.
+  // The properties by which times are kept apart. `in_place` matters because ranks then write lines
+  // that peers have read. `mapped`: the arrays of the deciding rank lie in files that peers can
+  // map; this usually holds for the peers' arrays as well.
   struct Calls {
     Kind kind = Kind::kAllreduce;
     std::size_t bytes = 0;
-    bool reads = false;  // whether the ways with reading come into question
+    bool reads = false;  // whether peers' memory can be read for this call
     bool in_place = false, mapped = false;
   };
   Way choose(const Calls& calls);
@@ -29,15 +32,17 @@ class FasterWay {
 
  private:
   struct Times {
-    std::array<double, 4> ns{};  // of each way, for so many bytes; 0: not known
+    std::array<double, 4> ns{};  // time of each plan, scaled to a power of two of bytes; 0: unknown
     unsigned operations = 0;
 
     std::size_t fastest(bool mapped) const;
   };
-  static constexpr std::size_t kLeastPower = 16, kPowers = 24;  // the ends stand for all beyond
+  static constexpr std::size_t kLeastPower = 16,
+                               kPowers = 24;  // the ends also stand for all sizes beyond them
   Times& of(const Calls& calls);
 
-  std::array<std::array<std::array<Times, kPowers>, 4>, 5> times_{};  // by the kind and the rest
+  std::array<std::array<std::array<Times, kPowers>, 4>, 5>
+      times_{};  // by kind, in_place and mapped, and size
 };
 
 }  // namespace gradred
