@@ -18,16 +18,14 @@ enum class DataPath : std::uint8_t { kInLine, kSlots, kChunks };
 
 // An allreduce, reduce_scatter_block, allgather, bcast or alltoall.
 //   reduce_scatter_block  `send` holds size * count elements, `recv` holds count elements. In
-//   place,
-//                         `recv` holds size * count elements, and the result replaces the first
-//                         count of them.
+//                         place, `recv` holds size * count elements, and the result replaces the
+//                         first count of them.
 //   allgather             `send` holds count elements, `recv` holds size * count. In place, this
 //                         rank's block of `recv` is the input.
 //   bcast                 `recv` holds count elements. `send` is ignored.
 //   alltoall              `send` holds one block for each rank, `recv` one block from each rank,
-//   both
-//                         in rank order. `splits` gives their lengths. Never in place. `count` is
-//                         the largest number of elements that any rank sends.
+//                         both in rank order. `splits` gives their lengths. Never in place. `count`
+//                         is the largest number of elements that any rank sends.
 // If `parts` is set, the blocks are consecutive parts of one vector of `count` elements. `parts`
 // gives their lengths, and some parts may be empty. Each rank's part has the same position in
 // `recv` as in the vector.
@@ -46,8 +44,8 @@ struct NodeCall {
   // The first element of each rank's part, followed by `count`. nullptr: all blocks have equal
   // length. All ranks agree on the values. The caller keeps the array alive as long as the call.
   const std::size_t* parts = nullptr;
-  // Used with `parts` only. The vector is cut into blocks of `block` elements, and block i of the
-  // parts is block order[i] of `recv`.
+  // Used with `parts` only. The vector is cut into blocks of `block` elements, and its block i is
+  // stored as block order[i] of the buffer. nullptr: the blocks are stored in order.
   const std::uint32_t* order = nullptr;
   std::size_t block = 0;
   // For an alltoall: the number of elements that rank `from` sends to rank `to`, at from * size +

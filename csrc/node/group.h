@@ -12,8 +12,8 @@
 // number are enough to tell them apart.
 //
 // A rank's arrival time is stored beside its announcement and follows the same rule. Peers read it
-// after they have left k and before they announce k + 1; the rank overwrites it when it announces k
-// + 2.
+// after they have left k and before they announce k + 1; the rank overwrites it when it
+// announces k + 2.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +64,7 @@ class NodeGroup final : private Guard {
   static std::unique_ptr<NodeGroup> create(Bootstrap& bootstrap, const NodeOptions& options,
                                            std::string& reason);
   // The same for processes that share a pool, without a collective call. Rank 0 calls reserve() and
-  // sends the others the begin of the part; then all ranks call join(). Once the peers know the
+  // sends the others the offset of the part; then all ranks call join(). Once the peers know the
   // part, it belongs to the group. reserve() returns nullptr if no memory is available.
   static PoolPart* reserve(Pool& pool, std::size_t ranks, const NodeOptions& options);
   static std::unique_ptr<NodeGroup> join(std::shared_ptr<Pool> pool, std::size_t begin,

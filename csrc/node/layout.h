@@ -1,13 +1,13 @@
-// What lies where in a node group's part of shared memory (pool.h).
+// The layout of a node group's part of shared memory (pool.h).
 //
 //   Header | RankState of rank 0, 1, ... | ShrinkState of each | slots | exchange chunks
 //
-// Each rank owns two slots, used by operations in turn, and `depth` chunks, used in a ring. Only
-// the owner writes into them. What stands before the slots starts as zero bytes; slots and chunks
+// Each rank owns two slots, used by operations in turn, and `depth` chunks, used as a ring. Only
+// the owner writes to them. Everything before the slots is zeroed at the start; slots and chunks
 // may hold anything.
 //
-// A group that gets a part for the first time begins with the beginnings of its slots and chunks,
-// which are memory in microseconds. The rest follows with the first operation that wants it.
+// A group that is the first to use a part starts with only the first bytes of its slots and chunks
+// in memory, which takes microseconds. The rest is allocated by the first operation that needs it.
 #pragma once
 
 #include <algorithm>
@@ -22,32 +22,33 @@
 namespace gradred {
 
 inline constexpr std::size_t kCacheLine = 64;
-// The hardware fetches cache lines in pairs: what different ranks write keeps this distance.
+// The hardware fetches cache lines in pairs, so data that different ranks write are this far apart.
 inline constexpr std::size_t kApart = 128;
 inline constexpr std::size_t kPage = 4096;
-inline constexpr std::size_t kBeginning = 2 * kPage;  // of a slot or chunk
+inline constexpr std::size_t kBeginning =
+    2 * kPage;  // bytes of a slot or chunk that are allocated at first
 inline constexpr std::size_t kReasonBytes = 384;
 inline constexpr std::size_t kReportBytes = 1536;
 
-// Sizes and limits that all ranks of a group share; the leader's count. A plan is a function of
-// these, the number of ranks and the agreed arguments.
+// Sizes and limits that all ranks of a group share; those of rank 0 apply. The plan of an operation
+// is a function of these, the number of ranks and the agreed arguments.
 struct NodeOptions {
   std::size_t slot_bytes = 128 << 10;      // of one slot
   std::size_t chunk_bytes = 256 << 10;     // of one exchange chunk
   std::size_t depth = 4;                   // exchange chunks per rank, at least 4
-  std::size_t one_shot_bytes = 128 << 10;  // of peers that every rank may read to reduce everything
-  std::size_t piece_bytes = 64 << 10;      // of a chunk where two ranks both reduce everything
-  std::size_t exchange_bytes = 4 << 20;    // from here two ranks reduce one half each
-  std::size_t streaming_bytes = 4 << 20;   // from here chunks' results bypass the caches
-  // From here an allreduce may read peers' memory; from half of it an allgather or a broadcast, of
-  // which each byte is read once.
+  std::size_t one_shot_bytes = 128 << 10;  // limit of peers' bytes that each rank reads in slots
+  std::size_t piece_bytes = 64 << 10;      // of a chunk, if two ranks both reduce everything
+  std::size_t exchange_bytes = 4 << 20;    // from here on two ranks reduce one half each
+  std::size_t streaming_bytes = 4 << 20;   // from here on results bypass the caches
+  // From this size on an allreduce may read peers' memory. An allgather or a broadcast may do so
+  // from half of it on, since they read each byte only once.
   std::size_t single_copy_bytes = 256 << 10;
-  std::size_t block_bytes = 64 << 20;  // then in blocks of so much
-  std::size_t ranks_on_host = 0;       // of the whole program; 0: those of this group
-  bool sleeps = false;                 // who waits usually sleeps, as rank 0 waits for other hosts
-  std::uint64_t first_operation = 1;   // its number; tests begin just before 32 bits are full
+  std::size_t block_bytes = 64 << 20;  // such an allreduce works in blocks of this size
+  std::size_t ranks_on_host = 0;       // ranks of the whole program; 0: those of this group
+  bool sleeps = false;  // waiting ranks usually sleep, as when rank 0 waits for other hosts
+  std::uint64_t first_operation = 1;  // number of the first one; tests start just below 2^32
 
-  // With the beginnings of slots and chunks only.
+  // The sizes of a group that has only the first bytes of its slots and chunks.
   NodeOptions beginning(std::size_t ranks) const {
     NodeOptions part = *this;
     const std::size_t least = (ranks * kCacheLine + kPage - 1) / kPage * kPage;
@@ -59,13 +60,14 @@ struct NodeOptions {
   bool fits_slots(std::size_t bytes, std::size_t ranks) const {
     return bytes <= slot_bytes && (ranks - 1) * bytes <= one_shot_bytes;
   }
-  // Whether each rank reduces the whole vector of an allreduce, and not only a part of its own.
+  // Whether each rank reduces the whole vector of an allreduce, instead of a part of it.
   bool reduces_everything(std::size_t bytes, std::size_t ranks) const {
     return fits_slots(bytes, ranks) || (ranks == 2 && bytes < exchange_bytes);
   }
 };
 
-// One cache line: what a rank says at the start of an operation, with the data if they fit.
+// One cache line: what a rank publishes at the start of an operation, including the data if they
+// fit.
 struct alignas(kApart) Announcement {
   static constexpr std::size_t kDataBytes = 48;
 
@@ -75,48 +77,48 @@ struct alignas(kApart) Announcement {
 };
 static_assert(sizeof(Announcement) == kApart && offsetof(Announcement, data) == 16);
 
-// What only an error message or a profile needs.
+// Details that only an error message or a profile needs.
 struct Particulars {
   std::uint64_t detail;       // Signature::detail
   std::uint64_t arrival_ns;   // of clock.h: when the rank came to operation arrival_of
-  std::uint64_t arrival_of;   // an earlier one: this time it did not look
+  std::uint64_t arrival_of;   // an earlier operation if the rank recorded no arrival at this one
   char reason[kReasonBytes];  // of an aborted operation
 };
 
 struct alignas(kApart) RankState {
-  Announcement announcement[2];                         // of even and odd operations
+  Announcement announcement[2];                         // of even and of odd operations
   alignas(kApart) std::atomic<std::uint64_t> progress;  // steps done since the group was made
   alignas(kApart) Bell bell;
   std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
-  std::atomic<std::uint64_t> leading;   // the last one that it has come to and leads
+  std::atomic<std::uint64_t> leading;   // the last one that it has arrived at as leader
   alignas(kApart) Particulars particulars[2];
   std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
 };
 
-// What a rank says while the ranks that live shrink the group (shrinking.h).
+// What a rank publishes while the living ranks shrink the group (shrinking.h).
 struct alignas(kApart) ShrinkState {
   static constexpr std::size_t kCellBytes = 512, kMostRanks = 4096;
 
-  std::atomic<std::uint64_t> steps;        // attempt << 32 | steps done, the first: it takes part
-  std::byte cells[2][kCellBytes];          // what it gives in even and odd steps
+  std::atomic<std::uint64_t> steps;        // attempt << 32 | steps done; step 1: it takes part
+  std::byte cells[2][kCellBytes];          // its data for even and odd steps
   std::uint64_t members[kMostRanks / 64];  // a bit for each rank that it has seen alive
-  Failure failure;                         // why it ended an attempt
+  Failure failure;                         // why it ended the attempt
   char reason[kReportBytes];
 };
 
 struct alignas(kApart) Header {
   std::atomic<std::uint32_t> users;  // ranks that have not left (pool.h)
   NodeOptions options;
-  // The operation after whose announcements slots and chunks are used whole.
+  // Once all ranks have announced this operation, they use slots and chunks at full size.
   std::atomic<std::uint64_t> whole_from;
   static constexpr std::uint64_t kNotYet = ~std::uint64_t{0};
-  std::atomic<std::uint32_t> poison;  // 0: sound, 1: the reason is being written, 2: failed
+  std::atomic<std::uint32_t> poison;  // 0: usable, 1: the reason is being written, 2: failed
   SleepersExpected sleepers_expected;
   Failure failure;
   std::uint64_t failure_id;  // FailureReport::id
   char reason[kReportBytes];
-  std::atomic<std::uint64_t> shrink_decided;        // attempt << 32 | the rank whose members count
-  std::atomic<std::uint64_t> shrink_ended;          // shrinking.h: AttemptsEnded
+  std::atomic<std::uint64_t> shrink_decided;  // attempt << 32 | rank whose member list applies
+  std::atomic<std::uint64_t> shrink_ended;    // shrinking.h: AttemptsEnded
   alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::one_way_latency_ns
   alignas(kApart) std::atomic<std::uint64_t> pong;
 };

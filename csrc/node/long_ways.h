@@ -1,4 +1,4 @@
-// Long operations: all ways that there are for them, and which one each goes.
+// Selects among the plans for long operations: by chunks, by reading peers' memory, or on devices.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,19 @@
 
 namespace gradred {
 
-// One rank measures what they take (faster_way.h), and says with its announcement which way it is
-// to be.
+// One rank, the decider, measures how long the plans take (faster_way.h). Its announcement says
+// which plan all ranks use.
 class LongWays final : public NodeWay {
  public:
   LongWays(NodeGroup& group, PeerStores& stores);
 
   void announce(const NodeCall& call);
 
-  // All have announced.
+  // The functions up to steps() require that all ranks have announced.
   bool all_on_devices(const NodeCall& call) const { return on_devices_.all_are(call); }
-  Steps on_devices(const NodeCall& call) { return on_devices_.steps(call); }  // if so
-  // Else. Now, if this rank measures what the operation takes, for end_measuring(); else 0.
+  Steps on_devices(const NodeCall& call) { return on_devices_.steps(call); }  // if all_on_devices()
+  // Otherwise begin_measuring(), steps(), end_measuring(). begin_measuring() returns the present
+  // time if this rank measures the operation, for end_measuring(); otherwise 0.
   std::uint64_t begin_measuring(const NodeCall& call) const;
   Steps steps(const NodeCall& call);
   void end_measuring(std::uint64_t begin);
@@ -42,9 +43,9 @@ class LongWays final : public NodeWay {
   Chunks chunks_;
   SingleCopy single_copy_;
   OnDevices on_devices_;
-  std::unique_ptr<FasterWay> faster_way_;  // of the rank that decides
-  FasterWay::Calls chosen_for_;            // the operation under way
-  Way taken_ = Way::kChunks;               // by it
+  std::unique_ptr<FasterWay> faster_way_;  // on the deciding rank only
+  FasterWay::Calls chosen_for_;            // the current operation
+  Way taken_ = Way::kChunks;               // the plan of the current operation
 };
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// Memory as a file that nobody can find by name: what processes share, and what lies in it.
+// Anonymous files in memory: the storage of everything that processes share.
 #pragma once
 
 #include <unistd.h>
@@ -20,27 +20,27 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   int fd() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }  // to another owner
+  int release() { return std::exchange(fd_, -1); }  // gives the descriptor to another owner
   explicit operator bool() const { return fd_ >= 0; }
 
  private:
   int fd_;
 };
 
-// "what: the reason that errno holds"
+// Returns "what: the text for errno".
 std::string last_error(const std::string& what);
 
-// -1 with errno set where there is none. `name` is what /proc shows of it.
+// Returns -1 with errno set if no file can be created. `name` is what /proc shows for the file.
 int open_anonymous(const char* name);
 
-// The first `bytes` of the file at an address that suits huge pages; nullptr with errno set where
-// that is refused. `protection`: mmap's.
+// Maps the first `bytes` of the file, at an address that is aligned for huge pages. Returns nullptr
+// with errno set if the kernel refuses. `protection`: as for mmap().
 std::byte* try_to_map(int fd, std::size_t bytes, int protection);
-// The same to read and write; throws TransportError.
+// The same for reading and writing. Throws TransportError.
 std::byte* map_shared(int fd, std::size_t bytes);
 
-// Reserves the pages from `offset` on, which are mapped at `data`: memory that is lacking must be
-// an error here, not a SIGBUS later. Throws TransportError.
+// Reserves the pages from `offset` on, which are mapped at `data`. Lack of memory must be an error
+// here, not a SIGBUS later. Throws TransportError.
 void allocate(const File& file, std::byte* data, std::size_t offset, std::size_t bytes);
 
 }  // namespace gradred

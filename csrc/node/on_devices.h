@@ -1,11 +1,11 @@
-// Collective operations within one host on arrays in devices' memory, piece by piece through parts
-// of it that all ranks' devices read: nothing but words about how far they are goes through the
-// host's.
+// Collective operations within one host on arrays in device memory. The data pass piece by piece
+// through workspace parts in device memory, which the devices of all ranks read. Host memory
+// carries only progress counters.
 //
 // A part has room for three pieces. At time t a rank copies piece t of its input into its part,
 // reduces its share of piece t - 1, and copies piece t - 2 of the result out of the parts. Step t +
-// 1 says that all of that is done; time t begins when all ranks have done step t. So a piece is put
-// where piece t - 3 was, which all had copied at time t - 1.
+// 1 publishes that this work is done. Time t begins when all ranks have done step t. So piece t
+// overwrites piece t - 3, which all ranks had copied out at time t - 1.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,13 @@ class OnDevices final : public NodeWay {
  public:
   using NodeWay::NodeWay;
 
-  // Before this rank announces.
+  // Called before this rank announces.
   static void offer(const DeviceCall& device, ReadOffer& offer);
-  // All have announced: whether the arrays of all are on devices, and best reduced there.
+  // Called after all ranks have announced. Returns whether all arrays are in device memory and the
+  // devices are the best place to reduce them.
   bool all_are(const NodeCall& call) const;
-  // If so. Afterwards the call's device says whether it has been done.
+  // Requires all_are(). After the last step, call.device->done says whether the operation was
+  // carried out.
   Steps steps(NodeCall call);
 
  private:

@@ -1,5 +1,5 @@
-// Files of a peer's arrays (array_memory.h), mapped here to be read: what lies in them needs no
-// call of the kernel's, which takes longer for each page than it takes to read the page.
+// Read-only mappings of the files that hold peers' arrays (array_memory.h). A mapped array needs no
+// kernel call to be read. Such a call takes longer per page than reading the page.
 #pragma once
 
 #include <sys/types.h>
@@ -13,21 +13,21 @@
 
 namespace gradred {
 
-// Where bytes of a process lie that its peers may map.
+// Where bytes of a process lie, if peers can map them.
 struct FilePlace {
-  std::uint16_t fd = 0;      // of the process
-  std::uint32_t serial = 0;  // of the file: no other of the process has had it; 0: nowhere
+  std::uint16_t fd = 0;      // descriptor in that process
+  std::uint32_t serial = 0;  // number of the file, never reused in its process; 0: none
 
   explicit operator bool() const { return serial != 0; }
   bool operator==(const FilePlace&) const = default;
 };
 
-// What stands behind the arrays, on the last page of each such file.
-inline constexpr std::size_t kFileNoteBytes = 64 << 10;  // the largest page there is
+// A note at the end of each such file, behind the arrays.
+inline constexpr std::size_t kFileNoteBytes = 64 << 10;  // the largest page size of any system
 struct FileNote {
   std::uint64_t serial;
-  const std::byte* data;  // where the process has mapped the file
-  std::uint64_t bytes;    // in front of this note
+  const std::byte* data;  // where the owning process has mapped the file
+  std::uint64_t bytes;    // bytes of arrays in front of this note
   std::atomic<std::uint32_t> ended;
 };
 
@@ -39,21 +39,22 @@ class PeerArrays {
   PeerArrays(const PeerArrays&) = delete;
   PeerArrays& operator=(const PeerArrays&) = delete;
 
-  // Where this process can read what `peer` has at `address`; nullptr: not here. Maps the file when
-  // it is first asked for, and forgets those that have ended, and of many those not used for
-  // longest.
+  // Returns where this process can read what `peer` has at `address`, or nullptr if it cannot. Maps
+  // a file when it is first needed. Unmaps files whose owner has freed them and, if there are too
+  // many, the least recently used ones.
   const std::byte* find(const ProcessId& peer, FilePlace place, const std::byte* address,
                         std::size_t bytes);
 
  private:
-  // What the note said when it was mapped: a program may write over the end of an array.
+  // The content of the note when the file was mapped. A program may later write past the end of an
+  // array and damage the note.
   struct Mapped {
     FilePlace place;
-    std::byte* here = nullptr;  // nullptr: it cannot be mapped
-    std::size_t bytes = 0;      // of the mapping
+    std::byte* here = nullptr;  // nullptr: the file cannot be mapped
+    std::size_t bytes = 0;      // length of the mapping
     const std::byte* data = nullptr;
     const FileNote* note = nullptr;
-    pid_t process = 0;  // this one: a forked child has no such mapping
+    pid_t process = 0;  // process that mapped it; a forked child has no such mapping
 
     bool holds(const std::byte* address, std::size_t length) const {
       return address >= data && address + length <= data + bytes - kFileNoteBytes;
@@ -66,7 +67,7 @@ class PeerArrays {
   void forget_ended();
   static void forget(const Mapped& file);
 
-  std::vector<Mapped> files_;  // the last one was used last
+  std::vector<Mapped> files_;  // from the least to the most recently used
 };
 
 }  // namespace gradred

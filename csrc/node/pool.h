@@ -1,12 +1,13 @@
-// Memory that processes of one host share, of which every node group over some of them gets a part.
+// Memory that processes of one host share. Every node group over some of these processes gets a
+// part of it.
 //
 //   the proof | region of process 0 | region of process 1 | ...
 //
-// To share memory takes a file, a mapping of it in each process, and a proof that all see the same.
-// That is done once for a set of processes, with addresses for many groups; memory is put behind
-// them when a group needs it. The process that leads a group, its rank 0, takes the group's part
-// from its own region, and nobody else takes any there. So processes share no lock, which one that
-// is killed could hold for ever.
+// Sharing memory takes a file, a mapping of it in each process, and a proof that all processes see
+// the same file. This is done once for a set of processes, with addresses for many groups. Memory
+// is allocated behind the addresses when a group needs it. Rank 0 of a group takes the group's part
+// from the region of its own process; no other process allocates from that region. So the processes
+// share no lock, which a killed process could hold forever.
 #pragma once
 
 #include <atomic>
@@ -30,15 +31,17 @@ namespace gradred {
 
 struct PoolMember {
   ProcessId process;
-  Cores cores;  // as they were when the pool was made
+  Cores cores;  // when the pool was created
 };
 
-// Memory of one group, known to its leader. It begins with a std::uint32_t that counts the ranks
-// which still use it: the last one to leave stores 0, and from then on the part is another group's.
+// Memory of one group, recorded in the process of the group's rank 0. It begins with a
+// std::uint32_t that counts the ranks that still use it. When the last rank has left, the count is
+// 0 and another group may take the part.
 struct PoolPart {
-  // How much of it is memory. A group begins with the beginnings of its slots and chunks.
+  // How much of the part is allocated: nothing, the first bytes of slots and chunks (layout.h), or
+  // all.
   enum class Real : std::uint8_t { kNothing, kBeginnings, kAll };
-  // kHeld: nobody else may have it, whatever it counts.
+  // kHeld: in use, whatever the count says. kCounted: in use until the count is 0.
   enum class Use : std::uint8_t { kFree, kHeld, kCounted };
 
   std::size_t begin, bytes;
@@ -48,30 +51,34 @@ struct PoolPart {
 
 class Pool {
  public:
-  // Collective. `part_bytes`: of a group of all these processes; counts at rank 0. Either all ranks
-  // get a pool or all get nullptr and the same `reason`. introduce() has to follow.
+  // Collective. `part_bytes`: size of a group of all these processes; the value of rank 0 applies.
+  // Either all ranks get a pool, or all get nullptr and the same `reason`. The caller must call
+  // introduce() next.
   static std::shared_ptr<Pool> create(Bootstrap& bootstrap, std::size_t part_bytes,
                                       std::string& reason);
   void introduce(std::vector<PoolMember> members);
 
-  std::uint64_t token() const { return segment_->token(); }  // the same in all its processes
+  std::uint64_t token() const {
+    return segment_->token();
+  }  // the same in all processes of the pool
   std::byte* at(std::size_t offset) const { return segment_->data() + offset; }
   const PoolMember& member(std::size_t index) const { return members_[index]; }
-  // The numbers of these processes in the pool; nothing where one is none of its members.
+  // Returns the indices of these processes in the pool, or nothing if one of them is not a member.
   std::optional<std::vector<std::size_t>> find(std::span<const int> world_ranks) const;
-  // Whether this process is still what it said of itself, its cores included.
+  // Whether this process is still the one it introduced, with the same cores.
   bool knows_this_process() const;
 
-  // Of this process's region; null where no addresses are left. It is held.
+  // Takes a part of this process's region, in state kHeld. Returns nullptr if no addresses are
+  // left.
   PoolPart* take(std::size_t bytes);
-  // Throws TransportError where there is too little memory.
+  // Throws TransportError if there is too little memory.
   void populate(const PoolPart& part, std::size_t begin, std::size_t bytes) const {
     segment_->populate(part.begin + begin, bytes);
   }
-  void hand_over(PoolPart& part);  // to the ranks that it counts
-  void free(PoolPart& part);       // of which no peer knows
+  void hand_over(PoolPart& part);  // to the ranks that its count stands for
+  void free(PoolPart& part);       // a part that no peer knows
   PoolPart* part_at(std::size_t begin);
-  // Gives memory of parts that nobody uses back to the system, but for a little.
+  // Returns memory of unused parts to the system, except for a few MiB.
   void trim();
 
  private:
@@ -84,7 +91,7 @@ class Pool {
   const RankNames names_;
   std::vector<PoolMember> members_;
   std::size_t begin_, end_;  // of this process's region
-  std::size_t next_;         // addresses that no part has had yet
+  std::size_t next_;         // first address that no part has used yet
   std::mutex mutex_;
   std::list<PoolPart> parts_;
 };

@@ -1,3 +1,4 @@
+// What a rank publishes about a long operation, so that peers may read its memory.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +10,22 @@
 
 namespace gradred {
 
-// What a rank says of a long operation, in the place of the data.
+// Takes the place of the data in the announcement of a long operation.
 struct ReadOffer {
-  static constexpr std::uint16_t kReadable = 1;  // it can read all peers, and they its buffers
-  static constexpr std::uint16_t kWanted = 2;    // who decides: this operation is to be done so
-  static constexpr std::uint16_t kOnDevice = 4;  // its arrays are, and peers' devices may read them
-  static constexpr std::uint16_t kUnknown = 8;   // of these, some that peers have not opened yet
-  static constexpr std::uint16_t kPast = 16;     // who decides: past the caches
-  static constexpr std::uint16_t kByTurns = 32;  // its device lets one process compute at a time
+  static constexpr std::uint16_t kReadable =
+      1;  // it can read all peers, and the kernel can read its buffers
+  static constexpr std::uint16_t kWanted = 2;  // from the decider: ranks read peers' memory
+  static constexpr std::uint16_t kOnDevice =
+      4;  // its arrays are in device memory, for peers' devices to read
+  static constexpr std::uint16_t kUnknown =
+      8;  // peers have to open or close allocations of this rank first
+  static constexpr std::uint16_t kPast = 16;     // from the decider: write past the caches
+  static constexpr std::uint16_t kByTurns = 32;  // its device runs one process at a time
 
-  const std::byte* input;  // on a device: the words of its SharedPlaces
+  const std::byte* input;  // on a device: the word of the SharedPlace
   std::byte* output;
-  const std::uint64_t* beacon;   // something to try whether this process can be read
-  std::uint64_t beacon_content;  // what stands there
+  const std::uint64_t* beacon;   // address of a number by which peers try to read this process
+  std::uint64_t beacon_content;  // the number stored there
   std::uint16_t says = 0;
   std::uint16_t input_fd = 0, output_fd = 0;  // of FilePlace
   std::uint32_t input_serial = 0, output_serial = 0;

@@ -1,4 +1,4 @@
-// Memory that the ranks of one host share.
+// A segment of memory that the ranks of one host share.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +11,21 @@
 
 namespace gradred {
 
-// One mapping of a file without a name: addresses, of which populate() makes memory, zero when new.
-// Ranks that are threads of one process hold the same object.
+// One mapping of an anonymous file. It begins as mere addresses; populate() allocates memory, which
+// is zero when new. Ranks that are threads of one process hold the same object.
 class Segment {
  public:
-  // The first page is memory from the beginning, and holds the proof.
+  // The first page is allocated from the start and holds the proof.
   static constexpr std::size_t kProofBytes = 4096;
 
-  // Collective: rank 0 makes the file, the others map it, and all prove by a random number at its
-  // start that they see the same. Either all ranks get it or all get nullptr and the same `reason`.
-  // It is gone with the last process that maps it. `bytes` counts at rank 0.
+  // Collective. Rank 0 creates the file and the others map it. A random number at its start proves
+  // that all see the same file. Either all ranks get the segment, or all get nullptr and the same
+  // `reason`. The memory is freed when the last process unmaps it. The value of `bytes` at rank 0
+  // applies.
   static std::shared_ptr<Segment> create(Bootstrap& bootstrap, std::size_t bytes,
                                          std::string& reason);
 
-  Segment(int fd, std::size_t bytes);  // owns the descriptor
+  Segment(int fd, std::size_t bytes);  // takes ownership of the descriptor
   ~Segment();
   Segment(const Segment&) = delete;  // the mapping has one owner
   Segment& operator=(const Segment&) = delete;
@@ -33,8 +34,8 @@ class Segment {
   std::size_t bytes() const { return bytes_; }
   int fd() const { return file_.fd(); }
   std::uint64_t token() const;  // the random number
-  // Whole pages: makes them memory, or gives the memory back, which nobody may use then.
-  // populate() throws TransportError where there is too little.
+  // For whole pages: populate() allocates memory, release() returns it to the system when nothing
+  // uses it any more. populate() throws TransportError if there is too little memory.
   void populate(std::size_t begin, std::size_t bytes) const;
   void release(std::size_t begin, std::size_t bytes) const noexcept;
 

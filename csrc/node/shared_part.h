@@ -1,5 +1,5 @@
 // A node group's part of shared memory (layout.h), as one of its ranks sees it, and how much of it
-// is used.
+// is in use.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,20 @@
 namespace gradred {
 
 namespace testing {
-struct NoMoreMemory;  // lets a test go on as where memory has run out
+struct NoMoreMemory;  // lets a test behave as if memory had run out
 }  // namespace testing
 
 class SharedPart {
  public:
-  // Sizes that a group can work with, whatever was asked for.
+  // Rounds the options to sizes with which a group can work.
   static NodeOptions rounded(NodeOptions options, std::size_t ranks);
-  // Of rank 0: makes so much of a part memory and prepares it, as if the operation before the first
-  // had just ended. It may have been another group's. Throws TransportError: too little memory.
+  // On rank 0: allocates `wanted` of a part and prepares it, as if the operation before the first
+  // one had just ended. Another group may have used the part before. Throws TransportError if there
+  // is too little memory.
   static void prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                       PoolPart::Real wanted);
 
-  // Of a part that has been prepared.
+  // Requires that rank 0 has prepared the part.
   SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank, std::size_t ranks);
 
   const std::shared_ptr<Pool>& pool() const { return pool_; }
@@ -39,13 +40,13 @@ class SharedPart {
   }
 
   const NodeOptions& options() const { return options_; }
-  // The same, or only what is memory so far of slots and chunks.
+  // options(), or smaller sizes as long as only the first bytes of slots and chunks are allocated.
   const NodeOptions& usable() const { return usable_; }
-  const NodeOptions& usable_at_first() const { return first_; }  // when the group was made
+  const NodeOptions& usable_at_first() const { return first_; }  // when the group was created
 
-  // Slots and chunks are used whole from one operation on. Rank 0 says so with its announcement of
-  // that operation, for which no rank has yet taken the path of a larger slot: all ranks choose the
-  // path by what was said before, and cut chunks by what is said when all have announced.
+  // Slots and chunks are used at full size from one operation on, which rank 0 announces together
+  // with that operation. No rank uses a larger slot for that operation: all ranks choose the data
+  // path by the sizes known before it. They cut chunks by the size known once all have announced.
   bool is_whole() const { return whole_; }
   void make_whole(std::uint64_t operation) noexcept;
   void use_whole_if_said(std::uint64_t until) {
@@ -63,13 +64,13 @@ class SharedPart {
 
   const std::shared_ptr<Pool> pool_;
   std::byte* const memory_;
-  PoolPart* const part_;  // of rank 0: the same
+  PoolPart* const part_;  // on rank 0: the entry in the pool
   const std::size_t ranks_;
   Header& header_;
   const NodeOptions options_;
   NodeOptions usable_, first_;
-  bool whole_ = false;  // all of options_ is usable
-  bool tried_ = false;  // rank 0: to get the rest
+  bool whole_ = false;  // usable_ equals options_
+  bool tried_ = false;  // on rank 0: it has tried to allocate the rest
   RankState* const states_;
   ShrinkState* const shrinks_;
   std::byte* const slots_;

@@ -1,20 +1,22 @@
-// After a death: the ranks that live agree on who they are and make a group of their own.
+// After a process has ended: the living ranks agree on who they are and form a new group.
 //
-// Everything goes through the memory of the old group, which all of them still have mapped; the MPI
-// is not asked. One attempt takes part in these steps:
+// All communication goes through the memory of the old group, which all of them still have mapped.
+// MPI is not used. An attempt has these steps:
 //
-//   1. Each rank says that it takes part, and waits until every other one has done so or has ended.
-//   2. It writes down whom it has seen alive. The list of whoever is first to enter its number in
-//      the header (a compare-and-swap) counts, also if that rank dies at once: all read the same.
-//   3. The members of the list make a group as any ranks do, over a Bootstrap in this memory.
-//   4. When all have it, the attempt is entered as successful; when a member has died before, or
-//      one of them gives up, as failed, with the reason. The first entry counts.
+//   1. Each rank publishes that it takes part. It waits until every other rank has done so or has
+//      ended.
+//   2. Each rank writes a list of the ranks that it has seen alive. The list of the rank that first
+//      enters its number in the header (by compare-and-swap) applies, even if that rank ends at
+//      once. So all ranks read the same list.
+//   3. The members of the list create a group in the usual way, over a Bootstrap in this memory.
+//   4. When all have it, the attempt is recorded as successful. If a member ends before that, or
+//      gives up, the attempt is recorded as failed, with the reason. The first record applies.
 //
-// So either all members that live get a group of the same members, or all throw the same, and may
-// try again: the next attempt has the next number, and a rank that comes late takes part in it.
+// So either all living members get a group of the same members, or all throw the same error and may
+// try again. The next attempt has the next number, and a rank that comes late takes part in it.
 //
-// Why two cells per rank are enough: as for announcements (group.h). Members and cells of an
-// attempt are written only when all that live have left the one before.
+// Two cells per rank are enough for the same reason as two announcements (group.h). The members and
+// cells of an attempt are written only after all living ranks have left the attempt before.
 #pragma once
 
 #include <memory>
@@ -25,8 +27,8 @@
 
 namespace gradred {
 
-// How the attempts so far have ended, in one word: the number of the last, the rank that ended it,
-// and for it and the 15 before a bit that says "well".
+// How the attempts so far have ended, in one 64-bit word: the number of the last attempt, the rank
+// that ended it, and one success bit for it and for each of the 15 attempts before it.
 struct AttemptsEnded {
   std::uint64_t word = 0;
 
@@ -45,22 +47,22 @@ struct AttemptsEnded {
 
 class Shrinking final : public Bootstrap, private Guard {
  public:
-  // The group may be sound or poisoned, must outlive this, and may be shrunk again and again.
+  // The group may be usable or poisoned, and may be shrunk repeatedly. The caller keeps it alive as
+  // long as this object.
   explicit Shrinking(const NodeGroup& group);
 
-  // One attempt; collective over the ranks that live. Throws
-  //   PeerLost        when a rank ends meanwhile: all that live may try again;
-  //   what Poll threw on this rank, and TransportError or TimeoutError with the same text on the
-  //   others;
-  //   TransportError  when there is no memory for a new group.
+  // Makes one attempt. Collective over the living ranks. Throws
+  //   PeerLost        if a rank ends meanwhile. All living ranks may try again.
+  //   what Poll threw, on this rank. The others throw TransportError or TimeoutError with its text.
+  //   TransportError  if there is no memory for a new group.
   std::unique_ptr<NodeGroup> run(Poll* poll);
 
-  // The ranks in the old group of the new one's ranks; after run().
+  // For each rank of the new group, its rank in the old group. Valid after run().
   const std::vector<std::size_t>& members() const { return members_; }
-  // The ranks of the old group whose processes have ended; after run().
+  // The ranks of the old group whose processes have ended. Valid after run().
   std::vector<std::size_t> ended() const;
-  // Who keeps this rank waiting, in words, and whether it is for this rank to say so. While run()
-  // waits.
+  // A text that names the ranks for which this rank waits, and whether this rank is the one to
+  // report it. Valid while run() waits.
   std::string missing() const;
   WaitRecord wait_record() const;  // the same in numbers
   bool is_first_to_wait() const;
@@ -96,11 +98,11 @@ class Shrinking final : public Bootstrap, private Guard {
 
   const NodeGroup& group_;
   const SharedPart& part_;
-  const std::size_t rank_, size_;  // in the group
+  const std::size_t rank_, size_;  // in the old group
   Waiter waiter_;
   std::uint64_t attempt_ = 0;
-  std::uint64_t step_ = 0;  // the last that this rank has done
-  std::size_t awaited_;     // the rank whose coming is awaited; the size when it is all members'
+  std::uint64_t step_ = 0;  // the last step that this rank has done
+  std::size_t awaited_;     // the rank awaited in await_all(); size_ while all members are awaited
   std::size_t new_rank_ = 0;
   std::vector<std::size_t> members_;
 };

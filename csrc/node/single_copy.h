@@ -1,13 +1,14 @@
-// Long allreduces, allgathers and broadcasts for which each rank reads what it needs out of its
-// peers' memory: one copy in place of two through shared memory, by the kernel, or where they lie
-// if that is in files of arrays (peer_arrays.h).
+// Long allreduces, allgathers, broadcasts and alltoalls in which each rank reads what it needs
+// directly from its peers' memory. This takes one copy instead of two through shared memory. The
+// kernel copies the bytes, or the rank reads them where they lie if they are in array files
+// (peer_arrays.h).
 //
-// Through shared memory every byte goes from one core's cache to another's. Where the cores are far
-// from each other that is what takes the time, and memory is nearer. Where they share a cache it is
-// the other way round, but for what is only moved. So it is with results, which peers find either
-// in this core's cache or in memory. Nobody tells where the cores are, and the kernel moves ranks
-// between them: so one rank measures all ways and says with each operation which one it is
-// (long_ways.h).
+// Through shared memory, every byte moves from one core's cache to another's. Between distant cores
+// this transfer dominates the time, and reading from memory is faster. Between cores that share a
+// cache, chunks are faster, except for data that are only moved. The same holds for results, which
+// peers find either in the writer's cache or in memory. Nothing reports where the cores are, and
+// the kernel moves ranks between them. So one rank measures all plans and selects one for each
+// operation (long_ways.h).
 #pragma once
 
 #include <cstddef>
@@ -25,25 +26,27 @@ class SingleCopy final : public NodeWay {
  public:
   using NodeWay::NodeWay;
 
-  // Whether it comes into question for such a call.
+  // Whether such a call may be carried out by reading peers' memory.
   bool serves(const NodeCall& call) const;
-  // Before this rank announces: what peers have to know to read its memory.
+  // Called before this rank announces: fills in what peers need to read its memory.
   void offer(const NodeCall& call, ReadOffer& offer);
-  // All have announced: whether all can read all. What each rank finds follows from what all of
-  // them have said; the first time they try, and the next operation knows.
+  // Called after all have announced. Returns whether all ranks can read all ranks; the answer is
+  // the same everywhere, since it depends only on the announcements. The first call tries to read
+  // the peers, and the next operation announces the result.
   bool all_can_read();
-  // If so. `past`: results are written past the caches.
+  // Requires all_can_read(). `past`: results are written past the caches.
   Steps steps(const NodeCall& call, bool past);
 
-  // No operation follows: a dead peer's memory is there as long as it is mapped here.
+  // Called when no operation follows. A mapping would keep the memory of an ended process
+  // allocated.
   void forget_peers() noexcept { peer_arrays_.clear(); }
-  std::uint64_t operations() const { return operations_; }  // so far
-  // How many peers' inputs this rank has read in them without the kernel.
+  std::uint64_t operations() const { return operations_; }  // number of them so far
+  // How many inputs this rank has read in peers' mapped files, without the kernel.
   std::uint64_t mapped_reads() const { return mapped_reads_; }
 
  private:
   struct Reading {
-    bool past;          // the caches: results
+    bool past;          // results are written past the caches
     std::size_t piece;  // bytes that are reduced at a time
   };
 
@@ -64,13 +67,13 @@ class SingleCopy final : public NodeWay {
   void fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer, std::size_t first,
                   std::size_t count);
 
-  std::uint64_t beacon_ = 0;  // read by peers, to try
-  bool tried_peers_ = false;  // whether they can be read
+  std::uint64_t beacon_ = 0;  // a number that peers read as a test
+  bool tried_peers_ = false;  // whether the test has been done
   bool can_read_peers_ = false;
-  ReadOffer readable_{};  // the last one of memory that the kernel can read, so far
+  ReadOffer readable_{};  // the last one whose memory the kernel could read
   std::size_t readable_bytes_ = 0;
-  std::vector<PeerArrays> peer_arrays_;             // by rank; empty: none has been asked for
-  std::vector<const std::byte*> inputs_, outputs_;  // of peers, where they are mapped; by rank
+  std::vector<PeerArrays> peer_arrays_;             // by rank; empty until it is needed
+  std::vector<const std::byte*> inputs_, outputs_;  // by rank: where peers' arrays are mapped
   std::uint64_t operations_ = 0;
   std::uint64_t mapped_reads_ = 0;
 };

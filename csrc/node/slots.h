@@ -1,4 +1,4 @@
-// Operations in which each rank publishes once: its data lie beside its announcement, or in a slot.
+// The plan in which each rank publishes once: its data lie in its announcement or in a slot.
 #pragma once
 
 #include "node/way.h"
@@ -9,13 +9,14 @@ class Slots final : public NodeWay {
  public:
   using NodeWay::NodeWay;
 
-  // Up to 48 bytes travel in the cache line of the announcement, one transfer each way; inputs in
-  // slots lie there when it appears.
+  // Up to 48 bytes travel in the cache line of the announcement, in one transfer each way. Longer
+  // inputs are in the slot before the announcement appears.
   void announce(const NodeCall& call, DataPath path);
-  void take(const NodeCall& call, DataPath path);  // all have announced the same
+  void take(const NodeCall& call, DataPath path);  // requires that all have announced the same
 
  private:
-  // Allreduces through slots with which rank 0 says how to write from the next one on.
+  // Allreduces through slots whose announcement by rank 0 says how ranks write from the next one
+  // on.
   static bool chooses_stores(const NodeCall& call) {
     return call.kind == Kind::kAllreduce && !call.led && call.bytes() >= FasterStores::kLeast;
   }
@@ -25,7 +26,7 @@ class Slots final : public NodeWay {
   void take_blocks(const NodeCall& call, DataPath path);
   void take_splits(const NodeCall& call, DataPath path);
 
-  std::uint64_t store_ns_ = 0;  // what it has taken to write, if this is measured
+  std::uint64_t store_ns_ = 0;  // duration of the write, if it is measured
 };
 
 }  // namespace gradred

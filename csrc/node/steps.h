@@ -1,5 +1,5 @@
-// The way of an operation from chunk to chunk, as a coroutine that stops where a peer has not come
-// far enough. Whoever drives it may spin until then, sleep, or do something else.
+// The steps of an operation as a coroutine, which suspends when a peer has not come far enough. The
+// caller that advances it may spin until then, sleep, or do other work.
 #pragma once
 
 #include <coroutine>
@@ -12,18 +12,20 @@
 
 namespace gradred {
 
-// What a member function of a NodeWay returns that has `co_await <Awaited>` in it, or `co_await
-// Steps::LookAgain`. Its frame lies in memory of the group, which has one operation at a time.
+// The return type of NodeWay's member functions that use `co_await <Awaited>` or `co_await
+// Steps::LookAgain`. The coroutine frame lies in memory of the group, which runs one operation at a
+// time.
 class [[nodiscard]] Steps {
  public:
-  struct LookAgain {  // to wait for: what has no word
+  // Awaits a condition that has no counter.
+  struct LookAgain {
     StoodFor what;
   };
   struct promise_type {
-    Awaited awaited;  // no word: nothing yet
+    Awaited awaited;  // word nullptr: no counter is awaited
     StoodFor stands_for = StoodFor::kLine;
 
-    // Goes on at once where the word has been reached.
+    // Continues at once if the counter has reached its target.
     struct Stop {
       promise_type& at;
       const Awaited what;
@@ -43,7 +45,7 @@ class [[nodiscard]] Steps {
     std::suspend_always initial_suspend() const noexcept { return {}; }
     std::suspend_always final_suspend() const noexcept { return {}; }
     Stop await_transform(const Awaited& what) noexcept { return {*this, what}; }
-    // Stops until it is advanced again: there is no word for what it waits for.
+    // Suspends until the next advance(), since no counter is awaited.
     struct Again {
       promise_type& at;
       const LookAgain again;
@@ -57,7 +59,7 @@ class [[nodiscard]] Steps {
     };
     Again await_transform(LookAgain again) noexcept { return {*this, again}; }
     void return_void() const noexcept {}
-    void unhandled_exception() const { throw; }  // out of advance()
+    void unhandled_exception() const { throw; }  // throws out of advance()
   };
 
   Steps(Steps&& other) noexcept : handle_(std::exchange(other.handle_, {})) {}
@@ -69,7 +71,7 @@ class [[nodiscard]] Steps {
     if (handle_) handle_.destroy();
   }
 
-  // Goes on as far as possible; true at the end.
+  // Continues as far as possible. Returns true at the end.
   bool advance() {
     const Awaited& last = handle_.promise().awaited;
     if (last.word != nullptr && !last.reached()) return false;
@@ -77,7 +79,7 @@ class [[nodiscard]] Steps {
     return handle_.done();
   }
   const Awaited& awaited() const { return handle_.promise().awaited; }
-  StoodFor stands_for() const { return handle_.promise().stands_for; }  // of no word
+  StoodFor stands_for() const { return handle_.promise().stands_for; }  // if no counter is awaited
 
  private:
   using Handle = std::coroutine_handle<promise_type>;

@@ -1,4 +1,4 @@
-// Waiting for a word in shared memory, with the right mixture of spinning, yielding and sleeping.
+// Waiting for a counter in shared memory by spinning, yielding and sleeping.
 #pragma once
 
 #include <atomic>
@@ -8,42 +8,45 @@
 
 namespace gradred {
 
-// What the owner of a waiting thread wants done meanwhile: drive the MPI underneath, look for
-// signals and time limits. Called after the first microseconds of a wait, then again and again, at
-// least every 20 ms. Whatever it throws ends the operation and poisons the group.
+// What the owner of a waiting thread wants done meanwhile, such as MPI progress and checks for
+// signals and time limits. Called after the first microseconds of a wait and then repeatedly, at
+// least every 20 ms. An exception from poll() ends the operation and poisons the group.
 class Poll {
  public:
   virtual ~Poll() = default;
   virtual void poll() = 0;
 };
 
-// Looks after the group while one of its ranks waits: throws when waiting has become pointless.
+// Watches over the group while one of its ranks waits. Throws when the wait cannot succeed any
+// more.
 class Guard {
  public:
   virtual ~Guard() = default;
-  virtual void glance() = 0;         // cheap: has a peer given up?
-  virtual void check_awaited() = 0;  // reads /proc: do all live who still have to contribute?
+  virtual void glance() = 0;         // cheap: throws if a peer has failed
+  virtual void check_awaited() = 0;  // reads /proc: throws if an awaited process has ended
 };
 
 class Waiter {
  public:
-  // `spins`: each rank of the host has a core of its own. `expected` is that of what it publishes;
-  // none where sleepers are usual, as where ranks share cores.
+  // `spins`: each rank of the host has its own core. `expected`: counter of the threads that sleep
+  // for what this rank publishes; nullptr if sleepers are usual, for example when ranks share
+  // cores.
   Waiter(bool spins, Guard& guard, SleepersExpected* expected = nullptr)
       : spins_(spins), looks_(spins ? 1500 : kFewLooks), guard_(guard), expected_(expected) {}
 
   void use(Poll* poll) { poll_ = poll; }
   bool spins() const { return spins_; }
-  // Others run on this core: it is theirs at once. They may be what the word waits for, and to be
-  // woken takes longer than to be next, so this thread stays in line for a while.
+  // Called if other threads run on this core, which may be the ones that are awaited. The waiter
+  // then yields at once. Since being woken takes longer than being scheduled next, it yields many
+  // times before it sleeps.
   void yield_at_once() { spins_ = false, yields_ = 50, looks_ = kFewLooks; }
-  // For a profile: the nanoseconds of waits that outlast the first looks are added to `sum`, which
-  // nobody else changes.
+  // For profiles: adds to `sum` the nanoseconds of waits that outlast the first looks. Nothing else
+  // may change `sum`.
   void charge_long_waits(std::atomic<std::uint64_t>& sum) { charged_ = &sum; }
 
-  // Return once the word has reached the target.
+  // Returns once the counter has reached the target.
   void wait(const Awaited& awaited) {
-    const std::atomic<std::uint64_t>& word = *awaited.word;  // in registers while it looks
+    const std::atomic<std::uint64_t>& word = *awaited.word;  // in registers during the loop
     const std::uint64_t target = awaited.target;
     for (unsigned look = 0; look < looks_; ++look) {
       if (has_reached(word, target)) return;
@@ -51,7 +54,8 @@ class Waiter {
     wait_long(awaited);
   }
 
-  // Store the value and wake whoever sleeps for it; no system call when nobody does.
+  // Stores the value and wakes the threads that sleep for it. Makes no system call if there are
+  // none.
   void publish(std::atomic<std::uint64_t>& word, std::uint64_t value, Bell& bell) {
     word.store(value, std::memory_order_release);
     ring_for_sleepers(bell, expected_);
@@ -67,8 +71,8 @@ class Waiter {
   void look_around(const Awaited& awaited);
 
   bool spins_;
-  unsigned yields_ = 5;  // where it does not spin
-  unsigned looks_;       // at the word before anything else happens
+  unsigned yields_ = 5;  // before it sleeps, if it does not spin
+  unsigned looks_;       // at the counter before it does anything else
   Guard& guard_;
   SleepersExpected* expected_;
   Poll* poll_ = nullptr;

@@ -1,4 +1,4 @@
-// What the ways in which a node group's operations are carried out have in common.
+// Common base of the plans that carry out a node group's operations.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace gradred {
 
-// In all of them an element is folded in order of rank, so all ranks get the same bits, whatever
-// the way. The group and the stores outlive it.
+// All plans reduce an element in rank order, so all ranks get the same bits whatever the plan. The
+// owner keeps the group and the stores alive as long as this object.
 class NodeWay {
  public:
   NodeWay(NodeGroup& group, PeerStores& stores);
@@ -24,7 +24,7 @@ class NodeWay {
 
   std::size_t peer_at(std::size_t distance) const { return (rank_ + distance) % size_; }
   Announcement& announcement(std::size_t rank) const { return group_.announcement(rank); }
-  // What a rank has given in an operation whose data lie in line or in slots.
+  // What a rank has contributed to an operation whose data lie in announcements or slots.
   std::byte* given(std::size_t rank, DataPath path) const {
     return path == DataPath::kInLine ? announcement(rank).data
                                      : part_.slot(rank, group_.operation());
@@ -51,7 +51,7 @@ class NodeWay {
   const SharedPart& part_;
   PeerStores& stores_;
   const std::size_t rank_, size_;
-  std::vector<const void*> operands_;  // one per rank, kept here so that no operation allocates
+  std::vector<const void*> operands_;  // one per rank, a member so that no operation allocates
 };
 
 inline NodeWay::NodeWay(NodeGroup& group, PeerStores& stores)

@@ -1,4 +1,4 @@
-// Which way an operation of a node group goes, by its size and what is asked of it.
+// Selects the data path of a node group's operation from its size and arguments.
 #pragma once
 
 #include "node/led.h"
@@ -12,14 +12,14 @@ class NodeWays {
  public:
   explicit NodeWays(NodeGroup& group);
 
-  void run(const NodeCall& call, Poll* poll);  // NodeGroup::run()
+  void run(const NodeCall& call, Poll* poll);  // implements NodeGroup::run()
 
-  // Of the operation that this rank has entered; the same on all ranks, once their signatures
-  // agree.
+  // The path of the operation that this rank has entered. It is the same on all ranks if their
+  // signatures agree.
   DataPath path_of(const NodeCall& call) const;
   void announce(const NodeCall& call, DataPath path);
 
-  Slots& slots() { return slots_; }  // of what goes in line, too
+  Slots& slots() { return slots_; }  // also for data in announcements
   Led& led() { return led_; }
   LongWays& long_ways() { return long_ways_; }
   const PeerStores& stores() const { return stores_; }
