@@ -25,8 +25,8 @@ inline constexpr std::size_t kCacheLine = 64;
 // The hardware fetches cache lines in pairs, so data that different ranks write are this far apart.
 inline constexpr std::size_t kApart = 128;
 inline constexpr std::size_t kPage = 4096;
-inline constexpr std::size_t kBeginning =
-    2 * kPage;  // bytes of a slot or chunk that are allocated at first
+// Bytes of a slot or chunk that are allocated at first.
+inline constexpr std::size_t kBeginning = 2 * kPage;
 inline constexpr std::size_t kReasonBytes = 384;
 inline constexpr std::size_t kReportBytes = 1536;
 

@@ -12,13 +12,13 @@ namespace gradred {
 
 // Takes the place of the data in the announcement of a long operation.
 struct ReadOffer {
-  static constexpr std::uint16_t kReadable =
-      1;  // it can read all peers, and the kernel can read its buffers
+  // This rank can read all peers, and the kernel can read this rank's buffers.
+  static constexpr std::uint16_t kReadable = 1;
   static constexpr std::uint16_t kWanted = 2;  // from the decider: ranks read peers' memory
-  static constexpr std::uint16_t kOnDevice =
-      4;  // its arrays are in device memory, for peers' devices to read
-  static constexpr std::uint16_t kUnknown =
-      8;  // peers have to open or close allocations of this rank first
+  // Its arrays are in device memory that peers' devices can read.
+  static constexpr std::uint16_t kOnDevice = 4;
+  // Peers have to open or close allocations of this rank first.
+  static constexpr std::uint16_t kUnknown = 8;
   static constexpr std::uint16_t kPast = 16;     // from the decider: write past the caches
   static constexpr std::uint16_t kByTurns = 32;  // its device runs one process at a time
 
