@@ -1,16 +1,17 @@
-// The core that a thread runs on, which others may want.
+// Yielding the core on which a thread runs, and whether other threads want it.
 #pragma once
 
 #include <cstdint>
 
 namespace gradred {
 
-// Lets others run. Where that takes long another thread has run meanwhile, and cores are shared for
-// a while.
+// Yields to other threads. If the call takes long, another thread has run meanwhile, and cores
+// count as shared for a while.
 void yield_core();
 
-// Whether threads share cores, as far as yield_core() has found out lately: who waits does well to
-// yield at once, whatever the number of cores. They may belong to other programs.
+// Whether threads share cores, judged by recent calls of yield_core(). If so, a waiting thread
+// should yield at once, whatever the number of cores. The other threads may belong to other
+// programs.
 bool cores_are_shared();
 
 }  // namespace gradred

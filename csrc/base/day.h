@@ -1,4 +1,4 @@
-// Dates, for files that are kept.
+// Dates, for files that are stored.
 #pragma once
 
 #include <string>

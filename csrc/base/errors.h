@@ -1,4 +1,4 @@
-// One exception type per Python exception class; check() states an invariant or an argument rule.
+// The exception types, one per Python exception class, and check() for invariants.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace gradred {
 class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-class UsageError : public Error {  // the caller can mend it
+class UsageError : public Error {  // an error that the caller can correct
   using Error::Error;
 };
 class TransportError : public Error {  // the MPI or the network below failed
@@ -22,21 +22,22 @@ class TimeoutError : public TransportError {
  public:
   explicit TimeoutError(const std::string& text, std::uint64_t id = random_number())
       : TransportError(text), id_(id) {}
-  // Of the failure: every error that tells of it has the same (FailureReport::id).
+  // Identifies the failure: every error that reports it has the same id (FailureReport::id).
   std::uint64_t id() const { return id_; }
 
  private:
   std::uint64_t id_;
 };
-class WaitTimeout : public TimeoutError {  // the limit of one wait: what it waits for goes on
+class WaitTimeout
+    : public TimeoutError {  // time limit of one wait; the awaited operation continues
  public:
   using TimeoutError::TimeoutError;
 };
-class PeerLost : public TransportError {  // a peer's process is gone
+class PeerLost : public TransportError {  // the process of a peer has ended
  public:
   explicit PeerLost(const std::string& text, bool may_shrink = false)
       : TransportError(text), may_shrink_(may_shrink) {}
-  // Whether the ranks that live share memory, and so may go on without the peer.
+  // Whether the living ranks share memory, and so may continue without the peer.
   bool may_shrink() const { return may_shrink_; }
 
  private:
@@ -46,8 +47,8 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-// An internal invariant: a failure is a bug in gradred and says where.
-// (The builtins are what std::source_location is made of, which clang 14 cannot compile.)
+// Checks an internal invariant. The error reports a bug in gradred and its place in the source.
+// (The builtins are those behind std::source_location, which clang 14 cannot compile.)
 inline void check(bool condition, const char* what, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
   if (!condition) {

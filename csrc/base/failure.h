@@ -1,4 +1,4 @@
-// What a failure that only some ranks may know of means for the process.
+// Failure reports, and what a failure that only some ranks may know means for the process.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@ enum class Failure : std::uint32_t { kTransport, kPeerLost, kTimeout };
 struct FailureReport {
   Failure kind = Failure::kTransport;
   std::string text;
-  std::uint64_t id = random_number();  // tells it from another one of the same words
+  std::uint64_t id = random_number();  // distinguishes reports with equal text
 };
 
-// What throw_report() throws is one of these, too: an error that tells of an earlier one.
+// Base of the exceptions of throw_report(): the error repeats an earlier failure.
 struct FailedBefore {
   FailureReport report;
 };
@@ -29,20 +29,21 @@ bool is_usage_error(const std::exception_ptr& thrown);
 // "PeerLost: rank 1 has ended"
 std::string text_with_kind(const std::exception_ptr& thrown);
 std::string text_with_kind(const FailureReport& report);
-// In one line, for other processes; nullopt: it is none.
+// A report as one line of text for other processes. read_report() returns nullopt if the text is no
+// report.
 std::string written(const FailureReport& report);
 std::optional<FailureReport> read_report(std::string_view written);
-// What ended an operation, in a form that travels between ranks.
+// A report of what ended an operation, in a form that can be sent to other ranks.
 FailureReport report_of(const std::exception_ptr& thrown);
-// The same of the first failure, where that is why this one came to be.
+// The same, but if `thrown` repeats an earlier failure, the report of that failure.
 FailureReport first_report_of(const std::exception_ptr& thrown);
-// The exception that a report stands for. Its text says that the communicator failed before.
+// Throws the exception for a report. Its text says that the communicator failed before.
 [[noreturn]] void throw_report(const FailureReport& report, bool may_shrink);
 
-// A communicator of this process has failed: peers may be gone or stuck, and MPI_Finalize would
-// wait for them.
+// Set when a communicator of this process has failed. Peers may have ended or hang, and
+// MPI_Finalize would wait for them.
 inline std::atomic<bool> process_poisoned{false};
-// The first of these failures; the launcher hears of it when this process ends.
+// Stores the first failure of this process. The launcher receives it when this process ends.
 void note_failure(const FailureReport& report);
 std::optional<FailureReport> first_failure();
 

@@ -1,12 +1,12 @@
-// Files that a user names, written in one piece.
+// Writing files that a user names.
 #pragma once
 
 #include <string>
 
 namespace gradred {
 
-// What else lies at the path makes nobody wait: to open a pipe does until somebody reads it.
-// Returns errno; 0: written. (src/gradred/_files.py does the same for Python.)
+// Writes the file without blocking on what may lie at the path, such as a pipe that nobody reads.
+// Returns 0 or errno. (src/gradred/_files.py does the same for Python.)
 int write_file(const std::string& path, const std::string& text);
 std::string why_not_written(int error);
 

@@ -1,5 +1,5 @@
-// An input that comes while the operation that reads it is under way, and a result that is taken
-// away bit by bit: both from their beginning to their end.
+// An input that arrives while the operation that reads it runs, and a result that is taken away
+// piece by piece. Both proceed from the first byte to the last.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,14 @@ struct DeviceCall;  // memory/workspace.h
 class Flow {
  public:
   virtual ~Flow() = default;
-  // Whether the input's bytes before `end` are there. Does not block; throws where they will not
-  // come.
+  // Whether the first `end` bytes of the input have arrived. Does not block. Throws if they will
+  // not arrive.
   virtual bool has_input(std::size_t end) = 0;
-  // The result's bytes before `end` are there.
+  // Called when the first `end` bytes of the result are complete.
   virtual void has_result(std::size_t end) = 0;
-  // The same call in a device's memory, which is carried out there if all ranks have one; null:
-  // none. Else to_host() comes before all of the above, and says where the host's vectors are.
+  // The same call on arrays in device memory, or nullptr. If all ranks have one, the call is
+  // carried out there. Otherwise to_host() is called before the functions above and returns where
+  // the host's buffers are.
   virtual DeviceCall* device() { return nullptr; }
   virtual void to_host(const void*& /*send*/, void*& /*recv*/) {}
 };

@@ -1,10 +1,10 @@
-// How a call says that its input is where its result goes.
+// The mark by which a call requests in-place operation.
 #pragma once
 
 namespace gradred {
 
-// Where an input address is due: the input is where the result goes. No array lies there, while 0
-// is what arrays without memory give as their address.
+// Passed as the input address if the input is in the result buffer. No array has this address. The
+// address 0 would be ambiguous, since arrays without memory have it.
 inline constexpr char kInPlaceMark = 0;
 inline constexpr const void* kInPlace = &kInPlaceMark;
 

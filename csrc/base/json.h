@@ -1,4 +1,4 @@
-// Values as JSON, written and never read.
+// Builds JSON text from values.
 #pragma once
 
 #include <concepts>
@@ -10,7 +10,7 @@ namespace gradred {
 class Json {
  public:
   Json() : text_("null") {}
-  Json(std::string_view value);  // NOLINT: values become JSON where they are put
+  Json(std::string_view value);  // NOLINT: implicit, so that values convert in arguments
   Json(const std::string& value) : Json(std::string_view(value)) {}
   Json(const char* value) : Json(std::string_view(value)) {}
   Json(double value);
@@ -20,8 +20,8 @@ class Json {
   static Json object() { return Json('{', '}'); }
   static Json list() { return Json('[', ']'); }
 
-  Json& put(std::string_view name, const Json& value);  // of an object
-  Json& add(const Json& value);                         // of a list
+  Json& put(std::string_view name, const Json& value);  // for an object
+  Json& add(const Json& value);                         // for a list
   std::string text() const;
 
  private:
@@ -29,7 +29,7 @@ class Json {
   void append(const std::string& entry);
 
   std::string text_;
-  char close_ = 0;  // of what is open
+  char close_ = 0;  // the closing bracket; 0: no object or list
 };
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// Which word somebody may have meant.
+// Finds the known word that a misspelled word may mean.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace gradred {
 
-// How many letters must be put in, left out or replaced.
+// The number of letters to insert, delete or replace (the Levenshtein distance).
 std::size_t letters_apart(std::string_view a, std::string_view b);
-// The place of the word with the fewest letters apart; there must be one.
+// The index of the word with the smallest distance. `words` must not be empty.
 std::size_t nearest(std::string_view word, std::span<const std::string_view> words);
-// Likewise, unless less than half of it is right.
+// The same, or nothing if more than half of the longer word would have to change.
 std::optional<std::size_t> meant(std::string_view word, std::span<const std::string_view> words);
 
 }  // namespace gradred

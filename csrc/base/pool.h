@@ -1,4 +1,4 @@
-// Memory for small objects that come and go by the hundred: freed, it is kept for the next one.
+// A free list for small objects that are created and destroyed by the hundred.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace gradred {
 
-// Blocks of this size that the thread has freed. The general allocator keeps seven of a size at
-// hand, and joins what comes after them with its neighbours, only to split it again.
+// Blocks of this size that the thread has freed and will reuse. The general allocator caches seven
+// blocks of a size. It merges further ones with their neighbours and has to split them again later.
 template <std::size_t kBytes>
 class FreeBlocks {
  public:
@@ -18,7 +18,7 @@ class FreeBlocks {
     is_over = true;
     while (first_ != nullptr) ::operator delete(take());
   }
-  // The thread ends, and has no list any more.
+  // Set when the thread ends and its list is gone.
   static inline thread_local bool is_over = false;
 
   void* take() {
@@ -40,16 +40,16 @@ class FreeBlocks {
   };
   static_assert(kBytes >= sizeof(Block));
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr std::size_t kMost = 0;  // it is to see what is used after it has been freed
+  static constexpr std::size_t kMost = 0;  // so that the sanitizer sees use after free
 #else
-  static constexpr std::size_t kMost = 512;  // a program's gradients in flight, or most of them
+  static constexpr std::size_t kMost = 512;  // most of a program's gradients in flight
 #endif
 
   Block* first_ = nullptr;
   std::size_t count_ = 0;
 };
 
-// As a container or std::allocate_shared wants it.
+// An allocator for containers and std::allocate_shared.
 template <class T>
 class PoolAllocator {
  public:

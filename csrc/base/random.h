@@ -1,4 +1,4 @@
-// Numbers that tell things apart: no two processes get the same, and none gets 0.
+// Random numbers that identify things. No two processes get the same number, and none gets 0.
 #pragma once
 
 #include <cstdint>

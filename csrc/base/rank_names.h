@@ -1,5 +1,5 @@
-// How messages name the ranks of a communicator: by its own numbers, or those by which the program
-// calls them, and, where they differ, by those in MPI_COMM_WORLD, which the launcher uses.
+// How messages name the ranks of a communicator: by its own numbers, or by those that the program
+// uses. Where they differ, messages add the rank in MPI_COMM_WORLD, which the launcher uses.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,22 @@ namespace gradred {
 class RankNames {
  public:
   RankNames() = default;
-  // By rank, the rank in MPI_COMM_WORLD; empty: not known.
+  // `world_ranks`: for each rank, its rank in MPI_COMM_WORLD; empty if unknown.
   explicit RankNames(std::vector<int> world_ranks) : world_ranks_(std::move(world_ranks)) {}
-  // Of some ranks of a communicator, by their numbers there.
+  // For some ranks of a communicator. `numbers`: for each, its rank there.
   RankNames(std::vector<int> world_ranks, std::vector<int> numbers)
       : world_ranks_(std::move(world_ranks)), numbers_(std::move(numbers)) {}
 
-  // By rank of the communicator, what the program calls it; empty: by that number.
+  // `called`: for each rank of the communicator, the number that the program uses; empty for its
+  // own.
   void call(std::vector<int> called) { called_ = std::move(called); }
-  // Of some ranks of the communicator, by their numbers there.
+  // The names of some ranks of the communicator. They keep their numbers.
   RankNames among(const std::vector<int>& members) const {
     RankNames some(of_all(world_ranks_, members), members);
     some.called_ = called_;
     return some;
   }
-  // Of some ranks, which are a communicator of their own.
+  // The names of some ranks that form a new communicator and are numbered anew.
   RankNames renumbered(const std::vector<int>& members) const {
     RankNames some(of_all(world_ranks_, members));
     some.called_ = of_all(called_, members);
@@ -37,7 +38,7 @@ class RankNames {
   int number(std::size_t rank) const {
     return rank < numbers_.size() ? numbers_[rank] : static_cast<int>(rank);
   }
-  // What the program calls the rank of this number.
+  // The number that the program uses for this rank.
   int called(int number) const {
     const auto place = static_cast<std::size_t>(number);
     return place < called_.size() ? called_[place] : number;

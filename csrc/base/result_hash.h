@@ -1,4 +1,4 @@
-// A hash by which results of two runs are compared; no key, and no defence against anybody.
+// A hash that compares the results of two runs. It has no key and is no defence against forgery.
 #pragma once
 
 #include <array>
@@ -10,9 +10,9 @@
 
 namespace gradred {
 
-// Of the bytes and their number: four sums side by side, so that it keeps up with memory. Results
-// that differ in one word have different hashes; others have equal ones by an accident of 1 in
-// 2^64.
+// Hashes the bytes and their number, with four sums side by side to keep up with memory. Results
+// that differ in one 64-bit word always have different hashes. Other different results collide with
+// probability 2^-64.
 inline std::uint64_t hash_of_result(const void* data, std::size_t bytes) {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   std::array<std::uint64_t, 4> sums = {1, 2, 3, 4};

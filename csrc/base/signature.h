@@ -1,4 +1,5 @@
-// What ranks must agree on in one collective call, small enough to travel with the first message.
+// What ranks must agree on in one collective call. It is small enough to travel with the first
+// message.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,22 @@ enum class Kind : std::uint8_t {
   kReduceScatterBlock,
   kAllgather,
   kBcast,
-  kAlltoall,   // within a host, of named operations alone
-  kAborted,    // this rank's arguments were refused: `detail` is a reason code, nothing else counts
-  kLeftToMpi,  // a call that the MPI carries out itself: the count is its kind
+  kAlltoall,  // only within a host, for named operations
+  // This rank refused its arguments. `detail` is a reason code; nothing else is meaningful.
+  kAborted,
+  // A call that the MPI library carries out. The count holds its collective.
+  kLeftToMpi,
 };
 
 struct Signature {
   std::uint64_t what = 0;    // kind, op, dtype and count: see make_signature
-  std::uint64_t detail = 0;  // root, factor or a hash of the layout; 0 where there is none
+  std::uint64_t detail = 0;  // root, factor or a hash of the layout; 0: none
 
   bool operator==(const Signature&) const = default;
 };
 
-// A hash of the parts of a call that are compared but not shown; of names and files as well.
+// A hash for the parts of a call that are compared but not displayed. Also used for names and
+// files.
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
   return hash ^ (hash >> 29);
@@ -42,7 +46,7 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::string_view text) {
   return hash;
 }
 
-// Counts above 2^48 elements do not exist.
+// Counts must be below 2^48.
 constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t count,
                                    std::uint64_t detail = 0) {
   return {static_cast<std::uint64_t>(kind) << 60 |
@@ -52,20 +56,19 @@ constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t 
 }
 
 std::string_view name_of(Kind kind);
-bool reduces(Kind kind);  // whether its operation means anything
-// Of the count elements; 0 for a type that is unknown.
+bool reduces(Kind kind);  // whether the reduction operation is meaningful
+// Bytes of the counted elements; 0 if the type is unknown.
 std::uint64_t bytes_of(const Signature& signature);
 
-// "allreduce of 12 float32 with sum": for error messages.
+// Text for error messages: "allreduce of 12 float32 with sum".
 std::string describe(const Signature& signature);
-// "allreduce of 12 float32 with sum, 48 bytes", for who looks from outside:
-// src/gradred/observe/status.py.
+// Text for observers (src/gradred/observe/status.py): "allreduce of 12 float32 with sum, 48 bytes".
 std::string describe_with_bytes(const Signature& signature);
 
-// Two ranks that asked for different things, as an error message. Where all that is known of the
-// difference is a hash, it names what such calls can still differ in.
+// An error message for two ranks that called different operations. If only a hash differs, the text
+// lists what such calls can still differ in.
 std::string disagreement_text(int rank, const Signature& asked, int other,
                               const Signature& other_asked);
-bool is_disagreement(std::string_view text);  // whether it was made so
+bool is_disagreement(std::string_view text);  // whether disagreement_text() made the text
 
 }  // namespace gradred

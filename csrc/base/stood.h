@@ -1,4 +1,4 @@
-// Where the time of an operation goes from its start to its end, for a profile.
+// Breaks down the time from start to end of an operation by what it waited for, for profiles.
 #pragma once
 
 #include <array>
@@ -9,22 +9,24 @@
 
 namespace gradred {
 
-// What an operation stands for that has not ended; the last two are no such, but have their time.
+// What an unfinished operation waits for. The last two values are not reasons to wait, but time is
+// charged to them as well.
 enum class StoodFor : std::uint8_t {
-  kLine,    // those before it, the MPI, or somebody to go on after its start
-  kPeers,   // a word of a peer's
-  kStream,  // the program's work on the input, and copies of it
-  kDevice,  // its own work there
-  kUnseen,  // for a stream or a device after the last look that found nothing: the most that it has
-            // lain there before somebody saw it
-  kSteps,   // it does not stand: it is made, or goes on
+  kLine,    // earlier operations, the MPI, or a thread that advances it
+  kPeers,   // a counter of a peer
+  kStream,  // work of the program on the input, and copies of it
+  kDevice,  // gradred's own work on the device
+  // Time after the last look that found a stream or device busy. It bounds how long the work was
+  // complete before a thread noticed.
+  kUnseen,
+  kSteps,  // no wait: the operation is created or advances
 };
 inline constexpr std::size_t kStoodSums = 6;
 inline constexpr const char* kStoodNames[kStoodSums] = {"line",   "peers",  "stream",
                                                         "device", "unseen", "steps"};
-using Stood = std::array<std::uint64_t, kStoodSums>;  // nanoseconds, by StoodFor
+using Stood = std::array<std::uint64_t, kStoodSums>;  // nanoseconds per StoodFor
 
-// Follows one operation. For the thread that advances it.
+// Follows one operation. Used by the thread that advances it.
 class StoodClock {
  public:
   explicit StoodClock(std::uint64_t since_ns) : changed_ns_(since_ns) {}
@@ -36,13 +38,13 @@ class StoodClock {
       changed_ns_ = now;
     }
   }
-  // It stands for this from now on. `same`: as before, for the same.
+  // The operation waits for `what` from now on. `same`: it waits for the same thing as before.
   void step_ends(StoodFor what, bool same) {
     settle(same);
     what_ = what;
     stands_ = true;
   }
-  // It has ended.
+  // The operation has ended.
   const Stood& ends() {
     settle(false);
     return stood_;
@@ -63,7 +65,7 @@ class StoodClock {
   Stood stood_{};
   std::uint64_t changed_ns_, gap_ns_ = 0;
   StoodFor what_ = StoodFor::kLine;
-  bool stands_ = false;  // it has stopped before
+  bool stands_ = false;  // whether it has waited before
 };
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// Texts of fixed size, for memory that processes share and for messages of plain bytes.
+// Texts of fixed size, for shared memory and for messages of plain bytes.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace gradred {
 
-// Keeps as much of `text` as fits, and ends it with a zero byte. Half a number would be a wrong
-// one: what is cut ends with a whole word, and with dots.
+// Stores as much of `text` as fits, followed by a zero byte. A text that is cut ends with a whole
+// word and dots, since half a number would be misread.
 template <std::size_t n>
 void set_text(char (&target)[n], std::string_view text) {
   constexpr std::string_view kDots = " ...";

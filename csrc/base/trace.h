@@ -1,6 +1,6 @@
-// What one rank did and when: a bounded ring buffer, written as a Chrome trace.
+// A trace of what one rank did and when: a bounded ring buffer, written as a Chrome trace.
 //
-// chrome://tracing and ui.perfetto.dev show the files; those of the ranks of one host have one
+// chrome://tracing and ui.perfetto.dev show the files. The files of ranks on one host have the same
 // clock.
 #pragma once
 
@@ -18,8 +18,8 @@ struct TraceEvent {
   enum class Kind : std::uint8_t { kBegin, kRound, kSend, kReceive, kAbandon };
 
   Kind kind = Kind::kBegin;
-  std::int32_t peer = -1;  // of a message
-  std::uint32_t line = 0;  // executions in flight together have different ones
+  std::int32_t peer = -1;  // peer of a message
+  std::uint32_t line = 0;  // row in the picture; differs between concurrent executions
   std::uint32_t tag = 0;
   std::uint32_t round = 0;
   std::uint64_t operation = 0;  // from Trace::next_operation
@@ -27,28 +27,28 @@ struct TraceEvent {
   std::uint64_t end_ns = 0;
   std::uint64_t bytes = 0;  // of a message, or of all messages of a round
   Signature signature;
-  const char* path = "messages";  // what carries the operation out
-  const char* mode = nullptr;     // how the program made the call, where that is known
+  const char* path = "messages";  // the plan or transport that carried it
+  const char* mode = nullptr;     // how the program made the call; nullptr: unknown
 };
 
-// Thread-safe. Once full, each event replaces the oldest.
+// Thread-safe. Once the trace is full, each new event replaces the oldest.
 class Trace {
  public:
   explicit Trace(int rank, std::size_t capacity = 1 << 16);
 
   void record(const std::vector<TraceEvent>& events);
-  // A number that no other operation of this trace has.
+  // Returns a number that is unique in this trace.
   std::uint64_t next_operation();
-  // The lowest line that is free, until it is given back.
+  // Returns the lowest free line. The caller returns it by close_line().
   std::uint32_t open_line();
   void close_line(std::uint32_t line);
 
-  // {"traceEvents": [...]}: pid is the rank, tid the line; each operation that is a schedule
-  // encloses its rounds and each round its messages. Calls of a device's driver that took long have
-  // lines of their own, one for each thread. `otherData` tells how many events were replaced.
+  // Returns {"traceEvents": [...]} with pid = rank and tid = line. Each operation with a schedule
+  // encloses its rounds, and each round its messages. Long driver calls have lines of their own,
+  // one per thread. `otherData` contains the number of replaced events.
   std::string json() const;
-  // Writes json() to `path` with `{rank}` filled in, or to path-with-the-rank: "a.json" ->
-  // "a.3.json". Throws UsageError when the file cannot be written.
+  // Writes json() to `path` with `{rank}` replaced by the rank. Without `{rank}`, the rank is
+  // inserted: "a.json" -> "a.3.json". Throws UsageError if the file cannot be written.
   void write(const std::string& path) const;
 
  private:

@@ -1,4 +1,4 @@
-// The values that every layer speaks of: element types, operations, buffers.
+// The values that all layers share: element types and operations.
 #pragma once
 
 #include <array>
@@ -28,9 +28,9 @@ enum class DType : std::uint8_t {
   kComplex128,
 };
 
-// kAvg is a sum that is divided by the number of ranks at the end; kPremul a sum whose inputs are
-// multiplied by a factor first. Both combine pairwise like kSum. From kFirstUserOp on are the
-// operations that a program makes of its own functions (user_ops.h).
+// kAvg is a sum divided by the number of ranks at the end. kPremul is a sum whose inputs are first
+// multiplied by a factor. Both combine pairwise like kSum. Tags from kFirstUserOp on are operations
+// that a program creates from its own functions (user_ops.h).
 enum class Op : std::uint8_t {
   kSum,
   kProd,
@@ -55,16 +55,16 @@ constexpr std::string_view name_of(DTypeKind kind) {
 
 struct DTypeInfo {
   DType dtype;
-  std::string_view name;  // NumPy's, or that of ml_dtypes
+  std::string_view name;  // NumPy's or ml_dtypes'
   std::size_t bytes;      // of one element
   DTypeKind kind;
-  int digits;   // binary ones: it holds each integer up to 2^digits, and of bool 0 and 1
-  int dlpack;   // its code there
-  bool numpys;  // NumPy has it; else the package ml_dtypes does
+  int digits;   // binary: the type holds all integers up to 2^digits; bool: 0 and 1
+  int dlpack;   // DLPack's type code
+  bool numpys;  // a NumPy type; else one of the package ml_dtypes
 };
 
-// What there is to know of an element type but its arithmetic (reduce/kernels/elements.h) and the
-// MPIs' names for it (mpi/families.cc). Python reads it as gradred.element_types.
+// All properties of an element type except its arithmetic (reduce/kernels/elements.h) and its MPI
+// handles (mpi/families.cc). Python reads this as gradred.element_types.
 inline constexpr auto kDTypeInfo = std::to_array<DTypeInfo>({
     {DType::kInt8, "int8", 1, DTypeKind::kSigned, 7, 0, true},
     {DType::kInt16, "int16", 2, DTypeKind::kSigned, 15, 0, true},
@@ -94,12 +94,12 @@ static_assert([] {
 
 struct OpInfo {
   Op op;
-  std::string_view name;   // gradred's; MPI's is the same in capitals, where it has one
-  std::string_view ufunc;  // NumPy's function of two elements; avg divides and premul scales
+  std::string_view name;   // gradred's; MPI's is the same in capitals, if it has one
+  std::string_view ufunc;  // NumPy's pairwise function; avg also divides, premul also scales
 };
 
-// What there is to know of an operation but its function (reduce/kernels/operations.h) and the
-// MPIs' names for it (mpi/families.cc). Python reads it as gradred.ops.
+// All properties of an operation except its function (reduce/kernels/operations.h) and its MPI
+// handles (mpi/families.cc). Python reads this as gradred.ops.
 inline constexpr auto kOpInfo = std::to_array<OpInfo>({
     {Op::kSum, "sum", "add"},
     {Op::kProd, "prod", "multiply"},
@@ -115,7 +115,9 @@ inline constexpr auto kOpInfo = std::to_array<OpInfo>({
     {Op::kPremul, "premul", "add"},
 });
 inline constexpr std::size_t kOps = kOpInfo.size();
-inline constexpr Op kAnyUserOp{15};  // in what ranks compare: each has tags of its own for them
+// Stands for any user operation when ranks compare calls, since each rank has its own tags for
+// them.
+inline constexpr Op kAnyUserOp{15};
 inline constexpr std::size_t kFirstUserOp = 16;
 inline constexpr std::size_t kMostUserOps = 128;
 static_assert(kOps <= static_cast<std::size_t>(kAnyUserOp));

@@ -1,5 +1,6 @@
-// Operations that a program makes of functions of its own, beside those of kOpInfo: each distinct
-// one gets a tag when it is first made, which lasts as long as the process and is no other's.
+// Operations that a program creates from its own functions, in addition to those of kOpInfo. Each
+// distinct operation gets a tag when it is first created. The tag lasts as long as the process and
+// is never reused.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace gradred {
 
-// The tag of the operation with this name, and with this hash of what its function does, by which
-// ranks agree on it. Throws UsageError where there are no tags left.
+// Returns the tag of the operation with this name. `hash` identifies what its function does; ranks
+// compare it to agree on the operation. Throws UsageError if no tags are left.
 Op user_op(std::string_view name, std::uint64_t hash);
 std::optional<Op> find_user_op(std::string_view name);
 std::uint64_t user_op_hash(Op op);

@@ -1,4 +1,4 @@
-// By which way the data of a call went, for a profile.
+// Which plan or transport carried the data of a call, for profiles.
 #pragma once
 
 #include <cstddef>
@@ -8,20 +8,20 @@ namespace gradred {
 
 enum class Went : std::uint8_t {
   kUnknown,
-  kInLine,         // in what ranks announce
+  kInLine,         // in the announcements
   kSlots,          // all at once, through shared memory
-  kChunks,         // piece by piece, through shared memory
-  kPeersMemory,    // read where peers have it
-  kDevices,        // from device to device, where the arrays lie
-  kDevicesCopied,  // from device to device, through memory that they share
+  kChunks,         // chunk by chunk, through shared memory
+  kPeersMemory,    // read directly from peers' memory
+  kDevices,        // from device to device, directly from the arrays
+  kDevicesCopied,  // from device to device, through shared device memory
   kMessages,
   kMpi,
   kLibrary,
-  kNowhere,  // there is one rank
+  kNowhere,  // there is only one rank
 };
 inline constexpr std::size_t kWays = 11;
 
-// `staged`: arrays in a device's memory were copied to the host's and back.
+// `staged`: arrays in device memory were copied to host memory and back.
 inline const char* name_of(Went went, bool staged) {
   constexpr const char* kNames[kWays][2] = {
       {"unknown", "host copies"},

@@ -1,5 +1,5 @@
-// What the launcher says of ranks that have failed, on whatever host: this rank's supervisor writes
-// it as text (src/gradred/launch/failure_board.py), and this process only reads.
+// What the launcher reports about failed ranks on all hosts. This rank's supervisor writes it as
+// text (src/gradred/launch/failure_board.py); this process only reads it.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,19 @@
 
 namespace gradred {
 
-// Reads the board that lies in this memory of the supervisor's from now on, for as long as the
-// process lives, if its first line is the token. Lines are only ever added.
+// From now on reads the board in `page`, memory that the supervisor shares, if its first line is
+// the token. The caller keeps the memory mapped as long as the process lives. The supervisor only
+// ever appends lines.
 bool use_failure_board(std::span<const char> page, std::string_view token);
-// Whether any rank of the job has failed; costs nothing.
+// Whether any rank of the job has failed. Reads one byte.
 bool any_rank_failed();
-// The first of these ranks of MPI_COMM_WORLD that has failed, by its place among them, and how:
-// "on h2 was killed by SIGKILL".
+// Finds the first failed rank among these ranks of MPI_COMM_WORLD. Returns its index among them and
+// a text: "on h2 was killed by SIGKILL".
 std::optional<std::pair<std::size_t, std::string>> failure_among(std::span<const int> world_ranks);
-// How the communicator of the first of them that says so had failed before it failed itself.
+// Returns how the communicator of a failed rank had failed before the rank itself ended, from the
+// first of these ranks that reported it.
 std::optional<FailureReport> report_among(std::span<const int> world_ranks);
-// All of them that have failed, by their places.
+// Returns the indices of all failed ranks among these ranks.
 std::vector<int> failures_among(std::span<const int> world_ranks);
 
 }  // namespace gradred

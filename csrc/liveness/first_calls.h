@@ -1,5 +1,6 @@
-// Calls of which ranks can tell each other nothing yet, the first on a communicator or one that the
-// MPI carries out: who is missing is what the ranks of this host show that they wait for.
+// Calls during which the ranks cannot yet exchange information: the first call on a communicator,
+// or a call that the MPI carries out. Who is missing is derived from what the ranks of this host
+// publish that they wait for.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +13,29 @@
 
 namespace gradred {
 
-std::string among(int size);  // in texts of operations over messages
+std::string among(int size);  // for texts about operations over messages
 inline constexpr std::string_view kCarriedByMpi = "a non-blocking call that the MPI carries out";
-// Whether no lower rank shows that it waits in such a call: the lowest is the one to report it.
+// Whether no lower rank publishes that it waits in such a call. The lowest one reports it.
 bool is_first_to_wait(const LocalPeers& peers, int rank, const WaitRecord& call);
 
-// A call that is known by what it is: the ranks have agreed on no number for it yet.
+// A call without a number: the ranks have not agreed on one yet, so it is identified by its kind.
 struct UnnumberedCall {
   mpi::Handle comm;
-  RankNames names;  // of its ranks
+  RankNames names;  // of the ranks of `comm`
   WaitRecord call;
 
-  // The same with who of `comm` does not show that it waits in such a call, and that in words:
-  // "; missing: rank 1 (...)".
+  // record() adds to `call` the ranks of `comm` that do not publish that they wait in such a call.
+  // missing() returns them as text: "; missing: rank 1 (...)".
   WaitRecord record() const;
   std::string missing() const;
 };
 
-// A blocking call that all ranks of `comm` must make before they can tell each other anything.
+// A blocking call that all ranks of `comm` must make before they can exchange information.
 struct FirstCall {
   enum class Kind { kBlocks, kDuplicates };
 
   mpi::Handle comm;
-  RankNames names;  // of its ranks
+  RankNames names;  // of the ranks of `comm`
   int rank, size;
   Kind kind;
 

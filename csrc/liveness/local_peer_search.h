@@ -1,21 +1,21 @@
-// Ranks of this job on this host that this process has met in no call, and must know nevertheless.
+// Finds ranks of this job on this host with which this process has shared no call.
 //
-// One that leaves before its first call has told nobody of itself; it is found by its status file.
-// Who waits long in a call looks for such ranks, and so does who comes to MPI_Finalize.
+// A rank that leaves before its first call has sent nothing about itself; its status file reveals
+// it. A process searches when it has waited long in a call and when it reaches MPI_Finalize.
 #pragma once
 
 #include <cstddef>
 
 namespace gradred {
 
-// How many of the job run on this host; 0: as many as the job has.
+// Sets how many ranks of the job run on this host; 0: as many as the job has.
 void expect_ranks_on_host(std::size_t ranks);
-// Lets this process know them; costs nothing where it knows all. A job is told from others by its
-// launcher, so none is found where there is none above the ranks. Whether there is nobody left to
-// look for.
+// Finds such ranks and meets them (local_peers.h). Costs nothing if all are known already. Ranks
+// belong to the same job if they have the same launcher, so none are found without a launcher
+// process above the ranks. Returns whether there is nothing left to search for.
 bool meet_local_peers();
-// Looks again until all are known or two seconds are over, once in the life of a process: some may
-// still be about to begin, and some never do.
+// Repeats the search until all are known or two seconds have passed. Works only once per process.
+// Some ranks may still be starting, and some may never start.
 void await_local_peers();
 
 }  // namespace gradred

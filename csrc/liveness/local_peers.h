@@ -1,4 +1,4 @@
-// The processes of this host that this one has met, and the last word of each.
+// The processes of this host that this process has met, and what each published when it left.
 #pragma once
 
 #include <optional>
@@ -13,26 +13,28 @@ namespace gradred {
 
 using LocalPeers = std::vector<std::pair<int, ProcessId>>;  // peers on this host, by rank
 
-// Whether a process that has told of itself is one of this host, by proof and not by what it said:
-// names and numbers may be the same in other containers and machines. Once true it remains so.
+// Returns whether a process that introduced itself runs on this host. The status file is the proof,
+// since names and process numbers may be the same in other containers and on other machines. Once
+// true, the answer stays true.
 //
-// Maps the status page of such a process, once: what it says last outlives it. Never throws for a
-// page that cannot be mapped: then only the end of the process is seen.
+// The first call maps the status page of the process, whose last content remains readable after the
+// process has ended. Never throws if the page cannot be mapped; then only the end of the process is
+// noticed.
 bool meet(const ProcessId& process);
-// The same of a process of this program, which comes to MPI_Finalize together with this one.
+// The same for a process of this job, which reaches MPI_Finalize together with this one.
 bool meet_job_peer(const ProcessId& process);
-// Those of them whose pages can be read.
+// The met processes of this job whose status pages can be read.
 std::vector<ProcessId> job_peers();
-std::vector<ProcessId> met_peers();  // these, and others
-// What a process shows that it waits for; nothing while it does not, and where its page cannot be
-// read.
+std::vector<ProcessId> met_peers();  // all met processes
+// What a process publishes that it waits for. Returns nothing if it does not wait or its page
+// cannot be read.
 std::optional<WaitRecord> waits_in(const ProcessId& process);
-// What a process has said at its end; null while it goes on, and where its page cannot be read.
+// What a process published when it left. Returns nullptr if it has not left or its page cannot be
+// read.
 const ShutdownRecord* shutdown_record_of(const ProcessId& process);
 Leaving leaving(const ProcessId& process);
 
-// Processes of this host by their ranks in MPI_COMM_WORLD, of which a communicator or a status file
-// has told.
+// Processes of this host by rank in MPI_COMM_WORLD, as learned from communicators and status files.
 void remember_process(int world_rank, const ProcessId& process);
 LocalPeers known_processes(std::span<const int> world_ranks);
 

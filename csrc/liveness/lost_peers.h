@@ -1,5 +1,5 @@
-// Peers that have ended, as far as anybody knows: the system, for those of this host that have told
-// their process numbers, and the launcher, for all.
+// Which peers have ended. The operating system reports it for processes of this host whose numbers
+// are known, the launcher for all ranks.
 #pragma once
 
 #include <atomic>
@@ -17,31 +17,32 @@
 
 namespace gradred {
 
-// "rank 1 (process 17) has ended", of the first that has.
+// Returns a text for the first process that has ended: "rank 1 (process 17) has ended".
 std::optional<std::string> ended_among(std::span<const std::pair<int, ProcessId>> local_peers,
                                        const RankNames& names);
-// "rank 1 (process 17) has left the program", of the first that has said so a second ago: what it
-// did before is done everywhere.
+// Returns a text for the first process that published at least a second ago that it leaves: "rank 1
+// (process 17) has left the program". By then, operations in which it took part are complete
+// everywhere.
 std::optional<std::string> left_among(const LocalPeers& local_peers, const RankNames& names);
 
-// The same, of the first that had begun fewer than `begun` of the operations counted under `key`.
+// The same for the first one that had begun fewer than `begun` operations of those counted under
+// `key`.
 std::optional<std::string> left_before(const LocalPeers& local_peers, const RankNames& names,
                                        std::uint64_t key, std::uint64_t begun);
 
-// Peers on this host, by their ranks in `comm`, as far as this process has met theirs before.
-// Local, as the next two.
+// The known peers on this host, by rank in `comm`. Local, as the next two functions.
 LocalPeers known_local_peers(mpi::Handle comm);
-// A rank of the communicator, which has these names, that has ended, as far as any of its ranks'
-// communicators and the launcher have told, and how.
+// Returns a text for a rank of `comm` that has ended, as far as the system and the launcher report.
+// `names` are those of `comm`.
 std::optional<std::string> lost_rank(mpi::Handle comm, const RankNames& names);
-// The same of a rank that has left the program a while ago and will take part in nothing new.
+// The same for a rank that left the program at least a second ago and takes part in nothing new.
 std::optional<std::string> left_rank(mpi::Handle comm, const RankNames& names);
 
-// A look every 50 ms. What a peer sent before its end may still be on its way, so it is missed only
-// half a second later.
+// Checks for lost peers every 50 ms. What a peer sent before its end may still be on its way, so a
+// loss is reported only half a second after it was found.
 class LostPeers {
  public:
-  // `find` says who is lost, if anybody; the text of it comes back once it is time to give up.
+  // `find` returns a text if a peer is lost. look() returns that text once it is time to give up.
   template <class Find>
   std::optional<std::string> look(Find&& find) {
     if (!is_time()) return std::nullopt;

@@ -1,5 +1,5 @@
-// How a rank speaks to `gradred run`: by a pipe to the launcher's process beside it, its supervisor
-// (src/gradred/launch/supervisor.py), which takes one line at a time
+// How a rank reports to `gradred run`: through a pipe to its supervisor, a launcher process on the
+// same host (src/gradred/launch/supervisor.py). The supervisor reads one line at a time
 // (src/gradred/launch/rank_pipe.py).
 #pragma once
 
@@ -14,19 +14,20 @@
 namespace gradred {
 
 struct Supervisor {
-  int pipe = -1;  // none
-  // Tells the pipe from another file that has its number later, when the program has closed it:
-  // then nothing is told.
+  int pipe = -1;  // -1: none
+  // Distinguishes the pipe from another file that has the same descriptor after the program closed
+  // the pipe. If it differs, nothing is sent.
   ino_t inode = 0;
 };
 void use_supervisor(int pipe, ino_t inode);
 bool has_supervisor();
 
-// The ranks of MPI_COMM_WORLD that have ended and that this job goes on without; none: tells
-// nothing.
+// Reports the ranks of MPI_COMM_WORLD that have ended and without which this job continues. Sends
+// nothing if there are none.
 void tell_survived(std::span<const int> ended);
-// This rank comes to its end: whoever notices and fails, does so later. `follows`: it has lost
-// peers, whose ends come first. `failure`: of its communicator, for peers that do not know it yet.
+// Reports that this rank is about to end, with the present time: ranks that fail because of its end
+// fail later. `follows`: this rank has lost peers, which ended before it. `failure`: that of its
+// communicator, for peers that do not know it yet.
 void tell_leaving(bool follows, const std::optional<FailureReport>& failure);
 void tell_finalize(std::string_view word);  // "enters", "returns", "skips"
 

@@ -1,5 +1,4 @@
-// What a process waits for, in numbers: code compares these, and texts are made where they are
-// shown.
+// What a process waits for, as numbers. Code compares these; texts are made only for display.
 #pragma once
 
 #include <array>
@@ -12,26 +11,26 @@ namespace gradred {
 struct WaitRecord {
   enum class State : std::uint32_t {
     kOther,
-    kFirstCall,     // that blocks, on a communicator: all ranks have to make it
+    kFirstCall,     // blocking, on a communicator: all ranks must make it
     kDuplicate,     // in Dup
     kOnMpi,         // a non-blocking call that the MPI carries out
     kOnNode,        // an operation in shared memory
-    kOverMessages,  // one over messages
+    kOverMessages,  // an operation over messages
     kShrink,
     kFinalize,
   };
   static constexpr std::array<std::string_view, 8> kStates = {
-      // as `gradred ps --json` has them
+      // the names in `gradred ps --json`
       "other", "first call", "duplicate", "MPI", "shared memory", "messages", "shrink", "finalize"};
-  static constexpr std::size_t kMostRanks = 1024;  // more are not told
+  static constexpr std::size_t kMostRanks = 1024;  // further ranks are not recorded
 
   State state = State::kOther;
-  std::uint32_t ranks = 0;                               // of the communicator
-  std::uint64_t operation = 0;                           // its number: kOnNode, kOverMessages
-  std::uint64_t what = 0;                                // Signature::what: of these and kOnMpi
+  std::uint32_t ranks = 0;      // number of ranks of the communicator
+  std::uint64_t operation = 0;  // its number, for kOnNode and kOverMessages
+  std::uint64_t what = 0;       // Signature::what, for these and kOnMpi
   std::array<std::uint64_t, kMostRanks / 64> missing{};  // a bit for each rank of the communicator
 
-  // What others write may be of another version.
+  // Accepts unknown values, since the writer may be another version.
   static std::string_view name_of(State state) {
     const auto number = static_cast<std::size_t>(state);
     return kStates[number < kStates.size() ? number : 0];
@@ -39,7 +38,7 @@ struct WaitRecord {
   void add_missing(std::size_t rank) {
     if (rank < kMostRanks) missing[rank / 64] |= std::uint64_t{1} << rank % 64;
   }
-  // Whether it may be the same call on another rank.
+  // Whether `other` may be the same call on another rank.
   bool is_call_of(const WaitRecord& other) const {
     return state == other.state && ranks == other.ranks && what == other.what;
   }

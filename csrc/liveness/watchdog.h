@@ -1,5 +1,5 @@
-// No wait is silent: who waits long says so, looks for ranks that it may wait for, and gives up
-// when the time allowed is over.
+// Watches long waits: publishes and reports them, looks for missing ranks, and throws when the time
+// limit is over.
 #pragma once
 
 #include <atomic>
@@ -13,26 +13,26 @@
 
 namespace gradred {
 
-// In nanoseconds; 0 is never.
+// Limits in nanoseconds; 0: never.
 struct WaitLimits {
   std::atomic<std::uint64_t> warn{60'000'000'000};
   std::atomic<std::uint64_t> timeout{0};
 };
 WaitLimits& wait_limits();
 
-void print_report(const std::string& text);           // to stderr, in one piece
+void print_report(const std::string& text);           // to stderr, in one write
 std::string seconds_text(std::uint64_t nanoseconds);  // "12.5 s"
 
-// Of one wait. `about` describes it: waiter() is this rank, record() and waits_for() say in numbers
-// and in words what it waits for and who is missing, reports() whether it is for this rank to print
-// that, so that there is one report per host.
+// Watches one wait. `about` describes it: waiter() names this rank; record() and waits_for() give,
+// as numbers and as text, what it waits for and who is missing; reports() says whether this rank
+// prints the report, so that there is one report per host.
 class Watchdog {
  public:
   enum class Of : std::uint8_t {
-    kWait,           // shows what this process waits for, reports it, and gives up
-    kUnlimitedWait,  // never gives up
+    kWait,           // publishes and reports the wait, and throws at the time limit
+    kUnlimitedWait,  // the same without a time limit
     kWaitInMpi,      // in a function of the MPI: only reports
-    kFlight,         // of an operation, for which nobody need be waiting: only reports
+    kFlight,         // of an operation for which no thread need wait: only reports
   };
 
   explicit Watchdog(Of what = Of::kWait) : what_(what) {}

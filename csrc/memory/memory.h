@@ -1,9 +1,10 @@
-// Memory of every kind, and what is done with the bytes in it: allocate, copy, reduce, ready.
+// Host and device memory behind one interface: allocate, copy, reduce, and ask whether work is
+// done.
 //
-// The executor, the transports and their decorators touch bytes by nothing else. In host memory
+// The executor, the transports and their decorators access bytes only through it. In host memory
 // each operation is complete when it returns, and costs one comparison more than the function it
-// calls. A device brings its own memory by two classes, DeviceMemory and DeviceStream:
-// device/memory.h has CUDA's, csrc/tests/late_memory.h one for tests that no host thread may touch.
+// calls. A device provides two classes, DeviceMemory and DeviceStream. device/memory.h implements
+// them for CUDA, csrc/tests/late_memory.h for tests in which no host thread may touch the memory.
 #pragma once
 
 #include <array>
@@ -21,11 +22,11 @@
 
 namespace gradred {
 
-// What a reduce step combines by. Each kind of memory has functions of its own for it.
+// What a reduce step computes. Each kind of memory has its own functions for it.
 struct Reduction {
   Op op = Op::kSum;
   DType dtype = DType::kUInt8;
-  const ReduceFunctions* on_host = nullptr;  // null where the type lacks the operation
+  const ReduceFunctions* on_host = nullptr;  // nullptr if the type lacks the operation
 
   static Reduction of(Op op, DType dtype) { return {op, dtype, find_reduction(op, dtype)}; }
   std::size_t element() const { return size_of(dtype); }
@@ -37,45 +38,46 @@ enum class LibraryKind : std::uint8_t;
 class StreamOrder;  // order.h
 class Workspace;    // workspace.h
 
-// All that a stream of a program's had been given when this was made. Streams of any threads may be
-// told to come after one.
+// Marks all work that a stream of the program had been given when the mark was created. Streams of
+// any thread can wait for it.
 class DeviceMoment {
  public:
   virtual ~DeviceMoment() = default;
 };
 
-// Of many copies, of which none touches what another writes.
+// One of many copies. None of them reads or writes what another one writes.
 struct CopyPart {
   void* target;
   const void* source;
   std::size_t bytes;
 };
 
-// Work on a device's memory, done in the order in which it was given, later than it was given. One
-// thread at a time. Each address is the device's or the host's; what lies there stays as it is, and
-// a target is not looked at, until ready() has said that all is done.
+// A stream of work on a device's memory. The work is done asynchronously, in the order in which it
+// was enqueued. One thread at a time may use it. Addresses are of the device or of the host. Until
+// ready() or has_passed() reports completion, nothing else may change the sources or access the
+// targets.
 class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
   virtual void copy(void* target, const void* source, std::size_t bytes) = 0;
-  // In any order. Host memory among it is that of DeviceMemory::allocate_host().
+  // Copies in any order. Host memory among the parts must come from DeviceMemory::allocate_host().
   virtual void copy_many(std::span<const CopyPart> parts) {
     for (const CopyPart& part : parts) copy(part.target, part.source, part.bytes);
   }
   // target[i] = a[i] op b[i]; target may be a or b.
   virtual void reduce(const Reduction& reduction, void* target, const void* a, const void* b,
                       std::size_t count) = 0;
-  // data[i] *= factor, or /= factor, as scale() of reduce/reduce.h.
+  // data[i] *= factor, or data[i] /= factor, as scale() of reduce/reduce.h.
   virtual void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) = 0;
-  // What follows comes after that work of the program's.
+  // Makes all later work wait for that work of the program.
   virtual void wait_for(const DeviceMoment& moment) = 0;
-  // Whether all that was given is done. Never blocks; throws where the device has failed.
+  // Whether all enqueued work is done. Never blocks. Throws if the device has failed.
   virtual bool ready() = 0;
-  // A place in the order of the work: after all that was given so far. They are asked for in the
-  // order in which they were made.
+  // Returns a mark after all work enqueued so far. Marks must be tested in the order in which they
+  // were created.
   virtual std::uint64_t mark() = 0;
-  virtual bool has_passed(std::uint64_t mark) = 0;  // otherwise as ready()
-  // Nothing more is given, until something is.
+  virtual bool has_passed(std::uint64_t mark) = 0;  // throws as ready()
+  // A hint that no more work follows for now.
   virtual void rest() noexcept {}
 };
 
@@ -85,44 +87,48 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
   virtual std::string name() const = 0;                 // "CUDA device 0 (NVIDIA H200)"
   virtual std::string model() const { return name(); }  // without a number: "NVIDIA H200"
-  virtual int ordinal() const { return 0; }             // as the process counts its devices
-  virtual std::byte* allocate(std::size_t bytes) = 0;   // throws where there is none left
+  virtual int ordinal() const { return 0; }             // the process's number of the device
+  virtual std::byte* allocate(std::size_t bytes) = 0;   // throws if none is left
   virtual void release(std::byte* address) noexcept = 0;
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
-  virtual std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream);  // of a program's
-  // Whether its streams reduce and scale; else they only copy.
+  // For a stream of the program.
+  virtual std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream);
+  // Whether its streams can reduce and scale. If not, they only copy.
   virtual bool reduces() const { return true; }
-  // Host memory for its streams to copy from and to: such as they need not stop for (pinned), or,
-  // while to get more of that could wait for what peers do (StreamOrder), any. Throws where there
-  // is none.
+  // Allocates host memory for its streams' copies, pinned so that copies are asynchronous. While
+  // allocating pinned memory could wait for the progress of peers (StreamOrder), the memory may be
+  // pageable. Throws if no memory is available.
   virtual std::byte* allocate_host(std::size_t bytes) { return new std::byte[bytes]; }
   virtual void release_host(std::byte* address) noexcept { delete[] address; }
-  // For a group of ranks of which this is one: `bytes` that peers' devices read. Null: they cannot,
-  // and why; or, without a reason, not now, since that could wait for what peers do.
+  // Creates a workspace for a group of `ranks` ranks, of which this is `rank`: `bytes` bytes that
+  // peers' devices can read. Returns nullptr and `why` if that is impossible. Returns nullptr
+  // without a reason if it is impossible now, since it could wait for the progress of peers.
   virtual std::unique_ptr<Workspace> make_workspace(std::size_t rank, std::size_t ranks,
                                                     std::size_t bytes, std::string& why);
-  // Which device of the machine it is, whatever number processes have for it.
+  // Identifies the device on the machine, whatever number processes use for it.
   using Identity = std::array<std::byte, 16>;
   virtual Identity identity() const { return {}; }
-  // What makes collective calls on its memory by a plan of that name. Null: nothing does, and why.
+  // Returns the library that carries out collective calls on this memory by the plan of that kind.
+  // Returns nullptr and `why` if there is none.
   virtual CollectiveLibrary* collectives(LibraryKind kind, std::string& why);
-  // As open_order(), for work that is given to the stream itself.
+  // As open_order(), but the work is enqueued in the program's stream itself.
   virtual std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream);
-  // For a call in the order of `stream`, a program's, that takes host memory of such lengths. Null:
-  // the host has to wait, and why; without a reason, this time.
+  // Opens an order for a call in the program's `stream` that uses host memory of such lengths.
+  // Returns nullptr if the host has to wait instead: with `why` always, without a reason this time.
   virtual std::shared_ptr<StreamOrder> open_order(std::uint64_t stream,
                                                   std::span<const std::size_t> host_bytes,
                                                   std::string& why);
 };
 
-// Where a buffer lies: in the host's memory, or in a device's, which must outlive this.
+// The memory in which a buffer lies: the host's, or that of a device. The caller keeps the device
+// alive as long as this object.
 class Memory {
  public:
-  constexpr Memory() = default;  // the host's
+  constexpr Memory() = default;  // the host's memory
   explicit Memory(DeviceMemory& device) : device_(&device) {}
 
   bool is_host() const { return device_ == nullptr; }
-  DeviceMemory* device() const { return device_; }  // null for the host's
+  DeviceMemory* device() const { return device_; }  // nullptr for the host's memory
   std::string name() const { return is_host() ? "the host's memory" : device_->name(); }
   bool operator==(const Memory&) const = default;
 
@@ -130,14 +136,14 @@ class Memory {
   DeviceMemory* device_ = nullptr;
 };
 
-// Borrowed bytes.
+// A borrowed buffer.
 struct Buffer {
   std::byte* address = nullptr;
   std::size_t bytes = 0;
   Memory memory{};
 };
 
-// Bytes of one's own, whatever is in them at first.
+// An owned buffer. Its content is undefined at first.
 class Allocation {
  public:
   Allocation() = default;
@@ -151,7 +157,7 @@ class Allocation {
 
   std::byte* data() const { return address_; }
   std::size_t bytes() const { return bytes_; }
-  // Nobody gets this memory again: something may still write there.
+  // Leaks the memory, because a device or a peer may still write to it.
   void keep_for_ever() noexcept {
     address_ = nullptr;
     bytes_ = 0;
@@ -170,7 +176,7 @@ class Allocation {
   std::size_t bytes_ = 0;
 };
 
-// Host memory for copies from and to a device.
+// Owned host memory for copies to and from a device.
 class HostAllocation {
  public:
   HostAllocation() = default;
@@ -187,7 +193,7 @@ class HostAllocation {
   }
 
   std::byte* data() const { return address_; }
-  // As that of Allocation.
+  // As Allocation::keep_for_ever().
   void keep_for_ever() noexcept { address_ = nullptr; }
 
  private:
@@ -200,7 +206,7 @@ class HostAllocation {
   std::byte* address_ = nullptr;
 };
 
-// Work on one memory, in the order in which it is given.
+// A stream of work on one memory, done in order.
 class Stream {
  public:
   explicit Stream(Memory memory) {
@@ -211,7 +217,7 @@ class Stream {
   void copy(void* target, const void* source, std::size_t bytes) {
     if (device_) [[unlikely]]
       return device_->copy(target, source, bytes);
-    if (bytes > 0) std::memcpy(target, source, bytes);  // null is no memcpy's
+    if (bytes > 0) std::memcpy(target, source, bytes);  // memcpy must not get nullptr
   }
   void copy_many(std::span<const CopyPart> parts) {
     if (device_) return device_->copy_many(parts);
@@ -234,26 +240,28 @@ class Stream {
   bool ready() { return !device_ || device_->ready(); }
   std::uint64_t mark() { return device_ ? device_->mark() : 0; }
   bool has_passed(std::uint64_t mark) { return !device_ || device_->has_passed(mark); }
-  // Waits until ready(). False where the device has failed and may still write.
+  // Waits until ready(). Returns false if the device has failed and may still write.
   bool finish() noexcept;
-  // The same for who gives up: waits a moment, for what comes first may never end.
+  // The same for a caller that gives up: waits at most half a second, since earlier work may never
+  // end.
   bool settle() noexcept;
-  // It is ready, and the call for which it was has ended, whoever still holds it.
+  // Called when the call that used the stream has ended, even if other objects still hold the
+  // stream.
   void rest() noexcept {
     if (device_) device_->rest();
   }
 
  private:
-  std::unique_ptr<DeviceStream> device_;  // null for the host's
+  std::unique_ptr<DeviceStream> device_;  // nullptr for the host's memory
 };
 
-// Which work of a program's comes before a device's work on some arrays. The arrays of one call
-// share the moments; each that goes its own way has a stream of its own come after them.
+// Which work of the program must precede a device's work on some arrays. The arrays of one call
+// share the moments. open_stream() creates a stream that waits for them.
 struct After {
-  DeviceMemory* device = nullptr;  // null: the arrays are the host's
+  DeviceMemory* device = nullptr;  // nullptr: the arrays are in host memory
   std::vector<std::shared_ptr<const DeviceMoment>> moments{};
 
-  std::shared_ptr<Stream> open_stream() const;  // null: the arrays are the host's
+  std::shared_ptr<Stream> open_stream() const;  // nullptr: the arrays are in host memory
 };
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// The constants of the three MPI families: the only place that knows their values.
+// The constants of the three MPI families. No other file knows their values.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ struct Named {
   Value value;
 };
 
-// How to find a symbol of the loaded library; nullptr where it has none.
+// Finds a symbol of the loaded library. Returns nullptr if the library lacks it.
 using Lookup = void* (*)(void* library, const char* symbol);
 
 struct FamilyTables {
@@ -22,8 +22,8 @@ struct FamilyTables {
   std::span<const Named<Op>> ops;
 };
 
-// Which family `library` belongs to, and its tables. Open MPI's constants are addresses of its
-// symbols, so that its tables are filled here, once.
+// find_family() returns the family of `library`, tables_of() its tables. Open MPI's constants are
+// addresses of its symbols, so its tables are filled by the first call.
 Family find_family(void* library, Lookup lookup);
 FamilyTables tables_of(Family family, void* library, Lookup lookup);
 

@@ -1,4 +1,4 @@
-// Groups of ranks, as the MPI knows them.
+// Groups of ranks, as the MPI library describes them.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace gradred::mpi {
 
-// By rank, the rank in MPI_COMM_WORLD; empty where some are not in it.
+// Returns for each rank of `comm` its rank in MPI_COMM_WORLD, or nothing if some ranks are outside
+// it.
 std::vector<int> world_ranks(Handle comm);
 
 }  // namespace gradred::mpi

@@ -1,8 +1,8 @@
-// The MPI of this process, found at run time: one binary for every MPI.
+// The MPI library of this process, found at run time, so that one binary serves every MPI.
 //
-// No mpi.h and no libmpi at link time. Handles travel as integers wide enough for every family;
-// `normalise` masks what a family does not use. Constants come from one table per family
-// (families.cc).
+// gradred uses neither mpi.h nor libmpi at link time. Handles travel as integers that are wide
+// enough for every family; `normalise` masks the bits that a family does not use. Constants come
+// from one table per family (families.cc).
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ using Handle = std::uintptr_t;  // MPI_Comm, MPI_Datatype, MPI_Op, MPI_Request, 
 enum class Family : std::uint8_t { kMpich, kOpenMpi, kStandardAbi };
 std::string_view name_of(Family family);
 
-// Signatures as in the MPI standard with handles as integers; a handle result needs a zeroed
-// variable.
+// Signatures are as in the MPI standard, with handles as integers. A variable that receives a
+// handle must be zeroed first.
 struct Functions {
   int (*Initialized)(int* flag);
   int (*Finalized)(int* flag);
@@ -76,30 +76,30 @@ struct Functions {
   int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*),
                         int (*cancel)(void*, int), void* extra, Handle* request);
   int (*Grequest_complete)(Handle request);
-  // MPICH's MPIX_Grequest_start: who waits or tests calls `poll` or `wait`, which may complete the
-  // request. Null in other MPIs.
+  // MPICH's MPIX_Grequest_start. MPI's wait and test functions call `wait` or `poll`, which may
+  // complete the request. nullptr in other MPIs.
   int (*Grequest_start_driven)(int (*query)(void*, void*), int (*release)(void*),
                                int (*cancel)(void*, int), int (*poll)(void*, void*),
                                int (*wait)(int, void**, double, void*), void* extra,
                                Handle* request);
-  // Open MPI's opal_progress_register: whatever waits or tests calls it again and again. Null in
-  // other MPIs.
+  // Open MPI's opal_progress_register. MPI's wait and test functions call `callback` repeatedly.
+  // nullptr in other MPIs.
   int (*Progress_register)(int (*callback)());
   int (*Progress_unregister)(int (*callback)());
-  // MPIX_Query_cuda_support: 1 where the MPI takes addresses in CUDA devices' memory. Null where it
-  // has none.
+  // MPIX_Query_cuda_support: returns 1 if the MPI accepts addresses in CUDA device memory. nullptr
+  // if the MPI lacks it.
   int (*Query_cuda_support)();
   int (*Status_set_elements)(void* status, Handle type, int count);
   int (*Status_set_cancelled)(void* status, int flag);
 };
 
 struct Constants {
-  std::size_t handle_bytes;  // of a handle in the arrays this MPI reads
+  std::size_t handle_bytes;  // of a handle in the arrays that this MPI reads
   Handle comm_world, comm_self, comm_null, request_null, errors_return;
   Handle byte_type, int64_type, uint64_type, band_op, max_op;
-  void* status_ignore;  // also MPI_STATUSES_IGNORE: the families give both one value
+  void* status_ignore;  // also MPI_STATUSES_IGNORE, which is equal in all families
   void* in_place;
-  std::size_t status_source;  // bytes of an MPI_Status before the number of the sender
+  std::size_t status_source;  // offset of MPI_SOURCE in an MPI_Status
   int any_source, any_tag, tag_ub, undefined, err_other, thread_multiple;
 };
 
@@ -108,7 +108,7 @@ struct Mpi {
   Functions call;
   Constants is;
 
-  // The status of what has received nothing.
+  // Fills in the empty status of MPI, that of a request that received nothing.
   void make_empty(void* status) const {
     call.Status_set_elements(status, is.byte_type, 0);
     call.Status_set_cancelled(status, 0);
@@ -119,23 +119,24 @@ struct Mpi {
   Handle normalise(Handle handle) const {
     return is.handle_bytes == 4 ? handle & 0xffffffffU : handle;
   }
-  // The element type or operation behind a handle; nothing where gradred leaves it to the MPI.
+  // Returns the element type or operation of a handle, or nothing if gradred leaves it to the MPI.
   std::optional<DType> dtype(Handle type) const;
   std::optional<Op> op(Handle op) const;
-  // The other way round; nothing for the types and operations that MPI lacks.
+  // The reverse. Returns nothing for types and operations that MPI lacks.
   std::optional<Handle> handle_of(DType dtype) const;
   std::optional<Handle> handle_of(Op op) const;
-  // Throws TransportError with the MPI's own words unless `code` is MPI_SUCCESS.
+  // Throws TransportError with the MPI's error text unless `code` is MPI_SUCCESS.
   void check(int code, const char* what) const;
   std::string version() const;
 };
 
-// The table, after load(); throws UsageError before.
+// Returns the table after load(). Throws UsageError before.
 const Mpi& get();
 bool loaded();
-// Whether the program has begun MPI, and perhaps ended it. Ranks that no MPI connects need not.
+// Whether the program has initialized MPI, even if it has finalized it since. Ranks without MPI
+// need not.
 bool initialized();
-// Fills the table from the library behind `library` (a dlopen handle) or whatever it depends on.
+// Fills the table from `library` (a dlopen handle) or from a library on which it depends.
 void load(void* library);
 
 }  // namespace gradred::mpi

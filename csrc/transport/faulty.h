@@ -1,4 +1,4 @@
-// A decorator that fails on purpose, at a coordinate: rank, operation, round. For tests.
+// A decorator for tests that fails on purpose at a given rank, operation and round.
 #pragma once
 
 #include <atomic>
@@ -14,14 +14,14 @@ namespace gradred {
 enum class FaultKind : std::uint8_t {
   kDrop,     // the round's messages are never sent
   kDelay,    // the round's messages are sent `milliseconds` late
-  kCorrupt,  // one byte of each message of the round is inverted on the way
-  kDie,      // the rank dies when the round begins
-  kStop,     // the rank stops for good when the round begins, without dying
+  kCorrupt,  // one byte of each message of the round is inverted
+  kDie,      // the rank is killed when the round begins
+  kStop,     // the rank stops forever when the round begins, but stays alive
   kFail,     // the transport reports an error when the round begins
 };
 
-// Where nothing is given, every one is meant. Operations and rounds count from 0: an operation is
-// one begin() of this rank, a round of it ends with each test() that returns true.
+// A field without a value matches all. Operations and rounds count from 0. An operation is one
+// begin() of this rank; a round ends with each test() that returns true.
 struct FaultSpec {
   std::optional<int> rank;
   std::optional<std::uint64_t> operation;
@@ -30,15 +30,15 @@ struct FaultSpec {
   std::uint32_t milliseconds = 0;  // kDelay only
 };
 
-// "rank:operation:round:kind[:milliseconds]", each of the first three a number or "*", for example
-// "2:0:1:drop" or "*:*:0:delay:20". Throws UsageError that says what is wrong.
+// Parses "rank:operation:round:kind[:milliseconds]". Each of the first three is a number or "*".
+// Examples: "2:0:1:drop", "*:*:0:delay:20". Throws UsageError that says what is wrong.
 FaultSpec parse_fault(std::string_view text);
 
-// What kDie and kStop strike: the process (SIGKILL, SIGSTOP), or, where ranks are threads, the
-// channel, whose test() then throws PeerLost or returns false for ever.
+// What kDie and kStop affect: the process (SIGKILL, SIGSTOP), or, where ranks are threads, the
+// channel. The channel's test() then throws PeerLost, or returns false forever.
 enum class Victim : std::uint8_t { kProcess, kChannel };
 
-// `inner` must outlive the channels.
+// The caller keeps `inner` alive as long as the channels.
 class FaultyTransport : public Transport {
  public:
   FaultyTransport(Transport& inner, const FaultSpec& spec, Victim victim)

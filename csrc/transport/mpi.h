@@ -1,4 +1,4 @@
-// Messages by MPI point-to-point on a communicator of gradred's own.
+// Messages by MPI point-to-point operations on a communicator of gradred.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace gradred {
 
-// The tags of one communicator among those that share a duplicate: `id` in the high bits, then the
-// operation and its slice, as many as the MPI's largest tag leaves.
+// The tags of one communicator among those that share a duplicate. A tag has `id` in its high bits,
+// followed by the operation and its slice, in as many bits as the MPI's largest tag allows.
 struct TagSpace {
   int id = 0;
-  int bits = 8;  // of operation and slice together
+  int bits = 8;  // for operation and slice together
   int slice_bits = 2;
 
   static TagSpace make(int id, int largest_tag);
   static int most_ids(int largest_tag);
   unsigned most_slices() const { return 1U << slice_bits; }
-  // Operations in flight at most; one place more is for what is no operation.
+  // The largest number of operations in flight. One more value is reserved for notices.
   std::uint64_t window() const { return (1U << (bits - slice_bits)) - 1; }
-  // Of the first slice; those of the others follow.
+  // The tag of the first slice. Those of the other slices follow.
   int tag(std::uint64_t operation) const { return at(operation % window()); }
   int notices() const { return at(window()); }
 
@@ -33,7 +33,7 @@ struct TagSpace {
 
 class MpiTransport final : public Transport {
  public:
-  // Borrows the communicator, whose errors must return.
+  // Borrows the communicator, whose error handler must be MPI_ERRORS_RETURN.
   MpiTransport(mpi::Handle comm, int rank, int size, TagSpace tags)
       : comm_(comm), rank_(rank), size_(size), tags_(tags) {}
 
@@ -44,8 +44,8 @@ class MpiTransport final : public Transport {
   mpi::Handle comm() const { return comm_; }
   const TagSpace& tags() const { return tags_; }
 
-  // Messages to ranks on other hosts go in pieces of so many bytes, 0: whole. All ranks say the
-  // same, where no message is under way.
+  // From now on messages to ranks on other hosts are cut into pieces of `bytes` bytes; 0: not cut.
+  // All ranks must pass the same values while no message is in flight.
   void cut_messages(const std::vector<int>& host_of, std::size_t bytes);
   std::size_t piece_bytes(int peer) const;
 

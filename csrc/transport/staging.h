@@ -1,5 +1,5 @@
-// A decorator for buffers that the transport below cannot reach: their messages pass through host
-// memory.
+// A decorator for buffers that the transport below cannot access: their messages pass through
+// staging buffers in host memory.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace gradred {
 
-// What is sent is copied to host memory and sent once the copy is complete; what arrives is copied
-// to where it was wanted before test() returns true. Buffers in host memory go to `inner` as they
-// are; it must outlive the channels.
+// Data to send are copied to host memory and sent once the copy is complete. Received data are
+// copied to their target before test() returns true. Buffers in host memory go directly to `inner`.
+// The caller keeps `inner` alive as long as the channels.
 class StagingTransport : public Transport {
  public:
   explicit StagingTransport(Transport& inner) : inner_(inner) {}
@@ -23,7 +23,7 @@ class StagingTransport : public Transport {
   Transport& inner_;
 };
 
-// The same for a channel for host memory.
+// The same for one channel that accepts host memory.
 std::unique_ptr<Channel> staged(std::unique_ptr<Channel> inner, Memory memory);
 
 }  // namespace gradred

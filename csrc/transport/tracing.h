@@ -1,5 +1,5 @@
-// A decorator that records what the executor asks of a transport. Without it nothing is recorded or
-// paid.
+// A decorator that records what the executor requests from a transport. Without it, tracing costs
+// nothing.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace gradred {
 
-// Records operations, rounds and messages of every channel. A message ends when test() has found
-// all messages of its round complete: a channel tells no more. Both arguments must outlive the
-// channels.
+// Records operations, rounds and messages of every channel. A message ends when test() finds its
+// whole round complete, since a channel reports nothing finer. The caller keeps both arguments
+// alive as long as the channels.
 class TracingTransport : public Transport {
  public:
   TracingTransport(Transport& inner, Trace& trace) : inner_(inner), trace_(trace) {}

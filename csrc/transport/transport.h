@@ -1,4 +1,4 @@
-// How the ranks of one communicator exchange messages: the interface that the executor sees.
+// The interface by which the executor exchanges messages between the ranks of one communicator.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,30 @@
 
 namespace gradred {
 
-// The messages of one execution at a time, of buffers in the memory that open() was given. begin()
-// names the operation; the tag is agreed by all ranks and distinct from those of all operations in
-// flight. The first message to each peer carries the signature, and test() throws UsageError when a
-// peer's differs: nothing that depends on that peer is completed. Messages between two ranks under
-// one tag match in order. Not thread-safe: one thread at a time.
+// Carries the messages of one execution at a time, for buffers in the memory that open() was given.
+// begin() starts an operation. All ranks agree on its tag, which differs from those of all
+// operations in flight. The first message to each peer carries the signature. If a peer's signature
+// differs, test() throws UsageError, and nothing that depends on that peer completes. Messages
+// between two ranks under one tag match in order. Not thread-safe.
 class Channel {
  public:
   virtual ~Channel() = default;
   virtual void begin(std::uint32_t tag, const Signature& signature) = 0;
-  // Post a message. The memory stays the channel's until test() has returned true.
+  // send() and recv() post a message. The channel uses the memory until test() returns true.
   virtual void send(int peer, const void* data, std::size_t bytes) = 0;
   virtual void recv(int peer, void* data, std::size_t bytes) = 0;
-  // Whether everything posted so far has completed. Never blocks, drives the transport's progress;
-  // throws UsageError, PeerLost or TransportError, after which only drain() and abandon() may be
-  // called.
+  // Whether everything posted so far has completed. Never blocks, and makes progress on the
+  // transport. Throws UsageError, PeerLost or TransportError; after that, only drain() and
+  // abandon() may be called.
   virtual bool test() = 0;
-  // The operation is off on all ranks, which know it: receive no more, and wait for what has been
-  // sent. Never blocks; true when the memory is the caller's again.
+  // Called when all ranks know that the operation is cancelled: receives no more and waits for what
+  // has been sent. Never blocks. Returns true when the caller may use the memory again.
   virtual bool drain() {
     abandon();
     return true;
   }
-  // Withdraw all that is posted, whatever the peers do. False where the transport cannot withdraw
-  // everything, and may still write into memory it was given.
+  // Cancels all that is posted, whatever the peers do. Returns false if the transport cannot cancel
+  // everything and may still write to the memory.
   virtual bool abandon() noexcept = 0;
 };
 
@@ -42,7 +42,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Thread-safe. The transport must outlive the channel.
+  // Thread-safe. The caller keeps the transport alive as long as the channel.
   virtual std::unique_ptr<Channel> open(Memory memory) = 0;
 };
 
