@@ -18,7 +18,7 @@
 namespace gradred {
 namespace {
 
-// Descriptors are few: arrays smaller than this share a slab of that size.
+// File descriptors are scarce: arrays smaller than kOwnSlab share slabs of kSlab bytes.
 constexpr std::size_t kOwnSlab = std::size_t{8} << 20, kSlab = std::size_t{32} << 20;
 
 std::size_t whole_pages(std::size_t bytes) {
@@ -28,8 +28,8 @@ std::size_t whole_pages(std::size_t bytes) {
 
 }  // namespace
 
-// One file, mapped whole. It is filled from the beginning to the end, and what is freed within it
-// goes back to the system at once.
+// One file, mapped as a whole. It is filled from the beginning to the end. Memory freed within it
+// returns to the system at once.
 class Slab {
  public:
   explicit Slab(std::size_t bytes);
@@ -38,11 +38,11 @@ class Slab {
   Slab& operator=(const Slab&) = delete;
 
   bool has_room(std::size_t bytes) const { return start_of(bytes) + bytes <= bytes_; }
-  std::byte* take(std::size_t bytes);  // addresses only
+  std::byte* take(std::size_t bytes);  // reserves addresses only
   void populate(std::byte* data, std::size_t bytes) const;
   void give_back(std::byte* data, std::size_t bytes) noexcept;
   void become_private() noexcept;  // in a forked child
-  // A child may still read what is there now.
+  // Called in the parent of a fork, since the child may still read the present content.
   void keep_all() noexcept { keeps_all_ = true; }
   bool holds(const std::byte* data, std::size_t bytes) const {
     return data >= data_ && data + bytes <= data_ + bytes_;
@@ -50,18 +50,18 @@ class Slab {
   FilePlace place() const;
 
  private:
-  // Of the next array: huge pages hold what they can.
+  // Where the next array starts. Arrays of at least a huge page are aligned to huge pages.
   std::size_t start_of(std::size_t bytes) const {
     return bytes < kHugePage ? used_ : (used_ + kHugePage - 1) / kHugePage * kHugePage;
   }
   FileNote& note() const { return *reinterpret_cast<FileNote*>(data_ + bytes_); }
 
   const File file_;
-  const std::size_t bytes_;  // of arrays; a note stands behind them
+  const std::size_t bytes_;  // bytes for arrays; the note follows them
   std::byte* data_ = nullptr;
   std::size_t used_ = 0;
   bool keeps_all_ = false;
-  bool is_private_ = false;  // what the file holds is not what this process has
+  bool is_private_ = false;  // in a forked child: the file's content is not this process's
   bool writable_ = true;
 };
 
@@ -69,10 +69,10 @@ namespace {
 
 struct Slabs {
   std::mutex mutex;
-  std::map<const std::byte*, Slab*> all;  // by where they begin
-  std::atomic<std::size_t> count = 0;     // of those, without the mutex
-  std::uint32_t last = 0;                 // number of a file
-  std::weak_ptr<Slab> shared;             // by small arrays
+  std::map<const std::byte*, Slab*> all;  // by first address
+  std::atomic<std::size_t> count = 0;     // size of `all`, readable without the mutex
+  std::uint32_t last = 0;                 // number of the last file
+  std::weak_ptr<Slab> shared;             // the slab that small arrays share
 };
 
 Slabs& slabs() {
@@ -118,7 +118,7 @@ Slab::Slab(std::size_t bytes) : file_(open_anonymous("gradred-arrays")), bytes_(
   ++slabs().count;
 }
 
-// Peers may have the file open for as long as they like: its memory goes back now.
+// Peers may keep the file open as long as they like, so its memory is returned to the system now.
 Slab::~Slab() {
   {
     const std::lock_guard lock(slabs().mutex);
@@ -130,7 +130,7 @@ Slab::~Slab() {
   munmap(data_, bytes_ + kFileNoteBytes);
 }
 
-// A descriptor with too high a number has no room in an announcement.
+// A descriptor number above 16 bits does not fit into an announcement.
 FilePlace Slab::place() const {
   if (is_private_ || file_.fd() > std::numeric_limits<std::uint16_t>::max()) return {};
   return {static_cast<std::uint16_t>(file_.fd()), static_cast<std::uint32_t>(note().serial)};
@@ -149,7 +149,7 @@ void Slab::populate(std::byte* data, std::size_t bytes) const {
 void Slab::give_back(std::byte* data, std::size_t bytes) noexcept {
   if (keeps_all_) return;
   const auto offset = static_cast<off_t>(data - data_);
-  // Where this fails the memory goes with the slab.
+  // If this fails, the memory is freed with the slab.
   [[maybe_unused]] const int failed = fallocate(
       file_.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, static_cast<off_t>(bytes));
 }
@@ -159,19 +159,20 @@ void Slab::become_private() noexcept {
   const int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
   const std::size_t all = bytes_ + kFileNoteBytes;
   if (mmap(data_, all, PROT_READ | PROT_WRITE, flags, file_.fd(), 0) == MAP_FAILED) {
-    mprotect(data_, all, PROT_READ);  // a crash of the child, rather than changes in the parent
+    // Now a write crashes the child, instead of changing the parent's data.
+    mprotect(data_, all, PROT_READ);
     writable_ = false;
   }
 }
 
 ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
-  if (const std::size_t all = memory_of_machine(); bytes > all) {  // before it is filled
+  if (const std::size_t all = memory_of_machine(); bytes > all) {  // checked before it is filled
     throw TransportError("the machine has " + std::to_string(all) + " bytes of memory");
   }
   watch_forks();
   const std::size_t whole = whole_pages(std::max<std::size_t>(bytes, 1));
   const bool own = whole >= kOwnSlab;
-  std::shared_ptr<Slab> full;  // not let go with the mutex
+  std::shared_ptr<Slab> full;  // destroyed after the mutex is released
   {
     const std::lock_guard lock(slabs().mutex);
     std::shared_ptr<Slab> slab = own ? nullptr : slabs().shared.lock();
@@ -182,7 +183,7 @@ ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
     slab_ = std::move(slab);
   }
   try {
-    slab_->populate(data_, whole);  // seconds for many GiB: forks and other arrays do not wait
+    slab_->populate(data_, whole);  // may take seconds; forks and other arrays need not wait
   } catch (...) {
     release();
     throw;
@@ -191,7 +192,7 @@ ArrayMemory::ArrayMemory(std::size_t bytes) : bytes_(bytes) {
 
 ArrayMemory::~ArrayMemory() { release(); }
 
-// The last array of a file lets it go without the mutex: much memory takes its time.
+// The last array of a file frees it outside the mutex, since freeing much memory takes time.
 void ArrayMemory::release() noexcept {
   {
     const std::lock_guard lock(slabs().mutex);

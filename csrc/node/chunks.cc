@@ -9,11 +9,11 @@
 namespace gradred {
 namespace {
 
-// A vector in chunks of which each rank reduces one part. A part has the same place in every chunk,
-// also in the last, shorter one.
+// A vector cut into chunks, of which each rank reduces one part. A part has the same position in
+// every chunk, including the last, shorter one.
 struct PartsOfChunks {
   std::size_t count, element, ranks;
-  std::size_t part_bytes, per_chunk;  // elements of a chunk
+  std::size_t part_bytes, per_chunk;  // per_chunk: elements of a chunk
 
   PartsOfChunks(const NodeCall& call, std::size_t chunk_bytes, std::size_t size)
       : count(call.count),
@@ -25,7 +25,7 @@ struct PartsOfChunks {
   std::size_t chunks() const { return (count + per_chunk - 1) / per_chunk; }
   std::size_t end(std::size_t c) const { return std::min(count, (c + 1) * per_chunk) * element; }
 
-  // Part `part` of chunk `c`: where it lies in the chunk and in the vector, and its length.
+  // Part `part` of chunk `c`: its position in the chunk and in the vector, and its length.
   struct Place {
     std::size_t in_chunk, in_vector, count, bytes;
   };
@@ -53,11 +53,12 @@ Steps Chunks::steps(const NodeCall& call) {
   }
 }
 
-// Two chunks in flight: export_chunk(c) while peers still use chunk c - 1, then use_chunk(c - 1).
+// Keeps two chunks in flight: calls export_chunk(c) while peers still use chunk c - 1, then
+// use_chunk(c - 1).
 //
 // At time t a rank exports chunk t (step t + 1), then uses the peers' chunk t - 1. The export
-// overwrites chunk t - depth, which a peer has used once it has done step t - depth + 3; at time t
-// - 1 we saw its step t - 1, so a depth of 4 is enough.
+// overwrites chunk t - depth, which a peer has finished with once it has done step t - depth + 3.
+// At time t - 1 this rank saw the peer's step t - 1, so a depth of 4 is enough.
 template <class Export, class Use>
 Steps Chunks::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk) {
   const std::size_t chunks = pieces.count();
@@ -79,8 +80,8 @@ Steps Chunks::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_c
   steps_end(chunks);
 }
 
-// Allreduce in which every rank reduces everything: while a peer reads one chunk, the next is
-// written.
+// Allreduce in which every rank reduces everything. While a peer reads one chunk, the rank writes
+// the next.
 Steps Chunks::reduce(const NodeCall& call) {
   const std::size_t piece = usable().piece_bytes / call.element * call.element;
   const Pieces pieces{call.bytes(), piece};
@@ -98,15 +99,15 @@ Steps Chunks::reduce(const NodeCall& call) {
       });
 }
 
-// A chunk holds one piece of every rank's block or part; its owner reduces that piece.
+// A chunk holds one piece of every rank's block or part. The owner of the block reduces that piece.
 Steps Chunks::scatter(const NodeCall& call) {
-  std::size_t owners = 0;  // parts may be empty
+  std::size_t owners = 0;  // ranks with a non-empty part
   for (std::size_t rank = 0; rank < size_; ++rank) owners += call.part_bytes(rank) > 0 ? 1 : 0;
   const std::size_t room = usable().chunk_bytes / std::max<std::size_t>(owners, 1);
   const std::size_t per_rank = room / call.element * call.element;
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
-  const auto place = [=](std::size_t owner) {  // of its piece in a chunk
+  const auto place = [=](std::size_t owner) {  // offset of the owner's piece in a chunk
     std::size_t before = 0;
     for (std::size_t rank = 0; rank < owner; ++rank) before += call.part_bytes(rank) > 0 ? 1 : 0;
     return before * per_rank;
@@ -162,7 +163,7 @@ Steps Chunks::gather(const NodeCall& call) {
       },
       [=, this](std::size_t c) {
         const Pieces own{call.part_bytes(rank_), piece};
-        if (!in_place && own.length(c) > 0) {  // while peers read theirs
+        if (!in_place && own.length(c) > 0) {  // while peers read their pieces
           std::memcpy(output + call.part_begin(rank_) + own.begin(c), input + own.begin(c),
                       own.length(c));
         }
@@ -183,7 +184,7 @@ Steps Chunks::gather(const NodeCall& call) {
       });
 }
 
-// Alltoall. A chunk holds one piece for each peer, in the order of their distances.
+// Alltoall. A chunk holds one piece for each peer, ordered by the peers' distances.
 Steps Chunks::swap(const NodeCall& call) {
   const std::size_t peers = std::max<std::size_t>(size_ - 1, 1);
   const std::size_t piece = usable().chunk_bytes / peers / kCacheLine * kCacheLine;
@@ -198,7 +199,7 @@ Steps Chunks::swap(const NodeCall& call) {
   const Pieces pieces{longest, piece};
   const std::size_t own_bytes = call.split_bytes(rank_, rank_, size_), turns = pieces.count();
   const Pieces own{own_bytes, turns > 0 ? (own_bytes + turns - 1) / turns : own_bytes};
-  const auto copy_own = [=, this](std::size_t c) {  // while peers read theirs
+  const auto copy_own = [=, this](std::size_t c) {  // while peers read their pieces
     if (own_bytes == 0 || own.length(c) == 0) return;
     std::memcpy(output + call.got_before(rank_, rank_, size_) + own.begin(c),
                 input + call.given_before(rank_, rank_, size_) + own.begin(c), own.length(c));
@@ -234,7 +235,8 @@ Steps Chunks::swap(const NodeCall& call) {
       });
 }
 
-// Broadcast. The root's step c + 1: chunk c can be read. A reader's: it has read chunk c.
+// Broadcast. Step c + 1 of the root: chunk c can be read. Step c + 1 of a reader: it has read chunk
+// c.
 Steps Chunks::fetch(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const data = static_cast<std::byte*>(call.recv);
@@ -258,7 +260,7 @@ Steps Chunks::fetch(NodeCall call) {
   steps_end(pieces.count());
 }
 
-// The operands, into memory that peers read and into the result.
+// Reduces the operands into memory that peers read and into the result.
 void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result,
                           std::size_t count) {
   const bool streams = call.bytes() >= options().streaming_bytes;
@@ -267,7 +269,7 @@ void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* re
     return streams ? copy_streaming(result, shared, count * call.element)
                    : copy_out(shared, result, count * call.element);
   }
-  constexpr std::size_t kShort = 16 << 10;  // stays in the first cache
+  constexpr std::size_t kShort = 16 << 10;  // stays in the first-level cache
   scratch_.resize(kShort);
   for (std::size_t done = 0; done < count; done += kShort / call.element) {
     const std::size_t length = std::min(kShort / call.element, count - done);
@@ -283,16 +285,17 @@ void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* re
   }
 }
 
-// Allreduce as reduce-scatter and allgather, chunk by chunk; of each chunk, rank r reduces part r.
+// Allreduce as reduce-scatter and allgather, chunk by chunk. Rank r reduces part r of each chunk.
 //
-// At time t a rank exports the peers' parts of chunk t (step 2t + 1), reduces its part of chunk t -
-// 1 into its own copy of the chunk, where that part is unused (step 2t + 2), and fetches the peers'
-// results of chunk t - 2. Before it reduces it has seen all peers at step 2t - 1, before it fetches
-// at 2t.
+// At time t a rank exports the peers' parts of chunk t (step 2t + 1). It reduces its own part of
+// chunk t - 1 into its copy of the chunk, where that part is unused (step 2t + 2). It then fetches
+// the peers' results of chunk t - 2. Before it reduces it has seen all peers at step 2t - 1, before
+// it fetches at step 2t.
 //
-// Both overwrite chunk copies of `depth` times ago. The export at t: peers have read those in step
-// 2(t - depth) + 4; at t - 1 we saw 2t - 2. The result at t: peers have fetched its predecessor
-// before step 2(t + 2 - depth) + 1; just before we saw 2t - 1. Both hold from a depth of 3 on.
+// Both writes overwrite chunk copies of `depth` times ago. For the export at time t: peers have
+// read those in step 2(t - depth) + 4, and at time t - 1 this rank saw step 2t - 2. For the result
+// at time t: peers have fetched its predecessor before step 2(t + 2 - depth) + 1, and just before,
+// this rank saw step 2t - 1. Both hold for a depth of at least 3.
 Steps Chunks::exchange(NodeCall call) {
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);

@@ -11,7 +11,7 @@ namespace gradred {
 
 #if defined(__x86_64__)
 
-// Below this the start-up of the string instruction costs more than it saves.
+// For shorter copies, the start-up time of the string instruction costs more than it saves.
 constexpr std::size_t kStringCopyFrom = 1024;
 constexpr std::size_t kStreamLine = 64;
 
@@ -23,7 +23,7 @@ void copy_out(std::byte* target, const std::byte* source, std::size_t bytes) {
   asm volatile("rep movsb" : "+D"(target), "+S"(source), "+c"(bytes) : : "memory");
 }
 
-// SSE2 is part of x86-64; wider registers gain nothing, the stores leave as whole cache lines
+// SSE2 is part of x86-64. Wider registers gain nothing, since the stores leave as whole cache lines
 // anyway.
 void copy_streaming(std::byte* target, const std::byte* source, std::size_t bytes) {
   const auto to_line =
@@ -48,7 +48,7 @@ void copy_streaming(std::byte* target, const std::byte* source, std::size_t byte
 namespace {
 
 bool has_flushes() {
-  constexpr unsigned kClflushopt = 1U << 23;  // of the second register of leaf 7
+  constexpr unsigned kClflushopt = 1U << 23;  // bit of ebx in leaf 7
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & kClflushopt) != 0;
 }

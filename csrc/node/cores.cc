@@ -11,7 +11,7 @@
 namespace gradred {
 namespace {
 
-// The quota of one control group in cores, rounded down but at least 1; 0 if it has none.
+// The quota of one control group in cores, rounded down but at least 1; 0: no quota.
 std::uint32_t whole_cores(double quota_us, double period_us) {
   if (quota_us <= 0 || period_us <= 0) return 0;
   return std::max(1U, static_cast<std::uint32_t>(quota_us / period_us));
@@ -37,8 +37,8 @@ std::uint32_t tighter(std::uint32_t a, std::uint32_t b) {
   return std::min(a, b);
 }
 
-// The tightest quota from this process's control group up to the root. Inside a container the path
-// in /proc/self/cgroup may not exist below the mount; the loop then ends at the mount itself.
+// The tightest quota from this process's control group up to the root. Inside a container, the path
+// in /proc/self/cgroup may not exist below the mount. The loop then ends at the mount itself.
 std::uint32_t cgroup_quota() {
   std::ifstream groups("/proc/self/cgroup");
   std::uint32_t quota = 0;
@@ -67,7 +67,7 @@ std::bitset<kMaxCores> allowed_cores() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) {
     for (std::size_t core = 0; core < kMaxCores; ++core) allowed[core] = CPU_ISSET(core, &set);
-  } else {  // more cores than the mask holds: no limit worth knowing
+  } else {  // more cores than the mask holds: treated as unlimited
     allowed.set();
   }
   return allowed;
@@ -82,7 +82,7 @@ bool each_has_a_core(std::span<const Cores> group, std::size_t ranks) {
     together |= cores.allowed;
   }
   if (ranks > together.count()) return false;
-  // Each rank spreads a load of one over its cores: none may carry more than one.
+  // Each rank spreads a load of 1 evenly over its cores. No core may carry more than 1.
   std::vector<double> load(kMaxCores, 0.0);
   for (const Cores& cores : group) {
     const double share = 1.0 / static_cast<double>(std::max<std::size_t>(1, cores.allowed.count()));

@@ -59,7 +59,7 @@ bool NodeExecution::go_on() {
     if (!await_leader()) return false;
   } else if (state_ == State::kAnnounced) {
     if (const auto missing = group_.missing_announcement()) return await(*missing);
-    group_.await_announcements(call_.signature);  // which are there: only compares
+    group_.await_announcements(call_.signature);  // all are there, so this only compares
     if (path_ == DataPath::kChunks) {
       on_devices_ = ways_.long_ways().all_on_devices(call_);
       if (!on_devices_) to_host();
@@ -74,7 +74,7 @@ bool NodeExecution::go_on() {
   return true;
 }
 
-// Devices that cannot read each other's memory leave the operation to the host, on all ranks.
+// If the devices cannot read each other's memory, all ranks carry out the operation in host memory.
 bool NodeExecution::in_chunks() {
   if (on_devices_) {
     if (!steps_) steps_ = ways_.long_ways().on_devices(call_);
@@ -94,14 +94,14 @@ bool NodeExecution::in_chunks() {
   return true;
 }
 
-// From now on the call's vectors are in the host's memory.
+// From now on the call's buffers are in host memory.
 void NodeExecution::to_host() {
   if (call_.device == nullptr) return;
   call_.device = nullptr;
   call_.flow->to_host(call_.send, call_.recv);
 }
 
-// Chunks of some kinds are not taken from the beginning to the end.
+// Some kinds of operations do not read their input from the first byte to the last.
 bool NodeExecution::has_whole_input() {
   const bool takes_pieces = call_.kind == Kind::kAllreduce || call_.kind == Kind::kBcast;
   return call_.flow == nullptr || takes_pieces || call_.flow->has_input(kAll);
@@ -121,7 +121,7 @@ bool NodeExecution::await_leader() {
   return true;
 }
 
-// Not until all have announced the operation before, if this rank has refused it.
+// If this rank has refused the operation before, it waits until all ranks have announced that one.
 bool NodeExecution::enter() {
   if (const auto missing = group_.missing_to_enter()) return await(*missing);
   group_.enter();

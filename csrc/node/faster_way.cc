@@ -5,7 +5,7 @@
 
 namespace gradred {
 namespace {
-constexpr unsigned kFirst = 8;  // operations that try all ways in turn
+constexpr unsigned kFirst = 8;  // operations that try all plans in turn
 
 constexpr std::size_t at(Way way) { return static_cast<std::size_t>(way); }
 }  // namespace
@@ -17,8 +17,8 @@ FasterWay::Times& FasterWay::of(const Calls& calls) {
   return times_[static_cast<std::size_t>(calls.kind) % times_.size()][rest][index];
 }
 
-// Lines that a peer has read and not handed back stay in its cache, and the program pays when it
-// next writes them: such a way has to be faster by more than a little.
+// If this rank reads lines of a peer and does not flush them, they stay in its cache, and the
+// peer's program pays when it next writes them. Such a plan must be faster by a margin.
 std::size_t FasterWay::Times::fastest(bool mapped) const {
   constexpr double kHandicap = 1.1;
   std::size_t found = 0;
@@ -33,12 +33,14 @@ std::size_t FasterWay::Times::fastest(bool mapped) const {
   return found;
 }
 
-// Each way is tried, and the slower ones again now and then, since ranks move from core to core;
-// those that were far slower seldom.
+// Tries each plan, and retries the slower ones now and then, since ranks move from core to core.
+// Plans that were much slower are retried rarely.
 Way FasterWay::choose(const Calls& calls) {
   constexpr unsigned kAgain = 64, kSeldom = 8;
   constexpr double kFar = 1.5;
-  const std::size_t reading = calls.kind == Kind::kAllreduce ? 2 : 1;  // of others: no results
+  // Of the plans that read peers' memory, kChunks aside: only an allreduce writes results for
+  // peers.
+  const std::size_t reading = calls.kind == Kind::kAllreduce ? 2 : 1;
   const std::size_t ways = calls.reads ? 2 + reading : 2;
   Times& times = of(calls);
   const unsigned turn = times.operations++;
@@ -54,10 +56,10 @@ Way FasterWay::choose(const Calls& calls) {
   return static_cast<Way>(way);
 }
 
-// A call that took longer may have waited for a rank that was late: such ones count for less, and
-// one that took far longer no more than one that took thrice as long.
+// A call that took longer may have waited for a late rank. So longer times count for less, and a
+// time counts as at most kMost times the known one.
 void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
-  constexpr double kLonger = 0.1, kShorter = 0.5;  // the shares of the new one
+  constexpr double kLonger = 0.1, kShorter = 0.5;  // weights of the new time
   constexpr double kMost = 3;
   const auto bytes = static_cast<double>(calls.bytes);
   const auto of_power = static_cast<double>(std::bit_floor(calls.bytes)) / bytes;

@@ -20,14 +20,14 @@
 namespace gradred {
 namespace {
 
-// What each rank tells the others when the group is made.
+// What each rank sends to the others when the group is created.
 struct Introduction {
   PoolMember member;
-  std::size_t begin = 0;  // rank 0: where the group's memory begins
-  char error[160] = {};   // rank 0: why there is none
+  std::size_t begin = 0;  // on rank 0: where the group's memory begins
+  char error[160] = {};   // on rank 0: why there is no memory
 };
 
-// The announcement has 32 bits for it; a full comparison of `what` stands beside.
+// The announcement has 32 bits for the hash. Ranks compare `what` in full.
 std::uint32_t hash_of(std::uint64_t detail) {
   detail *= 0x9E3779B97F4A7C15ULL;
   return static_cast<std::uint32_t>(detail >> 32);
@@ -42,7 +42,7 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
   auto pool = Pool::create(bootstrap, Layout(size, options).bytes, reason);
   if (pool == nullptr) return nullptr;
   Introduction mine{.member = {this_process(), cores_of_this_thread()}};
-  if (bootstrap.rank() == 0) {  // a pool's first group gets all at once, or there is no pool
+  if (bootstrap.rank() == 0) {  // a new pool allocates its first group at full size
     try {
       PoolPart* part = pool->take(Layout(size, options).bytes);
       check(part != nullptr, "a new pool has room for a group of all");
@@ -53,7 +53,7 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
     }
   }
   std::vector<Introduction> all(size);
-  bootstrap.allgather(&mine, sizeof mine, all.data());  // also: rank 0 has prepared
+  bootstrap.allgather(&mine, sizeof mine, all.data());  // after it, rank 0 has prepared the part
   if (all.front().error[0] != '\0') {
     reason = "rank 0: " + std::string(all.front().error);
     return nullptr;
@@ -109,12 +109,12 @@ NodeGroup::NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t 
       ways_(std::make_unique<NodeWays>(*this)) {}
 
 NodeGroup::~NodeGroup() {
-  // A forked child that drops its copy of this object has not left the group.
+  // A forked child that destroys its copy of this object has not left the group.
   if (processes_[rank_].pid != getpid()) return;
   RankState& mine = part_.state(rank_);
   mine.departed.store(1, std::memory_order_release);
   ring(mine.bell);
-  // Nothing here is touched after this.
+  // The part must not be touched after this store, since another group may take it.
   part_.header().users.fetch_sub(1, std::memory_order_acq_rel);
 }
 
@@ -145,7 +145,7 @@ void NodeGroup::announce(const Signature& signature, const void* data, std::size
   mine.what = signature.what;
   copy_few(mine.data, static_cast<const std::byte*>(data), bytes);
   waiter_.publish(mine.head, head(signature), part_.state(rank_).bell);
-  post_begun(operation_, signature);  // afterwards: the peers need not wait for it
+  post_begun(operation_, signature);  // last, so that peers need not wait for it
 }
 
 void NodeGroup::await_announcements(const Signature& signature) {
@@ -181,7 +181,7 @@ Signature NodeGroup::announced(std::size_t rank) const {
   return {announcement(rank).what, particulars(rank).detail};
 }
 
-// It is there, and says so without an announcement.
+// Marks the leader's arrival without an announcement.
 void NodeGroup::lead(const Signature& signature) {
   particulars(rank_).detail = signature.detail;
   announcement(rank_).what = signature.what;
@@ -190,7 +190,7 @@ void NodeGroup::lead(const Signature& signature) {
 
 void NodeGroup::compare_with_followers(const Signature& signature) {
   try {
-    await_announcements(signature);  // which are there: only compares
+    await_announcements(signature);  // all are there, so this only compares
   } catch (const Disagreement& error) {
     announce_refusal(error.what());
     catch_up_ = false;
@@ -198,7 +198,7 @@ void NodeGroup::compare_with_followers(const Signature& signature) {
   }
 }
 
-// A leader that refuses has not seen all announcements, nor has who leaves because of it.
+// A leader that refuses has not seen all announcements, nor has a rank that leaves because of it.
 void NodeGroup::compare_with_leader(const Signature& signature) {
   const Announcement& leaders = announcement(0);
   const bool same = leaders.head.load(std::memory_order_relaxed) == head(signature) &&
@@ -214,12 +214,12 @@ void NodeGroup::compare_with_leader(const Signature& signature) {
               : disagreement_text(names_.number(rank_), signature, names_.number(0), theirs));
 }
 
-// Not all announcements are equal, so every rank sees one that differs from its own. An aborted one
-// explains most.
+// The announcements differ, so every rank sees one that differs from its own. An aborted one gives
+// the best explanation and is reported first.
 void NodeGroup::throw_disagreement(const Signature& signature) const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     const bool refused = announced(peer).what >> 60 == static_cast<std::uint64_t>(Kind::kAborted);
-    if (peer == rank_ || !refused) continue;  // who leads has not announced yet
+    if (peer == rank_ || !refused) continue;  // the leader has not announced yet
     throw Disagreement(particulars(peer).reason);
   }
   std::size_t other = 0;
@@ -296,8 +296,8 @@ void NodeGroup::glance() {
   }
 }
 
-// A rank may free its group or end as soon as it has left the last operation, while others are
-// still in it: they need nothing more from that rank.
+// A rank may free its group or end as soon as it has left the last operation, even while others are
+// still in it. The others need nothing more from that rank.
 void NodeGroup::check_awaited() {
   const std::uint64_t now = now_ns();
   for (std::size_t peer = 0; peer < size_; ++peer) {
@@ -306,7 +306,7 @@ void NodeGroup::check_awaited() {
     try {
       check_peer(peer, now);
     } catch (const PeerLost&) {
-      // It may have finished and left between the two looks.
+      // The peer may have finished and left between the two loads.
       if (finished.load(std::memory_order_acquire) != operation_) throw;
     }
   }
@@ -327,7 +327,8 @@ void NodeGroup::look_after_peers(const Awaited& awaited) {
 
 void NodeGroup::check_peers() const {
   throw_if_poisoned();
-  const std::uint64_t now = now_ns();  // one for all: others may have left because the first has
+  // The same time for all, since others may have left because the first one did.
+  const std::uint64_t now = now_ns();
   for (std::size_t peer = 0; peer < size_; ++peer) check_peer(peer, now);
 }
 
@@ -341,18 +342,18 @@ void NodeGroup::check_peer(std::size_t peer, std::uint64_t now) const {
                    true);
   }
   if (shutdown_record == nullptr && (same || is_alive(process))) return;
-  // It may have left because of an earlier failure, which it has written down before.
+  // The peer may have left because of an earlier failure, which it recorded before it left.
   if (part_.header().poison.load(std::memory_order_acquire) != 0) throw_poisoned();
   throw PeerLost(names_.of(peer, process_text(process)) + " " +
                      (shutdown_record != nullptr ? shutdown_record->reason : "has ended"),
                  true);
 }
 
-// A program that ends lets go of its communicators a moment before it can say that it ends.
+// A program that ends frees its communicators shortly before it publishes that it ends.
 bool NodeGroup::departed_long_ago(std::size_t peer, std::uint64_t now) const {
   constexpr std::uint64_t kMomentNs = 1'000'000'000;
   if (part_.state(peer).departed.load(std::memory_order_acquire) == 0) return false;
-  std::uint64_t since = 0;  // replaced where another call has seen one before
+  std::uint64_t since = 0;  // overwritten if a departure was seen before
   if (departed_ns_.compare_exchange_strong(since, now)) return false;
   return static_cast<std::int64_t>(now - since) >= static_cast<std::int64_t>(kMomentNs);
 }
@@ -382,7 +383,7 @@ void NodeGroup::poison(const FailureReport& report) noexcept {
 }
 
 void NodeGroup::throw_poisoned() const {
-  // It takes a moment to write the reason; who began to may have died over it.
+  // Writing the reason takes a moment, and the rank that began to write may have ended meanwhile.
   for (int look = 0; look < 1000 && part_.header().poison.load(std::memory_order_acquire) != 2;
        ++look) {
     usleep(100);

@@ -10,22 +10,23 @@ LongWays::LongWays(NodeGroup& group, PeerStores& stores)
       single_copy_(group, stores),
       on_devices_(group, stores) {}
 
-// Who measures. The root of a broadcast by chunks is done before the others are.
+// The rank that measures. It is not the root of a broadcast, whose work by chunks ends before that
+// of the other ranks.
 std::size_t LongWays::decider(const NodeCall& call) {
   return call.kind == Kind::kBcast && call.root == 0 ? 1 : 0;
 }
 
-// Whether who decides measures what such an operation takes.
+// Whether the deciding rank measures such an operation.
 bool LongWays::measures(const NodeCall& call) const {
   return size_ > 1 && !call.led && call.input_bytes(size_) > 0;
 }
 
-// What who decides has said. All have announced.
+// Whether the decider set this flag. Requires that all ranks have announced.
 bool LongWays::decided(const NodeCall& call, std::uint16_t what) const {
   return (ReadOffer::of(announcement(decider(call))).says & what) != 0;
 }
 
-// What ranks say of a long operation beside its signature.
+// Announces the operation with a ReadOffer beside the signature.
 void LongWays::announce(const NodeCall& call) {
   ReadOffer offer{};
   if (single_copy_.serves(call)) single_copy_.offer(call, offer);
@@ -52,7 +53,8 @@ bool LongWays::reads(const NodeCall& call) {
 }
 
 std::uint64_t LongWays::begin_measuring(const NodeCall& call) const {
-  const bool is_there = call.flow == nullptr;  // the input: else it is waited for
+  // With a flow, the time would include waiting for the input.
+  const bool is_there = call.flow == nullptr;
   return measures(call) && is_there && rank_ == decider(call) ? now_ns() : 0;
 }
 
@@ -60,7 +62,7 @@ void LongWays::end_measuring(std::uint64_t begin) {
   faster_way_->took(chosen_for_, taken_, now_ns() - begin);
 }
 
-// Where reading was decided and some cannot read, stores go as usual.
+// If reading was chosen but some ranks cannot read, stores are chosen as for slots.
 Steps LongWays::steps(const NodeCall& call) {
   group_.part().use_whole_if_said(group_.operation());
   const bool measured = measures(call);

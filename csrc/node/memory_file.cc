@@ -19,7 +19,7 @@ namespace gradred {
 std::string last_error(const std::string& what) { return what + ": " + std::strerror(errno); }
 
 int open_anonymous(const char* name) {
-  // The kernel's call itself: glibc 2.17, which wheels are built for, has no function for it.
+  // Calls the kernel directly, since glibc 2.17, for which wheels are built, has no memfd_create().
   const auto fd = static_cast<int>(syscall(SYS_memfd_create, name, MFD_CLOEXEC));
   if (fd >= 0) return fd;
   char path[64];
@@ -30,8 +30,8 @@ int open_anonymous(const char* name) {
   return named;
 }
 
-// Huge pages need an address that is a multiple of theirs: map where a larger reservation holds
-// one.
+// Huge pages need an address that is a multiple of their size. So the file is mapped at such an
+// address within a larger reservation.
 std::byte* try_to_map(int fd, std::size_t bytes, int protection) {
   void* reserved = mmap(nullptr, bytes + kHugePage, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -47,7 +47,7 @@ std::byte* try_to_map(int fd, std::size_t bytes, int protection) {
   }
   if (ahead > 0) munmap(start, ahead);
   if (ahead < kHugePage) munmap(start + ahead + bytes, kHugePage - ahead);
-  madvise(start + ahead, bytes, MADV_HUGEPAGE);  // a wish: its failure costs little
+  madvise(start + ahead, bytes, MADV_HUGEPAGE);  // a hint; its failure costs little
   return start + ahead;
 }
 
@@ -59,11 +59,12 @@ std::byte* map_shared(int fd, std::size_t bytes) {
 
 namespace {
 
-constexpr int kPopulateWrite = 23, kCollapse = 25;  // of madvise(), which older headers lack
+constexpr int kPopulateWrite = 23, kCollapse = 25;  // of madvise(); older headers lack them
 
-// Files get huge pages by themselves where the administrator has asked for that, which few do. By
-// this call any process may: a page in each block, then all of it (since Linux 6.1), which also
-// takes less time than page by page. The first refusal ends it: perhaps no block is free any more.
+// Files get huge pages automatically only if the administrator has enabled that, which is rare.
+// With this call any process may request them (since Linux 6.1): it touches a page in each huge
+// page, then collapses the whole. This also takes less time than page by page. The function ends at
+// the first refusal, since probably no huge page is free any more.
 void ask_for_huge_pages(std::byte* data, std::size_t bytes) {
   const std::size_t ahead =
       (kHugePage - reinterpret_cast<std::uintptr_t>(data) % kHugePage) % kHugePage;
@@ -75,7 +76,7 @@ void ask_for_huge_pages(std::byte* data, std::size_t bytes) {
 
 }  // namespace
 
-// Kernels before 5.14 only allocate.
+// On kernels before 5.14 this allocates the pages without mapping them.
 void allocate(const File& file, std::byte* data, std::size_t offset, std::size_t bytes) {
   ask_for_huge_pages(data, bytes);
   if (madvise(data, bytes, kPopulateWrite) == 0) return;

@@ -10,16 +10,16 @@
 namespace gradred {
 namespace {
 
-constexpr std::size_t kRoom = 3;      // pieces in a part
-constexpr std::size_t kAligned = 16;  // bytes of which devices load many at once
+constexpr std::size_t kRoom = 3;      // pieces that a part has room for
+constexpr std::size_t kAligned = 16;  // alignment in bytes for wide loads of devices
 
-// Elements.
+// A range of elements.
 struct Range {
   std::size_t at, count;
 };
 
-// Of `all` sums, those that a rank's device computes. On one device, processes take turns: one of
-// them does it all. Else each rank's does its share.
+// The range of `all` sums that the device of `rank` computes. On a shared device processes compute
+// in turn, so one of them computes all. Otherwise each rank computes its share.
 Range range_of_sums(const Workspace& workspace, std::size_t all, std::size_t rank, std::size_t size,
                     std::size_t element) {
   if (workspace.is_of_one_device()) return {0, rank == 0 ? all : 0};
@@ -33,7 +33,7 @@ bool is_reduction(Kind kind) {
   return kind == Kind::kAllreduce || kind == Kind::kReduceScatterBlock;
 }
 
-// What one rank does with each piece.
+// The work of one rank on each piece.
 class DevicePieces {
  public:
   DevicePieces(const NodeCall& call, std::size_t rank, std::size_t size)
@@ -47,7 +47,7 @@ class DevicePieces {
         per_piece_(stride_ / call.element) {}
 
   std::size_t count() const { return (call_.count + per_piece_ - 1) / per_piece_; }
-  // How much later than its input a piece of the result can be there.
+  // The number of steps after which a piece of the result can be complete.
   std::size_t lag() const { return reduces() ? 2 : 1; }
 
   void put(std::size_t piece) {
@@ -86,8 +86,8 @@ class DevicePieces {
   }
 
  private:
-  // Elements of a piece of the result that lie in a rank's part, and that this rank needs: where
-  // they begin in this rank's result, counted from the piece, and in the part.
+  // The elements of a result piece that lie in a rank's part and that this rank needs. `at`: their
+  // offset in this rank's result, relative to the piece. `place`: their offset in the part.
   struct Share {
     std::size_t at = 0, count = 0, place = 0;
   };
@@ -138,30 +138,30 @@ SharedPlace result_of(const ReadOffer& offer) {
 
 }  // namespace
 
-// What a rank tells its peers to open, in a chunk.
+// What a rank asks its peers to open; it travels in a chunk.
 struct OnDevices::Told {
   static constexpr std::size_t kMostEnded = 64;
 
-  bool not_now;  // nothing but what has ended
+  bool not_now;  // peers must open nothing, only close what has ended
   Workspace::Ticket part;
   SharedPlace input, result;
   Workspace::Ticket of_input, of_result;
-  std::uint64_t ended[kMostEnded];  // allocations to be closed; 0: no more
+  std::uint64_t ended[kMostEnded];  // allocations to close; 0 ends the list
 };
 
-// What a rank found when it opened the others' memory; no text: all is well.
+// The outcome of opening the peers' memory. Empty texts: success.
 struct OnDevices::Opened {
-  char why[500];  // their parts
+  char why[500];  // for the peers' parts
   char why_no_arrays[500];
   char why_no_programs[500];
-  bool not_now;  // it has not tried (Workspace::attempt)
+  bool not_now;  // opening was not tried (Workspace::attempt)
 
   std::span<char> why_not(SharedPlace place) {
     return place.is_programs() ? why_no_programs : why_no_arrays;
   }
 };
 
-// The call's arrays hold still by now.
+// The call's arrays do not change any more.
 OnDevices::Told OnDevices::told_by(const DeviceCall& device) {
   Workspace& workspace = *device.workspace;
   Told told{};
@@ -207,8 +207,8 @@ bool OnDevices::any_says(std::uint16_t what) const {
   return false;
 }
 
-// Copies within a device are made by the unit that computes, for which processes wait in turn, as
-// they need not for copies to the host and back. All ranks come to the same answer.
+// Copies within a device use its compute units, for which processes wait in turn. Copies to and
+// from the host need no such wait. All ranks get the same answer.
 bool OnDevices::is_faster_on_host(const NodeCall& call) const {
   constexpr std::size_t kWorthTurns = std::size_t{2} << 20;
   const Workspace& workspace = *call.device->workspace;
@@ -217,8 +217,8 @@ bool OnDevices::is_faster_on_host(const NodeCall& call) const {
          any_says(ReadOffer::kByTurns);
 }
 
-// Whether each rank's device can have what it needs from where peers' arrays lie. All ranks come to
-// the same answer, from what all have said.
+// Whether each rank's device can read what it needs directly from the peers' arrays. All ranks get
+// the same answer, since it depends only on the announcements.
 bool OnDevices::takes_arrays(const NodeCall& call) const {
   const Workspace& workspace = *call.device->workspace;
   const bool reduces = is_reduction(call.kind);
@@ -234,7 +234,7 @@ bool OnDevices::takes_arrays(const NodeCall& call) const {
   return true;
 }
 
-// A peer's, by what it has told. Its own answer is none where it could not tell now.
+// Opens what a peer has requested. The caller skips peers that had no tickets now (Told::not_now).
 void OnDevices::open(Workspace& workspace, std::size_t peer, const Told& told,
                      Opened& found) const {
   const auto attempt = [this](std::span<char> why, const auto& work) {
@@ -255,7 +255,7 @@ void OnDevices::open(Workspace& workspace, std::size_t peer, const Told& told,
   open_array(told.result, told.of_result);
 }
 
-// What all peers have told in their chunks.
+// Opens what all peers have requested in their chunks.
 OnDevices::Opened OnDevices::opened(Workspace& workspace) const {
   std::vector<Told> told(size_);
   for (std::size_t distance = 1; distance < size_; ++distance) {
@@ -275,7 +275,7 @@ OnDevices::Opened OnDevices::opened(Workspace& workspace) const {
   return found;
 }
 
-// This rank's share, in one piece, from the arrays of all into theirs.
+// Computes this rank's share in one piece, from the arrays of all ranks into those of all ranks.
 void OnDevices::work_on_arrays(const NodeCall& call) {
   const DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
@@ -318,8 +318,8 @@ void OnDevices::work_on_arrays(const NodeCall& call) {
 Steps OnDevices::steps(NodeCall call) {
   DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
-  std::size_t before = 0;  // steps of this operation
-  bool all_known = true;   // arrays that could be taken where they lie
+  std::size_t before = 0;  // steps done before the data move
+  bool all_known = true;   // all exported arrays are open, so devices can access them directly
   while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
   if (!workspace.in_use() || any_says(ReadOffer::kUnknown)) {
     const Told told = told_by(device);
@@ -345,7 +345,7 @@ Steps OnDevices::steps(NodeCall call) {
     all_known = !found.not_now;
     if (!workspace.in_use() && (found.not_now || found.why[0] != '\0')) {
       if (!found.not_now) workspace.refuse(found.why);
-      step_done(3);  // from here on chunks may be written
+      step_done(3);  // from here on chunks may be overwritten
       for (std::size_t distance = 1; distance < size_; ++distance) {
         co_await step_of(peer_at(distance), 3);
       }
@@ -368,7 +368,7 @@ Steps OnDevices::steps(NodeCall call) {
     workspace.take_arrays(device.input_place.is_programs() || device.result_place.is_programs());
     device.is_open = device.begun = true;
     group_.goes(Went::kDevices);
-    step_done(before + 1);  // the input is there, and the result may be written
+    step_done(before + 1);  // the input is complete, and the result may be overwritten
     for (std::size_t distance = 1; distance < size_; ++distance) {
       co_await step_of(peer_at(distance), before + 1);
     }
@@ -396,7 +396,7 @@ Steps OnDevices::steps(NodeCall call) {
     while (!workspace.ready()) co_await Steps::LookAgain{StoodFor::kDevice};
     step_done(before + time + 1);
   }
-  // Who leaves may free its part.
+  // A rank that leaves may free its part.
   for (std::size_t distance = 1; distance < size_; ++distance) {
     co_await step_of(peer_at(distance), before + count + lag);
   }

@@ -12,14 +12,14 @@
 namespace gradred {
 namespace {
 
-// A process may have 65,530 mappings, and most of them are not ours.
-constexpr std::size_t kMost = 32;         // of one peer
-constexpr std::size_t kMostOfAll = 8192;  // of all peers, in all groups
+// A process may have 65,530 mappings, most of which belong to the program.
+constexpr std::size_t kMost = 32;         // files of one peer
+constexpr std::size_t kMostOfAll = 8192;  // files of all peers, in all groups
 std::atomic<std::size_t> mapped_files = 0;
 
 }  // namespace
 
-// Nothing where there is no such file, or another one by now.
+// Returns an entry without mapping if the file does not exist or has been replaced.
 PeerArrays::Mapped PeerArrays::map(const ProcessId& peer, FilePlace place) {
   const Mapped nothing{.place = place};
   if (mapped_files.load(std::memory_order_relaxed) >= kMostOfAll) return nothing;
@@ -36,8 +36,8 @@ PeerArrays::Mapped PeerArrays::map(const ProcessId& peer, FilePlace place) {
     munmap(here, bytes);
     return nothing;
   }
-  madvise(here, bytes, MADV_DONTDUMP);  // it is the peer's
-  madvise(here, bytes, MADV_DONTFORK);  // no child keeps its memory
+  madvise(here, bytes, MADV_DONTDUMP);  // core dumps of the peer contain it
+  madvise(here, bytes, MADV_DONTFORK);  // so that no child keeps the memory allocated
   ++mapped_files;
   return {place, here, bytes, note->data, note, getpid()};
 }
@@ -46,16 +46,16 @@ PeerArrays::~PeerArrays() {
   for (const Mapped& file : files_) forget(file);
 }
 
-// In a forked child something else may stand there.
+// In a forked child, other memory may be mapped at this address.
 void PeerArrays::forget(const Mapped& file) {
   if (file.here == nullptr || file.process != getpid()) return;
   munmap(file.here, file.bytes);
   --mapped_files;
 }
 
-// The pages of what is wanted first at once, where the kernel can: one by one they take longer.
+// Maps the pages of the first access in one call, if the kernel can. One by one they take longer.
 void PeerArrays::populate(const Mapped& file, const std::byte* address, std::size_t bytes) {
-  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers lack
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ; older headers lack it
   if (file.here == nullptr || !file.holds(address, bytes)) return;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const auto begin = static_cast<std::size_t>(address - file.data) / page * page;

@@ -8,8 +8,8 @@
 namespace gradred {
 namespace {
 
-// Parts of the largest size: as many for rank 0, and as many for all other leaders together, whose
-// groups are mostly smaller.
+// Parts of the largest size: this many for rank 0, and this many for all other leaders together,
+// whose groups are usually smaller.
 constexpr std::size_t kParts = 16;
 constexpr std::size_t kMostIdleBytes = std::size_t{8} << 20;
 
@@ -41,8 +41,9 @@ Pool::Pool(std::shared_ptr<Segment> segment, std::size_t self, std::size_t size,
 void Pool::introduce(std::vector<PoolMember> members) {
   members_ = std::move(members);
   for (PoolMember& member : members_) {
-    // One without a status file is believed, since it sees this memory. Of one that has another
-    // number here than it says, /proc tells nothing.
+    // A process without a status file is trusted, since it sees this memory. If a process has
+    // another number in this container, /proc cannot tell whether it lives, so its start time is
+    // set to unknown.
     if (member.process.token != 0 && !meet(member.process)) member.process.start_time = 0;
   }
 }
@@ -73,7 +74,7 @@ PoolPart* Pool::take(std::size_t bytes) {
     all_free &= free;
     if (free && part.bytes == bytes && (best == nullptr || part.real > best->real)) best = &part;
   }
-  if (best == nullptr && end_ - next_ < bytes && all_free) {  // of other sizes
+  if (best == nullptr && end_ - next_ < bytes && all_free) {  // free parts of other sizes
     for (const PoolPart& part : parts_) segment_->release(part.begin, part.bytes);
     parts_.clear();
     next_ = begin_;
@@ -114,7 +115,7 @@ void Pool::trim() {
   }
 }
 
-// Who has counted itself out touches the part no more.
+// A rank that has counted itself out never touches the part again.
 bool Pool::is_free(PoolPart& part) const {
   if (part.use == PoolPart::Use::kCounted) {
     auto* users = reinterpret_cast<std::atomic<std::uint32_t>*>(at(part.begin));

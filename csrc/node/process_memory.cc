@@ -32,7 +32,7 @@ bool kernel_can_read(const void* memory, std::size_t bytes) noexcept {
 
 void allow_reading() noexcept {
 #ifdef PR_SET_PTRACER
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // an error: no Yama
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // fails where Yama is not active
 #endif
 }
 

@@ -18,14 +18,14 @@
 namespace gradred {
 namespace {
 
-// What the leader tells the others. Plain bytes: it travels through the bootstrap.
+// What rank 0 sends to the others. Plain bytes, since it travels through the bootstrap.
 struct Invitation {
   std::uint64_t token = 0;
-  std::uint64_t program = 0;  // a random number of this process image
+  std::uint64_t program = 0;  // random number of this program
   ProcessId process;
   std::size_t bytes = 0;
   int fd = -1;
-  const std::shared_ptr<Segment>* segment = nullptr;  // meaningful in the leader's process only
+  const std::shared_ptr<Segment>* segment = nullptr;  // valid only in rank 0's process
   char error[160] = {};
 };
 
@@ -34,7 +34,7 @@ struct Mapped {
   char error[160] = {};
 };
 
-// Forked children share it with their parent, but not the process number.
+// Forked children have the same number as their parent, but another process number.
 std::uint64_t program_number() {
   static const std::uint64_t number = random_number();
   return number;
@@ -54,7 +54,7 @@ std::shared_ptr<Segment> make(std::size_t bytes, std::uint64_t token) {
   return segment;
 }
 
-// Containers may number processes alike: what is found there is believed only after a look inside.
+// Process numbers may be the same in different containers, so the content of the file is checked.
 std::shared_ptr<Segment> accept(const Invitation& invitation) {
   if (invitation.program == program_number() && invitation.process == this_process()) {
     return *invitation.segment;
@@ -85,7 +85,8 @@ std::vector<T> gather(Bootstrap& bootstrap, const T& mine) {
 
 Segment::Segment(int fd, std::size_t bytes)
     : file_(fd), data_(map_shared(fd, bytes)), bytes_(bytes) {
-  madvise(data_, bytes_, MADV_DONTDUMP);  // most addresses have no memory, and a dump would make it
+  // Most addresses have no memory, and a core dump would allocate it.
+  madvise(data_, bytes_, MADV_DONTDUMP);
 }
 
 Segment::~Segment() { munmap(data_, bytes_); }
@@ -101,7 +102,7 @@ void Segment::populate(std::size_t begin, std::size_t bytes) const {
 }
 
 void Segment::release(std::size_t begin, std::size_t bytes) const noexcept {
-  // Where this fails the memory goes with the segment.
+  // If this fails, the memory is freed with the segment.
   [[maybe_unused]] const int failed =
       fallocate(file_.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                 static_cast<off_t>(bytes));
@@ -136,7 +137,7 @@ std::shared_ptr<Segment> Segment::create(Bootstrap& bootstrap, std::size_t bytes
     reason = "rank 0: " + std::string(first.error);
     return nullptr;
   }
-  const auto all = gather(bootstrap, mine);  // also: all have mapped, or never will
+  const auto all = gather(bootstrap, mine);  // after it, all have mapped the segment or never will
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].failed) continue;
     reason = "rank " + std::to_string(rank) + ": " + all[rank].error;

@@ -17,7 +17,7 @@ NodeOptions SharedPart::rounded(NodeOptions options, std::size_t ranks) {
   return options;
 }
 
-// Makes so much of a part memory, unless it is.
+// Allocates `wanted` of a part, unless that is done already.
 void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                           PoolPart::Real wanted) {
   if (part.real >= wanted) return;
@@ -79,7 +79,7 @@ void SharedPart::make_whole(std::uint64_t operation) noexcept {
     populate(*pool_, *part_, ranks_, options_, PoolPart::Real::kAll);
     header_.whole_from.store(operation, std::memory_order_release);
   } catch (const TransportError&) {
-    // The data go on in small chunks: slower, and right.
+    // Operations go on with small chunks: slower, but correct.
   }
 }
 

@@ -11,13 +11,13 @@
 namespace gradred {
 namespace {
 
-constexpr std::uint64_t kHere = 1;  // the step by which a rank says that it takes part
+constexpr std::uint64_t kHere = 1;  // step by which a rank publishes that it takes part
 constexpr std::size_t kBits = 64;
 
-// The rank that is awaited has ended, or has freed its communicator: nobody waits for it any more.
+// Thrown if the awaited rank has ended or freed its communicator, so that no rank waits for it.
 struct HasLeft {};
 
-// Also one that still waits in MPI_Finalize.
+// Also true for a process that still waits in MPI_Finalize.
 bool has_ended(const ProcessId& process) {
   return shutdown_record_of(process) != nullptr || !is_alive(process);
 }
@@ -48,12 +48,12 @@ std::unique_ptr<NodeGroup> Shrinking::run(Poll* poll) {
     throw_failed(ended_so_far());
   } catch (const Error&) {
     give_up();
-    // If success has been entered, this rank had done its last step before, and needs nobody more.
+    // If success is recorded, this rank had done its last step and needs no other rank.
     if (made == nullptr || !ended_so_far().well(attempt_)) {
       process_poisoned = true;
       throw;
     }
-  } catch (...) {  // a signal handler's exception, which has to reach the program in any case
+  } catch (...) {  // an exception of a signal handler must reach the program
     give_up();
     process_poisoned = true;
     throw;
@@ -62,7 +62,7 @@ std::unique_ptr<NodeGroup> Shrinking::run(Poll* poll) {
   return made;
 }
 
-// In a handler: what was thrown ends the attempt, unless that has ended already.
+// Called in an exception handler: the exception ends the attempt, unless it has ended already.
 void Shrinking::give_up() {
   const FailureReport report = report_of(std::current_exception());
   ShrinkState& mine = state(rank_);
@@ -85,10 +85,10 @@ void Shrinking::attempt(std::unique_ptr<NodeGroup>& made) {
   if (made == nullptr) {
     throw TransportError("the ranks that are left get no shared memory: " + reason);
   }
-  barrier();  // all have it
+  barrier();  // after it, all have the group
 }
 
-// Whoever neither comes nor ends makes this rank wait for as long as Poll allows.
+// A rank that neither arrives nor ends makes this rank wait as long as Poll allows.
 void Shrinking::await_all() {
   for (std::size_t peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || has_done(peer, kHere) || has_left(peer)) continue;
@@ -155,10 +155,10 @@ void Shrinking::await_members() {
   for (const std::size_t member : members_) {
     waiter_.wait({&state(member).steps, attempt_ << 32 | step_, &part_.state(member).bell});
   }
-  glance();  // a member that counts as done may be in the next attempt already
+  glance();  // a member whose step is reached may be in the next attempt
 }
 
-// The first to say how the attempt has ended counts.
+// Records how the attempt has ended, unless another rank has done so.
 void Shrinking::end(bool well) noexcept {
   std::uint64_t seen = ended_so_far().word;
   while (!AttemptsEnded{seen}.include(attempt_)) {
@@ -176,7 +176,7 @@ AttemptsEnded Shrinking::ended_so_far() const {
   return {part_.header().shrink_ended.load(std::memory_order_acquire)};
 }
 
-// Throws what ended this attempt, if that was no success.
+// Throws the error that ended this attempt. Does nothing if the attempt has not ended or succeeded.
 void Shrinking::throw_failed(AttemptsEnded ended) const {
   if (!ended.include(attempt_) || ended.well(attempt_)) return;
   if (ended.last() != attempt_) throw TransportError("the other ranks have given up shrinking");
@@ -195,7 +195,7 @@ void Shrinking::check_awaited() {
     return;
   }
   for (const std::size_t member : members_) {
-    // It may have ended right after its last step, which is all that we need of it.
+    // The member may have ended right after its last step, and nothing more is needed from it.
     if (has_done(member, step_) || !has_left(member) || has_done(member, step_)) continue;
     throw PeerLost(
         described(member) +
@@ -229,7 +229,7 @@ std::string Shrinking::described(std::size_t rank) const {
   return group_.names().of(rank, process_text(process) + ", " + state_text(process));
 }
 
-// Of those that live, who keeps this rank waiting.
+// The living ranks for which this rank waits.
 std::vector<std::size_t> Shrinking::absent() const {
   std::vector<std::size_t> found;
   if (awaited_ < size_) {

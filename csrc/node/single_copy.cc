@@ -40,7 +40,7 @@ void SingleCopy::offer(const NodeCall& call, ReadOffer& offer) {
   offer.output = static_cast<std::byte*>(call.recv);
   offer.beacon = &beacon_;
   offer.beacon_content = beacon_;
-  if (!can_read_peers_ || call.flow != nullptr) return;  // with a flow it is not there yet
+  if (!can_read_peers_ || call.flow != nullptr) return;  // with a flow, the input is not there yet
   const bool known = readable_.input == offer.input && readable_.output == offer.output &&
                      bytes <= readable_bytes_;
   const auto readable = [bytes](const void* memory) {
@@ -84,17 +84,19 @@ void SingleCopy::try_peers() {
   }
 }
 
-// Where a peer's `bytes` at `address` can be read here; nullptr: by the kernel alone.
+// Returns where a peer's `bytes` bytes at `address` can be read in this process, or nullptr if only
+// the kernel can read them.
 const std::byte* SingleCopy::view_of(std::size_t peer, FilePlace place, const std::byte* address,
                                      std::size_t bytes) {
   if (!place) return nullptr;
   const ProcessId& process = group_.process(static_cast<int>(peer));
-  if (process == group_.process(group_.rank())) return address;  // ranks that are threads
+  // Ranks that are threads of one process share its addresses.
+  if (process == group_.process(group_.rank())) return address;
   if (peer_arrays_.empty()) peer_arrays_.resize(size_);
   return peer_arrays_[peer].find(process, place, address, bytes);
 }
 
-// What a peer has offered as its input, or a part of that.
+// Reads a peer's input, or a part of it.
 void SingleCopy::read_input(std::size_t peer, std::byte* target, std::size_t begin,
                             std::size_t bytes) {
   const ReadOffer offer = offer_of(peer);
@@ -112,7 +114,8 @@ void SingleCopy::read_peer(std::size_t peer, std::byte* target, const std::byte*
   if (error == 0) [[likely]] {
     return;
   }
-  for (int look = 0; look < 100; ++look) {  // a process that ends has no memory a moment before
+  // The memory of an ending process disappears shortly before the process does.
+  for (int look = 0; look < 100; ++look) {
     group_.glance();
     group_.check_peer(peer);
     usleep(1000);
@@ -135,7 +138,8 @@ Steps SingleCopy::steps(const NodeCall& call, bool past) {
   }
 }
 
-// Step 1: this rank has read all peers. Nobody leaves before, since the input is the program's.
+// Step 1: this rank has read all peers. No rank leaves before that, since the input belongs to the
+// program.
 Steps SingleCopy::gather(NodeCall call) {
   auto* const output = static_cast<std::byte*>(call.recv);
   for (std::size_t distance = 1; distance < size_; ++distance) {
@@ -151,7 +155,7 @@ Steps SingleCopy::gather(NodeCall call) {
   steps_end(1);
 }
 
-// As gather().
+// Steps as in gather().
 Steps SingleCopy::swap(NodeCall call) {
   auto* const output = static_cast<std::byte*>(call.recv);
   for (std::size_t distance = 1; distance < size_; ++distance) {
@@ -170,7 +174,7 @@ Steps SingleCopy::swap(NodeCall call) {
   steps_end(1);
 }
 
-// Step 1: this rank has read the root, which leaves last.
+// Step 1: this rank has read the root's data. The root leaves last.
 Steps SingleCopy::fetch(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const output = static_cast<std::byte*>(call.recv);
@@ -182,11 +186,12 @@ Steps SingleCopy::fetch(NodeCall call) {
   steps_end(1);
 }
 
-// In blocks, of each of which rank r reduces part r. Steps of block b: this rank has reduced its
-// part of it (2 b + 1), it has read the peers' (2 b + 2).
+// Works in blocks; rank r reduces part r of each block. Steps of block b: this rank has reduced its
+// part (2b + 1); it has read the peers' results (2b + 2).
 //
-// A peer's input is read up to its part's step 2 b + 1 there, and only then overwritten here in
-// place; its result is read up to 2 b + 2, and nobody leaves before.
+// In place, a part of the result overwrites inputs of this rank only after the owner of the part
+// has read them, in its step 2b + 1. A rank's results are read until the peers' step 2b + 2, and no
+// rank leaves before that.
 Steps SingleCopy::reduce(NodeCall call, bool past) {
   const Reading reading = begin_reading(call, past);
   const std::size_t per_block = std::max(size_, options().block_bytes / call.element);
@@ -211,7 +216,7 @@ Steps SingleCopy::reduce(NodeCall call, bool past) {
   steps_end(step);
 }
 
-// What is the same for all of an allreduce, once all have announced.
+// The setup of an allreduce, once all ranks have announced it.
 SingleCopy::Reading SingleCopy::begin_reading(const NodeCall& call, bool past) {
   const std::size_t bytes = call.bytes();
   bool by_kernel = false;
@@ -228,19 +233,19 @@ SingleCopy::Reading SingleCopy::begin_reading(const NodeCall& call, bool past) {
       by_kernel = true;
     }
   }
-  // As long as there is room, where each piece is a call of the kernel's, which takes its time;
-  // else so that a piece of the result stays in the first caches until it is written.
+  // If the kernel copies, pieces are as long as possible, since each call has a fixed cost.
+  // Otherwise a piece of the result should stay in the first-level caches until it is written.
   constexpr std::size_t kShort = 32 << 10;
   const std::size_t room =
       options().depth * options().chunk_bytes / size_ / kCacheLine * kCacheLine;
   return {.past = past, .piece = by_kernel ? room : std::min(room, kShort)};
 }
 
-// This rank's part of the result, `count` elements from `first` on.
+// Computes this rank's part of the result: `count` elements from `first` on.
 void SingleCopy::reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
                              std::size_t count) {
   auto* const output = static_cast<std::byte*>(call.recv);
-  std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then the peers'
+  std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then pieces of the peers
   const std::size_t per_piece = reading.piece / call.element;
   for (std::size_t done = 0; done < count; done += per_piece) {
     const std::size_t length = std::min(per_piece, count - done);
@@ -269,8 +274,8 @@ void SingleCopy::reduce_part(const NodeCall& call, const Reading& reading, std::
   }
 }
 
-// A peer's part of the result. In place the peer has read these lines: to write them, too, past the
-// caches is far faster than to get them back from the peer's first.
+// Fetches a peer's part of the result. In place, the peer has read the lines to be written. Writing
+// them past the caches is much faster than fetching them from the peer's cache first.
 void SingleCopy::fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer,
                             std::size_t first, std::size_t count) {
   const std::size_t place = first * call.element, bytes = count * call.element;

@@ -13,9 +13,10 @@ std::size_t FasterStores::index_of(std::size_t bytes) {
   return std::clamp(power, kLeastPower, kLeastPower + kPowers - 1) - kLeastPower;
 }
 
-// A trial is four operations the other way, then four the usual one: operations alternate between
-// two slots, and what the first ones find in the caches was left by the way before. The rest is the
-// usual way, of which a glance now and then shows whether the ranks have moved from core to core.
+// A trial is four operations with the other kind of stores, then four with the usual kind.
+// Operations alternate between two slots, so the first two of each four find caches in the state
+// that the previous kind left, and are not timed. Between trials the usual kind is used; timing one
+// operation now and then shows whether the ranks have moved to other cores.
 std::uint8_t FasterStores::decide(std::size_t bytes) {
   constexpr unsigned kGlance = 64;
   const std::size_t index = index_of(bytes);
@@ -35,7 +36,7 @@ std::uint8_t FasterStores::decide(std::size_t bytes) {
   return static_cast<std::uint8_t>(past ? past_ | bits : past_ & ~bits);
 }
 
-// The clearer the difference, the longer until the next one.
+// The clearer the difference, the more operations until the next trial.
 void FasterStores::Times::end_trial() {
   constexpr double kClear = 1.3;
   constexpr unsigned kMost = 4096;
@@ -49,7 +50,7 @@ void FasterStores::took(std::size_t bytes, std::uint64_t ns) {
   Times& times = times_[index_of(bytes)];
   double& known = times.ns[std::size_t{past(bytes)}];
   const double now = static_cast<double>(ns) / static_cast<double>(bytes);
-  const unsigned phase = times.operations - 1 - times.trial;  // decide() is one ahead
+  const unsigned phase = times.operations - 1 - times.trial;  // decide() has counted one more
   if (phase < kTrial) {
     known = phase % 4 == 2 ? now : std::min(known, now);
   } else if (now > kMoved * known || known > kMoved * now) {

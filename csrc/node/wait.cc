@@ -11,8 +11,10 @@ namespace {
 
 constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 constexpr std::uint64_t kPollEvery = 5 * kMicrosecond;
-constexpr std::uint64_t kSpinFor = 20 * kMicrosecond;  // then yield: the peer may need our core
-constexpr std::uint64_t kYieldFor = 5 * kMillisecond;  // then sleep: the peer is busy elsewhere
+// A waiter spins for kSpinFor. It then yields, since the peer may need this core, and after
+// kYieldFor it sleeps, since the peer is busy with other work.
+constexpr std::uint64_t kSpinFor = 20 * kMicrosecond;
+constexpr std::uint64_t kYieldFor = 5 * kMillisecond;
 constexpr std::uint64_t kShortNap = 1 * kMillisecond;
 constexpr std::uint64_t kLongNap = 16 * kMillisecond;
 constexpr std::uint64_t kCheckPeersEvery = 50 * kMillisecond;
@@ -28,7 +30,7 @@ void relax() {
 
 }  // namespace
 
-// True when the word was reached, false when it is time to sleep.
+// Returns true if the counter was reached, false if it is time to sleep.
 bool Waiter::spin_and_yield(const Awaited& awaited) {
   if (!spins_) {
     for (unsigned i = 0; i < yields_; ++i) {
@@ -80,7 +82,7 @@ void Waiter::look_around(const Awaited& awaited) {
     try {
       guard_.check_awaited();
     } catch (const PeerLost&) {
-      // A peer may end right after its last publication, which is all that we need of it.
+      // A peer may end right after its last publication, which is all that this wait needs.
       if (!awaited.reached()) throw;
     }
     peers_checked_ns_ = now;

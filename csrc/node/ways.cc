@@ -30,7 +30,7 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
   if (call.order != nullptr && bytes > 0) return DataPath::kChunks;
   if (bytes <= Announcement::kDataBytes) return DataPath::kInLine;
   if (call.led) return DataPath::kSlots;
-  // Where peers read one part each, chunks move fewer bytes.
+  // If each rank reads only one part of a peer's data, chunks move fewer bytes.
   const bool one_look = call.kind != Kind::kAlltoall &&
                         (call.kind != Kind::kReduceScatterBlock || call.parts != nullptr);
   const bool fits = one_look && group_.part().usable().fits_slots(bytes, size_);
