@@ -20,13 +20,13 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t) &&
               std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
-// As linux/futex.h has it since 5.16; older headers lack it.
+// As in linux/futex.h since 5.16; older headers lack it.
 struct FutexOfMany {
   std::uint64_t value, address;
   std::uint32_t flags, reserved;
 };
 constexpr std::uint32_t kOf32Bits = 2;
-constexpr long kFutexWaitv = 449;  // on every architecture
+constexpr long kFutexWaitv = 449;  // the same on every architecture
 constexpr std::size_t kMostWords = 64;
 
 std::atomic<std::uint64_t> the_sleeps{0}, the_ended_by_limit{0};
@@ -42,7 +42,7 @@ timespec timespec_of(std::uint64_t nanoseconds) {
           static_cast<long>(nanoseconds % 1'000'000'000)};
 }
 
-// Not FUTEX_PRIVATE: the word lies in memory that processes share.
+// Without FUTEX_PRIVATE, since processes share the futex.
 long futex(std::atomic<std::uint32_t>& word, int what, std::uint32_t value, const timespec* limit) {
   return syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), what, value, limit, nullptr,
                  0);
@@ -61,7 +61,7 @@ bool can_make_barriers() {
   return can;
 }
 
-// All futexes that one thread sleeps on.
+// All futexes on which one thread sleeps.
 class Futexes {
  public:
   void add(std::atomic<std::uint32_t>& word, std::uint32_t value) {
@@ -69,7 +69,7 @@ class Futexes {
     all_[count_++] = {value, reinterpret_cast<std::uint64_t>(&word), kOf32Bits, 0};
   }
 
-  // Whether the limit has ended it, and it could have been woken for each of them before.
+  // Returns whether the limit ended the sleep although each futex could have woken it before.
   bool wait(std::uint64_t limit_ns) {
     const bool several = count_ > 1, blind = several && !kernel_waits_for_several();
     if (blind) limit_ns = std::min(limit_ns, Sleep::kBlindNs);
@@ -92,14 +92,18 @@ class Futexes {
   std::uint32_t count_ = 0;
 };
 
-// A thread that sleeps for words has their writers look for sleepers, in two steps. It counts
-// itself as expected, then looks at the words; a writer stores its word, then looks whether anybody
-// is expected. The barrier, on all cores where ranks run, comes between the two steps of each, so
-// that one sees the other. Where the kernel does not make it, the writer's store may stay on its
-// way for a moment after it has looked; nobody knows how long, and so this waits for much longer
-// than it can take. Then it counts itself as a sleeper of the bell, and looks at the words once
-// more; a writer that has seen it expected looks at this count. Both change the count by a
-// read-modify-write: who comes second sees the other.
+// Makes the writers of the counters look for sleepers, in two steps.
+//
+// First, the sleeper counts itself as expected, before it reads the counters. A writer stores its
+// counter, then reads whether a sleeper is expected. A memory barrier on all cores where ranks run
+// separates the two actions of each, so that at least one of them sees the other. If the kernel
+// cannot make this barrier, a writer's store may become visible a moment after the writer has read
+// `expected`. No bound for that time is known, so the sleeper waits for much longer than it can
+// take.
+//
+// Second, the sleeper counts itself in `sleepers` of the bell, also before it reads the counters. A
+// writer that has seen a sleeper expected checks this count. Both access the count by a
+// read-modify-write, so the later one sees the earlier one.
 class SleepingFor {
  public:
   explicit SleepingFor(std::span<const Awaited> words) : words_(words) {
@@ -131,12 +135,12 @@ class SleepingFor {
   const std::span<const Awaited> words_;
 };
 
-// A writer that has stored its word and seen the sleeper rings within this time, even on a busy
+// A writer that has stored its counter and seen the sleeper rings within this time, even on a busy
 // machine.
 constexpr std::uint64_t kLongestBeforeRing = 100'000'000;
 
-// After a sleep that has ended by its limit: whether one of the words has been reached without a
-// ring. Its writers still see a sleeper.
+// After a sleep that ended by its limit: returns whether a counter has been reached without a ring.
+// Meanwhile its writers still see a sleeper.
 bool has_lost(std::span<const Awaited> words, std::span<const std::uint32_t> rings_before) {
   const auto is_lost = [&](std::size_t i) {
     return words[i].reached() && words[i].bell->rings.load() == rings_before[i];

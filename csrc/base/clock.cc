@@ -38,7 +38,7 @@ const ClockSteps* mapped_file(const std::string& path) {
 
 constinit std::atomic<const ClockSteps*> clock_steps{&kNoSteps};
 
-// What was mapped before stays: other threads may be reading it.
+// A file mapped before stays mapped, since other threads may still read it.
 void take_clock_steps_from(const std::string& path) {
   if (!path.empty()) clock_steps.store(mapped_file(path), std::memory_order_release);
 }

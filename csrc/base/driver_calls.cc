@@ -25,7 +25,7 @@ std::array<Sums, kMostFunctions> all_sums;
 
 struct Slow {
   std::mutex mutex;
-  std::vector<SlowDriverCall> calls;  // a ring once it is full
+  std::vector<SlowDriverCall> calls;  // used as a ring once it is full
   std::size_t noted = 0;
 };
 

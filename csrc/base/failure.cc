@@ -27,7 +27,7 @@ struct First {
   std::optional<FailureReport> report;
 
   static First& get() {
-    static auto* first = new First;  // asked for as late as at exit
+    static auto* first = new First;  // never freed: used until the process exits
     return *first;
   }
 };
@@ -49,7 +49,7 @@ std::string text_with_kind(const std::exception_ptr& thrown) {
     std::rethrow_exception(thrown);
   } catch (const UsageError& error) {
     return std::string("UsageError: ") + error.what();
-  } catch (...) {  // the others travel between ranks, too
+  } catch (...) {  // the other errors can be sent to other ranks
   }
   return text_with_kind(report_of(thrown));
 }
@@ -95,7 +95,7 @@ FailureReport report_of(const std::exception_ptr& thrown) {
     return {Failure::kTransport, "a rank has got no memory"};
   } catch (const std::exception& error) {
     return {Failure::kTransport, error.what()};
-  } catch (...) {  // an exception of Python: this rank lives, perhaps, but not in this operation
+  } catch (...) {  // a Python exception: this rank may live, but has left the operation
     return {Failure::kPeerLost,
             "a rank left the call by Ctrl-C, or by another exception of a signal's handler"};
   }
@@ -106,7 +106,7 @@ FailureReport first_report_of(const std::exception_ptr& thrown) {
     std::rethrow_exception(thrown);
   } catch (const FailedBefore& error) {
     return error.report;
-  } catch (...) {  // it is the first
+  } catch (...) {  // `thrown` is the first failure
   }
   return report_of(thrown);
 }

@@ -9,7 +9,7 @@ namespace {
 
 struct KindInfo {
   std::string_view name;
-  bool reduces;  // whether the op means anything
+  bool reduces;  // whether the reduction operation is meaningful
 };
 
 constexpr std::array<KindInfo, 7> kKinds = {{
@@ -24,13 +24,13 @@ constexpr std::array<KindInfo, 7> kKinds = {{
 
 constexpr std::string_view kDisagree = "the ranks disagree about a collective call";
 
-// Of calls whose kind, operation, type and count are the same.
+// For calls with equal kind, operation, type and count.
 std::string what_may_differ(const Signature& asked, const Signature& other) {
   const auto kind = static_cast<Kind>(asked.what >> 60);
   const auto op = static_cast<Op>(asked.what >> 54 & 63);
   const auto dtype = static_cast<DType>(asked.what >> 48 & 63);
   if (kind == Kind::kLeftToMpi) return "count, type, operation or shape";
-  // Of plain buffers nothing else is compared, and so it is the root itself, and no hash.
+  // For plain buffers `detail` is the root itself, since nothing else is compared.
   constexpr std::uint64_t kMostRanks = 1 << 24;
   if (kind == Kind::kBcast && asked.detail < kMostRanks && other.detail < kMostRanks) {
     return "root: " + std::to_string(asked.detail) + " and " + std::to_string(other.detail);
@@ -39,7 +39,7 @@ std::string what_may_differ(const Signature& asked, const Signature& other) {
   if (kind == Kind::kBcast) causes.push_back("root");
   if (reduces(kind) && op == Op::kPremul) causes.push_back("factor");
   if (reduces(kind) && op == kAnyUserOp) causes.push_back("function");
-  // Elements of a type that gradred does not know are moved as bytes.
+  // Elements of types that gradred does not know are moved as bytes.
   if (!reduces(kind) && dtype == DType::kUInt8) causes.push_back("type");
   causes.push_back("shape");
   if (kind == Kind::kAllreduce || kind == Kind::kBcast) causes.push_back("order of axes");
@@ -61,7 +61,8 @@ std::uint64_t bytes_of(const Signature& signature) {
   return dtype < kDTypes ? count * kDTypeInfo[dtype].bytes : 0;
 }
 
-// A signature may come from a peer of another version, so every field is looked up with care.
+// A signature may come from a peer of another version, so every field is checked before it is used
+// as an index.
 std::string describe(const Signature& signature) {
   const auto kind = static_cast<std::size_t>(signature.what >> 60);
   const auto op = static_cast<std::size_t>(signature.what >> 54 & 63);

@@ -12,8 +12,8 @@
 namespace gradred {
 namespace {
 
-// An operation as far as its events are still in the buffer. A channel cannot know which round is
-// the last, so the end of an operation is found here and not recorded.
+// An operation, as far as its events are still in the buffer. A channel does not know which round
+// is the last, so the end of an operation is derived here and not recorded.
 struct Extent {
   TraceEvent whole;
   bool abandoned = false;
@@ -31,7 +31,7 @@ std::map<std::uint64_t, Extent> operations_of(const std::vector<TraceEvent>& eve
   return operations;
 }
 
-// Chrome counts in microseconds; three decimals keep the nanoseconds.
+// Chrome counts in microseconds. Three decimals preserve the nanoseconds.
 std::string microseconds(std::uint64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, "%llu.%03u", static_cast<unsigned long long>(ns / 1000),
@@ -77,7 +77,7 @@ std::string name_json(int rank, const char* what, std::uint32_t line, const std:
          std::to_string(what[0] == 'p' ? static_cast<std::uint32_t>(rank) : line) + "\"}}";
 }
 
-// Of a device's driver, that took long. They are the process's: each thread has a line of its own.
+// Driver calls that took long. They belong to the process, so each thread has a line of its own.
 constexpr std::uint32_t kFirstLineOfDriver = 1'000'000;
 
 std::string driver_json(int rank) {

@@ -15,7 +15,7 @@ struct UserOp {
   std::uint64_t hash = 0;
 };
 
-// An entry below `count` never changes, so that whoever has its tag reads it without a lock.
+// An entry below `count` never changes, so it can be read without a lock by its tag.
 struct UserOps {
   std::array<UserOp, kMostUserOps> entries;
   std::atomic<std::size_t> count{0};
@@ -23,7 +23,8 @@ struct UserOps {
 };
 
 UserOps& all() {
-  static auto* const only = new UserOps;  // threads may read it while the process ends
+  // Never freed, since threads may read it while the process exits.
+  static auto* const only = new UserOps;
   return *only;
 }
 
