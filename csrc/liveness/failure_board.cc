@@ -8,9 +8,9 @@
 namespace gradred {
 namespace {
 
-// Behind the first line; set as the process begins.
+// The board without its first line. Set when the process starts.
 std::span<const char> lines;
-// While this is 0 no line begins. Points to lines.front(), or to a 0.
+// Points to lines.front(), or to a zero byte. As long as the byte is 0, there is no line.
 constexpr char kNothing = 0;
 std::atomic<const char*> first{&kNothing};
 

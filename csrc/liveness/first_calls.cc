@@ -9,7 +9,7 @@
 namespace gradred {
 namespace {
 
-// Who waits in another call.
+// The known peers that do not publish that they wait in this call.
 LocalPeers missing_peers(mpi::Handle comm, const WaitRecord& call) {
   LocalPeers peers = known_local_peers(comm);
   std::erase_if(peers, [&](const auto& peer) {
@@ -19,8 +19,8 @@ LocalPeers missing_peers(mpi::Handle comm, const WaitRecord& call) {
   return peers;
 }
 
-// What a peer that is missed does. One whose first call on a communicator of this size is of
-// another kind than this rank's, may never come.
+// What a missing peer does. If its first call on a communicator of this size is of another kind
+// than this rank's, it may never come.
 std::string state_of_missed(const ProcessId& process, std::uint32_t ranks) {
   const auto theirs = waits_in(process);
   if (!theirs) return state_text(process);

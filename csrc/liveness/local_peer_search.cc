@@ -12,8 +12,8 @@
 namespace gradred {
 namespace {
 
-std::atomic<std::size_t> told_ranks{0};  // of the job on this host; 0: not told
-std::atomic<bool> is_over{false};        // has looked for the last time
+std::atomic<std::size_t> told_ranks{0};  // of the job on this host; 0: not set
+std::atomic<bool> is_over{false};        // the last search has begun
 
 std::size_t ranks_of_job_here(const AboutRank& mine) {
   const std::size_t told = told_ranks.load(std::memory_order_relaxed);
@@ -26,7 +26,8 @@ void expect_ranks_on_host(std::size_t ranks) { told_ranks.store(ranks, std::memo
 
 bool meet_local_peers() {
   const std::optional<AboutRank> mine = shown_by_this_process();
-  if (!mine || mine->spawned) return true;  // those of its parents' program have the same launcher
+  // The ranks of the parent program have the same launcher as spawned ones.
+  if (!mine || mine->spawned) return true;
   const std::size_t others = ranks_of_job_here(*mine) - 1;
   if (job_peers().size() >= others) return true;
   const std::int64_t job = launcher_of(mine->pid, true);

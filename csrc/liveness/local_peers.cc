@@ -19,14 +19,14 @@ struct LocalPeer {
   bool of_this_job = false;
 };
 
-std::mutex peers_mutex;  // of the list, whose entries stay where they are, and of the map
+std::mutex peers_mutex;  // guards the list, whose entries never move, and the map
 
 std::list<LocalPeer>& met() {
-  static auto* list = new std::list<LocalPeer>;  // asked for as late as in MPI_Finalize
+  static auto* list = new std::list<LocalPeer>;  // never freed, since MPI_Finalize still uses it
   return *list;
 }
 
-// By their ranks in MPI_COMM_WORLD.
+// By rank in MPI_COMM_WORLD.
 std::map<int, ProcessId>& by_world_rank() {
   static auto* map = new std::map<int, ProcessId>;
   return *map;
@@ -43,7 +43,7 @@ StatusPage* map_page(const ProcessId& process) {
   return page;
 }
 
-// With the lock held.
+// Requires the lock.
 LocalPeer* find(const ProcessId& process) {
   for (LocalPeer& peer : met()) {
     if (peer.process == process) return &peer;
@@ -73,7 +73,7 @@ std::vector<ProcessId> job_peers() {
   const std::lock_guard lock(peers_mutex);
   std::vector<ProcessId> found;
   for (LocalPeer& peer : met()) {
-    // There may have been no descriptor left to open it with.
+    // The first attempt may have failed for lack of a free descriptor.
     if (peer.page == nullptr) peer.page = map_page(peer.process);
     if (peer.of_this_job && peer.page != nullptr) found.push_back(peer.process);
   }

@@ -41,7 +41,7 @@ std::optional<std::string> left_before(const LocalPeers& local_peers, const Rank
     for (std::uint32_t i = 0; i < said.known; ++i) {
       if (said.begun[i].communicator == key) return said.begun[i].operations < begun;
     }
-    return said.known < ShutdownRecord::kMost;  // else it may have been too much to tell
+    return said.known < ShutdownRecord::kMost;  // a full list may lack the communicator
   });
 }
 

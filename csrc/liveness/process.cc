@@ -19,8 +19,8 @@ std::uint64_t token_of(const std::string& process, std::int32_t status_file) {
   return name_of_file("/proc/" + process + "/fd/" + std::to_string(status_file));
 }
 
-// What can be told of a process without a file, where this process may open no more: only one that
-// runs has a program.
+// What can be found out about a process when this one can open no more files: only a running
+// process has an executable.
 bool has_program(std::int64_t pid) {
   char target[1];
   const std::string link = "/proc/" + std::to_string(pid) + "/exe";
@@ -29,8 +29,8 @@ bool has_program(std::int64_t pid) {
 
 }  // namespace
 
-// Fields 2, 3, 4 and 22. The second one is in parentheses and may hold anything, so counting begins
-// behind the last of these.
+// Reads fields 2, 3, 4 and 22. Field 2 is in parentheses and may contain anything, so the others
+// are counted from the last closing parenthesis.
 std::optional<ProcessStat> read_stat(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
@@ -66,7 +66,7 @@ const std::string& host_id() {
     gethostname(name, sizeof name - 1);
     std::string boot;
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-    char pids[32] = {};  // process numbers mean the same only within one namespace
+    char pids[32] = {};  // process numbers are valid only within one namespace
     if (readlink("/proc/self/ns/pid", pids, sizeof pids - 1) < 0) pids[0] = '\0';
     return std::string(name) + "/" + boot + pids;
   }();
@@ -75,7 +75,7 @@ const std::string& host_id() {
 
 ProcessId this_process() {
   static std::mutex mutex;
-  static ProcessId known;  // first asked for when files could still be opened
+  static ProcessId known;  // first determined while files can still be opened
   const std::lock_guard lock(mutex);
   const auto pid = static_cast<std::int64_t>(getpid());
   const std::int32_t file = status_file();

@@ -20,7 +20,7 @@
 namespace gradred {
 namespace {
 
-// Of processes above the ranks: on mpiexec's host, and on the others.
+// Launcher processes above the ranks, on the host of mpiexec and on the others.
 constexpr auto kLaunchers = std::to_array<std::string_view>(
     {"mpiexec", "mpirun", "prterun", "prun", "srun", "orterun", "hydra_pmi_proxy", "prted", "orted",
      "slurmstepd", "torchrun", "pt_elastic"});
@@ -31,7 +31,7 @@ std::vector<std::int64_t> numbers_in(const std::string& folder) {
   std::vector<std::int64_t> found;
   const auto close = [](DIR* open) { closedir(open); };
   const std::unique_ptr<DIR, decltype(close)> open(opendir(folder.c_str()), close);
-  if (!open) return found;  // another user's, or it has ended
+  if (!open) return found;  // another user's process, or it has ended
   while (const dirent* entry = readdir(open.get())) {
     const std::string_view name(entry->d_name);
     std::int64_t number = 0;
@@ -49,7 +49,7 @@ bool is_status_file(const std::string& link) {
          std::string_view(target.data(), static_cast<std::size_t>(length)).starts_with(begin);
 }
 
-// Nothing where the number means another file by now, as a pipe.
+// Returns nothing if the number now belongs to another file, for example a pipe.
 std::optional<AboutRank> read_about(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (file < 0) return std::nullopt;
@@ -90,7 +90,8 @@ std::optional<AboutRank>& shown() {
 }  // namespace
 
 void show_rank(const AboutRank& about) {
-  // By its name, which is shown without opening it, others know the process behind a number.
+  // Other processes identify the process by the file's name, which they can read without opening
+  // it.
   const int file = memfd_create(name_of_new_file().c_str(), MFD_CLOEXEC);
   if (file < 0) return;
   const std::string text = text_of(about);
@@ -116,7 +117,7 @@ std::vector<ShownRank> shown_ranks() {
     for (const std::int64_t file : numbers_in(folder)) {
       const std::string path = folder + "/" + std::to_string(file);
       if (!is_status_file(path)) continue;
-      // Forked children hold the files, too.
+      // Forked children hold the file as well, but its text names their parent.
       if (const auto about = read_about(path); about && about->pid == pid) {
         found.push_back({*about, static_cast<std::int32_t>(file)});
       }

@@ -14,7 +14,7 @@
 namespace gradred {
 namespace {
 
-std::mutex page_mutex;  // of the waits of several threads, of which the last is shown
+std::mutex page_mutex;  // orders the waits of several threads; the last one is shown
 StatusPage* page = nullptr;
 int file = -1;
 LastBegun unread;

@@ -15,11 +15,11 @@
 namespace gradred {
 namespace {
 
-Supervisor supervisor;  // set as the process begins
+Supervisor supervisor;  // set when the process starts
 
-constexpr std::size_t kLineBytes = 250;  // as many as a failure board keeps
+constexpr std::size_t kLineBytes = 250;  // the length that a failure board stores
 
-// Without SIGPIPE: the supervisor may have ended, and so will this process.
+// Suppresses SIGPIPE, since the supervisor may have ended.
 void write_line(int pipe, const std::string& line) {
   sigset_t signal, before;
   sigemptyset(&signal);

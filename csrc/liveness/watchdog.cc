@@ -14,7 +14,7 @@ WaitLimits& wait_limits() {
 
 void print_report(const std::string& text) {
   const std::string line = "gradred: " + text + "\n";
-  // Not through stdio: the lines of several ranks must stay whole.
+  // Avoids stdio, so that the lines of several ranks stay whole.
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
 }
 
