@@ -82,7 +82,7 @@ bool Stream::finish() noexcept {
 
 bool Stream::settle() noexcept {
   constexpr std::uint64_t kMomentNs = 500'000'000;
-  rest();  // nothing more is given
+  rest();  // no more work follows
   try {
     const std::uint64_t begin = now_ns();
     while (!ready()) {
