@@ -23,7 +23,7 @@ constexpr std::array<std::pair<std::string_view, FaultKind>, 6> kFaultKinds = {{
 }};
 constexpr std::uint32_t kLongestDelay = 3'600'000;  // ms: an hour
 
-// For messages: whatever came in, what goes out is short and printable.
+// For messages: the result is short and printable whatever the input.
 std::string quoted(std::string_view text) {
   std::string result = "'";
   for (const char c : text.substr(0, 60)) result += c >= ' ' && c <= '~' ? c : '?';
@@ -154,8 +154,8 @@ class FaultyChannel : public Channel {
     untouched_ = true;
   }
 
-  // Die, stop or fail if this is the round. Called when the round is first touched, and not before:
-  // when the last round ends there is no next one.
+  // Dies, stops or fails if this is the round. Called when the round is first used and not when the
+  // previous one ends, since the last round has no next one.
   void strike() {
     if (!std::exchange(untouched_, false)) return;
     if (hit(FaultKind::kFail)) throw TransportError("a message failed, as was asked for");
@@ -167,8 +167,8 @@ class FaultyChannel : public Channel {
     }
   }
 
-  // Whether nothing is held back; sends what is due. True only if it was so before this call, since
-  // what has just been sent is not yet complete.
+  // Sends the delayed messages that are due. Returns true only if none were delayed before this
+  // call, since messages that have just been sent are not complete.
   bool send_late() {
     if (late_.empty()) return true;
     if (now_ns() < due_ns_ || !stream_.ready()) return false;
@@ -177,7 +177,8 @@ class FaultyChannel : public Channel {
     return false;
   }
 
-  // Where a copy with one byte inverted is, once the stream is ready.
+  // Returns the address of a copy with one byte inverted. The copy is complete once the stream is
+  // ready.
   const void* corrupted(const void* data, std::size_t bytes) {
     static constexpr std::byte kOnes{0xff};
     static const Reduction inversion = Reduction::of(Op::kBxor, DType::kUInt8);
@@ -193,14 +194,14 @@ class FaultyChannel : public Channel {
   std::atomic<std::uint64_t>& operations_;
   std::uint64_t operation_ = 0;
   std::uint64_t round_ = 0;
-  bool untouched_ = true;  // the round
+  bool untouched_ = true;  // no call in this round yet
   State state_ = State::kWell;
   std::uint64_t due_ns_ = 0;
   std::vector<Message> late_;
   const Memory memory_;
   Stream stream_;
-  std::vector<Allocation> copies_;        // the data of messages in flight
-  const std::unique_ptr<Channel> inner_;  // last: until it has gone, peers may read copies_
+  std::vector<Allocation> copies_;        // data of messages in flight
+  const std::unique_ptr<Channel> inner_;  // last: until it is destroyed, peers may read copies_
 };
 
 }  // namespace

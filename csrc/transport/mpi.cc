@@ -11,13 +11,14 @@
 namespace gradred {
 namespace {
 
-// Of a message in pieces so many are under way at a time, and each eighth piece waits until its
-// receive is there: of a message that nobody receives yet the MPI keeps less than 2 MiB.
+// Limits for a message that is cut into pieces: so many pieces are in flight at a time, and each
+// eighth piece completes only when its receive is posted. So the MPI buffers less than 2 MiB of a
+// message that is not being received.
 constexpr std::size_t kPiecesUnderWay = 4, kPiecesPerReceipt = 8;
-// The first message to a peer carries the signature before its data, in one piece up to this size:
-// to copy so much takes less time than a message of its own.
+// The first message to a peer carries the signature, and up to this size also the data. Copying so
+// many bytes takes less time than another message.
 constexpr std::size_t kInlineBytes = std::size_t{32} << 10;
-// Between looks at the signatures that have arrived while an operation waits.
+// How many tests of a waiting operation come between checks of the signatures that have arrived.
 constexpr unsigned kTestsPerLook = 64;
 
 constexpr Signature kNothingYet = {~std::uint64_t{0}, ~std::uint64_t{0}};
@@ -27,12 +28,12 @@ struct Envelope {
   std::array<std::byte, kInlineBytes> data;
 };
 
-// The MPI may still write there: a message that matched before it could be cancelled.
+// The MPI may still write to these buffers if a message matched before it was cancelled.
 void keep_for_ever(std::vector<std::unique_ptr<Envelope>> envelopes) {
   for (auto& envelope : envelopes) static_cast<void>(envelope.release());
 }
 
-// Of buffers in host memory.
+// A channel for buffers in host memory.
 class MpiChannel final : public Channel {
  public:
   explicit MpiChannel(const MpiTransport& transport)
@@ -64,7 +65,8 @@ class MpiChannel final : public Channel {
 
   void recv(int peer, void* data, std::size_t bytes) override {
     if (first(received_, peer)) {
-      // Room for any first message: a peer that disagrees must not overrun, only be found out.
+      // Has room for any first message, so that a peer that disagrees is detected and cannot
+      // overrun a buffer.
       Envelope& envelope = next_envelope();
       envelope.signature = kNothingYet;
       arrivals_.push_back({peer, &envelope, data, bytes <= kInlineBytes ? bytes : 0, requests_});
@@ -108,7 +110,7 @@ class MpiChannel final : public Channel {
     }
     bool quiet = true;
     for (std::size_t i = 0; i < requests_; ++i) {
-      int done = 0;  // a message that failed is done as well
+      int done = 0;  // a message whose test fails counts as complete
       if (in_flight(i) && mpi_.call.Test(slot(i), &done, mpi_.is.status_ignore) == 0) {
         quiet &= done != 0;
       }
@@ -128,7 +130,7 @@ class MpiChannel final : public Channel {
       if (!in_flight(i)) continue;
       if (mpi_.call.Test(slot(i), &done, mpi_.is.status_ignore) != 0 || done != 0) continue;
       if (is_receive_[i])
-        mpi_.call.Cancel(slot(i));  // of a send it is deprecated, and crashes MPICH 5
+        mpi_.call.Cancel(slot(i));  // cancelling sends is deprecated and crashes MPICH 5
       mpi_.call.Request_free(slot(i));
       quiet = false;
     }
@@ -142,28 +144,30 @@ class MpiChannel final : public Channel {
   }
 
  private:
-  struct Arrival {  // a first message from a peer
+  struct Arrival {  // the first message from a peer
     int peer = -1;
     Envelope* envelope = nullptr;
     void* target = nullptr;
-    std::size_t bytes = 0;    // that came along with the signature
-    std::size_t request = 0;  // its place among the requests
+    std::size_t bytes = 0;    // bytes that came along with the signature
+    std::size_t request = 0;  // its index among the requests
   };
 
-  // What follows a first message. It is received once the signature is known to agree: where a
-  // message is longer than its receive, Open MPI's single-copy transport writes behind the buffer.
+  // A message that follows a first message. Its receive is posted once the signature is known to
+  // agree. If a message is longer than its receive, Open MPI's single-copy transport writes past
+  // the buffer.
   struct Deferred {
     Arrival first;
     void* data;
     std::size_t bytes;
   };
 
-  // A message that goes in pieces, or comes behind one, as messages to a peer keep their order.
+  // A message that is cut into pieces, or that follows one, since messages to a peer must stay in
+  // order.
   struct Cut {
     bool is_receive;
     int peer;
-    std::byte* data;   // what is not posted yet
-    std::size_t left;  // bytes of it
+    std::byte* data;   // the part that is not posted yet
+    std::size_t left;  // bytes of that part
     std::size_t posted = 0;
     bool is_for(bool receives, int of) const { return is_receive == receives && peer == of; }
     bool is_posted() const { return posted > 0 && left == 0; }
@@ -187,7 +191,7 @@ class MpiChannel final : public Channel {
     }
   }
 
-  // The next one, in the place of a request that is done.
+  // Posts the next piece in place of a completed request.
   void post_piece(std::size_t place) {
     Cut& cut = cut_[cut_of_[place] - 1];
     const std::size_t bytes = std::min(cut.left, transport_.piece_bytes(cut.peer));
@@ -214,7 +218,8 @@ class MpiChannel final : public Channel {
     int done = 0;
     check_test(mpi_.call.Testsome(static_cast<int>(looks), storage_.data(), &done, done_.data(),
                                   mpi_.is.status_ignore));
-    if (done < 0 || static_cast<std::size_t>(done) > looks) return true;  // MPI_UNDEFINED: no more
+    // MPI_UNDEFINED: there are no active requests.
+    if (done < 0 || static_cast<std::size_t>(done) > looks) return true;
     for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) {
       const auto place = static_cast<std::size_t>(done_[i]);
       if (cut_of_[place] > 0 && cut_[cut_of_[place] - 1].left > 0) post_piece(place);
@@ -259,7 +264,8 @@ class MpiChannel final : public Channel {
 
   Envelope& next_envelope() {
     if (envelopes_used_ == envelopes_.size()) {
-      envelopes_.push_back(std::make_unique_for_overwrite<Envelope>());  // pages come with use
+      // Left uninitialized, so that its pages are allocated when they are first used.
+      envelopes_.push_back(std::make_unique_for_overwrite<Envelope>());
     }
     return *envelopes_[envelopes_used_++];
   }
@@ -271,7 +277,7 @@ class MpiChannel final : public Channel {
     ++requests_;
   }
 
-  // Done in the MPI's sense is a send with `receipt` once its receive is there.
+  // A send with `receipt` completes only after the matching receive has started.
   void post_at(std::size_t place, bool is_receive, int peer, void* data, std::size_t bytes,
                bool receipt) {
     is_receive_[place] = is_receive;
@@ -286,7 +292,8 @@ class MpiChannel final : public Channel {
                "sending to a peer");
   }
 
-  // Requests stand densely in the MPI's own handle size, so that the MPI can read them.
+  // Requests are stored densely in the MPI's own handle size, so that the MPI can read them as an
+  // array.
   mpi::Handle* slot(std::size_t i) {
     return reinterpret_cast<mpi::Handle*>(reinterpret_cast<std::byte*>(storage_.data()) +
                                           i * mpi_.is.handle_bytes);
@@ -296,7 +303,7 @@ class MpiChannel final : public Channel {
     std::memcpy(&value, slot(i), mpi_.is.handle_bytes);
     return mpi_.normalise(value) != mpi_.is.request_null;
   }
-  // For one request more.
+  // Makes room for one more request.
   void make_room() {
     if (storage_.size() >= requests_ + 2) return;
     storage_.resize(2 * requests_ + 8);
@@ -322,16 +329,17 @@ class MpiChannel final : public Channel {
   int tag_ = 0;
   Signature signature_{};
   std::uint64_t operation_ = 0;
-  std::vector<std::uint64_t> sent_, received_;  // the last operation that exchanged with each peer
+  // By peer: the last operation with a message to or from it.
+  std::vector<std::uint64_t> sent_, received_;
   std::vector<std::unique_ptr<Envelope>> envelopes_;
   std::size_t envelopes_used_ = 0;
   std::vector<Arrival> arrivals_;
   std::vector<Deferred> deferred_;
-  std::vector<int> blocked_;  // peers, in post_deferred(): their receives are posted in their order
+  std::vector<int> blocked_;  // peers in post_deferred(): keeps each peer's receives in order
   std::vector<mpi::Handle> storage_;
   std::vector<bool> is_receive_;
-  std::vector<std::size_t> cut_of_;  // of a request: the place in cut_ and 1; 0: it is a whole one
-  std::vector<int> done_;            // places of requests
+  std::vector<std::size_t> cut_of_;  // by request: 1 + its index in cut_; 0: not cut
+  std::vector<int> done_;            // indices of completed requests
   std::vector<Cut> cut_;
   std::size_t requests_ = 0;
   unsigned tests_ = 0;
@@ -341,8 +349,8 @@ class MpiChannel final : public Channel {
 }  // namespace
 
 TagSpace TagSpace::make(int id, int largest_tag) {
-  const int bits =
-      static_cast<int>(std::bit_width(static_cast<unsigned>(largest_tag))) - 1;  // whole bits
+  // The number of bits that may hold any value.
+  const int bits = static_cast<int>(std::bit_width(static_cast<unsigned>(largest_tag))) - 1;
   const int own = std::clamp(bits - 12, 4, 14);
   return {id, own, std::min(4, own / 3)};
 }
@@ -360,7 +368,7 @@ std::size_t MpiTransport::piece_bytes(int peer) const {
 
 int TagSpace::most_ids(int largest_tag) { return (largest_tag >> make(0, largest_tag).bits) - 1; }
 
-// No MPI that mpi4py loads is asked to read a device's memory: some cannot, and crash.
+// The MPI never gets an address in device memory, since some MPIs crash on it.
 std::unique_ptr<Channel> MpiTransport::open(Memory memory) {
   auto channel = std::make_unique<MpiChannel>(*this);
   if (memory.is_host()) return channel;

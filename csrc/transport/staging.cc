@@ -57,7 +57,7 @@ class StagingChannel : public Channel {
     }
     staged_.clear();
     forget_round();
-    return done;  // the transport below has never seen the caller's memory
+    return done;  // the transport below never had the caller's memory
   }
 
  private:
@@ -72,7 +72,7 @@ class StagingChannel : public Channel {
     std::size_t bytes;
   };
 
-  // Of the round's messages; kept for the messages of later rounds.
+  // Returns a staging buffer for a message of this round. Buffers are reused in later rounds.
   std::byte* room(std::size_t bytes) {
     if (used_ == staged_.size()) staged_.emplace_back();
     Allocation& one = staged_[used_++];
@@ -90,10 +90,10 @@ class StagingChannel : public Channel {
   Stream stream_;
   std::vector<Allocation> staged_;
   std::size_t used_ = 0;
-  std::vector<Send> sends_;  // until they are copied
+  std::vector<Send> sends_;  // until their copies to host memory are complete
   std::vector<Arrival> arrivals_;
-  bool arrived_ = false;                  // the round's messages have; they are being copied
-  const std::unique_ptr<Channel> inner_;  // last: until it has gone, peers may read staged_
+  bool arrived_ = false;  // the messages have arrived and are being copied to their targets
+  const std::unique_ptr<Channel> inner_;  // last: until it is destroyed, peers may read staged_
 };
 
 }  // namespace

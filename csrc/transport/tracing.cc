@@ -13,7 +13,7 @@ class TracingChannel : public Channel {
   TracingChannel(std::unique_ptr<Channel> inner, Trace& trace)
       : inner_(std::move(inner)), trace_(trace), line_(trace.open_line()) {}
   ~TracingChannel() override { trace_.close_line(line_); }
-  TracingChannel(const TracingChannel&) = delete;  // the line is given back once
+  TracingChannel(const TracingChannel&) = delete;  // the line is returned only once
   TracingChannel& operator=(const TracingChannel&) = delete;
 
   void begin(std::uint32_t tag, const Signature& signature) override {
@@ -89,7 +89,7 @@ class TracingChannel : public Channel {
   Trace& trace_;
   const std::uint32_t line_;
   TraceEvent operation_;
-  std::vector<TraceEvent> round_;  // the open round and its messages; keeps its memory
+  std::vector<TraceEvent> round_;  // the open round and its messages; retains its capacity
 };
 
 }  // namespace
