@@ -8,11 +8,10 @@ namespace gradred::mpi {
 namespace {
 
 void* pointer(std::intptr_t value) {
-  return reinterpret_cast<void*>(
-      value);  // NOLINT: MPI's own constants are small integers as pointers
+  return reinterpret_cast<void*>(value);  // NOLINT: constants are small integers
 }
 
-// MPICH, Intel MPI, MVAPICH, Cray MPICH: fixed by the MPICH ABI initiative.
+// For MPICH, Intel MPI, MVAPICH and Cray MPICH: fixed by the MPICH ABI initiative.
 constexpr std::array<Named<DType>, 30> kMpichTypes = {{
     {0x4c000118, DType::kInt8},      {0x4c000101, DType::kInt8},        // SIGNED_CHAR, CHAR
     {0x4c000137, DType::kInt8},      {0x4c000102, DType::kUInt8},       // INT8_T, UNSIGNED_CHAR
@@ -66,7 +65,7 @@ Constants mpich_constants() {
           .thread_multiple = 3};
 }
 
-// The standard ABI of MPI-5.0, chapter 20.
+// For the standard ABI of MPI-5.0, chapter 20.
 constexpr std::array<Named<DType>, 29> kAbiTypes = {{
     {0x244, DType::kInt8},      {0x243, DType::kInt8},       {0x240, DType::kInt8},
     {0x245, DType::kUInt8},     {0x241, DType::kUInt8},      {0x247, DType::kUInt8},
@@ -209,7 +208,8 @@ std::string_view name_of(Family family) {
 
 Family find_family(void* library, Lookup lookup) {
   if (lookup(library, "ompi_mpi_comm_world") != nullptr) return Family::kOpenMpi;
-  // MPICH 5 has the function in its own ABI too, and says there that it is not the standard's.
+  // MPICH 5 has this function in its own ABI as well, and there reports that it is not the standard
+  // ABI.
   void* found = lookup(library, "MPI_Abi_get_version");
   if (found != nullptr) {
     int major = -1, minor = -1;

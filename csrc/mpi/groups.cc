@@ -18,7 +18,7 @@ std::vector<int> world_ranks(Handle comm) {
             "MPI_Group_translate_ranks");
   mpi.call.Group_free(&group);
   mpi.call.Group_free(&world);
-  // Ranks from outside MPI_COMM_WORLD (spawned, connected) have no common name.
+  // Ranks outside MPI_COMM_WORLD (spawned or connected) have no common numbering.
   if (std::ranges::find(translated, mpi.is.undefined) != translated.end()) translated.clear();
   return translated;
 }

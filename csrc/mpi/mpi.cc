@@ -16,12 +16,12 @@ struct Loaded {
   FamilyTables tables;
 };
 
-Loaded* table = nullptr;  // set once, before any communicator exists, and never freed
+Loaded* table = nullptr;  // set once, before any communicator exists; never freed
 
 void* symbol(void* library, const char* name) { return dlsym(library, name); }
 
-// The profiling name first: what gradred asks for on its own account is no business of a tool
-// that interposes on the user's calls.
+// Prefers the profiling name, so that tools that intercept the user's MPI calls do not see
+// gradred's own.
 template <class Function>
 void resolve(void* library, const char* name, Function& function) {
   void* found = symbol(library, (std::string("PMPI_") + name).c_str());
@@ -33,7 +33,7 @@ void resolve(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(found);
 }
 
-// What only some MPIs have.
+// For functions that only some MPIs have.
 template <class Function>
 void resolve_if_there(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(symbol(library, name));
@@ -114,7 +114,7 @@ std::optional<Handle> find_handle(std::span<const Named<Value>> names, Value val
 bool loaded() { return table != nullptr; }
 
 bool initialized() {
-  static std::atomic<bool> once{false};  // it stays so
+  static std::atomic<bool> once{false};  // stays true once set
   if (once.load(std::memory_order_relaxed)) return true;
   int found = 0;
   get().call.Initialized(&found);
