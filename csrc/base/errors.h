@@ -28,8 +28,7 @@ class TimeoutError : public TransportError {
  private:
   std::uint64_t id_;
 };
-class WaitTimeout
-    : public TimeoutError {  // time limit of one wait; the awaited operation continues
+class WaitTimeout : public TimeoutError {  // one wait timed out; its operation continues
  public:
   using TimeoutError::TimeoutError;
 };

@@ -52,8 +52,8 @@ std::optional<ProcessStat> read_stat(std::int64_t pid);
 std::optional<ProcessId> process_numbered(std::int64_t pid, std::int32_t status_file);
 
 std::string process_text(const ProcessId& process);  // "process 17"
-// The state that /proc shows: "running", "sleeping", "stopped by a signal",
-// "ended" or "state unknown".
+// The state that /proc shows: "running", "sleeping", "stopped by a signal", "ended" or
+// "state unknown".
 std::string state_text(const ProcessId& process);
 
 }  // namespace gradred
