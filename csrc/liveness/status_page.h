@@ -26,7 +26,8 @@ struct ShutdownRecord {
   static constexpr std::size_t kMost = 64;
   struct Begun {
     std::uint64_t communicator = 0;  // Communicator::key, or Registry::group_key
-    // Operations begun over messages (also the number of the next one), or on the MPI.
+    // Operations begun: over messages for a communicator, which is also the number of the next one,
+    // or on the MPI for a group.
     std::uint64_t operations = 0;
   };
 

@@ -44,9 +44,8 @@ class NodeExecution {
   // What advance() waits for after it has returned false. The caller should call advance() again
   // after about 100 ms in any case, since advance() also checks whether the peers are alive.
   const Awaited& awaited() const { return awaited_; }
-  StoodFor stands_for() const {
-    return stands_for_;
-  }  // the reason for the wait if awaited().word is nullptr
+  // The reason for the wait if awaited().word is nullptr.
+  StoodFor stands_for() const { return stands_for_; }
   // Peers may rely on this rank from now on: if it gives the operation up, the group fails.
   bool announced() const { return state_ > State::kLeads && state_ < State::kEnded; }
   // Whether the operation ran in device memory. If not, its result is at recv().

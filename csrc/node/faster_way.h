@@ -37,12 +37,12 @@ class FasterWay {
 
     std::size_t fastest(bool mapped) const;
   };
-  static constexpr std::size_t kLeastPower = 16,
-                               kPowers = 24;  // the ends also stand for all sizes beyond them
+  // Powers of two that are kept apart. The first and the last one also stand for all sizes beyond.
+  static constexpr std::size_t kLeastPower = 16, kPowers = 24;
   Times& of(const Calls& calls);
 
-  std::array<std::array<std::array<Times, kPowers>, 4>, 5>
-      times_{};  // by kind, in_place and mapped, and size
+  // By kind, by in_place and mapped, and by size.
+  std::array<std::array<std::array<Times, kPowers>, 4>, 5> times_{};
 };
 
 }  // namespace gradred

@@ -84,8 +84,8 @@ class NodeGroup final : private Guard {
   bool spins() const { return waiter_.spins(); }
   const NodeOptions& options() const { return part_.options(); }
 
-  void run(const NodeCall& call,
-           Poll* poll = nullptr);  // `poll` nullptr: nothing to do while waiting
+  // Carries out an operation. `poll`: nullptr if there is nothing to do while waiting.
+  void run(const NodeCall& call, Poll* poll = nullptr);
 
   // For profiles: sets when this rank arrived at the operation that begins next; 0 cancels it.
   // After that operation and before the next one, arrival_ns() returns when a rank arrived at it,
@@ -191,9 +191,8 @@ class NodeGroup final : private Guard {
     RankState& theirs = part_.state(rank);
     return {&theirs.progress, steps_ + step, &theirs.bell, waiter_.expected()};
   }
-  void steps_end(std::uint64_t steps) {
-    steps_ += steps;
-  }  // number of steps that this operation took
+  // `steps`: number of steps that this operation took.
+  void steps_end(std::uint64_t steps) { steps_ += steps; }
 
   // Called while an operation waits; does not block. Throws if a peer has failed. Cheap.
   void glance() override;
@@ -252,7 +251,7 @@ class NodeGroup final : private Guard {
 };
 
 // Collective. Returns the nanoseconds that a flag takes from rank 0 to rank 1, as the mean of
-// `turns` round trips, and 0 on the other ranks. It tells how precise any time measured on this
+// `turns` round trips, and 0 on the other ranks. It shows how precise any time measured on this
 // host can be.
 double one_way_latency_ns(NodeGroup& group, unsigned turns, Poll* poll);
 

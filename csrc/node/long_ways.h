@@ -22,7 +22,7 @@ class LongWays final : public NodeWay {
 
   void announce(const NodeCall& call);
 
-  // The functions up to steps() require that all ranks have announced.
+  // The functions from here to steps() require that all ranks have announced.
   bool all_on_devices(const NodeCall& call) const { return on_devices_.all_are(call); }
   Steps on_devices(const NodeCall& call) { return on_devices_.steps(call); }  // if all_on_devices()
   // Otherwise begin_measuring(), steps(), end_measuring(). begin_measuring() returns the present

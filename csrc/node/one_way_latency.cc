@@ -1,3 +1,4 @@
+// Measures how long a flag in shared memory takes from one rank to another.
 #include "base/clock.h"
 #include "node/group.h"
 

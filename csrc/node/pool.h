@@ -58,9 +58,8 @@ class Pool {
                                       std::string& reason);
   void introduce(std::vector<PoolMember> members);
 
-  std::uint64_t token() const {
-    return segment_->token();
-  }  // the same in all processes of the pool
+  // The same in all processes of the pool.
+  std::uint64_t token() const { return segment_->token(); }
   std::byte* at(std::size_t offset) const { return segment_->data() + offset; }
   const PoolMember& member(std::size_t index) const { return members_[index]; }
   // Returns the indices of these processes in the pool, or nothing if one of them is not a member.

@@ -16,8 +16,8 @@ namespace gradred {
 
 class FasterStores {
  public:
-  static constexpr std::size_t kLeast =
-      2048;  // bytes; below, writing past the caches is never faster
+  // Bytes. For shorter data, writing past the caches is never faster.
+  static constexpr std::size_t kLeast = 2048;
 
   // Whether to write this number of bytes past the caches.
   bool past(std::size_t bytes) const {
@@ -57,9 +57,8 @@ class PeerStores {
  public:
   FasterStores& faster() { return faster_; }
   void begin(bool past) { past_ = past; }  // `past`: past the caches
-  void begin_on(std::size_t bytes) {
-    past_ = faster_.past(bytes);
-  }  // as measured for so many bytes
+  // Chooses as measured for so many bytes.
+  void begin_on(std::size_t bytes) { past_ = faster_.past(bytes); }
   bool past() const { return past_; }
   void give(std::byte* target, const std::byte* source, std::size_t bytes);
   // As give(), but always past the caches.
