@@ -114,7 +114,8 @@ class DeviceMemory {
   // As open_order(), but the work is enqueued in the program's stream itself.
   virtual std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream);
   // Opens an order for a call in the program's `stream` that uses host memory of such lengths.
-  // Returns nullptr if the host has to wait instead: with `why` always, without a reason this time.
+  // Returns nullptr and `why` if such calls need a waiting host. Returns nullptr without a reason
+  // if only this call does.
   virtual std::shared_ptr<StreamOrder> open_order(std::uint64_t stream,
                                                   std::span<const std::size_t> host_bytes,
                                                   std::string& why);

@@ -94,7 +94,7 @@ class Workspace {
   virtual bool has_ended() { return false; }
   virtual std::vector<std::uint64_t> take_ended(std::size_t /*most*/) { return {}; }
   virtual void close_array(std::size_t /*rank*/, std::uint64_t /*allocation*/) {}
-  // Records that all peers have opened the allocation of `place`, or that from now on no rank reads
+  // Records that all peers have opened the allocation of `place`, or that from now on no rank uses
   // arrays directly.
   virtual void set_known(SharedPlace /*place*/) {}
   virtual bool is_known(SharedPlace /*place*/) { return false; }
@@ -112,7 +112,7 @@ class Workspace {
   bool takes(SharedPlace place) const {
     return takes_arrays() && (!place.is_programs() || takes_programs());
   }
-  // Records that a call has read arrays directly. `programs`: this rank's arrays were allocated by
+  // Records that a call has used arrays directly. `programs`: this rank's arrays were allocated by
   // the program.
   void take_arrays(bool programs) { (programs ? programs_taken_ : arrays_taken_) = true; }
   bool arrays_taken() const { return arrays_taken_; }

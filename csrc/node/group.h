@@ -168,8 +168,8 @@ class NodeGroup final : private Guard {
   std::optional<Awaited> missing_announcement() const;
   // Waits for all announcements. Throws if they differ.
   void await_announcements(const Signature& signature);
-  // The next four serve operations in which rank 0 is the leader (led.h).
-  // On the leader: marks its arrival without an announcement.
+  // The next four functions serve operations in which rank 0 is the leader (led.h). lead() marks
+  // the leader's arrival without an announcement.
   void lead(const Signature& signature);
   // On the leader, after all others have announced. If the signatures differ, the leader makes all
   // ranks throw.

@@ -2,9 +2,9 @@
 // through workspace parts in device memory, which the devices of all ranks read. Host memory
 // carries only progress counters.
 //
-// A part has room for three pieces. At time t a rank copies piece t of its input into its part,
-// reduces its share of piece t - 1, and copies piece t - 2 of the result out of the parts. Step t +
-// 1 publishes that this work is done. Time t begins when all ranks have done step t. So piece t
+// A part has room for three pieces. At time t a rank copies piece t of its input into its part and
+// reduces its share of piece t - 1. It then copies piece t - 2 of the result out of the parts. Step
+// t + 1 publishes that this work is done. Time t begins when all ranks have done step t. So piece t
 // overwrites piece t - 3, which all ranks had copied out at time t - 1.
 #pragma once
 
