@@ -1,4 +1,4 @@
-// Allreduces of named arrays: of one, of a batch, or of a chunk of a large one.
+// Allreduces of named arrays: one operation, a batch of them, or a chunk of a large one.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace gradred {
 namespace {
 
-// A vector of small arrays, or of arrays in a device's memory that takes a detour.
+// Memory for packed arrays, or for device arrays that are reduced in host memory.
 class Vector {
  public:
   Vector() = default;
@@ -28,11 +28,12 @@ class Vector {
   HostVector made_;
 };
 
-// What one copy to the host costs, there and back, is worth copying so much: a device takes some
-// microseconds to begin one, and each call on it is several.
+// Device arrays up to this size are packed into one host vector. Starting a copy takes a device
+// some microseconds and each call on it needs several copies; packing pays up to about this size.
 constexpr std::size_t kPackedFromDevice = std::size_t{256} << 10;
 
-// Small arrays travel as one vector, large ones where they lie. Or a chunk of one operation.
+// Packs small arrays into one vector and reduces large ones in place. Or reduces a chunk of one
+// operation.
 class Allreduce final : public NamedWork {
  public:
   Allreduce(NamedPart first, KeptVectors& kept) : NamedWork(std::move(first)), kept_(kept) {}
@@ -115,13 +116,13 @@ class Allreduce final : public NamedWork {
       pieces.push_back({array.in, array.out, array.count, array.dtype, 0, array.after});
     }
   }
-  // Without memory: prepare() makes it.
+  // Adds pieces without memory; prepare() allocates it.
   static void add_zeros(const Submission& what, std::vector<Piece>& pieces) {
     for (std::size_t i = 0; i < what.parts; ++i) {
       if (what.counts[i] != 0) pieces.push_back({.count = what.counts[i], .dtype = what.dtype});
     }
   }
-  // Leaves of the pieces, which are those of one operation, what lies in the range.
+  // Keeps of the pieces, which all belong to one operation, only what lies in the range.
   static void cut(std::vector<Piece>& pieces, const Submission::Range& range) {
     std::vector<Piece> left;
     std::uint64_t begin = 0;
@@ -155,7 +156,8 @@ class Allreduce final : public NamedWork {
   KeptVectors& kept_;
   std::uint64_t names_ = 0;
   std::vector<Bucket> buckets_;
-  std::vector<Vector> vectors_;  // of packed ones, and of such as take a detour
+  // Of packed buckets, and of device arrays that are reduced in host memory.
+  std::vector<Vector> vectors_;
   PieceCopies copies_;
   std::vector<std::unique_ptr<std::byte[]>> zeros_;
 };

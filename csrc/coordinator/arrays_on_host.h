@@ -1,5 +1,5 @@
-// Arrays of a named operation that lie in a device's memory, while its work goes through the
-// host's.
+// Host copies of a named operation's arrays that lie in a device's memory, for operations that are
+// carried out in host memory.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,23 @@ namespace gradred {
 class ArraysOnHost {
  public:
   explicit ArraysOnHost(NamedOperation& operation);
-  // From now on the operation's arrays are these, and their inputs are being copied.
+  // Replaces the operation's arrays with host copies, and starts to copy the inputs.
   void take_over();
 
-  bool inputs_are_there();  // as the next one, never blocks
-  // Whether the caller's memory has all results that were put in these arrays. Begins to copy them
-  // when it is called first.
+  // Whether all inputs have been copied. Never blocks.
+  bool inputs_are_there();
+  // Whether all results have been copied to the caller's memory. The first call starts the copies.
+  // Never blocks.
   bool results_are_there();
-  // Whether nothing reads or writes the caller's memory any more, nor this. Waits a moment for it.
+  // Whether no copy is under way any more, so that the caller's memory and this object's may be
+  // freed. Waits a moment for copies that are.
   bool settle() noexcept;
 
  private:
   struct Moved {
     std::size_t index;
     NamedArray given;
-    std::shared_ptr<Stream> stream;  // after what comes before the array
+    std::shared_ptr<Stream> stream;  // in the order of the work that must precede the array's use
     HostAllocation input, result;
   };
 

@@ -53,7 +53,7 @@ Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64
   slot_bytes_ = aligned(words_ * sizeof(std::uint64_t) + sizeof(Slot));
   if (rank_ != 0) return;
   const Lock lock(*this);
-  header_.most_fused_bytes = most_fused_bytes;  // rank 0's counts
+  header_.most_fused_bytes = most_fused_bytes;  // rank 0's value applies to all ranks
 }
 
 Board::Slot& Board::slot(std::uint32_t index) const {
@@ -68,7 +68,7 @@ bool Board::has_arrived(std::uint32_t index, std::size_t rank) const {
   return (arrivals(index)[rank / 64].load(std::memory_order_relaxed) >> rank % 64 & 1) != 0;
 }
 
-// A rank that has joined may have arrived before.
+// A rank may have arrived at the slot before it joined, so the two counts may overlap.
 bool Board::is_complete(std::uint32_t index) const {
   const std::uint32_t arrived = slot(index).arrived;
   if (arrived == ranks_ || arrived + header_.joined < ranks_) return arrived == ranks_;
@@ -89,7 +89,7 @@ std::uint64_t Board::hash_of(std::string_view name) { return mix(0xcbf29ce484222
 
 // ---- names --------------------------------------------------------------------------------------
 
-// kSlots: there is none.
+// Returns kSlots if no slot has this name.
 std::uint32_t Board::find(std::string_view name, std::uint64_t hash) const {
   for (std::uint32_t next = heads_[hash % kChains]; next != 0; next = slot(next - 1).next) {
     const Slot& found = slot(next - 1);
@@ -98,7 +98,7 @@ std::uint32_t Board::find(std::string_view name, std::uint64_t hash) const {
   return kSlots;
 }
 
-// A slot that no rank waits at, nor will look at for an entry.
+// Takes a slot at which no rank waits and whose log entry every rank has taken.
 std::optional<std::uint32_t> Board::claim(std::string_view name, std::uint64_t hash) {
   const std::uint64_t slowest = taken_by_all();
   for (std::uint32_t tried = 0; tried < kSlots; ++tried) {
@@ -137,8 +137,8 @@ std::optional<std::uint32_t> Board::find_or_claim(std::string_view name) {
   return found != kSlots ? found : claim(name, hash);
 }
 
-// The slot gets another name, or other arrays: what ranks know of it is over. False: one of them
-// has come there all the same, and it stays as it is.
+// Prepares a slot for another name or other arrays: what ranks know of it becomes invalid. Returns
+// false if a rank has arrived there meanwhile; the slot then stays as it is.
 bool Board::renew(std::uint32_t index) {
   generations_[index].fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // as in add_watchers()
@@ -148,8 +148,8 @@ bool Board::renew(std::uint32_t index) {
 
 // ---- the log ------------------------------------------------------------------------------------
 
-// A rank that has not taken what is in the log keeps its place; only one that has joined, or does
-// not look, can fall so far behind that there is none.
+// An entry stays in the log until every rank has taken it. Only a rank that has joined, or that
+// makes no calls, can fall so far behind that the log is full.
 bool Board::has_room(std::uint64_t entries) const {
   return header_.logged - taken_by_all() + entries <= kSlots;
 }
@@ -158,14 +158,14 @@ std::uint64_t Board::taken_by_all() const { return *std::min_element(taken_, tak
 
 Board::Logged& Board::next_entry() { return log_[header_.logged++ % kSlots]; }
 
-// That there is something to take, or to decide on. What is decided then is no news: who has not
-// taken all that there is looks again when it is hungry.
+// Notifies the ranks that there is something to take, or to decide on. Deciding itself does not
+// notify: a rank that has not taken all entries looks again when it has capacity.
 void Board::wake() {
   header_.news.fetch_add(1, std::memory_order_release);
   ring_for_sleepers(header_.bell, nullptr);
 }
 
-// Somebody has to be told of what has become ready, once for all of it.
+// Notifies the ranks once for all names that have become ready.
 void Board::wake_if_ready() {
   if (std::exchange(ready_, false)) wake();
 }
@@ -202,7 +202,7 @@ void Board::set_problem(Slot& slot, const std::string& text) {
   if (slot.has_problem) set_text(slot.problem, text);
 }
 
-// As all ranks have it.
+// The submission with the priority and chunks that all ranks agreed on.
 Submission Board::agreed(std::uint32_t index) const {
   Submission made = slot(index).submission;
   made.priority = slot(index).priority;
@@ -210,7 +210,7 @@ Submission Board::agreed(std::uint32_t index) const {
   return made;
 }
 
-// Small operations are not queued while nothing else is. False: this one must be.
+// Logs a small operation at once if the queue is empty. Returns false if it must be queued.
 bool Board::append(std::uint32_t index) {
   constexpr std::uint64_t kMostAhead = Submission::kChunkBytes / 8;
   const Slot& ready = slot(index);
@@ -230,8 +230,8 @@ bool Board::append(std::uint32_t index) {
   return true;
 }
 
-// What comes next, of the bytes of a chunk or somewhat more, as far as there is room. The end of a
-// join comes when nothing is queued.
+// Moves the next entries from the queue to the log: at least a chunk's bytes, as far as there are
+// so many and the log has room. The end of a join is logged when the queue is empty.
 void Board::decide() {
   Batching batching(header_.most_fused_bytes);
   std::uint64_t bytes = 0;
@@ -249,7 +249,7 @@ void Board::decide() {
   }
 }
 
-// Its next chunk. There is room. With its last one the slot is free.
+// Logs the next chunk of a slot; the log must have room. The last chunk frees the slot.
 void Board::log_slot(std::uint32_t index, bool joins) {
   Slot& ready = slot(index);
   const Submission submission = agreed(index);
@@ -280,7 +280,7 @@ void Board::set_free(std::uint32_t index) {
   }
 }
 
-// An entry of what the coordinator says.
+// Logs an entry that the coordinator has sent.
 Board::Logged& Board::log_message(const SiteMessage& message, bool joins) {
   Logged& entry = next_entry();
   entry = Logged{};
@@ -305,7 +305,8 @@ void Board::join() {
   joined_[rank_] = 1;
   ++header_.joined;
   header_.last_joined = names_.number(rank_);
-  for (std::uint32_t index = 0; index < kSlots; ++index) {  // whom the others have waited for
+  // Names that were waiting for this rank alone become ready.
+  for (std::uint32_t index = 0; index < kSlots; ++index) {
     const Slot& one = slot(index);
     if (one.arrived != 0 && !one.ready && is_complete(index)) become_ready(index, rank_);
   }
@@ -382,7 +383,7 @@ Awaited Board::news() const { return {&header_.news, seen_ + 1, &header_.bell, n
 void Board::leave(std::string_view why, std::optional<Failure> failure) {
   const Lock lock(*this);
   if (!is_one_of_several_) {
-    collect();  // what all have submitted by now is in the log, or in its queue
+    collect();  // names that all ranks have submitted are carried out all the same
     wake_if_ready();
     return end(why);
   }

@@ -1,22 +1,24 @@
-// What the ranks of one host have submitted by name, and the order in which all of them carry it
-// out: a table of names and a log, in memory that they share.
+// Board: the names that the ranks of one host have submitted, and the order in which all of them
+// carry the operations out. It is a table of names and a log, both in memory that the ranks share.
 //
-// A name has a slot, with the ranks that have arrived at it. What is submitted for the first time
-// is written there, under a lock. What comes again goes to its rank's lane, a list of slots that it
-// alone writes and that needs no lock. Whoever has the lock next collects the lanes: marks their
-// arrivals in the slots, and puts names at which all have arrived in a queue. A rank that runs out
-// of work watches: it collects for the last time, and from then on all that submit collect at once,
-// so that it hears of what it waits for. So nobody has to be woken for the ranks to agree, and
-// while all are busy a name costs each of them a few bytes of memory of its own.
+// Each name has a slot, which records the ranks that have arrived at it. A rank writes its first
+// submission of a name into the slot, under the board's lock. When it submits the name again it
+// only appends to its lane: a ring of arrivals that this rank alone writes, without a lock.
+// Whichever rank holds the lock next collects the lanes: it marks their arrivals in the slots, and
+// it queues the names at which all ranks have arrived. A rank that runs out of work becomes a
+// watcher: it collects once more, and from then on every rank that submits takes the lock and
+// collects at once. So the watcher learns of the names that it waits for. The ranks therefore agree
+// without waking each other, and while all are busy a submission costs a few bytes written to
+// memory of the rank's own.
 //
-// The first rank that has nothing more to do moves the most urgent names from the queue to the log,
-// of a large array one chunk. All ranks read the same log, and carry it out in its order: whatever
-// the choice was, it is made once for all. What moves together, and suits, is one batch, and so one
-// operation on every rank.
+// The first rank that runs out of work moves the most urgent names from the queue to the log; of a
+// large array it moves one chunk. All ranks read the same log and carry it out in its order, so the
+// order is chosen once for all ranks. Entries that are moved together and have the same BatchKey
+// form one batch, which is one operation on every rank.
 //
-// Of a communicator over several sites (sites.h) each has a board. There the last rank to arrive
-// hands the name out, to be told to the other sites; the queue is the coordinator's, and what it
-// moves comes to the logs of all sites.
+// A communicator over several host groups (sites.h) has one board for each of them. There the last
+// rank to arrive at a name puts it on the list for the coordinator. The coordinator has the queue,
+// and what it decides is written to the logs of all host groups.
 #pragma once
 
 #include <array>
@@ -40,7 +42,7 @@
 
 namespace gradred {
 
-// A rank has left, as the text says: nothing more is agreed on.
+// Thrown when a rank has left, with the reason as its text: the ranks agree on nothing more.
 class HasLeft : public Error {
  public:
   using Error::Error;
@@ -48,84 +50,97 @@ class HasLeft : public Error {
 
 class Board {
  public:
-  static constexpr std::uint32_t kSlots = 4096;   // names under way at a time
-  static constexpr std::size_t kNameBytes = 160;  // of longer names the end is a hash
+  static constexpr std::uint32_t kSlots = 4096;   // names in use at a time
+  static constexpr std::size_t kNameBytes = 160;  // the end of a longer name is replaced by a hash
   static constexpr std::size_t kProblemBytes = 360;
 
-  // Of `ranks` that share `memory`, which is zero when the first of them looks at it; they have
-  // `names`. `look` is called now and then while the lock cannot be had, and throws where its owner
-  // has died. One thread of a rank uses it at a time, and beside it one that speaks with other
-  // sites.
+  // `memory` is shared by `ranks` ranks, called `names`, and is zero before the first of them uses
+  // it. `look` is called now and then while another rank holds the lock; it throws if that rank's
+  // process has ended. At a rank, one thread uses the board at a time; only the relay's threads,
+  // which talk to the other host groups, may use it beside that one.
   static std::size_t bytes(std::size_t ranks);
   Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64_t most_fused_bytes,
         RankNames names, std::function<void()> look, bool is_one_of_several = false);
 
-  // Where a name stands from its first submission to its entry in the log: what a rank has
-  // submitted and not yet taken it knows by this.
+  // A slot's index. From a rank's submission of a name until the rank takes the name's last log
+  // entry, the index identifies the operation.
   using Place = std::uint32_t;
 
-  // This rank has its array. nullopt: there is no room for the name now. Throws Error once a rank
-  // has left. `why_refused`: of a refusal, for the other ranks.
+  // This rank submits `name`. Returns nullopt if there is no room for the name now; throws HasLeft
+  // once a rank has left. `why_refused`: if this rank refused its arguments, the reason, which all
+  // other ranks get.
   std::optional<Place> arrive(std::string_view name, const Submission& submission,
                               std::string_view why_refused = {});
-  // Takes that back, unless all have arrived: then false.
+  // Takes this rank's arrival back. Returns false if all ranks have arrived, which makes it too
+  // late.
   bool retract(Place place);
-  // From now on this rank takes part in whatever the others submit, until all have joined.
+  // From now on this rank takes part in whatever the others submit, until all ranks have joined.
   void join();
-  // This rank submits nothing any more; whatever is not in the log will never be.
+  // This rank leaves: it submits nothing any more. Names that not all ranks have submitted by then
+  // end with an error on every rank.
   void leave(std::string_view why, std::optional<Failure> failure = std::nullopt);
   bool any_left() const;
   std::string why_left() const;
 
   struct Entry {
-    Place place = kSlots;  // kSlots: no rank of this site has submitted it
+    Place place = kSlots;  // kSlots: no rank of this host group has submitted it
     std::uint32_t chunk = 0;
     bool is_last_chunk = true;
-    bool joins = false;      // the batch of the entry before
-    bool in_chunks = false;  // as of the submission, which is this rank's but for these two
+    bool joins = false;  // belongs to the batch of the entry before
+    // `priority` and `in_chunks` as all ranks agreed on them; all other fields of the submission
+    // are the same as in this rank's own.
+    bool in_chunks = false;
     std::int32_t priority = 0;
-    int last_joined = -1;   // of a join
+    int last_joined = -1;   // the last rank that joined, for the entry that ends a join; else -1
     int last = -1;          // the rank that submitted it last; -1: unknown
-    std::string problem{};  // it ends with this error; empty: there is none
-    std::shared_ptr<const Submission> submission{};  // where some ranks have none
+    std::string problem{};  // the error with which it ends; empty: none
+    // Set if some ranks, which have joined, have no submission of their own.
+    std::shared_ptr<const Submission> submission{};
 
     bool is_join() const { return last_joined != -1; }
   };
-  // Whether there may be something for this rank to take. `hungry`: it has too little to do.
+  // Whether there may be entries for this rank to take. `hungry`: this rank has capacity for more
+  // work.
   bool any(bool hungry = true) const;
-  // Entries that this rank has not taken, in the order of the log: whole batches. If it is hungry,
-  // and there are none, what comes next is decided. `then_watch`: if there is nothing even so, this
-  // rank watches, until it has taken something.
+  // Returns whole batches that this rank has not taken, in the order of the log. If there are none
+  // and this rank is `hungry` (has capacity for more work), it first decides what comes next.
+  // `then_watch`: if there still is nothing, this rank becomes a watcher until it has taken
+  // something.
   std::vector<Entry> take(bool hungry = true, bool then_watch = false) {
     std::vector<Entry> made;
     take(hungry, then_watch, made);
     return made;
   }
-  // In the place of what is in there.
+  // The same into `made`, whose previous contents are dropped.
   void take(bool hungry, bool then_watch, std::vector<Entry>& made);
-  // Whether a hungry rank has left something, for which there was no room in the log.
+  // Whether names were left in the queue because the log had no room for them.
   bool waits_for_room() const { return left_; }
-  // Whether the others tell this rank of what there is to take.
+  // Whether other ranks notify this one when there is something to take.
   bool is_watching() const { return watches_ || is_one_of_several_; }
-  // Changes when there is more to take, or a rank leaves; for who watches and has taken all.
+  // Changes when there is more to take or when a rank leaves. For a watcher that has taken all
+  // entries.
   Awaited news() const;
-  // While it is on every rank's arrivals are seen one by one, in their order in time.
+  // While this is on, every rank collects at each submission, so arrivals are recorded in the order
+  // in which they happen.
   void see_in_order(bool on);
 
-  // The ranks that a name of this rank's waits for, by name; empty: for none, or it is unknown.
+  // Names of the ranks that have not yet submitted what is at `place`. Empty if all have, or if
+  // this is unknown.
   std::vector<std::string> missing(Place place);
 
-  // Of one of several boards, for who speaks with the other sites. What is to be told to them:
+  // For the relay, if this board is one of several. Takes the messages for the coordinator.
   std::vector<SiteMessage> take_outgoing();
-  // Changes when there is something. Rank 0's own calls ring no bell: it looks after them itself.
+  // Changes when there are such messages. Rank 0 does not ring the bell for its own submissions: it
+  // calls Relay::carry() after them.
   Awaited outgoing() const;
-  void ring_outgoing();  // wakes who waits for that
-  // What the coordinator says: one message, or the entries of a batch. False: there is no room in
-  // the log, try again later.
+  void ring_outgoing();  // wakes the thread that waits for outgoing()
+  // Writes what the coordinator has sent: one message, or all entries of a batch. Returns false if
+  // the log has no room; the caller then tries again later.
   bool hear(std::span<const SiteMessage> messages);
-  // Whether a rank has taken what was heard, and is hungry; if not, outgoing() changes when one is.
+  // Whether a rank with capacity has taken everything that hear() wrote. If not, outgoing() changes
+  // when one has.
   bool is_taken();
-  // Ranks of this site that have not submitted a name, by their numbers in the communicator.
+  // Ranks of this host group that have not submitted `name`, by their numbers in the communicator.
   std::vector<std::int32_t> lacking(std::string_view name) const;
 
  private:
@@ -140,7 +155,7 @@ class Board {
   struct Logged;
   struct Queued;
   class Lock;
-  // What this rank has submitted before.
+  // What this rank has submitted before, by name.
   struct Known {
     Place place = kSlots;
     std::uint32_t generation = 0;
@@ -200,15 +215,17 @@ class Board {
   void wake_if_ready();
 
   std::byte* const memory_;
-  const std::size_t ranks_, rank_, words_;  // of a bit for each rank
+  const std::size_t ranks_, rank_, words_;  // 64-bit words that hold one bit for each rank
   Header& header_;
-  std::uint64_t* taken_;      // by rank: entries
-  std::uint64_t* collected_;  // by rank: arrivals of its lane
-  std::uint32_t* joined_;     // by rank
-  std::uint32_t* dropped_;  // by rank: 1: its last arrival came too late, to a slot renewed before
-  Lane* lanes_;             // by rank
-  std::atomic<std::uint32_t>* generations_;  // by slot: counts up with its name and submission
-  std::uint16_t* heads_;                     // of the chains of slots, by hash; index + 1
+  std::uint64_t* taken_;      // by rank: entries that it has taken
+  std::uint64_t* collected_;  // by rank: arrivals of its lane that have been collected
+  std::uint32_t* joined_;     // by rank: 1 if it has joined
+  // By rank: 1 if its last arrival was ignored, because the slot had been renewed before.
+  std::uint32_t* dropped_;
+  Lane* lanes_;  // by rank
+  // By slot: increases when the slot gets another name or other arrays.
+  std::atomic<std::uint32_t>* generations_;
+  std::uint16_t* heads_;  // first slot of each hash chain; index + 1
   Logged* log_;
   Queued* queue_;  // a heap
   std::byte* slots_;
@@ -217,18 +234,18 @@ class Board {
   const std::function<void()> look_;
   const bool is_one_of_several_;
   std::unordered_map<std::string, Known, HashOfName, std::equal_to<>> known_;
-  bool ready_ = false;    // something has become ready of which nobody has been told
-  bool watches_ = false;  // this rank
-  bool in_order_ = false;
-  // What this rank submits next is the first since it took something. It may wait for that one at
-  // once: then it is quicker to have it in its slot.
+  bool ready_ = false;     // a name has become ready since ranks were last notified
+  bool watches_ = false;   // this rank is a watcher
+  bool in_order_ = false;  // see_in_order() is on
+  // This rank has submitted nothing since it last took entries. It may wait for its next submission
+  // at once, and then arriving in the slot is quicker than publishing in the lane.
   bool is_first_ = true;
-  std::uint64_t published_ = 0;       // arrivals in this rank's lane
-  std::uint64_t lane_collected_ = 0;  // of these, at least
-  // This rank's last look:
-  std::uint64_t seen_ = 0;                     // of the news
-  std::vector<std::uint64_t> seen_collected_;  // arrivals, by rank
-  bool left_ = false;                          // there was more to take, for who is hungry
+  std::uint64_t published_ = 0;       // arrivals that this rank has written to its lane
+  std::uint64_t lane_collected_ = 0;  // of these, at least so many have been collected
+  // What this rank saw when it last looked:
+  std::uint64_t seen_ = 0;                     // value of Header::news
+  std::vector<std::uint64_t> seen_collected_;  // arrivals collected, by rank
+  bool left_ = false;                          // there was more to take for a rank with capacity
 };
 
 }  // namespace gradred

@@ -1,5 +1,5 @@
-// How operations get to the board: by a rank's lane, or under the lock. What stands in the lanes is
-// collected by whoever has the lock next, or watches (docs/design/named-operations.md).
+// How submissions get to the board: through the rank's lane, or under the lock. The rank that holds
+// the lock next, or a watcher, collects the lanes (docs/design/named-operations.md).
 
 #include <algorithm>
 #include <cstring>
@@ -31,8 +31,9 @@ std::optional<Board::Place> Board::arrive(std::string_view name, const Submissio
   return place;
 }
 
-// Whether this rank's lane has it. That counts if nobody has renewed the slot before; and where
-// somebody watches, the lanes are to be collected now.
+// Writes an arrival to this rank's lane, if that is possible. The caller must check afterwards: the
+// arrival does not count if another rank renewed the slot before, and if there is a watcher the
+// lanes must be collected now.
 bool Board::publish(const Known& known, std::int32_t priority) {
   const bool may = !is_one_of_several_ && !is_watched() && is_current(known) && !any_left() &&
                    published_ - lane_collected_ < kSlots;
@@ -42,7 +43,8 @@ bool Board::publish(const Known& known, std::int32_t priority) {
   next.generation = known.generation;
   next.priority = priority;
   next.number.store(static_cast<std::uint32_t>(published_), std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // see add_watchers() and renew()
+  // Pairs with those in add_watchers() and renew().
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
 }
 
@@ -52,7 +54,7 @@ bool Board::is_current(const Known& known) const {
   return generations_[known.place].load(std::memory_order_relaxed) == known.generation;
 }
 
-// Under the lock, as all that follows.
+// Called under the lock, like all functions below.
 std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
                                                   const Submission& submission, const Known* known,
                                                   std::string_view why_refused) {
@@ -60,9 +62,10 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
   const auto place = known != nullptr && is_current(*known) ? known->place : find_or_claim(name);
   if (!place) return std::nullopt;
   Slot& mine = slot(*place);
-  if (mine.ready) return std::nullopt;  // the last entry of the time before is not in the log yet
+  if (mine.ready) return std::nullopt;  // the last entry of its previous use is not logged yet
   if (mine.arrived == 0 && !alike(mine.submission, submission)) {
-    if (mine.entry > taken_by_all()) return std::nullopt;  // some may still read it
+    // Some ranks may still read its submission.
+    if (mine.entry > taken_by_all()) return std::nullopt;
     if (renew(*place)) mine.submission = submission;
   }
   const bool agrees = alike(mine.submission, submission);
@@ -102,8 +105,9 @@ void Board::arrive_at(Place place, std::size_t rank, std::int32_t priority,
   if (is_complete(place)) become_ready(place, rank);
 }
 
-// What stands in the lanes arrives, unless a rank has left: nothing is agreed on then. `renewed`:
-// there, what was published while it had the generation before counts.
+// Marks what is in the lanes as arrived, unless a rank has left, since then nothing is agreed on.
+// `renewed`: a slot whose generation the caller has just increased; arrivals with the generation
+// before count there.
 void Board::collect(Place renewed) {
   const bool is_over = header_.gone.load(std::memory_order_relaxed) != 0;
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
@@ -115,7 +119,8 @@ void Board::collect(Place renewed) {
       if (one.generation + (one.place == renewed ? 1 : 0) == generation) {
         arrive_at(one.place, rank, one.priority);
       } else {
-        dropped_[rank] = 1;  // its rank finds out, too, and then comes here
+        // That rank notices the new generation, takes the lock and arrives in the slot.
+        dropped_[rank] = 1;
       }
     }
   }
@@ -129,8 +134,8 @@ bool Board::has_uncollected() const {
   return false;
 }
 
-// Who has counted itself looks at the lanes, and who has published looks at the count: one of the
-// two sees the other.
+// A watcher first counts itself and then looks at the lanes; a submitting rank first writes its
+// lane and then looks at the count. With the fences, at least one of the two sees the other.
 void Board::add_watchers(std::uint32_t more) {
   header_.watchers.fetch_add(more, std::memory_order_relaxed);
   if (static_cast<std::int32_t>(more) > 0) std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -166,7 +171,7 @@ std::vector<std::string> Board::missing(Place place) {
   collect();
   wake_if_ready();
   std::vector<std::string> found;
-  if (!has_arrived(place, rank_)) return found;  // it is in the log
+  if (!has_arrived(place, rank_)) return found;  // its entry is in the log
   for (std::size_t rank = 0; rank < ranks_; ++rank) {
     if (!has_arrived(place, rank) && joined_[rank] == 0) found.push_back(names_.of(rank));
   }

@@ -1,4 +1,4 @@
-// What ranks share of a board, and its lock.
+// The layout of a board's shared memory, and the board's lock.
 #pragma once
 
 #include <sched.h>
@@ -17,52 +17,62 @@ namespace gradred {
 static_assert(Board::kSlots < std::numeric_limits<std::uint16_t>::max(), "an index and 1 fit");
 
 struct Board::Header {
-  alignas(kLine) std::atomic<std::uint64_t> news;  // counts up where there is something to take
+  alignas(kLine) std::atomic<std::uint64_t> news;  // increases when there is something to take
   Bell bell;
-  alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1
-  // Ranks that have nothing to do but to wait for a name; whoever timelines counts as one.
+  alignas(kLine) std::atomic<std::uint32_t> owner;  // of the lock: its rank + 1; 0: free
+  // Ranks that have nothing to do but wait for a name. A rank that writes a timeline counts as one
+  // more.
   std::atomic<std::uint32_t> watchers;
-  // Under the lock, all of these. What most turns at it write, in its line:
-  std::uint64_t logged;       // entries
-  std::uint64_t ahead_bytes;  // of entries that were not queued, and that no hungry rank has taken
-  std::uint64_t batch_bytes;  // of the last batch of these
-  std::uint32_t open;         // it may be joined: nobody has taken its entries
-  // What they read:
-  alignas(kLine) std::atomic<std::uint32_t> gone;  // a rank has left
+  // The following fields are used under the lock. This cache line has those that most submissions
+  // write:
+  std::uint64_t logged;  // entries that have been logged
+  // Bytes of entries that were logged without being queued and that no rank with capacity has
+  // taken.
+  std::uint64_t ahead_bytes;
+  std::uint64_t batch_bytes;  // bytes of the last batch of these
+  std::uint32_t open;         // 1: no rank has taken entries of that batch, so more may join it
+  // This line has those that most submissions only read:
+  alignas(kLine) std::atomic<std::uint32_t> gone;  // 1: a rank has left
   std::uint64_t most_fused_bytes;
-  std::uint32_t queued;  // names
-  std::int32_t highest;  // priority so far, or 0
-  std::uint32_t joined;  // ranks
-  std::uint32_t joins;   // those that wait behind the queue: 0 or 1
-  // The rest:
-  alignas(kLine) std::uint64_t closed;  // entries that a hungry rank has taken
-  std::uint64_t turns;                  // names that were queued
-  std::uint32_t hand;                   // where the search for a slot goes on
+  std::uint32_t queued;  // names in the queue
+  std::int32_t highest;  // highest priority so far, at least 0
+  std::uint32_t joined;  // ranks that have joined
+  // 1: all ranks have joined, and the entry for it is logged when the queue is empty.
+  std::uint32_t joins;
+  // Rarely used fields:
+  alignas(kLine) std::uint64_t closed;  // entries that a rank with capacity has taken
+  std::uint64_t turns;                  // names that were queued so far
+  std::uint32_t hand;                   // where the next search for a free slot starts
   std::int32_t last_joined;
   char why_left[240];
-  // Of one of several boards:
-  std::uint32_t first_ready, last_ready;  // slots that wait to be told; index + 1
+  // Used if the board is one of several:
+  // List of slots that are complete and to be reported to the coordinator; index + 1.
+  std::uint32_t first_ready, last_ready;
   alignas(kLine) std::atomic<std::uint64_t> outgoing;
   Bell outgoing_bell;
-  std::uint32_t asks_for_taken;  // is_taken() has said no
-  std::uint32_t leaves;          // a rank has left, which is to be told
-  std::uint32_t failure;         // of that rank; 0: none, else its kind and 1
+  // is_taken() has returned false; the next rank with capacity that takes entries notifies the
+  // relay.
+  std::uint32_t asks_for_taken;
+  std::uint32_t leaves;  // 1: a rank has left, and the coordinator is to be told
+  // The kind of failure for which that rank left, + 1; 0: no failure.
+  std::uint32_t failure;
   char why_leaves[240];
 };
 
-// A submission in its rank's lane: of what has been submitted before.
+// A submission in its rank's lane. Its name and arrays are known from an earlier submission.
 struct Board::Arrival {
   Place place;
-  std::uint32_t generation;  // of the place's name and submission
+  std::uint32_t generation;  // generation of the slot when the rank submitted
   std::int32_t priority;
-  std::atomic<std::uint32_t> number;  // modulo 2^32, from 1: written last
+  std::atomic<std::uint32_t> number;  // counts arrivals from 1, modulo 2^32; written last
 };
 
-// A ring that one rank alone writes. It has no more under way than there are slots.
+// A ring of arrivals that only its rank writes. A rank never has more arrivals pending than there
+// are slots.
 struct Board::Lane {
   alignas(kLine) Arrival arrivals[kSlots];
 
-  // The one behind the first `count`.
+  // The arrival that follows the first `count`.
   Arrival& next(std::uint64_t count) { return arrivals[count % kSlots]; }
   bool has(std::uint64_t count) {
     return next(count).number.load(std::memory_order_acquire) ==
@@ -70,28 +80,30 @@ struct Board::Lane {
   }
 };
 
-// What each arrival writes makes a line, with the first word of the arrivals, which lies before
-// it. The rest stays as it is while a name comes with the same arrays, and so in all ranks' caches.
+// The first fields are written by each arrival. They fill one cache line together with the first
+// word of the arrival bits, which lies just before the slot. The rest does not change while a name
+// is submitted again with the same arrays, so all ranks keep it in their caches.
 struct Board::Slot {
   std::uint64_t hash;
-  std::uint64_t entry;    // the number of its last one in the log, from 1
-  std::uint32_t arrived;  // ranks
-  std::uint32_t chunk;    // that is logged next
-  std::int32_t first;     // the rank that came first
-  std::int32_t last;      // with which it became ready
-  std::int32_t priority;  // the highest
-  std::uint16_t next;     // in its chain; index + 1
-  std::uint16_t next_ready;
-  bool used;         // it has a name
-  bool ready;        // it is queued, or waits for the other sites
-  bool in_chunks;    // as of a Submission
-  bool has_problem;  // the text below
-  bool is_missed;    // elsewhere
+  std::uint64_t entry;       // number of its last log entry, counted from 1
+  std::uint32_t arrived;     // ranks that have arrived
+  std::uint32_t chunk;       // the next chunk to be logged
+  std::int32_t first;        // the rank that arrived first
+  std::int32_t last;         // the rank whose arrival made the slot complete
+  std::int32_t priority;     // the highest that a rank gave
+  std::uint16_t next;        // next slot of its hash chain; index + 1
+  std::uint16_t next_ready;  // next slot of the list for the coordinator; index + 1
+  bool used;                 // it has a name
+  bool ready;                // all ranks have arrived: it is queued, or waits for other host groups
+  bool in_chunks;            // as Submission::in_chunks
+  bool has_problem;          // `problem` has a text
+  bool is_missed;            // `elsewhere` has a text
 
-  Submission submission;  // of the first rank, without what stands above
+  // Of the first rank to arrive, without `priority` and `in_chunks`, which are above.
+  Submission submission;
   char name[kNameBytes];
   char problem[kProblemBytes];
-  char elsewhere[kElsewhereBytes];  // ranks of other sites that have not submitted it
+  char elsewhere[kElsewhereBytes];  // ranks of other host groups that have not submitted it
 };
 
 struct Board::Queued {
@@ -101,26 +113,28 @@ struct Board::Queued {
   bool operator<(const Queued& other) const { return turn < other.turn; }
 };
 
-// One line, and what few entries have.
+// The fields of every entry fill one cache line; only few entries use those behind it.
 struct Board::Logged {
   alignas(kLine) BatchKey key;
-  std::uint32_t place;  // kSlots: it has none here
+  std::uint32_t place;  // slot in which this host group's ranks have arrived; kSlots: none
   std::uint32_t chunk;
   std::int32_t last_joined;
   std::int32_t last;
   std::int32_t priority;
-  std::uint32_t slot;  // that has the submission; kSlots: it is here
+  // Slot that holds the submission; kSlots: the entry holds it itself.
+  std::uint32_t slot;
   bool in_chunks;
   bool joins;
   bool has_problem;
   bool is_last;
-  bool some_lack;  // ranks that had joined have no submission
+  bool some_lack;  // some ranks have joined and have no submission of their own
 
+  // Beyond the first cache line:
   Submission submission;
   char problem[kProblemBytes];
 };
 
-// Held for some hundred nanoseconds.
+// A spin lock. Each holder keeps it for some hundred nanoseconds.
 class Board::Lock {
  public:
   explicit Lock(const Board& board) : owner_(board.header_.owner) {

@@ -1,4 +1,5 @@
-// A board that is one of several: what is told to the other sites, and heard of them.
+// The messages of a board that is one of several: what it sends to the coordinator and what it
+// receives.
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,7 +78,7 @@ bool Board::hear(std::span<const SiteMessage> messages) {
   throw TransportError("named operations: the coordinator has sent what only sites send");
 }
 
-// Ranks that have all joined have no slot of this name.
+// If all ranks of this host group have joined, the board has no slot of this name.
 void Board::hear_agreed(const SiteMessage& message, bool joins) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
   Logged& entry = log_message(message, joins);

@@ -10,8 +10,8 @@ namespace gradred {
 namespace {
 
 constexpr std::size_t kLeast = std::size_t{64} << 10;
-constexpr std::size_t kMost = std::size_t{16} << 20;  // longer ones are not kept
-constexpr std::size_t kKept = 2;                      // one is packed while another travels
+constexpr std::size_t kMost = std::size_t{16} << 20;  // longer vectors are not cached
+constexpr std::size_t kKept = 2;                      // one is packed while another is in flight
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Vectors for packed arrays, kept for the next batch, in memory that peers read where it lies.
+// A cache of vectors for packed arrays. They lie in shared memory, so peers read them in place.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace gradred {
 
-// One thread at a time.
+// For one thread at a time.
 class KeptVectors {
  public:
   using Vector = std::unique_ptr<ArrayMemory>;
 
-  // At least so many bytes, whatever is in them. Null: ordinary memory does for so few, or there is
-  // none of this kind left.
+  // Returns uninitialised memory of at least `bytes`. Returns nullptr if `bytes` is so small that
+  // ordinary memory serves as well, or if no shared memory is available.
   Vector take(std::size_t bytes);
   void give_back(Vector vector);
 

@@ -18,7 +18,7 @@
 namespace gradred {
 namespace {
 
-// What ranks are told that use the operations by a front end: they have no communicator to shrink.
+// Replaces a PeerLost by one without a communicator: users of a front end have none to shrink.
 std::exception_ptr without_shrink(const std::exception_ptr& reason) {
   try {
     std::rethrow_exception(reason);
@@ -29,14 +29,14 @@ std::exception_ptr without_shrink(const std::exception_ptr& reason) {
   }
 }
 
-// What the engine drives while anything is in flight.
+// What the progress thread advances while any named operation is in flight.
 class Pump final : public Operation {
  public:
   explicit Pump(std::shared_ptr<NamedOperations> all) : all_(std::move(all)) {}
 
   std::string waiter() const override { return all_->own_name(); }
   std::string waits_for() const override { return "named operations"; }
-  bool is_first_to_wait() const override { return false; }  // each operation speaks for itself
+  bool is_first_to_wait() const override { return false; }  // each operation reports for itself
   bool needs_no_mpi() const override { return all_->needs_no_mpi(); }
   bool spins() const override { return all_->comm().node_path().spins(); }
 
@@ -55,7 +55,7 @@ class Pump final : public Operation {
   const std::shared_ptr<NamedOperations> all_;
 };
 
-// UsageError for what no rank could carry out.
+// Throws UsageError for arguments that no rank could carry out.
 void validate(const Communicator& comm, const Submission& what,
               const std::vector<NamedArray>& arrays, const std::vector<std::int64_t>& splits) {
   const bool reduces = what.kind == NamedKind::kAllreduce || what.kind == NamedKind::kReduceScatter;
@@ -158,7 +158,7 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
 
 NamedOperations::~NamedOperations() {
   close();
-  // Of a forked child no thread speaks with the other sites, nor could it be waited for.
+  // A forked child has no relay threads, so it must not wait for them.
   if (is_fork_of_rank()) static_cast<void>(relay_.release());
 }
 
@@ -251,7 +251,7 @@ void NamedOperations::write_to(std::shared_ptr<Timeline> timeline, std::string p
   board_.see_in_order(timeline_ != nullptr);
 }
 
-// That it has ended; under intake_.
+// Writes the operation's end to the timeline. Called under intake_.
 void NamedOperations::tell_timeline(const NamedOperation& operation,
                                     const std::exception_ptr& failure) const {
   if (timeline_ == nullptr) return;
@@ -267,7 +267,7 @@ void NamedOperations::close() noexcept {
   if (relay_ != nullptr && !is_fork_of_rank()) relay_->settle();
 }
 
-// What an operation ends with where a rank has left. It may be this one.
+// The error with which operations end after a rank has left, which may be this rank.
 std::exception_ptr NamedOperations::loss(const std::string& text) const {
   if (closed_.load(std::memory_order_relaxed)) return std::make_exception_ptr(Error(text));
   return std::make_exception_ptr(PeerLost(text));
@@ -280,12 +280,12 @@ void NamedOperations::look_for_lost(std::string_view where) const {
 }
 
 void NamedOperations::leave(const std::string& how, std::optional<Failure> failure) noexcept {
-  if (is_fork_of_rank()) return;  // a child that ends is no rank that leaves
+  if (is_fork_of_rank()) return;  // a forked child that exits is not a rank that leaves
   try {
     const std::lock_guard lock(intake_);
     board_.leave(own_name() + " " + how, failure);
   } catch (...) {
-    // A peer has died while it held the lock, and so all know.
+    // A peer's process has ended while it held the board's lock, so all ranks learn of it.
   }
   if (relay_ != nullptr) relay_->carry();
 }
@@ -303,7 +303,7 @@ std::string NamedOperations::missing(const NamedOperation& operation) {
     const std::lock_guard lock(intake_);
     if (operation.place_) ranks = board_.missing(*operation.place_);
   } catch (const Error&) {
-    // It is only told here; who waits hears of it.
+    // This text is only for a message; the thread that waits gets the error.
   }
   std::string text = "the named operation " + operation.quoted();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -320,12 +320,13 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
   {
     const std::lock_guard lock(intake_);
     const auto found = operation.place_ ? agreed_on_.find(*operation.place_) : agreed_on_.end();
-    const bool timed_out = report_of(reason).kind == Failure::kTimeout;  // for all ranks
+    // A timeout ends the operation on all ranks.
+    const bool timed_out = report_of(reason).kind == Failure::kTimeout;
     bool taken_back = false;
     try {
       taken_back = !timed_out && found != agreed_on_.end() && board_.retract(found->first);
     } catch (const Error&) {
-      // A peer has died, and fail() says so.
+      // A peer's process has ended, and fail() reports it.
     }
     if (taken_back) {
       agreed_on_.erase(found);
@@ -339,7 +340,7 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
   fail(reason);
 }
 
-// Nothing goes on: the ranks would not carry out the same calls.
+// Ends all operations: after an error the ranks might carry out different calls.
 void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   std::vector<Shared> over;
   const std::exception_ptr told = without_shrink(reason);
@@ -363,11 +364,12 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   }
   works_.clear();
   under_way_ = 0;
-  for (const Shared& operation : over) {  // several times where it has chunks
+  for (const Shared& operation : over) {  // an operation with several chunks occurs several times
     if (!operation->finished_.load(std::memory_order_relaxed)) finish(operation, told);
   }
   const FailureReport report = first_report_of(reason);
-  if (is_usage_error(reason)) return leave("has failed: " + report.text);  // wakes them
+  // This notifies the other ranks.
+  if (is_usage_error(reason)) return leave("has failed: " + report.text);
   if (segment_ != nullptr) comm_->node_path().group()->poison(report);
   comm_->liveness().fail(reason);
   leave("has failed: " + report.text, report.kind);

@@ -1,4 +1,4 @@
-// Operations that ranks submit by name, in any order, and carry out in one order on all.
+// Operations that ranks submit by name, in any order, and that all ranks carry out in one order.
 #pragma once
 
 #include <atomic>
@@ -33,16 +33,17 @@ struct NamedPart;
 
 struct NamedArray {
   InBuffer in{.data = nullptr};
-  OutBuffer out{};  // of the same address: in place; of none: host memory is made for the result
-  // Of a result that is not as long as the input: how long it has to be to go to `out`; of another
-  // length it gets memory of its own.
+  // The same address as `in`: in place. No address: host memory is allocated for the result.
+  OutBuffer out{};
+  // If the result's length is only known later: the length in bytes that it must have to go to
+  // `out`. A result of another length goes to memory that is allocated for it.
   std::size_t out_bytes = 0;
   DType dtype = DType::kUInt8;
   std::size_t count = 0;
   std::int64_t rows = 0;   // along the first axis
-  bool on_device = false;  // also where it has no elements
+  bool on_device = false;  // set also if the array has no elements
   After after{};
-  bool filled = false;  // the result went to `out`, and not to memory of its own
+  bool filled = false;  // the result went to `out`, not to allocated memory
 
   std::size_t bytes() const { return count * size_of(dtype); }
   DeviceMemory* device() const {
@@ -51,13 +52,13 @@ struct NamedArray {
   std::size_t row_bytes() const { return rows == 0 ? 0 : bytes() / static_cast<std::size_t>(rows); }
 };
 
-// A result for which memory was made.
+// A result for which memory was allocated.
 struct NamedOutput {
   std::shared_ptr<std::byte[]> memory;
   std::size_t bytes = 0;
 };
 
-// What was submitted under one name, in flight.
+// One operation in flight: what this rank submitted under one name.
 class NamedOperation final : public StartedOperation {
  public:
   NamedOperation(std::shared_ptr<NamedOperations> all, std::string key, Submission submission,
@@ -71,16 +72,20 @@ class NamedOperation final : public StartedOperation {
         all_(std::move(all)) {}
 
   const std::string& key() const { return key_; }  // its name
-  std::string quoted() const;                      // with the title of all, if they have one
+  // The name in quotes, with the title() of its NamedOperations if there is one.
+  std::string quoted() const;
   const Submission& submission() const { return submission_; }
   std::vector<NamedArray>& arrays() { return arrays_; }
-  const std::vector<std::int64_t>& splits() const { return splits_; }  // of an alltoall: rows
-  // Where a result of so many bytes goes: to memory of the caller's that has this length, and
-  // shares none with the input, unless that lies at `input_at` of it.
+  // Of an alltoall: rows for each rank.
+  const std::vector<std::int64_t>& splits() const { return splits_; }
+  // Returns where a result of `bytes` goes. That is the caller's memory if it has this length and
+  // does not overlap the input; the input may lie at `input_at` bytes of it. Else memory is
+  // allocated.
   OutBuffer make_output(std::size_t array, std::size_t bytes, std::size_t input_at = kNowhere);
   static constexpr std::size_t kNowhere = ~std::size_t{0};
 
-  // After it has ended well. By array, what memory was made for; by array and rank, the rows.
+  // Valid after the operation has succeeded. Allocated results in the order of their arrays; by
+  // array and rank, the number of rows.
   std::vector<NamedOutput> outputs;
   std::vector<std::vector<std::int64_t>> rows;
   int last_joined = -1;
@@ -90,7 +95,7 @@ class NamedOperation final : public StartedOperation {
   bool needs_no_mpi() const override;
   bool spins() const override;
   std::size_t bytes() const override { return submission_.bytes; }
-  // After it has ended badly: a device may still use the arrays.
+  // After the operation has failed: a device may still use the arrays.
   bool holds_memory() const override { return holds_memory_; }
 
  protected:
@@ -102,32 +107,36 @@ class NamedOperation final : public StartedOperation {
   friend class NamedOperations;
 
   const std::string key_;
-  Submission submission_;  // once it is agreed on, priority and chunks as on all ranks
+  Submission submission_;  // `priority` and `in_chunks` are replaced by the agreed values
   std::vector<NamedArray> arrays_;
   const std::vector<std::int64_t> splits_;
-  const std::string why_refused_;  // of a refusal, for the other ranks
+  // If this rank refused its arguments: the reason, for the other ranks.
+  const std::string why_refused_;
   const std::shared_ptr<NamedOperations> all_;
-  std::optional<Board::Place> place_;  // under NamedOperations' intake_; none: there was no room
-  NamedTimes times_;                   // where a timeline is written
+  // Protected by NamedOperations::intake_. No value: the board has no room for the operation yet.
+  std::optional<Board::Place> place_;
+  NamedTimes times_;  // set while a timeline is written
   std::exception_ptr failed_with_;
-  bool holds_memory_ = false;          // as failed_with_: before finished_
-  std::atomic<bool> finished_{false};  // it has a result, or failed_with_
+  bool holds_memory_ = false;          // like failed_with_, set before finished_
+  std::atomic<bool> finished_{false};  // it has a result, or failed_with_ is set
 };
 
-// Of one communicator, which serves nothing else. Any thread may submit and wait.
+// The named operations of one communicator, which is used for nothing else. Any thread may submit
+// and wait.
 class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
  public:
-  // Blocking and collective. Throws TransportError where there is too little memory, or ranks that
-  // share none cannot reach rank 0's host, and UsageError where such ranks' MPI does not take calls
-  // from any thread; then on all ranks.
+  // Blocking and collective. Throws TransportError if memory is short, or if a host cannot reach
+  // rank 0's host by TCP. Throws UsageError if the ranks are on several hosts and their MPI does
+  // not accept calls from any thread. All ranks throw alike.
   static std::shared_ptr<NamedOperations> create(std::shared_ptr<Communicator> comm,
                                                  std::uint64_t most_fused_bytes, WaitHook& hook);
-  // `site`: the ranks that share `segment`, this one among them.
+  // `site`: the host group, that is, the ranks that share `segment`, this rank among them.
   NamedOperations(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
                   const std::vector<int>& site, std::uint64_t most_fused_bytes);
   ~NamedOperations();
 
-  // Of several, for messages: "process set 1". Before anything is submitted.
+  // Sets the title that messages use, such as "process set 1". Call it before anything is
+  // submitted.
   void be_called(std::string title) { title_ = std::move(title); }
   const std::string& title() const { return title_; }
 
@@ -136,31 +145,35 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   Communicator& comm() const { return *comm_; }
   bool needs_no_mpi() const { return comm_->node_path().serves_all() || comm_->size() == 1; }
 
-  // Local. Throws UsageError for what no rank could carry out, and where an operation of this name
-  // is in flight; Error once a rank has left. `arrays` live until the operation has ended.
-  // `why_refused`: of a refusal.
+  // Local. Throws UsageError for arguments that no rank could carry out, and if an operation of
+  // this name is in flight; throws Error once a rank has left. The caller keeps the memory of
+  // `arrays` valid until the operation has ended. `why_refused`: set if this rank refused its
+  // arguments.
   std::shared_ptr<NamedOperation> submit(std::string name, const Submission& what,
                                          std::vector<NamedArray> arrays,
                                          std::vector<std::int64_t> splits,
                                          std::string why_refused = {});
-  // This rank has no more arrays of its own: see Board::join().
+  // Submits that this rank has no more arrays of its own; see Board::join().
   std::shared_ptr<NamedOperation> join();
-  // Write what happens from now on there, until the next call; null: nowhere. `prefix` comes before
-  // all names.
+  // From now on writes events to `timeline`, until the next call; nullptr stops it. `prefix` is put
+  // before all names.
   void write_to(std::shared_ptr<Timeline> timeline, std::string prefix);
-  // This rank leaves; what is not agreed on ends with an error on all ranks. Does not wait.
+  // This rank leaves. Operations that the ranks have not agreed on end with an error on all ranks.
+  // Does not wait for them.
   void close() noexcept;
-  // Throws PeerLost where a rank has ended while this one waits for something else, `where`.
+  // Throws PeerLost if another rank's process has ended. For callers that wait for something else;
+  // `where` names that in the error.
   void look_for_lost(std::string_view where) const;
 
-  // For NamedOperation, and for the engine while nobody waits. Goes on as far as possible;
-  // `except` is being advanced by the caller.
+  // Advances everything in flight as far as possible. Called by a NamedOperation that is waited
+  // for, and by the progress thread if none is. `except`: the operation whose advance() calls this.
   Progress drive(Operation::Caller caller, const Operation* except);
-  // Nobody waits for it any more.
+  // Called when the caller gives up waiting for `operation` because of `reason`. Takes it back if
+  // not all ranks have submitted it; else all operations fail.
   void forget(NamedOperation& operation, const std::exception_ptr& reason) noexcept;
   std::string missing(const NamedOperation& operation);
   std::string own_name() const { return comm_->liveness().own_name(); }
-  // For the engine: whether nothing is in flight, which it then need not drive.
+  // For the progress thread: whether nothing is in flight, so that it need not call drive().
   bool rests();
 
  private:
@@ -194,42 +207,45 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   };
 
   const std::shared_ptr<Communicator> comm_;
-  ResultLog* const result_log_;  // null: none
+  ResultLog* const result_log_;  // nullptr: results are not logged
   std::string title_;
-  const std::shared_ptr<Segment> segment_;  // null: no rank shares memory with this one
-  const std::unique_ptr<Line[]> alone_;     // then
-  mutable std::mutex intake_;               // of what follows, held for moments
+  const std::shared_ptr<Segment> segment_;  // nullptr: no other rank shares memory with this one
+  const std::unique_ptr<Line[]> alone_;     // memory of the board in that case
+  mutable std::mutex intake_;               // protects the members up to driving_; held for moments
   Board board_;
   std::unordered_map<Board::Place, Shared, std::hash<Board::Place>, std::equal_to<>,
                      PoolAllocator<std::pair<const Board::Place, Shared>>>
-      agreed_on_;               // by whom it will be, or is now
-  std::deque<Shared> backlog_;  // for which the board had no room
-  bool join_waits_ = false;     // for the backlog
+      // Operations that this rank has submitted, by slot, until their last entry is taken.
+      agreed_on_;
+  std::deque<Shared> backlog_;  // operations for which the board had no room
+  bool join_waits_ = false;     // join() is called once the backlog is empty
   std::unordered_set<std::string_view, std::hash<std::string_view>, std::equal_to<>,
                      PoolAllocator<std::string_view>>
-      keys_;                      // in flight
-  std::vector<Shared> finished_;  // and not yet ended
+      keys_;  // names of the operations in flight
+  // Operations with a result or an error that have not been ended yet.
+  std::vector<Shared> finished_;
   Shared joining_;
   std::atomic<std::size_t> in_flight_{0};
-  bool driven_ = false;  // the engine has something of this
+  bool driven_ = false;  // the progress thread has a Pump for this object
   std::exception_ptr failure_;
   std::shared_ptr<Timeline> timeline_;
   std::string timeline_prefix_;
 
-  std::mutex driving_;  // of what follows; taken before intake_
+  std::mutex driving_;  // protects the members up to heard_mutex_; taken before intake_
   KeptVectors kept_vectors_;
   std::deque<std::unique_ptr<NamedWork>> works_;
-  std::vector<Board::Entry> entries_;  // as they are taken
-  std::uint64_t under_way_ = 0;        // bytes of these
+  std::vector<Board::Entry> entries_;  // entries just taken from the board
+  std::uint64_t under_way_ = 0;        // bytes of works_
   std::atomic<bool> closed_{false};
   Progress stopped_{};
   std::uint64_t looked_ns_ = 0;
-  std::atomic<std::uint64_t> busy_ns_{0};  // when something was last submitted, or came
+  // When something was last submitted, or received from another host group.
+  std::atomic<std::uint64_t> busy_ns_{0};
 
   std::mutex heard_mutex_;
-  std::optional<FailureReport> heard_;  // what ended it elsewhere
+  std::optional<FailureReport> heard_;  // the failure that ended operations in another host group
 
-  std::unique_ptr<Relay> relay_;  // of several sites: each one's first rank has it
+  std::unique_ptr<Relay> relay_;  // set on the first rank of each host group, if there are several
 };
 
 }  // namespace gradred

@@ -1,4 +1,5 @@
-// Named operations on their way: from the board to the log, and what the log makes this rank do.
+// Advances named operations: submits them to the board, takes the log's entries, and runs the calls
+// for them.
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -12,8 +13,10 @@
 namespace gradred {
 namespace {
 
-constexpr std::uint64_t kLookEveryNs = 20'000'000;   // after the peers' processes
-constexpr std::uint64_t kLookAtSocketsNs = 200'000;  // since something came, or was submitted
+// Interval of checks whether the peers' processes still run.
+constexpr std::uint64_t kLookEveryNs = 20'000'000;
+// How long a waiting thread reads the sockets itself after the last submission or message.
+constexpr std::uint64_t kLookAtSocketsNs = 200'000;
 
 }  // namespace
 
@@ -48,31 +51,35 @@ void NamedOperations::go_on(bool waits) {
     run_works();
     more = ((took || !hungry) && board_.any(is_hungry())) || must_watch();
   }
-  // Last: a rank that has left, having done its part, is no loss to what can go on without it.
+  // This comes last: after a rank has done its part and left, operations that do not need it still
+  // succeed.
   const bool left = board_.any_left();
   const std::uint64_t now = now_ns();
   if (left || now - looked_ns_ > kLookEveryNs) {
     looked_ns_ = now;
     comm_->liveness().throw_if_failed();
-    if (waits_for_ranks()) look_after_peers();  // who has left may have done so since it failed
+    // A rank that has left may have done so because it failed.
+    if (waits_for_ranks()) look_after_peers();
   }
   if (left) end_what_is_left_over();
 }
 
-// Whether it may be names that this rank waits for next.
+// Whether this rank may have to wait for names, so that it must become a watcher.
 bool NamedOperations::must_watch() const {
   return works_.empty() && !board_.is_watching() && in_flight_ != 0;
 }
 
-// Whether there is a name that not all have submitted. Calls look after the ranks they wait for.
+// Whether this rank waits for a name that not all ranks have submitted. Calls that are already
+// running check their peers themselves.
 bool NamedOperations::waits_for_ranks() {
   const std::lock_guard lock(intake_);
   const bool any = !agreed_on_.empty() || !backlog_.empty() || joining_ != nullptr;
   return any && !board_.any();
 }
 
-// Only so much is decided on as keeps this rank busy: what becomes ready later may be more urgent.
-// A rank that is through with a chunk goes on with the next while its peers are not.
+// A rank wants more work only while it has less than two chunks: names that become ready later may
+// be more urgent. With two, a rank that has finished its chunk continues with the next while its
+// peers are still busy.
 bool NamedOperations::is_hungry() const { return under_way_ < 2 * Submission::kChunkBytes; }
 
 void NamedOperations::look_after_peers() {
@@ -105,7 +112,7 @@ void NamedOperations::publish_backlog() try {
   }
   if (std::exchange(join_waits_, false)) board_.join();
 } catch (const HasLeft&) {
-  // What is left over ends, once what all have submitted is done.
+  // What is left over ends with an error after the operations that all ranks have submitted.
 }
 
 bool NamedOperations::take_entries() {
@@ -155,13 +162,14 @@ void NamedOperations::add_work(NamedPart part, bool joins) {
   works_.push_back(NamedWork::of(std::move(part), kept_vectors_));
 }
 
-// Once a rank has left, whatever is not in the log.
+// Ends every operation that is not in the log, after a rank has left.
 void NamedOperations::end_what_is_left_over() {
   std::vector<Shared> over;
   std::string why;
   {
     const std::lock_guard lock(intake_);
-    if (board_.any()) return;  // they come first
+    // Entries of the log are carried out first.
+    if (board_.any()) return;
     why = board_.why_left();
     for (auto& [place, operation] : agreed_on_) over.push_back(std::move(operation));
     over.insert(over.end(), backlog_.begin(), backlog_.end());
@@ -179,9 +187,9 @@ void NamedOperations::run_works() {
   start_works();
   while (!works_.empty()) {
     NamedWork& first = *works_.front();
-    stopped_ = {Progress::State::kPolls, {}};  // for copies, unless a call says otherwise
+    stopped_ = {Progress::State::kPolls, {}};  // for copies, unless a call reports something else
     if (!first.advance(stopped_)) {
-      if (!first.start(*comm_)) return;  // the next phase, if its time has come
+      if (!first.start(*comm_)) return;  // the next phase, if the one before has ended
       if (!first.advance(stopped_)) return;
     }
     stopped_ = {Progress::State::kPolls, {}};
@@ -201,8 +209,8 @@ void NamedOperations::run_works() {
   }
 }
 
-// In their order. Between hosts long calls take longer side by side than one after the other: they
-// share the wire, and each is in the other's way.
+// Starts the works in their order. Between hosts, long calls take longer side by side than one
+// after the other, since they share the network link.
 void NamedOperations::start_works() {
   constexpr std::uint64_t kTogether = std::uint64_t{256} << 10;
   const bool shares_wire = !comm_->node_path().serves_all();
@@ -214,13 +222,13 @@ void NamedOperations::start_works() {
   }
 }
 
-// What somebody has to wait for.
+// What a waiting thread has to wait for.
 Progress NamedOperations::where(bool waits) {
   if (!works_.empty()) return stopped_;
   const std::lock_guard lock(intake_);
   const bool for_room = !backlog_.empty() || board_.waits_for_room();
   if (for_room || !board_.is_watching()) return {Progress::State::kPolls, {}};
-  // At first this thread looks at the sockets by itself: to be woken takes longer.
+  // For a short while this thread polls the sockets itself, because being woken takes longer.
   if (waits && relay_ != nullptr) {
     const std::uint64_t now = now_ns();
     if (board_.any()) busy_ns_ = now;
@@ -230,7 +238,8 @@ Progress NamedOperations::where(bool waits) {
   return {Progress::State::kAwaits, board_.news()};
 }
 
-// One hash of all its results. Where memory was made for one, that is the operation's next output.
+// Logs one hash of all results of the operation. Results in allocated memory are in `outputs`, in
+// the order of their arrays.
 void NamedOperations::log_results(NamedOperation& operation) const {
   if (operation.arrays().empty()) return;
   const Submission& what = operation.submission();
@@ -258,13 +267,15 @@ void NamedOperations::finish(const Shared& operation, std::exception_ptr failure
   const std::lock_guard lock(intake_);
   tell_timeline(*operation, failure);
   operation->failed_with_ = std::move(failure);
-  keys_.erase(operation->key());  // first: who sees the end may use the name again
+  // Erased first: a caller that sees the end may use the name again.
+  keys_.erase(operation->key());
   finished_.push_back(operation);
   --in_flight_;
   operation->finished_.store(true, std::memory_order_release);
 }
 
-// Those that another thread advances just now stay for the next time: it may not have seen it.
+// Ends finished operations. Those that another thread is advancing stay in the list, since that
+// thread may not have seen their end. Returns whether none is left.
 bool NamedOperations::advance_finished(const Operation* except) {
   std::vector<Shared> finished;
   {

@@ -1,4 +1,4 @@
-// How the ranks of a communicator get their boards, and those of several sites each other.
+// Creates the board of each host group and connects the groups.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::uint64_t kConnectNs = 30'000'000'000;
 
-// By rank. Ranks that share memory are a site; site 0 is that of rank 0, and they are numbered in
-// the order of their first ranks.
+// The host group of each rank. The ranks that share memory form one; group 0 is that of rank 0, and
+// the others are numbered in the order of their first ranks.
 std::vector<int> sites_of(const Communicator& comm) {
   std::vector<int> found(static_cast<std::size_t>(comm.size()));
   if (comm.node_path().serves_all()) return found;
@@ -36,7 +36,7 @@ std::vector<int> members_of(const std::vector<int>& site_of, int site) {
   return members;
 }
 
-// Waits until `side` has met all whom it is to meet, or has tried for too long.
+// Waits until `side` has all its connections, or until the time limit. Returns whether it has them.
 template <class Side>
 bool met(SetUpCalls& calls, Side& side) {
   const std::uint64_t begin = now_ns();
@@ -48,7 +48,8 @@ bool met(SetUpCalls& calls, Side& side) {
   return done;
 }
 
-// Collective over all ranks. By connection, of a site's first rank; else nothing.
+// Collective over all ranks. Returns the connections on the first rank of each host group, and
+// nothing on the others.
 std::vector<Socket> connect_sites(SetUpCalls& calls, std::size_t sites, int site, bool leads,
                                   std::string& reason) {
   std::unique_ptr<Accepting> accepting;
@@ -68,7 +69,7 @@ std::vector<Socket> connect_sites(SetUpCalls& calls, std::size_t sites, int site
       const bool all = met(calls, *accepting);
       if (!all) reason = std::to_string(accepting->missing()) + " of them have not come";
       std::vector<Socket> found = accepting->take();
-      found.erase(found.begin());  // that of its own site
+      found.erase(found.begin());  // its own group has no connection
       return found;
     }
     Connecting connecting(meeting, static_cast<std::size_t>(site));
@@ -88,8 +89,8 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
                                                          std::uint64_t most_fused_bytes,
                                                          WaitHook& hook) {
   comm->prepare(hook);
-  // What it carries out is vectors of what happens to be ready together, and what ranks tell each
-  // other of themselves.
+  // The communicator's own calls are not logged: their vectors depend on which operations happen to
+  // be ready together, and some only exchange sizes.
   comm->log_no_results();
   const std::vector<int> site_of = sites_of(*comm);
   const int site = site_of[static_cast<std::size_t>(comm->rank())];

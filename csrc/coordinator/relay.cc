@@ -19,14 +19,18 @@
 namespace gradred {
 namespace {
 
-constexpr std::uint64_t kAskEveryNs = 500'000'000;  // the sites that a name waits for
-// The launcher may tell of the rank as well, and knows how it ended.
+// The interval at which groups are asked which ranks a name waits for.
+constexpr std::uint64_t kAskEveryNs = 500'000'000;
+// How long to wait after a connection has broken. The launcher may report the same rank meanwhile,
+// and it knows how its process ended.
 constexpr std::uint64_t kLostNs = 400'000'000;
-// Since the last packet: what comes later goes at once.
+// Messages wait for company at most so long, and only if the last packet was sent less than this
+// ago.
 constexpr std::uint64_t kTogetherNs = 20'000;
-// A thread that has looked at the sockets does so again, if its program's next wait comes so soon.
+// If a thread that has read the sockets reads them again within this time, the socket thread does
+// not take over.
 constexpr std::uint64_t kLooksAgainNs = 200'000;
-constexpr std::uint64_t kRoomNs = 1'000'000;  // until a full log is looked at again
+constexpr std::uint64_t kRoomNs = 1'000'000;  // the interval at which a full log is tried again
 constexpr std::chrono::seconds kSettle{1};
 
 void watch(const Socket& set, int operation, int fd, std::uint32_t events, std::uint64_t name) {
@@ -36,7 +40,7 @@ void watch(const Socket& set, int operation, int fd, std::uint32_t events, std::
   }
 }
 
-enum : std::uint64_t { kConnections, kWake, kTimer };  // in the set of all
+enum : std::uint64_t { kConnections, kWake, kTimer };  // in all_set_
 
 }  // namespace
 
@@ -100,7 +104,7 @@ void Relay::rest() noexcept {
   if (!listens_) listen(true);
 }
 
-// What has come meanwhile wakes watch_sockets() at once.
+// After listen(true), messages that have arrived meanwhile wake watch_sockets() at once.
 void Relay::listen(bool on) {
   epoll_event event{.events = on ? EPOLLIN : 0U, .data = {.u64 = kConnections}};
   epoll_ctl(all_set_.fd(), EPOLL_CTL_MOD, sites_set_.fd(), &event);
@@ -118,7 +122,8 @@ void Relay::settle() noexcept {
 void Relay::watch_board() {
   while (true) {
     const Awaited next = board_.outgoing();
-    if (stopping_) return;  // after that, or the ring that goes with it could be missed
+    // Checked after outgoing() was read: otherwise the ring of the destructor could be missed.
+    if (stopping_) return;
     carry();
     Sleep::until(next, Sleep::kForever);
   }
@@ -133,7 +138,7 @@ void Relay::watch_sockets() {
     try {
       if (listens_) hear_all();
       deliver();
-      if (sites_ != nullptr) decide();  // there may be room again
+      if (sites_ != nullptr) decide();  // the log may have room again
       ask_for_missing();
       give_up_lost();
     } catch (const std::exception& error) {
@@ -144,7 +149,7 @@ void Relay::watch_sockets() {
   }
 }
 
-// wake_ or timer_ has something.
+// Reads the event of wake_ or timer_.
 void Relay::hear_own(std::uint64_t name) {
   if (name == kConnections) return;
   std::uint64_t count = 0;
@@ -155,7 +160,7 @@ void Relay::hear_own(std::uint64_t name) {
   if (!listens_ && now_ns() - looked_ns_ >= kLooksAgainNs / 2) listen(true);
 }
 
-// Whether anything has come.
+// Returns whether anything was received.
 bool Relay::hear_all() {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(sites_set_.fd(), events.data(), events.size(), 0);
@@ -172,7 +177,7 @@ bool Relay::hear_all() {
   return any;
 }
 
-// For what watch_sockets() has to do though nothing comes.
+// Sets the timer for what watch_sockets() must do even if no message arrives.
 void Relay::set_timer() {
   if (!incoming_.empty()) time_out_in(kRoomNs);
   if (!listens_) time_out_in(kLooksAgainNs);
@@ -181,7 +186,7 @@ void Relay::set_timer() {
   if (sites_ != nullptr && sites_->any_waiting()) time_out_in(kAskEveryNs);
 }
 
-// At the latest.
+// The socket thread wakes after this time at the latest.
 void Relay::time_out_in(std::uint64_t nanoseconds) {
   const std::uint64_t due = now_ns() + nanoseconds;
   if (due_ns_ != 0 && due_ns_ <= due) return;
@@ -213,8 +218,9 @@ void Relay::to_coordinator(const SiteMessage& message) {
   sites_ != nullptr ? sites_->hear(0, message) : send(connections_.front(), message);
 }
 
-// Entries that no rank of this site has taken yet stay open: what comes meanwhile joins them. Then
-// the board has been asked to tell when one has: somebody carries that here.
+// While no rank of this host group has taken the last entries, no more are decided on, so that
+// names that become ready meanwhile join the next batch. is_taken() has asked the board to notify
+// this relay when a rank has taken them.
 void Relay::decide() {
   while (sites_->any_agreed() && (sites_->is_over() || board_.is_taken())) {
     for (SiteMessage& message : sites_->take()) {
@@ -229,7 +235,7 @@ void Relay::send(Connection& connection, const SiteMessage& message) {
   if (connection.socket.is_open()) connection.encoder.add(message, connection.unsent);
 }
 
-// What is to be said by now, in one packet for each site.
+// Sends everything that is encoded by now, in one packet for each host group.
 void Relay::flush_all() {
   bool any = false;
   for (Connection& one : connections_) {
@@ -240,7 +246,7 @@ void Relay::flush_all() {
   if (any) flushed_ns_ = now_ns();
 }
 
-// The same now, if the last packet was a while ago, or in a moment.
+// Sends now if the last packet was sent a while ago, else in a moment.
 void Relay::flush_soon() {
   const auto has_unsent = [](const Connection& one) { return !one.unsent.empty(); };
   if (std::ranges::none_of(connections_, has_unsent)) return;
@@ -254,7 +260,8 @@ void Relay::flush(Connection& connection) {
   while (sent < unsent.size()) {
     const ssize_t count = ::send(connection.socket.fd(), unsent.data() + sent, unsent.size() - sent,
                                  MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count <= 0) break;  // it is full, or broken, which who reads finds out
+    // The socket is full, or the connection is broken, which receive() finds out.
+    if (count <= 0) break;
     sent += static_cast<std::size_t>(count);
   }
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
@@ -266,7 +273,7 @@ void Relay::flush(Connection& connection) {
   epoll_ctl(sites_set_.fd(), EPOLL_CTL_MOD, connection.socket.fd(), &event);
 }
 
-// Of names that wait for other sites, which ranks there have not submitted them.
+// Asks which ranks have not submitted the names for which some groups wait.
 void Relay::ask_for_missing() {
   if (sites_ == nullptr || over_) return;
   const std::uint64_t now = now_ns();
@@ -281,7 +288,7 @@ void Relay::ask_for_missing() {
 
 // ---- what comes in ------------------------------------------------------------------------------
 
-// Whether something has come.
+// Returns whether anything was received.
 bool Relay::receive(std::size_t index) {
   Connection& connection = connections_[index];
   if (!connection.socket.is_open()) return false;
@@ -289,7 +296,8 @@ bool Relay::receive(std::size_t index) {
   const ssize_t got = ::recv(connection.socket.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (got <= 0) {
-    // A forked child may hold it open, too: then it would stay in the set.
+    // A forked child may hold the connection open, too: closing it here would not remove it from
+    // the set.
     epoll_ctl(sites_set_.fd(), EPOLL_CTL_DEL, connection.socket.fd(), nullptr);
     connection.socket.close();
     connection.unsent.clear();
@@ -313,7 +321,7 @@ void Relay::deliver() {
   }
 }
 
-// False: the rest of a batch has not come yet, or there is no room for it.
+// Returns false if the rest of a batch has not arrived, or if the log has no room.
 bool Relay::deliver_next() {
   std::size_t count = 1;
   while (incoming_[count - 1].more) {
@@ -363,7 +371,8 @@ void Relay::fail(const std::string& why) noexcept {
     sites_->hear(0, left);
     decide();
   } catch (const std::exception&) {
-    over_ = true;  // a peer has died while it held the board's lock, as all others see
+    // A peer's process has ended while it held the board's lock; the other ranks notice it as well.
+    over_ = true;
   }
 }
 

@@ -1,9 +1,10 @@
-// What a site's rank 0 does for it: tells the other sites what is on its board, and the board what
-// all have agreed on. On the coordinator's site it is the coordinator as well.
+// The relay runs on rank 0 of each host group. It sends what is on the group's board to the
+// coordinator, and writes to the board what all groups have agreed on. In the group of the
+// communicator's rank 0 it is the coordinator as well.
 //
-// Two threads, of which neither calls the MPI, and both sleep while there is nothing to do: one at
-// the board, one at the sockets. The rank's own threads need not wake the first: they carry() what
-// they have put on the board.
+// It has two threads, which both sleep while there is nothing to do: one waits at the board, one at
+// the sockets. Neither calls the MPI. The rank's other threads call carry() after they have changed
+// the board, so that the board thread need not be woken.
 #pragma once
 
 #include <atomic>
@@ -27,23 +28,26 @@ namespace gradred {
 
 class Relay {
  public:
-  // Of the coordinator `sites`, and a connection to each other site; of others null, and one
-  // connection. `leaders`: by connection, what the rank at its other end is called. `on_failure` is
-  // called where a rank left because something had failed, before the board says so.
+  // At the coordinator, `sites` is set and there is a connection to each other host group;
+  // elsewhere `sites` is nullptr and there is one connection. `leaders`: for each connection, the
+  // name of the rank at its other end. `on_failure` is called if a rank left because of a failure,
+  // before the board shows it.
   Relay(Board& board, std::unique_ptr<Sites> sites, std::vector<Socket> connections,
         std::vector<std::string> leaders, std::function<void(const FailureReport&)> on_failure);
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // After the calling thread has changed the board. `soon`: it may do so again in a moment, and
-  // what it does then goes by the same packet.
+  // Sends what the calling thread has put on the board. `soon`: more may follow in a moment, so the
+  // message may wait up to 20 us to share a packet with it.
   void carry(bool soon = false) noexcept;
-  // The same, and hears what has come: a thread that waits need not be woken for it. Whether
-  // anything has. Until rest(), or for a moment, the thread at the sockets leaves them to it.
+  // Like carry(), and also receives messages; a waiting thread calls it instead of being woken.
+  // Returns whether anything was received. Until rest(), or for a moment, the socket thread leaves
+  // the sockets to this thread.
   bool look() noexcept;
   void rest() noexcept;
-  // This rank has left: waits a moment until the other sites know, so that it may end.
+  // This rank has left: waits up to a second until all other host groups have been notified, so
+  // that the process may end.
   void settle() noexcept;
 
  private:
@@ -53,8 +57,8 @@ class Relay {
     SiteEncoder encoder{};
     SiteDecoder decoder{};
     std::vector<std::byte> unsent{};
-    bool is_full = false;       // the socket: it says when there is room again
-    std::uint64_t lost_ns = 0;  // when it broke; 0: it has not
+    bool is_full = false;       // the socket is full; epoll reports when it has room again
+    std::uint64_t lost_ns = 0;  // when the connection broke, until this is reported; else 0
   };
 
   void watch_board();
@@ -82,22 +86,23 @@ class Relay {
 
   Board& board_;
   const std::function<void(const FailureReport&)> on_failure_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // protects the members below
   std::condition_variable ended_;
-  std::unique_ptr<Sites> sites_;  // of the coordinator
+  std::unique_ptr<Sites> sites_;  // set at the coordinator only
   std::vector<Connection> connections_;
-  std::deque<SiteMessage> incoming_;  // for the board
+  std::deque<SiteMessage> incoming_;  // messages for the board
   std::uint64_t asked_ns_ = 0;
-  bool over_ = false;  // a rank has left, and the board knows
+  bool over_ = false;  // a rank has left, and the board shows it
   std::uint64_t flushed_ns_ = 0;
   std::uint64_t looked_ns_ = 0;
-  bool listens_ = true;                 // watch_sockets(), to what comes from other sites
-  std::uint64_t due_ns_ = 0;            // when timer_ wakes it; 0: never
-  std::atomic<std::uint64_t> seen_{0};  // of what the board has to say
+  bool listens_ = true;                 // whether watch_sockets() watches the connections
+  std::uint64_t due_ns_ = 0;            // when timer_ wakes the socket thread; 0: never
+  std::atomic<std::uint64_t> seen_{0};  // target of Board::outgoing() that has been handled
   std::atomic<bool> stopping_{false};
-  Socket wake_;                 // an eventfd
-  Socket timer_;                // a timerfd
-  Socket sites_set_, all_set_;  // epoll's: the connections; these as one, wake_ and timer_
+  Socket wake_;   // an eventfd
+  Socket timer_;  // a timerfd
+  // Epoll sets: the connections; and that set together with wake_ and timer_.
+  Socket sites_set_, all_set_;
   std::thread board_thread_, socket_thread_;
 };
 

@@ -14,18 +14,19 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<Submission>);
 
-constexpr std::uint32_t kMostKnown = 8192;     // names with a number
-constexpr std::uint32_t kNotKnown = ~0U;       // what follows has none yet, and gets the next one
-constexpr std::uint32_t kMostBytes = 1 << 20;  // of a message
+constexpr std::uint32_t kMostKnown = 8192;  // names that are sent as numbers
+// The name and submission follow, and get the next number.
+constexpr std::uint32_t kNotKnown = ~0U;
+constexpr std::uint32_t kMostBytes = 1 << 20;  // of a message, at most
 
 struct Head {
-  std::uint32_t bytes = 0;  // of the message, with this
+  std::uint32_t bytes = 0;  // of the whole message, with this head
   Said kind{};
   std::uint8_t more = 0, some_joined = 0;
-  std::uint8_t failure = 0;  // 0: none; else its kind and 1
+  std::uint8_t failure = 0;  // 0: none; else the kind of failure + 1
   std::int32_t rank = 0;
   std::uint32_t chunk = 0;
-  std::uint32_t known = 0;  // the number of name and submission
+  std::uint32_t known = 0;  // the number of the name and submission
   std::uint32_t name_bytes = 0, text_bytes = 0, ranks = 0;
 };
 
@@ -53,7 +54,7 @@ class Reader {
   std::span<const std::byte> left_;
 };
 
-// What indexes tables is in them.
+// Whether the values that are used as indices of tables are in range.
 bool is_known(const Submission& one) {
   return one.kind <= NamedKind::kJoin && static_cast<std::size_t>(one.dtype) < kDTypes &&
          one.parts <= Submission::kMostParts;
@@ -209,7 +210,7 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
   pending_.erase(found);
 }
 
-// Sites that have joined have no arrays, and say nothing of a name.
+// A host group that has joined has no arrays and sends no kReady.
 bool Sites::is_complete(const Pending& pending) const {
   for (std::size_t site = 0; site < sites_; ++site) {
     if (!pending.arrived[site] && !joined_[site]) return false;
@@ -267,7 +268,7 @@ std::vector<SiteMessage> Sites::take() {
   return taken;
 }
 
-// The most urgent entry, or the next chunk of it.
+// Takes the most urgent entry, or its next chunk.
 SiteMessage Sites::next() {
   SiteMessage& first = queue_.front().entry;
   if (first.text.empty() && first.chunk + 1 < first.submission.chunks()) {

@@ -1,5 +1,5 @@
-// Ranks on several hosts: those that share memory are a site, which has a board of its own. What is
-// agreed on is then agreed on by the sites, by messages to a coordinator and back.
+// Ranks on several hosts. The ranks that share memory form a host group (called site in the code),
+// which has its own board. The groups agree by messages to a coordinator and back.
 #pragma once
 
 #include <cstddef>
@@ -18,36 +18,38 @@
 
 namespace gradred {
 
-// What a message says.
+// Kinds of messages.
 enum class Said : std::uint8_t {
-  // To the coordinator:
-  kReady,   // all ranks of the site have submitted `name`, or have joined
-  kJoined,  // all of them have joined
-  kLacks,   // `ranks` of the site have not submitted `name`
-  // To all sites:
+  // From a host group to the coordinator:
+  kReady,   // all ranks of the group have submitted `name`, or have joined
+  kJoined,  // all ranks of the group have joined
+  kLacks,   // `ranks` of the group have not submitted `name`
+  // From the coordinator to all host groups:
   kAgreed,     // the next entry of the log
-  kAllJoined,  // likewise, the end of a join
-  kWaits,      // `name` waits for other sites; there for `ranks`, as far as it is known
-  // Both ways:
+  kAllJoined,  // the entry that ends a join
+  kWaits,      // other groups wait for `name`; `ranks` lack it, as far as the coordinator knows
+  // In both directions:
   kLeft,  // a rank has left, and `text` says why
 };
 
 struct SiteMessage {
   Said kind = Said::kReady;
-  bool more = false;                 // kAgreed: the next entry is of the same batch
-  bool some_joined = false;          // kReady: not every rank of the site has an array
-  std::optional<Failure> failure{};  // kLeft: the kind of failure that made it leave
-  std::uint32_t chunk = 0;           // kAgreed: of submission.chunks()
-  std::int32_t rank = -1;            // kReady: the first one; kJoined, kAllJoined: the last one
-  std::string name{}, text{};        // the latter: of kReady and kAgreed, what is wrong
-  Submission submission{};           // kReady, kAgreed
+  bool more = false;         // kAgreed: the next entry belongs to the same batch
+  bool some_joined = false;  // kReady: some ranks of the group have joined and have no array
+  std::optional<Failure> failure{};  // kLeft: the failure because of which the rank left
+  std::uint32_t chunk = 0;           // kAgreed: index among submission.chunks()
+  // kReady: the first rank to arrive; kJoined, kAllJoined: the last to join.
+  std::int32_t rank = -1;
+  // `text`: for kReady and kAgreed, the error; for kLeft, the reason.
+  std::string name{}, text{};
+  Submission submission{};  // kReady, kAgreed
   std::vector<std::int32_t> ranks{};
 
   bool has_submission() const { return kind == Said::kReady || kind == Said::kAgreed; }
 };
 
-// Messages as bytes in one direction of a connection. A name that has been sent with the same
-// submission before travels as a number.
+// Encodes messages for one direction of a connection. A name that was sent before with the same
+// submission is sent as a number.
 class SiteEncoder {
  public:
   void add(const SiteMessage& message, std::vector<std::byte>& bytes);
@@ -58,8 +60,8 @@ class SiteEncoder {
 
 class SiteDecoder {
  public:
-  // The messages that are complete; the rest waits for more. Throws TransportError for bytes that
-  // no encoder makes.
+  // Calls `take` for each message that is complete, and stores the rest. Throws TransportError for
+  // bytes that no encoder produces.
   void add(std::span<const std::byte> bytes, const std::function<void(SiteMessage)>& take);
 
  private:
@@ -73,7 +75,7 @@ class SiteDecoder {
   std::vector<std::byte> pending_;
 };
 
-// What the coordinator knows: which sites are ready for what, and in which order it is carried out.
+// The coordinator's state: which host groups are ready for which names, and the order of the log.
 class Sites {
  public:
   Sites(std::size_t sites, std::uint64_t most_fused_bytes, RankNames names)
@@ -86,21 +88,22 @@ class Sites {
   bool any_agreed() const { return !queue_.empty() || all_joined_ || left_; }
   bool any_waiting() const { return !pending_.empty(); }
   bool is_over() const { return over_; }  // a rank has left: nothing more is agreed on
-  // For all sites, in this order: what is most urgent, of the bytes of a chunk or somewhat more.
-  // What is taken at once, and suits, is one batch. The end of a join comes when nothing else is
-  // left, and so does the word that a rank has left: then all is taken at once.
+  // Takes the most urgent entries, which go to all host groups in this order; at least one chunk's
+  // bytes if there are so many. Entries that are taken together and have the same BatchKey form one
+  // batch. The end of a join is taken when no other entry is left. Once a rank has left, one call
+  // takes all entries, and the message about it as the last.
   std::vector<SiteMessage> take();
-  // Of names that some sites have waited for since before `since_ns`: kWaits.
+  // Returns kWaits for each name for which some groups have waited since before `since_ns`.
   std::vector<SiteMessage> waiting(std::uint64_t since_ns) const;
 
  private:
   struct Pending {
     SiteMessage first;
     std::uint64_t since_ns;
-    std::vector<bool> arrived;  // by site
+    std::vector<bool> arrived;  // by host group
     std::size_t arrivals = 0;
     bool some_joined = false;
-    std::vector<std::vector<std::int32_t>> lacking;  // by site, as far as it has said
+    std::vector<std::vector<std::int32_t>> lacking;  // by host group, as far as reported
   };
 
   struct Queued {
@@ -123,13 +126,13 @@ class Sites {
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Queued> queue_;  // a heap
   std::uint64_t turns_ = 0;
-  std::int32_t highest_ = 0;  // priority so far
+  std::int32_t highest_ = 0;  // highest priority so far
   std::vector<bool> joined_;
   std::size_t joins_ = 0;
   int last_joined_ = -1;
   bool all_joined_ = false;
   bool over_ = false;                // a rank has left
-  std::optional<SiteMessage> left_;  // that is to be told
+  std::optional<SiteMessage> left_;  // the message about it, until it is taken
   const RankNames names_;
 };
 

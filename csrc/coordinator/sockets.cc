@@ -22,11 +22,13 @@
 namespace gradred {
 namespace {
 
-constexpr std::uint64_t kAddressNs = 2'000'000'000;   // for one address to answer
-constexpr std::uint64_t kGreetingNs = 5'000'000'000;  // for a guest to say who it is
+constexpr std::uint64_t kAddressNs = 2'000'000'000;  // time for one address to answer
+// Time for a new connection to send its greeting.
+constexpr std::uint64_t kGreetingNs = 5'000'000'000;
 constexpr char kWord[8] = {'g', 'r', 'a', 'd', 'r', 'e', 'd', '1'};
 
-// What a site says first. Both sides are of one build.
+// The first message of a host group. submission_bytes differs if the two sides are of different
+// builds.
 struct Greeting {
   char word[8] = {};
   std::uint64_t secret[2] = {};
@@ -65,8 +67,8 @@ std::string text_of(const Meeting::Address& address, std::uint16_t port) {
   return std::string(text) + " port " + std::to_string(port);
 }
 
-// Of this host's interfaces that are up: those that other hosts may reach before loopback's, which
-// serves sites on one host.
+// Lists the addresses of this host's interfaces that are up. Those that other hosts may reach come
+// before loopback addresses, which serve host groups on one host.
 void find_addresses(Meeting& meeting, bool v6) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return;
@@ -116,7 +118,7 @@ std::uint16_t port_of(int fd) {
                    : reinterpret_cast<const sockaddr_in6&>(own.storage).sin6_port);
 }
 
-// Small messages travel at once; a peer whose host has gone is noticed.
+// Small messages are sent at once, and keepalive probes detect a host that has gone.
 void prepare(int fd) {
   const int on = 1, idle = 10, every = 5, probes = 4;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -164,7 +166,7 @@ bool Accepting::advance() {
   return missing_ == 0;
 }
 
-// Whether there is nothing more to hear.
+// Returns whether the connection needs no more reading: accepted, or to be closed.
 bool Accepting::hear(Guest& guest) {
   Greeting greeting;
   const std::size_t have = guest.said.size();
@@ -195,7 +197,7 @@ void Connecting::try_next() {
   if (meeting_.addresses == 0) {
     throw TransportError("named operations: the host of rank 0 has no network address");
   }
-  if (next_ == meeting_.addresses) tried_.clear();  // once more, from the first one
+  if (next_ == meeting_.addresses) tried_.clear();  // start again with the first address
   next_ %= meeting_.addresses;
   const Meeting::Address& address = meeting_.address[next_];
   since_ns_ = now_ns();
@@ -217,7 +219,7 @@ void Connecting::give_up(int error) {
 bool Connecting::advance() {
   if (done_) return true;
   if (!socket_.is_open()) {
-    // A list that was tried in vain is tried again after a while.
+    // When all addresses have failed, they are tried again after a while.
     if (next_ == meeting_.addresses && now_ns() - since_ns_ < kAddressNs / 10) return false;
     try_next();
     if (!socket_.is_open()) return false;

@@ -1,4 +1,5 @@
-// Connections between the sites of a communicator: one from each to the coordinator's.
+// TCP connections between the host groups of a communicator: one from each group to the
+// coordinator.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ class Socket {
   int fd_ = -1;
 };
 
-// Where the coordinator listens, and by what the sites know it, and it them. Plain bytes.
+// Where the coordinator listens, and the secrets by which it and the other host groups recognise
+// each other. The struct is broadcast as bytes.
 struct Meeting {
   static constexpr std::size_t kMostAddresses = 16;
   struct Address {
@@ -40,16 +42,17 @@ struct Meeting {
   Address address[kMostAddresses] = {};
 };
 
-// At the coordinator, until all sites have come. Never blocks.
+// The coordinator's side: accepts connections until all host groups have connected. Never blocks.
 class Accepting {
  public:
-  // Throws TransportError where no socket can be had.
+  // Throws TransportError if no socket can be opened.
   explicit Accepting(std::size_t sites);
   const Meeting& meeting() const { return meeting_; }
-  // Whether all have come. Strangers are sent away.
+  // Returns whether all host groups have connected. Closes connections that do not know the secret.
   bool advance();
   std::size_t missing() const { return missing_; }
-  std::vector<Socket> take() { return std::move(sites_); }  // by site; none of site 0
+  // By host group; the entry of group 0 is not open.
+  std::vector<Socket> take() { return std::move(sites_); }
 
  private:
   struct Guest {
@@ -66,13 +69,14 @@ class Accepting {
   std::size_t missing_;
 };
 
-// At another site. Never blocks.
+// The side of another host group. Never blocks.
 class Connecting {
  public:
   Connecting(const Meeting& meeting, std::size_t site) : meeting_(meeting), site_(site) {}
   bool advance();
   Socket take() { return std::move(socket_); }
-  const std::string& tried() const { return tried_; }  // in vain, in words
+  // For messages: the addresses that did not answer, and why.
+  const std::string& tried() const { return tried_; }
 
  private:
   void try_next();
@@ -81,7 +85,7 @@ class Connecting {
   const Meeting meeting_;
   const std::size_t site_;
   std::size_t next_ = 0;
-  std::size_t greeted_ = 0;  // bytes of the answer
+  std::size_t greeted_ = 0;  // bytes of the answer that have been received
   std::byte answer_[sizeof Meeting::answer] = {};
   bool connected_ = false, done_ = false;
   Socket socket_;

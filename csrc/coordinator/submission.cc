@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 8> kNames = {"allreduce", "allgather",   
                                                     "alltoall",  "reducescatter", "barrier",
                                                     "refusal",   "join"};
 
-// Whose first axis may differ from rank to rank.
+// Whether the length of the first axis may differ from rank to rank.
 bool gathers(NamedKind kind) {
   return kind == NamedKind::kAllgather || kind == NamedKind::kAlltoall;
 }
@@ -32,7 +32,7 @@ std::string text(std::span<const std::int64_t> shape) {
   return made + "]";
 }
 
-// "0.5": as short as says it all.
+// The shortest text that gives the factor exactly, such as "0.5".
 std::string text(double factor) {
   std::array<char, 32> made;
   return {made.data(), std::to_chars(made.data(), made.data() + made.size(), factor).ptr};
@@ -58,7 +58,7 @@ std::string order_of(const Submission& one) {
   return made + ")";
 }
 
-// "float32 [2, 3]", of a group "3 arrays, the first float32 [2, 3]"
+// "float32 [2, 3]"; for a group "3 arrays, the first float32 [2, 3]".
 std::string arrays_of(const Submission& one) {
   std::string made;
   if (one.arrays != 1) made = std::to_string(one.arrays) + " arrays, the first ";
@@ -73,8 +73,8 @@ std::string factors_of(const Submission& one) {
   return text(one.prescale) + " before and " + text(one.postscale) + " after";
 }
 
-// Of two groups that begin alike: what of the other arrays, of which little more than a hash is
-// known, still can differ.
+// Describes how two groups differ whose first arrays are equal. Little more than a hash is known of
+// their other arrays.
 std::pair<std::string, std::string> others_of(const Submission& one, const Submission& other) {
   const std::size_t known = std::min<std::size_t>(one.arrays, Submission::kMostParts);
   for (std::size_t i = 1; i < known; ++i) {
@@ -120,7 +120,8 @@ std::uint32_t Submission::chunks() const {
 }
 
 Submission::Range Submission::chunk(std::uint32_t index) const {
-  constexpr std::uint64_t kAligned = 64;  // elements: where chunks begin, vector units like it
+  // elements: chunks begin at multiples, which vector units need for speed.
+  constexpr std::uint64_t kAligned = 64;
   const std::uint64_t count = bytes / size_of(dtype), number = chunks();
   const std::uint64_t share = (count + number - 1) / number;
   const std::uint64_t each = (share + kAligned - 1) / kAligned * kAligned;

@@ -55,14 +55,14 @@ std::string Timeline::event(char phase, int tensor, std::uint64_t at_ns, Fields 
   Json made = Json::object();
   made.put("ph", std::string(1, phase));
   made.put("pid", tensor);
-  // With fractions, as the format allows: some operations take less than a microsecond.
+  // Fractions of a microsecond, as the format allows: some operations are shorter than one.
   const std::uint64_t since_ns = at_ns < begin_ns_ ? 0 : at_ns - begin_ns_;
   made.put("ts", static_cast<double>(since_ns) / 1e3);
   for (const auto& [name, value] : fields) made.put(name, value);
   return made.text() + ",\n";
 }
 
-// The number of what the events of this name belong to; a new one is introduced first.
+// Returns the number that the events of this name use as process id; introduces it if it is new.
 int Timeline::tensor(std::string_view name, std::string& text) {
   if (const auto known = tensors_.find(name); known != tensors_.end()) return known->second;
   const int number = static_cast<int>(tensors_.size()) + 1;
@@ -76,7 +76,7 @@ int Timeline::tensor(std::string_view name, std::string& text) {
   return number;
 }
 
-// Whole events, each with a comma and a new line behind it.
+// Writes `text`, which holds whole events, each followed by a comma and a new line.
 void Timeline::write(std::string& text) {
   if (!problem_.empty()) return;
   if (length_ == 0) text.insert(0, "[\n");
@@ -96,7 +96,7 @@ void Timeline::write(std::string& text) {
     left -= static_cast<std::size_t>(written);
     at += static_cast<std::uint64_t>(written);
   }
-  length_ = at - 3;  // the next event takes the place of the closing bracket
+  length_ = at - 3;  // the next event overwrites the closing bracket
 }
 
 void Timeline::submitted(std::string_view name, NamedKind kind, int rank, std::uint64_t at_ns) {

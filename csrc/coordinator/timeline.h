@@ -1,7 +1,8 @@
-// A file in Chrome's trace format that tells of named operations when ranks submitted them, when
-// they were agreed on, and when they were carried out. The events have Horovod's names.
+// Writes a file in Chrome's trace format with an event for each step of a named operation: when
+// ranks submitted it, when they agreed on it, and when it was carried out. The events have
+// Horovod's names.
 //
-// The file is complete JSON after each event: the next one takes the closing bracket's place.
+// The file is complete JSON after each event: the next event overwrites the closing bracket.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,20 @@
 
 namespace gradred {
 
-// Of one operation that has ended; nanoseconds of the steady clock, 0: it did not come so far.
+// The times of one operation that has ended, in nanoseconds of the steady clock. 0: the operation
+// did not get so far.
 struct NamedTimes {
-  std::uint64_t agreed_ns = 0;   // every rank has submitted it, and this one has read so
-  std::uint64_t started_ns = 0;  // its batch
-  int last_rank = -1;            // that submitted it; -1: unknown
-  std::size_t batch = 0;         // operations that were carried out as one
+  std::uint64_t agreed_ns = 0;   // when this rank read that every rank has submitted it
+  std::uint64_t started_ns = 0;  // when its batch started
+  int last_rank = -1;            // the rank that submitted it last; -1: unknown
+  std::size_t batch = 0;         // operations in its batch
 };
 
-// Any thread may call.
+// Any thread may call it.
 class Timeline {
  public:
-  // Owns `file`, a descriptor open for writing, and writes from its beginning. With `mark_cycles`
-  // the start of each batch is an event of its own.
+  // Owns `file`, a descriptor that is open for writing, and writes from the file's beginning. With
+  // `mark_cycles` the start of each batch is an event of its own.
   Timeline(int file, bool mark_cycles);
   ~Timeline();
   Timeline(const Timeline&) = delete;
@@ -39,7 +41,7 @@ class Timeline {
   void ended(std::string_view name, const Submission& what, const NamedTimes& times,
              std::string_view problem);
   void batch_began(std::uint64_t at_ns);
-  // Why nothing more is written; empty: all is well.
+  // Why writing has stopped; empty if it has not.
   std::string problem() const;
 
  private:
@@ -52,8 +54,9 @@ class Timeline {
   const int file_;
   const bool marks_cycles_;
   const std::uint64_t begin_ns_;
-  std::uint64_t length_ = 0;                         // of the file, less the closing bracket
-  std::map<std::string, int, std::less<>> tensors_;  // the number that an event calls its process
+  std::uint64_t length_ = 0;  // of the file, without the closing bracket
+  // By name, the number that its events give as process id.
+  std::map<std::string, int, std::less<>> tensors_;
   std::string problem_;
 };
 

@@ -13,7 +13,7 @@
 namespace gradred {
 namespace {
 
-// Of an input to where its operation starts from, before anything else there.
+// Copies an input to the start of its result, before the operation's calls.
 void copy(const NamedArray& array, const CallOrder* order, void* to, std::size_t bytes) {
   if (bytes == 0 || to == array.in.data) return;
   if (order == nullptr) {
@@ -39,7 +39,7 @@ class Broadcast final : public NamedWork {
   }
 };
 
-// First the ranks tell each other how many rows they have.
+// The ranks first exchange their numbers of rows.
 class Allgather final : public NamedWork {
  public:
   explicit Allgather(NamedPart first) : NamedWork(std::move(first)) {}
@@ -67,7 +67,7 @@ class Allgather final : public NamedWork {
     const std::size_t arrays = operation().arrays().size();
     NamedArray& array = operation().arrays()[index];
     std::vector<std::int64_t> rows;
-    std::size_t row_bytes = 0;  // a rank without rows does not know
+    std::size_t row_bytes = 0;  // a rank without rows does not know its own
     for (std::size_t rank = 0; rank < size; ++rank) {
       rows.push_back(all_[rank * mine_.size() + index]);
       row_bytes =
@@ -99,8 +99,8 @@ class Allgather final : public NamedWork {
   std::vector<std::int64_t> mine_, all_;
 };
 
-// First the ranks tell each other how many rows they have for whom. Where no memory is shared each
-// then shows all that it has, and the others take what is for them.
+// The ranks first exchange how many rows each sends to each other. If they share no memory, each
+// rank then broadcasts all its rows, and the others pick those for them.
 class Alltoall final : public NamedWork {
  public:
   explicit Alltoall(NamedPart first) : NamedWork(std::move(first)) {}
@@ -186,7 +186,8 @@ class Alltoall final : public NamedWork {
   std::vector<std::unique_ptr<std::byte[]>> shown_;
 };
 
-// Rows that divide evenly by themselves, others as a part of what an allreduce gives.
+// An array whose rows divide evenly uses a reduce-scatter; another is allreduced, and each rank
+// takes its part.
 class ReduceScatter final : public NamedWork {
  public:
   explicit ReduceScatter(NamedPart first) : NamedWork(std::move(first)) {}
@@ -258,11 +259,12 @@ class ReduceScatter final : public NamedWork {
   }
 
   std::vector<OutBuffer> outputs_;
-  std::vector<std::unique_ptr<std::byte[]>> whole_;  // null: the call gives the part alone
+  // nullptr: the call yields this rank's part alone.
+  std::vector<std::unique_ptr<std::byte[]>> whole_;
   std::vector<std::unique_ptr<std::byte[]>> scaled_;
 };
 
-// All ranks have come, or they would not be here.
+// Does nothing: an entry is in the log only once all ranks have submitted it.
 class Barrier final : public NamedWork {
  public:
   explicit Barrier(NamedPart first) : NamedWork(std::move(first)) {}

@@ -1,4 +1,4 @@
-// What an entry of the log, or a batch of entries, makes a rank do: calls on its communicator.
+// NamedWork: the calls on the communicator that carry out one log entry or a batch of entries.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace gradred {
 
-// One operation of a work, or a chunk of it.
+// One operation of a NamedWork, or a chunk of it.
 struct NamedPart {
-  std::shared_ptr<NamedOperation> operation;      // null: this rank has joined, and has zeros
-  std::shared_ptr<const Submission> others_have;  // then
+  // Nullptr: this rank has joined, and contributes zeros.
+  std::shared_ptr<NamedOperation> operation;
+  std::shared_ptr<const Submission> others_have;  // set in that case
   std::uint32_t chunk = 0;
 
   const Submission& submission() const {
@@ -25,7 +26,8 @@ struct NamedPart {
   std::uint64_t bytes() const { return submission().bytes_of(chunk); }
 };
 
-// How the factors of a submission are applied: an average in the reduction itself.
+// How the scale factors of a submission are applied. An average without factors is computed by the
+// reduction itself.
 struct Factors {
   Op op;
   double before, after;
@@ -34,7 +36,7 @@ Factors factors_of(const Submission& what, int size);
 
 class NamedWork {
  public:
-  // `kept` outlives it.
+  // The caller keeps `kept` alive as long as the result.
   static std::unique_ptr<NamedWork> of(NamedPart first, KeptVectors& kept);
   virtual ~NamedWork() = default;
 
@@ -42,37 +44,44 @@ class NamedWork {
   const std::vector<NamedPart>& parts() const { return parts_; }  // at least one
   std::uint64_t bytes() const;
   void note_start() { notes_start_ = true; }
-  std::uint64_t started_ns() const { return started_ns_; }  // if that was asked for; else 0
+  std::uint64_t started_ns() const { return started_ns_; }  // 0 unless note_start() was called
 
-  // Starts what can be started; whether nothing more will be, so that the next work may begin. All
-  // ranks start the calls of a communicator in the same order.
+  // Starts the calls that can be started. Returns whether all have been, so that the next work may
+  // start. All ranks start the calls of a communicator in the same order.
   bool start(Communicator& comm);
-  // Whether all calls have ended; throws what ended one of them. Else: what has to come first.
+  // Returns whether all calls have ended; throws the error of one that failed. If not, `stopped`
+  // says what has to happen first.
   bool advance(Progress& stopped);
-  // All have ended well: whether the results are in place. If not, it has to be called again.
+  // To be called once all calls have succeeded, until it returns true: then the results are in
+  // place.
   bool finish(Communicator& comm);
-  // Whether nobody uses the callers' arrays, or memory of this, any more. Else it has to stay.
+  // Returns whether nothing uses the callers' arrays or this object's memory any more. If something
+  // does, the caller must not free this object.
   bool abandon(const std::exception_ptr& reason) noexcept;
 
  protected:
   explicit NamedWork(NamedPart first) { parts_.push_back(std::move(first)); }
-  // Phase by phase, each after the calls of the one before have ended; whether it was the last one.
+  // Starts the calls of one phase, after those of the phase before have ended. Returns whether it
+  // was the last phase.
   virtual bool start_phase(Communicator& comm, int phase) = 0;
-  virtual void conclude(Communicator& /*comm*/) {}  // all calls have ended well
-  // Copies between devices and the host's memory. The first two never block.
-  virtual bool inputs_are_there();   // before a phase other than the first
-  virtual bool results_are_there();  // after conclude()
-  virtual bool settle() noexcept;    // whether none is under way; waits a moment for them
-  // Has the operation's arrays, which lie in a device's memory, copied to the host's.
+  virtual void conclude(Communicator& /*comm*/) {}  // called after all calls have succeeded
+  // Copies between device memory and host memory. The first two never block.
+  virtual bool inputs_are_there();   // called before each phase but the first
+  virtual bool results_are_there();  // called after conclude()
+  // Whether no copy is under way; waits a moment for those that are.
+  virtual bool settle() noexcept;
+  // Copies the operation's arrays, which lie in a device's memory, to host memory, and uses the
+  // copies from then on.
   void move_to_host() {
     on_host_ = std::make_unique<ArraysOnHost>(operation());
     on_host_->take_over();
   }
   void start_call(Communicator& comm, const Call& call) { calls_.push_back(comm.start(call)); }
-  // For calls on such arrays, and copies before them. Null: they are the host's.
+  // The order of calls on device arrays and of the copies before them. nullptr: the arrays are in
+  // host memory.
   using Order = std::shared_ptr<const CallOrder>;
   Order order_after(const After& after);
-  // Bytes as they are.
+  // Both move bytes, whatever the array's type.
   void broadcast(Communicator& comm, OutBuffer data, std::size_t bytes, int root, Order order = {});
   void allgather(Communicator& comm, InBuffer mine, OutBuffer all, std::size_t bytes,
                  Order order = {});
