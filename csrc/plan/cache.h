@@ -1,4 +1,5 @@
-// The plans of one communicator, by the agreed values of the calls that they were chosen for.
+// Caches the plans of one communicator by the properties of the calls for which they were chosen.
+// All ranks agree on these properties.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +22,21 @@ struct PlanKey {
   Op op;
   std::size_t count;
   int root;
-  std::string_view plan;                // that it asks for
-  std::shared_ptr<const Schedule> own;  // likewise
-  bool waits;                           // who makes the call
+  std::string_view plan;                // the plan's name if the call asks for one
+  std::shared_ptr<const Schedule> own;  // the caller's own schedule, if it gives one
+  bool waits;                           // the caller waits for the call
 };
 
 class PlanCache {
  public:
-  // make() chooses where nothing is kept for the key; what it throws goes on.
+  // Returns the cached plan for `key`; if there is none, make() chooses one. Exceptions of make()
+  // are passed on.
   template <class Make>
   std::shared_ptr<const Plan> get(const PlanKey& key, Make&& make) {
     const std::lock_guard lock(mutex_);
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
       if (!entry->is(key)) continue;
-      entries_.splice(entries_.begin(), entries_, entry);  // the last used stands first
+      entries_.splice(entries_.begin(), entries_, entry);  // the most recently used plan is first
       return entry->plan;
     }
     entries_.push_front({key, std::string(key.plan), std::make_shared<const Plan>(make())});
@@ -52,7 +54,7 @@ class PlanCache {
 
   struct Entry {
     PlanKey key;
-    std::string name;  // what the key refers to
+    std::string name;  // storage for key.plan
     std::shared_ptr<const Plan> plan;
 
     bool is(const PlanKey& other) const {

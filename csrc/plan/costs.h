@@ -1,5 +1,5 @@
-// What plans cost on one topology. What it takes to know that of an algorithm is computed when it
-// is first asked for, then kept, so that the choice for a new length takes no time.
+// What the plans cost on one topology. The cost of an algorithm is computed when it is first asked
+// for and then cached, so choosing a plan for a new length takes no time.
 #pragma once
 
 #include <map>
@@ -18,10 +18,10 @@ class Costs {
   Costs(Topology topology, Figures figures)
       : topology_(std::move(topology)), figures_(std::move(figures)) {}
 
-  // UsageError where the algorithm does not serve so many ranks. Of a broadcast: from rank 0, which
-  // stands for any root.
+  // Throws UsageError if the algorithm does not serve this number of ranks. A broadcast is computed
+  // for root 0, which stands for any root.
   const Cost& of(Collective collective, std::string_view algorithm, const Parameters& parameters);
-  // Likewise of what crosses between the groups of a hierarchical one.
+  // The same for the part of a hierarchical algorithm that crosses between the groups.
   const Cost& of_crossing(Collective collective, const Parameters& parameters);
   const Figures& figures() const { return figures_; }
 
@@ -32,7 +32,7 @@ class Costs {
   std::map<std::string, Cost> known_;
 };
 
-// The algorithm with all parameters that shape it.
+// A text for the algorithm with all parameters that determine its schedules.
 std::string text_of(Collective collective, std::string_view algorithm,
                     const Parameters& parameters);
 

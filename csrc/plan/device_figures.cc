@@ -16,7 +16,7 @@ constexpr std::string_view kDeviceFormat = "gradred-device-figures 1";
 constexpr std::string_view kImpossible = "never";
 constexpr double kLongestCall = 1e4;  // seconds
 
-// What a line says that begins with the name.
+// Returns the rest of the next line, which must begin with `name`.
 std::string rest(std::istringstream& lines, const std::string& name) {
   std::string line;
   std::getline(lines, line);
@@ -120,7 +120,7 @@ DeviceFigures read_device_figures(const std::string& folder, const DeviceFigures
         found.plans == wanted.plans) {
       return found;
     }
-  } catch (const UsageError&) {  // it is written anew
+  } catch (const UsageError&) {  // the file will be written again
   }
   return wanted;
 }

@@ -1,5 +1,5 @@
-// What calls on arrays in devices' memory take by each plan, as ranks of one layout of hosts and
-// devices have measured it once.
+// Measured times of calls on arrays in devices' memory, by plan. They are measured once for each
+// layout of hosts and devices.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +14,26 @@ namespace gradred {
 struct DeviceFigures {
   struct Size {
     std::size_t bytes;
-    std::vector<double> seconds;  // by plan; infinite: it cannot
+    std::vector<double> seconds;  // by plan; infinite: the plan cannot carry out the call
     bool operator==(const Size&) const = default;
   };
 
   FiguresKey place;
-  std::string devices;  // of each rank, and what else decides what is possible
-  std::string day;      // of the measurement
+  // The devices of each rank, and what else decides which plans are possible.
+  std::string devices;
+  std::string day;  // of the measurement, as a date
   std::vector<std::string> plans;
-  std::vector<Size> sizes;  // the shortest first
+  std::vector<Size> sizes;  // in order, the shortest first
 };
 
 std::string to_text(const DeviceFigures& figures);
-// UsageError tells what is wrong with the text.
+// Throws UsageError, which describes what is wrong with the text.
 DeviceFigures device_figures_from(std::string_view text);
 
-// For figures of this place, these devices and plans. Without sizes: there is no such file.
+// Reads the figures for the layout, devices and plans of `wanted`. The result has no sizes if there
+// is no such file.
 DeviceFigures read_device_figures(const std::string& folder, const DeviceFigures& wanted);
-// As write_figures().
+// Like write_figures().
 void write_device_figures(const std::string& folder, const DeviceFigures& figures);
 
 }  // namespace gradred

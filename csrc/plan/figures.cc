@@ -9,7 +9,7 @@
 namespace gradred {
 namespace {
 
-// A number that belongs to each length, between lengths a line over their logarithm.
+// A figure for each length, interpolated linearly over the logarithm of the length.
 template <class Number>
 double between(const std::vector<MeasuredSize>& sizes, std::size_t bytes, Number number) {
   const auto upper = std::ranges::lower_bound(sizes, bytes, {}, &MeasuredSize::bytes);
@@ -32,8 +32,8 @@ double Figures::correction(std::size_t bytes, std::string_view label) const {
   });
 }
 
-// Beyond the longest the time grows with the length. Between two it is a line over the length, as
-// that of a link is.
+// Beyond the longest length the time is proportional to the length. Between two lengths it is
+// interpolated linearly, since the time on a link is linear, too.
 double Figures::seconds_on_mpi(std::size_t bytes) const {
   const auto n = static_cast<double>(bytes);
   const auto upper = std::ranges::lower_bound(sizes, bytes, {}, &MeasuredSize::bytes);

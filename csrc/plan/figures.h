@@ -1,5 +1,5 @@
-// What the links, the cores and the MPI of one layout of hosts cost: measured there once, or built
-// in where nothing has been measured.
+// Figures: what the links, the cores and the MPI of one layout of hosts cost. They are measured
+// once per layout; without a measurement, built-in values are used.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace gradred {
 
 inline constexpr std::size_t kPieceBytes = std::size_t{60} << 10;
 
-// What an allreduce took by one plan, and what the model says of it; seconds.
+// The time of an allreduce by one plan and the model's prediction, in seconds.
 struct TriedPlan {
   std::string label;  // Plan::label
   double seconds = 0;
@@ -23,40 +23,44 @@ struct TriedPlan {
   double correction() const { return seconds / predicted; }
 };
 
-// Allreduces of one length.
+// The allreduces of one length that were measured.
 struct MeasuredSize {
   std::size_t bytes = 0;
-  double mpi = 0;                // seconds by the MPI's own call
-  std::vector<TriedPlan> tried;  // at least one: first that which costs least in the model
+  double mpi = 0;                // seconds that the MPI's own call took
+  std::vector<TriedPlan> tried;  // at least one; the first is the one that costs least in the model
 };
 
 struct Figures {
   CostModel model;
-  // In pieces of so many bytes messages go between hosts; 0: whole, which is what RDMA likes. Over
-  // TCP a long message that takes the rendezvous way of an MPI loses up to half of the speed where
-  // another comes back at once; one within the eager limit, 64 KiB in Open MPI, does not.
+  // Messages between hosts are cut into pieces of so many bytes; 0: they are sent whole, which is
+  // best for RDMA. Over TCP, a long message that takes the MPI's rendezvous protocol loses up to
+  // half of the speed while another comes back at the same time. A message within the eager limit
+  // (64 KiB in Open MPI) does not.
   std::size_t piece_bytes = kPieceBytes;
-  double announcement = 0;          // seconds in which ranks compare what they are about to do
-  std::vector<MeasuredSize> sizes;  // the shortest first; none: all of this is built in
-  std::string day;                  // of the measurement
+  double announcement = 0;  // seconds in which the ranks compare the calls they are about to make
+  std::vector<MeasuredSize> sizes;  // in order, the shortest first; empty: all figures are built in
+  std::string day;                  // of the measurement, as a date
 
   bool measured() const { return !sizes.empty(); }
-  // How many times as long as the model says a plan takes: near a length at which it was tried as
-  // it did there, else, and beyond all of these, as the one that costs least did.
+  // The factor by which a plan takes longer than the model predicts. At a measured length it is
+  // that of the plan, if the plan was tried there, else that of the plan that costs least in the
+  // model; between two lengths it is interpolated. Beyond the longest it is that of the plan that
+  // costs least.
   double correction(std::size_t bytes, std::string_view label) const;
-  // Of an allreduce that the MPI carries out, announced before. Only where there are sizes.
+  // Seconds of an allreduce by the MPI, including the announcement before it. Only to be called if
+  // there are sizes.
   double seconds_on_mpi(std::size_t bytes) const;
   // "measured on 2026-11-22", "built in".
   std::string source() const;
 };
 
-// Round figures of today's machines, for messages by the MPI.
+// Round figures for current machines, with messages sent by the MPI.
 Figures assumed_figures();
 
-// For what figures hold.
+// Identifies where the figures are valid.
 struct FiguresKey {
-  std::string mpi;     // the first line of its own description
-  std::string hosts;   // their names, with # for numbers: hosts of one series are alike
+  std::string mpi;     // the first line of the MPI's own version text
+  std::string hosts;   // their names, with # for numbers: hosts of one series count as equal
   std::string layout;  // which ranks share a host
 
   bool operator==(const FiguresKey&) const = default;
@@ -71,18 +75,19 @@ struct KeptFigures {
   Figures figures;
 };
 std::string to_text(const KeptFigures& kept);
-// UsageError tells what is wrong with the text.
+// Throws UsageError, which describes what is wrong with the text.
 KeptFigures figures_from(std::string_view text);
 
-// What a file holds; empty where it is not there or cannot be read.
+// Returns the contents of a file; empty if it does not exist or cannot be read.
 std::string read_kept_file(const std::string& path);
-// Readers see the old file or the new one. A folder that cannot be written keeps none.
+// Replaces the file atomically: readers see the old file or the new one. Does nothing if the folder
+// is not writable.
 void write_kept_file(const std::string& folder, const std::string& path, const std::string& text);
 
 std::string figures_file(const std::string& folder, const FiguresKey& key);
-// Empty where the file is not there, cannot be read or is no such file of this key.
+// Returns an empty text if the file does not exist, cannot be read, or is not valid for this key.
 std::string read_figures(const std::string& folder, const FiguresKey& key);
-// As write_kept_file().
+// Like write_kept_file().
 void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text);
 
 }  // namespace gradred

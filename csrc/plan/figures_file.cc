@@ -1,4 +1,4 @@
-// Figures as text: a line for each value, `end` in the last one.
+// Figures as text: one line for each value, and `end` as the last line.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace gradred {
 namespace {
 
 constexpr std::string_view kFormat = "gradred-figures 4";
-constexpr double kLongest = 1e4;                          // seconds: more is no time of a link
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // of a file
+constexpr double kLongest = 1e4;  // seconds; a larger value is not a time of a link
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // of a file, at most
 
 std::string number(double value) {
   std::array<char, 32> text{};
@@ -31,7 +31,7 @@ class Lines {
  public:
   explicit Lines(std::string_view text) : in_(std::string(text)) {}
 
-  // The rest of the next line, which must begin with the name.
+  // Returns the rest of the next line, which must begin with `name`.
   std::string rest(std::string_view name) {
     std::string line;
     std::getline(in_, line);
@@ -49,7 +49,7 @@ class Lines {
     if (std::string more; in >> more) fail_numbers(name, text);
     return found;
   }
-  // Seconds; above zero where nothing is free.
+  // Reads times in seconds. A time of zero is accepted.
   template <std::size_t n>
   std::array<double, n> seconds(std::string_view name) {
     const std::string text = rest(name);
@@ -184,7 +184,8 @@ std::string figures_file(const std::string& folder, const FiguresKey& key) {
 
 std::string read_kept_file(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return {};  // not a pipe that nobody writes
+  // A pipe would block until somebody writes to it.
+  if (!std::filesystem::is_regular_file(path, error)) return {};
   if (std::filesystem::file_size(path, error) > kMostBytes || error) return {};
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -194,7 +195,7 @@ std::string read_figures(const std::string& folder, const FiguresKey& key) {
   std::string text = read_kept_file(figures_file(folder, key));
   try {
     if (figures_from(text).key == key) return text;
-  } catch (const UsageError&) {  // `gradred info` tells of it
+  } catch (const UsageError&) {  // `gradred info` reports it
   }
   return {};
 }

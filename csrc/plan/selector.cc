@@ -39,7 +39,7 @@ std::string cost_text(const Plan& plan) {
   return text.data();
 }
 
-// The first; says by how much, where others were weighed.
+// The first plan. Its reason says by how much it is cheaper, if others were considered.
 Plan cheapest(const std::vector<Plan>& plans) {
   Plan best = plans.front();
   const auto other = std::ranges::find_if(plans, [&](const Plan& plan) {

@@ -1,4 +1,4 @@
-// Which plan serves a call: the one that it names, else the cheapest of those that can.
+// Selects the plan for a call: the one that it names, else the cheapest of those that can serve it.
 #pragma once
 
 #include <string_view>
@@ -8,13 +8,13 @@
 
 namespace gradred {
 
-// All that can serve, the cheapest first. UsageError where no plan has the name, or none can serve
-// the call, with the reason.
+// Returns all plans that can serve the call, the cheapest first. Throws UsageError, with the
+// reason, if no plan has the name or none can serve the call.
 std::vector<Plan> weigh(Families families, const Question& question, const Place& place);
-// The first of them.
+// Returns the first plan of weigh().
 Plan choose(Families families, const Question& question, const Place& place);
 
-// The family that has a plan of this name for such calls; null: none.
+// Returns the family that has a plan of this name for such calls, or nullptr.
 const Family* family_of(Families families, Collective collective, std::string_view name);
 
 }  // namespace gradred
