@@ -157,7 +157,7 @@ const std::vector<Algorithm> kTable = {
      "the sum of its parts, the middle one with n/local", kKaronis},
 };
 
-// Edits from one word to the other (Levenshtein), to find what a misspelt name meant.
+// The Levenshtein distance of two words, used to suggest a name for a misspelt one.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

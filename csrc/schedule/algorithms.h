@@ -1,4 +1,5 @@
-// Every algorithm by name: the one table from which listings, Python and tests are derived.
+// The table of all algorithms by name, from which listings, the Python interface and tests are
+// derived.
 #pragma once
 
 #include <string>
@@ -11,46 +12,49 @@
 namespace gradred {
 
 struct Parameters {
-  int root = 0;                 // broadcasts
-  int k = 4;                    // recursive_multiplying: ranks that exchange at once
-  int local = 0;                // hierarchical: ranks of each group, or
-  std::vector<int> groups{};    // the group of each rank; one of both must be given
-  int leaders = 0;              // hierarchical: 1: one rank of each group crosses
-  std::string inside = "ring";  // hierarchical allreduce: reduce_scatter and allgather by name
-  std::string across = "recursive_doubling";  // hierarchical allreduce: allreduce by name
+  int root = 0;  // for broadcasts
+  int k = 4;     // for recursive_multiplying: ranks that exchange at once
+  // For hierarchical: either the number of ranks of each group, or the group of each rank.
+  int local = 0;
+  std::vector<int> groups{};
+  int leaders = 0;  // for hierarchical; 1: only one rank of each group sends across groups
+  // For hierarchical allreduce: the reduce_scatter and allgather inside groups, by name.
+  std::string inside = "ring";
+  // For hierarchical allreduce: the allreduce across groups, by name.
+  std::string across = "recursive_doubling";
 };
 
 struct Algorithm {
   std::string_view name;
   Collective collective;
   Schedule (*generate)(int rank, int size, const Parameters& parameters);
-  std::string_view parameters;   // the names it takes, separated by spaces
-  std::string_view restriction;  // which sizes it serves, in words
+  std::string_view parameters;   // names of the parameters that it takes, separated by spaces
+  std::string_view restriction;  // which sizes it serves, as text
   std::string_view about;
-  std::string_view cost;  // see generators.h
+  std::string_view cost;  // as a formula; see generators.h
   std::string_view paper;
-  // Whether it adds up each element in one order of ranks, wherever that stands and however long
-  // the vector is: in that of all others of its collective of which this is said.
+  // Whether it reduces each element in one order of ranks, wherever the element is and however long
+  // the vector is. All algorithms of a collective with this flag use the same order.
   bool one_order = false;
 };
 
 const std::vector<Algorithm>& algorithms();
 
-// The groups of a hierarchical schedule. UsageError where the parameters describe none.
+// The groups of a hierarchical schedule. Throws UsageError if the parameters do not describe any.
 Lanes lanes_of(int size, const Parameters& parameters);
-// What of it crosses between them.
+// The part of a hierarchical schedule that crosses between groups.
 Schedule make_across_groups(Collective collective, int rank, int size,
                             const Parameters& parameters);
 
 // "allreduce", "reduce_scatter", "allgather", "bcast".
 std::string_view name_of(Collective collective);
-Collective collective_named(std::string_view name);  // UsageError lists the names
+Collective collective_named(std::string_view name);  // throws UsageError, which lists the names
 
-// UsageError lists the names of that collective and the nearest one.
+// Throws UsageError, which lists that collective's names and the nearest one.
 const Algorithm& find_algorithm(Collective collective, std::string_view name);
 
-// One rank's schedule; UsageError for unknown names and for sizes or parameters that are not
-// served.
+// One rank's schedule. Throws UsageError for unknown names, and for sizes or parameters that the
+// algorithm does not serve.
 Schedule make_schedule(Collective collective, std::string_view name, int rank, int size,
                        const Parameters& parameters = {});
 

@@ -1,4 +1,5 @@
-// Exchanges in pairs (or k at a time): powers of two, other sizes by folding.
+// Algorithms in which ranks exchange in pairs, or k at a time. They serve powers of two (or
+// products of factors up to k); other sizes are folded.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -11,15 +12,15 @@
 namespace gradred {
 namespace {
 
-// Whom a rank meets in step s of lg(size): any pairing in which ranks that met the same way so far
-// meet each other later.
+// The peer of a rank in step s of lg(size). Any pairing is valid in which ranks with the same peers
+// so far meet each other later.
 using Pairing = int (*)(int rank, int step, int size);
 
 int nearest_first(int rank, int step, int) { return rank ^ (1 << step); }
 int farthest_first(int rank, int step, int size) { return rank ^ (size >> (step + 1)); }
 
 // Distances 1, -1, 3, -5, 11, ... (sums of powers of -2), in opposite directions for even and odd
-// ranks: shorter paths on a torus than powers of two.
+// ranks. On a torus the paths are shorter than with powers of two.
 int swinging(int rank, int step, int size) {
   int distance = 0;
   for (int i = 0, power = 1; i <= step; ++i, power *= -2) distance += power;
@@ -27,8 +28,8 @@ int swinging(int rank, int step, int size) {
   return (peer % size + size) % size;
 }
 
-// Which chunk a rank is left with when the halves of the vector are given away step by step: its
-// binary digits say in which steps the path from rank 0 crosses over.
+// The chunk that a rank has left when half of the vector is given away in each step. Its binary
+// digits say in which steps the path from rank 0 to the rank changes sides.
 std::uint32_t place(int rank, int size, Pairing pairing) {
   for (int chunk = 0;; ++chunk) {
     int reached = 0;
@@ -39,7 +40,7 @@ std::uint32_t place(int rank, int size, Pairing pairing) {
   }
 }
 
-// Halve what is left in each step: send one half, reduce the other.
+// In each step, sends one half of what is left and reduces the other.
 Schedule halving(int rank, int size, Pairing pairing) {
   Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size / 2);
   const std::uint32_t mine = place(rank, size, pairing);
@@ -54,7 +55,7 @@ Schedule halving(int rank, int size, Pairing pairing) {
   return schedule;
 }
 
-// The same backwards: double what is there in each step.
+// The same in reverse: doubles what the rank holds in each step.
 Schedule doubling(int rank, int size, Pairing pairing) {
   Schedule schedule = blank(Collective::kAllgather, rank, size, size);
   const std::uint32_t mine = place(rank, size, pairing);
@@ -77,7 +78,8 @@ int power_of_two_within(int size) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
 }
 
-// `size` as a product of factors of at most k, the largest first; empty when it is none.
+// `size` as a product of factors of at most k, the largest first; empty if there is no such
+// product.
 std::vector<int> digits(int size, int k) {
   std::vector<int> factors;
   for (int factor = std::min(k, size); factor > 1;) {
@@ -91,7 +93,7 @@ std::vector<int> digits(int size, int k) {
   return size == 1 ? factors : std::vector<int>{};
 }
 
-// Ranks that differ in one digit exchange all they have, then each adds up in the order of the
+// Ranks that differ in one digit exchange all they have. Each then adds up in the order of the
 // digit, so that all build the same sum.
 Schedule multiplying(int rank, int size, const std::vector<int>& factors) {
   Schedule schedule = blank(Collective::kAllreduce, rank, size, 1);

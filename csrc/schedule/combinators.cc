@@ -10,10 +10,10 @@
 namespace gradred {
 namespace {
 
-// What the extra rank `extra` of a block gives to the block's first rank, and gets back.
+// What the rank `extra` of a block sends to the block's first rank, and what it gets back.
 struct Exchange {
   Span given, returned;
-  bool reduced;  // given is added to what the first rank has
+  bool reduced;  // `given` is reduced into what the first rank has
 };
 
 Exchange exchange(const Schedule& schedule, int extra) {
@@ -69,7 +69,8 @@ Schedule widen(Schedule schedule, const std::vector<int>& starts, int chunks) {
   for (std::size_t i = 0; i < schedule.chunks; ++i) {
     widest = std::max(widest, starts[i + 1] - starts[i]);
   }
-  const auto slots = static_cast<std::uint32_t>(widest);  // a run lies dense, so this is enough
+  // A run lies dense, so this many slots per chunk are enough.
+  const auto slots = static_cast<std::uint32_t>(widest);
   const auto widened = [=](Span& span) {
     const int first = starts[span.first], end = starts[span.first + span.chunks];
     span.first = static_cast<std::uint32_t>(first);
@@ -94,7 +95,8 @@ std::vector<int> evenly(int first, int stride, int count) {
 
 namespace {
 
-// As folded(), with blocks that begin at these ranks; the last number is their end.
+// Like folded(), for blocks that begin at the given ranks; the last number is the end of the last
+// block.
 Schedule folded_blocks(int rank, const std::vector<int>& firsts, const Generator& generator) {
   const int size = firsts.back(), mains = static_cast<int>(firsts.size()) - 1;
   if (mains == size) return generator(rank, size);
@@ -160,7 +162,7 @@ Lanes Lanes::of(const Topology& topology, bool leaders) {
 
 namespace {
 
-// Both at once: of the same rank, chunks and number of rounds.
+// Runs both schedules at once; they have the same rank, chunks and number of rounds.
 Schedule beside(Schedule first, Schedule second) {
   check(first.rounds.size() == second.rounds.size(), "schedules side by side are of one length");
   const std::uint32_t shift = first.scratch_slots;
@@ -181,7 +183,7 @@ Schedule beside(Schedule first, Schedule second) {
   return first;
 }
 
-// The groups one after the other as blocks, whose first ranks reduce for the others.
+// Treats the groups as consecutive blocks, whose first ranks reduce for the others.
 Schedule by_leaders(int rank, const Lanes& lanes, const Generator& across) {
   std::vector<int> order, firsts;
   for (const auto& group : lanes.groups) {

@@ -9,7 +9,7 @@
 namespace gradred {
 namespace {
 
-// Chunks that come and go on one kind of link.
+// Chunks that a rank or host sends and receives on one kind of link.
 struct Flow {
   double out = 0, in = 0, distant_out = 0, distant_in = 0;
 
@@ -27,7 +27,7 @@ struct Flow {
   double distant() const { return std::max(distant_out, distant_in); }
 };
 
-// What one rank does in a round.
+// What one rank does in one round.
 struct RankRound {
   Flow inside, across;
   double reduced = 0, copied = 0, sent = 0, received = 0;
@@ -57,7 +57,7 @@ RankRound look_at(const Round& round, const Schedule& schedule, const Topology& 
   return sum;
 }
 
-// The busiest rank, and the busiest host, of one round.
+// The busiest rank and the busiest host of one round.
 class Busiest {
  public:
   explicit Busiest(std::size_t hosts) : across_(hosts) {}
@@ -101,7 +101,7 @@ class Busiest {
   std::vector<Flow> across_;  // by host
 };
 
-// For each schedule a number for its host, from 0 without gaps.
+// For each schedule the number of its host; the numbers are from 0 without gaps.
 std::vector<std::size_t> hosts_of(const std::vector<Schedule>& schedules,
                                   const Topology& topology) {
   std::vector<int> seen;
@@ -115,11 +115,11 @@ std::vector<std::size_t> hosts_of(const std::vector<Schedule>& schedules,
   return numbers;
 }
 
-// An algorithm treats its ranks alike, but that folding gives the first of the first block most to
-// do, that the root of a broadcast sends most, and that the last rank's runs of chunks wrap around
-// the end of the vector, which makes two messages of one; and that groups other than the root's
-// share what they get at last. Between hosts the ranks of one count together: those of the fullest
-// where all would be many, else all.
+// An algorithm treats its ranks alike, with these exceptions. Folding gives most work to the first
+// rank of the first block. The root of a broadcast sends most. The runs of chunks of the last rank
+// wrap around the end of the vector, which splits a message into two. Groups other than the root's
+// share at the end what they received. Between hosts the ranks of a host count together. If there
+// are many ranks, those of the fullest host are used; else all.
 std::vector<int> busiest_ranks(const Topology& topology, int root) {
   constexpr int kFew = 64;
   const auto size = static_cast<int>(topology.host_of.size());

@@ -1,4 +1,4 @@
-// Schedules that read their input from a buffer of its own.
+// Changes schedules so that they read their input from a separate buffer.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -11,12 +11,12 @@
 namespace gradred {
 namespace {
 
-// A round, and in it 0 for its messages, then 1, 2, ... for its local steps.
+// A round, and within it 0 for its messages and then 1, 2, ... for its local steps.
 using Moment = std::pair<std::uint32_t, std::uint32_t>;
 constexpr std::uint32_t kEnd = UINT32_MAX;  // of a round
 constexpr Moment kNever = {kEnd, kEnd};
 
-// Knows since when work holds each chunk of a schedule whose input lies elsewhere.
+// Records since when the work buffer holds each chunk of a schedule whose input lies elsewhere.
 class OutOfPlace {
  public:
   explicit OutOfPlace(Schedule in_place);
@@ -54,14 +54,15 @@ OutOfPlace::OutOfPlace(Schedule in_place)
   copy_after(std::max(rounds, 1U) - 1, result);
 }
 
-// A message whose chunks work holds only in part needs the rest there before the round, which may
-// make another one so.
+// If the work buffer holds only a part of a message's chunks, the rest is copied there before the
+// round. That may have the same effect on another message, so this repeats until nothing changes.
 void OutOfPlace::follow_messages(std::uint32_t number, const Round& round) {
   for (bool changed = true; changed;) {
     changed = false;
     for (const Step& step : round) {
       if (step.kind != StepKind::kSend || !is_mixed(step.source, {number, 0})) continue;
-      copy_after(number - 1, step.source);  // before the first round work holds nothing
+      // Before the first round work holds nothing, so number > 0.
+      copy_after(number - 1, step.source);
       changed = true;
     }
   }
@@ -107,7 +108,7 @@ bool OutOfPlace::is_mixed(const Span& span, Moment now) const {
   return held > 0 && held < span.chunks;
 }
 
-// One copy for each run of chunks that work does not hold.
+// Adds one copy for each run of chunks that the work buffer does not hold.
 void OutOfPlace::add_copies(const Span& span, Moment now, Round& round) const {
   const std::uint32_t end = span.first + span.chunks;
   for (std::uint32_t first = span.first; first < end; ++first) {
@@ -118,7 +119,7 @@ void OutOfPlace::add_copies(const Span& span, Moment now, Round& round) const {
   }
 }
 
-// From where a step may read what the schedule in place has in `span`.
+// Where a step may read what the in-place schedule has in `span`.
 Span OutOfPlace::where(Span span, Moment now, Round& round) const {
   if (span.buffer != BufferId::kWork) return span;
   if (count_held(span, now) == 0) return input(span.first, span.chunks);

@@ -1,11 +1,11 @@
 // The generators: pure functions from rank and size (and a parameter) to one rank's schedule. They
-// cost little however many the ranks: the schedule makes each round when somebody comes to it.
+// are cheap for any number of ranks, since the schedule makes each round only when it is used.
 //
-// In the costs p is the number of ranks, n the bytes of the vector, alpha the seconds per round,
-// beta per byte sent or received, gamma per byte reduced, lg the logarithm to base 2; cost.h has
-// the whole model, with a time for further messages of a round. Where a
-// generator is folded, the cost holds for sizes that need no folding; folding an allreduce onto
-// a power of two adds 2 alpha + 2n beta + n gamma.
+// In the costs, p is the number of ranks, n the bytes of the vector, alpha the seconds per round,
+// beta per byte sent or received, gamma per byte reduced, and lg the logarithm to base 2. cost.h
+// has the whole model, with a time for further messages of a round. The cost of a folded generator
+// is that of sizes that need no folding. Folding an allreduce onto a power of two adds 2 alpha + 2n
+// beta + n gamma.
 #pragma once
 
 #include "schedule/schedule.h"

@@ -7,8 +7,8 @@
 namespace gradred {
 namespace {
 
-// Messages of one round about blocks, in the order of the blocks: those to or from one peer that
-// lie side by side are one.
+// The messages of one round that carry blocks, in the order of the blocks. Adjacent blocks for the
+// same peer form one message.
 class BlockRound {
  public:
   explicit BlockRound(Schedule& schedule) : schedule_(schedule) {}
@@ -16,7 +16,7 @@ class BlockRound {
   void give(int peer, int block) { add(sends_, peer, block); }
   void take(int peer, int block) { add(receives_, peer, block); }
 
-  // `reduced`: what is taken is added to what is there.
+  // `reduced`: received blocks are added to those that the rank holds.
   void end(bool reduced) {
     Round round, sums;
     for (const Run& run : receives_) {
@@ -39,7 +39,8 @@ class BlockRound {
     std::uint32_t first, blocks;
   };
 
-  // The last run of each peer may go on: both of a pair see the same blocks in the same order.
+  // Extends the last run of a peer if possible. Both ranks of a pair see the same blocks in the
+  // same order, so both form the same messages.
   static void add(std::vector<Run>& runs, int peer, int block) {
     const auto first = static_cast<std::uint32_t>(block);
     for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
@@ -57,7 +58,8 @@ class BlockRound {
 
 bool by_leaders(const Lanes& lanes) { return lanes.count == 1; }
 
-// Inside the group of `rank`: every block comes to who carries it there, or from there.
+// Inside the group of `rank`: moves every block to the rank that carries it (reduce-scatter), or
+// from there to the others (allgather).
 void blocks_inside(Schedule& schedule, const Lanes& lanes) {
   const bool scatters = schedule.collective == Collective::kReduceScatter;
   const std::size_t group = lanes.spot_of(schedule.rank).group;
@@ -74,7 +76,8 @@ void blocks_inside(Schedule& schedule, const Lanes& lanes) {
   round.end(scatters);
 }
 
-// With leaders each block of a group lies with its leader before or after it has crossed.
+// With leaders: moves each block of a group from its leader after it has crossed, or to the leader
+// before.
 void blocks_to_leader(Schedule& schedule, const Lanes& lanes) {
   const bool gathers = schedule.collective == Collective::kAllgather;
   const auto& members = lanes.groups[lanes.spot_of(schedule.rank).group];

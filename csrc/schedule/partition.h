@@ -1,11 +1,12 @@
-// Where the chunks of a vector lie: the only place that divides.
+// Where the chunks of a vector lie. This is the only code that divides a vector.
 #pragma once
 
 #include <cstddef>
 
 namespace gradred {
 
-// `count` elements in `chunks` chunks, in order, of equal length or one more, the longer first.
+// `count` elements in `chunks` chunks, in order. Their lengths differ by at most one; the longer
+// chunks come first.
 struct Partition {
   std::size_t count = 0;
   std::size_t chunks = 1;

@@ -1,4 +1,5 @@
-// Ring, circulant and direct exchange: any number of ranks, chunk r is finished at rank r.
+// Ring, circulant and direct exchange. They serve any number of ranks; chunk r is finished at rank
+// r.
 #include <bit>
 #include <vector>
 
@@ -12,7 +13,8 @@ int wrap(int number, int size) { return (number % size + size) % size; }
 
 Span chunk(int number, int size) { return work(static_cast<std::uint32_t>(wrap(number, size))); }
 
-// `count` chunks from `first` on around the end of the vector: spans never wrap, so one or two.
+// `count` chunks from `first` on, around the end of the vector. Spans never wrap, so there are one
+// or two.
 std::vector<Span> wrapped(int first, int count, int size) {
   const int start = wrap(first, size), beyond = start + count - size;
   const auto begin = static_cast<std::uint32_t>(start);
@@ -21,13 +23,14 @@ std::vector<Span> wrapped(int first, int count, int size) {
           work(0, static_cast<std::uint32_t>(beyond))};
 }
 
-// `number` halved so many times, each time rounded up; and how often until 1 is left.
+// halved(): `number` halved so many times, rounded up each time. halvings(): how often until 1 is
+// left.
 int halved(int number, int times) { return ((number - 1) >> times) + 1; }
 int halvings(int number) { return std::bit_width(static_cast<unsigned>(number - 1)); }
 
 }  // namespace
 
-// Ring reduce-scatter: partial sums travel to the right and grow by each rank's part.
+// Ring reduce-scatter: partial sums travel to the right, and each rank adds its part.
 // Cost: (p-1) alpha + (p-1)/p n beta + (p-1)/p n gamma.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
 Schedule ring_reduce_scatter(int rank, int size) {
@@ -57,8 +60,9 @@ Schedule ring(int rank, int size) {
   return then(ring_reduce_scatter(rank, size), ring_allgather(rank, size), Collective::kAllreduce);
 }
 
-// Circulant reduce-scatter: a rank holds partial sums for itself and the next `held` - 1 ranks and
-// gives the farther half to the rank `skip` further on; halves are rounded up, so any size will do.
+// Circulant reduce-scatter: a rank holds partial sums for itself and the next `held` - 1 ranks. It
+// sends the farther half to the rank `skip` further on. Halves are rounded up, so this works for
+// any size.
 // Cost: ceil(lg p) alpha + (p-1)/p n beta + (p-1)/p n gamma.
 // Source: Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.
 Schedule circulant_reduce_scatter(int rank, int size) {
@@ -115,7 +119,7 @@ Schedule direct_reduce_scatter(int rank, int size) {
   Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size - 1);
   schedule.rounds = Rounds(size > 1 ? 1 : 0, [=](int) {
     Round round, reductions;
-    for (int s = 1; s < size; ++s) {  // each rank begins with another peer
+    for (int s = 1; s < size; ++s) {  // each rank starts with a different peer
       const Span mine = chunk(rank, size);
       const Span inbox = scratch(static_cast<std::uint32_t>(s - 1), mine.first);
       round.push_back(send(wrap(rank + s, size), chunk(rank + s, size)));

@@ -1,4 +1,4 @@
-// The rounds of a schedule, one at a time.
+// The rounds of a schedule, accessed one at a time.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace gradred {
 
-// A list, or a function that makes the round of each number: a ring among 4,096 ranks has 8,190
-// rounds, which nobody needs to hold. A function is pure. Copies share what they hold.
+// Either a list of rounds, or a pure function that makes the round of a given number. A ring among
+// 4,096 ranks has 8,190 rounds, which need not all be in memory. Copies share their contents.
 class Rounds {
  public:
   using Function = std::function<Round(int number)>;
@@ -22,9 +22,10 @@ class Rounds {
 
   std::size_t size() const { return count_; }
   Round operator[](std::size_t number) const;
-  // The same without a copy: a reference into the list, or to `room`, where the round is made.
+  // The same without a copy: returns a reference into the list, or to `room`, in which the round is
+  // made.
   const Round& at(std::size_t number, Round& room) const;
-  // As a list, if that takes no more than `bytes`; else as they are.
+  // Returns the rounds as a list if that takes at most `bytes`; else returns them unchanged.
   Rounds held_within(std::size_t bytes) const;
   std::size_t bytes_held() const;
 
@@ -52,9 +53,9 @@ class Rounds {
   std::shared_ptr<const std::vector<Round>> list_;
 };
 
-// One after the other.
+// The rounds of `first`, then those of `second`.
 Rounds joined(Rounds first, Rounds second);
-// `change` applied to each step.
+// The rounds with `change` applied to each step.
 Rounds changed(Rounds rounds, std::function<void(Step&)> change);
 
 }  // namespace gradred

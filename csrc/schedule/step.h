@@ -1,4 +1,4 @@
-// What a rank does in a round of a schedule (schedule.h tells what the words mean).
+// What a rank does in a round of a schedule; schedule.h defines the terms.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,8 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-// kSend: source -> peer.  kRecv: peer -> target.  kCopy: target = source.
-// kReduce: target = operand op source (all three the same chunks of the vector). The operand may be
-// the target itself.
+// kSend: source -> peer.  kRecv: peer -> target.  kCopy: target = source. kReduce: target = operand
+// op source (all three are the same chunks of the vector). The operand may be the target itself.
 struct Step {
   StepKind kind = StepKind::kCopy;
   int peer = -1;  // kSend and kRecv only
@@ -31,7 +30,7 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-// What of a step counts: messages have a peer; an end that a kind lacks is ignored.
+// Which fields of a step are used: only messages have a peer, and unused spans are ignored.
 constexpr bool is_message(StepKind kind) {
   return kind == StepKind::kSend || kind == StepKind::kRecv;
 }
@@ -41,7 +40,7 @@ constexpr bool writes_target(StepKind kind) { return kind != StepKind::kSend; }
 
 using Round = std::vector<Step>;
 
-// Step constructors, so that a generator reads like its paper.
+// Constructors of steps, so that a generator reads like the paper that it implements.
 inline Span work(std::uint32_t first, std::uint32_t chunks = 1) {
   return {BufferId::kWork, first, chunks, 0};
 }

@@ -1,4 +1,4 @@
-// Where the ranks of a communicator live, the same on all of them.
+// Which ranks of a communicator share a host; the same on all ranks.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Broadcasts. They are written for root 0; another root is the same among renumbered ranks.
+// Broadcasts. They are written for root 0; for another root the ranks are renumbered.
 #include <algorithm>
 #include <bit>
 #include <vector>
@@ -16,9 +16,9 @@ Schedule rooted(int rank, int size, int root, Schedule (*generator)(int, int)) {
   return embed(generator((rank - root + size) % size, size), members, size);
 }
 
-// Down a binomial tree, the farthest ranks first: in each round the ranks that have something give
-// to the rank `distance` further on. `part` says which chunks the subtree of `ranks` ranks from
-// `first` on gets.
+// Sends down a binomial tree, the farthest ranks first: in each round, ranks that have data send to
+// the rank `distance` further on. `part` returns the chunks for the subtree of `ranks` ranks that
+// begins at rank `first`.
 template <class Part>
 Schedule binomial(int rank, int size, int chunks, Part part) {
   Schedule schedule = blank(Collective::kBcast, rank, size, chunks);
@@ -50,7 +50,7 @@ Schedule scattered(int rank, int size) {
 
 }  // namespace
 
-// Binomial tree broadcast: the whole vector down the tree.
+// Binomial tree broadcast: sends the whole vector down the tree.
 // Cost: ceil(lg p) alpha + n ceil(lg p) beta.
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication", IJHPCA 2005.
 Schedule binomial_bcast(int rank, int size, int root) { return rooted(rank, size, root, whole); }

@@ -28,7 +28,7 @@ const Span& message_span(const Step& step) {
   return step.kind == StepKind::kSend ? step.source : step.target;
 }
 
-// What is wrong with a step by itself; empty when nothing is.
+// What is wrong with a span; empty if nothing is.
 std::string fault(const Schedule& schedule, const Span& span) {
   if (span.buffer > BufferId::kInput) return "a span names no buffer";
   if (span.buffer == BufferId::kInput && schedule.in_place) {
@@ -80,7 +80,7 @@ std::string fault(const Schedule& schedule, const Step& step) {
   return step.kind == StepKind::kReduce ? operand_fault(schedule, step) : std::string();
 }
 
-// All messages of a round are in flight together: what one receives, no other may touch.
+// All messages of a round are in flight together, so no other message may touch what one receives.
 void check_flight(const Schedule& schedule, int round, const Round& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].kind != StepKind::kRecv) continue;

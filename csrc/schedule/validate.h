@@ -1,4 +1,4 @@
-// Whether one rank's schedule makes sense by itself: needed before a schedule from outside is run.
+// Checks one rank's schedule by itself. A schedule from outside is checked before it is run.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace gradred {
 
-// Where a schedule is wrong, and why. Round and step are -1 where the fault lies in none.
+// Where a schedule is wrong, and why. Round and step are -1 if the fault lies in none of them.
 struct Problem {
   int rank = -1;
   int round = -1;
@@ -33,11 +33,11 @@ class ScheduleError : public UsageError {
 std::string describe(const Span& span);
 std::string describe(const Step& step);
 
-// Throws ScheduleError unless every span lies inside the vector and the scratch buffer, peers
-// exist, the ends of each local step are the same chunks at different places (but that a reduction
-// may be into its operand), nothing writes to the input buffer, and nothing that is being received
-// overlaps with another message of its round. An executor that runs a validated
-// schedule stays inside its buffers, whatever the other ranks do.
+// Throws ScheduleError unless all of these hold. Every span lies inside the vector and the scratch
+// buffer. Peers exist. The ends of each local step are the same chunks at different places, though
+// a reduction may write to its operand. Nothing writes to the input buffer. No span that is being
+// received overlaps with another message of its round. An executor that runs a validated schedule
+// stays inside its buffers, whatever the other ranks do.
 void validate(const Schedule& schedule);
 
 }  // namespace gradred

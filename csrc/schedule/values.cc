@@ -6,8 +6,8 @@
 namespace gradred {
 namespace {
 
-// Finaliser of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-// OOPSLA 2014): spreads every bit over all.
+// The finaliser of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+// generators", OOPSLA 2014): every input bit affects all output bits.
 std::uint64_t mixed(std::uint64_t bits) {
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
@@ -25,7 +25,7 @@ Value Values::sum(Value a, Value b, Place formed) {
   const auto [entry, added] = known_.try_emplace(key, inputs_ + static_cast<Value>(sums_.size()));
   if (added) {
     const std::uint64_t inputs = std::uint64_t{count(a)} + count(b);
-    hashes_.push_back(mixed(mixed(hash(a) + hash(b)) + 1));  // + is symmetric like the sum
+    hashes_.push_back(mixed(mixed(hash(a) + hash(b)) + 1));  // + is symmetric, like the sum
     sums_.push_back(
         {a, b, static_cast<std::uint32_t>(std::min<std::uint64_t>(inputs, kNothing)), formed});
   }
@@ -36,7 +36,7 @@ bool Values::each_once(Value value) const {
   if (count(value) != static_cast<std::uint32_t>(size_)) return false;
   std::vector<bool> seen(static_cast<std::size_t>(size_));
   std::vector<Value> parts = {value};
-  while (!parts.empty()) {  // as many leaves as ranks: a short walk
+  while (!parts.empty()) {  // there are as many leaves as ranks, so this is short
     const Value part = parts.back();
     parts.pop_back();
     if (!is_input(part)) {
@@ -58,7 +58,7 @@ std::vector<std::uint64_t> Values::ranks(Value value) const {
     return counts;
   }
   times[value - inputs_] = 1;
-  for (Value sum = value; !is_input(sum); --sum) {  // parents are younger than their parts
+  for (Value sum = value; !is_input(sum); --sum) {  // a sum has a higher number than its parts
     for (const Value part : {sum_of(sum).a, sum_of(sum).b}) {
       auto& count =
           is_input(part) ? counts[static_cast<std::size_t>(rank_of(part))] : times[part - inputs_];
@@ -74,7 +74,7 @@ Value Values::doubled(Value value) const {
     return std::any_of(counts.begin(), counts.end(), [](std::uint64_t n) { return n > 1; });
   };
   if (is_input(value) || !twice(value)) return kNothing;
-  for (;;) {  // descend while a part already has the fault
+  for (;;) {  // descends as long as a part contains an input twice
     const Sum& sum = sum_of(value);
     if (!is_input(sum.a) && twice(sum.a)) {
       value = sum.a;

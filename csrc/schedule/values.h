@@ -1,5 +1,5 @@
-// Symbolic values: inputs and sums of two values, interned so that equal sums (up to a+b = b+a) are
-// equal numbers.
+// Symbolic values: inputs, and sums of two values. They are interned, so equal sums (up to a+b =
+// b+a) are equal numbers.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace gradred {
 
 using Value = std::uint32_t;
-inline constexpr Value kNothing = UINT32_MAX;  // nobody has written here
+inline constexpr Value kNothing = UINT32_MAX;  // nothing has been written here
 
 struct Place {
   int rank = -1, round = -1, step = -1;
@@ -17,8 +17,8 @@ struct Place {
 
 struct Sum {
   Value a, b;
-  std::uint32_t inputs;  // leaves of the tree, at most kNothing
-  Place formed;          // where it was added up first
+  std::uint32_t inputs;  // leaves of the tree; larger numbers count as kNothing
+  Place formed;          // where it was formed first
 };
 
 class Values {
@@ -35,13 +35,13 @@ class Values {
   const Sum& sum_of(Value value) const { return sums_[value - inputs_]; }
   std::uint32_t count(Value value) const { return is_input(value) ? 1 : sum_of(value).inputs; }
 
-  // Whether every rank's input is in the value, once.
+  // Whether the value contains every rank's input exactly once.
   bool each_once(Value value) const;
-  // How often each rank's input is in the value.
+  // How often the value contains each rank's input.
   std::vector<std::uint64_t> ranks(Value value) const;
-  // The first sum inside `value` that counts an input twice; kNothing when there is none.
+  // The first sum inside `value` that contains an input twice; kNothing if there is none.
   Value doubled(Value value) const;
-  // A number that depends on the tree alone, and not on the order in which values were met.
+  // A hash of the tree alone; it does not depend on the order in which values were made.
   std::uint64_t hash(Value value) const;
   std::size_t sums() const { return sums_.size(); }
 

@@ -9,23 +9,23 @@
 namespace gradred {
 namespace {
 
-// A slot of the scratch buffer. A run lies dense from its first slot on and chunks differ in
-// length, so where a chunk lies depends on where its run begins: a reader must name the same
-// beginning.
+// A slot of the scratch buffer. A run lies dense from its first slot on, and chunks differ in
+// length, so where a chunk lies depends on where its run begins. A reader must therefore name the
+// same beginning as the writer.
 struct Cell {
   Value value = kNothing;
-  std::uint32_t slot = 0, first = 0;  // the beginning of the run that the value came in
+  std::uint32_t slot = 0, first = 0;  // the beginning of the run with which the value was written
 };
 
 struct Rank {
   const Schedule* schedule = nullptr;
   std::vector<Value> work;
-  std::vector<Value> input;  // empty where the schedule is in place
+  std::vector<Value> input;  // empty if the schedule is in place
   std::vector<Cell> scratch;
   std::size_t round = 0;
-  Round room;  // where the round is made, if it is
+  Round room;  // storage of the round, if a function makes it
   const Round* current = nullptr;
-  std::vector<std::size_t> posted;  // messages of this round that wait for their counterpart
+  std::vector<std::size_t> posted;  // messages of this round whose counterpart is not posted yet
   bool done() const { return round == schedule->rounds.size(); }
   const Round& steps() const { return *current; }
 };
@@ -120,7 +120,7 @@ void Verifier::enter_round(Rank& rank) {
   if (!waiting) ready_.push_back(rank.schedule->rank);
 }
 
-// Find the peer's first posted message that points here: messages of a pair match in order.
+// Finds the peer's first posted message to or from this rank: messages of a pair match in order.
 bool Verifier::match(Rank& rank, std::size_t step) {
   const Step& mine = rank.steps()[step];
   Rank& peer = ranks_[static_cast<std::size_t>(mine.peer)];
@@ -203,8 +203,9 @@ void Verifier::write(Rank& rank, const Span& span, std::uint32_t i, Value value)
   }
 }
 
-// A new run destroys the tail of an older one that began before its end: that lies dense, so lower
-// than its slots say. Only a rewrite of the older run's own beginning leaves the tail as it is.
+// A new run destroys the tail of an older run that began before the new run's end. The old run lies
+// dense, and so lower than its slots suggest. Only a rewrite with the older run's own beginning
+// leaves the tail intact.
 void Verifier::begin_write(Rank& rank, const Span& span) {
   if (span.buffer == BufferId::kWork) return;
   const Cell& head = rank.scratch[span.slot];
@@ -279,10 +280,11 @@ void Verifier::check_sum(const Rank& rank, std::uint32_t chunk, Value value) con
   }
 }
 
-// Chunks and slots of all ranks together: 3 GiB of symbolic state, and values that fit 32 bits.
+// The limit for chunks and slots of all ranks together: 3 GiB of symbolic state. Values then fit 32
+// bits.
 constexpr std::uint64_t kCellsAtMost = std::uint64_t{1} << 28;
 
-// What all ranks must have in common before they can be run together.
+// Checks what all ranks must have in common before they can be run together.
 void check_together(const std::vector<Schedule>& schedules) {
   if (schedules.empty()) throw ScheduleError({-1, -1, -1, "there is no schedule"});
   const Schedule& head = schedules.front();
