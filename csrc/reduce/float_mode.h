@@ -1,18 +1,18 @@
-// The mode in which floating-point arithmetic is done: rounding, and what becomes of denormals.
+// The mode of floating-point arithmetic: rounding, and whether denormals count as zero.
 //
-// Each thread has its own, and any library may change it: one built with -ffast-math lets results
-// and operands that are denormal count as zero in the thread that loads it. Ranks that each reduce
-// the whole vector would then get different bits.
+// Each thread has its own mode, and any library may change it. A library built with -ffast-math
+// makes denormal results and operands count as zero in the thread that loads it. Ranks that each
+// reduce the whole vector would then get different bits.
 #pragma once
 
 #include <cstdint>
 
 namespace gradred {
-namespace {  // compiled for several instruction sets: no copy may serve another's
+namespace {  // compiled for several instruction sets, which must not share a copy
 
-// While one lives, this thread rounds to nearest and keeps denormals; then it does what it did.
-// What a compiler might move across its bounds, as arithmetic on values in registers, has to be in
-// a function that is not inlined.
+// While an object lives, its thread rounds to nearest and keeps denormals; its destructor restores
+// the previous mode. A compiler may move some code across these bounds, such as arithmetic on
+// values in registers; such code must be in a function that is not inlined.
 class [[maybe_unused]] UsualFloatMode {
  public:
   UsualFloatMode() : changed_(control() & kMode) {
@@ -22,7 +22,7 @@ class [[maybe_unused]] UsualFloatMode {
   }
   ~UsualFloatMode() {
     if (changed_ != 0) [[unlikely]] {
-      set_control(control() | changed_);  // with the exceptions that are new
+      set_control(control() | changed_);  // keeps exception flags that were raised meanwhile
     }
   }
   UsualFloatMode(const UsualFloatMode&) = delete;
@@ -49,7 +49,7 @@ class [[maybe_unused]] UsualFloatMode {
     return value;
   }
   static void set_control(Control value) { asm volatile("msr fpcr, %0" ::"r"(value) : "memory"); }
-#else  // not known: each thread computes in its own mode
+#else  // unknown processor: each thread computes in its own mode
   using Control = std::uint32_t;
   static constexpr Control kMode = 0;
 

@@ -1,4 +1,5 @@
-// Chooses the instruction set once, by asking the processor; all else is a look-up in its tables.
+// Asks the processor for its instruction sets once, and looks functions up in the tables of the
+// best one.
 #include "reduce/reduce.h"
 
 #if defined(__x86_64__)
@@ -25,7 +26,7 @@ struct InstructionSet {
 
 #if defined(__x86_64__)
 
-bool has_f16c() {  // older compilers know no name for it
+bool has_f16c() {  // older compilers have no name for this feature
   unsigned eax = 0;
   unsigned ebx = 0;
   unsigned ecx = 0;
@@ -44,7 +45,7 @@ bool has_avx512() {
 
 bool always() { return true; }
 
-// Best first.
+// The best comes first.
 constexpr InstructionSet kInstructionSets[] = {
 #if defined(__x86_64__)
     {"avx512", &avx512::kKernels, has_avx512},
@@ -77,11 +78,12 @@ std::atomic<const ReduceFunctions*>& user_entry(Op op, DType dtype) {
   return table.at(static_cast<std::size_t>(op) - kFirstUserOp)[static_cast<std::size_t>(dtype)];
 }
 
-// Toward zero; what lies outside T's range becomes the nearest end of it, NaN becomes 0.
+// Truncates toward zero. A value outside T's range becomes the nearest end of the range; NaN
+// becomes 0.
 template <class T>
 T truncated(double x) {
   constexpr auto kMin = static_cast<double>(std::numeric_limits<T>::min());
-  // A power of two, hence exact, also where max itself is not a double.
+  // A power of two, hence exact, even if T's maximum is not a double.
   constexpr double kEnd = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
   if (!(x > kMin)) return x <= kMin ? std::numeric_limits<T>::min() : T{0};
   return x < kEnd ? static_cast<T>(x) : std::numeric_limits<T>::max();
@@ -112,7 +114,7 @@ void add_reduction(Op op, DType dtype, const ReduceFunctions& functions) {
   check(is_users(op), "a function for an operation that has one");
   std::atomic<const ReduceFunctions*>& entry = user_entry(op, dtype);
   const ReduceFunctions* expected = nullptr;
-  const auto* const made = new ReduceFunctions(functions);  // as long as the process lives
+  const auto* const made = new ReduceFunctions(functions);  // never freed
   if (!entry.compare_exchange_strong(expected, made, std::memory_order_acq_rel)) delete made;
 }
 

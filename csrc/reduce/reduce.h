@@ -1,11 +1,11 @@
 // Elementwise reductions: one function per operation, element type and instruction set.
 //
-// All are symmetric bit for bit: f(a, b) and f(b, a) give the same bits, also for NaN (a NaN result
-// is the canonical quiet NaN, in each part of a complex number), for signed zeros (min and max
-// order -0 < +0) and infinities; min and max propagate NaN. All instruction sets give the same
-// bits, in whatever floating-point mode the calling thread is (float_mode.h). Integers wrap;
-// logical operations give 0 or 1; each byte of bool but 0 is true. Floats of 16 and 8 bits are
-// computed in float32: pair() rounds once per call, many() once.
+// All are symmetric bit for bit: f(a, b) and f(b, a) give the same bits. This includes NaN (a NaN
+// result is the canonical quiet NaN, in each part of a complex number), signed zeros (min and max
+// order -0 < +0) and infinities. min and max propagate NaN. All instruction sets give the same
+// bits, whatever floating-point mode the calling thread has (float_mode.h). Integers wrap. Logical
+// operations give 0 or 1; each byte of bool but 0 is true. Floats of 16 and 8 bits are computed in
+// float32: pair() rounds once per call, and so does many().
 #pragma once
 
 #include <cstddef>
@@ -17,32 +17,34 @@
 namespace gradred {
 
 struct ReduceFunctions {
-  // target[i] = a[i] op b[i]; target may be a or b, else nothing overlaps. No alignment is needed.
+  // target[i] = a[i] op b[i]. `target` may be `a` or `b`; otherwise the arrays must not overlap. No
+  // alignment is needed.
   void (*pair)(void* target, const void* a, const void* b, std::size_t count);
-  // target[i] = inputs[0][i] op ... op inputs[k - 1][i], folded from the left, k >= 1; target may
+  // target[i] = inputs[0][i] op ... op inputs[k - 1][i], folded from the left, k >= 1. `target` may
   // be one of the inputs. k == 1 copies the bits.
   void (*many)(void* target, const void* const* inputs, std::size_t k, std::size_t count);
 };
 
-// The fastest functions for this processor; nullptr where the type lacks the operation (logical and
-// bitwise ones need integers or bool; min and max need an order, false < true; bool has no
-// arithmetic).
+// Returns the fastest functions for this processor, or nullptr if the type lacks the operation.
+// Logical and bitwise operations need integers or bool; min and max need an order (false < true);
+// bool has no arithmetic.
 const ReduceFunctions* find_reduction(Op op, DType dtype);
 
-// Of an operation that the program makes of its own function (base/user_ops.h): from then on it is
-// found like any other. They last as long as the process, and of each type the first ones count.
+// Adds the functions of an operation that the program has made from its own function
+// (base/user_ops.h). find_reduction() returns them from then on, until the process ends. For each
+// type only the first functions count.
 void add_reduction(Op op, DType dtype, const ReduceFunctions& functions);
 
-// The same for one instruction set by name ("generic", "avx2", "avx512", "neon"): for tests;
-// nullptr where this processor or build lacks it.
+// The same for one instruction set, by name ("generic", "avx2", "avx512", "neon"); for tests.
+// Returns nullptr if this processor or build lacks it.
 const ReduceFunctions* find_reduction(Op op, DType dtype, std::string_view isa);
 std::string_view best_isa();
-std::vector<std::string_view> isas();  // the ones available here, best first
+std::vector<std::string_view> isas();  // those available here, the best first
 
-// data[i] *= factor: floats of up to 32 bits in float32, float64 and complex in their own
-// precision (a complex number part by part), integers in float64, truncated toward zero and limited
-// to the type's range (NaN becomes 0). `divide` divides by `factor` instead, exactly rounded. bool
-// cannot be scaled: an internal error.
+// data[i] *= factor. Floats of up to 32 bits are computed in float32, float64 and complex in their
+// own precision (a complex number part by part). Integers are computed in float64, truncated toward
+// zero and limited to the type's range; NaN becomes 0. `divide` divides by `factor` instead, with
+// one rounding. bool cannot be scaled: that is an internal error.
 void scale(void* data, std::size_t count, DType dtype, double factor, bool divide);
 
 }  // namespace gradred

@@ -1,6 +1,6 @@
-# The reductions' loops: kernels/kernels.cc once per instruction set, each with flags of its own,
-# as object libraries that become part of gradred_core; reduce.cc chooses among them at run time.
-# They take the optimisation level and the warnings of the folder that includes this.
+# Compiles kernels/kernels.cc once per instruction set, each with its own flags, into object
+# libraries that become part of gradred_core. reduce.cc chooses among them at run time. They use the
+# optimisation level and the warnings of the folder that includes this file.
 
 set(gradred_kernel_sets generic)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
@@ -13,8 +13,9 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(gradred_kernel_flags_neon -DGRADRED_FLOAT16_INSTRUCTIONS)
 endif()
 
-# Contraction would round a * b + c once where another instruction set rounds twice. The next two
-# change no result; they let comparisons become masks. GCC 12 warns inside its own AVX-512 header.
+# With contraction, a * b + c would be rounded once on some instruction sets and twice on others.
+# The next two flags change no result; they let the compiler turn comparisons into masks. The -Wno
+# flags are for GCC 12, which warns inside its own AVX-512 header.
 set(gradred_kernel_flags -ffp-contract=off -fno-math-errno -fno-trapping-math)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND gradred_kernel_flags -Wno-maybe-uninitialized -Wno-uninitialized)

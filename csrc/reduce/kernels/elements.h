@@ -1,7 +1,7 @@
-// How the element types are held while they are computed: `widen` a vector of memory, combine,
-// `narrow` back. A vector of 16-bit floats becomes two of float32, one of 8-bit floats four.
-// Results that are NaN become canonical in `narrow`, so that a fold of many inputs pays for this
-// once; until then a NaN stays a NaN in each operation.
+// How the element types are represented in computations: `widen` a vector of memory, combine, and
+// `narrow` back. A vector of 16-bit floats becomes two vectors of float32; one of 8-bit floats
+// becomes four. `narrow` makes NaN results canonical, so a fold of many inputs pays for this only
+// once. Until then every operation keeps a NaN a NaN.
 #pragma once
 
 #if defined(__ARM_NEON)
@@ -57,7 +57,7 @@ using Floats = Vector<float>;
 using Words = Vector<std::uint32_t>;
 using Ints = Vector<std::int32_t>;
 
-// A vector of narrow floats as float32: one of these for each of the parts into which it is taken.
+// A vector of narrow floats as float32, split into n parts.
 template <std::size_t n>
 struct Floated {
   Floats part[n];
@@ -95,8 +95,8 @@ struct Narrow {
   }
 };
 
-// Narrow floats as integers that order like them, -0 before +0: min and max need no arithmetic.
-// Each NaN becomes the number that wins: `first` the least, else the greatest.
+// Narrow floats as integers with the same order, -0 before +0, so that min and max need no
+// arithmetic. Each NaN becomes the number that wins: the least one if `first`, else the greatest.
 template <class Format, bool first>
 struct Ordered {
   using Lane = typename Format::Lane;
@@ -119,11 +119,11 @@ struct Ordered {
 
  private:
   static constexpr Lane kMagnitude = std::numeric_limits<Lane>::max();
-  // Its own inverse.
+  // This function is its own inverse.
   static Wide flipped(Wide x) { return x ^ ((x >> (8 * sizeof(Lane) - 1)) & kMagnitude); }
 };
 
-// The bits of each format: kInfinity is the greatest that is no NaN.
+// The bits of each format. kInfinity is the greatest magnitude that is not NaN.
 struct BFloat16Bits {
   using Lane = std::int16_t;
   static constexpr Lane kInfinity = 0x7f80;
@@ -136,18 +136,20 @@ struct Float16Bits {
   static constexpr Lane kNan = 0x7e00;
   static constexpr int kMantissa = 10;
   static constexpr int kBias = 15;
-  static constexpr float kOverflow = 65520;  // the least float32 that becomes `kOverflows`
+  static constexpr float kOverflow = 65520;  // the least float32 that becomes kOverflows
   static constexpr Lane kOverflows = kInfinity;
 };
 
-// Without infinities: what is too large becomes NaN, as with ml_dtypes and PyTorch.
+// This format has no infinities: a number that is too large becomes NaN, as in ml_dtypes and
+// PyTorch.
 struct Float8E4M3FNBits {
   using Lane = std::int8_t;
   static constexpr Lane kInfinity = 0x7e;
   static constexpr Lane kNan = 0x7f;
   static constexpr int kMantissa = 3;
   static constexpr int kBias = 7;
-  static constexpr float kOverflow = 0x1.d00002p+8F;  // just above 464, a tie that goes to 448
+  // Just above 464, a tie that is rounded to 448.
+  static constexpr float kOverflow = 0x1.d00002p+8F;
   static constexpr Lane kOverflows = kNan;
 };
 
@@ -161,12 +163,12 @@ struct Float8E5M2Bits {
   static constexpr Lane kOverflows = kInfinity;
 };
 
-// Between such a format and float32 by integer arithmetic, without branches. Subnormal numbers take
-// the way over float32 addition and multiplication whose operands are normal there: flush-to-zero
-// modes change nothing.
+// Converts between such a format and float32 by integer arithmetic without branches. Subnormal
+// numbers go through a float32 addition or multiplication whose operands are normal, so
+// flush-to-zero modes change nothing.
 template <class Bits>
 struct ByIntegers {
-  // Of bits in the lowest part of each word.
+  // Takes bits in the lowest part of each word.
   static Floats widened(Words narrow) {
     const Ints magnitude = as<Ints>(narrow & kMagnitude);
     const Ints normal = (magnitude << kShift) + kRebias;
@@ -177,12 +179,13 @@ struct ByIntegers {
     return as<Floats>(as<Words>(value) | ((narrow & (kMagnitude + 1)) << (32 - kBits)));
   }
 
-  // To nearest, ties to even. A NaN is positive.
+  // Rounds to nearest, ties to even. A NaN becomes positive.
   static Words narrowed(Floats x) {
     const Ints magnitude = as<Ints>(as<Words>(x) & 0x7fffffffU);
     constexpr std::int32_t kBelowHalf = (1 << (kShift - 1)) - 1;
     const Ints normal = (magnitude - kRebias + kBelowHalf + ((magnitude >> kShift) & 1)) >> kShift;
-    // One unit in the last place of kAligned is the smallest number: the addition rounds to it.
+    // One unit in the last place of kAligned is the smallest number of the format, so the addition
+    // rounds to it.
     const Ints subnormal = as<Ints>(as<Floats>(magnitude) + kAligned) - bits_of(kAligned);
     const Ints finite = magnitude < bits_of(kLeastNormal) ? subnormal : normal;
     const Ints too_large = magnitude > 0x7f800000 ? splat(std::int32_t{Bits::kNan})
@@ -209,7 +212,7 @@ struct ByIntegers {
   static constexpr float kAligned = power_of_two(1 - Bits::kBias - Bits::kMantissa + 23);
 };
 
-// Four floats to a word: each part has every fourth element.
+// Four 8-bit floats per word: each part has every fourth element.
 template <class Bits>
 struct Float8 : Bits {
   static Floated<4> widen(Raw raw) {
@@ -230,8 +233,8 @@ struct Float8 : Bits {
 using Float8E4M3FN = Float8<Float8E4M3FNBits>;
 using Float8E5M2 = Float8<Float8E5M2Bits>;
 
-// The upper half of a float32. Elements with even and odd index go to different vectors: this needs
-// no shuffle, and elementwise operations do not care.
+// bfloat16 is the upper half of a float32. Elements with even and odd index go to different
+// vectors: this needs no shuffle, and elementwise operations do not depend on the order.
 struct BFloat16 : BFloat16Bits {
   static Floated<2> widen(Raw raw) {
     const Words words = as<Words>(raw);
@@ -242,8 +245,8 @@ struct BFloat16 : BFloat16Bits {
   }
 
  private:
-  // To nearest, ties to even, in the upper half; a carry into the exponent is right, also up to
-  // infinity.
+  // Rounds to nearest, ties to even, in the upper half. A carry into the exponent is correct, even
+  // up to infinity.
   static Words rounded(Floats x) {
     const Words bits = as<Words>(x);
     return bits + 0x7fffU + ((bits >> 16) & 1U);
@@ -313,7 +316,7 @@ struct Float16 : Float16Bits {
 template <class T>
 concept NarrowFloat = requires { typename T::Lane; };
 
-// What stands for each DType, in its order.
+// The representation of each DType, in the order of DType.
 using Types =
     std::tuple<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
                std::uint32_t, std::uint64_t, bool, Float8E4M3FN, Float8E5M2, Float16, BFloat16,

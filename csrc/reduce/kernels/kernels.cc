@@ -1,6 +1,6 @@
-// The loops, once; compiled for each instruction set with GRADRED_ISA naming its namespace. They
-// count bytes, so types that share an operation's bits share its code: signed and unsigned sums, a
-// complex sum and the sum of its parts, bitwise operations of every width.
+// The loops, compiled once for each instruction set with GRADRED_ISA as its namespace. They count
+// bytes, so types whose operation has the same bits share its code: signed and unsigned sums, a
+// complex sum and the sum of its parts, and bitwise operations of every width.
 #include "reduce/kernels/kernels.h"
 
 #include <concepts>
@@ -28,8 +28,8 @@ template <class E, class F>
   }
 }
 
-// Folds `vectors` vectors at `offset` of every input in registers: each input is read once, and
-// before the target, which may be one of them, is written.
+// Folds `vectors` vectors at `offset` of every input in registers. Each input is read once, and
+// before the target, which may be one of the inputs, is written.
 template <class E, class F, std::size_t vectors>
 void fold(char* target, const void* const* inputs, std::size_t k, std::size_t offset) {
   typename E::Wide sums[vectors];
@@ -60,7 +60,8 @@ void fold_part(char* target, const void* const* inputs, std::size_t k, std::size
 template <class E, class F>
 [[gnu::noinline]] void many_bytes(char* target, const void* const* inputs, std::size_t k,
                                   std::size_t bytes) {
-  constexpr std::size_t kVectors = 4;  // at once: hides the latency of additions, spares registers
+  // Vectors at once: enough to hide the latency of additions, few enough for the registers.
+  constexpr std::size_t kVectors = 4;
   std::size_t i = 0;
   for (; i + kVectors * kVectorBytes <= bytes; i += kVectors * kVectorBytes) {
     fold<E, F, kVectors>(target, inputs, k, i);
@@ -69,7 +70,7 @@ template <class E, class F>
   if (i < bytes) fold_part<E, F>(target, inputs, k, i, bytes - i);
 }
 
-struct NoMode {};  // of integers
+struct NoMode {};  // for integers
 
 template <class E>
 concept FloatingPoint = requires { requires std::floating_point<typename E::Scalar>; };

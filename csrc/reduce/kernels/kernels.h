@@ -1,5 +1,5 @@
-// What one instruction set offers: the same tables, filled by kernels.cc once per set of compiler
-// flags.
+// The tables of functions that each instruction set provides. kernels.cc fills them once per set of
+// compiler flags.
 #pragma once
 
 #include <cstddef>

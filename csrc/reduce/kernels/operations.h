@@ -1,5 +1,5 @@
-// The operations on vectors of one type, and which type has which. Each is symmetric bit for bit,
-// up to the NaN that `narrow` mends.
+// The operations on vectors of one type, and which type has which operations. Each is symmetric bit
+// for bit, except for NaN results, which `narrow` makes canonical.
 #pragma once
 
 #include <concepts>
@@ -60,9 +60,9 @@ struct Max {
   }
 };
 
-// Both comparisons are false for equal numbers and for NaN, then `one` is b and `two` is a, else
-// they are the same: the union of their bits is the negative one of two zeros, and a NaN if one of
-// them is.
+// For equal numbers and for NaN both comparisons are false, so `one` is b and `two` is a; else both
+// are the minimum. The OR of their bits is the negative one of two zeros, and a NaN if one of them
+// is NaN.
 struct RealMin {
   template <class V>
   static V apply(V a, V b) {
@@ -125,8 +125,8 @@ struct BitXor {
   }
 };
 
-// Real and imaginary parts alternate. Re = ar br + -(ai bi) and Im = ai br + ar bi: swapping a and
-// b swaps factors and summands only.
+// Real and imaginary parts alternate. Re = ar br + -(ai bi) and Im = ai br + ar bi, so swapping a
+// and b only swaps factors and summands.
 struct ComplexProd {
   template <class V>
   static V apply(V a, V b) {
@@ -145,13 +145,14 @@ struct ComplexProd {
   }
 };
 
-// The loops of kernels.cc: F on elements that are held as E (elements.h), `size` bytes each.
+// The loops of kernels.cc: F on elements that are represented as E (elements.h), of `size` bytes
+// each.
 template <class E, class F, std::size_t size>
 constexpr ReduceFunctions functions();
 template <class E, std::size_t size>
 void scale(void* data, std::size_t count, double factor, bool divide);
 
-// Which function each operation is on a type, none where the type lacks it.
+// The function of each operation on a type; {nullptr, nullptr} if the type lacks the operation.
 constexpr bool adds(Op op) { return op == Op::kSum || op == Op::kAvg || op == Op::kPremul; }
 
 template <class T>

@@ -1,7 +1,7 @@
-// Vectors as wide as the instruction set that this file is compiled for, in the compiler's own
-// vector types; only partial loads need intrinsics. Everything has internal linkage: an inline
-// function that the linker shared between instruction sets could end up with instructions that the
-// processor lacks.
+// Vectors as wide as those of the instruction set that this file is compiled for, in the compiler's
+// own vector types. Only partial loads need intrinsics. Everything has internal linkage: the linker
+// could share an inline function between instruction sets, which would then use instructions that
+// the processor lacks.
 #pragma once
 
 #if defined(__AVX512BW__) || defined(__F16C__)
@@ -28,7 +28,7 @@ struct VectorOf {
 };
 template <class T>
 using Vector = typename VectorOf<T>::type;
-using Raw = Vector<std::uint8_t>;  // memory before it has a type
+using Raw = Vector<std::uint8_t>;  // bytes of memory without an element type
 
 template <class T>
 constexpr std::size_t kLanes = kVectorBytes / sizeof(T);
@@ -53,7 +53,7 @@ void store(char* to, Raw raw) { __builtin_memcpy(to, &raw, sizeof raw); }
 
 #if defined(__AVX512BW__)
 
-// The first `bytes` (less than a vector) of memory; the other lanes are zero.
+// Loads the first `bytes` (less than a vector) of memory; the other lanes are zero.
 Raw load_part(const char* from, std::size_t bytes) {
   return as<Raw>(_mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1, from));
 }
@@ -64,7 +64,7 @@ void store_part(char* to, Raw raw, std::size_t bytes) {
 
 #else
 
-// N to 2N bytes as two copies that may overlap: no loop, no call.
+// Copies N to 2N bytes as two parts that may overlap, without a loop or a call.
 template <std::size_t N>
 void copy_ends(char* to, const char* from, std::size_t bytes) {
   char head[N];
@@ -89,7 +89,7 @@ void copy_part(char* to, const char* from, std::size_t bytes) {
   }
 }
 
-// The first `bytes` (less than a vector) of memory; the other lanes are zero.
+// Loads the first `bytes` (less than a vector) of memory; the other lanes are zero.
 Raw load_part(const char* from, std::size_t bytes) {
   char padded[kVectorBytes] = {};
   copy_part(padded, from, bytes);
