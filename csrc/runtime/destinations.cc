@@ -23,7 +23,7 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
-// What keeps it from being written: the path of the trouble and errno; 0: nothing.
+// Why a file cannot be written: a path and errno; 0: it can be written.
 struct Trouble {
   std::string path;
   int error = 0;
@@ -47,7 +47,7 @@ Trouble make(const std::string& target) {
   return {};
 }
 
-// In MPI_COMM_WORLD; -1 while there is no MPI to ask.
+// The rank in MPI_COMM_WORLD; -1 if there is no MPI, or it does not run.
 int own_rank() {
   if (!mpi::loaded()) return -1;
   const mpi::Mpi& mpi = mpi::get();
@@ -65,7 +65,8 @@ std::string from_root(const std::string& path) {
   return whole;
 }
 
-// What was asked for before, seen from the folder in which that was; and what has been made.
+// Paths that were requested before, each with its absolute path at that time; and files whose
+// folder was made.
 struct Seen {
   std::mutex mutex;
   std::map<std::string, std::string> from_root;
@@ -85,7 +86,7 @@ std::string require_destination(std::string_view knob, const std::string& path) 
   int rank = 0;
   if (path.substr(0, path.rfind('/') + 1).find("{rank}") != std::string::npos) {
     rank = own_rank();
-    if (rank < 0) return whole;  // asked again by the first communicator
+    if (rank < 0) return whole;  // the first communicator asks again
   }
   const std::string target = trace_path(whole, rank);
   if (seen().made.contains(target)) return whole;

@@ -1,4 +1,5 @@
-// Files that knobs name, to be written when the program ends: that they can be is seen before.
+// Files that are named in knobs and written when the program ends. That they can be written is
+// checked when the knob is read.
 #pragma once
 
 #include <string>
@@ -6,9 +7,10 @@
 
 namespace gradred {
 
-// Makes the folder of a file that this rank is to write at the end. `path` is as the user wrote it,
-// with or without a place for the rank's number. Returns it from the root: by the end the program
-// may work in another folder. Throws UsageError where the folder cannot be made, or takes no files.
+// Makes the folder of a file that this rank will write at the end. `path` is the user's text, with
+// or without a place for the rank's number. Returns the absolute path, because the program may have
+// changed its working directory by then. Throws UsageError if the folder cannot be made or is not
+// writable.
 std::string require_destination(std::string_view knob, const std::string& path);
 
 }  // namespace gradred

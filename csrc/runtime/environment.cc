@@ -14,7 +14,7 @@ extern char** environ;
 namespace gradred {
 namespace {
 
-// As a shell finds it; empty: none.
+// The home directory, found as a shell does; empty if there is none.
 std::string home() {
   const std::string told = variable("HOME");
   if (!told.empty()) return told;
@@ -25,7 +25,7 @@ std::string home() {
   return found != nullptr && found->pw_dir != nullptr ? found->pw_dir : "";
 }
 
-// None: it is not there, or no number.
+// No value if the variable is not set or is not a number.
 template <class Number>
 std::optional<Number> number_in(const char* name) {
   const std::string text = variable(name);
@@ -54,8 +54,9 @@ std::string variable(const char* name) {
 }
 
 std::size_t ranks_on_host() {
-  // Of Open MPI; of MPICH and Intel MPI; of others that speak PMI. src/gradred/launch/variables.py
-  // asks the same for a rank that has not begun, without this library.
+  // The variables of Open MPI; of MPICH and Intel MPI; of other launchers with PMI.
+  // src/gradred/launch/variables.py has the same list, for ranks that have not started and without
+  // this library.
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}) {
     if (const auto ranks = number_in<std::size_t>(name)) return *ranks;
   }

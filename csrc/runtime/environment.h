@@ -1,4 +1,5 @@
-// The environment of this process, and what others have said in it. Nothing else reads it.
+// The environment of this process, and values that launchers and the user set in it. No other code
+// reads the environment.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,15 @@
 namespace gradred {
 
 std::vector<std::pair<std::string, std::string>> environment();
-std::string variable(const char* name);  // empty: there is none
+std::string variable(const char* name);  // empty if there is no such variable
 
-// RANK and WORLD_SIZE. None: they are not there, or cannot be.
+// RANK and WORLD_SIZE. No value if they are not set, or cannot be right.
 std::optional<RankOfJob> rank_of_job();
-// The number of ranks that mpiexec has put on this host; 0 where it does not say.
+// The number of ranks that mpiexec has started on this host; 0 if it does not publish it.
 std::size_t ranks_on_host();
-// Where the user's measured costs are: `gradred` in XDG_CACHE_HOME, which counts if it is absolute,
-// or in ~/.cache. Empty where the user has no home, as in some containers: then nothing is kept.
+// The folder of the user's measured costs: `gradred` in XDG_CACHE_HOME, if that is an absolute
+// path, else in ~/.cache. Empty if the user has no home, as in some containers; then measurements
+// are not stored.
 std::string figures_folder();
 
 }  // namespace gradred

@@ -42,7 +42,7 @@ std::optional<bool> flag_in(std::string_view text) {
   return found - kWords.begin() < 4;
 }
 
-// The digits at the beginning, with a point or without; they are taken off `text`.
+// Reads the digits at the beginning, with or without a decimal point, and removes them from `text`.
 std::optional<double> number_in(std::string_view& text) {
   const std::size_t whole = std::min(text.find_first_not_of(kDigits), text.size());
   std::size_t length = whole;
@@ -58,7 +58,7 @@ std::optional<double> number_in(std::string_view& text) {
   return value;
 }
 
-// Each once.
+// All names, each once.
 std::vector<std::string> plan_names(std::initializer_list<const char*> collectives) {
   std::vector<std::string> names;
   for (const char* collective : collectives) {
@@ -125,7 +125,7 @@ std::uint64_t parse_count(std::string_view given) {
 
 namespace {
 
-// One of `known`; an error names the nearest, or all.
+// Returns one of `known`; the error names the nearest one, or all.
 std::string parse_name(std::string_view given, const std::vector<std::string>& known) {
   const std::string name = stripped(given);
   constexpr std::string_view kOther = "_.+-";
@@ -145,7 +145,7 @@ std::string parse_name(std::string_view given, const std::vector<std::string>& k
 
 std::string parse_plan(std::string_view given) { return parse_name(given, plan_names()); }
 
-// A plan that has no allreduces would be passed over by those, and nobody would know.
+// A plan without allreduces is refused: allreduces would ignore it without notice.
 std::string parse_device_plan(std::string_view given) {
   std::vector<std::string> known = plan_names({"allreduce"});
   known.emplace(known.begin(), DevicePlans::kMeasured);
@@ -205,7 +205,7 @@ KnobValue parse_deterministic(std::string_view text) {
 }
 
 std::string seconds_as_written(double seconds) {
-  std::array<char, 1100> text{};  // of the smallest double, too
+  std::array<char, 1100> text{};  // long enough for the smallest double
   const auto [end, error] =
       std::to_chars(text.data(), text.data() + text.size(), seconds, std::chars_format::fixed);
   return std::string(text.data(), end) + "s";

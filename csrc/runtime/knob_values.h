@@ -1,4 +1,4 @@
-// How the values of knobs are written. Parsers throw Unreadable.
+// Parsers and formats of knob values. Parsers throw Unreadable.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace gradred {
 
-inline constexpr std::string_view kOwnArrays = "own";   // of the knob `ipc_arrays`
-inline constexpr std::string_view kProfileTable = "1";  // of the knob `profile`: no file
-inline constexpr std::string_view kAnySize = "size";    // of the knob `deterministic`
+inline constexpr std::string_view kOwnArrays = "own";  // value of the knob `ipc_arrays`
+// Value of the knob `profile`: print a table, write no file.
+inline constexpr std::string_view kProfileTable = "1";
+inline constexpr std::string_view kAnySize = "size";  // value of the knob `deterministic`
 
 std::string lower(std::string_view text);
 std::string upper(std::string_view text);
-std::string stripped(std::string_view text);  // of white space at both ends
+std::string stripped(std::string_view text);  // without white space at both ends
 
-// No value for an empty text, `none` or `auto`.
+// Returns no value for an empty text, `none` or `auto`.
 template <class Parse>
 KnobValue unless_unset(std::string_view text, Parse parse) {
   const std::string word = lower(stripped(text));

@@ -238,20 +238,20 @@ constexpr std::array kKnobs = {
 struct SetInCode {
   std::mutex mutex;
   std::atomic<std::uint64_t> changes{0};
-  std::map<std::string_view, KnobValue> values;  // by the name in the table
+  std::map<std::string_view, KnobValue> values;  // by the knob's name in the table
 };
 SetInCode& set_in_code() {
   static auto* values = new SetInCode;
   return *values;
 }
 
-// A text of C ends with the first zero byte.
+// A C string would end at the first zero byte.
 std::string without_zeros(std::string text) {
   std::ranges::replace(text, '\0', '?');
   return text;
 }
 
-// `asked`: as somebody wrote the name, a variable or not.
+// `asked`: the name as it was written, with or without the prefix of variables.
 [[noreturn]] void throw_no_such_knob(std::string_view asked) {
   const bool is_variable = asked.starts_with(kPrefix);
   std::array<std::string_view, kKnobs.size()> names;

@@ -29,8 +29,8 @@ std::span<const char> map(const std::string& path) {
   return {static_cast<const char*>(memory), static_cast<std::size_t>(found.st_size)};
 }
 
-// The number may mean another file by now, or this rank cannot reach it from a container. The
-// variable is that of src/gradred/launch/failure_board.py.
+// Maps the page if it is the right one. The descriptor's number may belong to another file by now,
+// or a rank in a container may not reach it. src/gradred/launch/failure_board.py sets the variable.
 void find_failure_board() {
   std::istringstream told(variable("_GRADRED_FAILURE_BOARD"));
   long process = 0;
@@ -46,7 +46,8 @@ void find_failure_board() {
 }  // namespace
 
 void find_supervisor() {
-  std::istringstream told(variable("_GRADRED_SUPERVISOR"));  // src/gradred/launch/rank_pipe.py
+  // Set by src/gradred/launch/rank_pipe.py.
+  std::istringstream told(variable("_GRADRED_SUPERVISOR"));
   int pipe = -1;
   ino_t inode = 0;
   if (told >> pipe >> inode) use_supervisor(pipe, inode);

@@ -48,13 +48,13 @@ bool poisoned() { return process_poisoned.load(std::memory_order_relaxed); }
 
 void meet_all_local_peers() {
   if (poisoned()) return;
-  tell_leaving(false, std::nullopt);  // the others see the end of this rank from here on
+  tell_leaving(false, std::nullopt);  // from here on, peers expect this rank to end
   await_local_peers();
 }
 
-// Gives up what is in flight, and calls its callbacks.
+// Gives up the operations in flight and calls their callbacks.
 void finish_operations() noexcept {
-  constexpr std::chrono::seconds kLimit(5);  // for callbacks that others have begun to call
+  constexpr std::chrono::seconds kLimit(5);  // for callbacks that other threads have started
   stop_engine();
   done_callbacks().finish(kLimit);
 }
@@ -77,8 +77,8 @@ void end_program_at_exit() noexcept {
   }
 }
 
-// glibc tells such handlers the status with which the process ends. The last one registered comes
-// first, before the destructors of any library.
+// A glibc handler of this kind receives the exit status. The handler that was registered last runs
+// first, and so before the destructors of any library.
 void end_at_once(int status, void*) {
   end_program_at_exit();
   std::fflush(nullptr);
@@ -90,7 +90,7 @@ void end_at_once(int status, void*) {
 void begin(void* library) {
   static std::once_flag once;
   std::call_once(once, [library] {
-    this_process();  // both are looked up while files can still be opened
+    this_process();  // these are looked up now, while files can still be opened
     host_id();
     mpi::load(library);
     guard_forks();
@@ -116,8 +116,8 @@ void end_program() {
 }
 
 int finalize() {
-  if (is_fork_of_rank()) return 0;      // the MPI is not its own
-  if (!Context::get().program_ended) {  // the program's own call, and it goes on
+  if (is_fork_of_rank()) return 0;      // a child must not finalize its parent's MPI
+  if (!Context::get().program_ended) {  // the program itself called this, and continues
     meet_all_local_peers();
     finish_operations();
   }

@@ -1,29 +1,29 @@
-// A process as a rank, from its beginning to its end. A program in C++, the Python extension and a
-// library that is loaded before a program use it alike.
+// A process as a rank, from its start to its end. Used by C++ programs, by the Python extension,
+// and by a library that is loaded before a program.
 #pragma once
 
 #include "comm/call.h"
 
 namespace gradred {
 
-// The MPI of this process is `library` (a handle of dlopen) or what it depends on. Reads the
-// settings and what the launcher has left in the environment, and shows this rank to others. Throws
-// UsageError as read_settings() does; then it may be called again.
+// Starts gradred in this process. The process's MPI is `library` (a handle of dlopen) or one of its
+// dependencies. Reads the settings and the launcher's variables, and makes this rank visible to
+// `gradred ps`. Throws UsageError like read_settings(); the caller may then call it again.
 void begin(void* library);
-// For communicators that are met from now on: read_settings(). Shows this rank, too, where the MPI
-// did not run yet when the process began.
+// Reads the settings for communicators that are used from now on, with read_settings(). If the MPI
+// did not run yet at begin(), also makes this rank visible.
 void begin_communicator();
 
-// The program is over, and the MPI still runs, perhaps: ends what is in flight, tells the peers and
-// writes what trace and profile ask for. Again does nothing. Throws UsageError for a file that
-// cannot be written.
+// Called at the end of the program, usually while the MPI still runs. Ends what is in flight,
+// notifies the peers and writes the files of trace and profile. A second call does nothing. Throws
+// UsageError if a file cannot be written.
 void end_program();
-// In place of MPI_Finalize, which is called only if that would not wait for ranks that never come.
-// Where it must not, the process ends without the destructors of the MPI's libraries, too, and with
-// the status it would have had. Returns what MPI_Finalize does.
+// Replaces MPI_Finalize, which it calls unless that would wait for ranks that never call it. If it
+// must not be called, the process ends later without the destructors of the MPI's libraries, with
+// the same exit status. Returns the result of MPI_Finalize, or 0.
 int finalize();
 
-// What a thread of C++ does while it waits: nothing beside.
+// The wait hook of a C++ thread, which does nothing.
 class PlainWait final : public WaitHook {
  public:
   void waiting() override {}

@@ -1,4 +1,5 @@
-// What was counted, merged: calls and starts of persistent operations are two rows there, one here.
+// Merges the counters into rows. Calls and starts of persistent operations are separate rows in the
+// counters and one row here.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -42,7 +43,8 @@ std::optional<ProfileRecord::Skew> skew_of(const std::vector<Counted>& rows) {
   return skew;
 }
 
-// Waiting for late ranks is the same under every MPI: only the rest is replaced.
+// The time spent waiting for late ranks would be the same with any MPI, so only the rest is
+// replaced.
 std::optional<ProfileRecord::ByMpi> beside_mpi(const std::vector<Counted>& rows, const Row& made) {
   ProfileRecord::ByMpi mpi;
   for (const auto& [key, row] : rows) {

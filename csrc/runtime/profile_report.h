@@ -1,7 +1,7 @@
-// What calls have cost: the table on rank 0 and the files of GRADRED_PROFILE, at exit.
+// Reports what calls have cost: the table on rank 0 and the files of GRADRED_PROFILE, at exit.
 //
-// Communicators count (comm/profile.h); here rows are merged, worded and written. Nothing here
-// communicates: when a program ends, peers may be gone.
+// Communicators count (comm/profile.h). This code merges rows, formats and writes them. It does not
+// communicate, because peers may have ended when the program ends.
 #pragma once
 
 #include <array>
@@ -16,13 +16,14 @@
 
 namespace gradred {
 
-// Of one rank; times in seconds. The JSON record (`schema` is "gradred-profile/1") has these fields
-// and host, date, versions{gradred, mpi}; set_up is {communicators, seconds} there.
+// The profile of one rank; times in seconds. The JSON record (its `schema` is "gradred-profile/1")
+// has these fields and also host, date, versions{gradred, mpi}. There set_up is {communicators,
+// seconds}.
 struct ProfileRecord {
   struct Late {
     int rank = 0;
     double mean_late_s = 0;
-    std::uint64_t last = 0;  // how often it was the last one
+    std::uint64_t last = 0;  // how often the rank was the last one
   };
   struct Skew {
     std::uint64_t samples = 0;
@@ -30,19 +31,21 @@ struct ProfileRecord {
     int slowest_rank = 0;
     std::vector<Late> ranks;
   };
-  // The shortest call of each in the samples, what the MPI would have made of time_s, all samples.
+  // From calls that were repeated by the MPI for comparison: their number, the shortest time of
+  // each, what time_s would have been with the MPI, and the time that all comparisons took.
   struct ByMpi {
     std::uint64_t samples = 0;
     double gradred_s = 0, mpi_s = 0, total_s = 0, sampling_s = 0;
   };
   struct Row {
-    std::string kind, op, dtype;  // op: empty (null) where nothing is reduced
+    std::string kind, op, dtype;  // `op`: empty (null in JSON) if nothing is reduced
     std::string mode;             // "blocking", "started" or "persistent"
     std::uint64_t max_bytes = 0;  // calls of up to so many bytes, and of more than half of that
     std::uint64_t calls = 0, bytes = 0;
-    std::uint64_t timed_calls = 0;  // of the calls; time_s holds an estimate of the others
+    // How many of the calls were timed; time_s contains an estimate for the others.
+    std::uint64_t timed_calls = 0;
     double time_s = 0, exposed_s = 0;
-    // Of timed calls, by the way of their data (name_of(Went)), the most frequent first.
+    // Timed calls by the transport of their data (name_of(Went)), the most frequent first.
     struct Way {
       const char* name;
       std::uint64_t calls;
@@ -55,13 +58,13 @@ struct ProfileRecord {
 
   int rank = 0, size = 0;  // in MPI_COMM_WORLD
   double wall_s = 0;       // since the first call
-  double exposed_s = 0;    // of that in gradred and not hidden, set-up included
+  double exposed_s = 0;    // the part of it in gradred that was not hidden, set-up included
   double share = 0;        // exposed_s / wall_s
   std::uint64_t set_up_communicators = 0;
   double set_up_s = 0;
   std::vector<Row> rows{};                     // the most exposed first
   std::vector<DriverCallSums> driver_calls{};  // of the process, the longest first
-  Sleep::Counts sleeps{};                      // likewise
+  Sleep::Counts sleeps{};                      // of the process
 };
 
 ProfileRecord record_of(const ProfileTotals& totals, double wall_s);
@@ -70,12 +73,12 @@ ProfileRecord profile_so_far();
 std::string table_of(const ProfileRecord& record);
 std::string json_of(const ProfileRecord& record);
 
-// Three digits, with a unit.
+// Values with three digits and a unit.
 std::string seconds_text_of(double seconds);
 std::string size_text_of(std::uint64_t bytes);
 
-// At exit: the table to stderr on rank 0, and each rank's file where one is named. Throws
-// UsageError where the file cannot be written.
+// At exit: prints the table to stderr on rank 0, and writes each rank's file if one is named.
+// Throws UsageError if the file cannot be written.
 void report_profile();
 
 }  // namespace gradred

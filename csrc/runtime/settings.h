@@ -1,4 +1,4 @@
-// The settings of this process, from its knobs and its environment.
+// The settings of this process, read from its knobs and its environment.
 #pragma once
 
 #include <optional>
@@ -6,10 +6,11 @@
 
 namespace gradred {
 
-// Reads them for communicators that are met from now on; the time limits hold for all. Throws
-// UsageError for a knob that has no meaning, and for a file of it that could not be written.
+// Reads the settings for communicators that are used from now on; the time limits apply to all.
+// Throws UsageError for an invalid knob, and if a file that a knob names could not be written.
 void read_settings();
-// The file of the last settings that asked for a profile; empty: the table is all.
+// The profile file of the last settings that asked for a profile; empty: only the table is printed.
+// No value: no profile was asked for.
 std::optional<std::string> profile_wanted();
 
 }  // namespace gradred
