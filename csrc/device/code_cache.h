@@ -1,4 +1,4 @@
-// Compiled code on the disk: one file for each source and architecture, which processes share.
+// A cache of compiled code on disk: one file for each source and architecture, shared by processes.
 #pragma once
 
 #include <initializer_list>
@@ -8,10 +8,11 @@
 
 namespace gradred::device {
 
-// A file that is damaged is as none; one that cannot be written is not missed.
+// A damaged file counts as missing, and a file that cannot be written is skipped silently.
 class CodeCache {
  public:
-  // `folder` is made where it is missing; empty: nothing is kept. The sources are part of the name.
+  // Makes `folder` if it is missing; if it is empty, nothing is cached. The file's name contains a
+  // hash of `sources`.
   CodeCache(const std::string& folder, const std::string& name,
             std::initializer_list<std::string_view> sources);
 

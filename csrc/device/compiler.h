@@ -1,4 +1,4 @@
-// NVIDIA's compiler for running programs (NVRTC), looked up when it is first wanted.
+// NVIDIA's runtime compiler (NVRTC). Its library is loaded when it is first needed.
 #pragma once
 
 #include <string>
@@ -8,22 +8,23 @@ namespace gradred::device {
 
 class Compiler {
  public:
-  // Of these libraries, by name or path, those that are there and no newer than the driver, whose
-  // code it may refuse: one that the process has already comes before all others, then in this
-  // order. `turn`: how many of them have been tried. Throws DeviceError that says what is missing.
+  // Loads one of `libraries` (names or paths). Skips those that are missing or newer than the
+  // driver, which may refuse their code. A library that the process has already loaded comes first;
+  // the others follow in this order. `turn`: the number of usable libraries to skip. Throws
+  // DeviceError if none is left, with the reasons.
   static const Compiler& load(const std::vector<std::string>& libraries, int driver_version,
                               std::size_t turn = 0);
-  static constexpr int kOldest = 11070;  // knows __grid_constant__
+  static constexpr int kOldest = 11070;  // the first version with __grid_constant__
 
-  int version() const { return version_; }  // as Driver::version
+  int version() const { return version_; }  // encoded like Driver::version
 
   struct File {
     const char* name;
     const char* text;
   };
-  // Code for devices of a compute capability (90 for 9.0): a cubin, or, where the compiler is older
-  // than the device, PTX of the newest capability that it knows. Takes a second. Throws DeviceError
-  // with the compiler's words.
+  // Compiles for devices of a compute capability (90 for 9.0). Returns a cubin. If the compiler is
+  // older than the device, returns PTX of the newest capability that it supports instead. Takes
+  // about a second. Throws DeviceError with the compiler's log.
   std::string compile(const File& source, const std::vector<File>& headers, int capability,
                       const std::vector<std::string>& options) const;
 

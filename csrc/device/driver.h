@@ -1,5 +1,5 @@
-// The CUDA driver that this process has: libcuda, looked up when it runs. No headers of CUDA, no
-// library at build time, and without a driver everything else works.
+// The CUDA driver of this process: libcuda, loaded at run time. Neither CUDA's headers nor its
+// libraries are needed at build time, and without a driver everything else works.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace gradred::device {
 // ---- the driver's types, as its binary interface has them -----------------------------------
 
 using Result = int;
-using Ordinal = int;            // of a device, among those that the process sees
-using Address = std::uint64_t;  // the device's and the host's are of one space
+using Ordinal = int;            // a device's number among those that the process sees
+using Address = std::uint64_t;  // device and host share one address space
 inline Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 using ContextHandle = struct OpaqueContext*;
 using StreamHandle = struct OpaqueStream*;
@@ -47,17 +47,18 @@ enum Code : Result {
   kNotReady = 600,
   kIllegalAddress = 700,
   kContextIsDestroyed = 709,
-  kCapturedElsewhere = 906,  // of the legacy default stream: another one is being captured
+  // The legacy default stream is used while another stream is being captured.
+  kCapturedElsewhere = 906,
 };
 
 enum PointerAttribute : int {
   kContextOf = 1,
-  kMemoryType = 2,  // kTypeHost, kTypeDevice; 0: no memory of the driver's
-  kBufferId = 7,    // never given twice in one process
+  kMemoryType = 2,  // kTypeHost, kTypeDevice; 0: not memory of the driver
+  kBufferId = 7,    // never reused within a process
   kIsManaged = 8,
   kDeviceOf = 9,
-  kIsIpcCapable = 10,  // by cuIpcGetMemHandle: not so in pools and in mapped chunks
-  kRangeStart = 11,    // of the allocation; of mapped chunks, of all that was reserved
+  kIsIpcCapable = 10,  // by cuIpcGetMemHandle; false for pools and mapped chunks
+  kRangeStart = 11,    // of the allocation; for mapped chunks, of the whole reserved range
   kRangeBytes = 12,
 };
 enum LinkInput : int { kCubin = 0, kPtx = 1 };
@@ -74,7 +75,7 @@ inline constexpr unsigned kTypeHost = 1, kTypeDevice = 2;
 struct Rows {
   struct Side {
     std::size_t x = 0, y = 0;
-    int type = 4;  // CU_MEMORYTYPE_UNIFIED: of `address`, wherever that is
+    int type = 4;  // CU_MEMORYTYPE_UNIFIED: `address` may be on the device or the host
     const void* host = nullptr;
     Address address = 0;
     void* array = nullptr;
@@ -84,7 +85,8 @@ struct Rows {
   std::size_t width = 0, height = 0;
 };
 
-// cuCtxGetCurrent is CtxGetCurrent here. The table in driver.cc says which must be there.
+// The driver's functions; cuCtxGetCurrent is CtxGetCurrent here. The table in driver.cc says which
+// of them are required.
 struct Functions {
   Result (*DriverGetVersion)(int* version);
   Result (*GetErrorName)(Result code, const char** name);
@@ -97,15 +99,16 @@ struct Functions {
   Result (*DevicePrimaryCtxRelease)(Ordinal device);
   Result (*CtxGetCurrent)(ContextHandle* context);
   Result (*CtxGetDevice)(Ordinal* device);
-  Result (*CtxGetId)(ContextHandle context, unsigned long long* id);  // null where it has none
+  // Nullptr if the driver lacks it.
+  Result (*CtxGetId)(ContextHandle context, unsigned long long* id);
   Result (*CtxPushCurrent)(ContextHandle context);
   Result (*CtxPopCurrent)(ContextHandle* context);
   Result (*CtxSynchronize)();
   Result (*StreamCreate)(StreamHandle* stream, unsigned flags);
   Result (*StreamCreateWithPriority)(StreamHandle* stream, unsigned flags, int priority);
   Result (*CtxGetStreamPriorityRange)(int* least, int* greatest);
-  Result (*ThreadExchangeStreamCaptureMode)(int* mode);           // null where it has none
-  Result (*StreamIsCapturing)(StreamHandle stream, int* status);  // null where it has none
+  Result (*ThreadExchangeStreamCaptureMode)(int* mode);           // nullptr if the driver lacks it
+  Result (*StreamIsCapturing)(StreamHandle stream, int* status);  // nullptr if the driver lacks it
   Result (*StreamDestroy)(StreamHandle stream);
   Result (*StreamQuery)(StreamHandle stream);
   Result (*StreamSynchronize)(StreamHandle stream);
@@ -124,7 +127,8 @@ struct Functions {
   Result (*MemGetAddressRange)(Address* begin, std::size_t* bytes, Address address);
   Result (*PointerGetAttributes)(unsigned count, const int* attributes, void** values,
                                  Address address);
-  Result (*PointerGetAttribute)(void* value, int attribute, Address address);  // slow: to compare
+  // Slow; used only for comparison.
+  Result (*PointerGetAttribute)(void* value, int attribute, Address address);
   Result (*IpcGetMemHandle)(IpcHandle* handle, Address address);
   Result (*IpcOpenMemHandle)(Address* address, IpcHandle handle, unsigned flags);
   Result (*IpcCloseMemHandle)(Address address);
@@ -143,15 +147,15 @@ struct Functions {
                          unsigned threads_z, unsigned shared_bytes, StreamHandle stream,
                          void** arguments, void** extra);
   Result (*StreamWaitValue32)(StreamHandle stream, Address address, std::uint32_t value,
-                              unsigned flags);  // null where the driver has none, like the next
+                              unsigned flags);  // nullptr if the driver lacks it, like the next one
   Result (*StreamWriteValue32)(StreamHandle stream, Address address, std::uint32_t value,
                                unsigned flags);
 };
 
-// Not while a stream is captured in a CUDA graph.
+// Whether a call was refused because a stream is being captured in a CUDA graph.
 constexpr bool is_of_capture(Result code) { return code >= 900 && code < 920; }
 
-// What the driver refused, by its own code.
+// An error of the driver, with its code.
 class DriverError : public DeviceError {
  public:
   DriverError(const std::string& text, Result code) : DeviceError(text), code_(code) {}
@@ -168,31 +172,32 @@ class Driver {
   static constexpr int kOldest = 11040;  // 11.4
   static constexpr const char* kLibrary = "libcuda.so.1";
 
-  // Null while nobody in this process has loaded the library: then no memory here is a device's.
-  // Loads nothing. Throws DeviceError where the driver is too old.
+  // Returns nullptr as long as no library in this process has loaded the driver; then no memory
+  // here is a device's. Does not load it. Throws DeviceError if the driver is too old.
   static const Driver* loaded(const std::string& library = kLibrary);
-  // Loads it, and throws DeviceError that says what is missing.
+  // Loads the driver. Throws DeviceError, which says what is missing.
   static const Driver& load(const std::string& library = kLibrary);
 
   explicit Driver(void* library);
 
-  // Whether this process has called cuInit, by whichever library; a forked child has not. Gradred
-  // never does: before the user's library has, there is no memory of a device to be asked for.
+  // Whether any library in this process has called cuInit; a forked child has not. gradred never
+  // calls it: before the user's library has, there is no device memory to ask about.
   bool initialised() const;
-  // The current context of this thread, which the user's library has made; null: none. It may
-  // appear at any time, so nobody keeps the answer.
+  // The current context of this thread, which the user's library has made; nullptr if there is
+  // none. It may change at any time, so the result must not be cached.
   ContextHandle current() const;
 
-  // Throws DriverError with the code's name and text, unless it is kSuccess.
+  // Throws DriverError with the name and text of `code`, unless that is kSuccess.
   void check(Result code, const char* what, const char* file = __builtin_FILE(),
              int line = __builtin_LINE()) const {
     if (code != kSuccess) [[unlikely]]
       fail(code, what, file, line);
   }
-  // For destructors: writes a line to stderr, unless the driver has only ended before.
+  // For destructors: writes a line to stderr, unless the driver or the context has ended before.
   void complain(Result code, const char* what, const char* file = __builtin_FILE(),
                 int line = __builtin_LINE()) const noexcept;
-  // The same where a context cannot be made current: with it all has ended that was made in it.
+  // The same for a context that cannot be made current: everything that was made in it has ended
+  // with it.
   void complain_of_context(Result code, const char* file = __builtin_FILE(),
                            int line = __builtin_LINE()) const noexcept {
     complain(code == kInvalidContext ? kContextIsDestroyed : code, "cuCtxPushCurrent", file, line);

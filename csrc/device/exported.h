@@ -1,6 +1,7 @@
-// Memory of a device for arrays that other processes' devices read and write where they lie:
-// allocations of gradred's own, exported once by CUDA IPC, and cut into arrays. Where the driver
-// exports nothing (MIG, WSL, sandboxes), arrays lie in such memory all the same, alone.
+// Device memory for arrays that the devices of other processes read and write in place. gradred
+// allocates it in blocks, exports each block once by CUDA IPC, and cuts it into arrays. If the
+// driver exports nothing (MIG, WSL, sandboxes), arrays still lie in this memory, but peers cannot
+// reach it.
 #pragma once
 
 #include <cstddef>
@@ -20,34 +21,36 @@ class CudaMemory;
 
 enum class Export : bool { kIfPossible, kMust };
 
-// What peers open: an allocation as a whole, and where it lies in this process.
+// What peers open: a whole allocation, and its address in this process.
 struct ExportedBlock {
   IpcHandle handle;
   Address begin;
   std::size_t bytes;
 };
 
-// Of one context. Thread-safe. What it has once allocated stays allocated for later arrays: peers
-// hold it open, and no process can know when they have let go of it.
+// The exported memory of one context. Thread-safe. Blocks are never freed, only reused for later
+// arrays: peers hold them open, and a process cannot know when they have closed them.
 class ExportedMemory {
  public:
   explicit ExportedMemory(CudaMemory& memory) : memory_(memory) {}
 
-  // Throws DriverError: there is no such memory, or it cannot be exported and must. As cudaFree and
-  // cudaMalloc do: waits for the device's work before it gives memory away that was released. That
-  // breaks a program's capture of a CUDA graph, in whichever stream: so it waits for much at once.
+  // Throws DriverError if memory is short, or if `needed` is kMust and it cannot be exported. Like
+  // cudaMalloc and cudaFree, waits for the device's work before it reuses released memory. Such a
+  // wait breaks a program's capture of a CUDA graph in any stream, so it is done only once much
+  // memory has been released.
   std::byte* allocate(std::size_t bytes, Export needed);
   void release(std::byte* address) noexcept;
-  // Nowhere: not of these, or of such as could not be exported.
+  // Returns an empty place if the array is not in this memory, or its block could not be exported.
   SharedPlace find(const void* array, std::size_t bytes) const;
   ExportedBlock block_of(SharedPlace place) const;
 
  private:
   struct Block {
     DeviceAllocation memory;
-    std::optional<IpcHandle> handle;  // none: the driver has refused it
+    std::optional<IpcHandle> handle;  // no value: the driver has refused to export it
     std::size_t bytes;
-    std::map<std::size_t, std::size_t> unused{};  // bytes by where they begin
+    // Unused ranges: bytes by offset in the block.
+    std::map<std::size_t, std::size_t> unused{};
   };
   struct Gap {
     std::size_t block, at;
@@ -67,15 +70,16 @@ class ExportedMemory {
   void put_back(const Released& released);
 
   CudaMemory& memory_;
-  // Not held while the driver may wait for the device: who carries operations on takes it, too.
+  // Not held while the driver may wait for the device, because the thread that advances operations
+  // takes it, too.
   mutable std::mutex mutex_;
-  std::vector<Block> blocks_;                  // a place's allocation is the index, and one more
-  std::map<std::byte*, std::size_t> given_{};  // bytes of each array
-  std::vector<Released> released_;             // with which the device may still be at work
+  std::vector<Block> blocks_;  // an allocation's number in SharedPlace is its index + 1
+  std::map<std::byte*, std::size_t> given_{};  // bytes of each array that is in use
+  std::vector<Released> released_;             // released arrays that the device may still use
   std::size_t released_bytes_ = 0;
 };
 
-// Some of it, as long as this lives.
+// A range of that memory, which the destructor releases.
 class ExportedRange {
  public:
   ExportedRange(ExportedMemory& memory, std::size_t bytes, Export needed = Export::kMust)
@@ -87,7 +91,7 @@ class ExportedRange {
   ExportedRange& operator=(const ExportedRange&) = delete;
 
   std::byte* get() const { return address_; }
-  // Nobody else gets it: something may still use it.
+  // Never releases the range, because something may still use it.
   void keep_for_ever() noexcept { address_ = nullptr; }
 
  private:
@@ -95,11 +99,12 @@ class ExportedRange {
   std::byte* address_;
 };
 
-// An array of bytes there, on the device of the context that is current in this thread, or on
-// `device`. Throws DeviceError: there is no such device, no driver, no context, or no memory.
+// An array of bytes in that memory, on `device` or on the device of this thread's current context.
+// Throws DeviceError if there is no such device, no driver, no context or no memory.
 class ExportedArray {
  public:
-  ExportedArray(std::size_t bytes, int device, const Options& options);  // device -1: the current
+  // `device` -1: the current one.
+  ExportedArray(std::size_t bytes, int device, const Options& options);
 
   std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(range_->get()); }
   int device() const { return device_; }

@@ -1,4 +1,5 @@
-// The kernels of csrc/device/kernels, compiled or taken from the disk where they are first wanted.
+// The kernels of csrc/device/kernels. They are compiled, or read from the disk cache, when they are
+// first needed.
 #pragma once
 
 #include <cstddef>
@@ -18,65 +19,71 @@ namespace gradred::device {
 
 class Compiler;
 
-// target = inputs[0] op inputs[1] op ..., and then scaled.
+// target = inputs[0] op inputs[1] op ..., then scaled.
 struct KernelCall {
   struct Scale {
     double factor = 1.0;
     bool divide = false;
   };
 
-  Op op = Op::kSum;  // kSum, kProd, kMin, kMax or a program's own; kSum if it is scaled
+  // kSum, kProd, kMin, kMax or a program's own operation; kSum if the result is scaled.
+  Op op = Op::kSum;
   DType dtype = DType::kFloat32;
-  std::span<void* const> targets;       // each gets the result; they may be among the inputs
-  std::span<const void* const> inputs;  // at least 2, or 1 that is scaled
+  std::span<void* const> targets;       // each gets the result; a target may be one of the inputs
+  std::span<const void* const> inputs;  // at least 2, or 1 if the result is scaled
   std::size_t count = 0;
   std::optional<Scale> scale{};
 };
 
-// Of a kernel that waits for its peers' (shots.cu).
+// A launch of a kernel that waits for the kernels of its peers (shots.cu).
 struct ShotCall {
-  Op op = Op::kSum;  // as above
+  Op op = Op::kSum;  // as in KernelCall
   DType dtype = DType::kFloat32;
   bool two = false;
   gradred_kernels::ShotArguments arguments{};
 };
 
-// The files of csrc/device/kernels: reduce.cu and shots.cu, also for a program's own operation, and
-// copies.cu, which knows no types.
+// The sources in csrc/device/kernels: reduce.cu and shots.cu, each also with a program's own
+// operation, and copies.cu, which has no element type.
 enum class KernelSource : std::uint8_t { kReduce, kUser, kShots, kUserShots, kCopies };
 
 constexpr bool is_users(KernelSource source) {
   return source == KernelSource::kUser || source == KernelSource::kUserShots;
 }
 
-// Of one context, which is current in each call. Thread-safe.
+// The kernels of one context, which the caller makes current for each call. Thread-safe.
 class Kernels {
  public:
   Kernels(const Driver& driver, Ordinal device, const Options& options)
       : driver_(driver), device_(device), options_(options) {}
 
-  static constexpr std::size_t kMostTargets = 32;  // of a launch, all of whose inputs are as many
+  static constexpr std::size_t kMostTargets = 32;  // of a launch; also the limit for its inputs
   static bool has_type(DType dtype);
-  // Empty: there are kernels for it, also for Op::kAvg and kPremul, as scaled sums. Else why not.
+  // Returns an empty text if there are kernels for this operation and type, else the reason.
+  // Op::kAvg and kPremul are scaled sums.
   static std::string why_not(Op op, DType dtype);
-  // Loads those of a type, which may take seconds the first time, and stop the device. Throws
-  // DeviceError: there is no compiler, or it refuses.
+  // Loads the kernels of a type. The first time this may take seconds and stop the device. Throws
+  // DeviceError if there is no compiler, or it reports an error.
   void prepare(Op op, DType dtype, bool waits_for_peers = false);
-  // Whether that is done; and the part of it which stops no device, as far as it can be had.
+  // has(): whether prepare() has been done. compile(): does as much of it as possible without
+  // stopping a device.
   bool has(Op op, DType dtype) const;
   void compile(Op op, DType dtype);
-  void launch(StreamHandle stream, const KernelCall& call);    // of a type that is prepared
-  unsigned launch(StreamHandle stream, const ShotCall& call);  // of so many blocks
-  // The kernel that copies: whether it is loaded; compiles it, which may take a second, and stops
-  // no device; loads what has been compiled. False: not now, or never, where there is no compiler
-  // or the driver takes no code of one.
+  // prepare() must have been called for its type.
+  void launch(StreamHandle stream, const KernelCall& call);
+  unsigned launch(StreamHandle stream, const ShotCall& call);  // returns its number of blocks
+  // The kernel that copies. has_copies(): whether it is loaded. compile_copies(): compiles it,
+  // which may take a second but does not stop a device. load_copies(): loads the compiled code. The
+  // last two return false if that is impossible now, or for good because there is no compiler or
+  // the driver refuses its code.
   bool has_copies() const;
   bool compile_copies();
   bool load_copies();
-  void launch(StreamHandle stream, std::span<const CopyPart> parts);  // each less than 2 GiB
+  // Each part must be shorter than 2 GiB.
+  void launch(StreamHandle stream, std::span<const CopyPart> parts);
 
-  // Machine code for a device of this compute capability, from the disk if this compiler's is there
-  // (`folder` as in Options).
+  // Returns machine code for a device of this compute capability; reads it from the disk cache in
+  // `folder` (see Options) if this compiler's code is there.
   static std::string code_for(const Compiler& compiler, DType dtype, int capability,
                               const std::string& folder,
                               KernelSource source = KernelSource::kReduce);
@@ -85,7 +92,7 @@ class Kernels {
   struct Key {
     DType dtype;
     KernelSource source;
-    Op op = Op::kSum;  // is_users(): which
+    Op op = Op::kSum;  // used only if is_users(source)
 
     auto operator<=>(const Key&) const = default;
   };
@@ -97,7 +104,7 @@ class Kernels {
   int attribute(int which) const;
   static Key copies_key() { return {DType::kUInt8, KernelSource::kCopies}; }
   bool has(const Key& key) const;
-  std::string first_code(const Key& key) const;  // by the first compiler
+  std::string first_code(const Key& key) const;  // compiled by the first compiler
   void prepare(const Key& key);
   static Key key_of(Op op, DType dtype, bool waits_for_peers);
   CudaModule load_once(const Key& key);
@@ -114,13 +121,13 @@ class Kernels {
   const Driver& driver_;
   const Ordinal device_;
   const Options options_;
-  std::mutex loading_;  // of who loads, which may take until the device has nothing to do
-  // What is compiled and not loaded, under it. Empty, of kCopies: it cannot be had.
+  std::mutex loading_;  // held while a thread loads, which may take until the device is idle
+  // Code that is compiled but not loaded; protected by loading_. Empty for kCopies: not available.
   std::map<Key, std::string> codes_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // protects the members below
   std::map<Key, Loaded> loaded_;
-  std::map<Key, std::string>
-      refused_;               // is_users(): what the driver, or its linker, will say again
+  // For is_users(): errors of the driver or its linker, which it would report again.
+  std::map<Key, std::string> refused_;
   unsigned most_blocks_ = 0;  // of a launch
 };
 

@@ -1,6 +1,6 @@
-// NVIDIA's linker for running programs (nvJitLink), looked up when it is first wanted: that of the
-// toolkit whose compiler has made the code. The driver's own refuses code of a later minor version
-// than its own, which it would load.
+// NVIDIA's runtime linker (nvJitLink), loaded when it is first needed. It is the linker of the same
+// toolkit as the compiler that has made the code. The driver's own linker refuses code of a later
+// minor version than its own, though the driver would load such code.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace gradred::device {
 
 class Linker {
  public:
-  // Of these libraries, by name or path, the first one that knows a compiler of this version (as
-  // Driver::version). Null: there is none.
+  // Returns the first of `libraries` (names or paths) that supports a compiler of this version
+  // (encoded like Driver::version), or nullptr.
   static const Linker* find(const std::vector<std::string>& libraries, int version);
 
-  // Parts, each a cubin or PTX, linked to a cubin for devices of a compute capability. Throws
-  // DeviceError with the linker's words.
+  // Links parts, each a cubin or PTX, to a cubin for devices of a compute capability. Throws
+  // DeviceError with the linker's log.
   std::string link(const std::vector<std::string>& parts, int capability) const;
 
  private:

@@ -1,4 +1,4 @@
-// Where the memory of an array lies that says it is a GPU's, by the CUDA Array Interface.
+// Finds where the memory of an array lies that claims to be on a GPU, by the CUDA Array Interface.
 #pragma once
 
 #include <cstddef>
@@ -12,35 +12,36 @@
 namespace gradred::device {
 
 enum class Place {
-  kHost,     // whatever the array says: the host may read it
-  kDevice,   // the driver says so
-  kNowhere,  // neither a device's nor readable
+  kHost,     // whatever the array claims: the host may read it
+  kDevice,   // in a device's memory, according to the driver
+  kNowhere,  // neither device memory nor readable by the host
 };
 
 struct Location {
   Place place = Place::kHost;
-  std::string text;  // for messages, empty for the host's: "the memory of CUDA device 0 (NAME)"
-  DeviceMemory* memory = nullptr;  // the device's; lives as long as the process
+  std::string text;  // for messages, such as "the memory of CUDA device 0 (NAME)"; empty for kHost
+  DeviceMemory* memory = nullptr;  // for kDevice; lives as long as the process
 };
 
-// Loads no driver and makes no context: with no driver in the process, or one that nobody has
-// initialised, no memory is a device's. Host memory that the driver knows may have a device writing
-// to it: `stream`, the array's own, has done its work when this returns.
+// Does not load the driver and does not make a context: if no driver is loaded, or nothing has
+// initialised it, no memory is a device's. A device may be writing to host memory that the driver
+// knows. If `stream`, the array's own, is given, its work is complete when this returns.
 Location locate(const void* address, std::size_t bytes, std::optional<std::uint64_t> stream,
                 const Options& options);
 
-// The same for what lies in a device's memory for all that the driver said last, which is asked
-// only whether that still holds. Null: locate() tells more.
+// A quicker version that uses the pointer cache and asks the driver only whether the entry is still
+// valid. Returns nullptr if the array is not known to be in a device's memory; locate() then finds
+// out more.
 DeviceMemory* device_at(const void* address, std::size_t bytes, const Options& options);
 
-// Looks at addresses of which something was kept, by all threads, while `audits_pointers` was set.
+// Counts checks of cached pointers in all threads while Options::audits_pointers is set.
 struct PointerAudit {
   std::uint64_t looks = 0;
-  std::uint64_t mismatches = 0;  // the driver said something else: a bug, of gradred's or its own
+  std::uint64_t mismatches = 0;  // the driver's answer differed: a bug of gradred or of the driver
 };
 PointerAudit pointer_audit();
 
-// Whether the host may read memory, by its ends; asks no driver.
+// Whether the host may read memory; checks its first and last word without asking the driver.
 bool is_readable(const void* address, std::size_t bytes);
 
 }  // namespace gradred::device

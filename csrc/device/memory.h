@@ -1,5 +1,5 @@
-// The memory of CUDA devices, as csrc/memory has it. Its streams copy, and reduce nothing: kernels
-// serve what ranks do in the memory of their devices (workspace.h).
+// The memory of CUDA devices, an implementation of csrc/memory. Its streams copy and do not reduce.
+// The kernels are used for operations of ranks in the memory of their devices (workspace.h).
 #pragma once
 
 #include <atomic>
@@ -29,12 +29,12 @@
 
 namespace gradred::device {
 
-// What a device's memory is reached by: a context, and what is made in it and used again.
+// The memory that one context reaches, with the resources that are made in the context and reused.
 class CudaMemory final : public DeviceMemory {
  public:
-  // Of an address at which ask() has found memory of a device's. One for each context, and kept as
-  // long as the process lives. Throws DriverError where no context reaches it.
-  // The options of the first call for a context count.
+  // Returns the object for the context of an address for which ask() has found device memory. There
+  // is one for each context; it lives as long as the process. The options of the first call for a
+  // context are used. Throws DriverError if no context reaches the memory.
   static CudaMemory& of(const Driver& driver, const PointerInfo& found, const Options& options);
 
   std::string name() const override { return name_; }
@@ -58,16 +58,18 @@ class CudaMemory final : public DeviceMemory {
     return orders_.open(stream, host_bytes, why);
   }
 
-  // Throws UsageError for a stream that is being captured.
+  // Throws UsageError if the stream is being captured.
   std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream) override;
 
   const Driver& driver() const { return driver_; }
-  // Whether a stream's work is only recorded, in a CUDA graph. In this context, as the next one.
+  // Whether the stream's work is only recorded in a CUDA graph. This context must be current, as
+  // for the next one.
   bool is_captured(std::uint64_t stream) const;
-  // Throws UsageError for such a stream.
+  // Throws UsageError if it is.
   void require_live(std::uint64_t stream) const;
   ScopedContext scope() const { return {driver_, context_}; }
-  // For destructors: work() in this context. False: that has ended, and what was made in it.
+  // For destructors: calls work() in this context. Returns false if the context has ended, and with
+  // it everything that was made in it.
   template <class Work>
   bool if_alive(Work&& work) const noexcept {
     try {
@@ -84,19 +86,20 @@ class CudaMemory final : public DeviceMemory {
   ExportedMemory& exported() { return exported_; }
   ProgramsMemory& programs() { return programs_; }
   PeersMemory& of_peers() { return of_peers_; }
-  std::uint64_t id() const { return id_; }  // of no other one, of whichever process
+  std::uint64_t id() const { return id_; }  // unique among all objects of all processes
   Orders& orders() { return orders_; }
-  // What follows has the driver wait for the device where it has to, but not while that may be
-  // waiting for peers (Orders::while_none_is_open). So, of allocate_host(), what is pinned; null:
-  // not now, but by the time that somebody asks for as much again, if none is open in between.
+  // The driver may have to wait for the device in the following functions. They do that only while
+  // the device cannot be waiting for peers (Orders::while_none_is_open). pinned_host(): pinned
+  // memory of allocate_host(). Returns nullptr if pinning is impossible now; the memory is then
+  // pinned at the beginning of the next request, if no order is open by then.
   std::byte* pinned_host(std::size_t bytes);
-  // Compiles and loads kernels, as Kernels. False: not now.
+  // Compiles and loads kernels; see Kernels. Returns false if that is impossible now.
   bool prepare_kernels(Op op, DType dtype);
-  bool copies_by_kernel();  // likewise, those that copy; nor where there are none
+  bool copies_by_kernel();  // the same for the kernel that copies; false also if there is none
   void free_later(ImportedAllocation imported) noexcept;
-  // Whether allocate_host() has given it, and it is not pinned.
+  // Whether `address` is in memory of allocate_host() that is not pinned.
   bool is_plain_host(const void* address);
-  // Whether calls are in flight that give the device work as they are carried out.
+  // Whether calls are in flight that will give the device more work as they advance.
   bool has_work_to_come() const { return working_streams_.load() > 0; }
 
  private:
@@ -104,15 +107,15 @@ class CudaMemory final : public DeviceMemory {
   friend class CudaMoment;
   struct Queue {
     CudaStream stream;
-    std::vector<CudaEvent> marks{};  // for places in the order of its own work
+    std::vector<CudaEvent> marks{};  // events for marks in this stream's own work
   };
 
   CudaMemory(const Driver& driver, ContextHandle context, Ordinal device, const Options& options);
   std::unique_ptr<Queue> take_queue();
-  CudaEvent take_moment();                   // in its context
-  std::byte* spare_host(std::size_t bytes);  // null: none fits
+  CudaEvent take_moment();                   // this context must be current
+  std::byte* spare_host(std::size_t bytes);  // nullptr if none fits
   std::size_t most_spare_bytes(std::size_t next = 0) const;
-  void catch_up();                         // with what is dropped, and wanted
+  void catch_up();  // frees dropped_ and pins wanted_, if that is possible now
   std::byte* pin_host(std::size_t bytes);  // the driver may wait for the device
   void give_back(std::unique_ptr<Queue> queue, bool is_done) noexcept;
 
@@ -126,30 +129,31 @@ class CudaMemory final : public DeviceMemory {
   std::mutex mutex_;
   std::map<std::byte*, DeviceAllocation> allocations_;
   std::vector<std::unique_ptr<Queue>> idle_;
-  std::atomic<int> working_streams_{0};  // of calls in flight
+  std::atomic<int> working_streams_{0};  // streams that calls in flight use
   std::vector<CudaEvent> idle_moments_;
-  // Host memory takes the driver a millisecond and more to pin.
-  std::map<std::byte*, PinnedAllocation> pinned_;  // all that there is
-  std::map<std::byte*, std::size_t> in_use_;       // by bytes
+  // Pinned host memory, cached because pinning takes the driver a millisecond and more.
+  std::map<std::byte*, PinnedAllocation> pinned_;  // all pinned memory
+  std::map<std::byte*, std::size_t> in_use_;       // bytes of what is in use
   std::multimap<std::size_t, std::byte*> spare_;
   std::size_t spare_bytes_ = 0;
-  std::size_t longest_ = 0;  // of what has been pinned
+  std::size_t longest_ = 0;  // the longest allocation that was pinned
   using Dropped = std::variant<PinnedAllocation, ImportedAllocation>;
-  std::vector<Dropped> dropped_;     // freed by the next who allocates
-  std::vector<std::size_t> wanted_;  // bytes that could not be pinned when somebody asked for them
-  std::map<const std::byte*, std::size_t> plain_;  // what was given instead, by bytes
+  std::vector<Dropped> dropped_;     // freed by the next allocation
+  std::vector<std::size_t> wanted_;  // sizes that could not be pinned when they were requested
+  // Memory that was allocated instead of pinned memory, with its bytes.
+  std::map<const std::byte*, std::size_t> plain_;
   std::atomic<std::size_t> plain_count_{0};
   Orders orders_{*this};
   ExportedMemory exported_{*this};
   ProgramsMemory programs_{*this};
   PeersMemory of_peers_{*this};
   const Options options_;
-  // By plan, under mutex_: those that somebody has asked for.
+  // The libraries that have been requested, by plan; protected by mutex_.
   std::map<LibraryKind, std::unique_ptr<CollectiveLibrary>> collectives_;
 };
 
-// An event of the context that the program's stream is of. Another moment may have it as soon as
-// nobody has this one: who has come after it need not look at it again.
+// An event of the context to which the program's stream belongs. The event is reused as soon as
+// this object is destroyed. By then, work that must follow it has been ordered behind it.
 class CudaMoment final : public DeviceMoment {
  public:
   CudaMoment(CudaMemory& memory, CudaEvent event) : memory_(memory), event_(std::move(event)) {}

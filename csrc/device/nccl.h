@@ -1,5 +1,5 @@
-// NCCL, looked up when the program runs: the library that CuPy and PyTorch bring and use. No header
-// of it is needed, and nothing of it at build time.
+// NCCL, loaded at run time: the library that CuPy and PyTorch install and use. Nothing of it is
+// needed at build time.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace gradred::device {
 
 class CudaMemory;
 
-// For a context. Of where it may be, what the process has loaded comes first. Throws DeviceError:
-// it is not there, or too old.
+// Makes the library's object for a context. A library that the process has loaded already comes
+// before the others in Options. Throws DeviceError if NCCL is missing or too old.
 std::unique_ptr<CollectiveLibrary> make_nccl(CudaMemory& memory, const Options& options);
 
 }  // namespace gradred::device

@@ -1,4 +1,4 @@
-// What a program may set for the device layer.
+// Settings of the device layer.
 #pragma once
 
 #include <string>
@@ -10,9 +10,11 @@ struct Options {
   std::string driver = "libcuda.so.1";
   std::vector<std::string> compilers = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"};
   std::vector<std::string> collectives = {"libnccl.so.2"};
-  std::string folder{};              // where compiled kernels are kept; empty: nowhere
-  bool nccl_shares_devices = false;  // between ranks, where it can: its own variable says so
-  bool audits_pointers = false;  // each look at an address is compared with what the driver says
+  std::string folder{};  // where compiled kernels are cached; empty: nowhere
+  // Whether ranks may share a device, if NCCL supports it; from NCCL's own variable.
+  bool nccl_shares_devices = false;
+  // Compare each result of the pointer cache with the driver's answer.
+  bool audits_pointers = false;
   std::vector<std::string> linkers = {"libnvJitLink.so.13", "libnvJitLink.so.12"};
 };
 

@@ -1,5 +1,5 @@
-// Calls in the order of a program's streams: what their copies wait for are words in host memory
-// (cuStreamWaitValue32), and what they tell goes there, too.
+// Calls in the order of a program's streams. Their copies wait for words in host memory
+// (cuStreamWaitValue32), and write to such words when they are done.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,19 @@ namespace gradred::device {
 
 class CudaMemory;
 
-// Of one context: streams and words that calls take turns with.
+// The streams and words of one context that calls use in turn.
 class Orders {
  public:
   explicit Orders(CudaMemory& memory) : memory_(memory) {}
 
-  // As DeviceMemory::open_order().
+  // See DeviceMemory::open_order().
   std::shared_ptr<StreamOrder> open(std::uint64_t stream, std::span<const std::size_t> host_bytes,
                                     std::string& why);
-  // In the current context. Null: the device writes no words to host memory, or not now.
+  // The context must be current. Returns nullptr if the device writes no words to host memory, or
+  // if no slot is available now.
   class Mark;
   std::unique_ptr<Mark> open_mark();
-  // One that is open: the device may be waiting for peers.
+  // While an object lives, the device may be waiting for peers.
   class Open {
    public:
     explicit Open(Orders& orders);
@@ -42,60 +43,65 @@ class Orders {
    private:
     Orders& orders_;
   };
-  // To pin memory, to allocate or free a device's, to open a peer's, or to load a module may take
-  // the driver until the device has nothing to do. While one is open that may be never: what peers
-  // have to do first may have to wait for this thread. So whatever does any of these, and is none
-  // of the program's own requests, is done here: unless one is open; none is opened meanwhile.
-  // Whether it has been done.
+  // Pinning memory, allocating or freeing device memory, opening a peer's memory and loading a
+  // module may keep the driver until the device is idle. While an Open object lives that may be
+  // never, because what peers have to do first may have to wait for this thread. So everything that
+  // does any of these without being a request of the program is done here. Calls the function
+  // unless an Open object exists; no object is created meanwhile. Returns whether the function was
+  // called.
   bool while_none_is_open(const std::function<void()>& have_the_driver_wait);
 
  private:
   friend class CudaOrder;
-  // Counts that go round; each has one writer.
+  // Counters modulo 2^32; each has one writer.
   struct alignas(64) Words {
-    std::atomic<std::uint32_t> read{0}, written{0};  // pieces, by the device
-    std::atomic<std::uint32_t> released{0};          // pieces, by the host
+    std::atomic<std::uint32_t> read{0}, written{0};  // pieces that the device has read, and written
+    // Pieces that the host has released for the device to write.
+    std::atomic<std::uint32_t> released{0};
   };
   struct Slot {
     Words* words;
-    CudaEvent end;  // of the copies of the result
+    CudaEvent end;  // recorded behind the copies of the result
     std::uint32_t to_read = 0, to_write = 0, to_release = 0;
     bool is_free() const {
       return words->read.load(std::memory_order_acquire) == to_read &&
              words->written.load(std::memory_order_acquire) == to_write;
     }
   };
-  // Copies of results wait for peers, and must not hold up those of inputs. Calls in the order of
-  // one stream come one after the other in any case.
+  // A stream pair: separate streams for inputs and results, because copies of results wait for
+  // peers and must not delay those of inputs. Calls in the order of one program stream are executed
+  // one after the other in any case.
   struct Lane {
     CudaStream input, result;
-    std::uint64_t stream;      // of the program's, that has it
-    std::thread::id thread{};  // where each thread has a stream of its own by that name
+    std::uint64_t stream;      // the program's stream that uses this pair
+    std::thread::id thread{};  // set if the handle means a separate stream in each thread
   };
 
   static constexpr std::size_t kMostLanes = 32;
 
   Lane* lane_of(std::uint64_t stream);
-  std::unique_ptr<Slot> take_slot();  // null: not now
+  std::unique_ptr<Slot> take_slot();  // nullptr: none available now
   std::unique_ptr<Slot> free_slot();
   void give_back(std::unique_ptr<Slot> slot) noexcept;
   std::string why_none() const;
   void probe(const CudaStream& stream, Words& words);
 
   CudaMemory& memory_;
-  std::mutex opening_;  // held by who has the driver wait
+  std::mutex opening_;  // held while the driver may wait
   std::atomic<int> open_{0};
-  // Never held in a call of the driver: the engine's thread gives slots back.
+  // Never held during a call of the driver, because the progress thread gives slots back.
   std::mutex slots_mutex_;
-  std::vector<std::unique_ptr<Slot>> slots_;  // of no call; some still have copies to do
-  std::mutex mutex_;                          // of who opens one, and all that follows
+  // Slots that no call uses; some still have copies to do.
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::mutex mutex_;  // held to open an order; protects the members below
   std::vector<PinnedAllocation> pages_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool probed_ = false;
   std::optional<std::string> why_not_;
 };
 
-// A place in a stream of the program's, which the host sees passed without a call of the driver.
+// A position in a stream of the program. The host sees that the stream has passed it without
+// calling the driver.
 class Orders::Mark {
  public:
   Mark(Orders& orders, std::unique_ptr<Slot> slot) : orders_(orders), slot_(std::move(slot)) {}
@@ -103,7 +109,8 @@ class Orders::Mark {
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
 
-  void set(StreamHandle stream);  // behind all that it has been given; in the memory's context
+  // Behind all work that the stream has been given; the memory's context must be current.
+  void set(StreamHandle stream);
   bool has_passed() const { return slot_->is_free(); }
 
  private:

@@ -1,5 +1,6 @@
-// Owners of what the CUDA driver gives: streams, events, memory, memory and events of other
-// processes. Each moves, none is copied, and each is given back in the context that it was made in.
+// Owners of what the CUDA driver creates: streams, events, memory, and memory and events of other
+// processes. Owners can be moved, not copied. Each object is destroyed in the context in which it
+// was created.
 #pragma once
 
 #include <string>
@@ -10,8 +11,8 @@
 
 namespace gradred::device {
 
-// Makes a context current in this thread while it lives, whose calls are none of a stream's that
-// is being captured. Null: the context that is current already.
+// Makes a context current in this thread while the object lives; nullptr: the context that is
+// current already. The driver treats calls in this scope as unrelated to a stream capture.
 class ScopedContext {
  public:
   ScopedContext(const Driver& driver, ContextHandle context) : driver_(driver) {
@@ -30,20 +31,20 @@ class ScopedContext {
   ScopedContext& operator=(const ScopedContext&) = delete;
 
  private:
-  // While the program captures a stream, in whichever thread, the driver forbids some calls in all
-  // threads that do not say that theirs have nothing to do with it.
+  // While the program captures a stream in any thread, the driver forbids some calls in all threads
+  // that have not declared that their calls are unrelated to the capture.
   void exchange_mode() {
     const auto exchange = driver_.call.ThreadExchangeStreamCaptureMode;
     if (exchange != nullptr) exchange(&mode_);
   }
 
   const Driver& driver_;
-  int mode_ = 2;  // relaxed; while this lives, what the thread had before
+  int mode_ = 2;  // relaxed; while this object lives, the thread's previous mode
   bool pushed_ = false;
 };
 
-// The context in which a device's memory can be reached without one of its own: memory of pools and
-// mapped chunks belongs to none. Only one that is active already: gradred makes none.
+// The primary context of a device. It reaches memory of pools and mapped chunks, which belong to no
+// context. It must be active already: gradred makes no contexts.
 class PrimaryContext {
  public:
   PrimaryContext(const Driver& driver, Ordinal device);
@@ -58,7 +59,7 @@ class PrimaryContext {
   ContextHandle context_ = nullptr;
 };
 
-// One thing of the driver's, which `give_back`, a function of the table, takes back.
+// Owns one handle of the driver, which the function `give_back` of the table destroys.
 template <class Handle, auto give_back>
 class Owned {
  public:
@@ -74,7 +75,7 @@ class Owned {
 
   Handle get() const { return handle_; }
   const Driver& driver() const { return *driver_; }
-  // Nobody gives it back: something may still use it.
+  // Never destroys the handle, because something may still use it.
   void keep_for_ever() noexcept { handle_ = Handle{}; }
   void reset() noexcept;
 
@@ -90,39 +91,40 @@ class Owned {
   Handle handle_{};
 };
 
-// All of the following are made in the current context, and throw where there is none.
+// All of the following are created in the current context and throw if there is none.
 
-// Whether processes compute at once on the current context's device, by NVIDIA's MPS: else they do
-// so by turns.
+// Whether processes on the current context's device compute at the same time, by NVIDIA's MPS; else
+// they take turns.
 bool is_served_by_mps(const Driver& driver);
 
-// Streams of another urgency than the program's share no queue of the hardware with them, where
-// whatever waits holds up all that comes behind.
+// Streams of another priority than the program's do not share a hardware queue with them. In a
+// shared queue, work that waits delays everything behind it.
 enum class Urgency : bool { kUsual, kFirst };
 
-// A queue of work that the default stream does not wait for, nor it for the default stream.
+// A stream that does not synchronise with the default stream.
 class CudaStream : public Owned<StreamHandle, &Functions::StreamDestroy> {
  public:
   explicit CudaStream(const Driver& driver, Urgency urgency = Urgency::kUsual);
-  // The order is that of the calls; target and source are the device's or pinned.
+  // Copies are executed in the order of the calls. Target and source are device memory or pinned.
   void copy(Address target, Address source, std::size_t bytes);
-  // The same where one of them is pinned, for whoever else uses the device.
+  // The same if one of the two is pinned host memory; avoids delays by other processes on the
+  // device.
   void exchange(Address target, Address source, std::size_t bytes);
   void wait_for(EventHandle event);
   bool ready() const;  // never blocks
   void synchronize() const;
 
  private:
-  bool in_rows_;  // short copies
+  bool in_rows_;  // short copies are split into rows
 };
 
 enum class Sharing : bool { kThisProcess, kProcesses };
 
-// A moment in a stream.
+// A position in a stream.
 class CudaEvent : public Owned<EventHandle, &Functions::EventDestroy> {
  public:
   explicit CudaEvent(const Driver& driver, Sharing sharing = Sharing::kThisProcess);
-  // Another process's.
+  // Opens an event of another process.
   CudaEvent(const Driver& driver, const IpcHandle& handle);
   void record(StreamHandle stream);
   bool ready() const;
@@ -134,11 +136,11 @@ class DeviceAllocation : public Owned<Address, &Functions::MemFree> {
  public:
   DeviceAllocation() = default;
   DeviceAllocation(const Driver& driver, std::size_t bytes);
-  // Of the whole allocation.
+  // Exports the whole allocation.
   IpcHandle exported() const;
 };
 
-// Host memory at which the device copies without a stop.
+// Pinned host memory, to and from which the device copies asynchronously.
 class PinnedAllocation : public Owned<void*, &Functions::MemFreeHost> {
  public:
   PinnedAllocation() = default;
@@ -149,14 +151,14 @@ class PinnedAllocation : public Owned<void*, &Functions::MemFreeHost> {
 class CudaModule : public Owned<ModuleHandle, &Functions::ModuleUnload> {
  public:
   CudaModule() = default;
-  CudaModule(const Driver& driver, const std::string& image);  // a cubin, or PTX
+  CudaModule(const Driver& driver, const std::string& image);  // `image`: a cubin or PTX
   FunctionHandle function(const std::string& name) const;
 };
 
-bool is_cubin(const std::string& code);  // or else PTX
+bool is_cubin(const std::string& code);  // whether code is a cubin; else it is PTX
 
-// Parts, each a cubin or PTX, linked by the driver to code for the current context's device. Throws
-// DriverError with what the linker says.
+// Links parts, each a cubin or PTX, to code for the current context's device, by the driver. Throws
+// DriverError with the linker's log.
 std::string linked(const Driver& driver, const std::vector<std::string>& parts);
 
 // A DeviceAllocation of another process.

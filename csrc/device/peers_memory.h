@@ -1,7 +1,8 @@
-// Allocations of other processes that this process has opened, once each for all workspaces.
+// Allocations of other processes that this process has opened. Each is opened once and shared by
+// all workspaces.
 //
-// What a process has opened stays with the device until it is closed, even if its owner has freed
-// it: so the owner tells which of them have ended (Workspace::take_ended).
+// An opened allocation stays on the device until it is closed, even if its owner has freed it. So
+// the owner sends its peers a list of those that have ended (Workspace::take_ended).
 #pragma once
 
 #include <cstddef>
@@ -18,28 +19,30 @@ namespace gradred::device {
 
 class CudaMemory;
 
-// Of one context. Thread-safe.
+// The opened allocations of one context. Thread-safe.
 class PeersMemory {
  public:
-  // The peer's CudaMemory, and the number that it has given: never the same for two allocations.
+  // The id of the peer's CudaMemory and the number that it has given the allocation; never reused.
   using Key = std::pair<std::uint64_t, std::uint64_t>;
 
   explicit PeersMemory(CudaMemory& memory) : memory_(memory) {}
 
-  // Where this process has it; let_go() as often. In the memory's context, and where the driver may
-  // wait (Orders::while_none_is_open), as close_ended(). Throws DriverError.
+  // Returns the allocation's address in this process. Each open() needs one let_go(). The memory's
+  // context must be current, and the driver must be allowed to wait (Orders::while_none_is_open);
+  // the same holds for close_ended(). Throws DriverError.
   Address open(Key key, const ExportedBlock& block);
   void let_go(Key key) noexcept;
-  // Its owner has freed it, and nobody works with it: it is closed, whoever else holds it.
+  // Called when the owner has freed it and nothing uses it any more: it will be closed, even if
+  // others still hold it.
   void end(Key key);
   void close_ended();
-  // Something may still read or write it.
+  // Never closes it, because something may still read or write it.
   void keep_for_ever(Key key) noexcept;
 
  private:
   struct Opened {
     ImportedAllocation memory;
-    Address begin;  // in its owner
+    Address begin;  // its address in the owner's process
     std::size_t bytes;
     int holders = 0;
     bool stays = false;

@@ -1,10 +1,10 @@
-// What kind of memory an address is, as the CUDA driver says, kept by ranges of addresses.
+// Caches the driver's answers to what kind of memory an address is, by ranges of addresses.
 //
-// An answer is kept with the buffer id of its allocation, which the driver gives to no other one,
-// and each hit asks for the id again: memory that was freed, or was freed and allocated again at
-// the same address, has another. That memory is the host's is never kept, since nothing would say
-// when it has become a device's. Only cuPointerGetAttributes is asked, not cuPointerGetAttribute,
-// which is slow for the host's memory since driver 580.
+// An answer is stored with the buffer id of its allocation, which the driver never reuses. Each hit
+// asks for the id again: memory that was freed, even if it was allocated again at the same address,
+// has another id. Answers for host memory are not cached, since nothing would show when the address
+// has become a device's. Only cuPointerGetAttributes is used; cuPointerGetAttribute is slow for
+// host memory since driver 580.
 #pragma once
 
 #include <array>
@@ -16,30 +16,31 @@
 namespace gradred::device {
 
 enum class Kind : std::uint8_t {
-  kHost,  // pinned or not, or no memory at all: the driver does not tell
+  kHost,  // pinned or not, or no memory at all: the driver does not distinguish
   kDevice,
-  kManaged,  // it moves between host and device; both may touch it
+  kManaged,  // moves between host and device; both may access it
 };
 
 struct PointerInfo {
   Kind kind = Kind::kHost;
-  bool pinned = false;       // the host's, at addresses that the driver knows
-  bool ipc_capable = false;  // by cuIpcGetMemHandle
+  bool pinned = false;       // host memory that the driver knows
+  bool ipc_capable = false;  // can be exported by cuIpcGetMemHandle
   Ordinal device = -1;
-  ContextHandle context = nullptr;  // null in pools and mapped chunks
+  ContextHandle context = nullptr;  // nullptr for pools and mapped chunks
   std::uint64_t buffer_id = 0;
-  // Of the allocation, or of the one mapped chunk, that holds the address; 0 bytes: unknown.
+  // The range of the allocation, or of the mapped chunk, that contains the address; 0 bytes:
+  // unknown.
   Address begin = 0;
   std::size_t bytes = 0;
 
-  // Whether one allocation holds all of [address, address + size).
+  // Whether [address, address + size) lies within this one allocation.
   bool holds(Address address, std::size_t size) const {
     return address >= begin && size <= bytes && address - begin <= bytes - size;
   }
   bool operator==(const PointerInfo&) const = default;
 };
 
-// Asks the driver all there is to know. Throws DriverError where it fails.
+// Asks the driver for all properties of an address. Throws DriverError if it fails.
 PointerInfo ask(const Driver& driver, Address address);
 
 // For one thread at a time.
@@ -48,13 +49,13 @@ class PointerCache {
   struct Counts {
     std::uint64_t hits = 0;
     std::uint64_t misses = 0;
-    std::uint64_t stale = 0;       // of the misses: another allocation was found in the range
-    std::uint64_t mismatches = 0;  // an audit found another answer than the one kept: a bug
+    std::uint64_t stale = 0;       // misses for which the cached range had another allocation
+    std::uint64_t mismatches = 0;  // an audit found a different answer from the cached one: a bug
   };
 
   explicit PointerCache(const Driver& driver) : driver_(driver) {}
 
-  // An audit asks the driver everything at a hit, too.
+  // `audits`: ask the driver for all properties at a hit, too, and count differences.
   PointerInfo find(const void* pointer, bool audits = false);
   const Counts& counts() const { return counts_; }
 
@@ -66,8 +67,8 @@ class PointerCache {
 
   const Driver& driver_;
   std::array<PointerInfo, kEntries> entries_{};
-  std::size_t last_ = 0;  // the entry that was found last
-  std::size_t next_ = 0;  // the one to be replaced next
+  std::size_t last_ = 0;  // the entry of the last hit
+  std::size_t next_ = 0;  // the entry to replace next
   Counts counts_;
 };
 

@@ -1,19 +1,19 @@
-// How long it takes to learn what kind of memory an address is: by the cache, and by the driver's
-// own functions.
+// Measures how long it takes to find out what kind of memory an address is, by the cache and by the
+// driver's functions.
 #pragma once
 
 #include "device/driver.h"
 
 namespace gradred::device {
 
-struct PointerTimes {   // nanoseconds for one call, medians of blocks in turn
-  double cache = 0;     // a hit, or all questions where nothing is kept: of host memory
-  double plural = 0;    // cuPointerGetAttributes, of the kind alone
-  double singular = 0;  // cuPointerGetAttribute; below zero: the driver has none
-  bool well = false;    // the cache, asked again and again, has said what the driver says
+struct PointerTimes {   // nanoseconds per call; medians of alternating blocks of calls
+  double cache = 0;     // a hit; for host memory, which is not cached, all questions
+  double plural = 0;    // cuPointerGetAttributes for the memory type alone
+  double singular = 0;  // cuPointerGetAttribute; negative if the driver lacks it
+  bool well = false;    // all answers of the cache were the same as the driver's
 };
 
-// Blocks. `calls` in each of nine blocks.
+// Blocking. Makes `calls` calls in each of nine blocks.
 PointerTimes time_lookups(const Driver& driver, Address address, unsigned calls);
 
 }  // namespace gradred::device

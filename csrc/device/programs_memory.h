@@ -1,6 +1,6 @@
-// Arrays in allocations of the program's own, by cudaMalloc, that peers' devices read and write
-// where they lie, as those of ExportedMemory. Pools, mapped chunks and managed memory CUDA exports
-// to nobody.
+// Allocations that the program has made with cudaMalloc, whose arrays peers' devices read and write
+// in place, like those of ExportedMemory. CUDA cannot export pools, mapped chunks and managed
+// memory.
 #pragma once
 
 #include <array>
@@ -18,34 +18,36 @@ namespace gradred::device {
 
 class CudaMemory;
 
-// Of one context. Thread-safe. An allocation is exported when a second call comes with it: one that
-// is seen once is not worth that peers open it. It is known by its buffer id, which the driver is
-// asked for in each call: memory that was freed is never taken for what lies at its address now.
+// Such allocations of one context. Thread-safe. An allocation is exported when a second call uses
+// it: for a single call, opening it is not worth the cost. It is identified by its buffer id, for
+// which each call asks the driver. So freed memory is never mistaken for what lies at its address
+// now.
 class ProgramsMemory {
  public:
-  static constexpr std::size_t kMost = 1024;  // allocations
+  static constexpr std::size_t kMost = 1024;  // allocations, at most
 
   explicit ProgramsMemory(CudaMemory& memory) : memory_(memory) {}
 
-  // Those of one call, which the program keeps until it has ended. Nowhere: exported to nobody, or
-  // not yet.
+  // The places of one call's arrays, which the program keeps allocated until the call has ended. A
+  // place is empty if its array cannot be exported, or has not been yet.
   Workspace::Places find(Workspace::Array input, Workspace::Array result);
-  // None: it has ended since.
+  // No value if the allocation has been freed meanwhile.
   std::optional<ExportedBlock> block_of(std::uint64_t allocation) const;
   bool has(std::uint64_t allocation) const;
-  std::uint64_t ended() const { return ended_.load(std::memory_order_acquire); }  // so many
+  // The number that have been freed.
+  std::uint64_t ended() const { return ended_.load(std::memory_order_acquire); }
 
  private:
   struct Range {
     Address begin = 0;
-    std::size_t bytes = 0;  // 0: nothing that can be exported
+    std::size_t bytes = 0;  // 0: it cannot be exported
     std::uint64_t id = 0;
     bool operator==(const Range&) const = default;
   };
   struct Allocation {
     Range range;
     std::uint64_t number;
-    std::optional<IpcHandle> handle;  // none: the driver has refused it
+    std::optional<IpcHandle> handle;  // no value: the driver has refused to export it
   };
   struct Seen {
     std::uint64_t id = 0, turn = 0;
@@ -63,12 +65,13 @@ class ProgramsMemory {
 
   CudaMemory& memory_;
   mutable std::mutex mutex_;
-  Allocations allocations_;                    // by where they begin
-  std::map<std::uint64_t, Address> exported_;  // where those begin that have a handle, by number
-  std::array<Seen, 1024> seen_{};              // some that calls came with, by their ids
-  std::uint64_t turns_ = 0;                    // calls
+  Allocations allocations_;                    // by address
+  std::map<std::uint64_t, Address> exported_;  // addresses of the exported ones, by number
+  std::array<Seen, 1024> seen_{};              // ids of some allocations that calls have used
+  std::uint64_t turns_ = 0;                    // number of calls
   std::uint64_t numbers_ = SharedPlace::kFirstOfPrograms;
-  std::uint64_t refused_ = 0;  // for want of room
+  // Number of allocations that were not exported because there was no room.
+  std::uint64_t refused_ = 0;
   std::atomic<std::uint64_t> ended_{0};
 };
 

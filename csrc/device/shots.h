@@ -1,7 +1,7 @@
-// Allreduces by a kernel on each rank's own GPU that waits for those of its peers, through memory
-// of all of them that CUDA IPC lets each reach: in one shot each rank reads all inputs, in two each
-// reduces a slice and reads the others'. (NCCL's and MSCCL++'s words; TensorRT-LLM and vLLM do
-// small allreduces so.) docs/design/shots.md.
+// Allreduces by one kernel on each rank's GPU, which waits for the kernels of its peers. The ranks
+// reach each other's memory by CUDA IPC. In one shot, each rank reads all inputs. In two shots,
+// each rank reduces a slice and reads the others' slices. (The terms are those of NCCL and MSCCL++;
+// TensorRT-LLM and vLLM do small allreduces in this way.) See docs/design/shots.md.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace gradred::device {
 
 class CudaMemory;
 
-// `kind`: one shot or two.
+// `kind`: kOneShot, or else two shots.
 std::unique_ptr<CollectiveLibrary> make_shots(CudaMemory& memory, LibraryKind kind);
 
 }  // namespace gradred::device

@@ -1,4 +1,4 @@
-// Functions of a program's own operations (base/user_ops.h) for devices.
+// Device functions of a program's own operations (base/user_ops.h).
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 namespace gradred::device {
 
 struct UserFunction {
-  // PTX of `T gradred_user_op(T, T)`, C's, for any device that gradred serves; T is the element
-  // type, of floats of 16 and 8 bits float. Empty: there is none.
+  // PTX of the C function `T gradred_user_op(T, T)` for any device that gradred serves. T is the
+  // element type; for floats of 16 and 8 bits it is float. Empty if there is none.
   std::string code{};
-  std::string why_not{};  // then
+  std::string why_not{};  // the reason if there is none
 };
 
-// As long as the process; of each operation and type the first one counts.
+// Adds a function for the life of the process. For each operation and type, only the first one
+// counts.
 void add_user_function(Op op, DType dtype, UserFunction function);
-// Null: nobody has asked for it.
+// Returns nullptr if none has been added.
 const UserFunction* find_user_function(Op op, DType dtype);
 
 }  // namespace gradred::device

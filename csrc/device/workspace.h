@@ -1,6 +1,6 @@
-// Parts of CUDA devices' memory that other processes' devices read, by CUDA IPC: each rank exports
-// one allocation of gradred's own, once, into which any array can be copied; and the allocations in
-// which arrays lie, where they can be exported.
+// Device memory that the devices of other processes read by CUDA IPC. Each rank exports one range
+// of gradred's own memory, its part, into which any array can be copied. Allocations in which
+// arrays lie are used directly if they can be exported.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace gradred::device {
 
 class CudaWorkspace final : public Workspace {
  public:
-  // In the memory's context, which is current. Throws DriverError.
+  // The memory's context must be current. Throws DriverError.
   CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t ranks, std::size_t bytes);
   ~CudaWorkspace() override;
 
@@ -54,13 +54,13 @@ class CudaWorkspace final : public Workspace {
   struct Pattern {
     std::uint64_t words[8];
   };
-  using Sample = std::array<std::byte, 32>;  // of an array, that long at least
+  using Sample = std::array<std::byte, 32>;  // the first bytes of an array of at least this length
   struct Block;
   struct Described;
   struct DescribedArray;
   struct Opened {
     PeersMemory::Key key{};
-    Address begin = 0;  // 0: nothing
+    Address begin = 0;  // 0: not opened
   };
 
   static Pattern pattern_of(std::uint64_t seed);
@@ -74,15 +74,19 @@ class CudaWorkspace final : public Workspace {
   CudaMemory& memory_;
   const std::size_t rank_;
   std::size_t least_;
-  const std::uint64_t seed_;   // of the pattern at the beginning, until it is in use
-  ExportedRange own_;          // of the exported memory, which stays: peers may have it open still
-  std::vector<Opened> parts_;  // what they lie in, by rank; none of this one
-  std::vector<std::uint64_t> offsets_;  // of the parts in these
-  // What peers' arrays lie in, by rank and by the peer's own number; and of this rank's, what all
-  // peers have opened, and what of the program's some have.
+  const std::uint64_t seed_;  // of the pattern in the part until it is in use
+  // This rank's part; its memory stays allocated, since peers may still have it open.
+  ExportedRange own_;
+  // By rank: the allocations that contain the parts; this rank's entry is unused.
+  std::vector<Opened> parts_;
+  std::vector<std::uint64_t> offsets_;  // by rank: the part's offset in its allocation
+  // Per rank, the opened allocations of peers' arrays by the peer's number. known_: allocations of
+  // this rank that all peers have opened. told_: allocations of the program that some peers have
+  // opened.
   std::vector<std::map<std::uint64_t, Opened>> arrays_;
   std::set<std::uint64_t> known_, told_;
-  std::uint64_t ended_seen_ = 0;  // of ProgramsMemory::ended(): of these told_ has none
+  // Value of ProgramsMemory::ended() up to which told_ has been checked.
+  std::uint64_t ended_seen_ = 0;
   CudaStream stream_;
   bool one_device_ = true;
   const bool by_turns_;
