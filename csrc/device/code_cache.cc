@@ -15,7 +15,8 @@ namespace gradred::device {
 namespace {
 
 constexpr std::uint64_t kSeed = 0xcbf29ce484222325ULL;
-constexpr std::size_t kHashBytes = sizeof(std::uint64_t);  // of the code, before it
+// Each file begins with a hash of its code.
+constexpr std::size_t kHashBytes = sizeof(std::uint64_t);
 
 std::string in_hexadecimal(std::uint64_t number) {
   char text[17];
@@ -45,7 +46,7 @@ std::optional<std::string> CodeCache::read() const {
   return content;
 }
 
-// Under another name first: others may read meanwhile, or write the same.
+// Writes to a temporary name first: other processes may read the file meanwhile, or write it, too.
 void CodeCache::write(const std::string& code) const {
   if (folder_.empty()) return;
   std::error_code ignored;
@@ -54,7 +55,7 @@ void CodeCache::write(const std::string& code) const {
   const std::uint64_t hash = mix(kSeed, code);
   const std::string content(reinterpret_cast<const char*>(&hash), sizeof hash);
   if (write_file(part, content + code) == 0) std::filesystem::rename(part, path_, ignored);
-  std::filesystem::remove(part, ignored);  // where that has failed
+  std::filesystem::remove(part, ignored);  // if the renaming failed
 }
 
 }  // namespace gradred::device

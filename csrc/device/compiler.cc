@@ -22,7 +22,7 @@ void look_up(void* library, const char* name, Function& function) {
   }
 }
 
-// NVRTC looks for its second library by name alone, and does not find it beside itself.
+// NVRTC opens its builtins library by name alone, and does not search NVRTC's own folder.
 void open_builtins_beside(const std::string& library) {
   const std::filesystem::path folder = std::filesystem::path(library).parent_path();
   if (folder.empty()) return;
@@ -42,7 +42,7 @@ std::string cuda_text(int version) {
 const Compiler& Compiler::load(const std::vector<std::string>& libraries, int driver_version,
                                std::size_t turn) {
   static std::mutex mutex;
-  static auto& known = *new std::map<void*, Compiler>;  // as long as the process lives
+  static auto& known = *new std::map<void*, Compiler>;  // never freed
   const std::lock_guard lock(mutex);
   std::string tried;
   std::set<void*> seen;

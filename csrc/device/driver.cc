@@ -20,8 +20,9 @@ namespace {
 
 enum class Needed : bool { kOptional, kRequired };
 
-// One function: its name, that of the symbol with the signature above, the version that introduced
-// this signature, whether gradred needs it, and where its address goes.
+// One function of the driver: its name, the name of the symbol with the signature in Functions, the
+// version that introduced this signature, whether gradred needs it, and where its address is
+// stored.
 template <class Function>
 struct Entry {
   const char* name;
@@ -118,7 +119,7 @@ constexpr std::tuple kEntries{
           &Functions::StreamWriteValue32},
 };
 
-// The functions themselves, where what is called in their place measures them.
+// The driver's functions themselves, if the table has functions that measure them.
 Functions measured;
 
 template <std::size_t index, class Function>
@@ -134,7 +135,7 @@ struct Measuring<index, Result (*)(Arguments...)> {
   }
 };
 
-// Puts the functions that measure into the table.
+// Puts the measuring functions into the table.
 template <std::size_t... index>
 void measure(Functions& call, std::index_sequence<index...>) {
   measured = call;
@@ -144,8 +145,9 @@ void measure(Functions& call, std::index_sequence<index...>) {
   (put.template operator()<index>(std::get<index>(kEntries).slot), ...);
 }
 
-// The driver's own way to its functions, which also knows what other libraries have put before
-// them; the symbol where the driver has none, or does not know the function by that name.
+// Finds functions with the driver's own cuGetProcAddress, which respects libraries that intercept
+// the driver. Uses the symbol instead if the driver lacks cuGetProcAddress or does not know the
+// name.
 class Finder {
  public:
   Finder(void* library, int version) : library_(library), version_(version) {
@@ -180,13 +182,13 @@ std::string in_words(int version) {
                     "host memory.");
 }
 
-// After which each later call of the process fails as well.
+// Errors after which each later call of the process fails as well.
 bool ends_the_context(Result code) {
   constexpr Result kSticky[] = {214, 700, 702, 710, 714, 715, 716, 717, 718, 719};
   return std::find(std::begin(kSticky), std::end(kSticky), code) != std::end(kSticky);
 }
 
-// What one call did wrong, or what the driver does not have: no fault of the device's.
+// Errors of a single call, or of a feature that the driver lacks; the device is not at fault.
 bool is_of_one_call(Result code) {
   constexpr Result kOfOneCall[] = {1,   101, 200, 205, 209, 217, 218, 220, 221, 222, 223, 304,
                                    400, 401, 500, 701, 704, 705, 708, 711, 712, 713, 800, 801};
@@ -194,7 +196,7 @@ bool is_of_one_call(Result code) {
          std::find(std::begin(kOfOneCall), std::end(kOfOneCall), code) != std::end(kOfOneCall);
 }
 
-// What a person can do about it.
+// What the user can do about an error.
 std::string_view remedy_for(Result code) {
   switch (code) {
     case kOutOfMemory:
@@ -298,7 +300,7 @@ void Driver::complain(Result code, const char* what, const char* file, int line)
   }
   try {
     std::fprintf(stderr, "gradred: %s\n", describe(code, what, file, line).c_str());
-  } catch (const std::exception&) {  // no memory for the text
+  } catch (const std::exception&) {  // there is no memory for the text
   }
 }
 

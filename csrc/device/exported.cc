@@ -12,16 +12,19 @@
 namespace gradred::device {
 namespace {
 
-constexpr std::size_t kUnit = 512;  // arrays begin at multiples of it, as cudaMalloc's do
-// CUDA exports what the driver maps at once, which is so long: an allocation that shares it with
-// another one would export that, too.
+constexpr std::size_t kUnit = 512;  // arrays begin at multiples of this, like those of cudaMalloc
+// The driver maps and exports memory in units of this size. An allocation that shared a unit with
+// another one would export that one, too.
 constexpr std::size_t kMapped = std::size_t{2} << 20;
-constexpr std::size_t kLeastBlock = std::size_t{32} << 20;  // of which small arrays share one
-constexpr std::size_t kMostReleased = 4 * kLeastBlock;      // before the device is waited for
+// Small arrays share a block of this size.
+constexpr std::size_t kLeastBlock = std::size_t{32} << 20;
+// Released bytes beyond which allocate() waits for the device.
+constexpr std::size_t kMostReleased = 4 * kLeastBlock;
 
 std::size_t up_to(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// In this thread's context, or the device's primary one, which somebody has made. -1: any device.
+// The memory of this thread's context if that is on `device` (-1: any device); else of the device's
+// primary context, which must be active.
 CudaMemory& memory_of(const Driver& driver, int device, const Options& options) {
   if (const ContextHandle context = driver.current()) {
     Ordinal current = 0;
@@ -41,7 +44,7 @@ std::size_t ExportedMemory::rounded(std::size_t bytes) {
   return up_to(std::max<std::size_t>(bytes, 1), kUnit);
 }
 
-// The shortest that is long enough, of what peers can read if there is any.
+// The shortest gap that is long enough. Gaps that peers can read are preferred.
 std::optional<ExportedMemory::Gap> ExportedMemory::shortest_gap(std::size_t bytes,
                                                                 Export needed) const {
   std::optional<Gap> best;
@@ -92,7 +95,7 @@ std::byte* ExportedMemory::allocate(std::size_t bytes, Export needed) {
   }
 }
 
-// The lock is not held meanwhile, here and in settle().
+// The lock is released while the driver is called, here and in settle().
 void ExportedMemory::add_block(std::size_t bytes, Export needed, Lock& lock) {
   lock.unlock();
   std::optional<Block> made;
@@ -106,8 +109,8 @@ void ExportedMemory::add_block(std::size_t bytes, Export needed, Lock& lock) {
   blocks_.push_back(std::move(*made));
 }
 
-// Waits until nothing is at work with what has been released so far. False: not while the program
-// captures a stream.
+// Waits until the device has finished its work with everything released so far. Returns false if
+// that is impossible because the program captures a stream.
 bool ExportedMemory::settle(Lock& lock) {
   const std::vector<Released> now = std::exchange(released_, {});
   released_bytes_ = 0;
@@ -187,7 +190,7 @@ ExportedBlock ExportedMemory::block_of(SharedPlace place) const {
 }
 
 ExportedArray::ExportedArray(std::size_t bytes, int device, const Options& options) {
-  const Driver& driver = Driver::load(options.driver);  // or says what is missing
+  const Driver& driver = Driver::load(options.driver);  // throws an error that says what is missing
   if (!driver.initialised()) {
     throw DeviceError(
         "an array on a GPU: nobody in this process has initialised the CUDA driver. Do so first, "

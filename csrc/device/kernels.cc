@@ -20,18 +20,18 @@ namespace {
 using gradred_kernels::Arguments;
 using gradred_kernels::kMostInputs;
 
-constexpr unsigned kThreads = 256;      // of a block
-constexpr unsigned kBlocksPerUnit = 8;  // blocks of a launch for each multiprocessor
+constexpr unsigned kThreads = 256;      // in a block
+constexpr unsigned kBlocksPerUnit = 8;  // blocks of a launch per multiprocessor
 constexpr std::size_t kBytesPerThread = 16;
-// Each has 16 KiB under way. By that, not measured, some ten keep a bus to the host busy, and the
-// rest of the device computes.
+// Each block has 16 KiB in flight. By that figure, which is not measured, about ten blocks keep a
+// bus to the host busy, and the rest of the device can compute.
 constexpr unsigned kMostCopyBlocks = 32;
 
 #define GRADRED_ELEMENT_NAME(element) #element,
 constexpr std::string_view kTypes[] = {GRADRED_FOR_ELEMENTS(GRADRED_ELEMENT_NAME)};
 #undef GRADRED_ELEMENT_NAME
 
-// Whether the driver has refused the code, and might take another compiler's.
+// Whether the driver has refused the code but might accept that of another compiler.
 bool is_of_code(Result code) {
   constexpr Result kOfCode[] = {kInvalidImage,  kNoBinaryForDevice, kInvalidPtx,
                                 kNoJitCompiler, kUnsupportedPtx,    kJitIsOff};
@@ -41,7 +41,7 @@ bool is_of_code(Result code) {
 struct Source {
   const char* file;
   const char* text;
-  const char* tag;  // of what is kept on the disk, behind the type
+  const char* tag;  // suffix of the type in the names of cache files
 };
 
 Source source_of(KernelSource source) {
@@ -59,12 +59,12 @@ Source source_of(KernelSource source) {
   }
 }
 
-// What names of kernels begin with.
+// The beginning of the names of the kernels.
 std::string prefix_of(KernelSource source, DType dtype) {
   return source == KernelSource::kCopies ? "gradred_" : "gradred_" + std::string(name_of(dtype));
 }
 
-// Behind that.
+// The rest of the names of the kernels.
 std::vector<std::string> names_of(KernelSource source) {
   std::vector<std::string> names;
   const auto add = [&names](std::initializer_list<std::string_view> operations,
@@ -134,7 +134,7 @@ std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capabil
                         {kReduceSource, text, kKernelArguments, by});
   if (std::optional<std::string> kept = cache.read()) return *std::move(kept);
   std::vector<std::string> options{"--std=c++17", "-DGRADRED_ELEMENT=" + element};
-  if (is_users(source)) {  // whose function is linked to it
+  if (is_users(source)) {  // the program's function is linked to it
     options.insert(options.end(), {"-DGRADRED_USER_OP", "--relocatable-device-code=true"});
   }
   const std::string code = compiler.compile(
@@ -144,8 +144,8 @@ std::string Kernels::code_for(const Compiler& compiler, DType dtype, int capabil
   return code;
 }
 
-// By the linker of the compiler's toolkit, if it is there; not PTX, of a compiler that is older
-// than the device, as its linker is then, too.
+// Uses the linker of the compiler's toolkit if it is available and the code is a cubin. PTX means
+// that the compiler is older than the device; then its linker is, too, and the driver links.
 std::string Kernels::linked_to(const std::string& function, const std::string& code,
                                const Compiler& compiler) const {
   const Linker* const linker =
@@ -163,7 +163,8 @@ CudaModule Kernels::load_code(const std::string& code, const Key& key,
   return CudaModule(driver_, linked_to(function->code, code, compiler));
 }
 
-// A file that the driver or the linker refuses, damaged or of another version, is made again.
+// If the driver or the linker refuses code from the cache, because it is damaged or of another
+// version, it is compiled again.
 CudaModule Kernels::load_by(const Compiler& compiler, const Key& key, bool is_first) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
   const auto compiled = codes_.find(key);
@@ -180,7 +181,8 @@ CudaModule Kernels::load_by(const Compiler& compiler, const Key& key, bool is_fi
   }
 }
 
-// By the first compiler whose code the driver takes; what is thrown is of the first one.
+// Uses the first compiler whose code the driver accepts. If there is none, throws the error of the
+// first compiler.
 CudaModule Kernels::load(const Key& key) const {
   std::exception_ptr refusal;
   for (std::size_t turn = 0;; ++turn) {
@@ -199,7 +201,7 @@ CudaModule Kernels::load(const Key& key) const {
   std::rethrow_exception(refusal);
 }
 
-// Functions as well as modules are loaded when they are first asked for.
+// The driver loads modules and functions lazily, so prepare() looks up every function as well.
 void Kernels::prepare(Op op, DType dtype, bool waits_for_peers) {
   prepare(key_of(op, dtype, waits_for_peers));
 }
@@ -246,18 +248,19 @@ void Kernels::compile(Op op, DType dtype) {
   }
   try {
     codes_[key] = first_code(key);
-  } catch (const DeviceError&) {  // prepare() asks the next compiler, and says what it is
+  } catch (const DeviceError&) {  // prepare() tries the next compiler and reports the error
   }
 }
 
-// What is refused is compiled and linked for seconds while peers wait: not in each call.
+// Remembers refusals: compiling and linking take seconds while peers wait, so they are not repeated
+// in each call.
 CudaModule Kernels::load_once(const Key& key) {
   try {
     return load(key);
   } catch (const DriverError& error) {
     if (is_of_code(error.code())) note_refusal(key, error);
     throw;
-  } catch (const DeviceError& error) {  // of the compiler or its linker
+  } catch (const DeviceError& error) {  // from the compiler or its linker
     note_refusal(key, error);
     throw;
   }
@@ -275,9 +278,10 @@ FunctionHandle Kernels::function(const Key& key, const std::string& name) const 
   return found->second.functions.at(name);
 }
 
-// More inputs than a launch takes are folded, several launches after each other: the sums of floats
-// of 16 bits are rounded in between. They have one target, which is written by the first launch: if
-// it is one of the inputs that one is read there. Else they are folded from the left.
+// If a launch cannot take all inputs, they are folded by several launches; sums of 16-bit floats
+// are rounded in between. Such a call has one target, which the first launch writes. If the target
+// is one of the inputs, it is moved to the first launch, so that it is read there. Otherwise the
+// inputs are folded from the left.
 void Kernels::launch(StreamHandle stream, const KernelCall& call) {
   static_assert(kMostTargets == kMostInputs);
   check(call.targets.size() == 1 || call.inputs.size() <= kMostInputs,
@@ -346,7 +350,8 @@ bool Kernels::compile_copies() {
   try {
     code = first_code(copies_key());
   } catch (const DriverError&) {
-    return false;  // the program's own, perhaps: the next one may find it gone
+    // Perhaps an error of the program's own work, which the next call no longer finds.
+    return false;
   } catch (const DeviceError&) {
   }
   return !(codes_[copies_key()] = code).empty();
@@ -354,11 +359,11 @@ bool Kernels::compile_copies() {
 
 bool Kernels::load_copies() {
   try {
-    prepare(copies_key());  // if the driver refuses the code, it is made again
+    prepare(copies_key());  // if the driver refuses the code, it is compiled again
     return true;
   } catch (const DriverError& error) {
     if (!is_of_code(error.code())) return false;
-  } catch (const DeviceError&) {  // when it was made again
+  } catch (const DeviceError&) {  // from compiling it again
   }
   const std::lock_guard loading(loading_);
   codes_[copies_key()] = "";

@@ -11,7 +11,7 @@
 
 namespace gradred::device {
 
-// Its functions have the name of each version whose programs it serves.
+// The library's functions have a suffix for each version of programs that it supports.
 bool Linker::look_up(void* library, int version) {
   const std::string of =
       "_" + std::to_string(version / 1000) + "_" + std::to_string(version % 1000 / 10);
@@ -27,8 +27,7 @@ bool Linker::look_up(void* library, int version) {
 
 const Linker* Linker::find(const std::vector<std::string>& libraries, int version) {
   static std::mutex mutex;
-  static auto& known =
-      *new std::map<std::pair<void*, int>, Linker>;  // as long as the process lives
+  static auto& known = *new std::map<std::pair<void*, int>, Linker>;  // never freed
   const std::lock_guard lock(mutex);
   for (const std::string& one : libraries) {
     void* const library = dlopen(one.c_str(), RTLD_NOW);
@@ -68,7 +67,8 @@ std::string Linker::link(const std::vector<std::string>& parts, int capability) 
   const Handle link = owner.handle;
   for (const std::string& part : parts) {
     const bool binary = is_cubin(part);
-    const std::size_t bytes = part.size() + (binary ? 0 : 1);  // text ends with a zero
+    // PTX text includes its terminating zero.
+    const std::size_t bytes = part.size() + (binary ? 0 : 1);
     check(add_(link, binary ? kCubinPart : kPtxPart, part.c_str(), bytes, "gradred"),
           "nvJitLinkAddData", link);
   }

@@ -15,8 +15,9 @@ namespace {
 
 std::atomic<std::uint64_t> audited_looks{0}, audited_mismatches{0};
 
-// Of the thread's own context; without one a stream's name is that of device 0's. Where that has
-// none either nothing has been given to any stream.
+// Waits for a stream of the thread's own context. If the thread has none, the stream is taken as
+// one of device 0's primary context. If that is not active either, no stream has been given any
+// work.
 void synchronise(const Driver& driver, StreamHandle stream) {
   std::optional<PrimaryContext> primary;
   if (driver.current() == nullptr) {
@@ -31,7 +32,7 @@ void synchronise(const Driver& driver, StreamHandle stream) {
   driver.check(driver.call.StreamSynchronize(stream), "cuStreamSynchronize");
 }
 
-// The kernel reads eight bytes and then refuses to do anything with them, or finds that it may not.
+// The kernel reads eight bytes and then rejects the unknown action; or it fails to read them.
 bool is_word_readable(Address address) {
   constexpr int kNoSuchAction = -1;
   constexpr std::size_t kWord = 8;
@@ -47,11 +48,11 @@ std::string in_hex(Address address) {
 }
 
 PointerCache& cache_of(const Driver& driver) {
-  static thread_local PointerCache cache(driver);  // of the only driver that there is
+  static thread_local PointerCache cache(driver);  // there is only one driver in a process
   return cache;
 }
 
-// What the cache has, or the driver, who is right, where an audit finds that they differ.
+// Returns the cached answer, or the driver's if an audit finds that they differ.
 PointerInfo find_audited(PointerCache& cache, const Driver& driver, const void* pointer) {
   const PointerCache::Counts before = cache.counts();
   const PointerInfo found = cache.find(pointer, true);
@@ -100,7 +101,8 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
       CudaMemory& memory = CudaMemory::of(*driver, found, options);
       return {Place::kDevice, std::string(kind) + " of " + memory.name(), &memory};
     }
-    // Also of memory that the driver does not know: a device may write to all of a process's.
+    // This includes memory that the driver does not know: a device may write to all memory of a
+    // process.
     if (stream.has_value()) synchronise(*driver, reinterpret_cast<StreamHandle>(*stream));
   }
   if (is_readable(pointer, bytes)) return {};

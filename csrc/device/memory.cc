@@ -17,18 +17,19 @@
 namespace gradred::device {
 namespace {
 
-constexpr std::size_t kMostIdleStreams = 256;                    // as many as a model has gradients
-constexpr std::size_t kMostSpareBytes = std::size_t{256} << 20;  // where no call takes as much
+constexpr std::size_t kMostIdleStreams = 256;  // as many as a model has gradients
+// The limit unless a call takes more.
+constexpr std::size_t kMostSpareBytes = std::size_t{256} << 20;
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
-// Few lengths, so that what was pinned for one call serves others.
+// Rounds to few different lengths, so that memory pinned for one call fits others.
 std::size_t rounded(std::size_t bytes) {
   constexpr std::size_t kLeast = 4096;
   if (bytes <= kMebibyte) return std::bit_ceil(std::max(bytes, kLeast));
   return (bytes + kMebibyte - 1) / kMebibyte * kMebibyte;
 }
 
-// Empty where the driver does not tell.
+// Empty if the driver does not return it.
 std::string model_of(const Driver& driver, Ordinal device) {
   char name[256] = "";
   const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
@@ -47,7 +48,7 @@ std::string name_of(const std::string& model, Ordinal device) {
 
 }  // namespace
 
-// A stream of gradred's while somebody has it.
+// A stream of gradred's, in use.
 class Copies final : public DeviceStream {
  public:
   explicit Copies(CudaMemory& memory) : memory_(memory), queue_(memory.take_queue()) { work(); }
@@ -65,8 +66,8 @@ class Copies final : public DeviceStream {
     const ScopedContext scope = memory_.scope();
     queue_->stream.exchange(address_of(target), address_of(source), bytes);
   }
-  // Short ones by a kernel: to begin a copy takes the driver some microseconds. Long ones are left
-  // to the device's engines for copies, beside which it computes.
+  // Short copies are done by a kernel, because the driver takes some microseconds to start each
+  // copy. Long copies use the device's copy engines, so that the device can compute beside them.
   void copy_many(std::span<const CopyPart> parts) override {
     constexpr std::size_t kFew = 4, kLong = std::size_t{256} << 10;
     work();
@@ -85,7 +86,7 @@ class Copies final : public DeviceStream {
   void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override { refuse(); }
   void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
   bool ready() override {
-    if (is_done_) return true;  // to ask the driver takes it a microsecond and more
+    if (is_done_) return true;  // asking the driver takes a microsecond and more
     const ScopedContext scope = memory_.scope();
     return is_done_ = give_later() && queue_->stream.ready();
   }
@@ -123,20 +124,20 @@ class Copies final : public DeviceStream {
  private:
   struct Later {
     CopyPart copy{};
-    bool is_mark = false;  // and no copy
+    bool is_mark = false;  // a mark instead of a copy
   };
 
   void work() noexcept {
     is_done_ = false;
     if (!std::exchange(works_, true)) ++memory_.working_streams_;
   }
-  // A copy from or to host memory that is not pinned may keep the driver, and who asks it, until
-  // all that comes first is done: it is given when that is so.
+  // A copy from or to host memory that is not pinned may block the calling thread in the driver
+  // until all work before it is done. So it is given to the driver only then.
   bool has_to_wait(const CopyPart& part) {
     return !later_.empty() || memory_.is_plain_host(part.target) ||
            memory_.is_plain_host(part.source);
   }
-  bool give_later() {  // false: not all, yet
+  bool give_later() {  // returns false if some have to wait longer
     while (!later_.empty()) {
       if (!queue_->stream.ready()) return false;
       const auto [copy, is_mark] = later_.front();
@@ -167,29 +168,30 @@ class Copies final : public DeviceStream {
   std::deque<Later> later_;
   std::deque<CudaEvent> marks_;
   bool works_ = false;
-  bool is_done_ = false;  // all that was given, as ready() has found
+  bool is_done_ = false;  // ready() has found that all work is done
   std::uint64_t made_ = 0, passed_ = 0;
 };
 
 namespace {
 
-// Of a context, never given twice: its handle may be that of one that has ended. 0: the driver does
-// not tell.
+// The id of a context, which is never reused, unlike its handle. 0 if the driver does not return
+// it.
 std::uint64_t id_of(const Driver& driver, ContextHandle context) {
   unsigned long long id = 0;
   if (driver.call.CtxGetId == nullptr) return 0;
   return driver.call.CtxGetId(context, &id) == kSuccess ? id : 0;
 }
 
-// What is kept as long as the process lives: the last one is in use, those before it were of
+// Objects that live as long as the process. The last one is in use; those before it belonged to
 // contexts that have ended.
 template <class Made>
 struct Kept {
-  std::uint64_t id = 0;  // of the last one's context
+  std::uint64_t id = 0;  // of the last object's context
   std::vector<std::unique_ptr<Made>> made{};
 };
 
-// Kept from the first call on. One that was reset meanwhile is found again by another id.
+// The primary context is retained from the first call on. If it was reset meanwhile, its id differs
+// and it is retained again.
 ContextHandle primary_of(const Driver& driver, Ordinal device) {
   static auto& all = *new std::map<Ordinal, Kept<PrimaryContext>>;  // never freed
   auto& [id, made] = all[device];
@@ -202,9 +204,9 @@ ContextHandle primary_of(const Driver& driver, Ordinal device) {
 
 }  // namespace
 
-// Memory of pools and of mapped chunks belongs to no context: there the device's primary one
-// serves, which is kept from then on. What was made in a context that has ended is gone with it:
-// nobody may give it back, so that its CudaMemory stays as it is, used by nobody.
+// Memory of pools and mapped chunks belongs to no context. For it the device's primary context is
+// used, which is retained from then on. What was made in a context that has ended is gone with it
+// and must not be destroyed, so the CudaMemory of that context stays, unused.
 CudaMemory& CudaMemory::of(const Driver& driver, const PointerInfo& found, const Options& options) {
   static std::mutex mutex;
   static auto& all = *new std::map<ContextHandle, Kept<CudaMemory>>;  // never freed
@@ -243,7 +245,7 @@ std::byte* CudaMemory::allocate(std::size_t bytes) {
 }
 
 void CudaMemory::release(std::byte* address) noexcept {
-  DeviceAllocation released;  // after the lock is gone
+  DeviceAllocation released;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(address);
   if (found == allocations_.end()) return;
@@ -307,7 +309,7 @@ void CudaMemory::catch_up() {
     dropped.clear();
     try {
       for (const std::size_t bytes : wanted) release_host(pin_host(bytes));
-    } catch (const DriverError&) {  // who cannot do without it says so
+    } catch (const DriverError&) {  // a call that needs the memory reports the error
     }
   };
   if (orders_.while_none_is_open(all)) return;
@@ -350,8 +352,8 @@ bool CudaMemory::copies_by_kernel() {
   return loaded;
 }
 
-// The longest that nobody uses go first where there is too much: later, since to free it may take
-// the driver until the device has nothing to do, and this may be the thread that it waits for.
+// If there is too much spare memory, drops the longest allocations. They are freed later: freeing
+// may keep the driver until the device is idle, and the device may be waiting for this thread.
 void CudaMemory::release_host(std::byte* address) noexcept {
   const std::lock_guard lock(mutex_);
   if (plain_.erase(address) > 0) {
@@ -364,15 +366,15 @@ void CudaMemory::release_host(std::byte* address) noexcept {
   spare_bytes_ += used.mapped();
   while (spare_bytes_ > most_spare_bytes()) {
     auto longest = std::prev(spare_.end());
-    if (longest == last) --longest;  // the next call is as this one, most likely
+    if (longest == last) --longest;  // the next call most likely needs the same length
     spare_bytes_ -= longest->first;
     dropped_.push_back(std::move(pinned_.extract(longest->second).mapped()));
     spare_.erase(longest);
   }
 }
 
-// To pin memory takes many times as long as to copy it, so there is room for what the longest call
-// takes, and as much of others'.
+// Pinning memory takes many times as long as copying it. So the limit leaves room for twice what
+// the longest call takes.
 std::size_t CudaMemory::most_spare_bytes(std::size_t next) const {
   return std::max(kMostSpareBytes, 2 * std::max(longest_, next));
 }
@@ -453,7 +455,7 @@ CollectiveLibrary* CudaMemory::collectives(LibraryKind kind, std::string& why) {
 
 namespace {
 
-// Of what is done in the program's stream itself: who lets it go asks the driver nothing.
+// For work in the program's stream itself. Releasing it calls no driver function.
 class NoCopies final : public DeviceStream {
  public:
   void copy(void*, const void*, std::size_t) override { refuse(); }
@@ -470,10 +472,11 @@ class NoCopies final : public DeviceStream {
   }
 };
 
-// Of calls that need no order but that of the stream itself.
+// The order of calls that need no other order than that of the stream itself.
 class DirectOrder final : public StreamOrder {
  public:
-  // In the memory's context. What it takes is made now, before the stream waits for peers.
+  // The memory's context must be current. Everything is created now, before the stream waits for
+  // peers.
   DirectOrder(CudaMemory& memory, std::uint64_t stream)
       : memory_(memory), stream_(stream), mark_(memory.orders().open_mark()) {
     if (mark_ == nullptr) end_.emplace(memory.driver());
@@ -494,12 +497,14 @@ class DirectOrder final : public StreamOrder {
   }
   bool asks_driver() const override { return mark_ == nullptr; }
   void begin() override { open_.emplace(memory_.orders()); }
-  // Of a graph nothing can be a part that is not captured with it: the program has seen to that.
+  // A capture cannot depend on work that is not captured with it, so the program must have ordered
+  // the streams itself.
   void follow(DeviceMemory& device, std::uint64_t stream) override {
     if (stream == stream_ || is_captured()) return;
     wait(stream_, CudaMoment::event_of(*device.moment_of(stream)));
   }
-  // After all that the call's stream has been given by now, which may be more than the call.
+  // The stream waits for all that the call's stream has been given by now, which may be more than
+  // the call.
   void precede(std::uint64_t stream) override {
     if (stream == stream_) return;
     const ScopedContext scope = memory_.scope();
@@ -512,7 +517,7 @@ class DirectOrder final : public StreamOrder {
     return std::make_unique<NoCopies>();
   }
   void release() noexcept override {}
-  // By a stream of gradred's: the program may be capturing its own.
+  // Uses a stream of gradred's, because the program may be capturing its own.
   void check() override { static_cast<void>(memory_.open_stream()->ready()); }
 
  private:
@@ -532,10 +537,10 @@ class DirectOrder final : public StreamOrder {
   }
 
   CudaMemory& memory_;
-  std::optional<Orders::Open> open_;  // until it has passed the mark
+  std::optional<Orders::Open> open_;  // until the stream has passed the mark
   const std::uint64_t stream_;
   const std::unique_ptr<Orders::Mark> mark_;
-  std::optional<CudaEvent> end_;  // where the device writes no words
+  std::optional<CudaEvent> end_;  // used if the device writes no words to host memory
 };
 
 }  // namespace
@@ -558,7 +563,7 @@ std::unique_ptr<CudaMemory::Queue> CudaMemory::take_queue() {
   return std::make_unique<Queue>(Queue{CudaStream(driver_)});
 }
 
-// What has still something to do, or has failed, ends with its work.
+// A stream that still has work to do, or has failed, is not reused.
 void CudaMemory::give_back(std::unique_ptr<Queue> queue, bool is_done) noexcept {
   if (!is_done) {
     try {

@@ -27,7 +27,8 @@ struct UniqueId {
   std::byte bytes[128];
 };
 
-// The members that 2.14 had: it and all later versions read no more of one that says so.
+// The members of version 2.14. Later versions read no further members of a struct that gives this
+// version.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -56,8 +57,8 @@ struct Functions {
   Result (*RedOpDestroy)(int op, CommHandle comm);
 };
 constexpr int kHostImmediate = 1;
-constexpr int kOldest = 21400;  // whose calls need not block
-// Takes several ranks on one device, if NCCL_MULTI_RANK_GPU_ENABLE is 1.
+constexpr int kOldest = 21400;  // the first version with non-blocking communicators
+// From this version on several ranks may share a device, if NCCL_MULTI_RANK_GPU_ENABLE is 1.
 constexpr int kSharesDevices = 23000;
 
 std::optional<int> type_of(DType dtype) {
@@ -90,7 +91,7 @@ std::optional<int> type_of(DType dtype) {
 std::optional<int> op_of(Op op) {
   switch (op) {
     case Op::kSum:
-    case Op::kPremul:  // an operation of the group's own is made for it
+    case Op::kPremul:  // an operation with the factor is created for it
       return 0;
     case Op::kProd:
       return 1;
@@ -128,7 +129,7 @@ class NcclGroup final : public LibraryGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // By rank 0's ticket.
+  // Connects with the unique id in rank 0's ticket.
   void connect(std::span<const Ticket> all) override {
     const ScopedContext scope = memory_.scope();
     UniqueId id;
@@ -164,7 +165,7 @@ class NcclGroup final : public LibraryGroup {
         check(call_.AllGather(input, result, given.count, type, comm_, stream), "ncclAllGather");
         break;
       case CallKind::kReduceScatterBlock: {
-        // In place its result goes where this rank's block of the input is.
+        // In place, NCCL puts the result where this rank's block of the input is.
         const std::size_t at = input == result ? static_cast<std::size_t>(rank_) * bytes : 0;
         check(call_.ReduceScatter(input, result + at, given.count, type, op, comm_, stream),
               "ncclReduceScatter");
@@ -224,7 +225,7 @@ class NcclGroup final : public LibraryGroup {
         return write(given.factor);
       case DType::kFloat32:
         return write(static_cast<float>(given.factor));
-      default: {  // of 16 bits: one, times the factor
+      default: {  // 16-bit floats: one, times the factor
         const bool half = given.dtype == DType::kFloat16;
         const std::uint16_t unit = half ? 0x3c00 : 0x3f80;
         std::memcpy(to, &unit, sizeof unit);
@@ -252,7 +253,7 @@ class NcclGroup final : public LibraryGroup {
   const int rank_;
   CudaStream stream_;
   CommHandle comm_ = nullptr;
-  std::function<void()> then_;  // once the call that was started has been given to the device
+  std::function<void()> then_;  // called when the call has been given to the device
   bool connected_ = false, failed_ = false;
 };
 

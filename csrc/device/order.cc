@@ -10,7 +10,7 @@
 namespace gradred::device {
 namespace {
 
-constexpr unsigned kNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ: of counts that go round
+constexpr unsigned kNotBefore = 0;  // CU_STREAM_WAIT_VALUE_GEQ, for counters that wrap around
 
 bool has_come(std::uint32_t count, std::uint32_t wanted) {
   return static_cast<std::int32_t>(count - wanted) >= 0;
@@ -20,7 +20,7 @@ StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<StreamHan
 
 }  // namespace
 
-// One call's.
+// The order of one call.
 class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<CudaOrder> {
  public:
   CudaOrder(Orders& orders, Orders::Lane& lane, std::unique_ptr<Orders::Slot> slot,
@@ -79,7 +79,8 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   }
 
  private:
-  // What both have in common: no work but copies, and no asking of the driver.
+  // The common part of inputs and results: copies are the only work, and the driver is never
+  // queried.
   class Part : public DeviceStream {
    public:
     explicit Part(std::shared_ptr<CudaOrder> order) : order_(std::move(order)) {}
@@ -120,7 +121,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
       return has_come(slot().words->read.load(std::memory_order_acquire), pieces);
     }
 
-    const std::uint32_t before_;  // that other calls have read by this slot
+    const std::uint32_t before_;  // pieces that earlier calls have read with this slot
   };
 
   class Result final : public Part {
@@ -185,15 +186,16 @@ bool Orders::while_none_is_open(const std::function<void()>& have_the_driver_wai
   return true;
 }
 
-// Everything that takes the driver's time, or makes it wait, is done before a copy is held back.
+// Everything that takes time in the driver, or may make it wait, is done before a copy is held
+// back.
 std::shared_ptr<StreamOrder> Orders::open(std::uint64_t stream,
                                           std::span<const std::size_t> host_bytes,
                                           std::string& why) {
   const std::lock_guard lock(mutex_);
   why = why_none();
   if (!why.empty()) return nullptr;
-  // Its work could come to stand behind the program's stream, which would wait for it where calls
-  // are carried out one after the other.
+  // The work of such calls could end up behind the program's stream. If operations are carried out
+  // one after the other, that stream would in turn wait for the work.
   if (memory_.has_work_to_come()) return nullptr;
   std::vector<HostAllocation> host;
   for (const std::size_t bytes : host_bytes) {
@@ -257,8 +259,8 @@ void Orders::Mark::set(StreamHandle stream) {
   ++slot_->to_write;
 }
 
-// A lane serves another stream once it has nothing to do: streams that have nothing to do with each
-// other wait for none.
+// A stream pair is given to another program stream once it has nothing to do, so that unrelated
+// streams do not wait for each other.
 Orders::Lane* Orders::lane_of(std::uint64_t stream) {
   constexpr std::uint64_t kOfThread = 2;  // CU_STREAM_PER_THREAD
   const std::thread::id thread =
@@ -321,7 +323,8 @@ void Orders::give_back(std::unique_ptr<Slot> slot) noexcept {
   }
 }
 
-// Whether the device really writes to host memory, and goes on by what it reads there.
+// Tests whether the device really writes to host memory, and continues when it reads the value
+// there.
 void Orders::probe(const CudaStream& stream, Words& words) {
   const Driver& driver = memory_.driver();
   const Functions& call = driver.call;

@@ -10,9 +10,9 @@ namespace {
 constexpr unsigned kNonBlockingStream = 1;
 constexpr unsigned kEventWithoutTime = 2, kInterprocessEvent = 4;
 constexpr unsigned kPortableMemory = 1;  // pinned for all contexts
-constexpr unsigned kLazyPeerAccess = 1;  // the only flag that cuIpcOpenMemHandle takes
+constexpr unsigned kLazyPeerAccess = 1;  // the only flag that cuIpcOpenMemHandle accepts
 
-// What `make` puts into its argument.
+// Returns the handle that `make` stores through its argument.
 template <class Handle, class Make>
 Handle made(const Driver& driver, const std::string& what, Make&& make,
             const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -33,7 +33,7 @@ bool is_done(const Driver& driver, Result code, const char* what) {
 
 }  // namespace
 
-// Older drivers do not tell.
+// Older drivers do not know this attribute; false for them.
 bool is_served_by_mps(const Driver& driver) {
   Ordinal device = 0;
   int served = 0;
@@ -48,7 +48,7 @@ void Owned<Handle, give_back>::reset() noexcept {
   try {
     const ScopedContext scope(*driver_, context_);
     driver_->complain((driver_->call.*give_back)(handle_), "giving back what the driver made");
-  } catch (const DriverError& error) {  // its context has ended, and the thing with it
+  } catch (const DriverError& error) {  // the context has ended, and the object with it
     driver_->complain_of_context(error.code());
   }
   handle_ = Handle{};
@@ -95,9 +95,9 @@ void CudaStream::copy(Address target, Address source, std::size_t bytes) {
   driver().check(driver().call.MemcpyAsync(target, source, bytes, get()), "cuMemcpyAsync");
 }
 
-// What is shorter the driver writes to the device by the unit that computes. Processes that share a
-// device without MPS have that by turns, of a seventh of a millisecond on an H100; copies of more
-// than one row go by the device's engines for copies, which are everybody's.
+// The driver performs shorter copies on the device's compute engine. Processes that share a device
+// without MPS take turns on that, a seventh of a millisecond each on an H100. Copies of more than
+// one row use the device's copy engines, which all processes use at the same time.
 void CudaStream::exchange(Address target, Address source, std::size_t bytes) {
   constexpr std::size_t kLong = std::size_t{64} << 10, kRows = 2;
   const Functions& call = driver().call;
@@ -186,7 +186,7 @@ bool is_cubin(const std::string& code) {
       "ELF");
 }
 
-// The driver writes to the options as long as the link lives.
+// The driver writes to the options as long as the link exists.
 std::string linked(const Driver& driver, const std::vector<std::string>& parts) {
   std::array<char, 2048> log{};
   std::array<int, 2> names = {kErrorLog, kErrorLogBytes};

@@ -7,8 +7,8 @@
 
 namespace gradred::device {
 
-// Where it lies in its owner nothing else does: what was opened of that has been freed. Some
-// drivers open nothing there before that is closed.
+// No two allocations of the owner overlap, so an opened one that overlaps the new one has been
+// freed. Some drivers cannot open the new one before the old one is closed.
 Address PeersMemory::open(Key key, const ExportedBlock& block) {
   const std::lock_guard lock(mutex_);
   auto found = opened_.find(key);
@@ -29,7 +29,7 @@ Address PeersMemory::open(Key key, const ExportedBlock& block) {
   return found->second.memory.get();
 }
 
-// The documentation does not promise that what is opened begins where the allocation does.
+// The documentation does not promise that the opened range begins where the allocation does.
 void PeersMemory::require_whole(Address opened, std::size_t bytes) const {
   Address begin = 0;
   std::size_t length = 0;
@@ -49,7 +49,7 @@ void PeersMemory::let_go(Key key) noexcept {
     last = std::move(found->second.memory);
     opened_.erase(found);
   }
-  memory_.free_later(std::move(last));  // which takes a lock under which others open
+  memory_.free_later(std::move(last));  // this takes a lock that is held while others open memory
 }
 
 PeersMemory::All::iterator PeersMemory::end(All::iterator one) {

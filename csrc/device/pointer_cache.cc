@@ -8,7 +8,7 @@
 namespace gradred::device {
 namespace {
 
-// The id of the allocation at an address; 0: there is none.
+// The id of the allocation at an address; 0 if there is none.
 std::uint64_t buffer_id(const Driver& driver, Address address) {
   constexpr int kWanted[] = {kBufferId};
   std::uint64_t id = 0;
@@ -17,9 +17,9 @@ std::uint64_t buffer_id(const Driver& driver, Address address) {
   return code == kSuccess ? id : 0;
 }
 
-// Of the allocation or the mapped chunk: the attributes would tell the whole reserved range of
-// addresses, in which chunks of other devices may lie, or none. Drivers know those of the current
-// context's device alone.
+// Finds the range of the allocation or of the mapped chunk. The range attributes would give the
+// whole reserved range of addresses, in which chunks of other devices may lie, or none. Drivers
+// only know ranges on the current context's device.
 void find_range(const Driver& driver, Address address, PointerInfo& found) try {
   std::optional<PrimaryContext> primary;
   if (found.context == nullptr) primary.emplace(driver, found.device);
@@ -29,7 +29,7 @@ void find_range(const Driver& driver, Address address, PointerInfo& found) try {
   if (driver.call.MemGetAddressRange(&begin, &bytes, address) != kSuccess) return;
   found.begin = begin;
   found.bytes = bytes;
-} catch (const DriverError&) {  // no context reaches it: nothing is kept
+} catch (const DriverError&) {  // no context reaches it, so it is not cached
 }
 
 }  // namespace
@@ -42,14 +42,15 @@ PointerInfo ask(const Driver& driver, Address address) {
   PointerInfo found;
   void* values[] = {&type, &managed, &device, &found.context, &found.buffer_id, &ipc_capable};
   const Result code = driver.call.PointerGetAttributes(6, kWanted, values, address);
-  // Nobody has allocated anything yet, or it is all gone.
+  // Nothing has been allocated yet, or all of it is gone.
   if (code == kNotInitialized || code == kDeinitialized) return {};
-  // As some drivers say of an address that they do not know, or in a thread without a context.
+  // Some drivers return these for an unknown address, or in a thread without a context.
   if (code == kInvalidValue || code == kInvalidContext) return {};
   driver.check(code, "cuPointerGetAttributes");
   if (type != kTypeDevice && (managed & 0xff) == 0) return {.pinned = type == kTypeHost};
   found.kind = (managed & 0xff) != 0 ? Kind::kManaged : Kind::kDevice;
-  found.ipc_capable = (ipc_capable & 0xff) != 0;  // these two are of one byte in some drivers
+  // Some drivers write one byte only for these two attributes.
+  found.ipc_capable = (ipc_capable & 0xff) != 0;
   found.device = device;
   find_range(driver, address, found);
   return found;
@@ -82,7 +83,7 @@ PointerInfo PointerCache::find(const void* pointer, bool audits) {
   return found;
 }
 
-// What it overlaps has been freed since.
+// Entries that overlap the new one are of memory that has been freed.
 void PointerCache::keep(const PointerInfo& found) {
   const bool lasts = found.kind != Kind::kHost && found.buffer_id != 0 && found.bytes > 0;
   if (!lasts) return;

@@ -7,11 +7,11 @@
 namespace gradred::device {
 namespace {
 
-constexpr std::uint64_t kSeldom = 1024;  // calls, until all are asked whether they were freed
+constexpr std::uint64_t kSeldom = 1024;  // calls between two checks whether allocations were freed
 
 }  // namespace
 
-// One query, which is all that this costs a call whose arrays are known.
+// One query; a call whose arrays are known costs nothing else.
 ProgramsMemory::Range ProgramsMemory::ask(Workspace::Array array) const {
   if (array.bytes == 0) return {};
   constexpr int kWanted[] = {kBufferId, kIsIpcCapable, kRangeStart, kRangeBytes};
@@ -61,7 +61,7 @@ bool ProgramsMemory::is_seen_again(const Range& range, std::uint64_t turn) {
   return false;
 }
 
-// Whatever else lay where it lies has been freed.
+// Another allocation in the same range must have been freed.
 const ProgramsMemory::Allocation* ProgramsMemory::known(const Range& range) {
   auto one = allocations_.upper_bound(range.begin);
   if (one != allocations_.begin()) --one;
@@ -78,7 +78,8 @@ ProgramsMemory::Allocations::iterator ProgramsMemory::end(Allocations::iterator 
   return allocations_.erase(one);
 }
 
-// Each new one is the time to find those that were freed. Where all of so many are in use, seldom.
+// For each new allocation, looks for those that were freed. If the table is full of allocations in
+// use, looks only seldom.
 bool ProgramsMemory::has_room() {
   if (allocations_.size() < kMost || refused_++ % kSeldom == 0) end_freed();
   return allocations_.size() < kMost && numbers_ < SharedPlace::kEnd;
@@ -96,7 +97,8 @@ void ProgramsMemory::end_freed() {
   }
 }
 
-// Of the whole allocation, so that what a peer opens begins where it does. None: not now.
+// Exports the whole allocation, so that what a peer opens begins where the allocation does. No
+// value: impossible now.
 std::optional<ProgramsMemory::Allocation> ProgramsMemory::exported(const Range& range) {
   std::optional<IpcHandle> handle;
   const bool tried = memory_.orders().while_none_is_open([&] {
@@ -106,7 +108,8 @@ std::optional<ProgramsMemory::Allocation> ProgramsMemory::exported(const Range& 
   });
   if (!tried) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  if (const Allocation* const one = known(range)) return *one;  // another thread's call
+  // Another thread's call has exported it meanwhile.
+  if (const Allocation* const one = known(range)) return *one;
   const Allocation made{range, numbers_++, handle};
   if (handle) exported_[made.number] = range.begin;
   allocations_[range.begin] = made;

@@ -24,14 +24,15 @@ using gradred_kernels::ShotArguments;
 
 enum class Shots : std::uint8_t { kOne, kTwo };
 
-// Of a slot: longer calls are several turns.
+// Bytes of a slot. A longer call takes several turns.
 constexpr std::size_t room_of(Shots shots) {
   return shots == Shots::kOne ? std::size_t{256} << 10 : std::size_t{4} << 20;
 }
 
-constexpr std::uint32_t kReaches = 1, kCannotReach = 2;  // what a rank says once it has tried
+// What a rank reports after it has tried to open all others' memory.
+constexpr std::uint32_t kReaches = 1, kCannotReach = 2;
 
-// One rank's memory: what it says, its flags, and its slots of even and of odd turns.
+// The layout of one rank's memory: its report, its flags, and its slots for even and odd turns.
 struct Layout {
   Layout(Shots shots, std::size_t ranks)
       : flags(rounded(sizeof(unsigned) * kMostShotBlocks * ranks)), room(room_of(shots)) {}
@@ -47,13 +48,13 @@ struct Layout {
   std::size_t flags, room;
 };
 
-// What a ticket says.
+// Contents of a ticket.
 struct Described {
   IpcHandle handle;
   std::uint64_t offset;
 };
 
-// Until peers' memory is opened though a stream may be waiting.
+// The time after which peers' memory is opened even if a stream may be waiting for peers.
 constexpr std::uint64_t kOpensAfterNs = 1'000'000'000;
 
 class ShotsGroup final : public LibraryGroup {
@@ -79,7 +80,7 @@ class ShotsGroup final : public LibraryGroup {
     std::memcpy(ticket.data(), &mine, sizeof mine);
   }
 
-  // Peers may still read there: not after all have left the last turn.
+  // Peers may still read the memory, unless all of them have left the last turn.
   ~ShotsGroup() override {
     const bool alive = memory_.if_alive([this] {
       if (turn_ > 0 && (cut_off_ || !all_have_left())) keep_all();
@@ -96,8 +97,9 @@ class ShotsGroup final : public LibraryGroup {
     since_ns_ = now_ns();
   }
 
-  // Once all others say that they do. Opening their memory may stop the device, so it waits for
-  // calls in the order of a stream; not for ever: such a call may wait for a rank that is here.
+  // Connected once all other ranks have reported success. Opening their memory may stop the device,
+  // so it waits until no call in the order of a stream is open. It does not wait for ever, because
+  // such a call may in turn wait for a rank that is connecting.
   bool is_connected() override {
     const auto reach = [this] { reach_all(); };
     if (!tickets_.empty() && !memory_.orders().while_none_is_open(reach)) {
@@ -126,7 +128,7 @@ class ShotsGroup final : public LibraryGroup {
     return false;
   }
 
-  // Says where the others can see it whether it reaches them all.
+  // Opens all peers' memory, and reports where peers can read it whether that succeeded.
   void reach_all() {
     const ScopedContext scope = memory_.scope();
     const std::vector<Ticket> all = std::exchange(tickets_, {});
@@ -151,7 +153,7 @@ class ShotsGroup final : public LibraryGroup {
     if (cut_off_) throw DeviceError(name() + ": its ranks have been cut off");
     const StreamHandle stream =
         call.stream ? reinterpret_cast<StreamHandle>(*call.stream) : stream_.get();
-    // Turns come one after the other, whatever streams they are in.
+    // Turns are executed one after the other, even in different streams.
     memory_.driver().check(memory_.driver().call.StreamWaitEvent(stream, last_.get(), 0),
                            "cuStreamWaitEvent");
     const std::size_t element = size_of(call.dtype), most = layout_.room / element;
@@ -174,7 +176,7 @@ class ShotsGroup final : public LibraryGroup {
     return stream_.ready();
   }
 
-  // The kernels that wait see it, and end.
+  // Kernels that wait see the flag and end.
   void abort() noexcept override {
     cut_off_ = true;
     cancelled().store(1);
@@ -186,7 +188,7 @@ class ShotsGroup final : public LibraryGroup {
   std::uint32_t& word(std::size_t peer) const {
     return static_cast<std::uint32_t*>(words_.get())[peer];
   }
-  // Behind what ranks say.
+  // This word follows those for the reports of ranks.
   std::atomic_ref<std::uint32_t> cancelled() const { return std::atomic_ref(word(kMostInputs)); }
 
   ShotArguments arguments_of(const LibraryCall& call) {
@@ -209,7 +211,8 @@ class ShotsGroup final : public LibraryGroup {
     return made;
   }
 
-  // Waits a while for it, and for what this rank has given its device.
+  // Whether all ranks have left the last turn. Waits up to five seconds for that, and for this
+  // rank's own work on its device.
   bool all_have_left() noexcept {
     constexpr std::uint64_t kPatienceNs = 5'000'000'000;
     const std::uint64_t begin = now_ns();
@@ -234,7 +237,7 @@ class ShotsGroup final : public LibraryGroup {
         if (all) return true;
         std::this_thread::yield();
       }
-    } catch (const DeviceError&) {  // then nobody is told anything of it
+    } catch (const DeviceError&) {  // the device has failed; the memory is then never freed
     }
     return false;
   }
@@ -250,14 +253,14 @@ class ShotsGroup final : public LibraryGroup {
   const Layout layout_;
   ExportedRange own_;
   std::vector<ImportedAllocation> imported_;
-  std::vector<Ticket> tickets_;  // of the peers that are still to be opened
-  std::vector<Address> begins_;  // of each rank's memory
-  PinnedAllocation words_;       // kernels look at them
-  std::uint64_t since_ns_ = 0;   // tickets_ are there
+  std::vector<Ticket> tickets_;  // of peers whose memory is not open yet
+  std::vector<Address> begins_;  // address of each rank's memory
+  PinnedAllocation words_;       // host memory that kernels read
+  std::uint64_t since_ns_ = 0;   // since when tickets_ are set
   CudaStream stream_;
-  CudaEvent last_;  // behind all work of the group
+  CudaEvent last_;  // recorded behind all work of the group
   std::string why_not_;
-  std::size_t heard_ = 0;  // ranks that reach all others
+  std::size_t heard_ = 0;  // number of ranks that have reported success
   bool asked_ = false, cut_off_ = false;
   unsigned turn_ = 0;
   std::size_t blocks_ = 0;  // of the last launch
@@ -279,7 +282,7 @@ class ShotsLibrary final : public CollectiveLibrary {
     }
     return std::nullopt;
   }
-  // Recorded once and run again, a kernel would not wait: its turn is over.
+  // A kernel in a graph would not wait when the graph runs again, because its turn is over.
   void check_stream(std::uint64_t stream) override {
     const ScopedContext scope = memory_.scope();
     memory_.require_live(stream);

@@ -9,11 +9,11 @@ namespace {
 
 struct Functions {
   std::mutex mutex;
-  std::map<std::pair<Op, DType>, UserFunction> all;  // whose nodes stay where they are
+  std::map<std::pair<Op, DType>, UserFunction> all;  // nodes of the map do not move
 };
 
 Functions& functions() {
-  static auto& only = *new Functions;  // threads may look while the process ends
+  static auto& only = *new Functions;  // never freed: threads may use it while the process ends
   return only;
 }
 

@@ -10,7 +10,7 @@
 
 namespace gradred::device {
 
-// What tickets say.
+// Contents of tickets.
 struct CudaWorkspace::Block {
   PeersMemory::Key key;
   ExportedBlock exported;
@@ -22,7 +22,7 @@ struct CudaWorkspace::Described {
 };
 struct CudaWorkspace::DescribedArray {
   Block block;
-  Sample sample;  // at the place
+  Sample sample;  // bytes at the array's place
 };
 
 namespace {
@@ -72,7 +72,7 @@ CudaWorkspace::CudaWorkspace(CudaMemory& memory, std::size_t rank, std::size_t r
   stream_.synchronize();
 }
 
-// Nothing is under way: an operation that was cut off has called abandon().
+// No work is in flight: if an operation was cut off, abandon() was called.
 CudaWorkspace::~CudaWorkspace() {
   PeersMemory& all = memory_.of_peers();
   for (const Opened& one : parts_) all.let_go(one.key);
@@ -108,7 +108,8 @@ Workspace::Ticket CudaWorkspace::ticket() {
 void CudaWorkspace::open(std::size_t rank, const Ticket& ticket) {
   const ScopedContext scope = memory_.scope();
   const auto theirs = as_described<Described>(ticket);
-  if (parts_[rank].begin == 0) parts_[rank] = opened(theirs.block);  // else when a peer could not
+  // It may be open from an earlier attempt, in which another rank failed.
+  if (parts_[rank].begin == 0) parts_[rank] = opened(theirs.block);
   offsets_[rank] = theirs.offset;
   Pattern found{};
   stream_.copy(address_of(&found), part_of(rank), sizeof found);
@@ -160,8 +161,9 @@ Workspace::Ticket CudaWorkspace::ticket_of(SharedPlace place) {
   return as_ticket(DescribedArray{block, sample_of(block.exported.begin + place.offset())});
 }
 
-// That the peer's bytes are found where they should be is no matter of course: drivers export the
-// pages in which an allocation lies, and where these begin some may tell instead.
+// Checks that the peer's bytes are found at the array's place. Drivers export the pages that
+// contain an allocation, and some may return the beginning of the pages instead of that of the
+// allocation.
 void CudaWorkspace::open_array(std::size_t rank, SharedPlace place, const Ticket& ticket) {
   if (arrays_[rank].contains(place.allocation())) return;
   const ScopedContext scope = memory_.scope();

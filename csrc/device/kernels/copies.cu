@@ -1,5 +1,5 @@
-// Copies of many arrays in one launch: a copy of each by the driver takes longer to begin than most
-// gradients of a model take to move. Compiled as reduce.cu is.
+// Copies many arrays in one launch. Starting a copy of each array by the driver would take longer
+// than moving most gradients of a model. Compiled like reduce.cu.
 
 #include "arguments.h"
 
@@ -18,8 +18,8 @@ struct alignas(8) Pair {
   unsigned word[2];
 };
 
-// A tile of so many units by the threads of a block: all loads of a turn are under way at once, for
-// one may have to come from the host's memory.
+// Copies a tile of `count` units with the threads of a block. All loads of one iteration are in
+// flight together, since each may come from host memory.
 template <class Unit>
 __device__ inline void copy_units(void* target, const void* source, u64 count) {
   constexpr unsigned kAtOnce = 4;
@@ -51,7 +51,8 @@ __device__ inline void copy_tile(char* target, const char* source, u64 bytes) {
 
 __device__ inline void copies(const CopyArguments& call) {
   for (u64 tile = blockIdx.x; tile < call.tiles[call.parts - 1]; tile += gridDim.x) {
-    unsigned part = 0, end = call.parts - 1;  // the first that ends behind the tile
+    // Binary search for the first part that ends behind the tile.
+    unsigned part = 0, end = call.parts - 1;
     while (part < end) {
       const unsigned middle = (part + end) / 2;
       if (call.tiles[middle] <= tile) {

@@ -1,14 +1,14 @@
-// Elementwise reductions of vectors in a GPU's memory. Compiled when the program runs by NVRTC, in
-// checks by nvcc, and in tests by g++ after csrc/tests/device/kernels_on_host.h: so it needs no
-// header but its own.
+// Elementwise reductions of vectors in a GPU's memory. Compiled at run time by NVRTC, in checks by
+// nvcc, and in tests by g++ after csrc/tests/device/kernels_on_host.h. So it needs no headers but
+// its own.
 //
-// The bits are those of csrc/reduce: NaN results are canonical, min and max propagate NaN and order
-// -0 < +0, integers wrap. Floats of 16 bits are computed in float32 and rounded once, also where
-// the result is scaled.
+// The results have the same bits as those of csrc/reduce: NaN results are canonical, min and max
+// propagate NaN and order -0 < +0, and integers wrap. 16-bit floats are computed in float32 and
+// rounded once, even if the result is scaled.
 //
-// GRADRED_ELEMENT: the one element type that is wanted, by its name; else all.
-// GRADRED_USER_OP: the operation is a function of the program's own, gradred_user_op, which is
-// linked to it; in tests all operations are there.
+// GRADRED_ELEMENT: the name of the element type to compile; if undefined, all types.
+// GRADRED_USER_OP: the operation is the program's own function gradred_user_op, which is linked to
+// the code; in tests all operations are compiled.
 
 #ifndef GRADRED_REDUCE_CU
 #define GRADRED_REDUCE_CU
@@ -33,7 +33,7 @@ __device__ inline unsigned gradred_to_half(float x) {
 
 namespace gradred_kernels {
 
-// What a thread loads and stores at once.
+// The unit of a thread's loads and stores.
 struct alignas(16) Block {
   unsigned word[4];
 };
@@ -47,7 +47,7 @@ __device__ inline double number_of(u64 bits) {
   return __longlong_as_double(static_cast<long long>(bits));
 }
 
-// Where arithmetic wraps.
+// The type in which arithmetic wraps.
 template <class T>
 struct Wrapping {
   using Type = T;
@@ -76,8 +76,8 @@ struct Prod {
   }
 };
 
-// Equal floats differ at most in the signs of zeros; neither less nor equal: one is NaN, and so is
-// the sum.
+// Equal floats differ at most in the signs of zeros. If a is neither less than, greater than nor
+// equal to b, one of them is NaN, and so is their sum.
 template <bool greatest>
 struct Extremum {
   template <class T>
@@ -101,8 +101,8 @@ using Max = Extremum<true>;
 
 // ---- element types ------------------------------------------------------------------------------
 //
-// An element's Bits in memory, the Wide number that is computed with, and the Number of which a
-// function of the program's own is.
+// An element has Bits in memory, a Wide number for computations, and a Number type for the
+// program's own functions.
 
 template <class Wide>
 struct Scaling {
@@ -112,8 +112,9 @@ struct Scaling {
   }
 };
 
-// In float64, toward zero; what lies outside becomes the nearest end of the range, NaN 0.
-template <class Wide, long long least, u64 end>  // `end`: behind the greatest, a power of two
+// Computed in float64 and truncated toward zero. A value outside the range becomes its nearest end;
+// NaN becomes 0.
+template <class Wide, long long least, u64 end>  // `end`: the greatest value + 1, a power of two
 struct IntegerScaling {
   __device__ static Wide apply(Wide x, double factor, bool divide) {
     const auto number = static_cast<double>(x);
@@ -159,15 +160,16 @@ struct bfloat16 : Scaling<float> {
   using Number = float;
   static constexpr unsigned kBytes = 2;
   __device__ static Wide widen(Bits bits) { return number_of(bits << 16); }
-  // To nearest, ties to even; a carry into the exponent is right, also up to infinity.
+  // Rounds to nearest, ties to even. A carry into the exponent is correct, even up to infinity.
   __device__ static Bits narrow(Wide x) {
     const unsigned bits = bits_of(x);
     return x == x ? (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16 : 0x7fc0U;
   }
 };
 
-// Floats of 8 bits: so many of the mantissa, the exponent's bias, the greatest magnitude that is no
-// NaN, the NaN, the bits of the least float32 that is too large, and what becomes of it.
+// 8-bit floats. The parameters are the bits of the mantissa, the exponent's bias, the greatest
+// magnitude that is not NaN, the NaN, the least float32 (as bits) that is too large, and its
+// replacement.
 template <unsigned mantissa, unsigned bias, unsigned infinity, unsigned nan, unsigned too_large,
           unsigned instead>
 struct Float8 : Scaling<float> {
@@ -177,8 +179,8 @@ struct Float8 : Scaling<float> {
   static constexpr unsigned kBytes = 1;
   static constexpr unsigned kShift = 23 - mantissa;
   static constexpr unsigned kRebias = (127 - bias) << 23;
-  // Bits of float32: the least normal number, the smallest one, and one of which that is the last
-  // place, so that an addition rounds to it.
+  // As bits of float32: the least normal number, the smallest number, and a number whose last place
+  // has that value, so that an addition rounds to it.
   static constexpr unsigned kLeastNormal = (128 - bias) << 23;
   static constexpr unsigned kSmallest = (128 - bias - mantissa) << 23;
   static constexpr unsigned kAligned = (128 - bias - mantissa + 23) << 23;
@@ -204,7 +206,7 @@ struct Float8 : Scaling<float> {
     return value > infinity ? value : value | sign;
   }
 };
-using float8_e4m3fn = Float8<3, 7, 0x7e, 0x7f, 0x43e80001U, 0x7f>;  // no infinities
+using float8_e4m3fn = Float8<3, 7, 0x7e, 0x7f, 0x43e80001U, 0x7f>;  // has no infinities
 using float8_e5m2 = Float8<2, 15, 0x7c, 0x7e, 0x47700000U, 0x7c>;
 
 struct int32 : IntegerScaling<int, -0x80000000LL, 0x80000000ULL> {
@@ -233,7 +235,7 @@ struct uint8 : IntegerScaling<unsigned, 0, 0x100> {
   __device__ static Wide widen(Bits bits) { return bits; }
   __device__ static Bits narrow(Wide x) { return x & 0xffU; }
   __device__ static Wide apply(Wide x, double factor, bool divide) {
-    return IntegerScaling::apply(narrow(x), factor, divide);  // a sum has wrapped
+    return IntegerScaling::apply(narrow(x), factor, divide);  // narrow(): a sum may have wrapped
   }
 };
 
@@ -257,9 +259,9 @@ struct User {
 };
 #endif
 
-// Widths of memory: an element of a block, and one that lies alone.
+// Access to elements by their width: one in a block, and a single one.
 template <unsigned bytes>
-struct Stored {  // 1 and 2
+struct Stored {  // for 1 and 2 bytes
   static constexpr unsigned kPerWord = 4 / bytes;
   static constexpr unsigned kMask = (1U << (8 * bytes)) - 1;
   __device__ static unsigned get(const Block& block, unsigned i) {
@@ -303,7 +305,7 @@ struct Stored<8> {
 
 // ---- folds --------------------------------------------------------------------------------------
 
-// What a thread computes at once: a block, or an element.
+// The unit of a thread's computation: a block, or a single element.
 template <class Element>
 struct Blocks {
   using Loaded = Block;
@@ -353,7 +355,8 @@ struct Fold {
   }
 };
 
-// All loads first, as far as there is room for them: then they are under way together.
+// Loads as many inputs as there are registers for before folding, so that the loads are in flight
+// together.
 template <class Element, class Op, class Unit, unsigned inputs, bool scales>
 __device__ inline void fold_at(const Arguments& call, u64 begin, u64 at) {
   using Loaded = typename Unit::Loaded;
@@ -388,8 +391,8 @@ __device__ inline void fold_at(const Arguments& call, u64 begin, u64 at) {
   }
 }
 
-// Blocks where all vectors begin alike in theirs, and the elements before and behind them one by
-// one; else all one by one.
+// If all vectors have the same alignment, uses blocks, and single elements before and behind them;
+// else only single elements.
 template <class Element, class Op, unsigned inputs, bool scales>
 __device__ inline void reduce(const Arguments& call) {
   constexpr unsigned kLanes = Blocks<Element>::kLanes;
@@ -418,13 +421,13 @@ __device__ inline void reduce(const Arguments& call) {
 
 }  // namespace gradred_kernels
 
-// GRADRED_NO_ENTRIES: another source has entry points of its own.
+// GRADRED_NO_ENTRIES: the including source has its own entry points.
 #ifndef GRADRED_NO_ENTRIES
 
-// ---- entry points: gradred_<element>_<operation>_<inputs>, of which 0 is any number -------------
+// ---- entry points: gradred_<element>_<operation>_<inputs>; 0 inputs: any number -----------------
 //
-// Bounds of so many blocks at a time leave 80 registers and more to a thread: with the compiler's
-// own choice some spill.
+// The second launch bound, a minimum of resident blocks, leaves 80 registers and more to a thread.
+// With the compiler's own choice some kernels spill.
 
 #define GRADRED_ENTRY(element, operation, Op, inputs, scales, blocks)                             \
   extern "C" __global__ void __launch_bounds__(256, blocks)                                       \
@@ -443,7 +446,7 @@ __device__ inline void reduce(const Arguments& call) {
   GRADRED_ENTRIES_OF(element, min, Min, false, 3)   \
   GRADRED_ENTRIES_OF(element, max, Max, false, 3)   \
   GRADRED_ENTRIES_OF(element, scaled_sum, Sum, true, 2)
-// Calls leave too few registers for eight inputs at once.
+// Function calls leave too few registers for eight inputs at once.
 #define GRADRED_USER_ENTRIES(element)                                       \
   GRADRED_ENTRY(element, user, User<gradred_kernels::element>, 0, false, 2) \
   GRADRED_ENTRY(element, user, User<gradred_kernels::element>, 2, false, 2) \

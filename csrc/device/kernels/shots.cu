@@ -1,13 +1,14 @@
-// Allreduces of which each rank's GPU runs one kernel, and these wait for each other: each puts its
-// input where all can read it, and then either reads all of them (one shot), or reduces a slice and
-// reads the others' slices (two shots). For GPUs of which no two ranks share one: there a kernel
-// that waits could keep the other from running.
+// Allreduces in which each rank's GPU runs one kernel, and the kernels wait for each other. Each
+// kernel copies its input to memory that all can read. Then it either reads all inputs (one shot),
+// or reduces a slice and reads the others' slices (two shots). No two ranks may share a GPU: there
+// a waiting kernel could keep the other from running.
 //
-// Blocks of one number, one of each rank, wait for each other and for no others: what a block
-// reads, the blocks of its number have written, as each goes through a vector by the same places.
-// A slot is written again two turns later, when its readers have come to the turn between.
+// Blocks with the same number, one of each rank, wait for each other and for no others. What a
+// block reads was written by blocks with its number, because each goes through the vector at the
+// same positions. A slot is written again two turns later, when its readers have reached the turn
+// between.
 //
-// Compiled as reduce.cu is.
+// Compiled like reduce.cu.
 
 #define GRADRED_NO_ENTRIES
 #include "reduce.cu"
@@ -27,7 +28,7 @@ __device__ inline void gradred_join_threads() { __syncthreads(); }
 
 namespace gradred_kernels {
 
-// ---- blocks of 16 bytes, of which the last may be cut off ---------------------------------------
+// ---- blocks of 16 bytes, of which the last may be incomplete ------------------------------------
 
 template <class Element>
 struct Vector {
@@ -62,13 +63,13 @@ struct Vector {
 // ---- one launch ---------------------------------------------------------------------------------
 
 __device__ inline void tell_all(const ShotArguments& call, unsigned* const* flags, unsigned value) {
-  gradred_join_threads();  // all that the block has done comes before it
+  gradred_join_threads();  // all work of the block precedes the flag
   for (unsigned peer = threadIdx.x; peer < call.ranks; peer += blockDim.x) {
     gradred_store_flag(flags[peer] + call.rank * kMostShotBlocks + blockIdx.x, value);
   }
 }
 
-// All ranks' blocks of this number have come here.
+// Waits until all ranks' blocks with this number have arrived here.
 __device__ inline void meet(const ShotArguments& call, unsigned value) {
   tell_all(call, call.met, value);
   const unsigned* const own = call.met[call.rank];
@@ -83,7 +84,7 @@ __device__ inline void meet(const ShotArguments& call, unsigned value) {
 
 template <class Element, class Op>
 __device__ inline Block fold_inputs(const ShotArguments& call, u64 at) {
-  constexpr unsigned kTogether = 4;  // loads that are under way at once
+  constexpr unsigned kTogether = 4;  // loads that are in flight at once
   Fold<Element, Op, Blocks<Element>> fold;
   const auto load = [&](unsigned rank) { return static_cast<const Block*>(call.inputs[rank])[at]; };
   fold.first(load(0));
