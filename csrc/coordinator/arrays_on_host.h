@@ -30,7 +30,7 @@ class ArraysOnHost {
   struct Moved {
     std::size_t index;
     NamedArray given;
-    std::shared_ptr<Stream> stream;  // in the order of the work that must precede the array's use
+    std::shared_ptr<Stream> stream;  // behind the work that must precede the array's use
     HostAllocation input, result;
   };
 

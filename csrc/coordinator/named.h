@@ -126,7 +126,7 @@ class NamedOperation final : public StartedOperation {
 class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
  public:
   // Blocking and collective. Throws TransportError if memory is short, or if a host cannot reach
-  // rank 0's host by TCP. Throws UsageError if the ranks are on several hosts and their MPI does
+  // rank 0's host by TCP. Throws UsageError if the ranks do not all share memory and their MPI does
   // not accept calls from any thread. All ranks throw alike.
   static std::shared_ptr<NamedOperations> create(std::shared_ptr<Communicator> comm,
                                                  std::uint64_t most_fused_bytes, WaitHook& hook);

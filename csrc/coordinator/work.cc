@@ -13,7 +13,7 @@
 namespace gradred {
 namespace {
 
-// Copies an input to the start of its result, before the operation's calls.
+// Copies an input to the buffer from which its operation starts, before any other work there.
 void copy(const NamedArray& array, const CallOrder* order, void* to, std::size_t bytes) {
   if (bytes == 0 || to == array.in.data) return;
   if (order == nullptr) {

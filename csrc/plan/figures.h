@@ -43,9 +43,9 @@ struct Figures {
 
   bool measured() const { return !sizes.empty(); }
   // The factor by which a plan takes longer than the model predicts. At a measured length it is
-  // that of the plan, if the plan was tried there, else that of the plan that costs least in the
-  // model; between two lengths it is interpolated. Beyond the longest it is that of the plan that
-  // costs least.
+  // that of the plan if it was tried there, else that of the plan that costs least in the model.
+  // Between two lengths it is interpolated. Beyond the longest it is that of the plan that costs
+  // least there.
   double correction(std::size_t bytes, std::string_view label) const;
   // Seconds of an allreduce by the MPI, including the announcement before it. Only to be called if
   // there are sizes.

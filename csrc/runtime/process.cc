@@ -48,7 +48,7 @@ bool poisoned() { return process_poisoned.load(std::memory_order_relaxed); }
 
 void meet_all_local_peers() {
   if (poisoned()) return;
-  tell_leaving(false, std::nullopt);  // from here on, peers expect this rank to end
+  tell_leaving(false, std::nullopt);  // from here on, peers see that this rank is ending
   await_local_peers();
 }
 

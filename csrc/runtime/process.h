@@ -7,11 +7,11 @@
 namespace gradred {
 
 // Starts gradred in this process. The process's MPI is `library` (a handle of dlopen) or one of its
-// dependencies. Reads the settings and the launcher's variables, and makes this rank visible to
-// `gradred ps`. Throws UsageError like read_settings(); the caller may then call it again.
+// dependencies. Reads the settings and the launcher's variables, and shows this rank in its
+// status file. Throws UsageError like read_settings(); the caller may then call it again.
 void begin(void* library);
 // Reads the settings for communicators that are used from now on, with read_settings(). If the MPI
-// did not run yet at begin(), also makes this rank visible.
+// did not run yet at begin(), also shows this rank in its status file.
 void begin_communicator();
 
 // Called at the end of the program, usually while the MPI still runs. Ends what is in flight,

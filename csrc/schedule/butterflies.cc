@@ -12,8 +12,8 @@
 namespace gradred {
 namespace {
 
-// The peer of a rank in step s of lg(size). Any pairing is valid in which ranks with the same peers
-// so far meet each other later.
+// The peer of a rank in step s of lg(size). Any pairing is valid in which ranks whose exchanges
+// have been alike so far meet each other later.
 using Pairing = int (*)(int rank, int step, int size);
 
 int nearest_first(int rank, int step, int) { return rank ^ (1 << step); }
