@@ -22,7 +22,7 @@ class ArraysOnHost {
   // Whether all results have been copied to the caller's memory. The first call starts the copies.
   // Never blocks.
   bool results_are_there();
-  // Whether no copy is under way any more, so that the caller's memory and this object's may be
+  // Whether no copy is in progress any more, so that the caller's memory and this object's may be
   // freed. Waits a moment for copies that are.
   bool settle() noexcept;
 

@@ -191,7 +191,7 @@ bool Accepting::hear(Guest& guest) {
   return true;
 }
 
-// ---- another site's -----------------------------------------------------------------------------
+// ---- the side of another host group -------------------------------------------------------------
 
 void Connecting::try_next() {
   if (meeting_.addresses == 0) {

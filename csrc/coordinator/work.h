@@ -68,7 +68,7 @@ class NamedWork {
   // Copies between device memory and host memory. The first two never block.
   virtual bool inputs_are_there();   // called before each phase but the first
   virtual bool results_are_there();  // called after conclude()
-  // Whether no copy is under way; waits a moment for those that are.
+  // Whether no copy is in progress; waits a moment for those that are.
   virtual bool settle() noexcept;
   // Copies the operation's arrays, which lie in a device's memory, to host memory, and uses the
   // copies from then on.
