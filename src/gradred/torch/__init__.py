@@ -1,7 +1,7 @@
-"""Horovod's functions for PyTorch, on gradred: `import gradred.torch as hvd`.
+"""Horovod's functions for PyTorch, implemented by gradred: `import gradred.torch as hvd`.
 
-What is the same, what is better and what is not there yet: docs/horovod.md. Nothing of gradred
-imports PyTorch before this module is imported.
+docs/horovod.md lists what is the same as in Horovod, what is better and what is missing. No other
+module of gradred imports PyTorch before this module is imported.
 """
 
 from __future__ import annotations
@@ -183,6 +183,6 @@ HOROVOD_MODULES = (
     *("mpi_ops", "functions", "optimizer", "compression", "sync_batch_norm"),
     *("elastic", "elastic.state", "elastic.sampler"),
 )
-"""Which of its modules Horovod has, too."""
+"""The modules of this package that Horovod has under the same names."""
 
 _check_has_gpu = gpu_available

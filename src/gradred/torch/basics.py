@@ -1,4 +1,4 @@
-"""Beginning, end, and who this rank is."""
+"""Initialization, shutdown, and this process's ranks and sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Average, Sum, Adasum, Min, Max, Product = range(6)
 
 @dataclass(frozen=True)
 class _Place:
-    """Who this rank is."""
+    """This process's ranks and sizes."""
 
     rank: int
     size: int
@@ -37,24 +37,24 @@ class _Place:
 
 
 class _State:
-    """Of this process, from init() to shutdown()."""
+    """State of this process between init() and shutdown()."""
 
     def __init__(self) -> None:
         self.place: _Place | None = None
-        self.comm: Comm | None = None  # of all ranks, for set-up
+        self.comm: Comm | None = None  # of all ranks, for setup
         self.engine: NamedOperations | None = None
         self.timeline: Timeline | None = None
         self.dynamic_sets = False
-        # Of what is in flight; they count from 1 after each init().
+        # Handles of the operations in flight. Their numbers start at 1 after each init().
         self.handles = _core.Handles(told_when_starting, told_when_waiting)
-        self.asked: tuple[Any, int] = (None, 0)  # of the last one: its communicator, its ranks
+        self.asked: tuple[Any, int] = (None, 0)  # of the last init(): communicator, ranks
 
 
 state = _State()
 
 
 def is_true(variable: str) -> bool:
-    """Horovod's reading of a variable: an integer above 0."""
+    """Read a variable as Horovod does: true if it is an integer above 0."""
     try:
         return int(os.environ.get(variable, "0")) > 0
     except ValueError:
@@ -62,7 +62,7 @@ def is_true(variable: str) -> bool:
 
 
 def most_fused_bytes() -> int:
-    """HOROVOD_FUSION_THRESHOLD where it is set to less than gradred's own bound."""
+    """The value of HOROVOD_FUSION_THRESHOLD, limited to gradred's own maximum."""
     from gradred.named import MOST_FUSED_BYTES
 
     value = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
@@ -77,10 +77,12 @@ _NEVER = 1e8  # seconds
 
 @contextmanager
 def stall_limits() -> Iterator[None]:
-    """Communicators that are made meanwhile have Horovod's limits, where gradred's are not set.
+    """Apply Horovod's stall limits to communicators made in this context.
 
-    HOROVOD_STALL_CHECK_TIME_SECONDS: a wait of so long is reported; HOROVOD_STALL_CHECK_DISABLE=1:
-    none is. HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: it ends in an error after so long; 0: never.
+    A limit that the user has set for gradred itself takes precedence.
+    HOROVOD_STALL_CHECK_TIME_SECONDS: gradred reports an operation that waits this long.
+    HOROVOD_STALL_CHECK_DISABLE=1: gradred reports none. HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: a
+    waiting operation fails after this time; 0 means never.
     """
     from gradred import config
 
@@ -103,18 +105,20 @@ def stall_limits() -> Iterator[None]:
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Begin. Blocking and collective; a second call changes nothing.
+    """Initialize gradred. Blocking and collective.
+
+    A second call keeps the communicator of the first, and still registers `process_sets`.
 
     Initialises MPI if the program has not (mpi4py.rc.initialize = False), and then finalises it at
     exit.
 
     Args:
         comm: an mpi4py communicator, a list of ranks of MPI_COMM_WORLD, or None for all of them.
-        process_sets: sets that exist from now on, or "dynamic" to add and remove them later (also
-            HOROVOD_DYNAMIC_PROCESS_SETS=1).
+        process_sets: sets to register now, or "dynamic" to allow adding and removing sets later
+            (so does HOROVOD_DYNAMIC_PROCESS_SETS=1).
 
     Raises:
-        ValueError: the arguments do not fit.
+        ValueError: the arguments are invalid.
     """
     from gradred.torch import process_sets as sets
 
@@ -182,7 +186,7 @@ def _place_of(mpi: Any, comm: Comm) -> _Place:
     from gradred.memory_comm import MemoryComm
 
     rank, size = comm.Get_rank(), comm.Get_size()
-    if isinstance(comm, MemoryComm):  # of one host
+    if isinstance(comm, MemoryComm):  # its ranks are on one host
         return _Place(rank, size, rank, size, 0, 1, True)
     host = mpi.Intracomm(comm).Split_type(mpi.COMM_TYPE_SHARED)
     local_rank, local_size = host.Get_rank(), host.Get_size()
@@ -194,9 +198,10 @@ def _place_of(mpi: Any, comm: Comm) -> _Place:
 
 
 def shrink() -> Comm | None:
-    """As `shutdown`, and a communicator of the ranks that live; see `Comm.shrink`.
+    """Call `shutdown`, and return a communicator of the remaining ranks; see `Comm.shrink`.
 
-    None, on all ranks: they share no memory, as on several hosts, or process sets are theirs.
+    Returns None on all ranks if they share no memory (as on several hosts) or if process sets
+    are registered.
     """
     from gradred.errors import PeerLost, UsageError
     from gradred.torch import process_sets as sets
@@ -206,7 +211,7 @@ def shrink() -> Comm | None:
     while engine is not None and alone:
         try:
             return engine.shrink()
-        except PeerLost:  # another one meanwhile
+        except PeerLost:  # another rank has ended meanwhile
             continue
         except UsageError:
             break
@@ -214,10 +219,10 @@ def shrink() -> Comm | None:
 
 
 def init_again(left: Comm | None = None) -> None:
-    """As `shutdown`, and `init` with the communicator of before; or with these ranks of it.
+    """Call `shutdown`, then `init` with the previous communicator, or with the remaining ranks.
 
     Args:
-        left: what `shrink` gave.
+        left: the communicator that `shrink` returned.
     """
     from gradred.memory_comm import MemoryComm
 
@@ -229,10 +234,12 @@ def init_again(left: Comm | None = None) -> None:
 
 
 def init_finds(left: Comm) -> bool:
-    """Whether `init` gives all of these ranks: none of the first ones has ended.
+    """Whether `init` with its previous arguments would include all ranks of `left`.
+
+    It would if no rank of the previous communicator has ended.
 
     Args:
-        left: what `shrink` gave.
+        left: the communicator that `shrink` returned.
     """
     from gradred.memory_comm import MemoryComm
 
@@ -241,7 +248,7 @@ def init_finds(left: Comm) -> bool:
 
 
 def shutdown() -> None:
-    """End, on all ranks: operations in flight on any of them end with an error. Does not wait."""
+    """Shut down on all ranks. Operations in flight on any rank fail. Returns immediately."""
     from gradred.torch import process_sets as sets
 
     stop_timeline()
@@ -266,7 +273,7 @@ def _end_mpi() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether init() has been called, and shutdown() not since."""
+    """Whether init() has been called, and shutdown() has not been called since."""
     return state.place is not None
 
 
@@ -277,42 +284,42 @@ def _place() -> _Place:
 
 
 def rank() -> int:
-    """This rank among all."""
+    """The global rank of this process."""
     return _place().rank
 
 
 def size() -> int:
-    """How many ranks there are."""
+    """The number of ranks."""
     return _place().size
 
 
 def local_rank() -> int:
-    """This rank among those of its host."""
+    """The rank of this process among the ranks of its host."""
     return _place().local_rank
 
 
 def local_size() -> int:
-    """How many ranks this host has."""
+    """The number of ranks on this host."""
     return _place().local_size
 
 
 def cross_rank() -> int:
-    """This host's place among the hosts that have a rank with this local rank."""
+    """The index of this host among the hosts that have a rank with this local rank."""
     return _place().cross_rank
 
 
 def cross_size() -> int:
-    """How many hosts have a rank with this local rank."""
+    """The number of hosts that have a rank with this local rank."""
     return _place().cross_size
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have equally many ranks."""
+    """Whether all hosts have the same number of ranks."""
     return _place().homogeneous
 
 
 def mpi_threads_supported() -> bool:
-    """Whether the MPI takes calls from several threads at once."""
+    """Whether the MPI library allows calls from several threads at once."""
     _place()
     from mpi4py import MPI
 
@@ -320,47 +327,47 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether ranks find each other by MPI: they do."""
+    """Whether the ranks use MPI to find each other. Always True."""
     return True
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether MPI can be used: it can."""
+    """Whether MPI is available. Always True."""
     del verbose
     return True
 
 
 def gloo_enabled() -> bool:
-    """Whether Gloo is in use: it is not."""
+    """Whether Gloo is in use. Always False."""
     return False
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Whether Gloo can be used: it cannot."""
+    """Whether Gloo is available. Always False."""
     del verbose
     return False
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """NCCL's version where the operations use it; 0: they do not."""
+    """The version of NCCL if operations use it. Always 0: they do not."""
     del verbose
     return 0
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """Whether DDL can be used: it cannot."""
+    """Whether DDL is available. Always False."""
     del verbose
     return False
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """Whether oneCCL can be used: it cannot."""
+    """Whether oneCCL is available. Always False."""
     del verbose
     return False
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Whether PyTorch has tensors on GPUs; the operations take them."""
+    """Whether this PyTorch was built with CUDA. Operations accept its GPU tensors."""
     del verbose
     import torch
 
@@ -368,24 +375,24 @@ def cuda_built(verbose: bool = False) -> bool:
 
 
 def rocm_built(verbose: bool = False) -> bool:
-    """Whether ROCm can be used: it cannot."""
+    """Whether ROCm is available. Always False."""
     del verbose
     return False
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Write from now on when operations were submitted, agreed on and carried out. Local.
+    """Start to record when operations are submitted, agreed on and carried out. Local.
 
-    The file is for chrome://tracing or Perfetto, and complete after each event. HOROVOD_TIMELINE
-    names one from `init` on (and HOROVOD_TIMELINE_MARK_CYCLES=1 marks cycles).
+    chrome://tracing and Perfetto read the file, which is complete after each event.
+    HOROVOD_TIMELINE starts a timeline in `init`; HOROVOD_TIMELINE_MARK_CYCLES=1 then marks cycles.
 
     Args:
-        file_path: rank 0 writes it; with "{rank}" in it each rank writes one of its own.
+        file_path: file that rank 0 writes. If it contains "{rank}", each rank writes its own.
         mark_cycles: mark the start of each batch of operations that are carried out as one.
 
     Raises:
-        ValueError: before `init`.
-        OSError: the file cannot be written.
+        ValueError: `init` has not been called.
+        OSError: the file cannot be opened.
     """
     from gradred.torch import process_sets as sets
 
@@ -400,7 +407,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """Close the timeline; without one nothing happens. Warns if the file could not be written."""
+    """Close the timeline, if there is one. Warns if writing the file has failed."""
     from gradred.torch import process_sets as sets
 
     timeline, state.timeline = state.timeline, None
@@ -415,11 +422,11 @@ def stop_timeline() -> None:
 
 
 class HorovodBasics:
-    """The functions of this module as methods, which user code reaches by `mpi_ops._basics`.
+    """The functions of this module as methods, which user code reaches as `mpi_ops._basics`.
 
     Args:
-        pkg_path: where Horovod would look for its extension.
-        args: likewise.
+        pkg_path: where Horovod would look for its extension; ignored.
+        args: ignored as well.
     """
 
     Average, Sum, Adasum, Min, Max, Product = Average, Sum, Adasum, Min, Max, Product

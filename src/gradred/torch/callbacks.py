@@ -1,12 +1,13 @@
-"""Callbacks of futures, in which programs start further operations, as DDP's PowerSGD hook does.
+"""Numbering of operations that callbacks of futures start, as DDP's PowerSGD hook does.
 
-Ranks come to callbacks at moments of their own, and operations of a group meet by their numbers. So
-what a callback starts is counted apart, as part of the operation whose callback it is: it meets its
-like whatever else has been started meanwhile, and in whichever thread it runs. A callback that is
-added after the end runs at once, in the thread that adds it, and is one like others.
+Operations of a group are matched by number, but ranks run callbacks at different times. So
+operations that a callback starts are counted separately, as part of the operation whose callback it
+is. They match whatever other operations have been started meanwhile, and in whichever thread the
+callback runs. A callback added after the operation has ended runs immediately, in the thread that
+adds it, and is counted in the same manner.
 
-Callbacks of other futures (a program's own, `torch.futures.collect_all`) count as what has added
-them: the group's operations, or those of the callback in which that was.
+Callbacks of other futures (a program's own, `torch.futures.collect_all`) count with the code that
+added them: as operations of the group, or of the callback that added them.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ import torch
 
 _Submitted = TypeVar("_Submitted")
 
-_LONGEST_TITLE = 100  # characters: callbacks of callbacks of callbacks have longer ones
+_LONGEST_TITLE = 100  # characters; callbacks of callbacks exceed it
 
 
 class Numbers:
-    """Counts operations of a group in the order in which a rank starts them.
+    """Counts operations of a group in the order in which this rank starts them.
 
     Args:
-        of_callback: whose these are; empty: those that are no callback's.
+        of_callback: title of the callback that starts the operations. Empty: no callback does.
     """
 
     def __init__(self, of_callback: str = "") -> None:
@@ -38,7 +39,7 @@ class Numbers:
         self.taken = 0
 
     def submit(self, submit: Callable[[str], _Submitted], group: str) -> _Submitted:
-        """What `submit` makes of the next name; None, or an error: its number is still free."""
+        """Call `submit` with the next name. The number stays free on None or an exception."""
         with self._lock:
             counted = self._of_callback or f"group {group}"
             made = submit(f"operation {self.taken + 1} of {counted}")
@@ -47,10 +48,10 @@ class Numbers:
 
 
 class _Callback:
-    """One that runs, or will.
+    """A callback that runs or will run.
 
     Args:
-        title: for the names of what it starts.
+        title: part of the names of the operations that the callback starts.
     """
 
     def __init__(self, title: str) -> None:
@@ -59,7 +60,7 @@ class _Callback:
         self._lock = threading.Lock()
 
     def numbers_of(self, group: Any) -> Numbers:
-        """Its operations of a group: ranks of one group may be in no other."""
+        """The callback's count for a group. Each group has its own, as their ranks may differ."""
         with self._lock:
             if group not in self._numbers:
                 self._numbers[group] = Numbers(self._title)
@@ -67,7 +68,7 @@ class _Callback:
 
 
 class _Running(threading.local):
-    """What runs in this thread."""
+    """The callback that runs in this thread."""
 
     callback: _Callback | None = None
 
@@ -76,7 +77,7 @@ _running = _Running()
 
 
 def numbers_here(group: Any, own: Numbers) -> Numbers:
-    """A group's in the callback in which this thread is; in none its own."""
+    """The count of the callback that this thread runs, or `own` outside callbacks."""
     callback = _running.callback
     return own if callback is None else callback.numbers_of(group)
 
@@ -90,10 +91,10 @@ def _call_as(callback: _Callback | None, function: Callable[[Any], Any], future:
 
 
 class _Callbacks:
-    """Counts those of a future.
+    """Counts the callbacks of one future.
 
     Args:
-        title: what the future is of.
+        title: name of the operation, or title of the callback, that the future belongs to.
     """
 
     def __init__(self, title: str) -> None:
@@ -102,14 +103,14 @@ class _Callbacks:
         self._added = 0
 
     def add(self, function: Callable[[Any], Any]) -> tuple[Callable[[Any], Any], _Callbacks]:
-        """The function as it is to be called, and the callbacks of what comes of it."""
+        """Return the function to register as the callback, and the callbacks of its own future."""
         with self._lock:
             self._added += 1
             title = _shortened(f"callback {self._added} of {self._title}")
         callback = _Callback(title)
 
         def call(future: Any) -> Any:
-            _callbacks_of[future] = self  # it may be another object for the same future
+            _callbacks_of[future] = self  # may be another Python object for the same future
             return _call_as(callback, function, future)
 
         return call, _Callbacks(title)
@@ -126,12 +127,12 @@ _callbacks_of: weakref.WeakKeyDictionary[Any, _Callbacks] = weakref.WeakKeyDicti
 
 
 def count_callbacks(future: Any, title: str) -> None:
-    """Have operations that callbacks of `future` start counted as theirs, and so on."""
+    """Count operations that callbacks of `future` start as theirs, at any depth."""
     _callbacks_of[future] = _Callbacks(title)
 
 
 def serve_futures() -> None:
-    """Have torch's futures take callbacks as above; once."""
+    """Patch torch's futures to count callbacks as described above. Has an effect once."""
     kind: Any = torch._C.Future
     torchs_then, torchs_add_done_callback = kind.then, kind.add_done_callback
     if hasattr(torchs_then, "_of_gradred"):

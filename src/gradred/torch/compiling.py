@@ -1,8 +1,9 @@
-"""Methods that torch's compiler leaves alone, also where it is imported later.
+"""Exclude methods from torch.compile without importing the compiler.
 
-Within a compiled region it is offered all Python that PyTorch's C++ calls, such as a group's
-broadcast where DistributedDataParallel makes its buckets anew, and ends with an error at a process
-group. `torch.compiler.disable` would import it, which takes more than a second.
+In a compiled region, the compiler traces all Python code that PyTorch's C++ code calls. An example
+is a group's broadcast when DistributedDataParallel rebuilds its buckets. The compiler then fails on
+the process group. `torch.compiler.disable` would import the compiler, which takes more than a
+second. The functions here also work if a program imports the compiler later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def left_alone(decorated: Class) -> Class:
-    """Have a class's own methods, and what they call, run as they are."""
+    """Run a class's own methods, and the functions that they call, without compilation."""
     for value in vars(decorated).values():
         method = value.fget if isinstance(value, property) else value
         if isinstance(method, FunctionType):
@@ -27,7 +28,7 @@ def _leave_alone(function: FunctionType) -> None:
         from torch._C._dynamo import eval_frame
 
         skip = eval_frame._FrameAction.SKIP
-        strategy = eval_frame._FrameExecStrategy(skip, skip)  # of the frame, of those that it calls
+        strategy = eval_frame._FrameExecStrategy(skip, skip)  # for the frame and for frames below
         eval_frame.set_code_exec_strategy(function.__code__, strategy)
-    except (ImportError, AttributeError):  # an older PyTorch, which takes them to be plain objects
+    except (ImportError, AttributeError):  # an older PyTorch treats them as plain objects
         pass

@@ -1,4 +1,4 @@
-"""Smaller types on the way from rank to rank."""
+"""Compression of tensors for sending, by conversion to a smaller type."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ import torch
 
 
 class Compressor:
-    """Both functions do nothing; subclass it for a compression of your own."""
+    """Compressor that changes nothing. Derive from it to write another one."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is sent, and what `decompress` needs beside it."""
+        """Return the tensor to send, and the context that `decompress` needs."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor in its own type."""
+        """Convert a received tensor to its original type."""
         del ctx
         return tensor
 
 
 class NoneCompressor(Compressor):
-    """Nothing is compressed."""
+    """Tensors are sent as they are."""
 
 
 class _Cast(Compressor):
-    """Floats travel in another type."""
+    """Floating-point tensors are sent in another type."""
 
     wire: torch.dtype
 
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Floats in the type of the wire; others as they are."""
+        """Convert a floating-point tensor to the type `wire`. Others are sent as they are."""
         if not tensor.dtype.is_floating_point:
             return tensor, None
         return tensor.to(cls.wire), tensor.dtype
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor in its own type."""
+        """Convert a received tensor to its original type."""
         return tensor if ctx is None else tensor.to(ctx)
 
 
 class FP16Compressor(_Cast):
-    """Floats travel as float16."""
+    """Floating-point tensors are sent as float16."""
 
     wire = torch.float16
 
 
 class BF16Compressor(_Cast):
-    """Floats travel as bfloat16."""
+    """Floating-point tensors are sent as bfloat16."""
 
     wire = torch.bfloat16
 
 
 class Compression:
-    """What `compression=` takes."""
+    """The values that `compression=` accepts."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

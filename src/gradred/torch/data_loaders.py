@@ -1,4 +1,4 @@
-"""A loader of batches to derive from, and a class to mix in that loads them in a thread."""
+"""A base class for data loaders, and a mixin that loads batches ahead in a thread."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _END = object()
 
 
 class BaseDataLoader:
-    """A subclass says what it iterates over, in `_iterate`."""
+    """Base class of loaders. A subclass yields its batches in `_iterate`."""
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def _iterate(self) -> Iterator[Any]:
-        """The batches of an epoch."""
+        """Yield the batches of an epoch."""
         raise NotImplementedError
 
     def _process_batch(self, batch: Any) -> Any:
-        """A batch as it leaves the loader; called in the thread that asks for it."""
+        """Convert a batch before the loader yields it. Runs in the thread that iterates."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -30,13 +30,13 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin(BaseDataLoader):
-    """Put it first among the base classes: `class Loader(AsyncDataLoaderMixin, MyLoader)`.
+    """Loads batches ahead. Name it first: `class Loader(AsyncDataLoaderMixin, MyLoader)`.
 
     Args:
-        async_loader_queue_size: so many batches are loaded ahead; 0: none is, without a thread.
-        debug_data_loader: no effect.
-        args: for the other base class.
-        kwargs: likewise.
+        async_loader_queue_size: number of batches loaded ahead. 0: no thread, none loaded ahead.
+        debug_data_loader: ignored.
+        args: arguments of the other base class.
+        kwargs: keyword arguments of the other base class.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class AsyncDataLoaderMixin(BaseDataLoader):
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """End the threads that load ahead."""
+        """Stop the threads that load ahead."""
         for end in list(self._ends):
             end.set()
 
@@ -70,7 +70,7 @@ class AsyncDataLoaderMixin(BaseDataLoader):
                 if isinstance(batch, _Failure):
                     raise batch.error
                 yield self._process_batch(batch)
-        finally:  # also where the loop is left early
+        finally:  # also if the loop is left early
             end.set()
             self._ends.discard(end)
             thread.join()
@@ -80,7 +80,7 @@ class AsyncDataLoaderMixin(BaseDataLoader):
             for batch in self._iterate():
                 if not _put(batches, batch, end):
                     return
-        except Exception as error:  # for the thread that iterates
+        except Exception as error:  # the iterating thread raises it
             _put(batches, _Failure(error), end)
         _put(batches, _END, end)
 
@@ -90,7 +90,7 @@ class _Failure:
         self.error = error
 
 
-_LOOK_EVERY = 0.1  # seconds, whether the loader has been closed
+_LOOK_EVERY = 0.1  # seconds between checks for a closed loader
 
 
 def _next(batches: queue.Queue[Any], end: threading.Event) -> Any:
@@ -103,7 +103,7 @@ def _next(batches: queue.Queue[Any], end: threading.Event) -> Any:
 
 
 def _put(batches: queue.Queue[Any], batch: Any, end: threading.Event) -> bool:
-    """False: the loader has been closed."""
+    """Put a batch into the queue. Returns False if the loader has been closed."""
     while not end.is_set():
         try:
             batches.put(batch, timeout=_LOOK_EVERY)

@@ -1,4 +1,4 @@
-"""What the operations raise, by Horovod's names."""
+"""The exceptions that operations raise, under Horovod's names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _LIMIT, _OWN_LIMIT = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "GRADRED_TIMEOUT"
 
 
 class HorovodInternalError(RuntimeError):
-    """An operation ended badly: ranks differ, a rank is gone, or all has been shut down."""
+    """An operation failed: the ranks' calls differ, a rank has ended, or gradred was shut down."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
-    """Hosts have come or gone; the state is as it was."""
+    """Hosts were added or removed. The state of the training is unchanged."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 (Horovod's name)
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework is not of the version for which Horovod was built; never raised here."""
+    """A framework has another version than Horovod was built for. gradred never raises it."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
@@ -32,12 +32,12 @@ class HorovodVersionMismatchError(ImportError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """What that error says."""
+    """The message of HorovodVersionMismatchError."""
     return f"{name} is {installed_version}, and this was built for {version}"
 
 
 def internal_error(error: Error) -> HorovodInternalError:
-    """What a user of Horovod gets for gradred's own error, which stays the cause."""
+    """Convert gradred's error to HorovodInternalError. The original error stays the cause."""
     text = str(error)
     if (
         isinstance(error, TimeoutError)
@@ -49,12 +49,16 @@ def internal_error(error: Error) -> HorovodInternalError:
 
 
 def told_when_starting(error: BaseException) -> BaseException:
-    """What who starts an operation gets: wrong arguments are told as they are, as Horovod does."""
+    """The exception for a call that starts an operation.
+
+    UsageError (wrong arguments) is raised unchanged, as in Horovod. Other errors of gradred become
+    HorovodInternalError.
+    """
     return error if isinstance(error, UsageError) else told_when_waiting(error)
 
 
 def told_when_waiting(error: BaseException) -> BaseException:
-    """What who waits for an operation gets in the place of an error of gradred's."""
+    """The exception for a call that waits for an operation: HorovodInternalError for gradred's."""
     return internal_error(error) if isinstance(error, Error) else error
 
 

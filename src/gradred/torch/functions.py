@@ -1,4 +1,4 @@
-"""Parameters, the state of optimizers and objects, from one rank to all or from all to all."""
+"""Broadcast parameters, optimizer states and objects; allgather objects."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _pickle(obj: Any) -> torch.Tensor:
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Give all ranks the parameters of `root_rank`: blocks.
+    """Broadcast the parameters of `root_rank` to all ranks, in place. Blocks.
 
     Args:
-        params: `model.state_dict()`, or a list of tensors or of `(name, tensor)`.
-        root_rank: whose they are.
+        params: `model.state_dict()`, or a list of tensors or of `(name, tensor)` pairs.
+        root_rank: the rank whose parameters are sent.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: `params` is none of these.
     """
     if isinstance(params, dict):
         named = sorted(params.items())
@@ -63,8 +63,8 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Give all ranks an object of `root_rank`, pickled: blocks, and returns it."""
-    name = "object" if name is None else name  # not its type, which may differ from rank to rank
+    """Broadcast a picklable object of `root_rank`, and return it on all ranks. Blocks."""
+    name = "object" if name is None else name  # not the type's name: types may differ between ranks
     mine = rank() == root_rank
     data = _pickle(obj) if mine else torch.empty(0, dtype=torch.uint8)
     length = torch.tensor([data.numel()])
@@ -76,8 +76,8 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """All ranks' objects, pickled, in the order of the ranks: blocks."""
-    name = "object" if name is None else name  # not its type, which may differ from rank to rank
+    """Return a list of all ranks' picklable objects in rank order. Blocks."""
+    name = "object" if name is None else name  # not the type's name: types may differ between ranks
     data = _pickle(obj)
     lengths = allgather(torch.tensor([data.numel()]), f"{name}.sz").tolist()
     pieces = allgather(data, f"{name}.t").split(lengths)
@@ -87,18 +87,18 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Give all ranks, `root_rank` too, a copy of the state and options of its optimizer: blocks.
+    """Broadcast the state and options of `root_rank`'s optimizer to all ranks. Blocks.
 
-    Where it has no state yet, parameters without a gradient get zeros as theirs, as in Horovod; no
-    step is made.
+    `root_rank` itself also gets a copy. If the optimizer has no state yet, parameters without a
+    gradient get zero gradients, as in Horovod. No optimizer step is made.
 
     Args:
-        optimizer: has them afterwards.
-        root_rank: whose they are.
-        model: embeddings of it with sparse gradients get sparse zeros.
+        optimizer: receives the state and options.
+        root_rank: the rank whose optimizer is sent.
+        model: its embeddings with sparse gradients get sparse zeros.
 
     Raises:
-        ValueError: it is an LBFGS.
+        ValueError: the optimizer is an LBFGS.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         remedy = "Use another optimizer"
@@ -125,7 +125,7 @@ def broadcast_optimizer_state(
 
 @dataclass(frozen=True)
 class _Apart:
-    """Stands for a tensor that is sent by itself."""
+    """Placeholder for a tensor that is broadcast separately."""
 
     number: int
     shape: tuple[int, ...]
@@ -133,21 +133,24 @@ class _Apart:
     dtype: torch.dtype
 
     def empty(self) -> torch.Tensor:
-        """Memory for it."""
+        """An uninitialized tensor with this shape, strides and dtype."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
 
 
 def _apart(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> _Apart | torch.Tensor:
-    """What stands for it, of which `tensors` gets a copy; itself where no broadcast takes it."""
+    """Append a copy to `tensors`, and return its placeholder.
+
+    Returns `tensor` itself if broadcasts do not support its layout or dtype.
+    """
     if tensor.layout is not torch.strided or tensor.dtype not in DTYPES:
         return tensor
-    tensors.append(tensor.detach().to("cpu", copy=True))  # dense, and the axes in their order
+    tensors.append(tensor.detach().to("cpu", copy=True))  # dense, same order of axes
     made = tensors[-1]
     return _Apart(len(tensors) - 1, tuple(made.shape), made.stride(), made.dtype)
 
 
 def _replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Copies of the dictionaries, lists and tuples in it; what is of `kind` is changed."""
+    """Copy nested dictionaries, lists and tuples, and apply `change` to values of `kind`."""
     if isinstance(value, kind):
         return change(value)
     if type(value) is dict:
@@ -158,7 +161,7 @@ def _replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 def _begin_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
-    """Zeros for parameters that have no gradient and are to get one."""
+    """Set zero gradients for trainable parameters that have no gradient."""
     tables = [] if model is None else [one for one in model.modules() if _has_sparse_gradient(one)]
     sparse = {id(parameter) for table in tables for parameter in table.parameters()}
     for group in optimizer.param_groups:

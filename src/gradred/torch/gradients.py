@@ -1,4 +1,4 @@
-"""Reductions of an optimizer's gradients, which begin while the backward pass computes them."""
+"""Reduction of an optimizer's gradients while the backward pass computes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)  # PyTorc
 
 @dataclass(frozen=True)
 class How:
-    """How gradients are reduced."""
+    """Settings of the reduction; see the arguments of `DistributedOptimizer`."""
 
     compression: Any
     op: int
@@ -46,24 +46,24 @@ class How:
 
 
 _started: dict[tuple[int, str], weakref.ref[GradientReduction]] = {}
-"""By id of the engine, and name: whose reduction has begun, and has not been waited for."""
+"""The reductions started and not yet waited for, by the engine's id and the parameter's name."""
 
 
 class GradientReduction:
     """Reduces the gradients of an optimizer's parameters over all ranks.
 
-    A hook on each parameter starts the reduction of its gradient when the last backward pass before
-    a step has accumulated it; `step` waits for all of them.
+    Each parameter has a hook. After the last backward pass before a step, the hook starts the
+    reduction of the accumulated gradient. `step` waits for all reductions.
 
     Args:
-        param_groups: the optimizer's.
-        named: pairs of names and parameters; None names them by their places.
-        passes: so many backward passes accumulate locally before a reduction.
-        groups: a number, or lists of parameters, whose gradients are reduced together.
-        how: the rest.
+        param_groups: parameter groups of the optimizer.
+        named: pairs of names and parameters. None: parameters are named by position.
+        passes: number of backward passes that accumulate locally before a reduction.
+        groups: number of groups, or lists of parameters, whose gradients are reduced together.
+        how: all other settings.
 
     Raises:
-        ValueError: the arguments do not fit.
+        ValueError: the arguments are invalid.
     """
 
     def __init__(
@@ -79,25 +79,25 @@ class GradientReduction:
         self.passes = passes
         self.names = _named(param_groups, named)
         parameters = [one for group in param_groups for one in group["params"]]
-        # The next forward pass needs the first parameters first: that is how models list them.
+        # The next forward pass needs the first parameters first, as models list them in that order.
         self._priorities = {p: -index for index, p in enumerate(parameters)}
-        # Backward passes until a gradient is reduced, of parameters that get one.
+        # Number of backward passes left before the reduction, of each parameter with a gradient.
         self._left = {p: passes for p in parameters if p.requires_grad}
         self._handles: dict[Parameter, Any] = {}
-        self._claimed: list[tuple[int, str]] = []  # what `_started` has of this one
+        self._claimed: list[tuple[int, str]] = []  # this object's keys in `_started`
         self._group_handles: list[Any] = []
-        self._ready: dict[int, int] = {}  # gradients of a group
-        self._lacking: dict[Parameter, torch.Tensor] = {}  # see _complete
+        self._ready: dict[int, int] = {}  # number of gradients computed, by id of the group
+        self._lacking: dict[Parameter, torch.Tensor] = {}  # empty sparse gradients, see _complete
         self._synchronized, self._waits = False, True
         self._groups: dict[Parameter, list[Parameter]] = {}
         self._buckets: dict[Parameter, GradientBucket] = {}
-        self._agreed: set[GradientBucket] = set()  # whose layout has been compared
+        self._agreed: set[GradientBucket] = set()  # buckets whose layout was compared
         included = how.process_set.included()
         self._reduces = bool(included) and (size() > 1 or basics.is_true("HOROVOD_ELASTIC"))
         lists = self._listed(groups)
         if how.as_buckets:
             if self._reduces:
-                # All ranks make the same buckets; the last gradients come first.
+                # All ranks make the same buckets. Backward passes compute the last gradients first.
                 order = [*itertools.chain(*lists)] or self._in_one_order()[::-1]
                 self._buckets = {p: one for one in buckets_of(order) for p in one.parameters}
         else:
@@ -105,18 +105,18 @@ class GradientReduction:
         self._hooks = [self._hook_of(one) for one in self._left] if self._reduces else []
 
     def _hook_of(self, parameter: Parameter) -> Any:
-        own = self._self  # hooks must not keep an optimizer that nobody uses any more
+        own = self._self  # a weak reference: hooks must not keep the optimizer alive
         return parameter.register_post_accumulate_grad_hook(
             lambda accumulated: _call_hook(own, accumulated)
         )
 
     def take_in(self, param_groups: ParamGroups) -> None:
-        """Reduce, each alone, the gradients of parameters that were added, or thawed, since."""
+        """Also reduce parameters added or unfrozen meanwhile, each in an operation of its own."""
         for parameter in itertools.chain.from_iterable(group["params"] for group in param_groups):
             if parameter in self._left:
                 continue
             if parameter not in self.names:
-                first = min(self.names.values(), default="allreduce")  # no other optimizer's
+                first = min(self.names.values(), default="allreduce")  # unique among optimizers
                 self.names[parameter] = f"{first}.added.{len(self.names)}"
             if parameter.requires_grad:
                 self._priorities.setdefault(parameter, -len(self._priorities))
@@ -124,7 +124,7 @@ class GradientReduction:
                 self._hooks += [self._hook_of(parameter)] if self._reduces else []
 
     def for_copies(self, copies: Mapping[Parameter, Parameter]) -> GradientReduction:
-        """One with names and groups as here, for copies of the parameters. Local."""
+        """A reduction with the same names and groups, for copies of the parameters. Local."""
         named = [(self.names[one], copied) for one, copied in copies.items()]
         together = [one.parameters for one in self._buckets.values()] or self._groups.values()
         lists = {id(members): [copies[one] for one in members] for members in together}
@@ -132,13 +132,13 @@ class GradientReduction:
         return type(self)(param_groups, named, self.passes, list(lists.values()), self._how)
 
     def end(self) -> None:
-        """Start no more reductions, and forget those in flight."""
+        """Start no more reductions, and discard those in flight."""
         self.forget()
         for hook in self._hooks:
             hook.remove()
 
     def _listed(self, groups: Any) -> list[list[Parameter]]:
-        """A number of groups as lists of nearly as many parameters each; that blocks."""
+        """The groups as lists. Splits the parameters evenly if `groups` is a number, and blocks."""
         if not isinstance(groups, int):
             return [] if groups is None else [list(group) for group in groups]
         if groups <= 0:
@@ -147,7 +147,7 @@ class GradientReduction:
         return [list(part) for part in split_list(self._in_one_order(), groups)]
 
     def _in_one_order(self) -> list[Parameter]:
-        """Those that get gradients, as the first rank lists them; blocks."""
+        """Parameters with gradients, in the order of the first rank in the set. Blocks."""
         parameters = list(self._left)
         if not self._how.process_set.included():
             return parameters
@@ -184,14 +184,14 @@ class GradientReduction:
         if group is None:
             self._handles[parameter] = self._reduce(parameter)
             return
-        self._handles[parameter] = None  # it waits for its group
+        self._handles[parameter] = None  # the group is not complete yet
         self._ready[id(group)] = self._ready.get(id(group), 0) + 1
         if self._ready[id(group)] == len(group):
             self._ready[id(group)] = 0
             self._reduce_group(group)
 
     def _claim(self, parameter: Parameter) -> None:
-        """Have its name until `_begin_anew`; UsageError where another optimizer has it."""
+        """Reserve a name until `_begin_anew`. Raises UsageError if another optimizer has it."""
         key = id(self._how.process_set._engine), self.names[parameter]
         holder = _started.get(key)
         if holder is not None and holder() not in (None, self):
@@ -211,7 +211,7 @@ class GradientReduction:
                 found = f"the gradient of {name} is sparse, and a bucket's are dense"
                 raise ValueError(explain("gradient_as_bucket_view", found, remedy))
             parameter.grad = parameter.grad.to_dense()
-        self._handles[parameter] = None  # it waits for its bucket
+        self._handles[parameter] = None  # the bucket is not complete yet
         if not bucket.take(parameter):
             return
         bucket.begin_anew()
@@ -239,9 +239,10 @@ class GradientReduction:
         return how.op, 1.0 / how.predivide_factor, how.predivide_factor, how.process_set
 
     def _complete(self, parameter: Parameter) -> torch.Tensor:
-        """Its gradient. One that this rank lacks is zeros; or, if it was sparse before, empty.
+        """The parameter's gradient; if this rank has none, one of zeros.
 
-        For all ranks have to carry out the same operations.
+        If the gradient was sparse before, it is a sparse tensor without elements instead. All ranks
+        have to carry out the same operations, including those without a gradient.
         """
         if parameter.grad is None:
             without = self._lacking.get(parameter)
@@ -256,7 +257,7 @@ class GradientReduction:
         return self._complete(parameter).is_sparse and not self._how.sparse_as_dense
 
     def _sent(self, parameter: Parameter) -> tuple[torch.Tensor, Callable[[Any], None]]:
-        """What travels of its gradient, dense; and what puts the result in its place."""
+        """Return the dense tensor to send, and a function that stores the result."""
         gradient = self._complete(parameter)
         dense = gradient.to_dense() if gradient.is_sparse else gradient
         sent, context = self._how.compression.compress(dense)
@@ -308,12 +309,12 @@ class GradientReduction:
     # ---- before and at a step ------------------------------------------------------------------
 
     def set_passes(self, passes: int) -> None:
-        """How many backward passes accumulate locally from now on."""
+        """Set how many backward passes accumulate locally before a reduction."""
         self.passes = passes
         self._left.update(dict.fromkeys(self._left, passes))
 
     def synchronize(self) -> None:
-        """Block until all gradients are reduced. Those that this rank lacks count as zeros."""
+        """Block until all gradients are reduced. Gradients that this rank lacks count as zeros."""
         if not self._reduces:
             self._synchronized = True
             return
@@ -327,7 +328,7 @@ class GradientReduction:
         self._synchronized = True
 
     def _begin_anew(self) -> None:
-        """Nothing is in flight, and no backward pass has been made."""
+        """Reset the handles, and the number of backward passes left for each parameter."""
         for key in self._claimed:
             _started.pop(key, None)
         self._claimed.clear()
@@ -337,7 +338,7 @@ class GradientReduction:
         self._left.update(dict.fromkeys(self._left, self.passes))
 
     def forget(self) -> None:
-        """What is in flight, and that there was a `synchronize`."""
+        """Discard reductions in flight, and the record that `synchronize` was called."""
         self._begin_anew()
         for bucket in self._buckets.values():
             bucket.begin_anew()
@@ -345,7 +346,7 @@ class GradientReduction:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In it `step` does not wait for the gradients: `synchronize` has done that."""
+        """Context in which `step` does not reduce gradients, as `synchronize` has done so."""
         self._waits = False
         try:
             yield
@@ -353,12 +354,12 @@ class GradientReduction:
             self._waits = True
 
     def step(self, make: Callable[[Any], Any], closure: Any) -> Any:
-        """Wait for the gradients, then make the optimizer's own step.
+        """Wait until the gradients are reduced, then make the optimizer's own step.
 
         Args:
-            make: makes that, with a closure or None.
-            closure: computes the loss, and gradients unless there are some: then the step waits for
-                those each time that it has been called.
+            make: makes the optimizer's own step, given a closure or None.
+            closure: computes the loss. If no gradients were computed before the step, the closure
+                computes them as well. The step then waits for their reduction after each call.
         """
         if self._waits:
             if self._synchronized:
@@ -375,7 +376,12 @@ class GradientReduction:
         return make(closure)
 
     def _reducing(self, closure: Callable[[], Any], computes: bool) -> Callable[[], Any]:
-        """It, and the reduction of the gradients: on all ranks, where it `computes` them."""
+        """The closure, followed by the reduction of the gradients.
+
+        Args:
+            closure: computes the loss.
+            computes: whether it also computes gradients, on all ranks.
+        """
 
         def reduced() -> Any:
             loss = closure()
@@ -387,33 +393,34 @@ class GradientReduction:
         return reduced
 
     def require_none_in_flight(self, asked: str) -> None:
-        """Raises AssertionError between a backward pass and the step that uses it."""
+        """Raise AssertionError between a backward pass and the step that uses its gradients."""
         if self._handles:
             remedy = "Call optimizer.step() or optimizer.synchronize() first"
             raise AssertionError(explain(asked, "gradients are being reduced", remedy))
 
 
 class AdasumReduction(GradientReduction):
-    """Each rank makes the optimizer's step of its own gradients, on trial.
+    """Reduces the changes that optimizer steps make, instead of gradients.
 
-    What these change in the parameters is reduced, by Adasum, and put in place of the trial.
+    Each rank first makes the optimizer's step with its own gradients. Adasum then combines the
+    changes of all ranks, and each parameter becomes its old value plus the combined change.
     """
 
     def _hook(self, parameter: Parameter) -> None:
         if self._left[parameter] <= 0:
-            super()._hook(parameter)  # which raises
+            super()._hook(parameter)  # this raises an error
         self._left[parameter] -= 1
 
     def synchronize(self) -> None:
-        """Nothing: gradients are not reduced."""
+        """Do nothing: gradients are not reduced."""
 
     def skip_synchronize(self) -> NoReturn:
-        """Not with Adasum: raises AssertionError."""
+        """Raise AssertionError: Adasum does not support this."""
         found = "gradients are not reduced before a step"
         raise AssertionError(explain("skip_synchronize", found, "Leave it out with op=Adasum"))
 
     def step(self, make: Callable[[Any], Any], closure: Any) -> Any:
-        """Make the optimizer's own step, and the sum of all ranks' steps of it: blocks."""
+        """Make the optimizer's own step, and replace it by the Adasum of all steps. Blocks."""
         before = {parameter: parameter.detach().clone() for parameter in self._left}
         for parameter in before:
             self._claim(parameter)
@@ -434,7 +441,7 @@ def _call_hook(own: weakref.ref[GradientReduction], parameter: Parameter) -> Non
     reduction = own()
     if reduction is None:
         return
-    if _is_compiling():  # of a backward pass by compiled autograd
+    if _is_compiling():  # in a backward pass of compiled autograd
         torch.compiler.disable(reduction._hook)(parameter)
     else:
         reduction._hook(parameter)
@@ -443,7 +450,7 @@ def _call_hook(own: weakref.ref[GradientReduction], parameter: Parameter) -> Non
 def _named(
     param_groups: ParamGroups, named: Iterable[tuple[str, Parameter]] | None
 ) -> dict[Parameter, str]:
-    """By parameter, the name by which ranks meet to reduce its gradient."""
+    """The name of each parameter, under which the ranks reduce its gradient."""
     by_place = {
         parameter: f"allreduce.noname.{i}.{j}"
         for i, group in enumerate(param_groups)

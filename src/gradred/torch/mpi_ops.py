@@ -1,8 +1,9 @@
-"""Collective operations on tensors, by Horovod's names and with its meaning.
+"""Collective operations on tensors, with Horovod's names and meaning.
 
-Each has a form that blocks and one that gives a handle (`_async`), for `poll` and `synchronize`. A
-final underscore means in place. Operations of one kind and name meet, whatever the order in which
-ranks submit them; those without a name have to be submitted in the same order on all ranks.
+Most operations have a blocking form and a nonblocking one (`_async`), which returns a handle for
+`poll` and `synchronize`. A final underscore means in place. Operations are matched by kind and
+name, so ranks may submit them in any order. Operations without a name are matched by order: all
+ranks have to submit them in the same order.
 """
 
 from __future__ import annotations
@@ -131,12 +132,12 @@ _world = global_process_set
 
 _basics = HorovodBasics()
 
-# A handle of an allreduce that the core starts by itself; None: it takes a closer look.
+# Starts an allreduce in C++, and returns its handle, or None if Python has to submit it.
 _start = basics.state.handles.start_allreduce
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether it is 1, 2, 4, 8, ..."""
+    """Whether `num_rank` is a power of two."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
@@ -146,12 +147,12 @@ def gpu_available(*_ignored: Any) -> bool:
 
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """The operation that the two arguments ask for."""
+    """The reduction operation that `op` and the deprecated `average` select."""
     return reduction(op, average)
 
 
 def _empty_like(tensor: Tensor, asked: str) -> Tensor:
-    """For the result of an operation."""
+    """A new tensor for the result of an operation."""
     try:
         return torch.empty_like(tensor, requires_grad=False)
     except TypeError:
@@ -160,7 +161,7 @@ def _empty_like(tensor: Tensor, asked: str) -> Tensor:
 
 
 def _compressed(compression: Any, tensor: Tensor, asked: str) -> tuple[Tensor, Any]:
-    """What travels, and what it takes to get the tensor back."""
+    """The tensor to send, and the context that `decompress` needs."""
     return cast("tuple[Tensor, Any]", compression.compress(require_tensor(tensor, asked)))
 
 
@@ -178,10 +179,11 @@ def allreduce_async(
     *,
     priority: int = 0,
 ) -> int:
-    """Start a reduction; the result is a new tensor. Returns a handle at once.
+    """Start a reduction whose result is a new tensor. Returns a handle immediately.
 
-    Of operations that all ranks have submitted those of a higher `priority` come first, also before
-    the rest of a large one that has begun. Not Horovod's.
+    Operations that all ranks have submitted run by `priority`, the highest first. A higher
+    priority also goes before the remaining part of a large operation that has begun. Horovod has
+    no `priority`.
     """
     output = _empty_like(tensor, "allreduce")
     pre, post, engine = prescale_factor, postscale_factor, process_set._engine
@@ -204,7 +206,7 @@ def allreduce_async_(
     *,
     priority: int = 0,
 ) -> int:
-    """Start a reduction in place. Returns a handle at once."""
+    """Start a reduction in place. Returns a handle immediately."""
     pre, post, engine = prescale_factor, postscale_factor, process_set._engine
     if average is None and (
         handle := _start(engine, tensor, tensor, name, op, pre, post, priority)
@@ -223,7 +225,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
 ) -> Tensor:
-    """Reduce in place: blocks, and returns the tensor."""
+    """Reduce in place, and return the tensor. Blocks."""
     scales = (prescale_factor, postscale_factor)
     handle = allreduce_async_(tensor, average, name, op, *scales, process_set)
     return cast("Tensor", synchronize(handle))
@@ -251,21 +253,21 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
 ) -> Tensor:
-    """Reduce over all ranks: blocks, and returns a new tensor, through which gradients flow.
+    """Reduce over all ranks, and return a new tensor. Blocks. Gradients flow through the result.
 
     Args:
-        tensor: of any dense layout, which has to be the same on all ranks.
-        average: deprecated; True is `op=Average`, False `op=Sum`.
-        name: pairs the ranks' calls.
-        compression: what travels, see `Compression`.
-        op: Average (the default), Sum, Min, Max or Product.
-        prescale_factor: each input is multiplied by it.
-        postscale_factor: the result is multiplied by it.
+        tensor: any dense tensor. Its memory layout has to be the same on all ranks.
+        average: deprecated; True means `op=Average`, False means `op=Sum`.
+        name: matches this call with the calls of the other ranks.
+        compression: what is sent, see `Compression`.
+        op: Average (the default), Sum, Min, Max, Product or Adasum.
+        prescale_factor: factor applied to each input.
+        postscale_factor: factor applied to the result.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: the arguments do not fit, on this rank alone.
-        HorovodInternalError: the ranks differ, on all of them, or one is gone.
+        ValueError: the arguments are invalid. Only this rank raises it.
+        HorovodInternalError: the ranks' calls differ (all ranks raise it), or a rank has ended.
     """
     op = reduction(op, average)
     sent, context = _compressed(compression, tensor, "allreduce")
@@ -292,7 +294,7 @@ def grouped_allreduce_async(
     *,
     priority: int = 0,
 ) -> int:
-    """Start one reduction of several tensors. `synchronize` gives a tuple of new ones."""
+    """Start one reduction of several tensors. `synchronize` returns a tuple of new tensors."""
     op = reduction(op, average)
     inputs = _grouped(tensors, "grouped_allreduce")
     outputs = [_empty_like(tensor, "grouped_allreduce") for tensor in inputs]
@@ -312,7 +314,7 @@ def grouped_allreduce_async_(
     *,
     priority: int = 0,
 ) -> int:
-    """Start one reduction of several tensors, in place."""
+    """Start one reduction of several tensors in place."""
     op = reduction(op, average)
     inputs = _grouped(tensors, "grouped_allreduce")
     scales = (prescale_factor, postscale_factor)
@@ -333,7 +335,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
 ) -> tuple[Tensor, ...]:
-    """Reduce several tensors in place, as one operation: blocks."""
+    """Reduce several tensors in place as one operation. Blocks."""
     scales = (prescale_factor, postscale_factor)
     handle = grouped_allreduce_async_(tensors, average, name, op, *scales, process_set)
     return cast("tuple[Tensor, ...]", synchronize(handle))
@@ -361,7 +363,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _world,
 ) -> list[Tensor]:
-    """Reduce several tensors as one operation: blocks, and returns new ones."""
+    """Reduce several tensors as one operation, and return new tensors. Blocks."""
     op = reduction(op, average)
     inputs = _grouped(tensors, "grouped_allreduce")
     pairs = [_compressed(compression, x, "grouped_allreduce") for x in inputs]
@@ -374,10 +376,10 @@ def grouped_allreduce(
 def sparse_allreduce_async(
     tensor: Tensor, name: str, op: int, process_set: ProcessSet = _world
 ) -> Any:
-    """Start a reduction of a sparse tensor; calling what it returns waits, and gives the result."""
+    """Start a reduction of a sparse tensor. Call the returned function to wait for the result."""
     tensor = require_tensor(tensor, "sparse_allreduce").coalesce()
     parts = [tensor._indices().transpose(0, 1).contiguous(), tensor._values().contiguous()]
-    # Under an allreduce's name: a rank whose tensor is dense gets an error, and so do the others.
+    # Named as an allreduce: where another rank's tensor is dense, all ranks get an error.
     handle = _gather_async("allgather", parts, name, process_set, True, prefix="allreduce")
 
     def finish() -> Tensor:
@@ -394,14 +396,14 @@ def sparse_allreduce_async(
 
 
 def _with_rows(tensor: Tensor, kind: str) -> Tensor:
-    """The tensor, or a copy of it, as rows that lie behind each other."""
+    """The tensor if its rows are contiguous in memory, else a contiguous copy."""
     if require_tensor(tensor, kind).dim() == 0:
         raise ValueError(explain(kind, "the tensor has no axis", "Pass tensor.reshape(1)"))
     return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
 def _tensor_of(output: Any, like: Tensor, rows: int) -> Tensor:
-    """What the engine made memory for, as a tensor."""
+    """Convert memory that the engine allocated for a result to a tensor."""
     shape = (rows, *like.shape[1:])
     if output.nbytes == 0:
         return like.new_empty(shape)
@@ -435,7 +437,7 @@ def _gather_async(
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
-    """Start an allgather along the first axis, whose lengths may differ."""
+    """Start an allgather along the first axis. The ranks' lengths may differ."""
     return _gather_async("allgather", [tensor], name, process_set, grouped=False)
 
 
@@ -448,7 +450,7 @@ def grouped_allgather_async(
 
 
 def _own_rows(gradient: Tensor, rows: int, process_set: ProcessSet) -> Tensor:
-    """This rank's part of what an allgather gave."""
+    """The part of an allgather's result that this rank contributed."""
     lengths = synchronize(allgather_async(torch.tensor([rows]), None, process_set)).tolist()
     place = process_set.place_of(rank())
     return gradient.narrow(0, sum(lengths[:place]), rows)
@@ -472,7 +474,7 @@ class _Allgather(torch.autograd.Function):
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = _world) -> Tensor:
-    """All ranks' tensors behind each other along the first axis, whose lengths may differ."""
+    """Concatenate all ranks' tensors along the first axis, whose lengths may differ. Blocks."""
     require_tensor(tensor, "allgather")
     return cast("Tensor", _Allgather.apply(process_set, name, False, tensor))
 
@@ -480,7 +482,7 @@ def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet =
 def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _world
 ) -> tuple[Tensor, ...]:
-    """An allgather of several tensors as one operation."""
+    """Allgather several tensors as one operation. Blocks."""
     inputs = [
         require_tensor(x, "grouped_allgather") for x in _grouped(tensors, "grouped_allgather")
     ]
@@ -503,7 +505,7 @@ def _broadcast_async(
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
-    """Start a broadcast from `root_rank`, a rank among all; the result is a new tensor."""
+    """Start a broadcast from `root_rank`, a global rank. The result is a new tensor."""
     output = _empty_like(tensor, "broadcast")
     return _broadcast_async(tensor, output, root_rank, name, process_set)
 
@@ -532,14 +534,14 @@ class _Broadcast(torch.autograd.Function):
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> Tensor:
-    """The tensor of `root_rank`, a rank among all: blocks, and returns a new tensor."""
+    """Broadcast the tensor of `root_rank`, a global rank, to a new tensor. Blocks."""
     return cast("Tensor", _Broadcast.apply(tensor, root_rank, name, process_set))
 
 
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> Tensor:
-    """The same in place."""
+    """Broadcast in place from `root_rank`, a global rank. Blocks."""
     return cast("Tensor", synchronize(broadcast_async_(tensor, root_rank, name, process_set)))
 
 
@@ -567,7 +569,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = _world,
 ) -> int:
-    """Start an exchange of rows. `synchronize` gives the tensor and the rows from each rank."""
+    """Start an alltoall of rows. `synchronize` returns the tensor and the rows per rank."""
     engine = engine_of(process_set)
     sent = _with_rows(tensor, "alltoall")
     rows = _splits_of(sent, splits, process_set.size() or 1)
@@ -602,17 +604,17 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = _world,
 ) -> Any:
-    """Give each rank its rows, and get those for this one: blocks.
+    """Send rows to each rank, and receive the rows that the ranks send to this one. Blocks.
 
     Args:
-        tensor: its rows are for rank 0 first, then for rank 1, and so on.
-        splits: how many rows for each rank; None: equally many.
-        name: pairs the ranks' calls.
+        tensor: the rows to send, those for rank 0 first, then those for rank 1, and so on.
+        splits: number of rows for each rank. None: the same number for all ranks.
+        name: matches this call with the calls of the other ranks.
         process_set: the ranks that take part.
 
     Returns:
-        The rows for this rank in the order of the ranks; with `splits` a pair of these and of how
-        many came from each rank.
+        The received rows in rank order. If `splits` is given, a pair: these rows, and the number of
+        rows received from each rank.
     """
     made, received = _Alltoall.apply(tensor, splits, name, process_set)
     return made if splits is None else (made, received)
@@ -646,7 +648,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start a reduction of which each rank gets its rows."""
+    """Start a reduction of which each rank receives some rows."""
     scales = (prescale_factor, postscale_factor)
     return _reducescatter_async([tensor], name, op, process_set, *scales, grouped=False)
 
@@ -659,7 +661,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start one such reduction of several tensors."""
+    """Start one reduce-scatter of several tensors."""
     inputs = _grouped(tensors, "grouped_reducescatter")
     scales = (prescale_factor, postscale_factor)
     return _reducescatter_async(inputs, _group(name), op, process_set, *scales, grouped=True)
@@ -692,9 +694,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Reduce over all ranks, of which each gets some rows: blocks.
+    """Reduce over all ranks, and return this rank's rows of the result. Blocks.
 
-    Where n rows do not divide evenly among p ranks, the first n mod p get one more.
+    If n rows do not divide evenly among p ranks, the first n mod p ranks get one row more.
     """
     sent, context = _compressed(compression, tensor, "reducescatter")
     rest = (process_set, prescale_factor, postscale_factor)
@@ -711,7 +713,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """The same of several tensors as one operation."""
+    """Reduce-scatter several tensors as one operation. Blocks."""
     inputs = _grouped(tensors, "grouped_reducescatter")
     pairs = [_compressed(compression, x, "grouped_reducescatter") for x in inputs]
     rest = (process_set, prescale_factor, postscale_factor)
@@ -724,12 +726,12 @@ def grouped_reducescatter(
 
 
 def join(device: int = -1) -> int:
-    """This rank has no more batches: blocks until all ranks say so.
+    """Declare that this rank has no more batches. Blocks until all ranks have joined.
 
-    Meanwhile it takes part in sums and averages with zeros.
+    While it waits, this rank contributes zeros to the other ranks' sums and averages.
 
     Returns:
-        The rank that was the last.
+        The rank that joined last.
     """
     del device
     engine = engine_of(global_process_set)
@@ -744,6 +746,6 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: ProcessSet = _world) -> None:
-    """Block until all ranks have come here; operations in flight need not have ended."""
+    """Block until all ranks have called this. Operations in flight may still be running."""
     engine = engine_of(process_set)
     synchronize(submit(engine, "barrier", "barrier", [], lambda _: None, None))

@@ -1,4 +1,4 @@
-"""Operations in flight: what is submitted, handles, and what comes of them."""
+"""Operations in flight: submission, handles and results."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ OPS = {
 _NAMES_OF_OPS = "Average, Sum, Min, Max, Product or Adasum"
 
 _InFlight: TypeAlias = "tuple[NamedRequest, Callable[[NamedRequest], Any]]"
-"""What stands behind a handle: the request, and what makes the result of it. Allreduces of one
-tensor are `basics.state.handles`' own: most are, and no object of Python's is made for them."""
+"""The content of a handle: the request, and the function that makes the result from it.
+`basics.state.handles` manages allreduces of one tensor itself. These are the most frequent
+operations, and no Python object is made for them."""
 
 _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
@@ -47,7 +48,7 @@ _wait = basics.state.handles.wait
 
 
 def require_tensor(x: Any, asked: str) -> torch.Tensor:
-    """The same; UsageTypeError for what is no tensor."""
+    """Return `x` if it is a tensor, else raise UsageTypeError."""
     if isinstance(x, torch.Tensor):
         return x
     if x is None:
@@ -59,7 +60,7 @@ def require_tensor(x: Any, asked: str) -> torch.Tensor:
 
 
 def _require_op(op: Any) -> None:
-    """UsageTypeError for what is none of the numbers that stand for operations."""
+    """Raise UsageTypeError if `op` is not a number."""
     if isinstance(op, int):
         return
     found = f"it is of type {type(op).__name__}, and operations are numbers here"
@@ -67,11 +68,11 @@ def _require_op(op: Any) -> None:
 
 
 def reduction(op: int | None, average: bool | None) -> int:
-    """The operation that the two arguments ask for.
+    """The operation that `op` and the deprecated `average` select.
 
     Raises:
-        ValueError: both are given.
-        gradred.UsageError: `op` is no number, such as mpi4py's MPI.SUM.
+        ValueError: both arguments are given.
+        gradred.UsageError: `op` is not a number, such as mpi4py's MPI.SUM.
     """
     if op is not None and type(op) is not int:
         _require_op(op)
@@ -94,12 +95,12 @@ def reducing(op: int) -> str:
 
 
 def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> Described:
-    """A tensor as the engine sees it; `out` None lets the engine make memory for the result.
+    """Describe a tensor for the engine. If `out` is None, the engine allocates the result.
 
     Raises:
-        ValueError: its type, memory or layout is none that the engine serves.
-        gradred.UsageError: it is no tensor.
-        gradred.DeviceError: it is no memory of this process.
+        ValueError: the engine does not support the tensor's type, memory or layout.
+        gradred.UsageError: `tensor` is not a tensor.
+        gradred.DeviceError: the memory does not belong to this process.
     """
     require_tensor(tensor, asked)
     dtype = DTYPES.get(tensor.dtype)
@@ -134,13 +135,13 @@ def _why_not(tensor: torch.Tensor) -> str:
 
 
 def _order_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The axes from the slowest in memory to the fastest; None if the elements lie apart."""
+    """The axes from the slowest to the fastest in memory. None: the tensor has gaps."""
     layout = layout_of(tuple(tensor.shape), tensor.stride(), 1)
     return None if layout is None else layout.order
 
 
 def engine_of(process_set: ProcessSet) -> NamedOperations:
-    """What carries out the set's operations."""
+    """The engine that carries out the set's operations."""
     engine = process_set._engine
     return process_set.engine() if engine is None else engine
 
@@ -161,9 +162,9 @@ def submit(
     prefix: str | None = None,
     priority: int = 0,
 ) -> int:
-    """A handle of what is in flight from now on; `finish` makes the result of it.
+    """Submit an operation, and return its handle. `finish` makes the result from the request.
 
-    Names are apart by their kinds, unless `prefix` says otherwise.
+    Operations of different kinds have separate names, unless `prefix` is given.
     """
     prefix = kind if prefix is None else prefix
     full = f"{prefix}.{engine.next_name(prefix) if name is None else name}"
@@ -178,7 +179,7 @@ def submit(
 
 
 def put(in_flight: _InFlight) -> int:
-    """Its handle."""
+    """Store an operation in flight, and return its handle."""
     return basics.state.handles.put(in_flight)
 
 
@@ -192,7 +193,7 @@ def submit_tensor(
     process_set: ProcessSet,
     priority: int = 0,
 ) -> int:
-    """As `submit`, for an allreduce of one tensor."""
+    """Like `submit`, for an allreduce of one tensor."""
     engine, how = engine_of(process_set), (op, prescale, postscale, priority)
     if name is None:
         name = engine.next_name("allreduce")
@@ -219,7 +220,7 @@ def submit_tensors(
     result: Any,
     priority: int,
 ) -> int:
-    """As `submit`, for an allreduce of several tensors, or of one that the core leaves alone."""
+    """Like `submit`, for an allreduce of several tensors, or of one that C++ does not accept."""
     engine = engine_of(process_set)
     if op == basics.Adasum:
         from gradred.torch import adasum
@@ -241,10 +242,10 @@ def submit_tensors(
 
 
 def poll(handle: int) -> bool:
-    """Whether the operation has ended, so that `synchronize` does not block.
+    """Whether the operation has ended, so that `synchronize` returns immediately.
 
     Raises:
-        ValueError: there is none of this handle, or it has been synchronised.
+        ValueError: the handle is unknown, or `synchronize` has consumed it.
     """
     found = basics.state.handles.get(handle)
     if found is None:
@@ -254,17 +255,17 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int | Callable[[], Any] | None) -> Any:
-    """Block until an operation has ended, and return its result; None for an unknown handle.
+    """Block until an operation has ended, and return its result. None: the handle is unknown.
 
     Raises:
-        HorovodInternalError: it has ended badly.
+        HorovodInternalError: the operation has failed.
     """
     result = _wait(handle)
     return result if result is not NotImplemented else _result_of(handle)
 
 
 def _result_of(handle: int | Callable[[], Any] | None) -> Any:
-    """As `synchronize`, of a handle that Python knows more of."""
+    """Like `synchronize`, for a handle whose result Python code makes."""
     found: _InFlight | None = basics.state.handles.take(handle)
     try:
         if found is None:
@@ -277,12 +278,12 @@ def _result_of(handle: int | Callable[[], Any] | None) -> Any:
 
 
 def require_set(process_set: ProcessSet) -> NamedOperations:
-    """As `engine_of`, for calls that need no tensor."""
+    """Like `engine_of`, for calls without a tensor. Raises an error before init()."""
     if basics.state.place is None:
         raise HorovodInternalError(NOT_INITIALISED)
     return engine_of(process_set)
 
 
 def is_global(process_set: ProcessSet) -> bool:
-    """Whether it has all ranks."""
+    """Whether this is the set of all ranks."""
     return process_set is global_process_set

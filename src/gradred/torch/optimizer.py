@@ -28,7 +28,7 @@ else:
 
 
 class _Distributed(_Wrapped):
-    """The methods that a wrapped optimizer has before those of its own class."""
+    """Methods that take precedence over those of the wrapped optimizer's own class."""
 
     _gradred_reduction: GradientReduction
     _gradred_own_step: Callable[..., Any] | None = None  # set on the object before it was wrapped
@@ -39,7 +39,7 @@ class _Distributed(_Wrapped):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes accumulate locally before a reduction."""
+        """The number of backward passes that accumulate locally before a reduction."""
         return self._gradred_reduction.passes
 
     @backward_passes_per_step.setter
@@ -47,26 +47,26 @@ class _Distributed(_Wrapped):
         self.set_backward_passes_per_step(passes)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes accumulate locally from now on."""
+        """Set how many backward passes accumulate locally before a reduction."""
         self._gradred_reduction.set_passes(passes)
 
     def synchronize(self) -> None:
-        """Block until all gradients are reduced. Those that this rank lacks count as zeros."""
+        """Block until all gradients are reduced. Gradients that this rank lacks count as zeros."""
         self._gradred_reduction.take_in(self.param_groups)
         self._gradred_reduction.synchronize()
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
-        """In it `step` does not wait for the gradients: `synchronize` has done that."""
+        """Context in which `step` does not reduce gradients, as `synchronize` has done so."""
         return self._gradred_reduction.skip_synchronize()
 
     def step(self, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the gradients, then make the optimizer's own step.
+        """Wait until the gradients are reduced, then make the optimizer's own step.
 
         Args:
-            closure: computes the loss, and gradients unless there are some: then the step waits for
-                those each time that it has been called.
-            args: what else the optimizer's own step takes.
-            kwargs: likewise.
+            closure: computes the loss. If no gradients were computed before the step, the closure
+                computes them as well. The step then waits for their reduction after each call.
+            args: further arguments of the optimizer's own step.
+            kwargs: further keyword arguments of the optimizer's own step.
         """
         own = self._gradred_own_step or super().step
 
@@ -78,22 +78,22 @@ class _Distributed(_Wrapped):
         return self._gradred_reduction.step(make, closure)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clear the gradients; not between a backward pass and the step that uses it."""
+        """Clear the gradients. Do not call it between a backward pass and the step using it."""
         self._gradred_reduction.require_none_in_flight("optimizer.zero_grad()")
         super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, *args: Any, **kwargs: Any) -> None:
-        """As without ranks; the gradients of these parameters are reduced each alone."""
+        """Add a parameter group. The gradients of its parameters are reduced one by one."""
         super().add_param_group(*args, **kwargs)
         self._gradred_reduction.take_in(self.param_groups)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As without ranks; what is in flight is forgotten."""
+        """Load a state. Reductions in flight are discarded."""
         self._gradred_reduction.forget()
         super().load_state_dict(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Another one for copies of the parameters, with names and groups as here. Local."""
+        """Copy the optimizer and its parameters, with the same names and groups. Local."""
         self._gradred_reduction.take_in(self.param_groups)
         made = type(self).__new__(type(self))
         memo[id(self)] = made
@@ -126,31 +126,33 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     *,
     gradient_as_bucket_view: bool = False,
 ) -> Any:
-    """The optimizer itself, whose gradients are averaged over all ranks from now on.
+    """Make an optimizer average its gradients over all ranks, and return the same object.
 
-    Reductions begin while the backward pass runs; `step` waits for them. The object gets a class
-    derived from its own, and keeps all that it has: state, options, attributes, hooks, schedulers.
-    To wrap it once more replaces these arguments.
+    Reductions start while the backward pass runs, and `step` waits for them. The object's class
+    becomes a class derived from its own. It keeps its state, options, attributes, hooks and
+    schedulers. Wrapping it a second time replaces the arguments of the first time.
 
     Args:
-        optimizer: the one to wrap; of any class.
-        named_parameters: `model.named_parameters()`; None names them by their places.
-        compression: what travels, see `Compression`.
-        backward_passes_per_step: so many accumulate locally before a reduction.
-        op: Average, Sum, or Adasum, of the steps that ranks make each by themselves.
-        gradient_predivide_factor: of an average: so much of the division comes before the sum.
-        num_groups: deprecated; `groups` with a number.
-        groups: gradients that are reduced together, when the last of them is there: a number of
-            groups, or lists. An operation takes up to 16 of one type.
-        sparse_as_dense: sparse gradients are reduced as dense ones.
-        process_set: the ranks that take part; others run the plain optimizer.
-        gradient_as_bucket_view: gradients lie behind each other in memory that other ranks read
-            (`gradred.empty`), some MiB of them are one operation, and nothing is copied. A step
-            then has gradients where they were before; those that `zero_grad` has set to None are
-            copied there after the backward pass. Not Horovod's; no sparse gradients, no `groups`.
+        optimizer: the optimizer to wrap, of any class.
+        named_parameters: `model.named_parameters()`. None: parameters are named by position.
+        compression: what is sent, see `Compression`.
+        backward_passes_per_step: number of backward passes that accumulate locally before a
+            reduction.
+        op: Average, Sum, or Adasum. Adasum combines the steps that the ranks make separately.
+        gradient_predivide_factor: the part of an average's division that is done before the sum.
+        num_groups: deprecated; use `groups` with a number.
+        groups: gradients to reduce together once all of them are computed: a number of groups, or
+            lists of parameters. One operation takes up to 16 tensors of one type.
+        sparse_as_dense: reduce sparse gradients as dense ones.
+        process_set: the ranks that take part. Other ranks run the plain optimizer.
+        gradient_as_bucket_view: store gradients contiguously in shared arrays (`gradred.empty`),
+            which other ranks read directly. One operation reduces some MiB of them. Gradients
+            keep their memory from step to step. If `zero_grad` has set a gradient to None, the
+            new one is copied there after the backward pass. Sparse gradients and `groups` are
+            not supported then. Horovod has no such argument.
 
     Raises:
-        ValueError: the arguments do not fit.
+        ValueError: the arguments are invalid.
     """
     groups_given = groups is not None or num_groups > 0
     _check(
@@ -199,15 +201,15 @@ def _check(
 
 
 def _wrap(optimizer: Any, reduction: GradientReduction) -> None:
-    """Have the object reduce its gradients; of one that does already, instead of what it did."""
+    """Make the object reduce its gradients. Replaces an earlier reduction of the same object."""
     if isinstance(optimizer, _Distributed):
         optimizer._gradred_reduction.end()
     else:
-        own_step = vars(optimizer).get("step")  # as schedulers set it
+        own_step = vars(optimizer).get("step")  # schedulers set it on the object
         optimizer.__class__ = _class_of(type(optimizer))
         if own_step is not None:
             optimizer._gradred_own_step = own_step
-            is_bound = isinstance(own_step, types.MethodType)  # else it needs no circle
+            is_bound = isinstance(own_step, types.MethodType)  # a function makes no reference cycle
             owner = optimizer if is_bound else weakref.proxy(optimizer)
             optimizer.step = types.MethodType(_like(own_step, _Distributed.step), owner)
     optimizer._gradred_reduction = reduction
@@ -224,7 +226,7 @@ def _class_of(own: type) -> type:
 
 
 def _like(own: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method with the signature of `own`, and with the marks that PyTorch sets on that."""
+    """The method with the signature of `own` and the attributes that PyTorch set on `own`."""
 
     @functools.wraps(own)
     def alike(*args: Any, **kwargs: Any) -> Any:

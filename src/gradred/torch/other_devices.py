@@ -1,8 +1,8 @@
-"""Tensors on devices for which another backend was asked for, as by `"cpu:gradred,cuda:nccl"`.
+"""Tensors on devices that another backend serves, as with `"cpu:gradred,cuda:nccl"`.
 
-torch asks a backend for each of these devices, and puts one that is written in Python in the place
-of the whole group. So the group hands such tensors on, to a group of the same ranks and of the
-backend that was asked for. It is made when the first comes, by all of its ranks.
+torch asks for a backend for each device, but a backend written in Python replaces the whole group.
+So gradred's group passes such tensors to a second group, which has the same ranks and the requested
+backend. All ranks create that group when the first such tensor arrives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Group = TypeVar("Group", bound=type)
 
 
 def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
-    """Have the class's methods of these names hand on what is not theirs.
+    """Make the methods with these names pass tensors on other devices to another group.
 
-    They call no other one of these: what was asked for is handed on, and no part of it.
+    The methods must not call each other. Otherwise an operation could be split between groups.
     """
 
     def decorate(group: Group) -> Group:
@@ -52,7 +52,7 @@ def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:
-    """In them, or in lists of them."""
+    """The first tensor in the arguments, or in lists of them."""
     for one in arguments:
         if isinstance(one, torch.Tensor):
             return one
@@ -62,27 +62,27 @@ def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:
 
 
 class OtherDevices:
-    """The backends that were asked for besides, and their groups.
+    """The other backends that the program requested, and their groups.
 
     Args:
-        group: of gradred.
-        timeout: its time limit, which theirs have, too.
+        group: the group of gradred.
+        timeout: time limit of that group, which the other groups also use.
     """
 
     def __init__(self, group: Any, timeout: datetime.timedelta | None) -> None:
-        self._group: Callable[[], Any] = weakref.ref(group)  # which holds this
+        self._group: Callable[[], Any] = weakref.ref(group)  # the group owns this object
         self._timeout = timeout or distributed_c10d.default_pg_timeout
-        self._made: dict[str, Any] = {}  # by backend
-        self._has_the_host: bool | None = None  # not known before torch knows the group
-        self._backends: dict[str, str | None] = {}  # by kind of device, likewise
+        self._made: dict[str, Any] = {}  # groups by backend
+        self._has_the_host: bool | None = None  # None until torch has registered the group
+        self._backends: dict[str, str | None] = {}  # backend by device type, once registered
         self._making = threading.Lock()
 
     def is_being_made(self) -> bool:
-        """Torch asks for backends before it knows the group."""
+        """Whether torch has not registered the group yet. It already asks for backends then."""
         return self._group() not in distributed_c10d._world.pg_map
 
     def backend_for(self, device: torch.device) -> str | None:
-        """Its name; None if none was asked for."""
+        """The name of the other backend for a device. None: no other was requested."""
         kind = device.type
         if kind not in self._backends:
             found = self._read_backend(kind)
@@ -98,13 +98,13 @@ class OtherDevices:
         return None if name in (None, "", "gradred") else name
 
     def has_the_host(self) -> bool:
-        """Whether tensors in host memory are for another backend."""
+        """Whether another backend was requested for tensors in host memory."""
         if self._has_the_host is None:
             self._has_the_host = self.backend_for(torch.device("cpu")) is not None
         return self._has_the_host
 
     def group_for(self, device: torch.device) -> Any:
-        """That serves it; None if there is none. The first time all ranks have to call it."""
+        """The group that serves a device, or None. All ranks have to make the first call."""
         name = self.backend_for(device)
         if name is None:
             return None
@@ -114,7 +114,10 @@ class OtherDevices:
             return self._made[name]
 
     def _make(self, backend: str) -> Any:
-        """As `new_group` does, which would want to hear of it from the ranks of no group, too."""
+        """Create a group as `new_group` does.
+
+        `new_group` itself would also require a call by ranks outside this group.
+        """
         world, group = distributed_c10d._world, self._group()
         ranks = dist.get_process_group_ranks(group)
         made, _ = distributed_c10d._new_process_group_helper(
@@ -131,10 +134,10 @@ class OtherDevices:
 
 
 def serve_batches() -> None:
-    """Have torch's function give the operations to the groups that serve their devices; once.
+    """Patch torch's `batch_isend_irecv` to use the group for each tensor's device; done once.
 
-    It starts those of a group that is no class of its own together. By one, NCCL's messages
-    between two ranks would wait for each other.
+    torch starts a batch as a unit only in a plain `ProcessGroup`. If NCCL's messages between two
+    ranks were started one by one, they would wait for each other.
     """
     torchs = distributed_c10d.batch_isend_irecv
     if hasattr(torchs, "__wrapped__"):
@@ -148,7 +151,7 @@ def serve_batches() -> None:
 
 
 def served(one: Any) -> Any:
-    """An operation of a batch, in the group that serves its tensor."""
+    """The same operation of a batch, in the group that serves its tensor."""
     if not isinstance(one, dist.P2POp):
         return one
     others = getattr(one.group or dist.group.WORLD, "other_devices", None)

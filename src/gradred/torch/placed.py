@@ -1,4 +1,4 @@
-"""Tensors on GPUs, as named operations are told of them."""
+"""Description of tensors on GPUs for named operations."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.errors import UsageError, explain
 
 SERVED = ("cpu", "cuda")
-"""Kinds of devices whose tensors the front ends take."""
+"""Types of devices whose tensors the front ends accept."""
 
 
 def placement_of(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> _core.Placement:
-    """Where a tensor on a GPU and its result lie.
+    """Describe the memory of a tensor on a GPU and of its result.
 
-    What the calling thread's current stream has been given by now comes first; the result is there,
-    for all streams, when the operation has ended.
+    The operation starts after the work that the calling thread's current stream has received so
+    far. When the operation has ended, all streams may use the result.
 
     Args:
         tensor: the input.
-        out: the result; None: in memory that the engine makes.
-        asked: for messages.
+        out: the result. None: the engine allocates it.
+        asked: name of the call, for error messages.
 
     Raises:
-        gradred.UsageError: they are on different devices.
-        gradred.DeviceError: it is no memory of this process.
+        gradred.UsageError: the tensors are on different devices.
+        gradred.DeviceError: the memory does not belong to this process.
     """
     if out is not None and out.device != tensor.device:
         found = f"the tensor is on {tensor.device}, the one for the result on {out.device}"
@@ -38,11 +38,11 @@ def placement_of(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> 
 
 
 def _placed(tensor: torch.Tensor, asked: str) -> tuple[_core.DeviceMemory | None, int | None]:
-    """Its memory, and the current stream there."""
+    """The memory of a tensor, and the current stream of its device."""
     plain = _core.device_array(tensor)
     if plain is not None:
         return plain[-2:]
     current = int(torch.cuda.current_stream(tensor.device).cuda_stream)
-    stream = current or LEGACY_STREAM  # PyTorch calls that one 0
+    stream = current or LEGACY_STREAM  # PyTorch's number for it is 0
     nbytes = tensor.numel() * tensor.element_size()
     return cuda_interface.place(tensor.data_ptr(), nbytes, stream, asked), stream

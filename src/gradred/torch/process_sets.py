@@ -1,4 +1,4 @@
-"""Sets of ranks that have operations of their own."""
+"""Sets of ranks that carry out operations separately from the other ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class ProcessSet:
-    """Some ranks, by their numbers among all or by an mpi4py communicator.
+    """A set of ranks, given by global ranks or by an mpi4py communicator.
 
-    `process_set_id` is None until the set is registered, by init() or `add_process_set`.
+    `process_set_id` is None until init() or `add_process_set` registers the set.
     """
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
@@ -35,28 +35,28 @@ class ProcessSet:
         self.ranks = sorted(ranks)
 
     def size(self) -> int | None:
-        """How many ranks it has; None: it is not registered."""
+        """The number of ranks in the set. None: the set is not registered."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """This rank's place in it; None: it is not registered.
+        """The index of this rank in the set. None: the set is not registered.
 
         Raises:
-            ValueError: this rank is not part of it.
+            ValueError: this rank is not in the set.
         """
         if self.process_set_id is None or self.ranks is None:
             return None
         return self.place_of(_own_rank())
 
     def included(self) -> bool | None:
-        """Whether this rank is part of it."""
+        """Whether this rank is in the set. None: the ranks of the set are not known yet."""
         return None if self.ranks is None else _own_rank() in self.ranks
 
     def place_of(self, rank: int) -> int:
-        """The place in the set of a rank among all.
+        """The index in the set of a global rank.
 
         Raises:
-            ValueError: it is not part of it.
+            ValueError: the rank is not in the set.
         """
         if self.ranks is None or rank not in self.ranks:
             remedy = "Use a rank, and a process set, that belong together"
@@ -64,11 +64,11 @@ class ProcessSet:
         return self.ranks.index(rank)
 
     def engine(self) -> NamedOperations:
-        """What carries out its operations.
+        """The engine that carries out the operations of the set.
 
         Raises:
-            HorovodInternalError: before init() and after shutdown().
-            ValueError: the set is not registered, or this rank is not part of it.
+            HorovodInternalError: init() has not been called, or shutdown() has been.
+            ValueError: the set is not registered, or this rank is not in it.
         """
         if self._engine is not None:
             return self._engine
@@ -94,7 +94,7 @@ global_process_set.process_set_id = 0
 global_process_set.ranks = None
 
 _registered: dict[int, ProcessSet] = {}
-_free_ids: list[int] = []  # of removed ones, the first first
+_free_ids: list[int] = []  # ids of removed sets, to reuse; the oldest first
 
 
 def _own_rank() -> int:
@@ -104,7 +104,7 @@ def _own_rank() -> int:
 
 
 def begin(size: int, comm: Any) -> None:
-    """Of init()."""
+    """Register the global set when init() runs."""
     global_process_set.process_set_id = 0
     global_process_set.ranks = list(range(size))
     global_process_set.mpi_comm = comm
@@ -115,7 +115,7 @@ def begin(size: int, comm: Any) -> None:
 
 
 def end() -> None:
-    """Of shutdown()."""
+    """Close all sets when shutdown() runs."""
     for one in _registered.values():
         if one._engine is not None and one is not global_process_set:
             one._engine.close()
@@ -126,7 +126,7 @@ def end() -> None:
 
 
 def write_to(timeline: Timeline | None) -> None:
-    """Have all sets' operations written to this timeline; None: to none."""
+    """Write the operations of all sets to this timeline. None: write them nowhere."""
     for one in _registered.values():
         if one._engine is not None:
             prefix = "" if one is global_process_set else f"set {one.process_set_id}: "
@@ -134,7 +134,7 @@ def write_to(timeline: Timeline | None) -> None:
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
-    """All registered sets."""
+    """The global ranks of all registered sets, by id."""
     return {number: list(one.ranks or []) for number, one in sorted(_registered.items())}
 
 
@@ -204,7 +204,7 @@ def _check_ranks(one: ProcessSet) -> None:
 
 
 def _register(one: ProcessSet) -> None:
-    """Blocking, and collective over all ranks."""
+    """Register one set. Blocking, and collective over all ranks."""
     from mpi4py import MPI
 
     from gradred.comm import Comm
@@ -221,18 +221,19 @@ def _register(one: ProcessSet) -> None:
             one._engine = NamedOperations(
                 Comm(comm), most_fused_bytes=most_fused_bytes(), title=title, ranks=ranks
             )
-        comm.Free()  # the engine has a duplicate of it
+        comm.Free()  # the engine uses a duplicate
     _registered[one.process_set_id] = one
     if state.timeline is not None:
         write_to(state.timeline)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a set; blocking, and collective over all ranks, also those outside of it.
+    """Register a set. Blocking, and collective over all ranks, including those outside the set.
 
     Raises:
-        ValueError: sets are not dynamic (see `init`), the ranks disagree, or have a set already.
-        NotImplementedError: it is given by a communicator.
+        ValueError: sets are not dynamic (see `init`), the ranks pass different sets, or a set with
+            these ranks exists.
+        NotImplementedError: the set is given by a communicator.
     """
     one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     comm = _dynamic("add_process_set")
@@ -252,10 +253,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Let go of a set; blocking, and collective over all ranks.
+    """Remove a set. Blocking, and collective over all ranks.
 
     Returns:
-        Whether it was registered; the global set stays.
+        Whether the set was registered. The global set is never removed.
 
     Raises:
         ValueError: sets are not dynamic.
