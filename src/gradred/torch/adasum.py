@@ -1,9 +1,10 @@
-"""Adasum: adds what ranks found in different directions, and averages what all of them found.
+"""Adasum: sums the parts of the ranks' vectors that are orthogonal, and averages parallel parts.
 
-Of two vectors a and b it makes (1 - ab / 2aa) a + (1 - ab / 2bb) b, where ab is their dot product;
-of more, so in pairs, and pairs of pairs (S. Maleki et al., Scaling Distributed Training with
-Adaptive Summation, MLSys 2021). What comes of a tree of pairs is a weighted sum of all inputs. Its
-weights follow from the inputs' dot products alone, which are computed once, in float64.
+For two vectors a and b, the result is (1 - ab / 2aa) a + (1 - ab / 2bb) b, where ab is their dot
+product. More vectors are combined in pairs, then in pairs of pairs (S. Maleki et al., Scaling
+Distributed Training with Adaptive Summation, MLSys 2021). The result of such a tree is a weighted
+sum of all inputs. The weights depend only on the inputs' dot products, which are computed once, in
+float64.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from gradred.named import Described, NamedRequest
     from gradred.torch.process_sets import ProcessSet
 
-_COLUMNS = 1 << 16  # that are converted to float64 at a time
+_COLUMNS = 1 << 16  # columns converted to float64 at a time
 
 
 def check(process_set: ProcessSet) -> None:
-    """Raises NotImplementedError where there is no Adasum."""
+    """Raise NotImplementedError if Adasum does not support the process set."""
     asked = "op=Adasum"
     if not is_global(process_set):
         found = "it takes all ranks"
@@ -39,11 +40,11 @@ def check(process_set: ProcessSet) -> None:
 
 
 def weights_of(products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How much of each input is in the result.
+    """The weight of each input in the result.
 
     Args:
-        products: the inputs' dot products with each other, shape (ranks, ranks), where ranks is a
-            power of two.
+        products: the inputs' dot products with each other, shape (ranks, ranks). The number of
+            ranks is a power of two.
     """
     combined = list(np.eye(len(products)))
     while len(combined) > 1:
@@ -63,12 +64,12 @@ def _pair(
 
 
 def combine(inputs: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
-    """The Adasum of the rows of a matrix of floats, whose number is a power of two.
+    """The Adasum of the rows of a matrix of floats. The number of rows is a power of two.
 
     Args:
         inputs: shape (ranks, elements).
-        factor: by which the result is multiplied in float64; to multiply the inputs by it instead
-            gives the same.
+        factor: factor applied to the result in float64. A factor applied to all inputs would have
+            the same effect.
     """
     products = torch.zeros(len(inputs), len(inputs), dtype=torch.float64)
     for columns in inputs.split(_COLUMNS, dim=1):
@@ -90,7 +91,7 @@ def start(
     process_set: ProcessSet,
     result: Any,
 ) -> int:
-    """A handle, whose result is `result`. Each rank gets all ranks' tensors, and combines them."""
+    """Start an Adasum, and return its handle. Each rank gathers and combines all ranks' tensors."""
     check(process_set)
     arrays = []
     for tensor, output in zip(tensors, outputs, strict=True):
@@ -109,7 +110,7 @@ def start(
 
     held = (tensors, outputs)
     engine = engine_of(process_set)
-    # Under an allreduce's name: a rank that asks for another operation gets an error.
+    # Named as an allreduce: a rank that calls another operation gets an error.
     return submit(
         engine,
         "allgather",
@@ -124,7 +125,7 @@ def start(
 
 
 def _as_a_row(array: Described) -> Described:
-    """The same with an axis before the others, for the ranks, and no memory for the result."""
+    """The array with an additional first axis for the ranks. The engine allocates the result."""
     address, _, dtype, shape = array[:4]
     row = (address, 0, dtype, (1, *shape))
     if len(array) == 7:
@@ -133,5 +134,5 @@ def _as_a_row(array: Described) -> Described:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements in the order of its memory."""
+    """A view of the elements in memory order."""
     return torch.as_strided(tensor.detach(), (tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,4 +1,4 @@
-"""Gradients that lie behind each other in memory which other ranks read."""
+"""Buckets of gradients: contiguous memory that other ranks can read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gradred.torch.placed import SERVED
 from gradred.torch.process_sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
-"""A bucket is full at so many bytes; a larger gradient has one of its own."""
+"""The size at which a bucket is full. A larger gradient has its own bucket."""
 
-_ALIGNED_BYTES = 64  # where a gradient begins: vector units like it
+_ALIGNED_BYTES = 64  # alignment of each gradient, for vector units
 
 
 class GradientBucket:
     """Gradients of one element type in one vector of `gradred.empty`, on their device.
 
     Args:
-        parameters: whose gradients, in the order in which they will lie there.
+        parameters: the parameters whose gradients are stored, in memory order.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -43,13 +43,13 @@ class GradientBucket:
             for parameter, begin in zip(parameters, begins, strict=True)
         }
         self._missing = set(parameters)
-        self._streams: set[torch.cuda.Stream] = set()  # in which gradients have come here
+        self._streams: set[torch.cuda.Stream] = set()  # streams that computed gradients
 
     def take(self, parameter: torch.nn.Parameter) -> bool:
-        """Have the parameter's gradient lie here; True if it was the last of the bucket.
+        """Store a parameter's gradient in the bucket. Returns True if the bucket is now complete.
 
-        A gradient that lies elsewhere, as after `zero_grad(set_to_none=True)`, is copied; without
-        one it is zeros.
+        A gradient elsewhere in memory, as after `zero_grad(set_to_none=True)`, is copied. A missing
+        gradient becomes zeros.
         """
         if self.vector.is_cuda:
             self._streams.add(torch.cuda.current_stream(self.vector.device))
@@ -74,18 +74,22 @@ class GradientBucket:
     def compare_layout(
         self, name: str, names: Mapping[torch.nn.Parameter, str], process_set: ProcessSet
     ) -> int:
-        """The handle of an operation that fails where ranks have other gradients in this bucket."""
+        """Start an operation that fails if the ranks' buckets differ, and return its handle."""
         text = "\n".join([str(self.vector.dtype), *self._layout(names)])
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        told = (0, 0, "uint8", (0, int.from_bytes(digest, "little") >> 2))  # without elements
+        told = (0, 0, "uint8", (0, int.from_bytes(digest, "little") >> 2))  # no elements
         engine = engine_of(process_set)
         return submit(engine, "allreduce", f"layout of {name}", [told], lambda _: None, None)
 
     def require_one_layout(self, handle: int, names: Mapping[torch.nn.Parameter, str]) -> None:
-        """Wait for that.
+        """Wait for the operation that `compare_layout` started.
+
+        Args:
+            handle: handle that `compare_layout` returned.
+            names: names of the parameters.
 
         Raises:
-            HorovodInternalError: ranks differ.
+            HorovodInternalError: the ranks' buckets differ.
         """
         try:
             synchronize(handle)
@@ -98,10 +102,10 @@ class GradientBucket:
             raise HorovodInternalError(explain(asked, found, remedy)) from error
 
     def begin_anew(self) -> None:
-        """All gradients are missing again.
+        """Mark all gradients as missing, and make the current stream wait for those in the bucket.
 
-        What the current stream is given from now on comes after all that were there: autograd
-        makes each in the stream of its parameter's forward pass.
+        The wait is needed because autograd computes each gradient in the stream of its parameter's
+        forward pass.
         """
         self._missing.update(self.parameters)
         if self._streams:
@@ -115,21 +119,21 @@ def _zeros(nbytes: int, device: torch.device) -> torch.Tensor:
     if device.type == "cpu":
         return torch.from_numpy(empty(nbytes, np.uint8))
     zeros = torch.as_tensor(empty(nbytes, np.uint8, device=device), device=device).zero_()
-    torch.cuda.current_stream(device).synchronize()  # gradients come in others
+    torch.cuda.current_stream(device).synchronize()  # other streams write gradients
     return zeros
 
 
 def buckets_of(
     parameters: Sequence[torch.nn.Parameter], most_bytes: int = BUCKET_BYTES
 ) -> list[GradientBucket]:
-    """Buckets for these parameters' gradients, each of one element type and device.
+    """Divide parameters into buckets of one element type and device each.
 
     Args:
-        parameters: in the order in which their gradients are expected.
-        most_bytes: how large a bucket of several becomes.
+        parameters: parameters in the order in which their gradients are expected.
+        most_bytes: maximum size of a bucket with several gradients.
 
     Raises:
-        ValueError: a parameter is no dense tensor in host memory or on a CUDA device.
+        ValueError: a parameter is not a dense tensor in host memory or on a CUDA device.
     """
     return [GradientBucket(members) for members in _members(parameters, most_bytes)]
 

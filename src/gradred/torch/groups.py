@@ -1,4 +1,4 @@
-"""Gradients that `DistributedOptimizer(groups=...)` reduces together."""
+"""Division of gradients into the operations of `DistributedOptimizer(groups=...)`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import torch
 from gradred.errors import explain
 
 MOST_ARRAYS = 16
-"""Of an operation of which ranks that have joined know all lengths: kMostParts of
+"""The maximum number of arrays in one operation.
+
+Ranks that have joined learn the lengths of at most that many arrays. This is kMostParts of
 csrc/coordinator/submission.h."""
 
 
 def members_by_parameter(
     groups: Sequence[Sequence[torch.nn.Parameter]], reduced: Collection[torch.nn.Parameter]
 ) -> dict[torch.nn.Parameter, list[torch.nn.Parameter]]:
-    """By parameter, those whose gradients one operation reduces with its own.
+    """For each parameter, the parameters whose gradients are reduced in the same operation.
 
     Args:
-        groups: as the user gave them, or as `DistributedOptimizer` has cut them.
-        reduced: parameters that get gradients; a group's others (frozen ones) count as absent.
+        groups: groups that the user or `DistributedOptimizer` has defined.
+        reduced: parameters with gradients. Other parameters in a group, such as frozen ones, are
+            ignored.
 
     Raises:
-        ValueError: there is something else in a group, or a parameter is in two.
+        ValueError: a group contains something else, or a parameter is in two groups.
     """
     asked, seen = "DistributedOptimizer(groups=...)", set()
     for parameter in itertools.chain.from_iterable(groups):
@@ -44,11 +47,14 @@ def members_by_parameter(
 
 
 def _operations_of(group: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
-    """Parts of one type, so small that a rank that has joined can learn all lengths of each."""
+    """Divide a group into operations of one element type.
+
+    Each operation has at most MOST_ARRAYS arrays, so a rank that has joined can learn all lengths.
+    """
     open_ones: dict[torch.dtype, tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in group:
         members, arrays = open_ones.pop(parameter.dtype, ([], 0))
-        more = 1 if parameter.is_contiguous() else 2  # the second tells its layout
+        more = 1 if parameter.is_contiguous() else 2  # the second describes its layout
         if arrays + more > MOST_ARRAYS:
             yield members
             members, arrays = [], 0

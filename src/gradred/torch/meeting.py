@@ -1,16 +1,17 @@
-"""How the members of a group meet in torch's store, whatever else is in there.
+"""How the members of a new group find each other in torch's store.
 
-The store may hold keys of groups of the same name that are gone: of this process, or of workers
-that torchrun has replaced, as often as the agents of several hosts say, each with a count of its
-own. So a key counts only if it bears a word that somebody of this meeting has drawn just now:
+The store may hold keys of earlier groups with the same name. They come from this process, or from
+workers that torchrun has replaced. The agents of several hosts count such restarts separately. So a
+key is valid only if it contains a random word that a rank has just drawn for this meeting:
 
-    other ranks  draw a word, and write it with what they have to say
-    rank 0       reads what all have written, draws a word for the meeting, and answers each with
-                 that word and the rank's own
-    other ranks  count themselves as present under the word of the meeting, if the answer has their
-                 own; else the answer, or what rank 0 has read, is of another meeting, and they wait
-    rank 0       once all are present: writes what all have said; else, if a rank has written
-                 something new meanwhile, begins anew
+    other ranks  draw a word each, and write it together with their data
+    rank 0       reads these words and data, and draws a word for the meeting. It answers each rank
+                 with that word and the rank's own word.
+    other ranks  add 1 to the count of present ranks under the word of the meeting, if the answer
+                 contains their own word. Otherwise the answer, or what rank 0 has read, belongs to
+                 another meeting, and they wait.
+    rank 0       publishes all data once all ranks are present. If a rank writes new data before
+                 that, rank 0 starts again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from gradred.errors import TimeoutError, explain  # noqa: A004
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.05  # seconds
 
 Said = Any
-"""What JSON can express."""
+"""Data of one rank: anything that JSON can express."""
 
 
 def meet(
@@ -40,19 +41,19 @@ def meet(
     said: Said,
     timeout: datetime.timedelta,
 ) -> tuple[dist.Store, list[Said]]:
-    """A part of the store that nobody else uses, and what each rank has said, by rank.
+    """Return a part of the store that only this group uses, and the data of all ranks, by rank.
 
-    Blocking and collective: each rank calls it once, and then something that needs all ranks.
+    Blocking and collective. Each rank calls it once, and then makes a call that needs all ranks.
 
     Args:
-        store: that all of them reach.
-        rank: this one.
-        ranks: what errors call all of them, by rank.
-        said: by this rank.
-        timeout: until all have come.
+        store: store that all ranks can reach.
+        rank: this rank.
+        ranks: the members' rank numbers in error messages, by rank.
+        said: data of this rank.
+        timeout: time limit for all ranks to arrive.
 
     Raises:
-        gradred.TimeoutError: a rank did not come in time. What the store raises comes out, too.
+        gradred.TimeoutError: a rank did not arrive in time. Errors of the store are raised as well.
     """
     own = _word()
     if len(ranks) == 1:
@@ -69,7 +70,7 @@ def _word() -> str:
 
 
 class _Patience:
-    """Naps between looks, longer and longer ones, until a limit."""
+    """Sleeps between checks, for longer and longer times, up to a time limit."""
 
     def __init__(self, limit: float) -> None:
         self._limit, self._begin = limit, clock.now()
@@ -91,7 +92,7 @@ def _lead(
     read: dict[int, bytes] = {}
     meeting = own
     while True:
-        now = {rank: store.get(f"word of {rank}") for rank in others}  # waits until there is one
+        now = {rank: store.get(f"word of {rank}") for rank in others}  # blocks until the key exists
         if now != read:
             read, meeting = now, _word()
             store.set("present in", "")
@@ -114,7 +115,7 @@ def _follow(
     store.set(f"word of {rank}", json.dumps([own, said]))
     present_in = ""
     while True:
-        meeting, of_whom = json.loads(store.get(f"answer to {rank}"))  # waits until there is one
+        meeting, of_whom = json.loads(store.get(f"answer to {rank}"))  # blocks until the key exists
         if of_whom == own:
             if meeting != present_in:
                 store.add(f"{meeting}/present", 1)

@@ -1,4 +1,4 @@
-"""Messages from rank to rank: through memory that all ranks share, else the MPI's."""
+"""Messages between two ranks, through shared memory or else through MPI."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ from gradred.errors import (
 )
 
 Bytes: TypeAlias = torch.Tensor
-"""Of uint8, contiguous, in host memory."""
+"""A contiguous uint8 tensor in host memory."""
 
 LookForLost: TypeAlias = Callable[[str], None]
-"""Raises PeerLost where a rank has ended; takes what this one waits in."""
+"""Raises PeerLost if a rank has ended. The argument names the call that waits."""
 
 _LOOK_EVERY = 0.05  # seconds
 _REMEDY = "See whether the peer calls, too"
 
 
 def _asked(call: str, peer: int | None, ranks: Sequence[int]) -> str:
-    """For errors; `ranks` are those of the group, by the program's numbers."""
+    """Describe a call for errors. `ranks` are the program's numbers of the group's ranks."""
     whom = "any rank" if peer is None else f"rank {ranks[peer]}"
     return f"{call} {'to' if call == 'send' else 'from'} {whom}"
 
 
 class Message(Protocol):
-    """One in flight, with the methods of a named request."""
+    """A message in flight, with the methods of a named request."""
 
     @property
     def name(self) -> str:
-        """Empty: it has no number, and is of two ranks alone."""
+        """Empty: a message concerns two ranks only, and has no operation number."""
 
     @property
     def waits_for(self) -> str:
-        """For errors."""
+        """Description of what is waited for, for errors."""
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the message has completed or failed."""
 
     def source(self) -> int:
-        """After the end: where it came from."""
+        """The rank that sent the message, once it has been received."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the end; again it returns, or raises, at once."""
+        """Block until the end. Further calls return or raise immediately."""
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call `fn` after the end, by another thread than the one that drives."""
+        """Call `fn` after the end, in another thread than the progress thread."""
 
 
 class Messages(Protocol):
-    """What carries them between the ranks of a group."""
+    """Sends and receives messages between the ranks of a group."""
 
     def send(self, data: Bytes, to: int, tag: int) -> Message:
         """Send to one rank."""
@@ -73,79 +73,81 @@ class Messages(Protocol):
         """Receive from one rank, or from any of them."""
 
     def free(self) -> None:
-        """There will be no more."""
+        """Free the resources. The caller sends and receives no more messages."""
 
 
 def messages_of(comm: Comm, ranks: Sequence[int], look: LookForLost) -> Messages:
-    """Those of a communicator's ranks, which use it for nothing else. Blocking and collective.
+    """Create the messages of a communicator's ranks. Blocking and collective.
+
+    The communicator is used for nothing else.
 
     Args:
-        comm: whose ranks send to each other.
-        ranks: what errors call them, by rank.
-        look: after the ranks; the MPI would wait for ever for one that has ended.
+        comm: communicator of the ranks.
+        ranks: the ranks' numbers in error messages, by rank.
+        look: checks whether a rank has ended. MPI alone would wait for ever for such a rank.
     """
     boxes = _core.mailboxes(comm, ranks)
     return OfMpi(comm, ranks, look) if boxes is None else InMemory(comm, boxes)
 
 
 class InMemory:
-    """Those of ranks that share memory."""
+    """Messages between ranks that share memory."""
 
     def __init__(self, comm: Comm, boxes: _core.Mailboxes) -> None:
         self._comm, self._boxes = comm, boxes
 
     def send(self, data: Bytes, to: int, tag: int) -> Message:
-        """To one rank."""
+        """Send to one rank."""
         return self._boxes.send(data.data_ptr(), data.numel(), to, tag, data)
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
-        """From one rank, or any."""
+        """Receive from one rank, or from any of them."""
         return self._boxes.receive(data.data_ptr(), data.numel(), source, tag, data)
 
     def free(self) -> None:
-        """What is in flight ends with an error."""
+        """Free the resources. Messages in flight fail."""
         self._boxes.close()
         self._comm.free()
 
 
 class OfMpi:
-    """Those of an MPI.
+    """Messages through MPI.
 
     Args:
-        comm: whose ranks send to each other, and nothing else goes by it.
-        ranks: what errors call them, by rank.
-        look: after the ranks; the MPI would wait for ever for one that has ended.
+        comm: communicator of the ranks, used for nothing else.
+        ranks: the ranks' numbers in error messages, by rank.
+        look: checks whether a rank has ended. MPI alone would wait for ever for such a rank.
     """
 
     def __init__(self, comm: Comm, ranks: Sequence[int], look: LookForLost) -> None:
         self._comm, self._ranks, self._look = comm, ranks, look
 
     def send(self, data: Bytes, to: int, tag: int) -> Message:
-        """To one rank."""
+        """Send to one rank."""
         request = self._comm.Isend([data.numpy(), MPI.BYTE], to, tag)
         return _kept(_OfMpi(request, data, _asked("send", to, self._ranks), self._look))
 
     def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
-        """From one rank, or any."""
+        """Receive from one rank, or from any of them."""
         rank = MPI.ANY_SOURCE if source is None else source
         request = self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag)
         asked = _asked("recv", source, self._ranks)
         return _kept(_OfMpi(request, data, asked, self._look, data.numel()))
 
     def free(self) -> None:
-        """Of the communicator."""
+        """Free the communicator."""
         self._comm.free()
 
 
 class _OfMpi:
-    """One in flight.
+    """A message in flight through MPI.
 
     Args:
-        request: the MPI's.
-        data: what it works on.
-        asked: what was called, with the peer.
+        request: MPI's request.
+        data: buffer to send or to receive into.
+        asked: description of the call and its peer, for errors.
         look: see `OfMpi`.
-        nbytes: that have to come, of a receive.
+        nbytes: expected size of a received message. None: this is a send.
     """
 
     name = ""
@@ -163,13 +165,13 @@ class _OfMpi:
         self._bytes, self._status, self._ended = nbytes, MPI.Status(), False
         self._lost: PeerLost | None = None
         self._failure: Error | None = None
-        self._testing = threading.Lock()  # the MPI takes one test of a request at a time
+        self._testing = threading.Lock()  # MPI allows one test of a request at a time
 
     def done(self) -> bool:
         return self._has_ended_within(0)
 
     def _has_ended_within(self, seconds: float) -> bool:
-        """Whether it has ended, or nobody is there to end it. Another thread may be looking."""
+        """Whether the message has ended or a rank is lost. Another thread may test meanwhile."""
         if self._testing.acquire(blocking=seconds > 0):
             try:
                 self._ended = self._ended or self._test(seconds)
@@ -208,7 +210,7 @@ class _OfMpi:
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             threading.Thread(target=self._wait_and_call, args=(fn,), daemon=True).start()
-        else:  # the MPI takes no calls from a thread of ours
+        else:  # MPI allows no calls from a second thread
             self._wait_and_call(fn)
 
     def _wait_and_call(self, fn: Callable[[Any], object]) -> None:
@@ -238,17 +240,17 @@ class _OfMpi:
 
     @property
     def holds_memory(self) -> bool:
-        """Whether the MPI may read or write it; looks at it once."""
+        """Whether MPI may still access the memory. Tests the request once."""
         self.done()
         return not self._ended
 
 
-# The MPI goes on with what the program forgets, and so its memory has to live.
+# MPI continues with a message that the program no longer refers to, so its memory is kept alive.
 _in_flight: collections.deque[_OfMpi] = collections.deque()
 
 
 def _kept(message: _OfMpi) -> _OfMpi:
-    """The message, whose memory lives until it has ended; lets go of two that have."""
+    """Keep the message alive until it has ended. Also checks two earlier messages for their end."""
     for _ in range(min(2, len(_in_flight))):
         earlier = _in_flight.popleft()
         if earlier.holds_memory:

@@ -1,7 +1,7 @@
-"""A barrier that says which ranks did not come: `torch.distributed.monitored_barrier`.
+"""`torch.distributed.monitored_barrier`: a barrier that reports the ranks that did not arrive.
 
-Each rank tells its arrival in the group's store, where rank 0 looks, and lets all pass once all
-have come.
+Each rank writes its arrival to the group's store. Rank 0 reads these keys, and releases all ranks
+once all have arrived.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _ABSENT, _ARRIVED, _PASSES, _GONE = "absent", "arrived", "passes", "gone"
 
 
 class MonitoredBarrier:
-    """Of the ranks of a group. Its errors are in torch's words, which programs look for.
+    """The monitored barrier of one group. Programs depend on the wording of its errors in torch.
 
-    Each call of a rank other than 0 is a key of the store, whose value only grows: from `_ARRIVED`
-    either to `_PASSES`, by rank 0, or to `_GONE`, by a rank whose time is over.
+    Each call of a rank other than 0 has a key in the store, whose value changes once. Rank 0
+    changes `_ARRIVED` to `_PASSES`, or the rank itself changes it to `_GONE` when its time is over.
 
     Args:
-        store: of this group alone.
-        rank: this one.
-        ranks: what errors call all of them, by rank.
-        look: after the ranks: raises PeerLost where one has ended.
+        store: store that only this group uses.
+        rank: this rank.
+        ranks: the ranks' numbers in error messages, by rank.
+        look: raises PeerLost if a rank has ended.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class MonitoredBarrier:
     ) -> None:
         self._store, self._rank, self._look = store, rank, look
         self._ranks, self._size = ranks, len(ranks)
-        self._calls = [0] * len(ranks)  # of each rank: on rank 0 the one that is met next
+        self._calls = [0] * len(ranks)  # per rank; on rank 0, the call to match next
 
     def wait(self, seconds: float, wait_all_ranks: bool) -> None:
-        """Block until all ranks have come.
+        """Block until all ranks have arrived.
 
         Raises:
-            gradred.TimeoutError: on rank 0, with the first rank that did not come in time, or all
-                of them; on others where rank 0 has not answered.
+            gradred.TimeoutError: a rank did not arrive in time (on rank 0, which names the first
+                such rank or all of them), or rank 0 has not answered (on other ranks).
             gradred.PeerLost: a rank has ended.
         """
         end = clock.now() + seconds
@@ -60,7 +60,7 @@ class MonitoredBarrier:
                 late.append(rank)
             if late and not wait_all_ranks:
                 break
-        if not late:  # one may have left again while others came
+        if not late:  # a rank may have given up while others arrived
             others = range(1, self._size)
             late = [rank for rank in others if self._value(self._key(rank)) != _ARRIVED]
         if not late:
@@ -78,19 +78,19 @@ class MonitoredBarrier:
         return f"call {self._calls[rank]} of {rank}"
 
     def _value(self, key: str) -> str:
-        """`_ABSENT` before the rank has made this call.
+        """The value of a key; `_ABSENT` before the rank has made this call.
 
-        What a comparison expects of a key that nobody has set it gives back; PyTorch 2.1 has no
-        way to ask whether there is one.
+        If a key does not exist, `compare_set` returns the expected value. PyTorch 2.1 has no other
+        means to check whether a key exists.
         """
         return str(self._store.compare_set(key, _ABSENT, _ABSENT).decode())
 
     def _change(self, key: str, value: str) -> bool:
-        """From `_ARRIVED`, unless somebody else has changed it."""
+        """Change a key from `_ARRIVED`. Returns False if another rank has changed it before."""
         return bool(self._store.compare_set(key, _ARRIVED, value).decode() == value)
 
     def _comes(self, rank: int, end: float) -> bool:
-        """Whether it comes in time. Calls that it has given up do not count."""
+        """Whether a rank arrives in time. Skips calls that the rank has given up."""
         while (value := self._value(self._key(rank))) != _ARRIVED:
             if value == _GONE:
                 self._calls[rank] += 1
@@ -133,7 +133,7 @@ def _ms(seconds: float) -> str:
 
 
 def serve_monitored_barrier() -> None:
-    """Have torch's function take groups of gradred, which it leaves to gloo alone; once."""
+    """Patch torch's function to support groups of gradred, as it supports only gloo; done once."""
     core = dist.distributed_c10d
     torchs = core.monitored_barrier
     if hasattr(torchs, "__wrapped__"):

@@ -1,7 +1,7 @@
-"""A group of torch.distributed's backend, which `init_process_group("gradred")` makes.
+"""The process group of torch.distributed that `init_process_group("gradred")` creates.
 
-Operations of a group go to named operations (gradred.named) under their number in the group, so any
-thread may wait for any of them, and ranks whose tensors differ get an error.
+The group submits its operations as named operations (gradred.named), under their number in the
+group. So any thread may wait for any operation, and ranks whose tensors differ get an error.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from gradred.torch.work import GradredWork, Tensor, together
 
 ReduceOp = dist.ReduceOp
 
-# Where gradred's name is not torch's in small letters.
+# Names that are not torch's name in lower case.
 _OTHER_NAMES = {"PRODUCT": "prod"}
 _REDUCTIONS = tuple(
     (known, _OTHER_NAMES.get(name, name.lower()))
@@ -57,7 +57,7 @@ _REDUCTIONS = tuple(
     if name not in ("PREMUL_SUM", "UNUSED")
 )
 
-# Those with tensors.
+# Collectives with tensor arguments.
 COLLECTIVES = (
     "allreduce",
     "allreduce_coalesced",
@@ -89,7 +89,7 @@ _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
 def _told(collective: _Collective) -> _Collective:
-    """Where this rank's arguments are refused the others hear of it: it is a call of the group."""
+    """Decorate a collective: if this rank's arguments are invalid, the other ranks' call fails."""
 
     @functools.wraps(collective)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
@@ -107,13 +107,13 @@ def _told(collective: _Collective) -> _Collective:
 
 @left_alone
 class ProcessGroupOfRanks(dist.ProcessGroup):
-    """The ranks of a group of torch.distributed, as a communicator.
+    """A process group of torch.distributed over the ranks of one communicator.
 
     Args:
-        engine: carries out the collectives of its ranks, and of nobody else.
-        messages: from rank to rank, likewise.
-        store: torch's, of this group alone.
-        timeout: of operations that are waited for without one, and of futures.
+        engine: carries out the group's collectives, and no other operations.
+        messages: carries out the group's sends and receives, and no others.
+        store: store of torch that only this group uses.
+        timeout: time limit of futures, and of waits without a timeout.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self._monitored = MonitoredBarrier(
             dist.PrefixStore("monitored", store), engine.rank, engine.ranks, engine.look_for_lost
         )
-        # Older PyTorch shuts down its own groups alone.
+        # Older PyTorch shuts down only its own groups.
         self._free = weakref.finalize(self, _free, engine, messages)
         self._free.atexit = False
         self._numbers = Numbers()
         self._limit = None if timeout is None else timeout.total_seconds()
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's names)
-        """Its name."""
+        """The name of the backend."""
         return "gradred"
 
     def _get_backend_name(self) -> str:
@@ -145,13 +145,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Of tensors that it serves; first the one that torch takes for what has no device."""
+        """The devices that the group serves. The first one is torch's default for the group."""
         kinds = SERVED if torch.cuda.is_available() else ("cpu",)
         devices = [torch.device(kind) for kind in kinds]
         return [one for one in devices if self.other_devices.backend_for(one) is None]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """This group, or the backend that was asked for besides."""
+        """This group, or the group of another backend that the program requested for the device."""
         if self.other_devices.is_being_made():
             return self
         other = self.other_devices.group_for(device)
@@ -160,13 +160,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return self if device.type in SERVED else super()._get_backend(device)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether `allocate_tensor` gives memory of this device."""
+        """Whether `allocate_tensor` supports the device."""
         return bool(device.type == "cpu")
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """One of `size` elements in memory of `gradred.empty`, which is there when it is written.
+        """Allocate a tensor of `size` elements as a shared array (`gradred.empty`).
 
-        For FSDP2's buffers, by `set_allocate_memory_from_process_group_for_comm`.
+        Pages are allocated when they are first written. FSDP2 uses this for its buffers with
+        `set_allocate_memory_from_process_group_for_comm`.
         """
         if device.type != "cpu":
             found = f"the device is {device}"
@@ -175,29 +176,32 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     @property
     def supports_splitting(self) -> bool:
-        """Groups are made anew."""
+        """Always False: torch creates new groups instead of splitting this one."""
         return False
 
     @property
     def pg_name(self) -> str:
-        """The name that torch gave it."""
+        """The name that torch gave to the group."""
         return str(dist.distributed_c10d._world.pg_names.get(self, "gradred"))
 
     @property
     def group_name(self) -> str:
-        """Likewise."""
+        """The same as `pg_name`."""
         return self.pg_name
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Of operations from now on."""
+        """Set the time limit of later operations."""
         self._limit = timeout.total_seconds()
 
     def abort(self) -> None:
-        """Operations of all ranks in flight end with an error."""
+        """Make operations in flight fail on all ranks."""
         self._engine.close()
 
     def shutdown(self) -> None:
-        """Likewise, and the group is of no more use. All ranks have to; none waits for others."""
+        """Make operations in flight fail on all ranks, and free the group.
+
+        All ranks have to call it. It returns immediately.
+        """
         self._free()
 
     # ---- submitting ----------------------------------------------------------------------------
@@ -212,12 +216,12 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         )
 
     def _refuse(self, error: Exception) -> None:
-        """The other ranks' next operation ends with an error: this rank's arguments were wrong."""
-        with contextlib.suppress(Error):  # the group has failed, and all know
+        """Make the other ranks' next operation fail, as this rank's arguments were invalid."""
+        with contextlib.suppress(Error):  # the group has failed on all ranks
             self._submit("refusal", [], None, why_refused=str(error))
 
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
-        """An allreduce in place; None where it takes a closer look at the tensor."""
+        """Submit an allreduce in place. None: the tensor needs the checks of `allreduce`."""
         submit, op = self._engine.submit_tensor, how["op"]
         factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
         return self._numbers_here().submit(
@@ -243,7 +247,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @shown("all_reduce")
     @_told
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
-        """Reduce in place, over all ranks."""
+        """Reduce over all ranks, in place."""
         given, op = as_list(tensors), _op_of(opts)
         how = self._reduction(op, given[0])
         request = self._submit_plain(given[0], how) if len(given) == 1 else None
@@ -265,13 +269,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return self._work([request], finish, [tensor])
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GradredWork:
-        """Several tensors as one operation."""
+        """Reduce several tensors as one operation."""
         return ProcessGroupOfRanks.allreduce(self, tensors, opts)
 
     @shown("broadcast")
     @_told
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
-        """The root's tensor, in place."""
+        """Broadcast the root's tensors, in place."""
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
         parts = [DenseCopy(tensor, "broadcast") for tensor in as_list(tensors)]
         arrays = [part.described() for part in parts]
@@ -280,18 +284,18 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     @shown("barrier")
     def barrier(self, opts: Any = None, timeout: Any = None) -> GradredWork:
-        """All ranks have come here; a time limit may be given, also with the options."""
+        """Start a barrier. The time limit is `timeout` or that of the options."""
         own = getattr(opts, "timeout", None) if timeout is None else timeout
         limit = self._limit if own is None or own.total_seconds() <= 0 else own.total_seconds()
         return GradredWork([self._submit("barrier", [], None)], None, [], limit)
 
     def wait_monitored(self, seconds: float | None, wait_all_ranks: bool = False) -> None:
-        """`torch.distributed.monitored_barrier`; blocks."""
+        """`torch.distributed.monitored_barrier`. Blocks."""
         limit = self._limit if seconds is None else seconds
         self._monitored.wait(math.inf if limit is None else limit, wait_all_ranks)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Likewise, as a method of the group."""
+        """`torch.distributed.monitored_barrier` as a method of the group. Blocks."""
         self.wait_monitored(None if timeout is None else timeout.total_seconds(), wait_all_ranks)
 
     def _gather(
@@ -301,7 +305,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         out: Any,
         target: Tensor | None = None,
     ) -> GradredWork:
-        """All ranks' tensors, of one shape, behind each other: in `target` if they can be."""
+        """Gather all ranks' tensors of one shape, in `target` if the engine can write there."""
         flat = dense(tensor, "all_gather").contiguous().reshape(-1)
         data, dtype = as_moved(flat)
         result = ResultPlace(target, flat.dtype)
@@ -321,7 +325,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def allgather(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
-        """Each rank's tensor, in a list on all ranks."""
+        """Gather all ranks' tensors in a list on all ranks."""
         found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
         targets = [dense(target, "all_gather") for target in found]
         tensor = as_list(inputs)[0]
@@ -334,7 +338,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _uneven_allgather(
         self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any]
     ) -> GradredWork:
-        """Tensors of other shapes on other ranks: a broadcast of each."""
+        """Gather tensors of different shapes by one broadcast per rank."""
         targets[self._own_rank].copy_(dense(tensor, "all_gather"))
         parts = [DenseCopy(target, "all_gather") for target in targets]
         requests = [
@@ -346,7 +350,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @shown("all_gather", inputs=1)
     @_told
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
-        """All ranks' tensors behind each other, in one."""
+        """Gather all ranks' tensors in one tensor."""
         target = dense(output, "all_gather_single")
         require_fit(target, tensor, self._ranks, "all_gather_single")
         return self._gather(tensor, lambda whole: put(whole, target), [output], target)
@@ -360,7 +364,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def all_gather_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
-        """Several of them."""
+        """Gather several tensors, each in one tensor."""
         pairs = zip(outputs, inputs, strict=True)
         return together(
             [ProcessGroupOfRanks.all_gather_single(self, *pair) for pair in pairs], self._limit
@@ -370,7 +374,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     @shown("all_gather", inputs=1)
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GradredWork:
-        """Several, each into a list."""
+        """Gather several tensors, each in a list."""
         works = [
             ProcessGroupOfRanks.allgather(self, [[row[index] for row in outputs]], [tensor])
             for index, tensor in enumerate(inputs)
@@ -382,7 +386,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def reduce_scatter_single(
         self, output: Tensor, tensor: Tensor, opts: Any = None
     ) -> GradredWork:
-        """The sum of which each rank gets its part."""
+        """Sum one tensor over all ranks. Each rank receives its part of the sum."""
         op, asked = _op_of(opts), "reduce_scatter_single"
         target = reducible(output, asked)
         view = reducible(tensor, asked).contiguous()
@@ -408,7 +412,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> GradredWork:
-        """Several of them."""
+        """Sum several tensors. Each rank receives its part of each sum."""
         pairs = zip(outputs, inputs, strict=True)
         works = [ProcessGroupOfRanks.reduce_scatter_single(self, *pair, opts) for pair in pairs]
         return together(works, self._limit)
@@ -420,7 +424,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
-        """The sums of lists of tensors, of which each rank gets its own."""
+        """Sum lists of tensors over all ranks. Each rank receives the sum at its index."""
         output = as_list(outputs)[0]
         found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
         parts = [dense(part, "reduce_scatter") for part in found]
@@ -437,7 +441,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @shown("reduce")
     @_told
     def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
-        """The root gets the sum; the others' tensors stay."""
+        """Reduce to the root. The tensors of the other ranks stay unchanged."""
         tensor = as_list(tensors)[0]
         target = dense(tensor, "reduce")
         sums = target.clone(memory_format=torch.contiguous_format)
@@ -452,7 +456,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @shown("gather", inputs=1)
     @_told
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
-        """The root gets each rank's tensor."""
+        """Gather all ranks' tensors on the root."""
         flat = dense(as_list(inputs)[0], "gather").contiguous().reshape(-1)
         is_root = self._own_rank == opts.rootRank
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
@@ -473,7 +477,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @shown("scatter", inputs=1)
     @_told
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
-        """Each rank gets one of the root's tensors."""
+        """Send one of the root's tensors to each rank."""
         output = as_list(outputs)[0]
         rows = output.new_empty((0, output.numel()))
         splits = [0] * self._ranks
@@ -488,7 +492,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return self._result_of_swap(rows, splits, output, "scatter")
 
     def _swap(self, rows: Tensor, splits: Sequence[int], result: ResultPlace, asked: str) -> Any:
-        """An alltoall of rows."""
+        """Submit an alltoall of rows."""
         data, dtype = as_moved(rows)
         array = result.of(data, dtype, tuple(data.shape), asked)
         return self._submit("alltoall", [array], (data, result), splits=list(splits))
@@ -501,14 +505,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         asked: str,
         expected: Sequence[int] = (),
     ) -> GradredWork:
-        """Rows that ranks have for this one, in `output`.
+        """Exchange rows, and store the rows for this rank in `output`.
 
         Args:
-            rows: of this rank.
-            splits: how many for each rank.
-            output: the result.
-            asked: for messages.
-            expected: how many come from each rank; none: that is not known.
+            rows: rows of this rank to send.
+            splits: number of rows for each rank.
+            output: tensor for the result.
+            asked: name of the call, for error messages.
+            expected: number of rows from each rank. Empty: unknown.
         """
         target = dense(output, asked)
         request = self._swap(rows, splits, ResultPlace(target), asked)
@@ -530,7 +534,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         input_splits: Any = None,
         opts: Any = None,
     ) -> GradredWork:
-        """Each rank gets its rows of every rank's tensor."""
+        """Exchange rows. Each rank receives its rows of every rank's tensor."""
         asked = "all_to_all_single"
         tensor = dense(tensor, asked)
         if output.dtype is not tensor.dtype:
@@ -542,7 +546,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             found = f"the output has {output.shape[0]} rows for {self._ranks} ranks"
             remedy = "Pass the number of rows from each rank, which add up to these"
             raise UsageError(explain(f"{asked}(output_split_sizes={expected})", found, remedy))
-        each = math.prod(tensor.shape[1:])  # elements of a row, also of a rank that has none
+        each = math.prod(tensor.shape[1:])  # elements per row, also if there are no rows
         data = tensor.contiguous().reshape(tensor.shape[0], each)
         return self._result_of_swap(data, rows, output, asked, expected)
 
@@ -555,7 +559,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         opts: Any = None,
         timeout: Any = None,
     ) -> GradredWork:
-        """By its older name."""
+        """`all_to_all_single` by its older name."""
         return ProcessGroupOfRanks.all_to_all_single(self, output, tensor, outs, ins, opts)
 
     @shown("all_to_all", inputs=1)
@@ -563,7 +567,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def alltoall(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
     ) -> GradredWork:
-        """Each rank gets one tensor of every rank's list."""
+        """Exchange tensors. Each rank receives one tensor of every rank's list."""
         flat = [dense(tensor, "all_to_all").reshape(-1) for tensor in inputs]
         targets = [dense(target, "all_to_all") for target in outputs]
         require_one_for_each(flat, self._ranks, "all_to_all")
@@ -578,7 +582,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     @shown("send")
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
-        """A message to one rank."""
+        """Send a message to one rank."""
         data = as_bytes(dense(as_list(tensors)[0], "send").cpu().contiguous().reshape(-1))
         return self._work([self._messages.send(data, dst, tag)], None, as_list(tensors))
 
@@ -594,19 +598,19 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     @shown("recv")
     def recv(self, tensors: Any, src: int, tag: int = 0) -> GradredWork:
-        """A message from one rank."""
+        """Receive a message from one rank."""
         return self._receive(tensors, src, tag)
 
     @shown("recvAnySource")
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GradredWork:
-        """A message from any rank."""
+        """Receive a message from any rank."""
         return self._receive(tensors, None, tag)
 
 
 @left_alone
 @serve_other_devices(COLLECTIVES)
 class ProcessGroupGradred(ProcessGroupOfRanks):
-    """The same, which hands on what it finds on other devices."""
+    """The group that torch uses. It passes tensors on other devices to other backends' groups."""
 
 
 def _op_of(opts: Any) -> Any:
@@ -620,7 +624,7 @@ def _factor_of(op: Any) -> float:
 
 
 def _of_bool(name: str, tensor: Tensor) -> str:
-    """Of bool a sum is "any", and a product "all", as in torch."""
+    """For bool, a sum is a logical or, and a product is a logical and, as in torch."""
     if tensor.dtype is not torch.bool:
         return name
     return {"sum": "lor", "prod": "land"}.get(name, name)

@@ -1,4 +1,4 @@
-"""Operations of process groups as torch.profiler shows them, next to the backward pass."""
+"""Records of process groups' operations for torch.profiler, next to the backward pass."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
 class _Calling(threading.local):
-    """What this thread is in."""
+    """Whether this thread is inside a recorded call."""
 
-    shown = False  # a call that is shown; what it calls is a part of it
+    shown = False  # calls inside a recorded call are part of it
 
 
 _calling = _Calling()
 
 
 class Shown:
-    """One operation in a profile, from its call to its end.
+    """The record of one operation in a profile, from its call to its end.
 
-    The profiler takes what one thread begins and another one ends to be asynchronous. The record
-    ends with a future, which brings to that thread what it has to know of the profiler.
+    The profiler shows a record as asynchronous if it begins and ends in different threads. A future
+    ends the record: it transfers the profiler's state to the thread that completes it.
 
     Args:
-        title: its name.
-        tensors: whose shapes are shown.
+        title: name of the operation.
+        tensors: tensors whose shapes are recorded.
     """
 
     def __init__(self, title: str, tensors: list[torch.Tensor]) -> None:
@@ -45,7 +45,7 @@ class Shown:
         end_with(begin(f"gradred:{title}", *tensors), self._ended)
 
     def end(self) -> None:
-        """The operation has; again does nothing. It returns when the profiler knows."""
+        """End the record, and return once the profiler has it. Further calls do nothing."""
         with self._ending:
             if self._ended.done():
                 return
@@ -58,11 +58,11 @@ class Shown:
 
 
 def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
-    """Have calls of a method shown by torch's name for them, after "gradred:".
+    """Decorate a method: its calls appear in profiles as "gradred:" and torch's name for them.
 
     Args:
-        title: this name.
-        inputs: which argument has the tensors whose shapes are shown.
+        title: torch's name for the operation.
+        inputs: index of the argument with the tensors whose shapes are recorded.
     """
 
     def decorate(collective: _Collective) -> _Collective:
@@ -88,7 +88,7 @@ def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
 
 
 def _tensors(given: Any) -> list[torch.Tensor]:
-    """In lists of lists."""
+    """The tensors in nested lists."""
     if isinstance(given, torch.Tensor):
         return [given]
     if not isinstance(given, (list, tuple)):
@@ -97,7 +97,7 @@ def _tensors(given: Any) -> list[torch.Tensor]:
 
 
 def waiting(operation: Shown | None) -> AbstractContextManager[Any]:
-    """Within it is the wait for an operation; None: it is not shown."""
+    """Context that records the wait for an operation. None: the operation is not recorded."""
     if operation is None or not _profiles():
         return nullcontext()
     seen: AbstractContextManager[Any] = torch.profiler.record_function(

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel has torch's reducer do, which is C++, with works made in Python."""
+"""Patches that let the reducer of DistributedDataParallel (C++) use works made in Python."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def serve_reducers() -> None:
-    """Have reducers keep what is Python of the works that they are given; once.
+    """Patch reducers to keep the Python half of their works alive. Has an effect once.
 
-    C++ holds the other half alone, whose `wait` never ends. `DDP.join` gives a reducer the work of
-    how many ranks have not joined, for which it waits in the backward pass.
+    A reducer owns only the C++ half of a work, whose `wait` never returns without the Python half.
+    `DDP.join` gives the reducer a work that counts the ranks that have not joined. The reducer
+    waits for it in the backward pass.
     """
     kind: Any = dist.Reducer
     torchs = kind._set_forward_pass_work_handle
@@ -28,17 +29,17 @@ def serve_reducers() -> None:
     @functools.wraps(torchs)
     def set_forward_pass_work_handle(self: Any, work: Any, use_static_world_size: bool) -> None:
         torchs(self, work, use_static_world_size)
-        _works[self] = work  # as long as the reducer has it
+        _works[self] = work  # as long as the reducer lives
 
     kind._set_forward_pass_work_handle = set_forward_pass_work_handle
 
 
 def serve_builtin_hooks() -> None:
-    """Have groups that are written in Python take C++'s hooks of DDP; once.
+    """Let groups written in Python use DDP's built-in hooks, which are in C++. Has an effect once.
 
-    C++'s FP16_COMPRESS wants a future whose value is a list of tensors to C++, too. Python makes
-    none that ends later: a value that it gives one is a Python object to C++. So it is the hook
-    that torch has in Python for the same. ALLREDUCE takes such values.
+    C++'s FP16_COMPRESS needs a future whose value is a list of tensors in C++. Python cannot make a
+    future that gets such a value later: for C++ the value is a Python object. So the equivalent
+    Python hook of torch replaces it. The hook ALLREDUCE accepts Python objects.
     """
     kind: Any = torch.nn.parallel.DistributedDataParallel
     torchs = kind._register_builtin_comm_hook

@@ -1,7 +1,7 @@
-"""How the ranks of a group of torch.distributed find each other: `create` makes their group.
+"""Creation of a process group: how the ranks of a group of torch.distributed find each other.
 
-They are ranks of one MPI, all or some of them, in any order; or of torchrun,
-torch.multiprocessing and the like: then they share memory, and no MPI is begun.
+All members are ranks of one MPI job, in any order, or processes that torchrun,
+torch.multiprocessing or the like has started. The latter share memory, and MPI is not initialized.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gradred.without_mpi import connect
 
 
 def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
-    """What `init_process_group` and `new_group` call on the members of a group.
+    """Create a group; `init_process_group` and `new_group` call this on its members.
 
     Raises:
-        gradred.UsageError: no MPI has all of the ranks, and they share no memory.
-        gradred.TimeoutError: some of them have not come within the group's time limit.
+        gradred.UsageError: the ranks are not in one MPI job, and share no memory.
+        gradred.TimeoutError: a rank has not arrived within the group's time limit.
     """
     _rank.spare_workers()
     serve_monitored_barrier()
@@ -54,14 +54,17 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
 
 
 def _own_place() -> list[int] | None:
-    """This process's rank in its MPI, and how many there are; none: it is in no MPI with others."""
+    """This process's rank and the size of its MPI job. None: the job has no other process."""
     if not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
         return None
     return [MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()]
 
 
 def _ranks_in_one_mpi(places: Sequence[list[int] | None]) -> list[int]:
-    """Of the group's members, by rank; none: no MPI has them all. torch may number them anew."""
+    """The members' ranks in MPI, by rank in the group. Empty: they are not in one MPI job.
+
+    torch may number the ranks differently from MPI.
+    """
     known = [place for place in places if place is not None]
     ranks = [rank for rank, _ in known]
     same = len({size for _, size in known}) == 1
@@ -69,7 +72,7 @@ def _ranks_in_one_mpi(places: Sequence[list[int] | None]) -> list[int]:
 
 
 def _comm_of_mpi(world_ranks: Sequence[int]) -> Comm:
-    """Blocking, and collective over these ranks alone."""
+    """Create a communicator. Blocking, and collective over these ranks only."""
     everyone = MPI.COMM_WORLD.Get_group()
     group = everyone.Incl(world_ranks)
     try:

@@ -1,4 +1,4 @@
-"""Sums of sparse tensors in process groups: ranks gather all elements, and each adds them up."""
+"""Sums of sparse tensors in process groups: each rank gathers all elements and adds them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class SparseSum:
-    """Of tensors of one shape, of which ranks have other elements.
+    """The sum of sparse tensors of one shape. The ranks may have different elements.
 
     Args:
-        tensor: this rank's (torch.sparse_coo), in which the sum is put.
-        op: the engine's name of the operation.
+        tensor: sparse tensor (torch.sparse_coo) of this rank, which receives the sum.
+        op: the engine's name of the reduction.
     """
 
     def __init__(self, tensor: Tensor, op: str) -> None:
@@ -35,11 +35,11 @@ class SparseSum:
         self.parts = [form, indices, given.values().contiguous()]
 
     def described(self) -> list[Described]:
-        """For the engine, whose allgather takes them."""
+        """Describe the parts of the tensor for the engine's allgather."""
         return [described(part, None, "all_reduce") for part in self.parts]
 
     def put(self, outputs: Sequence[Any], rows: Sequence[Sequence[int]]) -> None:
-        """The sum, where it belongs."""
+        """Add the gathered elements, and store the sum in the tensor."""
         pairs = zip(outputs, self.parts, rows, strict=True)
         forms, indices, values = (_whole(out, part, sum(each)) for out, part, each in pairs)
         if not torch.equal(forms, self.parts[0].expand_as(forms)):
@@ -57,7 +57,7 @@ class SparseSum:
 
 
 def _whole(output: Any, like: Tensor, rows: int) -> Tensor:
-    """All ranks' rows."""
+    """All ranks' rows of one part as a tensor."""
     shape = (rows, *like.shape[1:])
     if output.nbytes == 0:
         return like.new_empty(shape)

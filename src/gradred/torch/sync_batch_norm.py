@@ -11,11 +11,11 @@ from gradred.torch.mpi_ops import allreduce
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
-    """`torch.nn.BatchNorm`, whose mean and variance are those of all ranks' batches together.
+    """`torch.nn.BatchNorm` with the mean and variance of the batches of all ranks.
 
-    Ranks may have batches of different sizes. In evaluation, and on one rank, it is plain batch
-    normalisation. Gradients flow through the ranks' sums. A layer makes its calls without names, so
-    all ranks run their layers in the same order.
+    The ranks' batches may have different sizes. In evaluation mode, and on one rank, the layer acts
+    as plain batch normalisation. Gradients flow through the ranks' sums. The layer makes its calls
+    without names, so all ranks have to run their layers in the same order.
     """
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
@@ -23,7 +23,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"expected at least 2 axes, got {x.dim()}")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input, normalised along all axes but the second one."""
+        """Normalise the input along all axes except the second one."""
         self._check_input_dim(x)
         uses_batch = self.training or self.running_mean is None
         if not uses_batch or size() == 1:
@@ -51,12 +51,12 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
 
 def _moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean, variance and count of all ranks' batches, in float64.
+    """The mean, variance and count of all ranks' batches, in float64.
 
-    Squares are summed about each rank's own mean, which keeps the digits that a mean far from zero
-    would take. What then moves them to the common mean, a few numbers per channel, is in float64
-    (T. Chan, G. Golub and R. LeVeque, Updating Formulae and a Pairwise Algorithm for Computing
-    Sample Variances, 1979).
+    Each rank sums squares around its own mean. This avoids the loss of digits that a mean far from
+    zero would cause. The correction to the common mean needs a few numbers per channel, and is done
+    in float64 (T. Chan, G. Golub and R. LeVeque, Updating Formulae and a Pairwise Algorithm for
+    Computing Sample Variances, 1979).
     """
     axes = [0, *range(2, x.dim())]
     count = x.numel() // x.shape[1]

@@ -1,4 +1,4 @@
-"""Tensors as a group's operations take them: dense, as bytes, and where results go."""
+"""Conversion of tensors for a process group's operations: dense views, bytes, result memory."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class DenseCopy:
-    """A tensor that is moved: where it lies if it can be, else a copy that is put back."""
+    """A tensor to move: the tensor itself if it is contiguous, else a copy that is copied back."""
 
     def __init__(self, tensor: Tensor, asked: str) -> None:
         self.tensor = dense(tensor, asked)
         self.dense = self.tensor.contiguous()
 
     def described(self) -> Described:
-        """For the engine."""
+        """Describe the tensor for the engine."""
         data, dtype = as_moved(self.dense.reshape(-1))
         return ResultPlace(data).of(data, dtype, tuple(data.shape), "broadcast")
 
     def put_back(self) -> None:
-        """After the end."""
+        """Copy the result to the tensor after the operation."""
         if self.dense.data_ptr() != self.tensor.data_ptr():
             self.tensor.copy_(self.dense)
 
 
 class ResultPlace:
-    """Where the engine may put a result: in a tensor that can take it as it is, or nowhere.
+    """Where the engine stores a result: in the target if possible, else in its own memory.
 
     Args:
-        target: the tensor; None: there is none.
-        dtype: of the result; None: the tensor's.
+        target: tensor for the result, or None.
+        dtype: type of the result. None: the type of the target.
     """
 
     def __init__(self, target: Tensor | None, dtype: torch.dtype | None = None) -> None:
@@ -48,7 +48,7 @@ class ResultPlace:
         self.target = target if target is not None and fits and target.is_contiguous() else None
 
     def of(self, data: Tensor, dtype: str, shape: tuple[int, ...], asked: str) -> Described:
-        """An input, for the engine."""
+        """Describe an input and the memory of its result for the engine."""
         to, nbytes = 0, 0
         if self.target is not None:
             to, nbytes = self.target.data_ptr(), self.target.numel() * self.target.itemsize
@@ -59,20 +59,20 @@ class ResultPlace:
 
 
 def put_back(parts: Sequence[DenseCopy]) -> None:
-    """Each of them, after the end."""
+    """Copy the results to all of the tensors after the operation."""
     for part in parts:
         part.put_back()
 
 
 def require_one_for_each(tensors: Sequence[Tensor], ranks: int, asked: str) -> None:
-    """UsageError unless there is a tensor for each rank."""
+    """Raise UsageError unless there is one tensor for each rank."""
     if len(tensors) != ranks:
         found = f"the list has {len(tensors)} tensors, and the group {ranks} ranks"
         raise UsageError(explain(asked, found, "Pass one for each rank"))
 
 
 def require_fit(whole: Tensor, part: Tensor, times: int, asked: str) -> None:
-    """UsageError unless one has so many times the elements of the other, of one type."""
+    """Raise UsageError unless `whole` has the type and `times` times the elements of `part`."""
     if whole.dtype is not part.dtype:
         found = f"a tensor is of {whole.dtype}, another one of {part.dtype}"
         raise UsageError(explain(asked, found, "Pass tensors of one type"))
@@ -84,14 +84,14 @@ def require_fit(whole: Tensor, part: Tensor, times: int, asked: str) -> None:
 
 
 def require_rows(expected: Sequence[int], found: Sequence[int], asked: str) -> None:
-    """UsageError unless so many rows came from each rank; none expected: that was not said."""
+    """Raise UsageError unless the expected rows came from each rank. Empty: any number may come."""
     if expected and list(expected) != list(found):
         rows = f"the ranks have sent {list(found)}, and {list(expected)} were expected of them"
         raise UsageError(explain(asked, rows, "Expect what the other ranks send"))
 
 
 def put(part: Tensor, target: Tensor) -> None:
-    """As many elements to where they belong."""
+    """Copy a result to its target, which has the same number of elements."""
     if part.numel() != target.numel():
         found = f"{part.numel()} elements have come for a tensor of {target.numel()}"
         remedy = "Pass a tensor that has room for all, and no more"
@@ -100,14 +100,14 @@ def put(part: Tensor, target: Tensor) -> None:
 
 
 def put_behind(whole: Tensor, targets: Sequence[Tensor]) -> None:
-    """All that lies behind each other, to where its parts belong."""
-    parts = whole.split([target.numel() for target in targets])  # checked by the callers
+    """Copy consecutive parts of a result to the targets."""
+    parts = whole.split([target.numel() for target in targets])  # the callers check the sizes
     for part, target in zip(parts, targets, strict=True):
         put(part, target)
 
 
 def dense(tensor: Tensor, asked: str) -> Tensor:
-    """The same, apart from what autograd knows of it: others write to it, or read its bytes."""
+    """The tensor detached from autograd. Raises UsageError if it is sparse or on another device."""
     if tensor.layout is torch.strided and tensor.device.type in SERVED:
         return tensor.detach()
     if tensor.layout is not torch.strided:
@@ -119,7 +119,7 @@ def dense(tensor: Tensor, asked: str) -> Tensor:
 
 
 def reducible(tensor: Tensor, asked: str) -> Tensor:
-    """Likewise, of a type of which the engine knows sums."""
+    """Like `dense`; also raises UsageError if the engine cannot reduce the type."""
     view = dense(tensor, asked)
     if view.dtype not in DTYPES:
         found = f"gradred does not reduce {view.dtype}"
@@ -128,14 +128,15 @@ def reducible(tensor: Tensor, asked: str) -> Tensor:
 
 
 def as_bytes(flat: Tensor) -> Tensor:
-    """The memory of elements that lie behind each other."""
+    """The memory of a contiguous tensor as bytes."""
     return flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
 
 
 def as_moved(tensor: Tensor) -> tuple[Tensor, str]:
-    """What an operation that only moves elements is given, and of which type.
+    """The tensor and element type for an operation that only moves elements.
 
-    Of a type that gradred has no name for, bytes. The tensor is contiguous; its first axes stay.
+    Elements of a type without a name in gradred are moved as bytes. The tensor has to be
+    contiguous. All axes but the last one stay the same.
     """
     dtype = DTYPES.get(tensor.dtype)
     if dtype is not None:
@@ -145,5 +146,5 @@ def as_moved(tensor: Tensor) -> tuple[Tensor, str]:
 
 
 def as_list(tensors: Any) -> list[Tensor]:
-    """Of one tensor or of several."""
+    """A list of one tensor or of several."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

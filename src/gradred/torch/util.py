@@ -40,30 +40,30 @@ def _cache(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is a front end for a framework, and the framework: for "torch" alone."""
+    """Whether the framework and a front end for it are installed. Only "torch" has a front end."""
     del verbose
     return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Nothing: there is no extension that could be missing."""
+    """Do nothing: there is no extension that could be missing."""
     del ext_name, ext_env_var, pkg_path, args
 
 
 def check_installed_version(
     name: str, version: str, exception: BaseException | None = None
 ) -> None:
-    """Nothing: no extension is compiled for a version."""
+    """Do nothing: no extension is built for a certain version."""
     del name, version, exception
 
 
 def get_ext_suffix() -> str:
-    """How the names of extensions end."""
+    """The file name suffix of Python extensions."""
     return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
-    """Where Horovod would have an extension of this name; here there is none."""
+    """The path at which Horovod would have this extension. gradred has none there."""
     folder = os.path.dirname(pkg_path)
     return os.path.join(folder, *args[:-1], args[-1] + get_ext_suffix())
 
@@ -71,7 +71,7 @@ def get_extension_full_path(pkg_path: str, *args: str) -> str:
 def get_average_backwards_compatibility_fun(
     reduce_ops: Any,
 ) -> Callable[[int | None, bool | None], int]:
-    """A function that makes one operation of `op` and the deprecated `average`."""
+    """Return a function that combines `op` and the deprecated `average` to one operation."""
     del reduce_ops
 
     def operation(op: int | None, average: bool | None) -> int:
@@ -83,7 +83,7 @@ def get_average_backwards_compatibility_fun(
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the framework sees a GPU."""
+    """Whether the framework can use a GPU."""
     if not extension_available(ext_base_name, verbose):
         return False
     import torch
@@ -93,7 +93,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 @contextmanager
 def env(**variables: str | None) -> Iterator[None]:
-    """Set variables of the environment for a while; None leaves one as it is."""
+    """Context that sets environment variables. None leaves a variable unchanged."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update({name: value for name, value in variables.items() if value is not None})
     try:
@@ -107,27 +107,27 @@ def env(**variables: str | None) -> Iterator[None]:
 
 
 def split_list(values: Sequence[T], parts: int) -> list[Sequence[T]]:
-    """As many pieces, whose lengths differ by one at most."""
+    """Split a list into `parts` pieces whose lengths differ by at most one."""
     each, more = divmod(len(values), parts)
     ends = [number * each + min(number, more) for number in range(parts + 1)]
     return [values[ends[part] : ends[part + 1]] for part in range(parts)]
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether it is 1, 2, 4, 8, ..."""
+    """Whether `num_rank` is a power of two."""
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def is_iterable(value: Any) -> bool:
-    """Whether one can loop over it."""
+    """Whether the value can be iterated over."""
     return hasattr(value, "__iter__")
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether a version is at least another one, both like "2.13.0".
+    """Whether version `ver` is at least `target`; both are written like "2.13.0".
 
     Raises:
-        ValueError: `target` has other than three parts.
+        ValueError: `target` does not have three parts.
     """
     if not isinstance(ver, str) or not isinstance(target, str) or target.count(".") != 2:
         raise ValueError(f"compare versions like '2.13.0', not {ver!r} and {target!r}")

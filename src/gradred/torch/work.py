@@ -1,4 +1,4 @@
-"""Operations of a process group in flight, as torch.distributed holds them."""
+"""Works of torch.distributed: operations of a process group in flight."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Tensor: TypeAlias = torch.Tensor
 
 @left_alone
 class GradredWork(dist.Work):
-    """An operation in flight. Errors come out of `wait` and of the future.
+    """An operation in flight. `wait` and the future raise its errors.
 
     Args:
-        requests: all of which have to end.
-        finish: puts the results where they belong; called once, by whoever sees the end first.
-            None: they are there.
-        result: what the future gives: tensors, or lists of them.
-        limit: seconds that `wait` waits at most unless it is told otherwise, and the future.
+        requests: the requests of the operation. It ends when all of them have ended.
+        finish: stores the results. The first thread that observes the end calls it, once. None:
+            the results are already in place.
+        result: value of the future: tensors, or lists of tensors.
+        limit: time limit in seconds of the future, and of `wait` without a timeout.
     """
 
     def __init__(
@@ -42,20 +42,20 @@ class GradredWork(dist.Work):
         super().__init__()
         self._requests, self._result, self._limit = list(requests), result, limit
         self._finish = finish
-        self._shown: Shown | None = None  # in a profile
+        self._shown: Shown | None = None  # its record in a profile
         self._lock = threading.Lock()
-        self._concluded = False  # the results are in place, or there is a failure
+        self._concluded = False  # results are stored, or it has failed
         self._failure: Exception | None = None
         self._future: Any = None
-        self._ended: Any = None  # what the future follows
-        self._told = False  # it has been completed
+        self._ended: Any = None  # completing it completes the future
+        self._told = False  # `_ended` has been completed
         self._late: Exception | None = None
         self._waited = False
         if _FORGETS_PYTHON:
             _thin_out()
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        """Block until it has ended; raises what ended it, and gradred.TimeoutError."""
+        """Block until the end. Raises the operation's error, or gradred.TimeoutError."""
         if not self._concluded:
             seconds = self._limit
             if timeout is not None and timeout.total_seconds() > 0:
@@ -70,11 +70,14 @@ class GradredWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Same as `wait`."""
         self.wait()
 
     def _first_failure(self, seconds: float | None) -> Exception | None:
-        """Wait for all requests. What ended one badly; raises only where one goes on."""
+        """Wait for all requests, and return the error of the first one that failed.
+
+        Raises an error only if a request is still running at the time limit.
+        """
         begin, left, failure = clock.now(), seconds, None
         for request in self._requests:
             try:
@@ -97,7 +100,10 @@ class GradredWork(dist.Work):
         return TimeoutError(explain(f"wait for {request.waits_for}", found, remedy))
 
     def _conclude(self, failure: Exception | None) -> None:
-        """All requests have ended. Calls none of them: they call back, and the lock is held."""
+        """Store the results after all requests have ended.
+
+        It holds the lock, and so must not call a request, which may call back.
+        """
         with self._lock:
             if self._concluded:
                 return
@@ -105,7 +111,7 @@ class GradredWork(dist.Work):
             if failure is None and finish is not None:
                 try:
                     finish()
-                    for gpu in _gpus_of(self._result):  # others look at it in other streams
+                    for gpu in _gpus_of(self._result):  # other streams read it
                         torch.cuda.current_stream(gpu).synchronize()
                 except Exception as error:
                     failure = error
@@ -114,13 +120,13 @@ class GradredWork(dist.Work):
             self._shown.end()
 
     def show(self, operation: Shown) -> None:
-        """It is in a profile, to which its end belongs, too."""
+        """Attach a record in a profile, which ends with the operation."""
         self._shown = operation
-        if all(request.name for request in self._requests):  # messages may be driven by waits alone
+        if all(request.name for request in self._requests):  # messages may advance only in waits
             self._call_at_end(operation.end)
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not; then the results are in place."""
+        """Whether the operation has completed or failed. If True, the results are in place."""
         if not self._concluded:
             if not all(request.done() for request in self._requests):
                 return False
@@ -128,11 +134,11 @@ class GradredWork(dist.Work):
         return True
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether the operation has completed without an error."""
         return self.is_completed() and self._failure is None
 
     def exception(self) -> Exception | None:
-        """What ended it; None before the end and where it ended well."""
+        """The operation's error. None: it has not ended, or has not failed."""
         return self._failure if self.is_completed() else None
 
     def result(self) -> list[Any]:
@@ -140,17 +146,17 @@ class GradredWork(dist.Work):
         return self._result
 
     def get_future(self) -> Any:
-        """A future with the tensors; its callbacks are called off the thread that drives.
+        """A future with the tensors. The progress thread does not call its callbacks.
 
-        It fails with a RuntimeError that has the text of what `wait` raises, and where the time
-        limit of the group is over: who waits for a future has no limit of its own.
+        The future fails with a RuntimeError with the text of the error that `wait` raises. It also
+        fails at the time limit of the group, as waiting for a future has no time limit.
         """
         with self._lock:
             if self._future is not None:
                 return self._future
             self._ended = torch.futures.Future(devices=_gpus_of(self._result))
-            # What torch's set_exception sets is a value like others to C++, as to DDP. What a
-            # callback raises is an error to both.
+            # For C++ code, such as DDP, an exception that torch's set_exception has set is a normal
+            # value. An exception raised in a callback is an error for Python and C++ code.
             self._future = self._ended.then(lambda _: self._outcome())
             if self._requests and (name := self._requests[0].name):
                 count_callbacks(self._future, name)
@@ -160,7 +166,7 @@ class GradredWork(dist.Work):
         return self._future
 
     def _call_at_end(self, function: Callable[[], None], index: int = 0) -> None:
-        """When all requests have ended, off the thread that drives."""
+        """Call a function after all requests have ended, not in the progress thread."""
         if index < len(self._requests):
             self._requests[index].add_done_callback(
                 lambda _: self._call_at_end(function, index + 1)
@@ -183,7 +189,7 @@ class GradredWork(dist.Work):
         return self._result
 
     def fail_future(self) -> None:
-        """The time limit is over."""
+        """Fail the future, as its time limit is over, unless the operation has ended."""
         try:
             going = [request.waits_for for request in self._requests if not request.done()]
         except Exception as error:
@@ -197,7 +203,7 @@ class GradredWork(dist.Work):
 
 
 def _gpus_of(result: Any) -> list[torch.device]:
-    """Those of a result: tensors, or lists of them."""
+    """The GPUs of a result, which consists of tensors or lists of them."""
     if isinstance(result, torch.Tensor):
         return [result.device] if result.is_cuda else []
     return list(dict.fromkeys(device for one in result for device in _gpus_of(one)))
@@ -209,7 +215,7 @@ def together(
     finish: Callable[[], None] = lambda: None,
     result: list[Any] | None = None,
 ) -> GradredWork:
-    """One work in the place of several that nobody has seen; at the end it calls `finish`, too."""
+    """Combine works that no caller has seen into one. `finish` is called at its end."""
     parts = [work._finish for work in works]
 
     def finish_all() -> None:
@@ -227,9 +233,9 @@ def together(
 
 
 class _TimeLimits:
-    """Has futures fail that are not complete in time. One thread, which sleeps until then."""
+    """Makes futures fail at their time limits. One thread sleeps until the next limit."""
 
-    _LONGEST = 1e6  # seconds that it sleeps at once
+    _LONGEST = 1e6  # seconds of its longest sleep
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -259,7 +265,7 @@ class _TimeLimits:
                 work.fail_future()
 
     def _next(self) -> list[GradredWork]:
-        """Sleep until a limit is over, or may be; those whose limit is."""
+        """Sleep until the next time limit or a change. Returns the works whose limit is over."""
         with self._changed:
             self._wakes = min(self._due.values(), default=math.inf)
             self._changed.wait(clock.nap(min(self._wakes - clock.now(), self._LONGEST)))
@@ -272,34 +278,34 @@ class _TimeLimits:
 
 _time_limits = _TimeLimits()
 
-# Older PyTorch keeps what Python has made of a Work no longer than Python does, and C++ then waits
-# for ever for one that it has just been given. So a work that Python lets go before anybody has
-# waited for it stays until somebody does. If nobody does, the oldest ones that have ended give back
-# their memory, and keep how they ended.
+# Older PyTorch frees the Python half of a Work once Python code has no reference to it. C++ code
+# that was just given the Work then waits for ever. So a work that Python code drops before a wait
+# is kept alive until somebody waits for it. If nobody does, the oldest works that have ended free
+# their memory, but keep their outcome.
 _FORGETS_PYTHON = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
 _MOST_YOUNG, _MOST_OLD = 1024, 1 << 16
 _young: dict[GradredWork, None] = {}
 _old: dict[GradredWork, None] = {}
-_keeping = threading.RLock()  # what is freed within may have Python let go of another work
+_keeping = threading.RLock()  # freeing one work may drop another
 
 
 def _keep(work: GradredWork) -> None:
-    """When Python lets it go: Python calls this once for a work."""
+    """Keep a work alive that nobody has waited for. Python calls this once, as `__del__`."""
     if not work._waited:
         with _keeping:
             _young[work] = None
 
 
 def _thin_out() -> None:
-    """Have the oldest work give back its memory where there are many."""
+    """Free the memory of the oldest work if there are many."""
     with _keeping:
         oldest = next(iter(_young)) if len(_young) > _MOST_YOUNG else None
     if oldest is None or not oldest.is_completed():
         return
     with _keeping:
-        if _young.pop(oldest, 0) is None:  # nobody has waited for it meanwhile
+        if _young.pop(oldest, 0) is None:  # no wait has happened meanwhile
             _old[oldest] = None
-            if oldest._future is None:  # which gives the result
+            if oldest._future is None:  # a future returns the result
                 oldest._requests, oldest._result = [], []
         if len(_old) > _MOST_OLD:
             del _old[next(iter(_old))]

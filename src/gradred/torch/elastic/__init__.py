@@ -1,7 +1,8 @@
-"""Training that goes on from its last commit after an operation has failed, or a rank has died.
+"""Training that resumes from its last commit after an operation has failed or a rank has ended.
 
-`run` restores the state, and starts the function anew: with all ranks, or with those of a host that
-live. `gradred run --min-np` and its like replace ranks, and take hosts in (docs/horovod.md).
+`run` restores the state and calls the function again: with all ranks, or with the remaining ranks
+of one host. `gradred run --min-np` and similar commands replace ranks and add hosts
+(docs/horovod.md).
 """
 
 from __future__ import annotations

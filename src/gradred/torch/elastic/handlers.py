@@ -1,4 +1,4 @@
-"""How a `TorchState` keeps what is more than a plain value: one class for each kind."""
+"""Handlers of a `TorchState`: one class for each type that is not a plain value."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from gradred.torch.functions import (
 
 
 class StateHandler:
-    """Keeps one value; subclass it, and name the class in `set_handler_registry`.
+    """Saves and restores one value. Register subclasses with `set_handler_registry`.
 
     Attributes:
-        value: what it keeps.
+        value: the value.
     """
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def set_value(self, value: Any) -> None:
-        """Keep another one from now on, as it is."""
+        """Handle another value from now on, and save it."""
         self.value = value
         self.save()
 
     def save(self) -> None:
-        """Keep a copy."""
+        """Save a copy of the value."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the copy."""
+        """Restore the value from the copy."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give all ranks what rank 0 has, which counts as saved."""
+        """Broadcast the value of rank 0, which counts as saved on all ranks."""
         raise NotImplementedError
 
     def saved(self) -> Any:
-        """The copy, for a file of an elastic job; None: there is none to write."""
+        """The copy, for a file of an elastic job. None: there is nothing to write."""
 
     def take(self, saved: Any) -> None:
-        """Have what `saved` gave, perhaps in another process, as the copy."""
+        """Replace the copy by a result of `saved`, perhaps of another process."""
 
     def reset(self) -> None:
-        """Adapt to the ranks that there are now."""
+        """Adapt the value to the current ranks."""
 
 
 class _StateDictHandler(StateHandler):
-    """Of what has `state_dict` and `load_state_dict`."""
+    """Handler of objects with `state_dict` and `load_state_dict`."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self.save()
 
     def save(self) -> None:
-        """Keep a copy."""
+        """Save a copy of the state."""
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        """Go back to the copy."""
+        """Restore the state from the copy."""
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def saved(self) -> Any:
@@ -72,39 +72,39 @@ class _StateDictHandler(StateHandler):
         return self._saved
 
     def take(self, saved: Any) -> None:
-        """Have another one."""
+        """Replace the copy."""
         self._saved = saved
 
 
 class ModelStateHandler(_StateDictHandler):
-    """Parameters and buffers of a module."""
+    """Handler of the parameters and buffers of a module."""
 
     def sync(self) -> None:
-        """Give all ranks those of rank 0."""
+        """Broadcast the parameters and buffers of rank 0."""
         broadcast_parameters(self.value.state_dict(), 0)
         self.save()
 
 
 class OptimizerStateHandler(_StateDictHandler):
-    """An optimizer's state."""
+    """Handler of an optimizer's state."""
 
     def sync(self) -> None:
-        """Give all ranks that of rank 0."""
+        """Broadcast the state of rank 0."""
         broadcast_optimizer_state(self.value, 0)
         self.save()
 
 
 class SamplerStateHandler(_StateDictHandler):
-    """Where a sampler is."""
+    """Handler of a sampler's position."""
 
     def sync(self) -> None:
-        """Have all ranks be where rank 0 is."""
+        """Broadcast the position of rank 0."""
         place = broadcast_object(self.value.state_dict(), 0, "elastic.sampler")
         self.value.load_state_dict(place)
         self.save()
 
     def reset(self) -> None:
-        """Share out what is left anew."""
+        """Divide the remaining samples among the current ranks."""
         self.value.reset()
 
 
@@ -116,17 +116,17 @@ _registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Which class keeps values of which type; the first that fits does."""
+    """The registered types and their handlers. The first type that matches a value is used."""
     return list(_registry)
 
 
 def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
-    """Have others from now on, for a `TorchState` that is made."""
+    """Replace the registered handlers. This affects each `TorchState` made afterwards."""
     _registry[:] = registry
 
 
 def handlers_of(values: dict[str, Any]) -> dict[str, StateHandler]:
-    """One for each value of a type that has one."""
+    """A handler for each value whose type has one, by name."""
     found = {}
     for name, value in values.items():
         kind = next((kind for known, kind in _registry if isinstance(value, known)), None)

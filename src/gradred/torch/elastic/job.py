@@ -1,4 +1,4 @@
-"""What a rank knows of the elastic job that it is part of: `gradred run --min-np` and the like."""
+"""The elastic job of this rank, which `gradred run --min-np` and similar commands start."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gradred.torch.functions import allgather_object, broadcast_object
 if TYPE_CHECKING:
     from gradred.comm import Comm
 
-_SHARE = 0.1  # of the time that may go into writing states
+_SHARE = 0.1  # maximum share of the time spent writing states
 
 
 @dataclass
 class ElasticJob:
-    """The job, where it is elastic.
+    """An elastic job.
 
     Attributes:
-        least: ranks that there have to be.
-        folder: of the states.
-        number: of the state that was written, or read, last.
+        least: minimum number of ranks.
+        folder: folder of the saved states.
+        number: number of the state that was written or read last.
     """
 
     least: int
@@ -37,20 +37,20 @@ class ElasticJob:
     number: int = 0
     _next_at: float = field(default=0.0, repr=False)
     _rank: int = field(default=0, repr=False)  # at the last commit
-    _last: Any = field(default=None, repr=False)  # what that saved, unless it has been written
+    _last: Any = field(default=None, repr=False)  # values of that commit, until they are written
 
     def hosts_have_changed(self) -> bool:
-        """Whether the job should start again, with other hosts. Collective."""
+        """Whether the job should be restarted with other hosts. Collective."""
         where = os.environ.get(failure_board.VARIABLE, "")
         mine = bool(where) and failure_board.hosts_have_changed(where)
         return bool(broadcast_object(mine, 0, "elastic.hosts"))
 
     def write(self, values: Any, at_once: bool = False) -> None:
-        """Have rank 0 write a state, unless that would take too much of the time. Local.
+        """Let rank 0 write a state, unless that would take too much of the time. Local.
 
         Args:
-            values: as `State.saved` gives them; None: there is nothing to write.
-            at_once: whatever time it takes.
+            values: result of `State.saved`. None: there is nothing to write.
+            at_once: write the state regardless of the time it takes.
         """
         if values is None:
             return
@@ -72,7 +72,7 @@ class ElasticJob:
         self._next_at = end + (end - begin) * (1 / _SHARE - 1)
 
     def read(self) -> Any:
-        """The newest state that any rank finds; None where there is none. Collective."""
+        """The newest state that any rank finds, or None. Collective."""
         found = state_files.newest(self.folder)
         numbers = allgather_object(found[0] if found else 0, "elastic.newest")
         self.number = max(numbers)
@@ -82,30 +82,31 @@ class ElasticJob:
         values = None
         if basics.rank() == root:
             assert found is not None
-            # Of a folder that nobody else can write to (state_files.require).
+            # Only this user can write to the folder (state_files.require).
             values = torch.load(found[1], weights_only=False)
         return broadcast_object(values, root, "elastic.newest.values")
 
     def write_last(self, left: Comm | None) -> None:
-        """Have one rank of those that live write what the last commit saved. Local.
+        """Let one of the remaining ranks write the state of the last commit. Local.
 
         Args:
-            left: these ranks; None: that is not known, and rank 0 writes it if it lives.
+            left: communicator of the remaining ranks. None: they are unknown, so the rank that was
+                rank 0 at the last commit writes the state.
         """
         if self._last is not None and (self._rank if left is None else left.Get_rank()) == 0:
             self._write()
 
     def start_again(self) -> NoReturn:
-        """End this rank; `gradred run` starts the job again."""
+        """End this rank. `gradred run` then restarts the job."""
         sys.stdout.flush()
         raise SystemExit(state_files.AGAIN)
 
 
 def of_this_rank() -> ElasticJob | None:
-    """The job as `gradred run` has told it; None: it is not elastic.
+    """The elastic job that `gradred run` has announced. None: the job is not elastic.
 
     Raises:
-        UsageError: the folder of the states is not this user's own.
+        UsageError: the folder of the states does not belong to this user.
     """
     told = os.environ.get(state_files.VARIABLE, "")
     if not told:

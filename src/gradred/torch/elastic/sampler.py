@@ -1,4 +1,4 @@
-"""A sampler that knows which samples have been used, and shares out the others."""
+"""A sampler that records which samples have been used, and divides the others among the ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ElasticSampler(torch.utils.data.Sampler):
     """Gives each rank its share of the samples that have not been used in this epoch.
 
     Args:
-        dataset: whose length counts.
-        shuffle: in an order that the epoch decides, the same on all ranks.
-        seed: of that order.
+        dataset: dataset to sample. Only its length is used.
+        shuffle: shuffle the samples in each epoch, in the same order on all ranks.
+        seed: seed of the shuffled order.
     """
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
@@ -30,26 +30,26 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: no sample has been used, and the order is another one."""
+        """Begin an epoch. No sample counts as used, and the shuffled order changes."""
         self.epoch, self.processed_num = epoch, 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """All ranks have used a batch of so many samples each."""
+        """Record that each rank has used a batch of `batch_size` samples."""
         del batch_idx
         self.processed_num += batch_size * self.num_replicas
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another sampler was."""
+        """Continue from the position of another sampler."""
         self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
         self.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is."""
+        """The position of the sampler."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def reset(self) -> None:
-        """Share out what is left among the ranks that there are now."""
+        """Divide the remaining samples among the current ranks."""
         self.num_replicas, self.rank = size(), rank()
         indices = list(range(len(self.dataset)))
         if self.shuffle:
@@ -60,7 +60,7 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def __iter__(self) -> Iterator[int]:
         left = list(self.remaining_indices)
-        while left and len(left) < self.total_size:  # so that all ranks get equally many
+        while left and len(left) < self.total_size:  # all ranks get the same number
             left += left[: self.total_size - len(left)]
         return iter(left[self.rank : self.total_size : self.num_replicas])
 

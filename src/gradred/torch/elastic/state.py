@@ -1,4 +1,4 @@
-"""What training can go back to."""
+"""States of an elastic training, to which it returns after a failure."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _broadcast(obj: Any) -> Any:
 
 
 class State:
-    """What is saved, restored, and made the same on all ranks; subclass it, or use `TorchState`.
+    """State to save, restore and synchronize between ranks. Subclass it, or use `TorchState`.
 
     Args:
-        bcast_object: gives all ranks an object of rank 0; None: `hvd.broadcast_object`.
-        get_rank: not needed here.
+        bcast_object: broadcasts an object of rank 0. None: `hvd.broadcast_object`.
+        get_rank: ignored.
     """
 
-    _job: ElasticJob | None = None  # from `run` on, of an elastic job
+    _job: ElasticJob | None = None  # set by `run` in an elastic job
     _callbacks: list[Callable[[], object]]
 
     def __init__(
@@ -63,23 +63,23 @@ class State:
         self._callbacks = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
-        """Have these called after each new beginning."""
+        """Register functions to call after each restart of the training function."""
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """After a new beginning."""
+        """Reset the state, and call the registered callbacks. `run` calls this after a restart."""
         self.reset()
         for callback in self._callbacks:
             callback()
 
     def commit(self) -> None:
-        """Save the state, to which a failure goes back.
+        """Save the state. After a failure, the training returns to it.
 
-        In an elastic job (`gradred run --min-np`) all ranks have to commit; rank 0 also writes the
-        state to a file, as often as a tenth of the time allows.
+        In an elastic job (`gradred run --min-np`) all ranks have to commit. Rank 0 also writes the
+        state to a file, but spends at most a tenth of the time on this.
 
         Raises:
-            HostsUpdatedInterrupt: as `check_host_updates`.
+            HostsUpdatedInterrupt: see `check_host_updates`.
         """
         self.save()
         if self._job is not None:
@@ -87,43 +87,43 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Collective in an elastic job; else nothing.
+        """Check for changed hosts. Collective in an elastic job, otherwise without effect.
 
         Raises:
-            HostsUpdatedInterrupt: there is room for more ranks, or a host is no longer to be used.
+            HostsUpdatedInterrupt: there is room for more ranks, or a host must no longer be used.
         """
         if self._job is not None and self._job.hosts_have_changed():
             raise HostsUpdatedInterrupt
 
     def saved(self) -> Any:
-        """What `save` keeps, for a file: anything that pickle takes; None: there is nothing."""
+        """The saved state for a file, as a picklable object. None: there is nothing to write."""
 
     def take(self, saved: Any) -> None:
-        """Go on from what `saved` gave, perhaps in another process; None: from here."""
+        """Continue from a result of `saved`, perhaps of another process. None: change nothing."""
 
     def save(self) -> None:
-        """Keep a copy."""
+        """Save a copy of the state."""
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Go back to the copy."""
+        """Restore the state from the copy."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give all ranks what rank 0 has."""
+        """Broadcast the state of rank 0."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt to the ranks that there are now."""
+        """Adapt the state to the current ranks."""
 
 
 class ObjectState(State):
-    """Plain values, by name.
+    """State of plain values, by name.
 
     Args:
-        bcast_object: gives all ranks an object of rank 0; None: `hvd.broadcast_object`.
-        get_rank: not needed here.
-        kwargs: the values; each is an attribute.
+        bcast_object: broadcasts an object of rank 0. None: `hvd.broadcast_object`.
+        get_rank: ignored.
+        kwargs: the values. Each becomes an attribute.
     """
 
     def __init__(
@@ -143,23 +143,23 @@ class ObjectState(State):
         self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
 
     def save(self) -> None:
-        """Keep a copy."""
+        """Save a copy of the values."""
         self._keep()
 
     def restore(self) -> None:
-        """Go back to the copy."""
+        """Restore the values from the copy."""
         for name, value in self._saved.items():
             setattr(self, name, copy.deepcopy(value))
 
     def saved(self) -> Any:
-        """The values as of the last `save`."""
+        """The values of the last `save`."""
         return {"values": self._saved}
 
     def take(self, saved: Any) -> None:
-        """Go on from these values.
+        """Continue from these values.
 
         Raises:
-            ValueError: they are not of such a state.
+            ValueError: the names of the values differ from those of this state.
         """
         if saved is None:
             return
@@ -168,7 +168,7 @@ class ObjectState(State):
         self.restore()
 
     def sync(self) -> None:
-        """Give all ranks what rank 0 has, which counts as saved."""
+        """Broadcast the values of rank 0, which count as saved on all ranks."""
         values = {name: getattr(self, name) for name in self._names}
         for name, value in self._bcast_object(values).items():
             setattr(self, name, value)
@@ -176,13 +176,13 @@ class ObjectState(State):
 
 
 class TorchState(ObjectState):
-    """A model, an optimizer, samplers and plain values.
+    """State of a model, an optimizer, samplers and plain values.
 
     Args:
-        model: of which parameters and buffers are kept.
-        optimizer: of which the state is kept.
-        kwargs: further modules, optimizers, samplers (`ElasticSampler`), and plain values; each
-            is an attribute. `set_handler_registry` has other types kept in another way.
+        model: module whose parameters and buffers are saved.
+        optimizer: optimizer whose state is saved.
+        kwargs: further modules, optimizers, samplers (`ElasticSampler`) and plain values. Each
+            becomes an attribute. `set_handler_registry` adds handlers for other types.
     """
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
@@ -200,27 +200,27 @@ class TorchState(ObjectState):
             handler.set_value(value)
 
     def save(self) -> None:
-        """Keep a copy."""
+        """Save a copy of the state."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
-        """Go back to the copy."""
+        """Restore the state from the copy."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def saved(self) -> Any:
-        """The values and the `state_dict` of all else, as of the last `save`."""
+        """The values and each `state_dict`, as of the last `save`."""
         states = {name: handler.saved() for name, handler in self._handlers.items()}
         return {**super().saved(), "states": states}
 
     def take(self, saved: Any) -> None:
-        """Go on from such a state.
+        """Continue from such a state.
 
         Raises:
-            ValueError: it has other parts.
+            ValueError: the names of its parts differ from those of this state.
         """
         if saved is not None:
             _require_alike("parts", self._handlers, saved["states"])
@@ -229,13 +229,13 @@ class TorchState(ObjectState):
         super().take(saved)
 
     def sync(self) -> None:
-        """Give all ranks what rank 0 has."""
+        """Broadcast the state of rank 0."""
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
 
     def reset(self) -> None:
-        """Samplers share out what is left anew."""
+        """Let samplers divide the remaining samples among the current ranks."""
         for handler in self._handlers.values():
             handler.reset()
 
@@ -248,19 +248,21 @@ def _require_alike(what: str, mine: Mapping[str, Any], found: Mapping[str, Any])
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a training function, whose first argument is a `State`.
+    """Decorate a training function whose first argument is a `State`.
 
-    It begins with a state that all ranks share: the newest one of an elastic job (`gradred run
-    --min-np N`, `--elastic-dir`), else that of rank 0. Where an operation fails, the state goes
-    back to its last commit, and the function begins anew: with all ranks, or, where some have
-    ended, with those that live. An elastic job starts again, from its newest state, where these
-    are on several hosts, have process sets, or are too few, and where there is room for more: then
-    `SystemExit` leaves the function.
+    The function starts with a state that all ranks share. In an elastic job (`gradred run --min-np
+    N`, `--elastic-dir`) this is the newest state, otherwise that of rank 0. If an operation fails,
+    the state returns to its last commit, and the function is called again. The call includes all
+    ranks or, if some have ended, the remaining ranks.
+
+    An elastic job is restarted from its newest state if there is room for more ranks. It is also
+    restarted after ranks have ended, if the remaining ones are on several hosts, have process sets,
+    or are too few. `SystemExit` leaves the function in these cases.
 
     Raises:
-        HorovodInternalError: ranks have ended, and those that live cannot go on: they are on
+        HorovodInternalError: ranks have ended, and the remaining ones cannot continue: they are on
             several hosts or have process sets, and the job is not elastic.
-        ValueError: the newest state is that of another program.
+        ValueError: the newest state belongs to another program.
     """
     return run_fn(func)
 
@@ -268,7 +270,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 def run_fn(
     func: Callable[..., Any], reset: Callable[[], object] | None = None
 ) -> Callable[..., Any]:
-    """As `run`; where all ranks live, `reset` begins anew: by `shutdown` and `init`."""
+    """Like `run`. `reset` replaces `shutdown` and `init` if no rank has ended."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -306,7 +308,7 @@ def run_fn(
 def _begin_anew(
     error: HorovodInternalError, job: ElasticJob | None, reset: Callable[[], object] | None
 ) -> None:
-    """With all ranks; where some have ended, with those that live."""
+    """Initialize again with all ranks or, if some have ended, with the remaining ones."""
     lost, left = isinstance(error.__cause__, TransportError), None
     try:
         left = basics.shrink()
@@ -320,7 +322,7 @@ def _begin_anew(
             try:
                 basics.init_again(left)
                 return
-            except PeerLost:  # another one meanwhile
+            except PeerLost:  # another rank has ended meanwhile
                 left = left.shrink()
     except Error as why:
         if job is None:
