@@ -1,4 +1,4 @@
-// A call as Python holds it.
+// A collective call that Python code holds, and where its arrays lie.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline Memory memory_of(DeviceMemory* device) {
   return device != nullptr ? Memory(*device) : Memory();
 }
 
-// What the program's streams had been given when a call was made, for all of its arrays.
+// Points in the program's streams at the time of a call, shared by all of the call's arrays.
 class Moments {
  public:
   std::shared_ptr<const DeviceMoment> of(DeviceMemory& device, std::uint64_t stream) {
@@ -36,15 +36,15 @@ class Moments {
   std::map<std::pair<DeviceMemory*, std::uint64_t>, std::shared_ptr<const DeviceMoment>> taken_;
 };
 
-// Where the arrays of a call lie, if not all in host memory, and the streams in which the program
-// works on them.
+// Where the arrays of a call lie if some are in device memory, and the streams in which the program
+// uses them.
 struct Placement {
-  DeviceMemory* send = nullptr;  // null: the host's
+  DeviceMemory* send = nullptr;  // nullptr: host memory
   DeviceMemory* recv = nullptr;
   std::vector<std::pair<DeviceMemory*, std::uint64_t>> after{};
-  std::optional<std::uint64_t> stream{};  // in whose order the call is; none: the host's
+  std::optional<std::uint64_t> stream{};  // whose order the call follows; none: the host's
 
-  // As DeviceMemory::open_order(), or for work that is given to the stream itself.
+  // See DeviceMemory::open_order(). `direct`: the work itself is enqueued in the stream.
   std::shared_ptr<StreamOrder> stream_order(bool direct, std::span<const std::size_t> host_bytes,
                                             std::string& why) const {
     if (!stream || recv == nullptr) return nullptr;
@@ -58,7 +58,7 @@ struct Placement {
     return order;
   }
 
-  // All that the streams have been given so far.
+  // The work that the streams have received so far.
   After after_all(Moments& moments) const {
     After made{.device = recv != nullptr ? recv : send};
     if (made.device == nullptr) return made;
@@ -72,20 +72,21 @@ struct Placement {
     if (stream) add(*made.device, *stream);
     return made;
   }
-  // One whose work comes after that. Null: the arrays are the host's.
+  // A stream whose work starts after that. Returns nullptr if all arrays are in host memory.
   std::shared_ptr<Stream> open_stream() const {
     Moments moments;
     return after_all(moments).open_stream();
   }
 };
 
-struct PyCall {  // what it points to must outlive it
+struct PyCall {  // its pointers must stay valid as long as it
   Call call;
   std::string plan;
   Placement placement{};
 };
 
-// What is to be carried out now. `why_waits`: the host, though a stream was given.
+// The call with the order in which it has to run. If a stream was given but the host has to wait,
+// `why_waits` receives the reason.
 inline Call ordered(const Call& call, const Placement& placement, Communicator& comm,
                     std::string& why_waits) {
   Call made = call;
@@ -99,8 +100,8 @@ inline Call ordered(const Call& call, const Placement& placement, Communicator& 
   made.order = std::move(order);
   return made;
 }
-// The same; of what is thrown the peers hear. With a hook for who waits, else of a call that
-// starts.
+// Same as ordered(). On an error, the peers' calls fail as well. The overload with a hook is for
+// blocking calls, the other one for nonblocking calls.
 inline Call ordered_or_refused(const Call& call, const Placement& placement, Communicator& comm) {
   std::string why;
   try {

@@ -1,4 +1,4 @@
-// The methods of gradred.Comm that must cost next to nothing.
+// The methods of gradred.Comm whose overhead must be small.
 #pragma once
 
 #include <Python.h>
@@ -13,19 +13,20 @@ namespace gradred {
 
 struct PlainCall {
   Call call;
-  Placement placement{};  // of one that is not on the host
+  Placement placement{};  // if not all arrays are in host memory
 };
 
-// What an allreduce of plain arrays, NumPy's or a GPU's, by a predefined operation means (`op` may
-// be null: a sum); false where a closer look is needed.
+// Describes an allreduce of plain arrays (NumPy or GPU) by a predefined operation. `op` nullptr is
+// a sum. Returns false if the Python path has to handle the arguments.
 bool plain_allreduce(PyObject* send, PyObject* recv, PyObject* op, PlainCall& made);
 
-// Null: a sum. Else an object of mpi4py's, or a name; nothing where a closer look is needed.
+// The operation that `op` selects. nullptr is a sum; else `op` is an MPI.Op or a name. Returns
+// nullopt if the Python path has to handle it.
 std::optional<Op> asked_op(PyObject* op);
 bool overlap(const ArrayView& a, const ArrayView& b);
 
-// Puts them on the class, as method descriptors; `by_name` has a Python function for each, for
-// arguments that take a closer look.
+// Adds the methods to the class as method descriptors. `by_name` has a Python function for each
+// method: the Python path, which handles arguments that the C++ code does not accept.
 void add_methods(PyTypeObject* comm_class, PyObject* by_name);
 
 }  // namespace gradred

@@ -1,5 +1,5 @@
-// Arrays of any kind, read directly: NumPy's, tensors by DLPack's interface for C, those in a GPU's
-// memory also by one look at their CUDA Array Interface.
+// Reads arrays of all kinds in C++: NumPy arrays directly, tensors by DLPack's C interface, and
+// arrays in GPU memory also by their CUDA Array Interface.
 #pragma once
 
 #include <Python.h>
@@ -16,13 +16,13 @@
 
 namespace gradred {
 
-// An array that needs no closer look, wherever it lies.
+// An array in host or device memory that C++ code can read without the Python path.
 struct PlainArray : ArrayView {
-  DeviceMemory* memory = nullptr;         // null: the host's
-  std::optional<std::uint64_t> stream{};  // in which the program works on a device's
+  DeviceMemory* memory = nullptr;         // nullptr: host memory
+  std::optional<std::uint64_t> stream{};  // stream in which the program uses a device array
 };
 
-// One in the order of its axes.
+// A plain array with its elements in C order.
 struct ShapedArray : PlainArray {
   static constexpr std::size_t kMostAxes = 8;
 
@@ -33,25 +33,26 @@ struct ShapedArray : PlainArray {
   std::uint64_t layout() const;  // layout_hash() of shape and order
 };
 
-// A dense one with elements, in the order of its axes and of a type that gradred knows; nothing for
-// all others, and where a first look at such an array has yet to be taken (device_options(),
-// know_tensors(), know_device_arrays()). With the GIL; runs what Python code the array has for it.
+// Describes a dense, non-empty array in GPU memory, in C order and of a type that gradred knows.
+// Returns nullopt for other arrays, which the Python path handles. It also does so until the Python
+// path has seen an array of this kind (device_options(), know_tensors(), know_device_arrays()). The
+// caller holds the GIL. Runs the array's own Python code.
 std::optional<ShapedArray> device_array_of(PyObject* object);
-// The same of a NumPy array, which may have no elements, a tensor in host memory, or such an array.
+// Also accepts a NumPy array, which may be empty, and a tensor in host memory.
 std::optional<ShapedArray> shaped_array_of(PyObject* object);
-// The same of a dense NumPy array whose axes have any order, or one of the others.
+// Also accepts a dense NumPy array whose axes have any order in memory.
 std::optional<PlainArray> plain_array_of(PyObject* object);
 
-// A new array in host memory of the kind and type of `x`, in the order of its axes. Null where its
-// library has none to give: the closer look says why.
+// Makes a new array in host memory of the kind and type of `x`, in C order. Returns nullptr if the
+// library of `x` raises an error; the Python path then reports it.
 pybind11::object new_array(PyObject* x, std::span<const std::int64_t> shape);
-// The same of the shape of `x`; of NumPy's arrays in their order of axes, too.
+// A new array with the shape of `x`. For NumPy arrays, the order of the axes is the same as well.
 pybind11::object new_like(const pybind11::object& x);
 
-// The device in whose memory an address lies; null: that takes a closer look.
+// The device in whose memory an address lies. nullptr: the Python path has to find out.
 DeviceMemory* device_memory_at(const void* address, std::size_t bytes);
 
-// Of a call; `send` null: in place.
+// The placement of a call's arrays. `send` nullptr: the call is in place.
 Placement placement_of(const PlainArray* send, const PlainArray& recv);
 
 void bind_device_arrays(pybind11::module_& m);

@@ -1,4 +1,4 @@
-// From C++ exceptions to Python's.
+// Conversion of C++ exceptions to Python exceptions.
 #pragma once
 
 #include <Python.h>
@@ -7,14 +7,16 @@
 
 namespace gradred {
 
-// A Python exception is set and on its way; it travels through C++ frames as this.
+// Thrown through C++ frames while a Python exception is set.
 struct PythonError {};
 
-// Sets the Python exception for one that was caught; call with the GIL, from within a catch block.
-// Where the ranks disagree about a call, it tells what this one has passed; null: nothing is known.
+// Sets the Python exception for a caught C++ exception. The caller holds the GIL and is in a catch
+// block. If the ranks' calls differ, the text includes `passed`, this rank's arguments; nullptr:
+// they are unknown.
 void set_python_error(std::exception_ptr thrown, PyObject* passed = nullptr) noexcept;
 
-// The same as pybind11 wants it: exceptions that are not gradred's go on to the next translator.
+// Exception translator for pybind11. It passes exceptions that are not gradred's on to the next
+// translator.
 void translate(std::exception_ptr thrown);
 
 }  // namespace gradred

@@ -1,10 +1,9 @@
-// How this extension lets go of the GIL and gets it back.
+// How this extension releases and acquires the GIL.
 //
-// Before 3.14 Python ends a daemon thread that asks for the GIL once the program has ended, by
-// pthread_exit(). Its unwinding may pass neither destructors, which are noexcept, nor catch (...),
-// which would have to throw it on, and it is done by the C library's unwinder, which may not be the
-// one that this extension was linked with. So the thread stays where it is for good, as from 3.14
-// on.
+// Once the program has ended, Python before 3.14 ends a daemon thread that acquires the GIL by
+// pthread_exit(). The unwinding must not pass destructors, which are noexcept, or catch (...),
+// which would have to rethrow it. The unwinder is the C library's, which may differ from the one
+// linked with this extension. So the thread stays blocked for ever here, as it does from 3.14 on.
 #pragma once
 
 #include <Python.h>
@@ -15,14 +14,15 @@ namespace gradred {
 
 void take_gil_back(PyThreadState* saved);
 
-// Runs what calls Python's C functions and throws nothing, with the GIL: Python code that they run
-// may let go of it and want it back.
+// Runs a function that calls Python's C API and throws nothing. The caller holds the GIL. Python
+// code may release the GIL and acquire it again meanwhile, which may block for ever as described
+// above.
 void call_python(const std::function<void()>& call);
 
-// The same in any thread, whether it holds the GIL or not. Nothing happens once Python has ended.
+// Same in any thread, with or without the GIL. Does nothing once Python has ended.
 void with_gil(const std::function<void()>& call);
 
-// For a block that needs nothing of Python.
+// Releases the GIL for a block that does not use Python.
 class WithoutGil {
  public:
   WithoutGil() : saved_(PyEval_SaveThread()) {}

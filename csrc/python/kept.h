@@ -1,4 +1,4 @@
-// What operations in flight work on, after the program has let their requests go.
+// Keeps objects alive that operations in flight use, after the program has dropped the requests.
 #pragma once
 
 #include <Python.h>
@@ -9,9 +9,10 @@
 
 namespace gradred {
 
-// With the GIL. Takes the reference, and gives it back some time after the operation has ended.
+// Takes the reference `held`, and releases it some time after the operation has ended. The caller
+// holds the GIL.
 void keep_until_ended(std::shared_ptr<StartedOperation> operation, PyObject* held);
-// Lets go of what has ended; looks at some of them only.
+// Releases the objects of operations that have ended. Checks only some of them in each call.
 void let_ended_go();
 
 }  // namespace gradred

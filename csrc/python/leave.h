@@ -1,14 +1,14 @@
-// MPI_Finalize as mpi4py calls it.
+// Replacement of mpi4py's call to MPI_Finalize.
 #pragma once
 
 #include <string>
 
 namespace gradred {
 
-// From now on finalize() of runtime/process.h stands in its place. `mpi4py` is the file of mpi4py's
-// extension module, which calls it at the very end of Python, when nothing in Python can prevent it
-// any more: so the word through which it calls is pointed at a function of ours. False where no
-// such call is found.
+// Makes mpi4py call finalize() of runtime/process.h instead of MPI_Finalize. `mpi4py` is the path
+// of mpi4py's extension module. It calls MPI_Finalize at the very end of Python, when no Python
+// code can prevent it. So this function changes the pointer through which the module calls it.
+// Returns false if it finds no such pointer.
 bool take_over_finalize(const std::string& mpi4py);
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// What the device layer is told, as Python code has asked for it.
+// Options of the device layer, read from the knobs and from Python's packages.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace gradred {
 
-// `libraries`: of NVIDIA's packages. With the GIL.
+// The options. `libraries`: files of NVIDIA's Python packages. The caller holds the GIL.
 std::shared_ptr<const device::Options> device_options(const std::vector<std::string>& libraries);
-// The same, unless a knob has been set since; null: nobody has asked yet.
+// The options if they are known and no knob has been set since, else nullptr.
 std::shared_ptr<const device::Options> known_device_options();
 
 }  // namespace gradred

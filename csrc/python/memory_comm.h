@@ -1,4 +1,5 @@
-// Communicators that the MPI knows nothing of: their state lies beside the null handle.
+// Communicators that MPI does not know. Their MPI handle is null, and the object stores their
+// state.
 #pragma once
 
 #include <Python.h>
@@ -7,7 +8,7 @@ namespace gradred {
 
 class Communicator;
 
-// The state of such a communicator object; null if it is none, or freed.
+// The state of such a communicator. nullptr: it is another object, or it has been freed.
 Communicator* memory_comm_state(PyObject* comm);
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// A function of any arguments as Python's tables of methods want it.
+// Cast of a function with any signature to the type that Python's method tables need.
 #pragma once
 
 #include <Python.h>

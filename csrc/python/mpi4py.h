@@ -1,4 +1,4 @@
-// Reading mpi4py's objects without its headers: a handle lies at a fixed place in each.
+// Access to mpi4py's objects without its headers. Each object has its MPI handle at a fixed offset.
 #pragma once
 
 #include <Python.h>
@@ -13,7 +13,7 @@
 
 namespace gradred {
 
-// What install() learns from mpi4py.MPI, once, and never lets go.
+// References that install() takes from mpi4py.MPI once and never releases.
 struct Mpi4py {
   PyTypeObject* comm_type = nullptr;      // MPI.Comm
   PyTypeObject* datatype_type = nullptr;  // MPI.Datatype
@@ -21,9 +21,9 @@ struct Mpi4py {
   PyObject* in_place = nullptr;           // MPI.IN_PLACE
   PyObject* when_alone = nullptr;         // called before a communicator of size 1 is first used
   PyObject* on_timeout = nullptr;         // writes a report of a TimeoutError
-  PyObject* with_passed = nullptr;        // makes a disagreement's text say what this rank passed
-  std::size_t handle_offset = 0;          // of the handle in an object
-  std::array<PyObject*, kOps> ops{};      // MPI.SUM and its like; null where MPI has none
+  PyObject* with_passed = nullptr;    // adds this rank's arguments to the text of a disagreement
+  std::size_t handle_offset = 0;      // of the MPI handle in an object
+  std::array<PyObject*, kOps> ops{};  // MPI.SUM and others; nullptr if MPI has none
 
   static Mpi4py& get();
 };
@@ -40,12 +40,12 @@ inline void put_handle(PyObject* object, mpi::Handle handle) {
               mpi::get().is.handle_bytes);
 }
 
-// The state of a communicator object, remembered beside the MPI attribute for speed.
+// The state of a communicator object. A table next to the MPI attribute caches it for speed.
 Communicator& communicator_of(PyObject* comm);
 
-void forget_freed();  // communicators that only the table of handles still holds
+void forget_freed();  // drops freed communicators from the table
 
-// An operation by MPI.Op object; nothing for user-defined ones.
+// The operation of an MPI.Op object. Returns nullopt for user-defined ones.
 std::optional<Op> op_of(PyObject* op);
 
 }  // namespace gradred

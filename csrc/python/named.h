@@ -1,4 +1,4 @@
-// A named operation as Python holds it, and the way in for tensors that takes least time.
+// Named operations that Python code holds, and a fast path to submit one tensor.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,10 +12,10 @@
 
 namespace gradred {
 
-// An operation in flight, with what it works on.
+// A named operation in flight, which keeps alive the objects that it uses.
 class PyNamedRequest final : public PyOperation {
  public:
-  // `memory`: what the operation works on, if that is not `held`.
+  // `memory`: owner of the memory that the operation uses, if that is not `held`.
   PyNamedRequest(std::shared_ptr<NamedOperation> named, pybind11::object held,
                  pybind11::object memory = {});
   ~PyNamedRequest();
@@ -23,7 +23,7 @@ class PyNamedRequest final : public PyOperation {
   PyNamedRequest& operator=(const PyNamedRequest&) = delete;
 
   const NamedOperation& named() const { return *named_; }
-  // Waits, and gives what the request has held.
+  // Waits for the end, and returns `held`.
   pybind11::object wait_for_held();
 
  private:
@@ -31,19 +31,20 @@ class PyNamedRequest final : public PyOperation {
   pybind11::object held_, memory_;
 };
 
-// How one tensor is to be reduced.
+// Parameters of the reduction of one tensor.
 struct TensorReduction {
   Op op = Op::kSum;
   double prescale = 1.0, postscale = 1.0;
   int priority = 0;
 };
 
-// An allreduce of one tensor, whose request holds the result. Null: it takes a closer look.
+// Submits an allreduce of one tensor. The request holds the result. Returns nullptr if the Python
+// path has to handle the tensors.
 std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
                                               const TensorReduction& how);
 
-// What Python numbers are in C++; they throw what Python has raised, and UsageError.
+// Convert Python objects to C++ values. They throw the Python error or UsageError.
 double number_of(PyObject* object);
 int priority_of(PyObject* object);
 std::string_view text_of(PyObject* object);

@@ -1,4 +1,4 @@
-// Names that Python passes, as the core's tags.
+// Conversion of names from Python to the enumerations of the core.
 #pragma once
 
 #include <cstddef>

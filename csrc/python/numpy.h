@@ -1,4 +1,4 @@
-// NumPy arrays, read directly: the buffer protocol with a format costs more than an 8-byte
+// Direct access to NumPy arrays. The buffer protocol with a format takes longer than an 8-byte
 // allreduce.
 #pragma once
 
@@ -20,24 +20,24 @@ struct ArrayView {
   bool writable;
 };
 
-// Loads NumPy's function table; false with a Python exception set.
+// Loads NumPy's function table. Returns false with a Python exception set.
 bool load_numpy();
-// A plain, dense, aligned array in native byte order whose type gradred knows; nothing for all
-// others.
+// Describes a plain, dense, aligned array in native byte order whose type gradred knows. Returns
+// nullopt for all other objects.
 std::optional<ArrayView> view_of(PyObject* object);
-bool is_array_type(PyTypeObject* type);  // NumPy's, or derived from it
-// Of an array that view_of() knows: layout_hash() of its shape and order of axes.
+bool is_array_type(PyTypeObject* type);  // whether it is numpy.ndarray or derived from it
+// layout_hash() of the shape and order of axes, for an array that view_of() accepts.
 std::uint64_t layout_of_plain(PyObject* array);
-// Of an array: nothing unless its elements are in the order of the axes.
+// The shape of an array. Returns nullopt unless its elements are in C order.
 std::optional<std::span<const std::int64_t>> shape_in_order(PyObject* array);
-// A new array of this shape, in the order of the axes, of the type of `array`; null with a Python
+// Makes an array of this shape in C order, with the type of `array`. Returns nullptr with a Python
 // exception set.
 PyObject* new_shaped(PyObject* array, std::span<const std::int64_t> shape);
-// A new array of its shape, type and order; null with a Python exception set.
+// Makes an array like `array`, with its order of axes. Returns nullptr with a Python exception set.
 PyObject* new_numpy_like(PyObject* array);
-// A scalar of NumPy's as an array without axes; null for all else, and no exception is set.
+// A NumPy scalar as an array without axes. Returns nullptr for other objects, without an exception.
 PyObject* array_of_scalar(PyObject* object);
-// The other way round, of an array with axes itself. Takes the reference.
+// An array without axes as a scalar; an array with axes stays as it is. Takes the reference.
 PyObject* scalar_of(PyObject* array);
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// One thread at a time makes calls on a communicator.
+// Check that only one thread at a time makes calls on a communicator.
 #pragma once
 
 #include "base/errors.h"
@@ -6,13 +6,13 @@
 
 namespace gradred {
 
-// Lives as long as a call on the communicator does. A second call that comes meanwhile, from
-// another thread or a signal handler, gets a UsageError before it has changed anything, here or for
-// the peers: two collective calls at a time have no order that ranks could share, and MPI forbids
-// them. Waiting for operations that were started is no such call.
+// Exists during a call on a communicator. A second call meanwhile, from another thread or a signal
+// handler, throws UsageError before it changes anything here or for the peers. Two collective calls
+// at a time would have no order that all ranks share, and MPI forbids them. Waiting for operations
+// that were started is not such a call.
 //
-// The GIL is the lock of the mark: it is held where this begins and, since it outlives the hook
-// that lets go of the GIL, where it ends.
+// The GIL protects the flag. It is held when this object is made. It is also held when the object
+// is destroyed, as the object outlives the hook that releases the GIL.
 class OneThread {
  public:
   explicit OneThread(Communicator& communicator) : inside_(communicator.inside_call()) {
@@ -21,7 +21,7 @@ class OneThread {
     }
     inside_ = true;
   }
-  // `also` says the same of something that belongs to the communicator.
+  // `also`: a second flag, of an object that belongs to the communicator.
   OneThread(Communicator& communicator, bool* also) : OneThread(communicator) {
     also_ = also;
     *also_ = true;

@@ -1,4 +1,4 @@
-// A non-blocking call in flight, as Python holds it.
+// A nonblocking call in flight that Python code holds.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,30 +16,31 @@ namespace gradred {
 
 class PyOperation {
  public:
-  // `why_waits`: the host, for an operation that was to be in the order of a stream.
+  // `why_waits`: why the host has to wait for an operation that should follow a stream's order.
   explicit PyOperation(std::shared_ptr<StartedOperation> operation,
                        std::shared_ptr<StreamOrder> order = nullptr, std::string why_waits = {})
       : operation_(std::move(operation)),
         order_(std::move(order)),
         why_waits_(std::move(why_waits)) {}
 
-  // Whether it has ended; says nothing of how. Who tests again and again waits as well: the time
-  // limit counts from the first test.
+  // Whether the operation has ended, with or without an error. Repeated tests count as a wait: the
+  // time limit starts with the first test.
   bool test();
-  // Blocks, without the GIL, until it has ended; false where these seconds are over before. Throws
-  // what ended it.
+  // Blocks without the GIL until the operation has ended, and throws its error. Returns false if
+  // the time is over before.
   bool wait(std::optional<double> seconds);
-  // The same; throws WaitTimeout where the seconds are over.
+  // Same, but throws WaitTimeout if the time is over.
   void wait_at_most(std::optional<double> seconds);
-  // The same until the program's stream has the work, of one that is done in a stream. Throws what
-  // has ended it before.
+  // Blocks until the work is enqueued in the program's stream. For an operation done in a stream.
+  // Throws the error of an operation that has failed before.
   void wait_until_given();
   void add_done_callback(const pybind11::object& function, const pybind11::object& argument);
 
-  // Whether it gets on and ends while the host does something else, and streams can wait for it.
+  // Whether it makes progress and ends while the host does something else, and streams can wait for
+  // it.
   bool in_stream_order() const;
-  std::string why_host_waits() const;  // else
-  // What `stream` is given from now on comes after the result. Of one in the order of a stream.
+  std::string why_host_waits() const;  // empty if in_stream_order()
+  // Makes later work of `stream` wait for the result. For an operation in the order of a stream.
   void wait_stream(std::uint64_t stream);
 
   void rethrow() const { operation_->rethrow(); }
@@ -47,7 +48,7 @@ class PyOperation {
   bool failed() const { return operation_->ended() && operation_->failed(); }
   bool holds_memory() const { return operation_->holds_memory(); }
   bool uses_mpi_request() const { return operation_->uses_mpi_request(); }
-  mpi::Handle request() const { return operation_->request(); }  // null: there is none
+  mpi::Handle request() const { return operation_->request(); }  // null request: it has none
   GeneralizedRequest& generalized_request() const { return operation_->generalized_request(); }
 
  private:
@@ -59,12 +60,12 @@ class PyOperation {
   void carry_on();
 
   std::shared_ptr<StartedOperation> operation_;
-  const std::shared_ptr<StreamOrder> order_;  // null: the host's
+  const std::shared_ptr<StreamOrder> order_;  // nullptr: not in the order of a stream
   const std::string why_waits_;
   std::unique_ptr<Testing> testing_;
 };
 
-// Calls it; what it raises goes to sys.unraisablehook. Takes both references.
+// Calls a function. Its exception goes to sys.unraisablehook. Takes both references.
 void call_once(PyObject* function, PyObject* argument);
 
 void bind_operation(pybind11::module_& m);

@@ -1,4 +1,4 @@
-// The base of PersistentAllreduce: what makes p() cheap.
+// Base class of PersistentAllreduce, for a low overhead of p().
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Reductions on Python buffers: one of any item type counts as bytes.
+// Reductions of Python buffers. A buffer of any item type is taken as bytes.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,7 +12,7 @@
 
 namespace gradred {
 
-// Elements in a buffer, which must be contiguous.
+// Number of elements in a buffer, which must be contiguous.
 inline std::size_t count_of(const pybind11::buffer_info& info, DType dtype) {
   const auto bytes = static_cast<std::size_t>(info.size * info.itemsize);
   if (info.ndim != 1 || info.strides[0] != info.itemsize || bytes % size_of(dtype) != 0) {

@@ -1,4 +1,4 @@
-// What a Python thread does while it waits: let go of the GIL, look for signals.
+// What a Python thread does during a wait: it releases the GIL and checks for signals.
 #pragma once
 
 #include <Python.h>
@@ -11,8 +11,8 @@
 
 namespace gradred {
 
-// Holds the GIL through the first microsecond of a wait (letting go costs 50 to 100 ns), then
-// releases it; every 50 ms takes it back to see whether Ctrl-C was pressed.
+// Holds the GIL for the first microsecond of a wait, as releasing it takes 50 to 100 ns. Then it
+// releases the GIL, and acquires it every 50 ms to check for Ctrl-C.
 class GilHook : public WaitHook {
  public:
   GilHook() = default;
@@ -46,7 +46,7 @@ class GilHook : public WaitHook {
   std::uint64_t next_look_ns_ = 0;
 };
 
-// Of who waits for a request, and may be kept by callbacks meanwhile where no thread calls them.
+// For a wait for a request. If no threads call the callbacks of ended operations, it calls them.
 class RequestHook final : public GilHook {
  public:
   void waiting() override {
